@@ -1,0 +1,272 @@
+"""What happens, as typed values; logging is one listener among others.
+
+Events mark edges (ownership or life cycle changed, trouble began or ended) and carry keys, counts and positions,
+never payloads, partition keys, iterators or the text of foreign exceptions, which may quote any of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+log = logging.getLogger("pykcl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events. LEVEL: logging level. TEXT: the line's first words, in the past tense."""
+
+    LEVEL: ClassVar[int] = logging.INFO
+    TEXT: ClassVar[str] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStarted(Event):
+    TEXT = "worker started"
+    worker_id: str
+    application: str
+    stream_arn: str
+    table: str
+    failover_time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStopped(Event):
+    TEXT = "worker stopped"
+    worker_id: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCreated(Event):
+    TEXT = "lease table created"
+    table: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartingAtLatest(Event):
+    LEVEL = logging.WARNING
+    TEXT = "starting at LATEST: records put before now are not read"
+    shards: int
+    server_time_millis: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseCreated(Event):
+    TEXT = "lease created"
+    shard: str
+    checkpoint: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseDeleted(Event):
+    TEXT = "lease deleted"
+    shard: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTaken(Event):
+    TEXT = "lease taken"
+    shard: str
+    reason: str
+    from_owner: str | None
+    counter: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseWentElsewhere(Event):
+    LEVEL = logging.DEBUG
+    TEXT = "lease not taken, it changed first"
+    shard: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardStarted(Event):
+    TEXT = "shard started"
+    shard: str
+    position: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingForParents(Event):
+    TEXT = "shard waits for its parents"
+    shard: str
+    parents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTakenAway(Event):
+    LEVEL = logging.WARNING
+    TEXT = "lease lost"
+    shard: str
+    cause: str
+    new_owner: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseReleased(Event):
+    TEXT = "lease released"
+    shard: str
+    checkpoint: str
+    counter: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseUnconfirmed(Event):
+    LEVEL = logging.WARNING
+    TEXT = "lease not released, peers take it when it expires"
+    shard: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEnded(Event):
+    TEXT = "shard ended"
+    shard: str
+    children: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataLost(Event):
+    """Records between the checkpoint and the oldest one still retained can no longer be read by anyone."""
+
+    LEVEL = logging.ERROR
+    TEXT = "records were trimmed before they were read"
+    shard: str
+    checkpoint: str
+    resumed_at: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorRaised(Event):
+    LEVEL = logging.ERROR
+    TEXT = "record processor raised"
+    shard: str
+    method: str
+    error: str
+    where: str
+    attempt: int
+    records: int
+    first: str
+    last: str
+    next_attempt_in: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSkipped(Event):
+    LEVEL = logging.ERROR
+    TEXT = 'batch skipped as on_error="skip" says'
+    shard: str
+    records: int
+    first: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseHandedBack(Event):
+    LEVEL = logging.ERROR
+    TEXT = "lease handed back, its processor kept failing"
+    shard: str
+    checkpoint: str
+    left_alone_for: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorSlow(Event):
+    LEVEL = logging.WARNING
+    TEXT = "record processor has not returned"
+    shard: str
+    method: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEndNotCheckpointed(Event):
+    LEVEL = logging.ERROR
+    TEXT = "shard_ended returned without checkpoint(), children cannot start; it will be called again"
+    shard: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateRefused(Event):
+    """Looked like an aggregated record but is not one (or is damaged); delivered as it came, as Java does."""
+
+    LEVEL = logging.WARNING
+    TEXT = "aggregated record refused"
+    shard: str
+    sequence_number: str
+    problem: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRefused(Event):
+    LEVEL = logging.ERROR
+    TEXT = "row of the lease table cannot be read and is left alone"
+    key: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TroubleBegan(Event):
+    """Something fails again and again; the next event about it is TroubleEnded."""
+
+    LEVEL = logging.WARNING
+    TEXT = "trouble began"
+    what: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TroubleEnded(Event):
+    TEXT = "trouble ended"
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadsLeft(Event):
+    LEVEL = logging.ERROR
+    TEXT = "threads did not stop in time"
+    threads: tuple[str, ...]
+
+
+def log_event(event: Event) -> None:
+    """The listener that is always there: one log line per event, `key=value`, foreign text through %r."""
+    if not log.isEnabledFor(event.LEVEL):
+        return
+    words = " ".join(f"{field.name}=%s" for field in fields(event))
+    values = [_shown(getattr(event, field.name)) for field in fields(event)]
+    log.log(event.LEVEL, f"{event.TEXT} {words}", *values)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    if isinstance(value, tuple):
+        return ",".join(_shown(item) for item in value) or "-"
+    if isinstance(value, str):
+        return value if value.replace("-", "").replace(":", "").isalnum() else repr(value)
+    return "-" if value is None else str(value)
+
+
+class EventFan:
+    """Hands each event to every listener; a listener that raises is reported once and then left out."""
+
+    def __init__(self, listeners: Sequence[Callable[[Event], None]] = ()) -> None:
+        self._listeners = [log_event, *listeners]
+
+    def emit(self, event: Event) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(event)
+            except Exception as error:  # noqa: BLE001 - a user's listener must never end a lease
+                self._listeners.remove(listener)
+                log.error(
+                    "event listener raised and is left out from now on listener=%r error=%s",
+                    getattr(listener, "__name__", type(listener).__name__),
+                    type(error).__name__,
+                )

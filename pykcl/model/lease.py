@@ -1,0 +1,94 @@
+"""A lease: who reads a shard, how far it got, and the heartbeat counter that fences every write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.shard import HashRange
+
+AttributeValue = Mapping[str, Any]
+"""A DynamoDB attribute in its wire form, such as {"S": "text"}."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCheckpoint:
+    """The first half of a two-phase checkpoint: a position, and state the application wants back after a crash."""
+
+    checkpoint: Checkpoint
+    state: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateNote:
+    """What pykcl keeps in its one private attribute, the map `pykcl` (Java ignores and preserves it).
+
+    stream_arn, stream_created_at: which stream the lease belongs to; creation time in epoch milliseconds.
+    owner, version: the pykcl worker that wrote this; believed only while `owner` equals the row's leaseOwner.
+    latest_from: server time, epoch milliseconds, from which a start at LATEST counts.
+    extra: keys of later versions, kept as they are.
+    """
+
+    stream_arn: str | None = None
+    stream_created_at: int | None = None
+    owner: str | None = None
+    version: str | None = None
+    latest_from: int | None = None
+    extra: Mapping[str, AttributeValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One row of the lease table, parsed.
+
+    key: the shard id. counter: moves by exactly one with every write of an owner; it is the fence.
+    checkpoint_owner: (KCL 3.x) the worker that still processes while a graceful hand-off is under way.
+    extra: every attribute pykcl has no use for, in wire form, so that a row survives a round trip unchanged.
+    """
+
+    key: str
+    checkpoint: Checkpoint
+    counter: int = 0
+    owner: str | None = None
+    owner_switches: int = 0
+    parents: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()
+    hash_range: HashRange | None = None
+    pending: PendingCheckpoint | None = None
+    checkpoint_owner: str | None = None
+    entity_type: str | None = None
+    note: PrivateNote | None = None
+    extra: Mapping[str, AttributeValue] = field(default_factory=dict)
+
+    @property
+    def is_ended(self) -> bool:
+        return self.checkpoint.is_shard_end
+
+    @property
+    def actual_owner(self) -> str | None:
+        """Who really works on it now: during a KCL 3.x hand-off that is the checkpoint owner, not the next owner."""
+        return self.checkpoint_owner or self.owner
+
+    def with_(self, **changes: Any) -> Lease:
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignRow:
+    """A row of the table that is not a lease of ours (KCL 3.5 state, another stream): never counted or touched."""
+
+    key: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRow:
+    """A row that looks like a lease but cannot be understood: reported once, never counted or touched."""
+
+    key: str
+    problem: str
+
+
+Row = Lease | ForeignRow | UnreadableRow

@@ -1,0 +1,123 @@
+"""What the worker needs from outside, as Protocols: LeaseTable, Stream, Events (Runtime lives in `runtime`).
+
+`aws/` implements them; `testing/` and users may implement their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from pykcl.events import Event
+from pykcl.model.lease import Lease, Row
+from pykcl.model.lease_row import LeaseWrite
+from pykcl.model.record import Record
+from pykcl.model.shard import Shard, ShardListing, StreamDescription
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The write took effect. `lease` is the row after it; None after a delete."""
+
+    lease: Lease | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The write did not and will not take effect. `row` is what stands there instead; None: no such row."""
+
+    row: Row | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody can tell yet: no answer came in time. Keep the belief until its deadline, then try again."""
+
+    cause: str
+
+
+WriteAnswer = Kept | Lost | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class TableScan:
+    """One complete scan (a broken-off one raises instead). read_units: what it cost, in DynamoDB read units."""
+
+    rows: tuple[Row, ...]
+    read_units: float
+
+
+class LeaseTable(Protocol):
+    """The lease table. Every method may raise TemporaryError, TableGone or SetupError."""
+
+    def prepare(self, *, create: bool) -> bool:
+        """Wait until the table is usable; create it if missing and allowed. Return whether this call created it.
+
+        Raises WrongTable for a table that is not a lease table, SetupError when it is missing and not allowed.
+        """
+
+    def scan(self) -> TableScan:
+        """Every row, eventually consistent."""
+
+    def read(self, key: str) -> Row | None:
+        """One row, strongly consistent."""
+
+    def write(self, write: LeaseWrite, *, until: float) -> WriteAnswer:
+        """Send a conditional write, again and again while its outcome is unknown, until monotonic time `until`.
+
+        Never raises for AWS trouble: that is `Unknown`. Raises TableGone.
+        """
+
+
+ReadKind = Literal["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFrom:
+    """Where to open a shard. sequence_number for the two *_SEQUENCE_NUMBER kinds; at_millis for AT_TIMESTAMP."""
+
+    kind: ReadKind
+    sequence_number: str | None = None
+    at_millis: int | None = None
+
+
+@dataclass(slots=True)
+class Fetched:
+    """One GetRecords answer.
+
+    records: Kinesis records, not de-aggregated, in order. next_iterator: None exactly at the end of the shard.
+    children: the child shards, at the end of a shard. body_bytes: size of the answer, for the memory bound.
+    """
+
+    records: list[Record]
+    next_iterator: str | None
+    millis_behind_latest: int | None
+    children: tuple[Shard, ...]
+    body_bytes: int
+
+
+class Stream(Protocol):
+    """One Kinesis stream. Every method may raise TemporaryError, StreamMissing or SetupError."""
+
+    @property
+    def name(self) -> str: ...
+
+    def describe(self) -> StreamDescription: ...
+
+    def list_shards(self) -> ShardListing:
+        """All shards Kinesis still lists, open and closed; `complete=False` if a later page failed."""
+
+    def open(self, shard_id: str, start: ReadFrom) -> str:
+        """A shard iterator. Raises ShardGone."""
+
+    def fetch(self, shard_id: str, iterator: str, limit: int) -> Fetched:
+        """One page of at most `limit` Kinesis records. Raises IteratorExpired, Throttled, ShardGone."""
+
+    def server_time_millis(self) -> int:
+        """Kinesis' own clock as last seen (its answers carry it to the second, rounded down), epoch milliseconds."""
+
+
+class Events(Protocol):
+    """Hears what happens. Called from any thread; must be quick and must not raise."""
+
+    def emit(self, event: Event, /) -> None: ...

@@ -1,0 +1,104 @@
+"""The seam for time, threads and chance: the only module of the core that imports `time`, `threading`, `random`.
+
+Everything that waits, waits through a Runtime, so that the unmodified worker also runs under a simulated clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol
+
+log = logging.getLogger("pykcl.runtime")
+
+
+class Lock(Protocol):
+    """A mutex, not reentrant."""
+
+    def __enter__(self) -> object: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> object: ...
+
+
+class Event(Protocol):
+    """A flag one can wait for."""
+
+    def is_set(self) -> bool: ...
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def wait(self, timeout: float | None = None, /) -> bool:
+        """Wait until set, or for `timeout` seconds; return whether it is set."""
+
+
+class Task(Protocol):
+    """A started thread."""
+
+    @property
+    def name(self) -> str: ...
+    def is_alive(self) -> bool: ...
+    def join(self, timeout: float | None = None, /) -> None: ...
+
+
+class Runtime(Protocol):
+    """Everything that can wait, and chance. Production: real threads. Simulation: one seed."""
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that never jumps; only differences mean anything."""
+
+    def utcnow_millis(self) -> int:
+        """Wall clock, epoch milliseconds. For people and for Kinesis; never for deciding who owns a lease."""
+
+    def lock(self) -> Lock: ...
+    def event(self) -> Event: ...
+    def spawn(self, name: str, body: Callable[[], None]) -> Task:
+        """Start `body` in a thread called `name`. A body that raises is logged with its name, never silent."""
+
+    def random(self) -> random.Random:
+        """The source of chance, shared by all threads of a worker."""
+
+    def token(self) -> str:
+        """A short unguessable text, for names that must be unique per process start."""
+
+
+class SystemRuntime:
+    """Real threads and the real clock."""
+
+    def __init__(self) -> None:
+        self._random = random.Random()  # noqa: S311 - jitter and fair choice, not secrets
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def utcnow_millis(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def lock(self) -> Lock:
+        return threading.Lock()
+
+    def event(self) -> Event:
+        return threading.Event()
+
+    def spawn(self, name: str, body: Callable[[], None]) -> Task:
+        # Daemon: a processor that never returns must not keep the interpreter alive after a forced stop.
+        thread = threading.Thread(target=_guarded, args=(name, body), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def random(self) -> random.Random:
+        return self._random
+
+    def token(self) -> str:
+        return f"{random.SystemRandom().getrandbits(48):012x}"
+
+
+def _guarded(name: str, body: Callable[[], None]) -> None:
+    try:
+        body()
+    except Exception as error:
+        log.error("thread died thread=%s error=%s", name, type(error).__name__)
+        raise
