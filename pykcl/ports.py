@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from pykcl.events import Event
+from pykcl.model.checkpoint import ReadFrom as ReadFrom
 from pykcl.model.lease import Lease, Row
 from pykcl.model.lease_row import LeaseWrite
 from pykcl.model.record import Record
@@ -31,9 +32,13 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can tell yet: no answer came in time. Keep the belief until its deadline, then try again."""
+    """Nobody can tell yet: no answer came in time. Keep the belief until its deadline, then try again.
+
+    seen: the row with our own earlier write in it, if that moved the counter on; base the next write on it.
+    """
 
     cause: str
+    seen: Lease | None = None
 
 
 WriteAnswer = Kept | Lost | Unknown
@@ -65,20 +70,9 @@ class LeaseTable(Protocol):
     def write(self, write: LeaseWrite, *, until: float) -> WriteAnswer:
         """Send a conditional write, again and again while its outcome is unknown, until monotonic time `until`.
 
-        Never raises for AWS trouble: that is `Unknown`. Raises TableGone.
+        Throttling, time-outs and failing servers are never raised: they end as `Unknown`. Raises TableGone, and
+        SetupError for what no repetition can help (credentials, permissions).
         """
-
-
-ReadKind = Literal["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadFrom:
-    """Where to open a shard. sequence_number for the two *_SEQUENCE_NUMBER kinds; at_millis for AT_TIMESTAMP."""
-
-    kind: ReadKind
-    sequence_number: str | None = None
-    at_millis: int | None = None
 
 
 @dataclass(slots=True)

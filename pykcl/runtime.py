@@ -96,6 +96,11 @@ class SystemRuntime:
         return f"{random.SystemRandom().getrandbits(48):012x}"
 
 
+def in_main_thread() -> bool:
+    """Whether the caller may install signal handlers."""
+    return threading.current_thread() is threading.main_thread()
+
+
 def _guarded(name: str, body: Callable[[], None]) -> None:
     try:
         body()

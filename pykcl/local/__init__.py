@@ -1,4 +1,23 @@
-"""The embedded local AWS for demos and tests: our own Kinesis, moto's DynamoDB and CloudWatch, one loopback port.
+"""The embedded local AWS for demos and tests: our Kinesis, moto's DynamoDB and CloudWatch, one loopback port.
 
-`stream.py` is the in-memory stream model, usable without a socket; the rest is its wire. May import `model` only.
+`stream.py` is the in-memory stream model, usable without a socket; the rest is its wire.
+May import `model` only.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pykcl.local.server import LocalAws as LocalAws
+
+__all__ = ["LocalAws"]
+
+
+def __getattr__(name: str) -> object:
+    # Lazily, so that the stream model can be used without loading the wire.
+    if name == "LocalAws":
+        from pykcl.local.server import LocalAws
+
+        return LocalAws
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -96,3 +96,15 @@ class StartPosition:
 
     kind: Literal["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"]
     at_millis: int | None = None
+
+
+ReadKind = Literal["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFrom:
+    """Where to open a shard. sequence_number for the two *_SEQUENCE_NUMBER kinds; at_millis for AT_TIMESTAMP."""
+
+    kind: ReadKind
+    sequence_number: str | None = None
+    at_millis: int | None = None

@@ -13,7 +13,12 @@ class LeaseCreation:
     """Put this row if its key is absent."""
 
     lease: Lease
-    reason: Literal["start of the application", "oldest shard still listed", "child of an ended lease"]
+    reason: Literal[
+        "start of the application",
+        "oldest shard still listed",
+        "child of an ended lease",
+        "missing parent of a merge",
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,34 @@
+# Two commands need nothing but make and python3: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: demo test check bench clean
+
+demo: $(VENV)/.demo
+	$(BIN)/pykcl demo $(ARGS)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n auto $(ARGS)
+
+# Everything: lint, types, docs, and the suite on every Python found.
+check: $(VENV)/.dev
+	$(BIN)/tox $(ARGS)
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks $(ARGS)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV) || { echo "python3 cannot make virtual environments here; on Debian: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

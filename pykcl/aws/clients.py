@@ -1,0 +1,131 @@
+"""One boto3 client per service, shared by all threads of a worker, and the adapters over them.
+
+boto3 is imported on the first call, so that `import pykcl` stays fast. A session per thread would cost 9.7 MB
+each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from pykcl.aws.failures import aws_errors, sort_failure
+from pykcl.config import Config
+from pykcl.errors import ConfigError, SetupError
+from pykcl.ports import LeaseTable, Stream
+from pykcl.runtime import Runtime
+
+_SPARE_CONNECTIONS = 12
+_MOST_CONNECTIONS = 512
+_KINESIS_TIMEOUT = 10.0
+
+
+def connect(
+    config: Config,
+    runtime: Runtime,
+    *,
+    session: Any = None,
+    clients: Mapping[str, Any] | None = None,
+) -> tuple[LeaseTable, Stream]:
+    """The lease table and the stream of `config`. Sends nothing yet.
+
+    session: a boto3.Session. clients: ready-made boto3 clients by service ("kinesis", "dynamodb"); a client
+    given here is used as it is. Raises ConfigError without a region, SetupError without credentials.
+    """
+    from pykcl.aws.kinesis import KinesisStream
+    from pykcl.aws.lease_table import DynamoDBLeaseTable
+
+    given = dict(clients or {})
+    unknown = sorted(given.keys() - {"kinesis", "dynamodb"})
+    if unknown:
+        raise ConfigError(
+            f"clients= has {', '.join(map(repr, unknown))}; it may have 'kinesis' and 'dynamodb'."
+        )
+    if len(given) < 2:
+        connections = min(_MOST_CONNECTIONS, config.max_leases + _SPARE_CONNECTIONS)
+        given = {**open_clients(config, session=session, max_pool_connections=connections), **given}
+    table = DynamoDBLeaseTable(
+        given["dynamodb"], config.table, runtime, request_timeout=config.request_timeout
+    )
+    return table, KinesisStream(given["kinesis"], config.stream, runtime)
+
+
+def open_clients(config: Config, *, session: Any = None, max_pool_connections: int = 50) -> dict[str, Any]:
+    """A boto3 client for each of "kinesis" and "dynamodb", of one attempt per call: pykcl retries by itself.
+
+    Raises ConfigError without a region, SetupError without credentials.
+    """
+    session = session or new_session()
+    region = config.effective_region or session.region_name
+    if not region:
+        raise ConfigError(
+            "No AWS region. Looked at the stream (an ARN names its region), region=..., AWS_REGION or "
+            "AWS_DEFAULT_REGION, and the AWS profile. Set one of them."
+        )
+    refuse_missing_credentials(session)
+    timeouts = {
+        "kinesis": (5.0, _KINESIS_TIMEOUT),
+        "dynamodb": (min(1.0, config.request_timeout), config.request_timeout),
+    }
+    return {
+        service: session.client(
+            service,
+            region_name=region,
+            config=client_config(
+                connect_timeout=connecting, read_timeout=reading, connections=max_pool_connections
+            ),
+        )
+        for service, (connecting, reading) in timeouts.items()
+    }
+
+
+def new_session() -> Any:
+    """A boto3 session of our own, whose parser makes UTC times and never asks for the local zone."""
+    import boto3
+    import botocore.session
+
+    inner = botocore.session.get_session()
+    inner.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_utc)
+    try:
+        return boto3.Session(botocore_session=inner)
+    except aws_errors() as error:
+        raise sort_failure(error, doing="opening an AWS session") from error
+
+
+def client_config(*, connect_timeout: float, read_timeout: float, connections: int) -> Any:
+    """botocore's configuration of one client: one attempt per call, times in seconds, who we are."""
+    from botocore.config import Config as BotocoreConfig
+
+    from pykcl import __version__
+
+    return BotocoreConfig(
+        connect_timeout=connect_timeout,
+        read_timeout=read_timeout,
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        max_pool_connections=connections,
+        user_agent_extra=f"pykcl/{__version__}",
+        tcp_keepalive=True,
+    )
+
+
+def refuse_missing_credentials(session: Any) -> None:
+    """Raise SetupError unless boto3 finds credentials, locally or from the service of the instance."""
+    try:
+        found = session.get_credentials()
+    except aws_errors() as error:
+        raise sort_failure(error, doing="looking for AWS credentials") from error
+    if found is None:
+        raise SetupError(
+            "No AWS credentials. boto3 looked at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the AWS "
+            "profile and the role of the container or instance. Provide one, or pass a boto3 session."
+        )
+
+
+def _utc(value: Any) -> datetime:
+    if isinstance(value, int | float):
+        return datetime.fromtimestamp(value, tz=timezone.utc)
+    from botocore.utils import parse_timestamp
+
+    parsed: datetime = parse_timestamp(value)
+    return parsed

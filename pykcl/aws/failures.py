@@ -1,0 +1,177 @@
+"""What AWS' failures mean for us: every exception of botocore sorted into pykcl's own, by what can be done
+about it.
+
+Texts carry the error code and the action that was refused, never AWS' own message, which may quote what we
+sent. botocore is not imported here: its classes are told by name, so that sorting costs nothing before the
+first call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pykcl.errors import ConfigError, PyKclError, SetupError, TemporaryError, Throttled
+
+THROTTLING = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "ThrottlingException",
+        "Throttling",
+        "ThrottledException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "RequestLimitExceeded",
+        "LimitExceededException",
+        "TooManyRequestsException",
+        "KMSThrottlingException",
+        "SlowDown",
+    }
+)
+_DENIED = frozenset(
+    {"AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "KMSAccessDeniedException"}
+)
+_BAD_CREDENTIALS = frozenset(
+    {
+        "UnrecognizedClientException",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "IncompleteSignature",
+        "IncompleteSignatureException",
+        "OptInRequired",
+        "AuthFailure",
+    }
+)
+_EXPIRED_CREDENTIALS = frozenset({"ExpiredTokenException", "ExpiredToken", "RequestExpired"})
+_INVALID = frozenset(
+    {
+        "ValidationException",
+        "InvalidArgumentException",
+        "SerializationException",
+        "UnknownOperationException",
+        "InvalidParameterValue",
+        "InvalidParameterCombination",
+        "MissingParameter",
+    }
+)
+
+# Exception classes of botocore, by name.
+_NO_CREDENTIALS = frozenset(
+    {
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "ProfileNotFound",
+        "ConfigNotFound",
+        "SSOTokenLoadError",
+        "UnauthorizedSSOTokenError",
+        "TokenRetrievalError",
+        "NoAuthTokenError",
+    }
+)
+_NO_REGION = frozenset({"NoRegionError", "InvalidRegionError"})
+_OUR_MISTAKE = frozenset({"ParamValidationError", "MissingParametersError", "UnknownParameterError"})
+
+_ACTION = re.compile(r"perform: ([a-z0-9-]{1,32}:[A-Za-z]{1,64})")
+
+
+def aws_errors() -> tuple[type[Exception], ...]:
+    """The exceptions a boto3 client raises, for an `except` clause; anything else is a defect and must not be
+    caught.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    return (BotoCoreError, ClientError)
+
+
+def error_code(error: Exception) -> str | None:
+    """AWS' code, such as "ThrottlingException"; None when no answer of AWS came."""
+    code = _answer(error).get("Error", {}).get("Code")
+    return str(code) if code else None
+
+
+def http_status(error: Exception) -> int | None:
+    """The HTTP status of the answer; None when none came."""
+    status = _answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status if isinstance(status, int) else None
+
+
+def sort_failure(error: Exception, *, doing: str) -> PyKclError:
+    """The pykcl error for `error`, to be raised `from` it. `doing` opens its text, such as "scanning lease
+    table 'a'".
+
+    Throttled and TemporaryError may pass; SetupError and ConfigError do not without someone changing
+    something. A code nobody knows counts as temporary: giving up would be the greater harm. What a missing
+    resource means (ResourceNotFoundException) is for the caller, who knows what was asked for; here it is a
+    SetupError.
+    """
+    if isinstance(error, PyKclError):
+        return error
+    code = error_code(error)
+    if code is None:
+        return _without_answer(error, doing)
+    if code in THROTTLING:
+        return Throttled(f"{doing} was throttled by AWS ({code}). Slow down, then try again.")
+    found = _for_setup(error, code, doing)
+    if found is not None:
+        return found
+    if code in _EXPIRED_CREDENTIALS:
+        return TemporaryError(
+            f"{doing} failed: the AWS credentials have expired ({code}). "
+            "Renew them, or use a source that renews itself; the next attempt uses what is there then."
+        )
+    status = http_status(error)
+    return TemporaryError(f"{doing} failed at AWS ({code}, HTTP {status or 'unknown'}). It may work later.")
+
+
+def _for_setup(error: Exception, code: str, doing: str) -> SetupError | None:
+    if code in _DENIED:
+        found = _ACTION.search(str(_answer(error).get("Error", {}).get("Message", "")))
+        action = f" {found.group(1)}" if found else ""
+        return SetupError(
+            f"{doing} is not permitted ({code}): the AWS identity lacks the permission{action}. "
+            "Grant it in the IAM policy of this worker."
+        )
+    if code in _BAD_CREDENTIALS:
+        return SetupError(
+            f"{doing} failed: AWS does not accept the credentials ({code}). "
+            "Check access key, secret, session token and region."
+        )
+    if code in _INVALID:
+        return SetupError(
+            f"{doing} failed: AWS refused the request as invalid ({code}). Sending it again cannot help; "
+            "check names and region, and report it if they are right."
+        )
+    if code == "ResourceNotFoundException":
+        return SetupError(f"{doing} failed: it does not exist. Check its name, the region and the account.")
+    return None
+
+
+def _without_answer(error: Exception, doing: str) -> PyKclError:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    name = type(error).__name__
+    if names & _NO_REGION:
+        return ConfigError(
+            f"{doing} needs an AWS region and there is none. "
+            "Pass region=..., use a stream ARN, or set AWS_REGION."
+        )
+    if names & _NO_CREDENTIALS:
+        return SetupError(
+            f"{doing} needs AWS credentials and boto3 found none it can use ({name}). Set "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, a role of the container or instance, "
+            "or pass a boto3 session."
+        )
+    if names & _OUR_MISTAKE:
+        return SetupError(
+            f"{doing} failed before it was sent ({name}). This is a defect of pykcl; please report it."
+        )
+    return TemporaryError(f"{doing} got no usable answer from AWS ({name}). It may work later.")
+
+
+def _answer(error: Exception) -> Mapping[str, Any]:
+    response = getattr(error, "response", None)
+    # botocore's HTTPClientError also has a `response`, which is not AWS' answer.
+    return response if isinstance(response, dict) else {}

@@ -1,0 +1,361 @@
+"""`ports.Stream` over an ordinary boto3 Kinesis client.
+
+The client is handed in and shared by all threads; it should not retry by itself (one attempt), because the
+worker paces and retries per shard, and it must be able to wait for a page of 10 MiB. One event handler is
+registered on it. It acts on this module's own GetRecords calls only: the same client may serve others.
+
+Facts of the Kinesis API (2013-12-02) this rests on:
+
+* AT_SEQUENCE_NUMBER with a trimmed number is accepted and starts at the trim horizon: a gap shows only in the
+  first record. InvalidArgumentException means the number is no position of this shard at all.
+* AT_TIMESTAMP in the future is refused. An older botocore cuts the time to whole seconds: that is earlier,
+  and records come twice rather than never.
+* ListShards takes either the stream or a NextToken, never both. A NextToken lives 300 seconds.
+* ResourceNotFoundException does not say reliably whether it means the shard or the stream;
+  DescribeStreamSummary does.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from pykcl.aws.decode import description_of, page_of_answer, page_of_body, shards_of
+from pykcl.aws.failures import error_code, sort_failure
+from pykcl.errors import (
+    AnswerRefused,
+    IteratorExpired,
+    PyKclError,
+    SetupError,
+    ShardGone,
+    StreamMissing,
+    TemporaryError,
+    WrongStream,
+)
+from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.shard import Shard, ShardListing, StreamDescription
+from pykcl.ports import Fetched
+from pykcl.runtime import Runtime
+
+if TYPE_CHECKING:
+    from mypy_boto3_kinesis import KinesisClient
+
+log = logging.getLogger("pykcl.kinesis")
+
+LARGEST_LIMIT = 10_000
+"""Most records Kinesis returns per GetRecords call; a larger limit is refused by it."""
+
+_ARN = re.compile(r"arn:[a-z0-9-]+:kinesis:(?P<region>[a-z0-9-]+):(?P<account>[0-9]{12}):stream/(?P<name>.+)")
+_ACCOUNT = re.compile(r"account ([0-9]{12})")
+_BODY = "pykcl_body"
+
+# True only while this module calls GetRecords: a context variable is per thread, and the client may be shared
+# with code that wants botocore's own answer.
+_raw_wanted: ContextVar[bool] = ContextVar("pykcl_raw_wanted", default=False)
+
+
+class KinesisStream:
+    """One stream, by name or ARN. May be used by any number of threads at once.
+
+    client: a boto3 Kinesis client. stream: name or ARN. runtime: for carrying the server's clock forward.
+    Until `describe` has told the ARN, a stream given by name is asked for by name.
+    """
+
+    def __init__(self, client: KinesisClient, stream: str, runtime: Runtime) -> None:
+        found = _ARN.fullmatch(stream)
+        self._client = client
+        self._runtime = runtime
+        self._name = found["name"] if found else stream
+        self._arn = stream if found else None
+        self._first_seen: StreamDescription | None = None
+        # (server time in epoch milliseconds, our monotonic seconds when it arrived, the header it came from):
+        # one tuple, replaced as a whole, so that threads need no lock.
+        self._clock: tuple[int, float, str] | None = None
+        client.meta.events.register(
+            "before-parse.kinesis.GetRecords", _set_body_aside, unique_id="pykcl-set-body-aside"
+        )
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def arn(self) -> str | None:
+        """The stream's ARN, once known."""
+        return self._arn
+
+    def describe(self) -> StreamDescription:
+        """Ask Kinesis what the stream is; from then on it is asked for by ARN.
+
+        Raises StreamMissing when there is none or it is being deleted, TemporaryError, SetupError.
+        """
+        try:
+            answer = self._call(
+                f"Describing stream {self._name!r}", self._client.describe_stream_summary, self._stream()
+            )
+        except _NotFoundError as error:
+            missing = self._missing(str(error))
+        else:
+            description = description_of(answer, self._name)
+            if description.status != "DELETING":
+                self._arn = description.arn
+                # The first one is kept: it tells for good whether a later stream of this name is another one.
+                self._first_seen = self._first_seen or description
+                return description
+            missing = StreamMissing(
+                f"Stream {self._name!r} ({description.arn}) is being deleted. Make it again or name another."
+            )
+        raise missing
+
+    def list_shards(self) -> ShardListing:
+        """Every shard Kinesis still lists, open and closed. `complete=False` when a later page failed.
+
+        Raises Throttled, TemporaryError, StreamMissing or SetupError when the first page fails.
+        """
+        try:
+            answer = self._call(self._listing, self._client.list_shards, self._stream())
+        except _NotFoundError as error:
+            raise self._missing(str(error)) from None
+        shards = shards_of(answer)
+        try:
+            self._list_further(answer.get("NextToken"), shards)
+        except PyKclError:
+            # Throttled, token expired, network: the pages we have are true, what is absent proves nothing.
+            return ShardListing(tuple(shards.values()), complete=False)
+        return ShardListing(tuple(shards.values()))
+
+    def open(self, shard_id: str, start: ReadFrom) -> str:
+        """A shard iterator, good for five minutes.
+
+        Raises ShardGone, StreamMissing, WrongStream (deleted and made again since `describe`); TemporaryError
+        for a start time Kinesis' clock has not reached; SetupError when `start` is no position of this shard.
+        """
+        request = {**self._stream(), "ShardId": shard_id, "ShardIteratorType": start.kind}
+        if start.kind == "AT_TIMESTAMP":
+            request["Timestamp"] = datetime.fromtimestamp((start.at_millis or 0) / 1000, tz=timezone.utc)
+        elif start.sequence_number is not None:
+            request["StartingSequenceNumber"] = start.sequence_number
+        try:
+            answer = self._call(
+                f"Opening {shard_id} of stream {self._name!r}", self._client.get_shard_iterator, request
+            )
+        except _NotFoundError as error:
+            failure = self._gone(shard_id, str(error))
+        except _BadArgumentError as error:
+            failure = self._start_refused(shard_id, start, str(error))
+        else:
+            iterator = answer.get("ShardIterator")
+            if isinstance(iterator, str) and iterator:
+                return iterator
+            failure = AnswerRefused(
+                f"GetShardIterator for {shard_id} answered without an iterator. Asking again."
+            )
+        raise failure
+
+    def fetch(self, shard_id: str, iterator: str, limit: int) -> Fetched:
+        """One page of at most `limit` Kinesis records, not de-aggregated.
+
+        Raises IteratorExpired, Throttled, ShardGone, StreamMissing, WrongStream, AnswerRefused (the page
+        cannot be true; ask for it again), TemporaryError or SetupError. No text carries data, partition keys
+        or the iterator.
+        """
+        request: dict[str, Any] = {"ShardIterator": iterator, "Limit": min(limit, LARGEST_LIMIT)}
+        if self._arn is not None:
+            request["StreamARN"] = self._arn
+        wanted = _raw_wanted.set(True)
+        try:
+            answer = self._call(
+                f"Reading {shard_id} of stream {self._name!r}", self._client.get_records, request
+            )
+        except _NotFoundError as error:
+            failure = self._gone(shard_id, str(error))
+        except _BadArgumentError as error:
+            failure = IteratorExpired(f"{error}. Open a new iterator at the last delivered record.")
+        else:
+            body = answer.pop(_BODY, None)
+            if body is None:
+                return page_of_answer(answer, shard_id, self._name)
+            return page_of_body(body, shard_id, self._name)
+        finally:
+            _raw_wanted.reset(wanted)
+        raise failure
+
+    def server_time_millis(self) -> int:
+        """Kinesis' clock, epoch milliseconds, rounded down to the second; never ahead of it.
+
+        From the Date header of the latest answer, carried forward by our monotonic clock. A Date is cut to
+        the second and older than its arrival, so the sum can only fall short. Before any answer: our clock.
+        """
+        clock = self._clock
+        if clock is None:
+            millis = self._runtime.utcnow_millis()
+        else:
+            millis = clock[0] + int((self._runtime.monotonic() - clock[1]) * 1000)
+        return millis // 1000 * 1000
+
+    def _stream(self) -> dict[str, Any]:
+        return {"StreamARN": self._arn} if self._arn is not None else {"StreamName": self._name}
+
+    def _call(
+        self, doing: str, method: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Call once, note the server's clock, sort what goes wrong."""
+        try:
+            answer = dict(method(**request))
+        except ClientError as error:
+            self._note_clock(error.response)
+            failure = _refusal(error, doing)
+        except BotoCoreError as error:
+            failure = sort_failure(error, doing=doing)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+            # botocore's parser met an answer that is not of the model.
+            failure = AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
+        else:
+            self._note_clock(answer)
+            return answer
+        # Raised outside the except blocks: botocore's errors may quote the iterator or the body, and a
+        # traceback prints the whole chain.
+        raise failure
+
+    def _list_further(self, token: Any, shards: dict[str, Shard]) -> None:
+        seen = set()
+        while token is not None:
+            if token in seen:
+                raise AnswerRefused(f"Listing the shards of {self._name!r} goes round in a circle.")
+            seen.add(token)
+            # Never with the stream: Kinesis refuses a NextToken beside it.
+            answer = self._call(self._listing, self._client.list_shards, {"NextToken": token})
+            shards.update(shards_of(answer))
+            token = answer.get("NextToken")
+
+    @property
+    def _listing(self) -> str:
+        return f"Listing the shards of stream {self._name!r}"
+
+    def _gone(self, shard_id: str, told: str) -> PyKclError:
+        """Kinesis knows no such resource: find out which one, or whether the stream is another one now."""
+        before = self._first_seen
+        try:
+            now = self.describe()
+        except StreamMissing as error:
+            return error
+        except PyKclError as error:
+            # Without knowing what is gone, nothing may be concluded from it.
+            return TemporaryError(f"{told}, and asking whether the stream still exists failed too: {error}")
+        if before is not None and before.created_at != now.created_at:
+            return WrongStream(
+                f"Stream {self._name!r} was deleted and created again while it was read (first "
+                f"{_utc(before.created_at)}, now {_utc(now.created_at)}). The positions in its lease table "
+                "are the old one's. Use a new application name, or delete the lease table to start afresh."
+            )
+        return ShardGone(
+            f"Kinesis knows no shard {shard_id} in stream {self._name!r}: it was trimmed after its retention "
+            "period, or it is of another stream."
+        )
+
+    def _missing(self, told: str) -> StreamMissing:
+        arn = _ARN.fullmatch(self._arn or "")
+        account = arn["account"] if arn else _account_in(told)
+        region = self._client.meta.region_name
+        where = f"region {region}" + (f", account {account}" if account else "")
+        other = f" Its ARN names region {arn['region']}." if arn and arn["region"] != region else ""
+        return StreamMissing(
+            f"There is no stream {self._name!r} in {where}.{other} Check the spelling, the region and whose "
+            f"credentials these are; `aws kinesis list-streams --region {region}` shows what is there."
+        )
+
+    def _start_refused(self, shard_id: str, start: ReadFrom, told: str) -> PyKclError:
+        """Kinesis calls the place to start invalid: not yet come, of another stream, or not a position."""
+        if start.kind == "AT_TIMESTAMP" and (start.at_millis or 0) >= self.server_time_millis():
+            return TemporaryError(
+                f"{shard_id} is to be read from {_utc(start.at_millis or 0)} on, and Kinesis' clock is not "
+                "there yet. Waiting; choose an earlier start if this is not meant."
+            )
+        gone = self._gone(shard_id, told)
+        if not isinstance(gone, ShardGone):
+            return gone
+        place = f"{start.kind} {start.sequence_number or start.at_millis or ''}".strip()
+        return SetupError(
+            f"Kinesis refuses to open {shard_id} of stream {self._name!r} at {place}: that is no position of "
+            "this shard. The checkpoint in the lease table was made for another stream or shard, or was "
+            "changed by hand. Correct the row, or use a new application name."
+        )
+
+    def _note_clock(self, answer: Mapping[str, Any]) -> None:
+        headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        date = headers.get("date")
+        clock = self._clock
+        # The same second again: parse nothing, and keep the earlier arrival, which is nearer to the Date.
+        if not isinstance(date, str) or (clock is not None and clock[2] == date):
+            return
+        try:
+            millis = int(parsedate_to_datetime(date).timestamp()) * 1000
+        except (ValueError, TypeError, OverflowError):
+            log.debug("unreadable Date header in an answer of Kinesis")
+            return
+        self._clock = (millis, self._runtime.monotonic(), date)
+
+
+class _NotFoundError(PyKclError):
+    """ResourceNotFoundException; the text is for deriving a better error, never for the user alone."""
+
+
+class _BadArgumentError(PyKclError):
+    """InvalidArgumentException."""
+
+
+def _set_body_aside(
+    response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object
+) -> None:
+    """before-parse handler: keep a good GetRecords body from botocore's parser, for `fetch` to decode.
+
+    Errors stay with botocore. Where the event never comes (old botocore), botocore's parsed answer is used.
+    """
+    body = response_dict.get("body")
+    if not _raw_wanted.get() or response_dict.get("status_code", 500) >= 300 or not isinstance(body, bytes):
+        return
+    customized_response_dict[_BODY] = body
+    response_dict["body"] = b""
+
+
+def _refusal(error: ClientError, doing: str) -> PyKclError:
+    code = error_code(error)
+    if code == "ResourceNotFoundException":
+        account = _account_in(str(error.response.get("Error", {}).get("Message", "")))
+        return _NotFoundError(f"{doing} found nothing" + (f" (account {account})" if account else ""))
+    if code == "ExpiredIteratorException":
+        return IteratorExpired(f"{doing} came with an iterator older than five minutes. Open a new one.")
+    if code == "ExpiredNextTokenException":
+        return TemporaryError(f"{doing} took too long between two pages ({code}). List again.")
+    if code == "InvalidArgumentException":
+        return _BadArgumentError(f"{doing} was refused as invalid ({code})")
+    if code in _KEY_TROUBLE:
+        return SetupError(
+            f"{doing} failed: the stream is encrypted with a KMS key that {_KEY_TROUBLE[code]} ({code}). "
+            "Nothing can be read until that is put right; nothing is lost before the retention period ends."
+        )
+    return sort_failure(error, doing=doing)
+
+
+_KEY_TROUBLE = {
+    "KMSDisabledException": "is disabled: enable it",
+    "KMSInvalidStateException": "is not in a usable state (pending deletion or import?): restore it",
+    "KMSNotFoundException": "does not exist, or not in this account and region",
+    "KMSOptInRequired": "cannot be used, as the account has not signed up for AWS KMS",
+}
+
+
+def _account_in(text: str) -> str | None:
+    found = _ACCOUNT.search(text)
+    return found.group(1) if found else None
+
+
+def _utc(millis: int) -> str:
+    return datetime.fromtimestamp(millis / 1000, tz=timezone.utc).isoformat(timespec="milliseconds")

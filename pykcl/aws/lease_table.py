@@ -1,0 +1,286 @@
+"""`ports.LeaseTable` over DynamoDB: scans, reads and the conditional writes of `model.lease_row`.
+
+The client is handed in, makes one attempt per call and gives up after `request_timeout` (see `clients`);
+retrying is done here, through the Runtime, so that it ends at the deadline of the lease and not when botocore
+has had enough. With botocore's own retries a write of ours whose answer was lost comes back as
+ConditionalCheckFailed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type
+
+from pykcl.aws.failures import aws_errors, error_code, sort_failure
+from pykcl.aws.fast_scan import decode_scans
+from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
+from pykcl.model.lease import AttributeValue, Lease, Row, UnreadableRow
+from pykcl.model.lease_parse import LEASE_KEY, parse_row
+from pykcl.model.lease_row import LeaseWrite, settle
+from pykcl.ports import Kept, Lost, TableScan, Unknown, WriteAnswer
+from pykcl.runtime import Event, Runtime
+
+T = TypeVar("T")
+
+_USABLE = ("ACTIVE", "UPDATING")
+_POLL_SECONDS = 1.0
+_POLLS = 10
+_READ_ATTEMPTS = 4
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+_MOST_ADOPTIONS = 4
+
+
+class DynamoDBLeaseTable:
+    """One lease table. May be used by any number of threads at once; one write per lease at a time is up to
+    them.
+
+    client: a boto3 DynamoDB client of one attempt per call. table_name: the table. runtime: time and chance.
+    request_timeout: seconds after which the client gives one request up; a write may end this much after its
+    deadline. stop: once set, nothing is tried a second time (for the forced stop: an orderly one still
+    releases).
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        table_name: str,
+        runtime: Runtime,
+        *,
+        request_timeout: float = 2.0,
+        stop: Event | None = None,
+    ) -> None:
+        self._client = client
+        self._name = table_name
+        self._runtime = runtime
+        self._request_timeout = request_timeout
+        self._stop = stop or runtime.event()
+        self._created = False
+        decode_scans(client)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def prepare(self, *, create: bool) -> bool:
+        """See `ports.LeaseTable`. A table that takes its time raises TemporaryError after ten seconds; call
+        again.
+        """
+        description = self._describe()
+        if description is None:
+            if not create:
+                raise SetupError(
+                    f"Lease table {self._name!r} does not exist and create_table is off. "
+                    f"Create it with the partition key {LEASE_KEY} (string), allow creating it, "
+                    "or check the name and the region."
+                )
+            self._create()
+            description = self._describe()
+        for _ in range(_POLLS):
+            if description is not None and description["TableStatus"] in _USABLE:
+                self._check_schema(description)
+                return self._created
+            self._stop.wait(_POLL_SECONDS)
+            description = self._describe()
+        status = "missing" if description is None else description["TableStatus"]
+        raise TemporaryError(f"Lease table {self._name!r} is {status}; waiting until it is ACTIVE.")
+
+    def scan(self) -> TableScan:
+        """Every row, eventually consistent, page by page. Raises rather than returning a part."""
+        rows: list[Row] = []
+        read_units = 0.0
+        after: Mapping[str, AttributeValue] | None = None
+        while True:
+            answer = self._page(after)
+            rows.extend(map(parse_row, answer["Items"]))
+            read_units += float(answer.get("ConsumedCapacity", {}).get("CapacityUnits", 0.0))
+            last = answer.get("LastEvaluatedKey")
+            if not last:
+                return TableScan(tuple(rows), read_units)
+            if last == after:
+                raise AnswerRefused(f"Scanning lease table {self._name!r} does not get past one of its keys.")
+            after = last
+
+    def read(self, key: str) -> Row | None:
+        """One row, strongly consistent; None where there is none."""
+        return self._attempts(lambda state: state.attempt_number >= _READ_ATTEMPTS)(self._read_once, key)
+
+    def _read_once(self, key: str) -> Row | None:
+        answer = self._call(
+            f"reading a row of lease table {self._name!r}",
+            lambda: self._client.get_item(
+                TableName=self._name, Key={LEASE_KEY: {"S": key}}, ConsistentRead=True
+            ),
+        )
+        item = answer.get("Item")
+        return parse_row(item) if item else None
+
+    def write(self, write: LeaseWrite, *, until: float) -> WriteAnswer:
+        """See `ports.LeaseTable`. Ends at most one request time-out after `until`."""
+        sending = _Sending(write)
+        attempts = self._attempts(lambda state: self._runtime.monotonic() >= until, until)
+        try:
+            return attempts(self._attempt, sending, until)
+        except TemporaryError:
+            return Unknown(sending.trouble, sending.adopted)
+
+    def _attempt(self, sending: _Sending, until: float) -> WriteAnswer:
+        if self._runtime.monotonic() >= until:
+            raise TemporaryError(sending.trouble)
+        try:
+            return self._send(sending)
+        except TemporaryError as error:
+            sending.trouble = str(error)
+            raise
+
+    def _send(self, sending: _Sending) -> WriteAnswer:
+        """Send once, and again at once on each row that turns out to be our own earlier write's."""
+        for _ in range(_MOST_ADOPTIONS):
+            write = sending.write
+            operation, params = write.request()
+            doing = f"writing {write.kind!r} to lease table {self._name!r}"
+            try:
+                answer = getattr(self._client, operation)(TableName=self._name, **params)
+            except aws_errors() as error:
+                found = self._after_failure(write, error, doing)
+                if not isinstance(found, Lease):
+                    return found
+                sending.rebase(found)
+                continue
+            return Kept(_row_after(write, answer))
+        raise TemporaryError(
+            f"{sending.write.key!r} keeps changing under our own name. Is this worker identifier unique?"
+        )
+
+    def _after_failure(self, write: LeaseWrite, error: Exception, doing: str) -> WriteAnswer | Lease:
+        """What a failed attempt proves; a Lease is the row to adopt. Raises TemporaryError where it proves
+        nothing.
+        """
+        code = error_code(error)
+        if code == "ConditionalCheckFailedException":
+            row = self._row_of(error, write.key)
+        elif code == "ValidationException":
+            # DynamoDB will not update this row at all. Seen where a foreign library wrote an owner of the
+            # wrong type and KCL 3.x then indexed the owners. One such row must not stop the other leases.
+            row = self._read_once(write.key)
+            if settle(write, row) != "kept":
+                return Lost(UnreadableRow(write.key, "DynamoDB refuses to change it (ValidationException)"))
+        else:
+            raise self._sorted(error, doing) from error
+        outcome = settle(write, row)
+        if outcome == "kept":
+            return Kept(row if isinstance(row, Lease) else None)
+        return row if outcome == "adopt" and isinstance(row, Lease) else Lost(row)
+
+    def _row_of(self, error: Exception, key: str) -> Row | None:
+        # The refusal carries the row as it was judged. Without one the row was missing, or the endpoint does
+        # not know ALL_OLD; only a read can tell.
+        item = getattr(error, "response", {}).get("Item")
+        return parse_row(item) if item else self._read_once(key)
+
+    def _describe(self) -> dict[str, Any] | None:
+        doing = f"describing lease table {self._name!r}"
+        try:
+            found: dict[str, Any] = self._patiently(
+                doing, lambda: self._client.describe_table(TableName=self._name)
+            )["Table"]
+        except TableGone:
+            return None
+        if found["TableStatus"] not in (*_USABLE, "CREATING"):
+            raise SetupError(
+                f"Lease table {self._name!r} is {found['TableStatus']} and cannot be used. "
+                "Wait until that is over or restore it, then start again."
+            )
+        return found
+
+    def _create(self) -> None:
+        try:
+            self._client.create_table(
+                TableName=self._name,
+                KeySchema=[{"AttributeName": LEASE_KEY, "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": LEASE_KEY, "AttributeType": "S"}],
+                BillingMode="PAY_PER_REQUEST",
+            )
+        except aws_errors() as error:
+            # ResourceInUse: a peer was faster, or our own request landed and its answer was lost.
+            if error_code(error) != "ResourceInUseException":
+                raise sort_failure(error, doing=f"creating lease table {self._name!r}") from error
+        else:
+            self._created = True
+
+    def _check_schema(self, description: Mapping[str, Any]) -> None:
+        types = {part["AttributeName"]: part["AttributeType"] for part in description["AttributeDefinitions"]}
+        schema = [(part["AttributeName"], part["KeyType"]) for part in description["KeySchema"]]
+        if schema != [(LEASE_KEY, "HASH")] or types.get(LEASE_KEY) != "S":
+            found = ", ".join(f"{name} ({kind}, {types.get(name, '?')})" for name, kind in schema)
+            raise WrongTable(
+                f"Table {self._name!r} is not a lease table: its key is {found}, a lease table's is "
+                f"{LEASE_KEY} (HASH, S). Nothing was changed in it. "
+                "Choose another application name, or set table_name."
+            )
+
+    def _page(self, after: Mapping[str, AttributeValue] | None) -> dict[str, Any]:
+        start = {} if after is None else {"ExclusiveStartKey": after}
+        return self._patiently(
+            f"scanning lease table {self._name!r}",
+            lambda: self._client.scan(TableName=self._name, ReturnConsumedCapacity="TOTAL", **start),
+        )
+
+    def _patiently(self, doing: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """`call()`, a few times while it fails for a time. Raises TableGone, SetupError, TemporaryError."""
+
+        return self._attempts(lambda state: state.attempt_number >= _READ_ATTEMPTS)(self._call, doing, call)
+
+    def _call(self, doing: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            return call()
+        except aws_errors() as error:
+            raise self._sorted(error, doing) from error
+
+    def _sorted(self, error: Exception, doing: str) -> Exception:
+        if error_code(error) == "ResourceNotFoundException":
+            return TableGone(
+                f"Lease table {self._name!r} does not exist (any more). Without it no position is known, so "
+                "nothing is delivered. Restore it from a backup, "
+                "or start again to begin at the configured start position."
+            )
+        return sort_failure(error, doing=doing)
+
+    def _attempts(self, enough: Callable[[RetryCallState], bool], until: float = float("inf")) -> Retrying:
+        return Retrying(
+            retry=retry_if_exception_type(TemporaryError),
+            stop=lambda state: self._stop.is_set() or enough(state),
+            wait=self._pause_after,
+            sleep=lambda seconds: self._sleep(min(seconds, until - self._runtime.monotonic())),
+            reraise=True,
+        )
+
+    def _pause_after(self, state: RetryCallState) -> float:
+        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(state.attempt_number, 10))
+        return self._runtime.random().uniform(longest / 2, longest)
+
+    def _sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            self._stop.wait(seconds)
+
+
+class _Sending:
+    """The write as it is to be sent next: the first one, or that rebased on a row of our own."""
+
+    def __init__(self, write: LeaseWrite) -> None:
+        self.write = write
+        self.adopted: Lease | None = None
+        self.trouble = "its deadline had passed before it was sent"
+
+    def rebase(self, seen: Lease) -> None:
+        self.write = self.write.rebased(seen)
+        self.adopted = seen
+
+
+def _row_after(write: LeaseWrite, answer: Mapping[str, Any]) -> Lease | None:
+    """The row as DynamoDB says it is now (ALL_NEW); what we made of it where it says nothing readable."""
+    attributes = answer.get("Attributes")
+    row = parse_row(attributes) if write.kind not in ("create", "delete") and attributes else None
+    return row if isinstance(row, Lease) else write.after

@@ -1,0 +1,78 @@
+"""`pykcl local`: the embedded local AWS in the foreground."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pykcl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pykcl.local.server import LocalAws
+
+DEFAULT_PORT = 4567
+
+
+@click.command()
+@click.option("--port", default=DEFAULT_PORT, show_default=True, help="Port on 127.0.0.1; 0 for any free one.")
+@click.option("--stream", "streams", multiple=True, metavar="NAME:SHARDS", help="Create a stream. May be repeated.")
+@click.option("--limits", is_flag=True, help="Enforce Kinesis' limits per shard: 5 reads/s, 2 MB/s out, 1 MB/s in.")
+@click.option("--request-log", type=click.Path(path_type=Path), help="Append every request as a line of JSON.")
+def local(port: int, streams: tuple[str, ...], limits: bool, request_log: Path | None) -> None:
+    """Run the embedded local AWS (Kinesis, DynamoDB, CloudWatch) until Ctrl-C.
+
+    Everything is kept in memory. Prints the environment that points boto3, the AWS CLI and pykcl to it.
+    """
+    from pykcl.cli.run import exit_codes
+
+    with exit_codes():
+        wanted = [_stream(text) for text in streams]
+        with start_local_aws(port, limits=limits, request_log=request_log) as aws:
+            for name, shards in wanted:
+                aws.kinesis.create_stream(name, shards)
+                click.echo(f"# stream {name} with {shards} shards", err=True)
+            for name, value in local_environment(aws.url).items():
+                click.echo(f"export {name}={value}")
+            click.echo("# ready; Ctrl-C ends it", err=True)
+            _wait_for_signal()
+
+
+def start_local_aws(port: int, *, limits: bool = False, request_log: Path | None = None) -> LocalAws:
+    """A local AWS, not started yet (it is a context manager). Raises ConfigError where the extra is missing."""
+    try:
+        from pykcl.local.server import LocalAws
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"The embedded local AWS needs {error.name!r}, which is not installed. Do: pip install 'pykcl[local]'."
+        ) from None
+    return LocalAws(port=port, limits=limits, request_log=request_log)
+
+
+def local_environment(url: str) -> dict[str, str]:
+    """What makes AWS clients talk to a local AWS. The credentials are placeholders; any would do."""
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+    }
+
+
+def _stream(text: str) -> tuple[str, int]:
+    name, _, shards = text.partition(":")
+    if not name or not (shards or "1").isdecimal() or int(shards or "1") < 1:
+        raise click.UsageError(f"--stream {text!r} is not NAME:SHARDS, such as orders:4.")
+    return name, int(shards or "1")
+
+
+def _wait_for_signal() -> None:
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    while not stop.wait(0.2):
+        pass

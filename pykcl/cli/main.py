@@ -1,0 +1,53 @@
+"""The `pykcl` command: a group whose verbs are imported only when they are called, so that `--help` is instant."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from pykcl import __version__
+
+# verb: (module:attribute, one line for --help)
+VERBS = {
+    "run": ("pykcl.cli.run:run", "Run a record processor as one worker of a fleet."),
+    "local": ("pykcl.cli.local:local", "Run the embedded local AWS (Kinesis, DynamoDB, CloudWatch)."),
+    "demo": ("pykcl.cli.demo:demo", "Watch three workers survive a kill, a split and a merge, with proof."),
+}
+
+EXIT_OK = 0
+EXIT_USAGE = 2
+EXIT_CRASH = 70
+EXIT_CONFIGURATION = 78
+
+
+class LazyGroup(click.Group):
+    """Knows its verbs by name; loads one when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, attribute = VERBS[cmd_name][0].split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{VERBS[cmd_name][0]} is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="pykcl")
+def main() -> None:
+    """pykcl: the Kinesis Client Library in pure Python.
+
+    Reads a Kinesis stream with a fleet of workers that share its shards through a DynamoDB lease table, the same one
+    that Amazon's Java KCL 2.x uses.
+
+    Exit codes: 0 clean, 2 usage, 70 crash, 78 configuration or surroundings.
+    """

@@ -1,0 +1,379 @@
+"""The Kinesis wire protocol over `LocalKinesis`: AWS JSON 1.1 in, AWS JSON 1.1 out.
+
+`decode` and `encode` are the only places that know the format; the operations in between speak Python values.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pykcl.local.errors import AwsError, in_use, invalid, invalid_argument
+from pykcl.local.iterators import ListingPlace, read_next_token, write_next_token
+from pykcl.local.kinesis_checks import check
+from pykcl.local.listing import ShardFilter
+from pykcl.local.shards import StoredRecord
+from pykcl.local.stream import MAX_PAGE_RECORDS, Entry, LocalKinesis, Put, StreamView
+from pykcl.model.shard import Shard
+
+CONTENT_TYPE = "application/x-amz-json-1.1"
+TARGET_PREFIX = "Kinesis_20131202."
+
+Params = dict[str, Any]
+Answer = dict[str, Any]
+
+_PRIVATE = frozenset({"Data", "PartitionKey", "ExplicitHashKey", "Records", "ShardIterator", "NextToken"})
+
+
+def decode(body: bytes) -> Params:
+    """A request body. Raises AwsError SerializationException when it is not a JSON object."""
+    try:
+        params = json.loads(body or b"{}")
+    except ValueError:
+        params = None
+    if not isinstance(params, dict):
+        raise AwsError("SerializationException", "The request body is not a JSON object.")
+    return params
+
+
+def encode(answer: Answer) -> bytes:
+    """An answer body. Records are served from text made once per record: GetRecords is the hot path."""
+    records = answer.get("Records")
+    if not records or not isinstance(records[0], StoredRecord):
+        return json.dumps(answer, separators=(",", ":")).encode()
+    others = {key: value for key, value in answer.items() if key != "Records"}
+    rest = json.dumps(others, separators=(",", ":"))
+    return b"".join(
+        (b'{"Records":[', b",".join([r.json or _encode_record(r) for r in records]), b"],", rest[1:].encode())
+    )
+
+
+def _encode_record(record: StoredRecord) -> bytes:
+    record.json = (
+        f'{{"SequenceNumber":"{record.sequence_number}",'
+        f'"ApproximateArrivalTimestamp":{record.arrived_at_millis / 1000:.3f},'
+        f'"Data":"{base64.b64encode(record.data).decode()}",'
+        f'"PartitionKey":{json.dumps(record.partition_key)}}}'
+    ).encode()
+    return record.json
+
+
+def loggable(params: Mapping[str, Any]) -> Params:
+    """The parameters without payloads, keys and iterators."""
+    shown = {key: value for key, value in params.items() if key not in _PRIVATE}
+    if isinstance(params.get("Records"), list):
+        shown["RecordCount"] = len(params["Records"])
+    return shown
+
+
+class KinesisWire:
+    """Answers one decoded Kinesis request after the other."""
+
+    def __init__(self, kinesis: LocalKinesis, now_millis: Callable[[], int]) -> None:
+        self._kinesis = kinesis
+        self._now = now_millis
+        self._operations: dict[str, Callable[[Params], Answer]] = {
+            "AddTagsToStream": self._add_tags,
+            "CreateStream": self._create_stream,
+            "DecreaseStreamRetentionPeriod": self._decrease_retention,
+            "DeleteStream": self._delete_stream,
+            "DescribeLimits": self._describe_limits,
+            "DescribeStream": self._describe_stream,
+            "DescribeStreamSummary": self._describe_summary,
+            "GetRecords": self._get_records,
+            "GetShardIterator": self._get_shard_iterator,
+            "IncreaseStreamRetentionPeriod": self._increase_retention,
+            "ListShards": self._list_shards,
+            "ListStreams": self._list_streams,
+            "ListTagsForStream": self._list_tags,
+            "MergeShards": self._merge,
+            "PutRecord": self._put_record,
+            "PutRecords": self._put_records,
+            "RemoveTagsFromStream": self._remove_tags,
+            "SplitShard": self._split,
+            "UpdateShardCount": self._update_shard_count,
+        }
+
+    def answer(self, operation: str, params: Params) -> Answer:
+        """Raises AwsError as AWS answers errors."""
+        method = self._operations.get(operation)
+        if method is None:
+            raise AwsError("UnknownOperationException", f"The local Kinesis does not know {operation}.")
+        check(operation, params)
+        return method(params)
+
+    def _create_stream(self, params: Params) -> Answer:
+        mode = params.get("StreamModeDetails", {}).get("StreamMode", "PROVISIONED")
+        count = params.get("ShardCount")
+        if mode == "ON_DEMAND":
+            count = 4
+        if count is None:
+            raise invalid("ShardCount must be given for a stream in PROVISIONED mode.")
+        self._kinesis.create_stream(params["StreamName"], count, mode=mode)
+        if params.get("Tags"):
+            self._kinesis.set_tags(params["StreamName"], params["Tags"])
+        return {}
+
+    def _delete_stream(self, params: Params) -> Answer:
+        self._kinesis.delete_stream(_stream(params))
+        return {}
+
+    def _describe_stream(self, params: Params) -> Answer:
+        view = self._kinesis.describe(_stream(params), "DescribeStream")
+        shards = self._kinesis.list_shards(_stream(params), operation=None) if view.open_shards else []
+        after = params.get("ExclusiveStartShardId", "")
+        limit = min(params.get("Limit", 100), 1000)
+        rest = [shard for shard in shards if shard.shard_id > after]
+        description = {
+            **_summary(view),
+            "Shards": [_shard(shard) for shard in rest[:limit]],
+            "HasMoreShards": len(rest) > limit,
+        }
+        return {"StreamDescription": description}
+
+    def _describe_summary(self, params: Params) -> Answer:
+        view = self._kinesis.describe(_stream(params))
+        summary = {**_summary(view), "OpenShardCount": view.open_shards, "ConsumerCount": 0}
+        return {"StreamDescriptionSummary": summary}
+
+    def _describe_limits(self, _: Params) -> Answer:
+        count = sum(view.open_shards for view in self._kinesis.list_streams())
+        return {
+            "ShardLimit": 20_000,
+            "OpenShardCount": count,
+            "OnDemandStreamCount": 0,
+            "OnDemandStreamCountLimit": 50,
+        }
+
+    def _list_streams(self, params: Params) -> Answer:
+        after = params.get("ExclusiveStartStreamName", "")
+        if "NextToken" in params:
+            after = read_next_token(params["NextToken"], self._now()).after
+        limit = params.get("Limit", 100)
+        views = [view for view in self._kinesis.list_streams() if view.name > after]
+        page, more = views[:limit], len(views) > limit
+        answer: Answer = {
+            "StreamNames": [view.name for view in page],
+            "StreamSummaries": [_stream_summary(view) for view in page],
+            "HasMoreStreams": more,
+        }
+        if more:
+            answer["NextToken"] = write_next_token(
+                ListingPlace("", "", page[-1].name, None, None, self._now())
+            )
+        return answer
+
+    def _list_shards(self, params: Params) -> Answer:
+        now = self._now()
+        if "NextToken" in params:
+            if any(name in params for name in ("StreamName", "StreamARN")):
+                raise invalid_argument("NextToken and StreamName cannot be provided together.")
+            if "ExclusiveStartShardId" in params or "ShardFilter" in params:
+                raise invalid_argument(
+                    "NextToken cannot be combined with ExclusiveStartShardId or ShardFilter."
+                )
+            place = read_next_token(params["NextToken"], now)
+            if self._kinesis.incarnation(place.stream) != place.incarnation:
+                raise invalid_argument("NextToken is invalid.")
+        else:
+            place = self._first_listing_place(params, now)
+        listed = self._kinesis.list_shards(place.stream, _filter_of(place))
+        limit = params.get("MaxResults", 1000)
+        rest = [shard for shard in listed if shard.shard_id > place.after]
+        answer: Answer = {"Shards": [_shard(shard) for shard in rest[:limit]]}
+        if len(rest) > limit:
+            onward = ListingPlace(
+                place.stream,
+                place.incarnation,
+                rest[limit - 1].shard_id,
+                place.filter_type,
+                place.filter_value,
+                now,
+            )
+            answer["NextToken"] = write_next_token(onward)
+        return answer
+
+    def _first_listing_place(self, params: Params, now: int) -> ListingPlace:
+        stream = _stream(params)
+        view = self._kinesis.describe(stream, operation=None)
+        if view.status in ("CREATING", "DELETING"):
+            raise in_use(f"Stream {view.name} is in state {view.status}: its shards cannot be listed.")
+        given = params.get("ShardFilter") or {}
+        at_seconds = given.get("Timestamp")
+        value = given.get("ShardId") if at_seconds is None else str(round(at_seconds * 1000))
+        return ListingPlace(
+            view.name,
+            self._kinesis.incarnation(stream),
+            params.get("ExclusiveStartShardId", ""),
+            given.get("Type"),
+            value,
+            now,
+        )
+
+    def _put_record(self, params: Params) -> Answer:
+        entry = _entry(params)
+        put = self._kinesis.put_record(
+            _stream(params), entry.data, entry.partition_key, entry.explicit_hash_key
+        )
+        return {"ShardId": put.shard_id, "SequenceNumber": put.sequence_number}
+
+    def _put_records(self, params: Params) -> Answer:
+        entries = [_entry(given) for given in params["Records"]]
+        answers = self._kinesis.put_records(_stream(params), entries)
+        return {
+            "FailedRecordCount": sum(1 for answer in answers if isinstance(answer, AwsError)),
+            "Records": [_put_answer(answer) for answer in answers],
+        }
+
+    def _get_shard_iterator(self, params: Params) -> Answer:
+        at_seconds = params.get("Timestamp")
+        iterator = self._kinesis.get_shard_iterator(
+            _stream(params),
+            params["ShardId"],
+            params["ShardIteratorType"],
+            sequence_number=params.get("StartingSequenceNumber"),
+            at_millis=None if at_seconds is None else round(at_seconds * 1000),
+        )
+        return {"ShardIterator": iterator}
+
+    def _get_records(self, params: Params) -> Answer:
+        page = self._kinesis.get_records(params["ShardIterator"], params.get("Limit", MAX_PAGE_RECORDS))
+        answer: Answer = {"Records": page.records, "MillisBehindLatest": page.millis_behind_latest}
+        if page.next_iterator is not None:
+            answer["NextShardIterator"] = page.next_iterator
+        else:
+            answer["ChildShards"] = [_child(shard) for shard in page.children]
+        return answer
+
+    def _split(self, params: Params) -> Answer:
+        self._kinesis.split(_stream(params), params["ShardToSplit"], int(params["NewStartingHashKey"]))
+        return {}
+
+    def _merge(self, params: Params) -> Answer:
+        self._kinesis.merge(_stream(params), params["ShardToMerge"], params["AdjacentShardToMerge"])
+        return {}
+
+    def _update_shard_count(self, params: Params) -> Answer:
+        target = params["TargetShardCount"]
+        view = self._kinesis.describe(_stream(params), operation=None)
+        before = self._kinesis.update_shard_count(_stream(params), target)
+        return {
+            "StreamName": view.name,
+            "StreamARN": view.arn,
+            "CurrentShardCount": before,
+            "TargetShardCount": target,
+        }
+
+    def _increase_retention(self, params: Params) -> Answer:
+        return self._set_retention(params, grow=True)
+
+    def _decrease_retention(self, params: Params) -> Answer:
+        return self._set_retention(params, grow=False)
+
+    def _set_retention(self, params: Params, *, grow: bool) -> Answer:
+        hours = params["RetentionPeriodHours"]
+        current = self._kinesis.describe(_stream(params), operation=None).retention_hours
+        if (hours < current) if grow else (hours > current):
+            side = "less" if grow else "greater"
+            raise invalid_argument(
+                f"Requested retention period ({hours} hours) cannot be {side} than the existing "
+                f"retention period ({current} hours)."
+            )
+        self._kinesis.set_retention(_stream(params), hours)
+        return {}
+
+    def _add_tags(self, params: Params) -> Answer:
+        self._kinesis.set_tags(_stream(params), params["Tags"])
+        return {}
+
+    def _remove_tags(self, params: Params) -> Answer:
+        self._kinesis.set_tags(_stream(params), {}, remove=params["TagKeys"])
+        return {}
+
+    def _list_tags(self, params: Params) -> Answer:
+        tags = sorted(self._kinesis.tags(_stream(params)).items())
+        return {"Tags": [{"Key": key, "Value": value} for key, value in tags], "HasMoreTags": False}
+
+
+def _stream(params: Params) -> str:
+    """Name or ARN; the ARN wins, as it names the account too."""
+    given = params.get("StreamARN") or params.get("StreamName")
+    if not given:
+        raise invalid_argument("Either StreamName or StreamARN should be provided.")
+    return str(given)
+
+
+def _entry(params: Params) -> Entry:
+    try:
+        data = base64.b64decode(params["Data"], validate=True)
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise AwsError("SerializationException", "Data is not base64 text.") from error
+    key = params.get("ExplicitHashKey")
+    return Entry(data, params["PartitionKey"], None if key is None else int(key))
+
+
+def _put_answer(answer: Put | AwsError) -> Answer:
+    if isinstance(answer, Put):
+        return {"SequenceNumber": answer.sequence_number, "ShardId": answer.shard_id}
+    return {"ErrorCode": answer.code, "ErrorMessage": answer.message}
+
+
+def _filter_of(place: ListingPlace) -> ShardFilter | None:
+    kind, value = place.filter_type, place.filter_value
+    if kind is None:
+        return None
+    if kind.endswith("_TIMESTAMP"):
+        return ShardFilter(kind, at_millis=None if value is None else int(value))
+    return ShardFilter(kind, shard_id=value)
+
+
+def _summary(view: StreamView) -> Answer:
+    return {
+        **_stream_summary(view),
+        "RetentionPeriodHours": view.retention_hours,
+        "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
+        "EncryptionType": "NONE",
+    }
+
+
+def _stream_summary(view: StreamView) -> Answer:
+    return {
+        "StreamName": view.name,
+        "StreamARN": view.arn,
+        "StreamStatus": view.status,
+        "StreamModeDetails": {"StreamMode": view.mode},
+        "StreamCreationTimestamp": view.created_at / 1000,
+    }
+
+
+def _hash_range(shard: Shard) -> Answer:
+    if shard.hash_range is None:
+        return {}
+    return {
+        "StartingHashKey": shard.hash_range.starting_hash_key,
+        "EndingHashKey": shard.hash_range.ending_hash_key,
+    }
+
+
+def _shard(shard: Shard) -> Answer:
+    numbers = {"StartingSequenceNumber": shard.starting_sequence_number}
+    if shard.ending_sequence_number is not None:
+        numbers["EndingSequenceNumber"] = shard.ending_sequence_number
+    names = dict(zip(("ParentShardId", "AdjacentParentShardId"), shard.parents, strict=False))
+    return {
+        "ShardId": shard.shard_id,
+        **names,
+        "HashKeyRange": _hash_range(shard),
+        "SequenceNumberRange": numbers,
+    }
+
+
+def _child(shard: Shard) -> Answer:
+    return {
+        "ShardId": shard.shard_id,
+        "ParentShards": list(shard.parents),
+        "HashKeyRange": _hash_range(shard),
+    }

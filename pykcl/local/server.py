@@ -1,0 +1,156 @@
+"""`LocalAws`: Kinesis, DynamoDB and CloudWatch on one port of 127.0.0.1, over HTTP/1.1 and HTTP/2."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pykcl.local.app import AwsApp, FaultHook
+from pykcl.local.aws_parts import MotoParts
+from pykcl.local.request_log import RequestLog
+from pykcl.local.stream import LocalKinesis
+
+START_SECONDS = 10.0
+STOP_SECONDS = 10.0
+
+log = logging.getLogger("pykcl.local")
+
+
+def _utcnow_millis() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class LocalAws:
+    """A local AWS in background threads of this process. Use as a context manager, or start() and stop().
+
+    port: 0 takes a free one. limits: enforce the per-shard rates of Kinesis. state_seconds: how long streams
+    stay CREATING, UPDATING, DELETING. request_log: a file that gets every request as a JSON line. now_millis:
+    the clock of Kinesis, epoch milliseconds. fault: called with (service, operation, parameters) before each
+    request, in a thread of its own; it may wait, raise AwsError to answer with that error, or return
+    "lose-answer" to have the request done and answered with a 500.
+    """
+
+    def __init__(
+        self,
+        port: int = 0,
+        *,
+        limits: bool = False,
+        state_seconds: float = 0.0,
+        request_log: Path | None = None,
+        now_millis: Callable[[], int] | None = None,
+        fault: FaultHook | None = None,
+    ) -> None:
+        now = now_millis or _utcnow_millis
+        self.kinesis = LocalKinesis(now, limits=limits, state_seconds=state_seconds)
+        self._wanted_port = port
+        self.requests = RequestLog(request_log)
+        self._parts = MotoParts()
+        self._app = AwsApp(self.kinesis, self._parts, self.requests, now)
+        self._app.fault = fault
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._port = 0
+
+    @property
+    def fault(self) -> FaultHook | None:
+        """The fault hook; may be set while running."""
+        return self._app.fault
+
+    @fault.setter
+    def fault(self, hook: FaultHook | None) -> None:
+        self._app.fault = hook
+
+    @property
+    def port(self) -> int:
+        """The port it answers on; 0 before start()."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """The endpoint URL for all three services. Raises RuntimeError before start()."""
+        if not self._port:
+            raise RuntimeError("The local AWS has no URL yet: call start() first.")
+        return f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> LocalAws:
+        """Bind and answer. Raises OSError when the port is taken, RuntimeError when already started."""
+        if self._thread is not None:
+            raise RuntimeError("This local AWS was started already. Make a new LocalAws.")
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", self._wanted_port))
+        except OSError:
+            listener.close()
+            raise
+        self._port = int(listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._serve, args=(listener,), name="pykcl-local", daemon=True)
+        self._thread.start()
+        if not self._ready.wait(START_SECONDS):
+            raise RuntimeError(f"The local AWS did not begin to answer within {START_SECONDS:g} s.")
+        return self
+
+    def stop(self) -> None:
+        """Stop answering, free the port, end the threads, forget the data. Does nothing when not running."""
+        thread, loop, stop = self._thread, self._loop, self._stop
+        if thread is None or not thread.is_alive():
+            return
+        if loop is not None and stop is not None:
+            loop.call_soon_threadsafe(stop.set)
+        thread.join(STOP_SECONDS)
+        if thread.is_alive():
+            log.warning("local AWS thread still running seconds=%s", STOP_SECONDS)
+        self._app.close()
+        self.requests.close()
+        self._parts.forget()
+
+    def __enter__(self) -> LocalAws:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _serve(self, listener: socket.socket) -> None:
+        try:
+            asyncio.run(self._serve_until_stopped(listener))
+        except Exception as error:
+            log.error("local AWS died error=%s", type(error).__name__)
+            raise
+
+    async def _serve_until_stopped(self, listener: socket.socket) -> None:
+        from hypercorn.asyncio import serve
+
+        self._loop = asyncio.get_running_loop()
+        self._stop = stop = asyncio.Event()
+        self._app.warm_up()
+        listener.listen(1024)  # from here on clients are queued, so they need not wait for the loop
+        self._ready.set()
+        app: Any = self._app  # hypercorn's types want its own names for the ASGI messages
+        await serve(app, _config(listener), shutdown_trigger=stop.wait)
+
+
+def _config(listener: socket.socket) -> Any:
+    from hypercorn.config import Config
+
+    config = Config()
+    config.bind = [f"fd://{listener.detach()}"]
+    config.loglevel = "WARNING"
+    config.errorlog = None
+    config.accesslog = None
+    config.graceful_timeout = 0.2
+    # Clients keep their connections; hypercorn's defaults (5 s, 1,000 requests) would break them under way.
+    config.keep_alive_timeout = 3600
+    config.keep_alive_max_requests = 1 << 62
+    config.backlog = 1024
+    return config

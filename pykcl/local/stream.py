@@ -1,0 +1,359 @@
+"""`LocalKinesis`: Kinesis in memory, without sockets. The clock is injected; any number of threads may call.
+
+Streams are named by name or ARN. What AWS would answer with an error is raised as `AwsError`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from pykcl.local import resharding
+from pykcl.local.errors import ACCOUNT, REGION, AwsError, in_use, invalid_argument, not_found, throttled
+from pykcl.local.iterators import Place, read_iterator, write_iterator
+from pykcl.local.listing import ShardFilter, select
+from pykcl.local.reading import Page, page_up_to, start_of
+from pykcl.local.shards import (
+    HASH_KEYS,
+    LocalStream,
+)
+from pykcl.model.shard import Shard
+
+__all__ = ["AwsError", "Entry", "FaultHook", "LocalKinesis", "Page", "Put", "ShardFilter", "StreamView"]
+
+MAX_RECORD_BYTES = 1024 * 1024
+MAX_PAGE_RECORDS = 10_000
+
+FaultHook = Callable[[str, str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Where a record went."""
+
+    shard_id: str
+    sequence_number: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record to put. explicit_hash_key: 0..2^128-1, decides the shard instead of the partition key."""
+
+    data: bytes
+    partition_key: str
+    explicit_hash_key: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamView:
+    """What DescribeStreamSummary tells. created_at: epoch milliseconds."""
+
+    name: str
+    arn: str
+    status: str
+    mode: str
+    retention_hours: int
+    created_at: int
+    open_shards: int
+
+
+class LocalKinesis:
+    """Streams of one account and region.
+
+    now_millis: the clock, epoch milliseconds. limits: enforce the per-shard rates of Kinesis. state_seconds:
+    how long streams stay CREATING, UPDATING and DELETING (0: instantly done). fault: called with (operation,
+    stream name, shard id or "") before every operation; whatever it raises is the operation's outcome.
+    A hook may wait, but not when operations come over the wire: there all of Kinesis would wait with it.
+    """
+
+    def __init__(
+        self,
+        now_millis: Callable[[], int],
+        *,
+        limits: bool = False,
+        state_seconds: float = 0.0,
+        fault: FaultHook | None = None,
+    ) -> None:
+        self.fault = fault
+        self._now = now_millis
+        self._limits = limits
+        self._state_millis = round(state_seconds * 1000)
+        self._lock = threading.RLock()
+        self._streams: dict[str, LocalStream] = {}
+        self._lives = 0
+
+    # Streams
+
+    def create_stream(self, name: str, shards: int = 1, *, mode: str = "PROVISIONED") -> None:
+        """Raises AwsError ResourceInUseException when it exists."""
+        self._enter("CreateStream", name)
+        with self._lock:
+            now = self._now()
+            if name in self._streams:
+                raise in_use(f"Stream {name} under account {ACCOUNT} already exists.")
+            self._lives += 1
+            arn = f"arn:aws:kinesis:{REGION}:{ACCOUNT}:stream/{name}"
+            stream = LocalStream(name, arn, f"{now}-{self._lives}", now, self._limits)
+            stream.mode = mode
+            self._streams[name] = stream
+            self._change(stream, "CREATING", lambda at: resharding.create_shards(stream, shards, at), now)
+
+    def delete_stream(self, stream: str) -> None:
+        self._enter("DeleteStream", stream)
+        with self._lock:
+            now = self._now()
+            found = self._find(stream, now)
+            found.change = None
+            self._change(found, "DELETING", lambda _: self._forget(found), now)
+
+    def describe(self, stream: str, operation: str | None = "DescribeStreamSummary") -> StreamView:
+        """In any state. operation: what the fault hook is told; None: do not ask it."""
+        self._enter(operation, stream)
+        with self._lock:
+            return _view(self._find(stream, self._now()))
+
+    def list_streams(self) -> list[StreamView]:
+        """Every stream, by name."""
+        self._enter("ListStreams", "")
+        with self._lock:
+            now = self._now()
+            for stream in list(self._streams.values()):
+                self._settle(stream, now)
+            return [_view(stream) for _, stream in sorted(self._streams.items())]
+
+    def set_retention(self, stream: str, hours: int) -> None:
+        """24 to 8,760 hours. Records already trimmed do not come back."""
+        self._enter("SetRetention", stream)
+        with self._lock:
+            now = self._now()
+            found = self._find(stream, now)
+            resharding.require_active(found)
+            if not 24 <= hours <= 8760:
+                raise invalid_argument(f"RetentionPeriodHours {hours} must be between 24 and 8760.")
+            found.trim(now)
+            found.retention_hours = hours
+            found.trim(now)
+
+    def tags(self, stream: str) -> dict[str, str]:
+        """The stream's tags; the dict is a copy."""
+        with self._lock:
+            return dict(self._find(stream, self._now()).tags)
+
+    def set_tags(self, stream: str, tags: dict[str, str], remove: Sequence[str] = ()) -> None:
+        self._enter("AddTagsToStream", stream)
+        with self._lock:
+            found = self._find(stream, self._now())
+            found.tags.update(tags)
+            for key in remove:
+                found.tags.pop(key, None)
+
+    def list_shards(
+        self, stream: str, shard_filter: ShardFilter | None = None, operation: str | None = "ListShards"
+    ) -> list[Shard]:
+        """The shards that Kinesis still lists, closed ones too, by id; fewer with a filter.
+
+        operation: what the fault hook is told; None: do not ask it.
+        """
+        self._enter(operation, stream)
+        with self._lock:
+            now = self._now()
+            found = self._find(stream, now)
+            found.trim(now)
+            return [shard.view() for shard in select(found, shard_filter, now)]
+
+    def incarnation(self, stream: str) -> str:
+        """Tells the lives of streams of one name apart."""
+        with self._lock:
+            return self._find(stream, self._now()).incarnation
+
+    def put_counts(self, stream: str) -> dict[str, int]:
+        """Records ever put per shard id, trimmed ones included."""
+        with self._lock:
+            return dict(self._find(stream, self._now()).put_counts)
+
+    # Resharding
+
+    def split(self, stream: str, shard_id: str, new_starting_hash_key: int | None = None) -> None:
+        """Split a shard, in its middle unless told where. Raises AwsError as SplitShard does."""
+        self._enter("SplitShard", stream, shard_id)
+        with self._lock:
+            now = self._now()
+            found = self._working(stream, now)
+            resharding.require_active(found)
+            shard = resharding.eligible(found, shard_id)
+            key = new_starting_hash_key
+            if key is None:
+                key = (shard.first_key + shard.last_key + 1) // 2
+            resharding.check_split(found, shard_id, key)
+            self._change(found, "UPDATING", lambda at: resharding.split(found, shard, key, at), now)
+
+    def merge(self, stream: str, shard_id: str, adjacent_id: str) -> None:
+        """Merge two neighbours. Raises AwsError as MergeShards does."""
+        self._enter("MergeShards", stream, shard_id)
+        with self._lock:
+            now = self._now()
+            found = self._working(stream, now)
+            resharding.check_merge(found, shard_id, adjacent_id)
+            first, second = found.shards[shard_id], found.shards[adjacent_id]
+            self._change(found, "UPDATING", lambda at: resharding.merge(found, first, second, at), now)
+
+    def update_shard_count(self, stream: str, target: int) -> int:
+        """Scale to `target` equal shards; return the count before. Raises AwsError as Kinesis does."""
+        self._enter("UpdateShardCount", stream)
+        with self._lock:
+            now = self._now()
+            found = self._working(stream, now)
+            resharding.check_update_count(found, target)
+            before = len(found.open_shards)
+            self._change(found, "UPDATING", lambda at: resharding.scale_uniformly(found, target, at), now)
+            return before
+
+    # Records
+
+    def put_record(
+        self, stream: str, data: bytes, partition_key: str, explicit_hash_key: int | None = None
+    ) -> Put:
+        """Raises AwsError: ResourceNotFoundException, ProvisionedThroughputExceededException, ..."""
+        self._enter("PutRecord", stream)
+        with self._lock:
+            now = self._now()
+            return self._put(self._working(stream, now), Entry(data, partition_key, explicit_hash_key), now)
+
+    def put_records(self, stream: str, entries: Sequence[Entry]) -> list[Put | AwsError]:
+        """One answer per entry, in order; entries over a shard's rate fail alone."""
+        self._enter("PutRecords", stream)
+        with self._lock:
+            now = self._now()
+            found = self._working(stream, now)
+            answers: list[Put | AwsError] = []
+            for entry in entries:
+                try:
+                    answers.append(self._put(found, entry, now))
+                except AwsError as error:
+                    if error.code != "ProvisionedThroughputExceededException":
+                        raise
+                    answers.append(error)
+            return answers
+
+    def get_shard_iterator(
+        self,
+        stream: str,
+        shard_id: str,
+        kind: str,
+        *,
+        sequence_number: str | None = None,
+        at_millis: int | None = None,
+    ) -> str:
+        """An iterator for one of the five kinds. Raises AwsError for an unknown shard or a foreign number."""
+        self._enter("GetShardIterator", stream, shard_id)
+        with self._lock:
+            now = self._now()
+            found = self._working(stream, now)
+            found.trim_shard(shard_id, now)
+            shard = found.shard(shard_id)
+            position = start_of(
+                found, shard, kind, sequence_number=sequence_number, at_millis=at_millis, now=now
+            )
+            if shard.limits is not None and not shard.limits.may_iterate(now):
+                raise throttled(shard_id, found.name)
+            return write_iterator(Place(found.name, found.incarnation, shard_id, position, now))
+
+    def get_records(self, iterator: str, limit: int = MAX_PAGE_RECORDS) -> Page:
+        """At most `limit` records (1..10,000) and 10 MB. Raises AwsError ExpiredIteratorException, ..."""
+        place = read_iterator(iterator, self._now())
+        self._enter("GetRecords", place.stream, place.shard_id)
+        with self._lock:
+            now = self._now()
+            stream = self._working(place.stream, now)
+            if stream.incarnation != place.incarnation:
+                raise invalid_argument("Invalid ShardIterator.")
+            stream.trim_shard(place.shard_id, now)
+            shard = stream.shard(place.shard_id)
+            if shard.limits is not None and not shard.limits.may_read(now):
+                raise throttled(shard.shard_id, stream.name)
+            first = shard.at_or_after(place.position)
+            records = shard.page(first, limit)
+            if shard.limits is not None:
+                shard.limits.read_bytes.spend(sum(record.size for record in records))
+            return page_up_to(stream, shard, first + len(records), records, replace(place, issued_at=now))
+
+    def _enter(self, operation: str | None, stream: str, shard_id: str = "") -> None:
+        """Outside the lock, so that a hook may wait for other threads."""
+        if self.fault is not None and operation is not None:
+            self.fault(operation, _name(stream), shard_id)
+
+    # The rest runs inside the lock.
+
+    def _find(self, stream: str, now: int) -> LocalStream:
+        """The stream in any state, after the changes that are due."""
+        name = _name(stream)
+        found = self._streams.get(name)
+        if found is not None:
+            self._settle(found, now)
+            found = self._streams.get(name)
+        if found is None or (stream.startswith("arn:") and stream != found.arn):
+            raise not_found(f"Stream {name} under account {ACCOUNT} not found.")
+        return found
+
+    def _working(self, stream: str, now: int) -> LocalStream:
+        """The stream, ACTIVE or UPDATING: in other states its data plane does not exist."""
+        found = self._find(stream, now)
+        if found.status == "DELETING" or not found.open_shards:
+            raise not_found(f"Stream {found.name} under account {ACCOUNT} not found.")
+        return found
+
+    def _change(self, stream: LocalStream, status: str, change: Callable[[int], None], now: int) -> None:
+        """Do `change` when its time has come: the status lasts `state_seconds`."""
+        stream.status = status
+        stream.change = change
+        stream.changes_at = now + self._state_millis
+        self._settle(stream, now)
+
+    def _settle(self, stream: LocalStream, now: int) -> None:
+        if stream.changes_at is None or now < stream.changes_at:
+            return
+        at, change = stream.changes_at, stream.change
+        stream.changes_at = stream.change = None
+        stream.status = "ACTIVE"
+        if change is not None:
+            change(at)
+
+    def _forget(self, stream: LocalStream) -> None:
+        self._streams.pop(stream.name, None)
+
+    def _put(self, stream: LocalStream, entry: Entry, now: int) -> Put:
+        key = entry.explicit_hash_key
+        if key is not None and not 0 <= key < HASH_KEYS:
+            raise invalid_argument(
+                "Invalid ExplicitHashKey. ExplicitHashKey must be in the range: [0, 2^128-1]. "
+                f"Specified value was {key}"
+            )
+        size = len(entry.data) + len(entry.partition_key.encode())
+        if size > MAX_RECORD_BYTES:
+            raise invalid_argument(
+                f"A record of {size} bytes (payload and partition key) is larger than {MAX_RECORD_BYTES}."
+            )
+        shard = stream.shard_for(entry.partition_key, key)
+        if shard.limits is not None and not shard.limits.may_write(size, now):
+            raise throttled(shard.shard_id, stream.name)
+        number = stream.sequencer.next(shard.index, now)
+        shard.append(entry.data, entry.partition_key, number, now)
+        stream.put_counts[shard.shard_id] = stream.put_counts.get(shard.shard_id, 0) + 1
+        return Put(shard.shard_id, number)
+
+
+def _name(stream: str) -> str:
+    return stream.partition(":stream/")[2] if stream.startswith("arn:") else stream
+
+
+def _view(stream: LocalStream) -> StreamView:
+    return StreamView(
+        stream.name,
+        stream.arn,
+        stream.status,
+        stream.mode,
+        stream.retention_hours,
+        stream.created_at,
+        len(stream.open_shards),
+    )

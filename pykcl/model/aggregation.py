@@ -1,0 +1,394 @@
+"""Aggregated records of the Kinesis Producer Library: opened lazily, and built.
+
+What is delivered follows Java KCL 3.5.1 (`retrieval/AggregatorUtil.java`), except that a damaged aggregate
+comes out whole, as the plain record it also is: where Java logs an error and loses the rest, nothing is lost
+here.
+
+An aggregate is input from strangers. Its MD5 is a checksum, not a signature: nothing in it is believed,
+Record objects are made one at a time, and no problem text quotes any of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import md5
+from itertools import count, dropwhile, repeat
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from pykcl.model.aggregated_message import ABSENT, DIGEST_SIZE, MAGIC, schema
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.record import Record
+from pykcl.model.shard import HashRange
+
+MAX_SUB_RECORDS = 1_000_000
+OUTSIDE_SHARD = "a sub-record's hash key lies outside the shard"
+"""The one problem for which an aggregate is dropped; with every other it is delivered as a plain record."""
+
+_ONLY_ABSENT = {ABSENT}
+_ENVELOPE_SIZE = len(MAGIC) + DIGEST_SIZE
+_LAST_HASH_KEY = 2**128 - 1
+_EVERY_HASH_KEY = (0, _LAST_HASH_KEY)
+_ANY_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_HASH_KEY = re.compile(r"0|[1-9][0-9]{0,38}", re.ASCII)
+_HELD_SUB_RECORDS = 10_000
+
+_partition_key_index = attrgetter("partition_key_index")
+_explicit_hash_key_index = attrgetter("explicit_hash_key_index")
+_data = attrgetter("data")
+
+
+class _Damaged(Exception):  # noqa: N818 - never leaves this module
+    """Not an aggregate after all, or a broken one. The argument says what is wrong with it."""
+
+
+class _OutsideShard(Exception):  # noqa: N818 - never leaves this module
+    """A sound aggregate that belongs, at least partly, to another shard."""
+
+
+def may_be_aggregated(data: bytes) -> bool:
+    """Whether a Kinesis record's data begins like an aggregate; `deaggregate` finds out whether it is one."""
+    return data.startswith(MAGIC)
+
+
+def deaggregate(
+    record: Record,
+    hash_range: HashRange | None,
+    *,
+    max_sub_records: int = MAX_SUB_RECORDS,
+    on_refused: Callable[[str], None] | None = None,
+) -> Iterator[Record]:
+    """The user records inside one Kinesis record, in order, each made when it is asked for.
+
+    A plain record yields itself. So does an aggregate that is damaged or holds more than `max_sub_records`.
+    One with any sub-record whose hash key (explicit, else the MD5 of its partition key) lies outside
+    `hash_range` yields nothing, as in Java; None applies no such filter. Both are decided in this call,
+    before the first record is handed out, and told to `on_refused` once, as a text saying what is wrong
+    (OUTSIDE_SHARD for the latter).
+
+    Raises ValueError when `hash_range` does not hold decimal numbers.
+    """
+    told = None if on_refused is None else lambda _, problem: on_refused(problem)
+    bounds = _bounds(hash_range)
+    if not record.data.startswith(MAGIC):
+        return iter((record,))
+    return _user_records(record, bounds, max_sub_records, told)
+
+
+def deaggregate_batch(
+    records: Iterable[Record],
+    hash_range: HashRange | None,
+    *,
+    after: Checkpoint | None = None,
+    max_sub_records: int = MAX_SUB_RECORDS,
+    on_refused: Callable[[Record, str], None] | None = None,
+) -> Iterator[Record]:
+    """The user records of one page of Kinesis records, in order; each aggregate is opened when its turn
+    comes.
+
+    after: drop what is at or below this position, up to the first record beyond it (Java: ProcessTask); a
+    start sentinel or None drops nothing, SHARD_END everything. on_refused: called with the Kinesis record and
+    the problem. The rest as `deaggregate`.
+    """
+    user_records = _walk(records, _bounds(hash_range), max_sub_records, on_refused)
+    if after is None or after.is_start:
+        return user_records
+    return dropwhile(_at_or_below(after), user_records)
+
+
+def _walk(
+    records: Iterable[Record],
+    bounds: tuple[int, int] | None,
+    max_sub_records: int,
+    on_refused: Callable[[Record, str], None] | None,
+) -> Iterator[Record]:
+    for record in records:
+        if record.data.startswith(MAGIC):
+            yield from _user_records(record, bounds, max_sub_records, on_refused)
+        else:
+            yield record
+
+
+def _at_or_below(after: Checkpoint) -> Callable[[Record], bool]:
+    if after.is_shard_end:
+        return lambda _: True
+    last = (int(after.sequence_number), after.sub_sequence_number)
+    return lambda record: (int(record.sequence_number), record.sub_sequence_number) <= last
+
+
+def _bounds(hash_range: HashRange | None) -> tuple[int, int] | None:
+    if hash_range is None:
+        return None
+    return int(hash_range.starting_hash_key), int(hash_range.ending_hash_key)
+
+
+def _user_records(
+    record: Record,
+    bounds: tuple[int, int] | None,
+    max_sub_records: int,
+    on_refused: Callable[[Record, str], None] | None,
+) -> Iterator[Record]:
+    left: tuple[Record, ...] = ()
+    try:
+        return _opened(record, bounds, max_sub_records)
+    except _Damaged as damage:
+        left, problem = (record,), str(damage)
+    except _OutsideShard:
+        problem = OUTSIDE_SHARD
+    if on_refused is not None:
+        on_refused(record, problem)
+    return iter(left)
+
+
+def _opened(record: Record, bounds: tuple[int, int] | None, max_sub_records: int) -> Iterator[Record]:
+    """Check everything first; then one Record per step, made without a Python frame: that would cost a
+    tenth."""
+    message = _parsed(record.data)
+    sub_records = _sub_records(message, max_sub_records)
+    payloads = _payloads(message, sub_records)
+    table, partition_keys, explicit_hash_keys = _keys(message, sub_records)
+    if bounds is not None and not _inside(table, partition_keys, explicit_hash_keys, bounds):
+        raise _OutsideShard
+    return map(
+        Record,
+        payloads,
+        partition_keys,
+        repeat(record.sequence_number),
+        repeat(record.arrived_at_millis),
+        repeat(record.shard_id),
+        repeat(record.stream),
+        count(),
+        explicit_hash_keys or repeat(None),
+        repeat(True),
+    )
+
+
+def _parsed(data: bytes) -> Any:
+    """The protobuf message inside `data`, its MD5 verified."""
+    if len(data) <= _ENVELOPE_SIZE:
+        raise _Damaged("too short to hold a message and its MD5")
+    body = data[len(MAGIC) : -DIGEST_SIZE]
+    if md5(body, usedforsecurity=False).digest() != data[-DIGEST_SIZE:]:
+        raise _Damaged("its MD5 does not match")
+    wire = schema()
+    try:
+        return wire.aggregated_record.FromString(body)
+    except (wire.decode_error, ValueError, RecursionError):
+        raise _Damaged("not a readable protobuf message") from None
+
+
+def _sub_records(message: Any, max_sub_records: int) -> Sequence[Any]:
+    """The protobuf sub-records, for three passes over them: one column of the result each.
+
+    protobuf makes a wrapper object per sub-record and pass. Holding them is faster; beyond a bound they are
+    made again each time, because a hostile aggregate has hundreds of thousands.
+    """
+    sub_records: Sequence[Any] = message.records
+    if len(sub_records) > max_sub_records:
+        raise _Damaged(f"more than {max_sub_records} sub-records")
+    return sub_records[:] if len(sub_records) <= _HELD_SUB_RECORDS else sub_records
+
+
+def _payloads(message: Any, sub_records: Sequence[Any]) -> list[bytes]:
+    payloads = list(map(_data, sub_records))
+    # A missing payload reads as empty. protobuf's own test for missing fields is slow: ask only if there is
+    # one.
+    if not all(payloads) and not message.IsInitialized():
+        raise _Damaged("a required field is missing")
+    return payloads
+
+
+def _keys(message: Any, sub_records: Sequence[Any]) -> tuple[list[str], list[str], list[str | None]]:
+    """The partition key table, then each sub-record's partition key and explicit hash key, as references.
+
+    The last list is empty when no sub-record has an explicit hash key.
+    """
+    indexes = map(_partition_key_index, sub_records)
+    explicit_indexes = map(_explicit_hash_key_index, sub_records)
+    try:
+        table = [key.decode() for key in message.partition_key_table]
+        explicit_table = [key.decode() for key in message.explicit_hash_key_table]
+        partition_keys = list(map(table.__getitem__, indexes))
+        if not explicit_table:
+            if not set(explicit_indexes) <= _ONLY_ABSENT:
+                raise KeyError("an index into an empty table")
+            return table, partition_keys, []
+        by_index: dict[int, str | None] = {ABSENT: None, **dict(enumerate(explicit_table))}
+        return table, partition_keys, list(map(by_index.__getitem__, explicit_indexes))
+    except UnicodeDecodeError:
+        raise _Damaged("a key is not UTF-8") from None
+    except (IndexError, KeyError):
+        raise _Damaged("an index points beyond its key table") from None
+
+
+def _inside(
+    table: list[str], partition_keys: list[str], explicit_hash_keys: list[str | None], bounds: tuple[int, int]
+) -> bool:
+    """Whether every sub-record's effective hash key lies within the closed range.
+
+    Keys are hashed once each, not once per sub-record. Without explicit keys a table that lies inside settles
+    it, and an honest table holds nothing else; only if it does not are the entries that are in use picked
+    out.
+    """
+    if not explicit_hash_keys:
+        return _all_hash_into(bounds, table) or _all_hash_into(bounds, set(partition_keys))
+    first, last = bounds
+    # All of them are read, also behind one that lies outside: an unreadable one means damage, not a drop.
+    numbers = [_number(key) for key in set(explicit_hash_keys) if key is not None]
+    pairs = zip(partition_keys, explicit_hash_keys, strict=True)
+    hashed = {partition_key for partition_key, explicit_hash_key in pairs if explicit_hash_key is None}
+    return all(first <= number <= last for number in numbers) and _all_hash_into(bounds, hashed)
+
+
+def _all_hash_into(bounds: tuple[int, int], partition_keys: Iterable[str]) -> bool:
+    """Kinesis' rule: the MD5 of the UTF-8 key, as an unsigned 128-bit number."""
+    if bounds == _EVERY_HASH_KEY:
+        return True
+    first, last = bounds
+    for key in partition_keys:
+        if not first <= int.from_bytes(md5(key.encode(), usedforsecurity=False).digest(), "big") <= last:
+            return False
+    return True
+
+
+def _number(explicit_hash_key: str) -> int:
+    """The key as Java's BigInteger reads it; -1 for all that no shard holds (int() of long text is
+    quadratic)."""
+    if not _ANY_INTEGER.fullmatch(explicit_hash_key):
+        raise _Damaged("an explicit hash key is not a number")
+    digits = explicit_hash_key.lstrip("+-0")
+    if not digits:
+        return 0
+    return -1 if explicit_hash_key.startswith("-") or len(digits) > 39 else int(digits)
+
+
+class UserRecord(NamedTuple):
+    """What a producer puts into an aggregate. explicit_hash_key: decimal digits below 2^128, or None."""
+
+    partition_key: str
+    explicit_hash_key: str | None
+    data: bytes
+
+    def __repr__(self) -> str:
+        return f"UserRecord({len(self.data)} bytes)"
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatedBlob:
+    """One finished aggregate, as PutRecord takes it. Both keys are those of its first user record."""
+
+    partition_key: str
+    explicit_hash_key: str | None
+    data: bytes
+
+    def __repr__(self) -> str:
+        return f"AggregatedBlob({len(self.data)} bytes)"
+
+
+def aggregate(
+    user_records: Iterable[UserRecord | tuple[str, str | None, bytes]], max_bytes: int = 1_048_576
+) -> Iterator[AggregatedBlob]:
+    """Pack user records, in order, into aggregates of at most `max_bytes`. See `Aggregator`."""
+    aggregator = Aggregator(max_bytes)
+    for partition_key, explicit_hash_key, data in user_records:
+        full = aggregator.add(partition_key, explicit_hash_key, data)
+        if full is not None:
+            yield full
+    rest = aggregator.flush()
+    if rest is not None:
+        yield rest
+
+
+class Aggregator:
+    """Packs user records one by one, byte for byte like aws-kinesis-agg 1.2.3. Not thread-safe.
+
+    Give it only user records that hash into one shard: a consumer that finds one from elsewhere in an
+    aggregate drops all of it. Kinesis counts the blob's partition key towards its record limit: leave room in
+    `max_bytes`.
+    """
+
+    def __init__(self, max_bytes: int = 1_048_576) -> None:
+        if max_bytes <= _ENVELOPE_SIZE:
+            raise ValueError(f"max_bytes={max_bytes} leaves no room for a record beside magic bytes and MD5")
+        self._max_bytes = max_bytes
+        self._clear()
+
+    def _clear(self) -> None:
+        self._user_records: list[UserRecord] = []
+        self._partition_keys: dict[str, int] = {}
+        self._explicit_hash_keys: dict[str, int] = {}
+        self._size = _ENVELOPE_SIZE
+
+    def add(self, partition_key: str, explicit_hash_key: str | None, data: bytes) -> AggregatedBlob | None:
+        """Take one user record; return the aggregate that was full and had to be closed for it, if any.
+
+        Raises ValueError, and keeps what it has, for a record that fits into no aggregate of `max_bytes`, and
+        for an explicit hash key that is no decimal number below 2^128 (Java KCL would lose the aggregate).
+        """
+        user_record = UserRecord(partition_key, explicit_hash_key, data)
+        if explicit_hash_key is not None and not _is_hash_key(explicit_hash_key):
+            raise ValueError("the explicit hash key is not a decimal number in 0..2^128-1")
+        smallest = _ENVELOPE_SIZE + _wire_size(user_record, 0, 0)
+        if smallest > self._max_bytes:
+            raise ValueError(
+                f"a user record needs {smallest} bytes of aggregate, max_bytes is {self._max_bytes}"
+            )
+        full = None
+        if self._size + self._wire_size_of(user_record) > self._max_bytes:
+            full = self.flush()
+        self._size += self._wire_size_of(user_record)
+        self._user_records.append(user_record)
+        self._partition_keys.setdefault(partition_key, len(self._partition_keys))
+        if explicit_hash_key is not None:
+            self._explicit_hash_keys.setdefault(explicit_hash_key, len(self._explicit_hash_keys))
+        return full
+
+    def flush(self) -> AggregatedBlob | None:
+        """Close the aggregate at hand and return it; None when it is empty."""
+        if not self._user_records:
+            return None
+        message = schema().aggregated_record()
+        message.partition_key_table.extend(key.encode() for key in self._partition_keys)
+        message.explicit_hash_key_table.extend(key.encode() for key in self._explicit_hash_keys)
+        for partition_key, explicit_hash_key, data in self._user_records:
+            sub_record = message.records.add(
+                data=data, partition_key_index=self._partition_keys[partition_key]
+            )
+            if explicit_hash_key is not None:
+                sub_record.explicit_hash_key_index = self._explicit_hash_keys[explicit_hash_key]
+        body = message.SerializeToString()
+        digest = md5(body, usedforsecurity=False).digest()
+        first = self._user_records[0]
+        self._clear()
+        return AggregatedBlob(first.partition_key, first.explicit_hash_key, MAGIC + body + digest)
+
+    def _wire_size_of(self, user_record: UserRecord) -> int:
+        return _wire_size(user_record, len(self._partition_keys), len(self._explicit_hash_keys))
+
+
+def _is_hash_key(text: str) -> bool:
+    return _HASH_KEY.fullmatch(text) is not None and int(text) <= _LAST_HASH_KEY
+
+
+def _wire_size(user_record: UserRecord, partition_keys: int, explicit_hash_keys: int) -> int:
+    """At most how many bytes a user record adds to an aggregate whose tables hold so many keys.
+
+    Counts its keys as new even when the tables hold them: aws-kinesis-agg 1.2.3 does for keys given as text,
+    and both must break at the same record to give the same bytes.
+    """
+    table_size = _field_size(len(user_record.partition_key.encode()))
+    sub_record_size = 1 + _varint_size(partition_keys) + _field_size(len(user_record.data))
+    if user_record.explicit_hash_key is not None:
+        table_size += _field_size(len(user_record.explicit_hash_key))
+        sub_record_size += 1 + _varint_size(explicit_hash_keys)
+    return table_size + _field_size(sub_record_size)
+
+
+def _field_size(length: int) -> int:
+    return 1 + _varint_size(length) + length
+
+
+def _varint_size(value: int) -> int:
+    return max(1, (value.bit_length() + 6) // 7)

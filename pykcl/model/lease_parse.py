@@ -1,0 +1,343 @@
+"""One row of the lease table ⇄ its parsed value. Pure, strict, and never raising for what a table may hold.
+
+Attribute names and their absence rules are Java KCL's (v3.5.1
+`leases/dynamodb/DynamoDBLeaseSerializer.java`); rows that are not leases are told apart as KCL 3.5 does
+(`entityType`), and by shape where older versions set none. A row is input from outside: types and sizes are
+checked before anything is converted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.lease import (
+    AttributeValue,
+    ForeignRow,
+    Lease,
+    PendingCheckpoint,
+    PrivateNote,
+    Row,
+    UnreadableRow,
+)
+from pykcl.model.shard import HashRange
+
+LEASE_KEY = "leaseKey"
+LEASE_OWNER = "leaseOwner"
+LEASE_COUNTER = "leaseCounter"
+OWNER_SWITCHES = "ownerSwitchesSinceCheckpoint"
+CHECKPOINT = "checkpoint"
+CHECKPOINT_SUB = "checkpointSubSequenceNumber"
+PARENTS = "parentShardId"
+CHILDREN = "childShardIds"
+STARTING_HASH_KEY = "startingHashKey"
+ENDING_HASH_KEY = "endingHashKey"
+PENDING = "pendingCheckpoint"
+PENDING_SUB = "pendingCheckpointSubSequenceNumber"
+PENDING_STATE = "pendingCheckpointState"
+CHECKPOINT_OWNER = "checkpointOwner"
+ENTITY_TYPE = "entityType"
+NOTE = "pykcl"
+
+ENTITY_LEASE = "LEASE"
+
+MAX_NAME = 256
+"""Longest lease key, owner or shard id that is believed."""
+MAX_COUNTER = 2**63 - 1
+_MAX_HASH_KEY = 2**128 - 1
+_MAX_CHILDREN = 16  # Kinesis makes at most two; a longer list is nobody's
+_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,18})\Z")
+_HASH_KEY = re.compile(r"(?:0|[1-9][0-9]{0,38})\Z")
+_MULTI_STREAM_KEY = re.compile(r"[0-9]{12}:[A-Za-z0-9_.-]{1,128}:[0-9]{1,19}:.")
+
+# Rows of KCL 3.x without entityType, by an attribute no lease has: coordinator state, worker metrics, leader
+# lock, stream info (coordinator/, worker/metricstats/ and leader/ of v3.x; the lock is
+# amazon-dynamodb-lock-client's).
+_FOREIGN_MARKS = {
+    "cv": "CLIENT_VERSION_MIGRATION",
+    "tm": "TABLE_MIGRATION",
+    "lut": "WORKER_METRIC_STATS",
+    "wid": "WORKER_METRIC_STATS",
+    "recordVersionNumber": "LEADER",
+    "leaseDuration": "LEADER",
+    "streamId": "STREAM",
+}
+_FOREIGN_KEYS = {
+    "Leader": "LEADER",
+    "Migration3.0": "CLIENT_VERSION_MIGRATION",
+    "TableMigration3.5": "TABLE_MIGRATION",
+}
+
+_NOTE_TEXTS = {"stream_arn": "streamArn", "owner": "owner", "version": "version"}
+_NOTE_NUMBERS = {"stream_created_at": "streamCreatedAt", "latest_from": "latestFrom"}
+_NOTE_NAMES = {**_NOTE_TEXTS, **_NOTE_NUMBERS}
+_MAX_NOTE_TEXT = 2048
+_NULL: AttributeValue = {"NULL": True}
+_EMPTY: AttributeValue = {"S": ""}
+
+
+class _BadValueError(ValueError):
+    """A value that a lease row must not have; its text becomes the problem of an UnreadableRow."""
+
+
+def parse_row(item: Mapping[str, AttributeValue]) -> Row:
+    """The row as a value. `item` is in wire form, as boto3's client returns it ({"S": …}, binary as bytes).
+
+    Never raises: what is not a lease becomes ForeignRow, a lease that cannot be understood UnreadableRow.
+    Optional attributes of type NULL count as absent, as for Java; they are kept in `extra`.
+    """
+    key = _text_of(item.get(LEASE_KEY))
+    foreign = _foreign_kind(item, key)
+    if foreign is not None:
+        return ForeignRow(key=_shown_key(item, key), kind=foreign)
+    if key is None or not 0 < len(key) <= MAX_NAME:
+        return UnreadableRow(
+            key=(key or "")[:MAX_NAME], problem=f"leaseKey is not text of 1 to {MAX_NAME} characters"
+        )
+    try:
+        return _parse_lease(key, item)
+    except _BadValueError as bad:
+        return UnreadableRow(key=key, problem=str(bad))
+
+
+def to_item(lease: Lease) -> dict[str, AttributeValue]:
+    """The whole row of `lease` in wire form, including what only `extra` knows. For creating rows, and for
+    tests.
+    """
+    item: dict[str, AttributeValue] = {LEASE_KEY: {"S": lease.key}}
+    for field in FIELD_ATTRIBUTES:
+        item.update({name: value for name, value in field_item(lease, field).items() if value is not None})
+    return {**lease.extra, **item}
+
+
+FIELD_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    "counter": (LEASE_COUNTER,),
+    "owner": (LEASE_OWNER,),
+    "owner_switches": (OWNER_SWITCHES,),
+    "checkpoint": (CHECKPOINT, CHECKPOINT_SUB),
+    "parents": (PARENTS,),
+    "children": (CHILDREN,),
+    "hash_range": (STARTING_HASH_KEY, ENDING_HASH_KEY),
+    "pending": (PENDING, PENDING_SUB, PENDING_STATE),
+    "checkpoint_owner": (CHECKPOINT_OWNER,),
+    "entity_type": (ENTITY_TYPE,),
+    "note": (NOTE,),
+}
+"""Which attributes of the row hold which field of a Lease."""
+
+_KNOWN = frozenset({LEASE_KEY, *(name for names in FIELD_ATTRIBUTES.values() for name in names)})
+
+
+def field_item(lease: Lease, field: str) -> dict[str, AttributeValue | None]:
+    """The attributes that hold one field of `lease`, in wire form; None: to be absent."""
+    value: Any = getattr(lease, field)
+    names = FIELD_ATTRIBUTES[field]
+    if value is None or value == ():
+        return dict.fromkeys(names)
+    return dict(zip(names, _ENCODERS[field](value), strict=True))
+
+
+def _position_values(position: Checkpoint) -> tuple[AttributeValue, AttributeValue]:
+    return {"S": position.sequence_number}, {"N": str(position.sub_sequence_number)}
+
+
+def _note_map(note: PrivateNote) -> dict[str, AttributeValue]:
+    known: dict[str, AttributeValue] = {}
+    for field, name in _NOTE_TEXTS.items():
+        text = getattr(note, field)
+        if text is not None:
+            known[name] = {"S": text}
+    for field, name in _NOTE_NUMBERS.items():
+        number = getattr(note, field)
+        if number is not None:
+            known[name] = {"N": str(number)}
+    return {**note.extra, **known}
+
+
+_ENCODERS: Mapping[str, Callable[[Any], tuple[AttributeValue | None, ...]]] = {
+    "counter": lambda number: ({"N": str(number)},),
+    "owner": lambda text: ({"S": text},),
+    "owner_switches": lambda number: ({"N": str(number)},),
+    "checkpoint": _position_values,
+    "parents": lambda names: ({"SS": list(names)},),
+    "children": lambda names: ({"SS": list(names)},),
+    "hash_range": lambda found: ({"S": found.starting_hash_key}, {"S": found.ending_hash_key}),
+    "pending": lambda pending: (
+        *_position_values(pending.checkpoint),
+        None if pending.state is None else {"B": pending.state},
+    ),
+    "checkpoint_owner": lambda text: ({"S": text},),
+    "entity_type": lambda text: ({"S": text},),
+    "note": lambda note: ({"M": _note_map(note)},),
+}
+
+
+def _foreign_kind(item: Mapping[str, AttributeValue], key: str | None) -> str | None:
+    entity = item.get(ENTITY_TYPE)
+    if entity is not None and entity not in ({"S": ENTITY_LEASE}, _NULL):
+        kind = entity.get("S") if isinstance(entity, dict) else None
+        return kind[:64] if isinstance(kind, str) and kind else "unknown"
+    if "streamName" in item or (key is not None and _MULTI_STREAM_KEY.match(key)):
+        return "multi-stream lease"
+    if LEASE_COUNTER in item or CHECKPOINT in item:
+        return None
+    for mark, kind in _FOREIGN_MARKS.items():
+        if mark in item:
+            return kind
+    return _FOREIGN_KEYS.get(key) if key is not None else None
+
+
+def _shown_key(item: Mapping[str, AttributeValue], key: str | None) -> str:
+    # The auxiliary tables of KCL 3.0-3.4 call their key `key` or `wid`.
+    for text in (key, _text_of(item.get("key")), _text_of(item.get("wid"))):
+        if text:
+            return text[:MAX_NAME]
+    return ""
+
+
+def _parse_lease(key: str, item: Mapping[str, AttributeValue]) -> Lease:
+    # Attributes with no place in a Lease; the readers below add known ones that they read as absent.
+    extra = {name: value for name, value in item.items() if name not in _KNOWN}
+    return Lease(
+        key=key,
+        checkpoint=_position(CHECKPOINT, item.get(CHECKPOINT), item.get(CHECKPOINT_SUB), CHECKPOINT_SUB),
+        counter=_number(LEASE_COUNTER, item.get(LEASE_COUNTER)),
+        owner=_name(item, LEASE_OWNER, extra),
+        owner_switches=_number(OWNER_SWITCHES, item.get(OWNER_SWITCHES)),
+        parents=_names(item, PARENTS, 2, extra),
+        children=_names(item, CHILDREN, _MAX_CHILDREN, extra),
+        hash_range=_hash_range(item, extra),
+        pending=_pending(item, extra),
+        checkpoint_owner=_name(item, CHECKPOINT_OWNER, extra),
+        entity_type=_name(item, ENTITY_TYPE, extra),
+        note=_note(item, extra),
+        extra=extra,
+    )
+
+
+def _text_of(value: AttributeValue | None) -> str | None:
+    text = value.get("S") if isinstance(value, dict) and len(value) == 1 else None
+    return text if isinstance(text, str) else None
+
+
+def _number_of(value: AttributeValue | None) -> int | None:
+    text = value.get("N") if isinstance(value, dict) and len(value) == 1 else None
+    # The pattern bounds the digits before int() sees them.
+    if not isinstance(text, str) or not _NUMBER.match(text):
+        return None
+    number = int(text)
+    return number if number <= MAX_COUNTER else None
+
+
+def _number(name: str, value: AttributeValue | None) -> int:
+    number = _number_of(value)
+    if number is None:
+        raise _BadValueError(f"{name} is missing or not a whole number from 0 to 2^63-1")
+    return number
+
+
+def _keep(item: Mapping[str, AttributeValue], name: str, extra: dict[str, AttributeValue]) -> None:
+    if name in item:
+        extra[name] = item[name]
+
+
+def _name(item: Mapping[str, AttributeValue], name: str, extra: dict[str, AttributeValue]) -> str | None:
+    """Text of 1 to 256 characters. NULL and "" read as absent and are kept, so that a take can match them."""
+    value = item.get(name)
+    if value is None:
+        return None
+    if value in (_NULL, _EMPTY):
+        extra[name] = value
+        return None
+    text = _text_of(value)
+    if text is None or len(text) > MAX_NAME:
+        raise _BadValueError(f"{name} is not text of at most {MAX_NAME} characters")
+    return text
+
+
+def _names(
+    item: Mapping[str, AttributeValue], name: str, most: int, extra: dict[str, AttributeValue]
+) -> tuple[str, ...]:
+    value = item.get(name)
+    if value is None or value == _NULL:
+        _keep(item, name, extra)
+        return ()
+    names = value.get("SS") if isinstance(value, dict) and len(value) == 1 else None
+    if not isinstance(names, list | tuple | set | frozenset) or not 1 <= len(names) <= most:
+        raise _BadValueError(f"{name} is not a set of 1 to {most} texts")
+    for text in names:
+        if not isinstance(text, str) or not 0 < len(text) <= MAX_NAME:
+            raise _BadValueError(f"{name} holds something that is not text of 1 to {MAX_NAME} characters")
+    return tuple(names)
+
+
+def _position(
+    name: str, value: AttributeValue | None, sub_value: AttributeValue | None, sub_name: str
+) -> Checkpoint:
+    text = _text_of(value)
+    # Java reads a missing sub-sequence number as 0 (ExtendedSequenceNumber.java).
+    sub = 0 if sub_value is None or sub_value == _NULL else _number(sub_name, sub_value)
+    try:
+        return Checkpoint(text or "", sub)
+    except ValueError:
+        raise _BadValueError(f"{name} is neither a sequence number nor a sentinel") from None
+
+
+def _pending(
+    item: Mapping[str, AttributeValue], extra: dict[str, AttributeValue]
+) -> PendingCheckpoint | None:
+    value = item.get(PENDING)
+    if value is None or value == _NULL:
+        for name in (PENDING, PENDING_SUB, PENDING_STATE):
+            _keep(item, name, extra)
+        return None
+    position = _position(PENDING, value, item.get(PENDING_SUB), PENDING_SUB)
+    state = item.get(PENDING_STATE)
+    if state is None or state == _NULL:
+        _keep(item, PENDING_STATE, extra)
+        return PendingCheckpoint(position)
+    content = state.get("B") if isinstance(state, dict) and len(state) == 1 else None
+    if not isinstance(content, bytes):
+        raise _BadValueError(f"{PENDING_STATE} is not binary")
+    return PendingCheckpoint(position, content)
+
+
+def _hash_range(item: Mapping[str, AttributeValue], extra: dict[str, AttributeValue]) -> HashRange | None:
+    start, end = item.get(STARTING_HASH_KEY), item.get(ENDING_HASH_KEY)
+    # Java reads a range only when both ends are there (common/HashKeyRangeForLease.java).
+    if start is None or end is None or _NULL in (start, end):
+        _keep(item, STARTING_HASH_KEY, extra)
+        _keep(item, ENDING_HASH_KEY, extra)
+        return None
+    return _range_between(_text_of(start) or "", _text_of(end) or "")
+
+
+@lru_cache(maxsize=4096)
+def _range_between(start: str, end: str) -> HashRange:
+    """Remembered, because a shard's range is the same in every scan."""
+    if not (_HASH_KEY.match(start) and _HASH_KEY.match(end)) or not int(start) < int(end) <= _MAX_HASH_KEY:
+        raise _BadValueError("startingHashKey and endingHashKey are not a range of 128-bit numbers")
+    return HashRange(start, end)
+
+
+def _note(item: Mapping[str, AttributeValue], extra: dict[str, AttributeValue]) -> PrivateNote | None:
+    """The private map. What is not as this version writes it is kept aside: a bad note costs no lease."""
+    value = item.get(NOTE)
+    content = value.get("M") if isinstance(value, dict) and len(value) == 1 else None
+    if not isinstance(content, dict):
+        _keep(item, NOTE, extra)
+        return None
+    found: dict[str, Any] = {}
+    for field, name in _NOTE_TEXTS.items():
+        text = _text_of(content.get(name))
+        if text is not None and len(text) <= _MAX_NOTE_TEXT:
+            found[field] = text
+    for field, name in _NOTE_NUMBERS.items():
+        number = _number_of(content.get(name))
+        if number is not None:
+            found[field] = number
+    understood = {_NOTE_NAMES[field] for field in found}
+    return PrivateNote(**found, extra={name: raw for name, raw in content.items() if name not in understood})

@@ -1,0 +1,345 @@
+"""The eight conditional writes of the lease protocol, as values, and how their outcome is told from a row.
+
+Every write is fenced by the counter and the owner its writer believes in, and moves the counter by exactly
+one: the counter is the only fence Java workers honour, and Java's recovery from an ambiguous renewal accepts
+exactly +1. No write can create a row but `create`, none leaves an owner that is empty or NULL, and none
+touches an attribute it does not name. Reading rows is `parse_row`, writing a whole one `to_item` (both from
+`lease_parse`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
+from pykcl.model.lease import AttributeValue, Lease, PendingCheckpoint, PrivateNote, Row
+from pykcl.model.lease_parse import (
+    CHECKPOINT,
+    CHECKPOINT_OWNER,
+    ENTITY_LEASE,
+    ENTITY_TYPE,
+    FIELD_ATTRIBUTES,
+    LEASE_COUNTER,
+    LEASE_KEY,
+    LEASE_OWNER,
+    MAX_NAME,
+    OWNER_SWITCHES,
+    field_item,
+    parse_row,
+    to_item,
+)
+
+__all__ = [
+    "LeaseWrite",
+    "WriteKind",
+    "checkpoint",
+    "create",
+    "delete",
+    "end_shard",
+    "parse_row",
+    "prepare",
+    "release",
+    "renew",
+    "settle",
+    "take",
+    "to_item",
+]
+
+WriteKind = Literal["create", "take", "renew", "checkpoint", "prepare", "end", "release", "delete"]
+Outcome = Literal["kept", "adopt", "lost"]
+
+MAX_PENDING_STATE = 256 * 1024
+"""Bytes of application state in a pending checkpoint: DynamoDB allows 400 KB for the whole row."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseWrite:
+    """One conditional write.
+
+    seen: the row as the writer believes it is (for a creation: the new row). after: the row once the write
+    took effect; None after a delete. written: the fields of the lease that this write sets or removes. ended:
+    for a delete, whether the row must still be at SHARD_END. Make one with the functions of this module.
+    """
+
+    kind: WriteKind
+    seen: Lease
+    after: Lease | None
+    written: tuple[str, ...] = ()
+    ended: bool = False
+
+    @property
+    def key(self) -> str:
+        return self.seen.key
+
+    @property
+    def writer(self) -> str | None:
+        """Who owns the lease while this writer holds it; None for a creation."""
+        if self.kind == "take":
+            return self.after.owner if self.after else None
+        return self.seen.owner
+
+    def request(self) -> tuple[str, dict[str, Any]]:
+        """The boto3 client's method and its parameters, without TableName."""
+        if self.kind == "create":
+            return "put_item", {
+                "Item": to_item(self.seen),
+                "ConditionExpression": f"attribute_not_exists({LEASE_KEY})",
+                "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+            }
+        condition, values = self._condition()
+        params: dict[str, Any] = {
+            "Key": {LEASE_KEY: {"S": self.seen.key}},
+            "ConditionExpression": condition,
+            "ExpressionAttributeValues": values,
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+        if self.kind == "delete":
+            return "delete_item", params
+        update, new_values = self._update()
+        values.update(new_values)
+        return "update_item", {**params, "UpdateExpression": update, "ReturnValues": "ALL_NEW"}
+
+    def rebased(self, seen: Lease) -> LeaseWrite:
+        """The same write on a newer row of the same writer: an earlier one turned out to have landed.
+
+        A checkpoint never moves backwards: if that earlier write got further, its position stays.
+        Raises ValueError for a creation or a delete, which are never sent again on another row.
+        """
+        if self.after is None or self.kind == "create":
+            raise ValueError(f"a {self.kind} cannot be rebased")
+        if self.kind == "take":
+            return take(seen, str(self.after.owner), self.after.note if "note" in self.written else None)
+        changes = {field: getattr(self.after, field) for field in self.written if field != "counter"}
+        if "checkpoint" in changes:
+            changes["checkpoint"] = max(self.after.checkpoint, seen.checkpoint)
+        return _update_of(self.kind, seen, **changes)
+
+    def _condition(self) -> tuple[str, dict[str, AttributeValue]]:
+        seen = self.seen
+        values: dict[str, AttributeValue] = {":seenCounter": {"N": str(seen.counter)}}
+        # Compare the owner too: a KCL 3.x leader starts a hand-off by moving leaseOwner, not the counter.
+        clauses = [
+            f"{LEASE_COUNTER} = :seenCounter",
+            _as_seen(seen, "owner", LEASE_OWNER, ":seenOwner", values),
+        ]
+        if self.kind == "take":
+            clauses.append(
+                _as_seen(seen, "checkpoint_owner", CHECKPOINT_OWNER, ":seenCheckpointOwner", values)
+            )
+        if self.kind == "renew":
+            clauses.append(f"attribute_not_exists({CHECKPOINT_OWNER})")
+        if self.kind == "delete":
+            values[":lease"] = {"S": ENTITY_LEASE}
+            clauses.append(f"(attribute_not_exists({ENTITY_TYPE}) OR {ENTITY_TYPE} = :lease)")
+        if self.ended:
+            values[":shardEnd"] = {"S": AT_SHARD_END.sequence_number}
+            clauses.append(f"{CHECKPOINT} = :shardEnd")
+        return " AND ".join(clauses), values
+
+    def _update(self) -> tuple[str, dict[str, AttributeValue]]:
+        if self.after is None:
+            raise ValueError(f"a {self.kind} has no update")
+        settings, removals, values = [], [], {}
+        for field in self.written:
+            if self.kind == "take" and field == "owner_switches":
+                continue
+            for name, value in field_item(self.after, field).items():
+                if value is None:
+                    removals.append(name)
+                else:
+                    settings.append(f"{name} = :{name}")
+                    values[f":{name}"] = value
+        update = "SET " + ", ".join(settings)
+        if removals:
+            update += " REMOVE " + ", ".join(removals)
+        if self.kind == "take" and "owner_switches" in self.written:
+            update += f" ADD {OWNER_SWITCHES} :one"
+            values[":one"] = {"N": "1"}
+        return update, values
+
+
+def create(lease: Lease) -> LeaseWrite:
+    """Put a new row if its key is free. The row gets entityType LEASE and the private map.
+
+    Raises ValueError for a lease that is owned, has a counter, or starts at a sentinel with a sub-sequence
+    number (which would end as (SHARD_END, sub) and block Java's children for ever).
+    """
+    if lease.owner is not None or lease.counter != 0 or lease.owner_switches != 0:
+        raise ValueError(f"a new lease is unowned and untouched; {lease.key!r} is not")
+    _check_position(lease.checkpoint)
+    new = lease.with_(entity_type=ENTITY_LEASE, note=lease.note or PrivateNote())
+    return LeaseWrite("create", seen=new, after=new, written=tuple(FIELD_ATTRIBUTES))
+
+
+def take(seen: Lease, me: str, note: PrivateNote | None = None) -> LeaseWrite:
+    """Become the owner, provided that counter, owner and checkpoint owner are still as seen.
+
+    Works alike for unowned, expired, own orphaned and live (stolen) leases. Start from the checkpoint of the
+    row that the answer carries, not from `seen`. Raises ValueError for an empty or overlong name.
+    """
+    if not 0 < len(me) <= MAX_NAME:
+        raise ValueError(f"a worker identifier has 1 to {MAX_NAME} characters, not {len(me)}")
+    changes: dict[str, Any] = {"owner": me, "checkpoint_owner": None}
+    if seen.owner is not None and seen.owner != me:
+        changes["owner_switches"] = seen.owner_switches + 1
+    return _update_of("take", seen, note=note, **changes)
+
+
+def renew(held: Lease, *, note: PrivateNote | None = None) -> LeaseWrite:
+    """The heartbeat."""
+    _check_held(held)
+    return _update_of("renew", held, note=note)
+
+
+def checkpoint(held: Lease, at: Checkpoint, *, note: PrivateNote | None = None) -> LeaseWrite:
+    """Everything up to and including `at` is done. Clears a pending checkpoint and the owner switches.
+
+    Raises ValueError when it would move backwards, or to a sentinel (the end of a shard is `end_shard`).
+    """
+    _check_held(held)
+    if at < held.checkpoint:
+        raise ValueError(f"checkpoint {at} of {held.key!r} lies behind {held.checkpoint}")
+    if at.is_sentinel and (at != held.checkpoint or at.is_shard_end):
+        raise ValueError(f"{at} is not a position a checkpoint of {held.key!r} can move to")
+    return _update_of("checkpoint", held, checkpoint=at, owner_switches=0, pending=None, note=note)
+
+
+def prepare(held: Lease, pending: PendingCheckpoint, *, note: PrivateNote | None = None) -> LeaseWrite:
+    """The first half of a two-phase checkpoint. Raises ValueError when it lies behind the checkpoint."""
+    _check_held(held)
+    at = pending.checkpoint
+    _check_position(at)
+    if at < held.checkpoint:
+        raise ValueError(f"pending checkpoint {at} of {held.key!r} lies behind {held.checkpoint}")
+    if at.is_start and at != held.checkpoint:
+        raise ValueError(f"{at} is not a position a checkpoint of {held.key!r} can move to")
+    if pending.state is not None and len(pending.state) > MAX_PENDING_STATE:
+        raise ValueError(
+            f"pending state of {len(pending.state)} bytes; at most {MAX_PENDING_STATE} fit into a row"
+        )
+    return _update_of("prepare", held, pending=pending, note=note)
+
+
+def end_shard(held: Lease, children: Sequence[str], *, note: PrivateNote | None = None) -> LeaseWrite:
+    """SHARD_END, the child shards and the removal of the owner, in one write. The children's rows exist.
+
+    Raises ValueError for a child name no row could have.
+    """
+    _check_held(held)
+    for child in children:
+        if not 0 < len(child) <= MAX_NAME:
+            raise ValueError(f"a child shard of {held.key!r} has a name of {len(child)} characters")
+    changes: dict[str, Any] = {"children": tuple(children)} if children else {}
+    return _update_of(
+        "end",
+        held,
+        checkpoint=AT_SHARD_END,
+        owner_switches=0,
+        owner=None,
+        checkpoint_owner=None,
+        pending=None,
+        note=note,
+        **changes,
+    )
+
+
+def release(held: Lease, *, note: PrivateNote | None = None) -> LeaseWrite:
+    """Give the lease up: nobody owns it afterwards, its checkpoint and a pending one stay."""
+    _check_held(held)
+    return _update_of("release", held, owner=None, checkpoint_owner=None, note=note)
+
+
+def delete(seen: Lease, *, ended: bool) -> LeaseWrite:
+    """Delete the row, provided that it is still as seen; with `ended`, only at SHARD_END.
+
+    Raises ValueError for `ended` when the seen row has not ended.
+    """
+    if ended and not seen.is_ended:
+        raise ValueError(f"{seen.key!r} has not ended, its checkpoint is {seen.checkpoint}")
+    return LeaseWrite("delete", seen=seen, after=None, ended=ended)
+
+
+def settle(write: LeaseWrite, row: Row | None) -> Outcome:
+    """Whose doing is it that the condition failed, judged by the row that stands there now (None: no row)?
+
+    "kept": the row is what this write makes, so an earlier attempt of it was applied. "adopt": an earlier,
+    different write of the same writer landed (right owner, counter + 1); send this one again, rebased on that
+    row. "lost": the row is someone else's now, or gone. For a creation an identical row by someone else is as
+    good as ours.
+    """
+    if write.kind == "delete":
+        return "kept" if row is None else "lost"
+    if write.after is None or not isinstance(row, Lease):
+        return "lost"
+    if write.kind == "create":
+        return (
+            "kept"
+            if row.counter == 0 and _same(write.written, _anonymous(row), _anonymous(write.after))
+            else "lost"
+        )
+    if row.counter != write.after.counter:
+        return "lost"
+    # Owner, counter + 1 and every attribute we wrote. The counter alone would not do: 1) our renewal is
+    # delayed in the network, we give up waiting; 2) our checkpoint, with the same counter, is sent; 3) the
+    # renewal lands first. The row then has our owner and counter + 1, yet not our checkpoint.
+    if _same(("owner", *write.written), row, write.after):
+        return "kept"
+    return "adopt" if row.owner is not None and row.owner == write.writer else "lost"
+
+
+def _update_of(
+    kind: WriteKind, seen: Lease, *, note: PrivateNote | None = None, **changes: Any
+) -> LeaseWrite:
+    changes = {**changes, "counter": seen.counter + 1}
+    if note is not None:
+        changes["note"] = note
+    # REMOVE and SET also take away what only `extra` knows of these attributes, such as a NULL-typed owner.
+    touched = {name for field in changes for name in FIELD_ATTRIBUTES[field]}
+    extra = {name: value for name, value in seen.extra.items() if name not in touched}
+    return LeaseWrite(
+        kind, seen=seen, after=seen.with_(**changes, extra=extra), written=tuple(sorted(changes))
+    )
+
+
+def _as_seen(seen: Lease, field: str, name: str, placeholder: str, values: dict[str, AttributeValue]) -> str:
+    """A condition that the attribute is as the writer saw it, be it absent or of type NULL."""
+    text = getattr(seen, field)
+    if text is None and seen.extra.get(name) == {"NULL": True}:
+        values[placeholder] = {"S": "NULL"}
+        return f"attribute_type({name}, {placeholder})"
+    if text is None and name not in seen.extra:
+        return f"attribute_not_exists({name})"
+    values[placeholder] = seen.extra[name] if text is None else {"S": text}
+    return f"{name} = {placeholder}"
+
+
+def _same(fields: tuple[str, ...], one: Lease, other: Lease) -> bool:
+    return all(_comparable(getattr(one, field)) == _comparable(getattr(other, field)) for field in fields)
+
+
+def _comparable(value: object) -> object:
+    return frozenset(value) if isinstance(value, tuple) else value  # DynamoDB's sets have no order
+
+
+def _anonymous(lease: Lease) -> Lease:
+    """Without who wrote the private map: two workers that create the same lease create equal ones."""
+    note = lease.note
+    if note is None:
+        return lease
+    return lease.with_(
+        note=PrivateNote(
+            note.stream_arn, note.stream_created_at, latest_from=note.latest_from, extra=note.extra
+        )
+    )
+
+
+def _check_held(held: Lease) -> None:
+    if not held.owner:
+        raise ValueError(f"{held.key!r} has no owner, so nobody holds it")
+
+
+def _check_position(position: Checkpoint) -> None:
+    if position.is_sentinel and position.sub_sequence_number != 0:
+        raise ValueError(f"{position.sequence_number} goes with sub-sequence number 0, always")

@@ -1,0 +1,163 @@
+"""Which leases to take, and from whom.
+
+Fair and calm: a fleet ends with every worker within one lease of every other, and then moves nothing. A lease
+is stolen only from a worker with at least two more, so that a steal always makes the fleet more even; a batch
+of steals never turns the tables. Ended leases and leases whose parents are not ended take no part: nobody
+works on them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+from pykcl.model.lease import Lease
+from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.lineage import FamilyTree
+from pykcl.planning.plans import Acquisition
+
+
+def calculate_acquire(
+    view: LeaseView,
+    *,
+    worker: str,
+    leases_to_acquire: int,
+    max_leases: int,
+    max_steal: int,
+    failover_time: float,
+    rng: Random,
+    recently_ended_by_us: Collection[str] = frozenset(),
+    left_alone: Collection[str] = frozenset(),
+    pending: Collection[str] = frozenset(),
+    held: Collection[str] = frozenset(),
+) -> list[Acquisition]:
+    """What to take in this pass, sorted by key. Does not cap by fair share: `leases_to_acquire` does.
+
+    recently_ended_by_us: leases this worker has just ended; their unowned children are preferred to
+    everything.
+    left_alone: leases this worker has just handed back; neither taken nor counted.
+    pending: leases this worker is acquiring; counted as its own, not chosen again.
+    held: leases this worker believes it holds. A row that names `worker` but is neither held nor pending is
+    an orphan of its own, and available once it has expired like anybody's.
+    """
+    fleet = _Fleet.of(view, worker, failover_time, left_alone, frozenset(held) | frozenset(pending))
+    limit = min(leases_to_acquire, max_leases - fleet.occupied)
+    if limit <= 0:
+        return []
+    children = fleet.unowned_children_of(recently_ended_by_us)
+    available = children or fleet.available
+    if not available:
+        return fleet.steal(min(limit, max_steal), rng)
+    chosen = rng.sample(available, min(limit, len(available)))
+    return sorted(
+        (Acquisition(lease, _reason(lease, bool(children))) for lease in chosen),
+        key=lambda plan: plan.lease_key,
+    )
+
+
+def fair_share(
+    view: LeaseView,
+    *,
+    worker: str,
+    failover_time: float,
+    max_leases: int,
+    left_alone: Collection[str] = frozenset(),
+    held: Collection[str] = frozenset(),
+    pending: Collection[str] = frozenset(),
+) -> int:
+    """How many leases this worker may hold: countable leases divided by live workers, rounded up.
+
+    A live worker is one that owns a countable lease which is not expired, and this one. Workers without a
+    lease are invisible in the table, so the share may be too large, never too small.
+    """
+    fleet = _Fleet.of(view, worker, failover_time, left_alone, frozenset(held) | frozenset(pending))
+    workers = len(fleet.load.keys() | {worker})
+    return min(max_leases, -(-len(fleet.countable) // workers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fleet:
+    """countable: leases somebody should work on, sorted by key. load: live owner -> how many of them.
+    occupied: how many this worker has in hand, countable or not."""
+
+    worker: str
+    tree: FamilyTree
+    countable: list[Lease]
+    owners: dict[str, str | None]
+    load: Counter[str]
+    occupied: int
+
+    @classmethod
+    def of(
+        cls,
+        view: LeaseView,
+        worker: str,
+        failover_time: float,
+        left_alone: Collection[str],
+        in_hand: frozenset[str],
+    ) -> _Fleet:
+        leases = view.leases
+        tree = FamilyTree.of(leases=leases)
+        countable = [
+            leases[key]
+            for key in sorted(leases)
+            if not leases[key].is_ended
+            and key not in left_alone
+            and tree.parents_ended(key, leases, view.unreadable)
+        ]
+        owners: dict[str, str | None] = {}
+        for lease in countable:
+            if lease.key in in_hand:
+                owners[lease.key] = worker
+            elif lease.owner is None or view.is_expired(lease.key, failover_time):
+                owners[lease.key] = None
+            else:
+                owners[lease.key] = lease.actual_owner
+        load = Counter(owner for owner in owners.values() if owner is not None)
+        occupied = len(in_hand.union(key for key, owner in owners.items() if owner == worker))
+        return cls(worker, tree, countable, owners, load, occupied)
+
+    @property
+    def available(self) -> list[Lease]:
+        return [lease for lease in self.countable if self.owners[lease.key] is None]
+
+    def unowned_children_of(self, ended: Collection[str]) -> list[Lease]:
+        if not ended:
+            return []
+        return [
+            lease
+            for lease in self.available
+            if lease.owner is None and not set(ended).isdisjoint(self.tree.parents_of(lease.key))
+        ]
+
+    def steal(self, at_most: int, rng: Random) -> list[Acquisition]:
+        """From one of the most loaded owners, if it has at least two more than this worker.
+
+        Ties are broken by chance, so that idle workers, which cannot see each other, do not all rob the same
+        owner. A lease in the middle of a KCL 3.x hand-off is about to move anyway: it counts, but it is not
+        stolen.
+        """
+        by_owner: dict[str, list[Lease]] = {}
+        for lease in self.countable:
+            owner = self.owners[lease.key]
+            if owner is not None and owner != self.worker and lease.owner == owner:
+                by_owner.setdefault(owner, []).append(lease)
+        if not by_owner or at_most <= 0:
+            return []
+        most = max(self.load[owner] for owner in by_owner)
+        gap = most - self.load[self.worker]
+        if gap < 2:
+            return []
+        victim = rng.choice(sorted(owner for owner in by_owner if self.load[owner] == most))
+        # Half the gap makes both equal; more would only be stolen back.
+        chosen = rng.sample(by_owner[victim], min(at_most, gap // 2, len(by_owner[victim])))
+        return sorted((Acquisition(lease, "rebalance") for lease in chosen), key=lambda plan: plan.lease_key)
+
+
+def _reason(lease: Lease, is_child: bool) -> Literal["unowned", "expired", "child"]:
+    if is_child:
+        return "child"
+    return "unowned" if lease.owner is None else "expired"

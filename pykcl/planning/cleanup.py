@@ -1,0 +1,96 @@
+"""Which rows of the lease table may be deleted: only on evidence, never because one listing does not show a
+shard.
+
+Two kinds of evidence (Java: `LeaseCleanupManager`, v3.5.1): every child of an ended lease is being read
+beyond its start; or Kinesis itself, asked for that shard, no longer knows it, while it lists the rest of the
+stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from pykcl.model.checkpoint import AT_TIMESTAMP, TRIM_HORIZON
+from pykcl.model.lease import Lease
+from pykcl.model.shard import ShardListing, StreamDescription
+from pykcl.planning.lineage import FamilyTree
+from pykcl.planning.plans import Deletion
+
+_NOT_STARTED = (TRIM_HORIZON, AT_TIMESTAMP)
+# As in Java a child at LATEST counts as started: it was made by a start at LATEST, which owes it nothing
+# older.
+
+
+def plan_deletions(
+    leases: Mapping[str, Lease],
+    *,
+    listing: ShardListing,
+    gone: Collection[str] = frozenset(),
+    unreadable: Collection[str] = frozenset(),
+    stream: StreamDescription | None = None,
+) -> list[Deletion]:
+    """The rows to delete, sorted by key; none at all while the listing is incomplete or empty.
+
+    gone: shard ids for which Kinesis answered ResourceNotFound, asked since `listing` was made.
+    unreadable: keys of rows that cannot be understood; as a parent, child or sibling they speak against
+    deletion.
+    stream: the stream that was listed. Rows whose private note names another one (the stream was deleted and
+    created again) are never deleted: their evidence would be about somebody else's shards.
+    """
+    if not listing.complete or not listing.shards:
+        return []
+    tree = FamilyTree.of(listing.shards, leases)
+    found = []
+    for key in sorted(leases):
+        lease = leases[key]
+        if _is_of_another_stream(lease, stream):
+            continue
+        if _is_completed(lease, tree, leases, unreadable):
+            found.append(Deletion(lease, "every child has been started"))
+        elif key in gone and key not in tree.listed:
+            found.append(Deletion(lease, "Kinesis no longer knows the shard"))
+    return found
+
+
+def garbage_candidates(
+    leases: Mapping[str, Lease], listing: ShardListing, stream: StreamDescription | None = None
+) -> list[str]:
+    """Keys worth asking Kinesis about, sorted: leased, but absent from a complete and non-empty listing."""
+    if not listing.complete or not listing.shards:
+        return []
+    listed = {shard.shard_id for shard in listing.shards}
+    return sorted(
+        key for key, lease in leases.items() if key not in listed and not _is_of_another_stream(lease, stream)
+    )
+
+
+def _is_completed(
+    lease: Lease, tree: FamilyTree, leases: Mapping[str, Lease], unreadable: Collection[str]
+) -> bool:
+    """Ended, no parent row left, and every child (there must be one) started with all its parents ended.
+
+    Parents before children: a child row without its parent's looks like one whose parent was cleaned up, so
+    the rows of a family are deleted from the oldest on. The other parent of a merge matters because Java's
+    reader of it waits until both parent rows are there, or neither is (`ShutdownTask`): deleting the first
+    one early blocks it for ever.
+    """
+    children = tree.children_of(lease.key)
+    if not lease.is_ended or not children:
+        return False
+    if any(parent in leases or parent in unreadable for parent in tree.parents_of(lease.key)):
+        return False
+    return all(
+        child in leases
+        and leases[child].checkpoint.sequence_number not in _NOT_STARTED
+        and tree.parents_ended(child, leases, unreadable)
+        for child in children
+    )
+
+
+def _is_of_another_stream(lease: Lease, stream: StreamDescription | None) -> bool:
+    note = lease.note
+    if stream is None or note is None:
+        return False
+    return (note.stream_arn is not None and note.stream_arn != stream.arn) or (
+        note.stream_created_at is not None and note.stream_created_at != stream.created_at
+    )

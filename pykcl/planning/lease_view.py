@@ -1,0 +1,63 @@
+"""Folds successive scans of the lease table into what one worker may believe: the leases, and who has gone
+silent.
+
+Nobody's clock is in the table. A lease is silent when *this* worker, by its own monotonic clock, has seen the
+same counter and owner at two scans further apart than the fail-over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pykcl.model.lease import Lease, Row, UnreadableRow
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """The lease table as of the last scan.
+
+    leases: every readable lease row by key.
+    unchanged_since: monotonic seconds at which this worker first saw the lease's present counter and owner.
+    unreadable: rows that look like leases but cannot be understood; their children are left alone.
+    observed_at: monotonic seconds of the last scan. A lease is judged by what was *seen* up to then: time
+    that passed since is no evidence of silence, because its owner may have written unobserved.
+    """
+
+    leases: Mapping[str, Lease] = field(default_factory=dict)
+    unchanged_since: Mapping[str, float] = field(default_factory=dict)
+    unreadable: Mapping[str, UnreadableRow] = field(default_factory=dict)
+    observed_at: float = 0.0
+
+    def observe(self, rows: Iterable[Row], now: float) -> LeaseView:
+        """The view after one more complete scan.
+
+        now: monotonic seconds, read *after* the scan has answered. What it shows was written before that, so
+        a take that is fenced by the counter and sent more than the fail-over time later proves at least that
+        much silence, however slow or stale the scans were. Rows missing from the scan are forgotten; foreign
+        rows are invisible.
+        """
+        before, since_before = self.leases, self.unchanged_since
+        leases: dict[str, Lease] = {}
+        since: dict[str, float] = {}
+        unreadable: dict[str, UnreadableRow] = {}
+        for row in rows:
+            if not isinstance(row, Lease):
+                if isinstance(row, UnreadableRow):
+                    unreadable[row.key] = row
+                continue
+            key = row.key
+            old = before.get(key)
+            same = old is not None and old.counter == row.counter and old.owner == row.owner
+            leases[key] = row
+            since[key] = since_before.get(key, now) if same else now
+        return LeaseView(leases, since, unreadable, now)
+
+    def unchanged_for(self, key: str) -> float:
+        """Seconds between the first and the last scan that showed the present counter and owner."""
+        return self.observed_at - self.unchanged_since.get(key, self.observed_at)
+
+    def is_expired(self, key: str, failover_time: float) -> bool:
+        """Whether an owned lease was seen unchanged for longer than `failover_time` seconds."""
+        lease = self.leases.get(key)
+        return lease is not None and lease.owner is not None and self.unchanged_for(key) > failover_time

@@ -1,0 +1,106 @@
+"""The shard family tree: who descends from whom, as far as the listing and the lease rows tell.
+
+Both sources are partial: Kinesis stops listing a shard when its last record has expired, and rows are deleted
+after their shard was read. Every walk is iterative and remembers where it has been, so deep trees and corrupt
+rows that name each other as parents are harmless.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from pykcl.model.lease import Lease
+from pykcl.model.shard import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyTree:
+    """Shard id -> parents and shard id -> children. Ids without any are absent from the mapping.
+
+    listed: the shard ids of the listing the tree was made from.
+    """
+
+    parents: Mapping[str, Collection[str]]
+    children: Mapping[str, Collection[str]]
+    listed: frozenset[str]
+
+    @classmethod
+    def of(cls, shards: Iterable[Shard] = (), leases: Mapping[str, Lease] | None = None) -> FamilyTree:
+        """What the listing says, the `parentShardId` of every row, and the `childShardIds` of every row.
+
+        Rows of foreign libraries may lack either side, hence both.
+        """
+        parents: dict[str, set[str]] = defaultdict(set)
+        children: dict[str, set[str]] = defaultdict(set)
+        listed = set()
+        edges: list[tuple[str, str]] = []
+        for shard in shards:
+            listed.add(shard.shard_id)
+            edges.extend((parent, shard.shard_id) for parent in shard.parents)
+        for key, lease in (leases or {}).items():
+            edges.extend((parent, key) for parent in lease.parents)
+            edges.extend((key, child) for child in lease.children)
+        for parent, child in edges:
+            if parent != child:
+                parents[child].add(parent)
+                children[parent].add(child)
+        return cls(dict(parents), dict(children), frozenset(listed))
+
+    def parents_of(self, shard_id: str) -> Collection[str]:
+        return self.parents.get(shard_id, ())
+
+    def children_of(self, shard_id: str) -> Collection[str]:
+        return self.children.get(shard_id, ())
+
+    def ancestors_of(self, shard_ids: Iterable[str]) -> set[str]:
+        """Parents, their parents and so on, of all of these ids together."""
+        return _reachable(shard_ids, self.parents)
+
+    def descendants_of(self, shard_ids: Iterable[str]) -> set[str]:
+        """Children, their children and so on, of all of these ids together."""
+        return _reachable(shard_ids, self.children)
+
+    def open_leaves(self) -> set[str]:
+        """Listed shards without a listed child: where new records go.
+
+        A shard that was closed a moment ago and whose children are not listed yet is among them. That is
+        wanted: a lease at LATEST on it ends at once and hands over to its children from their first record.
+        """
+        return {shard_id for shard_id in self.listed if self.listed.isdisjoint(self.children_of(shard_id))}
+
+    def parents_ended(
+        self, key: str, leases: Mapping[str, Lease], unreadable: Collection[str] = frozenset()
+    ) -> bool:
+        """Whether nothing of this shard's parents is left to read, see `parents_ended` below.
+
+        unreadable: keys of rows that cannot be understood; such a parent may well be unfinished.
+        """
+        return all(
+            parent not in unreadable and _is_over(leases.get(parent)) for parent in self.parents_of(key)
+        )
+
+
+def parents_ended(lease: Lease, leases_by_key: Mapping[str, Lease]) -> bool:
+    """Whether every parent named in the row has ended or has no row (Java: `BlockOnParentShardTask`).
+
+    Unlike Java this accepts SHARD_END with any sub-sequence number: a stale one says nothing about unread
+    records.
+    """
+    return all(parent == lease.key or _is_over(leases_by_key.get(parent)) for parent in lease.parents)
+
+
+def _is_over(parent: Lease | None) -> bool:
+    return parent is None or parent.is_ended
+
+
+def _reachable(start: Iterable[str], edges: Mapping[str, Collection[str]]) -> set[str]:
+    seen: set[str] = set()
+    waiting = list(start)
+    while waiting:
+        for neighbour in edges.get(waiting.pop(), ()):
+            if neighbour not in seen:
+                seen.add(neighbour)
+                waiting.append(neighbour)
+    return seen

@@ -1,0 +1,182 @@
+"""Which leases to create: every shard is read exactly once, and never before its parents.
+
+Rules: a shard whose parents have all ended, or have neither lease nor shard left, gets a lease; never one
+that has a leased descendant (it was read, or deliberately skipped, before its row was cleaned up). Where the
+start is LATEST, what lies before the start is skipped by leasing only the open leaves, but never a leaf whose
+ancestor is still being read. Differs from Java's HierarchicalShardSyncer in that children of ended leases are
+created too: Java leaves a permanent hole when the reader of their parent died before it made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from pykcl.model.checkpoint import AT_LATEST, AT_START_TIMESTAMP, AT_TRIM_HORIZON, Checkpoint, StartPosition
+from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.shard import Shard
+from pykcl.planning.lineage import FamilyTree
+from pykcl.planning.plans import LeaseCreation
+
+
+def create_new_leases(
+    start: StartPosition,
+    shards: Sequence[Shard],
+    leases: Mapping[str, Lease],
+    unreadable: Collection[str] = frozenset(),
+) -> list[LeaseCreation]:
+    """The rows to put, ancestors first: by starting sequence number where known, then by shard id.
+
+    shards: a *complete* listing; a shard missing from it is taken for expired. leases: every readable row by
+    key.
+    unreadable: keys of rows that cannot be understood; they are neither replaced nor believed to have ended.
+    The rows carry parents, hash range, counter 0 and entity type. A row at LATEST carries `note.latest_from`
+    when it completes a start at LATEST that was broken off: it has to begin where its siblings began, not
+    now.
+    """
+    return _Plan.of(start, shards, leases, unreadable).creations()
+
+
+class _Parent(Enum):
+    ENDED = "its lease has ended"
+    CLEANED_UP = "listed, no lease, but a leased descendant: it was read and its row deleted"
+    GONE = "neither lease nor shard left"
+    READING = "its lease has not ended"
+    NEVER_READ = "listed, no lease, and nothing that says it was ever read"
+
+
+_OVER = {_Parent.ENDED, _Parent.CLEANED_UP, _Parent.GONE}
+_WAS_READ = {_Parent.ENDED, _Parent.CLEANED_UP}
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """leased: keys with a row. history: shards with a leased descendant. skipped: those of them that a start
+    at LATEST passed over. begun: (LATEST) listed shards below something that is or was read."""
+
+    start: StartPosition
+    shards: Mapping[str, Shard]
+    leases: Mapping[str, Lease]
+    unreadable: Collection[str]
+    leased: frozenset[str]
+    history: set[str]
+    skipped: set[str]
+    begun: set[str]
+    leaves: set[str]
+
+    @classmethod
+    def of(
+        cls,
+        start: StartPosition,
+        shards: Sequence[Shard],
+        leases: Mapping[str, Lease],
+        unreadable: Collection[str],
+    ) -> _Plan:
+        by_id = {shard.shard_id: shard for shard in shards}
+        tree = FamilyTree.of(by_id.values(), leases)
+        leased = frozenset(leases) | frozenset(unreadable)
+        history = tree.ancestors_of(leased)
+        skipped: set[str] = set()
+        begun: set[str] = set()
+        leaves: set[str] = set()
+        if start.kind == "LATEST":
+            # A start at LATEST leases only shards no ancestor of which was ever leased, and no ancestor of a
+            # lease is leased later. So the note such a row carries proves that its ancestors were passed
+            # over, not read.
+            skipped = tree.ancestors_of(key for key, lease in leases.items() if _latest_from(lease)) - leased
+            was_read = leased | ((history - skipped) & by_id.keys())
+            begun = tree.descendants_of(was_read)
+            leaves = tree.open_leaves()
+        return cls(start, by_id, leases, unreadable, leased, history, skipped, begun, leaves)
+
+    def creations(self) -> list[LeaseCreation]:
+        missing = [
+            shard for key, shard in self.shards.items() if key not in self.leased and key not in self.history
+        ]
+        found = {}
+        for shard in missing:
+            creation = self._creation(shard)
+            if creation is not None:
+                found[shard.shard_id] = creation
+        if self.start.kind == "LATEST":
+            for shard in missing:
+                found.update(self._missing_parents(shard))
+        return sorted(found.values(), key=self._order)
+
+    def _creation(self, shard: Shard) -> LeaseCreation | None:
+        parents = {self._state(parent) for parent in shard.parents if parent != shard.shard_id}
+        if self.start.kind == "LATEST" and shard.shard_id not in self.begun:
+            if shard.shard_id not in self.leaves:
+                return None
+            return LeaseCreation(self._row_at_latest(shard), "start of the application")
+        if not parents <= _OVER:
+            return None
+        if parents & _WAS_READ:
+            return LeaseCreation(_row(shard, self._child_position(parents)), "child of an ended lease")
+        at = AT_START_TIMESTAMP if self.start.kind == "AT_TIMESTAMP" else AT_TRIM_HORIZON
+        return LeaseCreation(
+            _row(shard, at), "oldest shard still listed" if self.leased else "start of the application"
+        )
+
+    def _missing_parents(self, shard: Shard) -> dict[str, LeaseCreation]:
+        """Leases for those parents of a merge that a start at LATEST missed, once only they hold up the
+        child.
+
+        A start at LATEST leased one of two shards, broke off, and they were merged before the other was
+        leased. The child cannot begin before that other shard was read, and nothing else would ever begin it
+        (Java creates the missing parent at TRIM_HORIZON, too).
+        """
+        if shard.shard_id not in self.begun:
+            return {}
+        parents = {parent: self._state(parent) for parent in shard.parents if parent != shard.shard_id}
+        missed = [key for key, state in parents.items() if state is _Parent.NEVER_READ]
+        if any(state not in _OVER and state is not _Parent.NEVER_READ for state in parents.values()):
+            return {}
+        return {
+            key: LeaseCreation(_row(self.shards[key], AT_TRIM_HORIZON), "missing parent of a merge")
+            for key in missed
+            if key not in self.begun and key not in self.history
+        }
+
+    def _state(self, parent: str) -> _Parent:
+        lease = self.leases.get(parent)
+        if lease is not None:
+            return _Parent.ENDED if lease.is_ended else _Parent.READING
+        if parent in self.unreadable:
+            return _Parent.READING
+        if parent not in self.shards:
+            return _Parent.GONE
+        if parent in self.history and parent not in self.skipped:
+            return _Parent.CLEANED_UP
+        return _Parent.NEVER_READ
+
+    def _child_position(self, parents: set[_Parent]) -> Checkpoint:
+        if self.start.kind == "AT_TIMESTAMP" and _Parent.CLEANED_UP not in parents:
+            return AT_START_TIMESTAMP
+        return AT_TRIM_HORIZON
+
+    def _row_at_latest(self, shard: Shard) -> Lease:
+        row = _row(shard, AT_LATEST)
+        times = [time for lease in self.leases.values() if (time := _latest_from(lease)) is not None]
+        related = any(parent in self.skipped for parent in shard.parents)
+        return row.with_(note=PrivateNote(latest_from=min(times))) if related and times else row
+
+    def _order(self, creation: LeaseCreation) -> tuple[int, str]:
+        began = self.shards[creation.lease.key].starting_sequence_number
+        return (int(began) if began is not None and began.isdecimal() else -1, creation.lease.key)
+
+
+def _row(shard: Shard, checkpoint: Checkpoint) -> Lease:
+    return Lease(
+        key=shard.shard_id,
+        checkpoint=checkpoint,
+        counter=0,
+        parents=shard.parents,
+        hash_range=shard.hash_range,
+        entity_type="LEASE",
+    )
+
+
+def _latest_from(lease: Lease) -> int | None:
+    return lease.note.latest_from if lease.note is not None else None

@@ -1,0 +1,133 @@
+"""What the user writes, and what it is handed: RecordProcessor and the inputs of its methods."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.lease import PendingCheckpoint
+from pykcl.model.record import Record
+
+
+class PreparedCheckpoint(Protocol):
+    """A checkpoint that is written down but not yet in force."""
+
+    @property
+    def position(self) -> Checkpoint: ...
+
+    def checkpoint(self) -> None:
+        """Put it in force. Raises as `Checkpointer.checkpoint`."""
+
+
+class Checkpointer(Protocol):
+    """Writes down how far the application got. May be called from any thread of the application.
+
+    Every method raises LeaseLost when this worker no longer holds the lease (stop working on the shard),
+    CheckpointRefused for a position behind the last checkpoint or beyond what was delivered,
+    and TemporaryError when DynamoDB could not be reached before the lease ran out of time (call again).
+    """
+
+    def checkpoint(self, at: Record | str | None = None, sub_sequence_number: int = 0) -> None:
+        """Everything up to and including `at` is done: a record, a sequence number, or (by default) the last record
+        of the batch this checkpointer came with."""
+
+    def prepare_checkpoint(
+        self, at: Record | str | None = None, sub_sequence_number: int = 0, *, state: bytes | None = None
+    ) -> PreparedCheckpoint:
+        """Write a position and `state` beside the checkpoint without moving it.
+
+        Whoever takes the lease before it is committed gets both in `initialize`. Automatic checkpoints of this
+        shard rest until it is committed or any other checkpoint is made.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Initialization:
+    """position: where reading resumes. pending: what an earlier owner prepared and did not commit, or None.
+
+    fencing_token: greater than the token of every earlier owner of this lease; hand it to sinks that can refuse
+    writes of a smaller one.
+    """
+
+    shard_id: str
+    stream: str
+    position: Checkpoint
+    pending: PendingCheckpoint | None
+    fencing_token: int
+    checkpointer: Checkpointer
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records of one shard in order; never empty.
+
+    millis_behind_latest: how far the end of this batch's page is behind the tip of the shard, as Kinesis says.
+    """
+
+    records: tuple[Record, ...]
+    checkpointer: Checkpointer
+    millis_behind_latest: int | None
+    shard_id: str
+    stream: str
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEnd:
+    """Every record of the shard has been delivered. children: the shards that continue it."""
+
+    shard_id: str
+    stream: str
+    children: tuple[str, ...]
+    checkpointer: Checkpointer
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownRequest:
+    """The worker is stopping: last chance to checkpoint. The lease is released when the method returns."""
+
+    shard_id: str
+    stream: str
+    checkpointer: Checkpointer
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLoss:
+    """Another worker has the shard now, or soon will. There is no checkpointer: this worker may not write."""
+
+    shard_id: str
+    stream: str
+
+
+class RecordProcessor(ABC):
+    """One instance reads one shard, in one thread. Only `process_records` must be written."""
+
+    def initialize(self, init: Initialization) -> None:
+        """Called once, before the first batch."""
+
+    @abstractmethod
+    def process_records(self, batch: Batch) -> None:
+        """Called with each batch. With checkpoint="auto", returning normally says that the whole batch is done;
+        raising says that it is not, and costs what `on_error` says."""
+
+    def lease_lost(self, loss: LeaseLoss) -> None:
+        """Called once when another worker has taken the lease. Drop what is in flight."""
+
+    def shard_ended(self, end: ShardEnd) -> None:
+        """Called when every record was delivered. With checkpoint="manual", an own shard_ended must call
+        `end.checkpointer.checkpoint()`, else it is called again: children start only after that."""
+
+    def shutdown_requested(self, request: ShutdownRequest) -> None:
+        """Called when the worker stops. With checkpoint="auto" or "interval" what was done is checkpointed anyway."""
+
+
+ProcessorFactory = Callable[[], RecordProcessor]
+"""A RecordProcessor subclass, or any callable without arguments that returns a new instance."""

@@ -1,0 +1,287 @@
+"""DynamoDB's expression language, parsed into functions of an item: conditions and updates.
+
+Grammar and refusals follow the developer guide (Expressions.OperatorsAndFunctions,
+Expressions.UpdateExpressions). A name or value that is used but not given, or given but not used, is refused
+as AWS does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pykcl.testing.dynamo_values import (
+    InvalidRequestError,
+    Item,
+    Value,
+    check_value,
+    equal,
+    order,
+    size_of,
+)
+
+Condition = Callable[[Item], bool]
+Operand = Callable[[Item], "Value | None"]
+Path = tuple["str | int", ...]
+
+_TOKEN = re.compile(r"\s*(?:(<>|<=|>=|[=<>(),.+\-\[\]])|([:#]?[A-Za-z0-9_]+))")
+_COMPARISONS: Mapping[str, Callable[[int], bool]] = {
+    "<": lambda way: way < 0,
+    "<=": lambda way: way <= 0,
+    ">": lambda way: way > 0,
+    ">=": lambda way: way >= 0,
+}
+_TYPES = frozenset({"S", "SS", "N", "NS", "B", "BS", "BOOL", "NULL", "L", "M"})
+
+
+@dataclass(slots=True)
+class Placeholders:
+    """ExpressionAttributeNames and -Values of one request, and which of them its expressions used."""
+
+    names: Mapping[str, str]
+    values: Mapping[str, Value]
+    used: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Placeholders:
+        values = params.get("ExpressionAttributeValues", {})
+        return cls(
+            params.get("ExpressionAttributeNames", {}), {name: check_value(values[name]) for name in values}
+        )
+
+    def value(self, name: str) -> Value:
+        if name not in self.values:
+            raise InvalidRequestError(
+                f"An expression attribute value used in expression is not defined; attribute value: {name}"
+            )
+        self.used.add(name)
+        return self.values[name]
+
+    def name(self, name: str) -> str:
+        if not name.startswith("#"):
+            return name
+        if name not in self.names:
+            raise InvalidRequestError(
+                "An expression attribute name used in the document path is not defined; "
+                f"attribute name: {name}"
+            )
+        self.used.add(name)
+        return self.names[name]
+
+    def refuse_unused(self) -> None:
+        for what, given in (
+            ("ExpressionAttributeNames", self.names),
+            ("ExpressionAttributeValues", self.values),
+        ):
+            unused = sorted(set(given) - self.used)
+            if unused:
+                raise InvalidRequestError(
+                    f"Value provided in {what} unused in expressions: keys: {{{', '.join(unused)}}}"
+                )
+
+
+class Parser:
+    """One expression. `kind` is the parameter's name, for error texts."""
+
+    def __init__(self, kind: str, text: str, placeholders: Placeholders) -> None:
+        self.kind = kind
+        self.placeholders = placeholders
+        self._tokens = self._split(text)
+        self._at = 0
+        if not self._tokens:
+            raise self.refuse("The expression can not be empty;")
+
+    def _split(self, text: str) -> list[str]:
+        tokens, at = [], 0
+        text = text.rstrip()
+        while at < len(text):
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise self.refuse(f'Syntax error; token: "{text[at]}"')
+            tokens.append(found.group(1) or found.group(2))
+            at = found.end()
+        return tokens
+
+    def refuse(self, problem: str) -> InvalidRequestError:
+        return InvalidRequestError(f"Invalid {self.kind}: {problem}")
+
+    @property
+    def next(self) -> str:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ""
+
+    def take(self) -> str:
+        token = self.next
+        self._at += 1
+        return token
+
+    def accept(self, *tokens: str) -> str | None:
+        """The next token if it is one of `tokens` (keywords in any case), in upper case."""
+        if self.next.upper() in tokens:
+            return self.take().upper()
+        return None
+
+    def expect(self, token: str) -> None:
+        if self.accept(token) is None:
+            raise self.refuse(f'Syntax error; token: "{self.next or "<EOF>"}", expected: "{token}"')
+
+    def end(self) -> None:
+        if self.next:
+            raise self.refuse(f'Syntax error; token: "{self.next}"')
+
+    def condition(self) -> Condition:
+        found = self._any_of()
+        self.end()
+        return found
+
+    def _any_of(self) -> Condition:
+        terms = [self._all_of()]
+        while self.accept("OR"):
+            terms.append(self._all_of())
+        return terms[0] if len(terms) == 1 else lambda item: any(term(item) for term in terms)
+
+    def _all_of(self) -> Condition:
+        terms = [self._negation()]
+        while self.accept("AND"):
+            terms.append(self._negation())
+        return terms[0] if len(terms) == 1 else lambda item: all(term(item) for term in terms)
+
+    def _negation(self) -> Condition:
+        if self.accept("NOT"):
+            term = self._negation()
+            return lambda item: not term(item)
+        if self.accept("("):
+            inner = self._any_of()
+            self.expect(")")
+            return inner
+        return self._function() or self._comparison()
+
+    def _function(self) -> Condition | None:
+        name = self.next
+        if name not in (
+            "attribute_exists",
+            "attribute_not_exists",
+            "attribute_type",
+            "begins_with",
+            "contains",
+        ):
+            return None
+        self.take()
+        self.expect("(")
+        path = self.operand_path()
+        if name == "attribute_exists":
+            self.expect(")")
+            return lambda item: read_path(item, path) is not None
+        if name == "attribute_not_exists":
+            self.expect(")")
+            return lambda item: read_path(item, path) is None
+        self.expect(",")
+        against = self.operand()
+        self.expect(")")
+        if name == "attribute_type":
+            return self._type_test(path, against)
+        test = _begins_with if name == "begins_with" else _contains
+        return lambda item: _both(read_path(item, path), against(item), test)
+
+    def _type_test(self, path: Path, against: Operand) -> Condition:
+        wanted = (against({}) or {}).get("S")
+        if wanted not in _TYPES:
+            raise self.refuse(
+                f"Invalid attribute type name found; type: {wanted}, valid types: {sorted(_TYPES)}"
+            )
+        return lambda item: wanted in (read_path(item, path) or {})
+
+    def _comparison(self) -> Condition:
+        left = self.operand()
+        if self.accept("BETWEEN"):
+            low = self.operand()
+            self.expect("AND")
+            high = self.operand()
+            return lambda item: (
+                _ordered(left(item), low(item), ">=") and _ordered(left(item), high(item), "<=")
+            )
+        if self.accept("IN"):
+            self.expect("(")
+            choices = [self.operand()]
+            while self.accept(","):
+                choices.append(self.operand())
+            self.expect(")")
+            return lambda item: any(_both(left(item), choice(item), equal) for choice in choices)
+        operator = self.accept("=", "<>", *_COMPARISONS)
+        if operator is None:
+            raise self.refuse(f'Syntax error; token: "{self.next or "<EOF>"}"')
+        right = self.operand()
+        if operator == "=":
+            return lambda item: _both(left(item), right(item), equal)
+        if operator == "<>":
+            return lambda item: not _both(left(item), right(item), equal)
+        return lambda item: _ordered(left(item), right(item), str(operator))
+
+    def operand(self) -> Operand:
+        if self.next == "size":
+            self.take()
+            self.expect("(")
+            path = self.operand_path()
+            self.expect(")")
+            return lambda item: _size(read_path(item, path))
+        if self.next.startswith(":"):
+            value = self.placeholders.value(self.take())
+            return lambda item: value
+        path = self.operand_path()
+        return lambda item: read_path(item, path)
+
+    def operand_path(self) -> Path:
+        """A document path, such as a.b[1]. A value placeholder is no path, as for AWS."""
+        if not re.fullmatch(r"#?[A-Za-z0-9_]+", self.next):
+            raise self.refuse(f'Syntax error; token: "{self.next or "<EOF>"}"')
+        path: list[str | int] = [self.placeholders.name(self.take())]
+        while True:
+            if self.accept("."):
+                path.append(self.placeholders.name(self.take()))
+            elif self.accept("["):
+                path.append(int(self.take()))
+                self.expect("]")
+            else:
+                return tuple(path)
+
+
+def _both(one: Value | None, other: Value | None, test: Callable[[Value, Value], bool]) -> bool:
+    return one is not None and other is not None and test(one, other)
+
+
+def _ordered(one: Value | None, other: Value | None, operator: str) -> bool:
+    if one is None or other is None:
+        return False
+    way = order(one, other)
+    return way is not None and _COMPARISONS[operator](way)
+
+
+def _begins_with(one: Value, other: Value) -> bool:
+    return any(kind in one and kind in other and one[kind].startswith(other[kind]) for kind in ("S", "B"))
+
+
+def _contains(one: Value, other: Value) -> bool:
+    if "S" in one:
+        return "S" in other and other["S"] in one["S"]
+    return any(
+        f"{kind}S" in one and kind in other and other[kind] in one[f"{kind}S"] for kind in ("S", "N", "B")
+    )
+
+
+def _size(value: Value | None) -> Value | None:
+    return None if value is None else {"N": str(size_of(value))}
+
+
+def read_path(item: Mapping[str, Value], path: Path) -> Value | None:
+    """The value at `path`, or None where there is nothing."""
+    here: Value | None = item.get(str(path[0]))
+    for step in path[1:]:
+        if here is None:
+            return None
+        if isinstance(step, int):
+            members = here.get("L", [])
+            here = members[step] if step < len(members) else None
+        else:
+            here = here.get("M", {}).get(step)
+    return here

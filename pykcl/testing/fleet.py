@@ -1,0 +1,173 @@
+"""A whole fleet in one simulation: workers, a stream, a lease table, and a ledger of what was put and delivered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pykcl.aws.lease_table import DynamoDBLeaseTable
+from pykcl.events import Event
+from pykcl.local.stream import LocalKinesis
+from pykcl.model.lease import Lease
+from pykcl.model.lease_row import parse_row
+from pykcl.model.record import Record
+from pykcl.processor import Batch, Initialization, LeaseLoss, RecordProcessor, ShardEnd, ShutdownRequest
+from pykcl.testing.memory_dynamodb import MemoryDynamoDB
+from pykcl.testing.memory_stream import MemoryStream
+from pykcl.testing.simulation import EPOCH_MILLIS, Simulation
+from pykcl.worker.worker import Worker
+
+STREAM = "orders"
+TABLE = "orders-app"
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Every delivery and every call, in order, of all workers. delivered: (worker, record)."""
+
+    delivered: list[tuple[str, Record]] = field(default_factory=list)
+    calls: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def payloads(self) -> Counter[bytes]:
+        return Counter(record.data for _, record in self.delivered)
+
+    @property
+    def duplicates(self) -> int:
+        return sum(count - 1 for count in self.payloads.values())
+
+    def of_shard(self, shard: str) -> list[bytes]:
+        return [record.data for _, record in self.delivered if record.shard_id == shard]
+
+    def by(self, worker: str) -> list[bytes]:
+        return [record.data for name, record in self.delivered if name == worker]
+
+
+class RecordingProcessor(RecordProcessor):
+    """Writes everything down. behaviour: called with each batch before it counts as delivered; may raise."""
+
+    def __init__(self, worker: str, ledger: Ledger, behaviour: Callable[[Batch], None] | None = None) -> None:
+        self.worker, self.ledger, self.behaviour = worker, ledger, behaviour
+        self.init: Initialization | None = None
+
+    def initialize(self, init: Initialization) -> None:
+        self.init = init
+        self.ledger.calls.append((self.worker, "initialize", init.shard_id))
+
+    def process_records(self, batch: Batch) -> None:
+        self.ledger.calls.append((self.worker, "process_records", batch.shard_id))
+        if self.behaviour is not None:
+            self.behaviour(batch)
+        self.ledger.delivered.extend((self.worker, record) for record in batch)
+
+    def lease_lost(self, loss: LeaseLoss) -> None:
+        self.ledger.calls.append((self.worker, "lease_lost", loss.shard_id))
+
+    def shard_ended(self, end: ShardEnd) -> None:
+        self.ledger.calls.append((self.worker, "shard_ended", end.shard_id))
+
+    def shutdown_requested(self, request: ShutdownRequest) -> None:
+        self.ledger.calls.append((self.worker, "shutdown_requested", request.shard_id))
+
+
+class Fleet:
+    """Workers over one stream and one table inside a Simulation. All times are simulated seconds."""
+
+    def __init__(self, simulation: Simulation, shards: int = 2, **kinesis_options: Any) -> None:
+        self.simulation = simulation
+        self.ledger = Ledger()
+        self.events: list[tuple[str, Event]] = []
+        self.kinesis = LocalKinesis(lambda: EPOCH_MILLIS + int(simulation.now * 1000), **kinesis_options)
+        self.kinesis.create_stream(STREAM, shards)
+        self.dynamodb = MemoryDynamoDB()
+        self.workers: dict[str, Worker] = {}
+        self._put = 0
+
+    def worker(
+        self, name: str, *, processor: Callable[[], RecordProcessor] | None = None, **options: Any
+    ) -> Worker:
+        """A worker of this fleet, not started. options: fields of Config."""
+        runtime = self.simulation.runtime(name)
+        table = DynamoDBLeaseTable(
+            _Switching(self.dynamodb, self.simulation.switch), options.get("table_name", TABLE), runtime,
+            request_timeout=2.0,
+        )
+        stream = MemoryStream(self.kinesis, STREAM, runtime, self.simulation.switch)
+        options = {"start": "TRIM_HORIZON", "worker_id": name, **options}
+        worker = Worker(
+            TABLE,
+            stream=STREAM,
+            processor=processor or (lambda: RecordingProcessor(name, self.ledger)),
+            adapters=(table, stream),
+            listeners=[lambda event: self.events.append((name, event))],
+            runtime=runtime,
+            **options,
+        )
+        self.workers[name] = worker
+        return worker
+
+    def start(self, name: str, **options: Any) -> Worker:
+        worker = self.worker(name, **options)
+        worker.start()
+        return worker
+
+    def put(self, count: int, prefix: str = "r") -> list[bytes]:
+        """Put plain records, spread over the shards; their payloads."""
+        payloads = [f"{prefix}{self._put + number}".encode() for number in range(count)]
+        self._put += count
+        for payload in payloads:
+            self.kinesis.put_record(STREAM, payload, payload.decode())
+        return payloads
+
+    def wait_delivered(self, payloads: list[bytes], timeout: float = 120.0) -> None:
+        wanted = set(payloads)
+        self.simulation.run_until(
+            lambda: wanted <= self.ledger.payloads.keys(), timeout, f"delivery of {len(payloads)} records"
+        )
+
+    def wait(self, condition: Callable[[], bool], timeout: float = 120.0, what: str = "the condition") -> None:
+        self.simulation.run_until(condition, timeout, what)
+
+    def rows(self) -> dict[str, Lease]:
+        parsed = [parse_row(item) for item in self.items().values()]
+        return {row.key: row for row in parsed if isinstance(row, Lease)}
+
+    def items(self) -> dict[str, Any]:
+        found = self.dynamodb.scan(TableName=TABLE)["Items"]
+        return {item["leaseKey"]["S"]: item for item in found}
+
+    def owners(self) -> dict[str, str | None]:
+        return {key: lease.owner for key, lease in self.rows().items()}
+
+    def load(self) -> Counter[str | None]:
+        return Counter(lease.owner for lease in self.rows().values() if not lease.is_ended)
+
+    def open_shards(self) -> list[str]:
+        return [shard.shard_id for shard in self.kinesis.list_shards(STREAM, operation=None) if shard.is_open]
+
+    def happened(self, kind: type[Event]) -> list[Any]:
+        return [event for _, event in self.events if isinstance(event, kind)]
+
+
+class _Switching:
+    """A DynamoDB client in front of which, and behind which, another thread may go first."""
+
+    def __init__(self, client: Any, switch: Callable[[], None]) -> None:
+        self._client = client
+        self._switch = switch
+
+    def __getattr__(self, name: str) -> Any:
+        operation = getattr(self._client, name)
+        if not callable(operation):
+            return operation
+
+        def call(**params: Any) -> Any:
+            self._switch()
+            try:
+                return operation(**params)
+            finally:
+                self._switch()
+
+        return call

@@ -1,0 +1,322 @@
+"""A DynamoDB client in memory: it has the boto3 methods pykcl calls and evaluates the requests it is sent.
+
+So `aws/lease_table.py` runs unmodified in tests and simulation, and a wrong condition fails there, not in
+production. Requests are checked against botocore's own model of the service; errors are botocore's
+ClientError with AWS' codes. Faults are put in per request: see `Fault`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from botocore.exceptions import ParamValidationError
+
+from pykcl.runtime import Runtime, SystemRuntime
+from pykcl.testing import dynamo_requests as requests
+from pykcl.testing.dynamo_values import (
+    InvalidRequestError,
+    Item,
+    aws_error,
+    copy_item,
+    item_bytes,
+)
+
+Params = Mapping[str, Any]
+PAGE_BYTES = 1024 * 1024
+_READ_UNIT_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong with one request. All None: nothing.
+
+    delay: seconds it waits before anything happens. before: raised, and the request is never applied.
+    after: raised although the request was applied. postponed: raised at once; the request is applied when the
+    test calls `deliver_postponed`, as one that was still under way when its sender gave up.
+    """
+
+    before: Exception | None = None
+    after: Exception | None = None
+    postponed: Exception | None = None
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One applied write: the row before and after it (None: no row)."""
+
+    operation: str
+    table: str
+    key: str
+    before: Item | None
+    after: Item | None
+
+
+class Table:
+    """One table: its rows by key, and what CreateTable said about it."""
+
+    def __init__(self, params: Params, describes_until_active: int) -> None:
+        self.name: str = params["TableName"]
+        self.schema: list[Mapping[str, str]] = list(params["KeySchema"])
+        self.attributes: list[Mapping[str, str]] = list(params["AttributeDefinitions"])
+        self.indexes: list[Mapping[str, Any]] = list(params.get("GlobalSecondaryIndexes", []))
+        self.billing: str = params.get("BillingMode", "PROVISIONED")
+        self.describes_until_active = describes_until_active
+        self.status = "CREATING" if describes_until_active else "ACTIVE"
+        self.rows: dict[str, Item] = {}
+
+    @property
+    def key_name(self) -> str:
+        return next(part["AttributeName"] for part in self.schema if part["KeyType"] == "HASH")
+
+    def description(self) -> dict[str, Any]:
+        return {
+            "TableName": self.name,
+            "TableStatus": self.status,
+            "KeySchema": [dict(part) for part in self.schema],
+            "AttributeDefinitions": [dict(part) for part in self.attributes],
+            "BillingModeSummary": {"BillingMode": self.billing},
+            "GlobalSecondaryIndexes": [dict(index) for index in self.indexes],
+            "ItemCount": len(self.rows),
+            "TableArn": f"arn:aws:dynamodb:us-east-1:123456789012:table/{self.name}",
+        }
+
+    def index_types(self) -> dict[str, tuple[str, str]]:
+        """Attribute → (type, index) of every index key: DynamoDB checks these types on each write."""
+        types = {part["AttributeName"]: part["AttributeType"] for part in self.attributes}
+        return {
+            part["AttributeName"]: (types[part["AttributeName"]], index["IndexName"])
+            for index in self.indexes
+            for part in index["KeySchema"]
+            if part["AttributeName"] != self.key_name
+        }
+
+
+class MemoryDynamoDB:
+    """The client. Thread-safe; every item is copied on its way in and out.
+
+    fault: asked before each request, (operation in CamelCase, parameters) → Fault or None. changes: every
+    applied write in order. requests: every request in order, as (operation, parameters).
+    describes_until_active: how many DescribeTable answers say CREATING after CreateTable.
+    """
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime | None = None,
+        fault: Callable[[str, Params], Fault | None] | None = None,
+        describes_until_active: int = 0,
+        page_bytes: int = PAGE_BYTES,
+    ) -> None:
+        self._runtime = runtime or SystemRuntime()
+        self._lock = self._runtime.lock()
+        self._describes_until_active = describes_until_active
+        self._page_bytes = page_bytes
+        self._postponed: list[tuple[str, Params]] = []
+        self.fault = fault
+        self.tables: dict[str, Table] = {}
+        self.changes: list[Change] = []
+        self.requests: list[tuple[str, Params]] = []
+
+    def create_table(self, **params: Any) -> dict[str, Any]:
+        return self._call("CreateTable", params)
+
+    def describe_table(self, **params: Any) -> dict[str, Any]:
+        return self._call("DescribeTable", params)
+
+    def delete_table(self, **params: Any) -> dict[str, Any]:
+        return self._call("DeleteTable", params)
+
+    def scan(self, **params: Any) -> dict[str, Any]:
+        return self._call("Scan", params)
+
+    def get_item(self, **params: Any) -> dict[str, Any]:
+        return self._call("GetItem", params)
+
+    def put_item(self, **params: Any) -> dict[str, Any]:
+        return self._call("PutItem", params)
+
+    def update_item(self, **params: Any) -> dict[str, Any]:
+        return self._call("UpdateItem", params)
+
+    def delete_item(self, **params: Any) -> dict[str, Any]:
+        return self._call("DeleteItem", params)
+
+    def rows(self, table: str) -> dict[str, Item]:
+        """Every row by key, for looking at; not a request."""
+        with self._lock:
+            return {key: copy_item(row) for key, row in self.tables[table].rows.items()}
+
+    def put_raw(self, table: str, item: Item) -> None:
+        """Put a row as it is, junk included, as a foreign worker might have; not a request."""
+        with self._lock:
+            found = self.tables[table]
+            found.rows[item[found.key_name]["S"]] = copy_item(item)
+
+    def deliver_postponed(self) -> None:
+        """Apply the postponed requests now; whoever sent them is gone, so refusals go nowhere."""
+        with self._lock:
+            waiting, self._postponed = self._postponed, []
+        for operation, params in waiting:
+            try:
+                self._apply(operation, params)
+            except Exception as error:
+                if not hasattr(error, "response"):
+                    raise
+
+    def _call(self, operation: str, params: Params) -> dict[str, Any]:
+        _check_shape(operation, params)
+        with self._lock:
+            self.requests.append((operation, params))
+        fault = (self.fault and self.fault(operation, params)) or Fault()
+        if fault.delay > 0:
+            self._runtime.event().wait(fault.delay)
+        if fault.before is not None:
+            raise fault.before
+        if fault.postponed is not None:
+            with self._lock:
+                self._postponed.append((operation, params))
+            raise fault.postponed
+        answer = self._apply(operation, params)
+        if fault.after is not None:
+            raise fault.after
+        return answer
+
+    def _apply(self, operation: str, params: Params) -> dict[str, Any]:
+        with self._lock:
+            try:
+                answer = self._answer(operation, params)
+            except InvalidRequestError as refusal:
+                raise aws_error("ValidationException", str(refusal), operation) from None
+        return {
+            **answer,
+            "ResponseMetadata": {"HTTPStatusCode": 200, "RequestId": "in-memory", "RetryAttempts": 0},
+        }
+
+    def _answer(self, operation: str, params: Params) -> dict[str, Any]:
+        if operation == "CreateTable":
+            return self._create(params)
+        table = self.tables.get(params["TableName"])
+        if table is None:
+            raise aws_error("ResourceNotFoundException", "Requested resource not found", operation)
+        if operation == "DescribeTable":
+            return self._describe(table)
+        if operation == "DeleteTable":
+            return {"TableDescription": self.tables.pop(table.name).description()}
+        if table.status == "CREATING":
+            raise aws_error("ResourceNotFoundException", "Requested resource not found", operation)
+        if operation == "Scan":
+            return self._scan(table, params)
+        if operation == "GetItem":
+            return self._get(table, params)
+        return self._write(operation, table, params)
+
+    def _create(self, params: Params) -> dict[str, Any]:
+        name = params["TableName"]
+        if name in self.tables:
+            raise aws_error("ResourceInUseException", f"Table already exists: {name}", "CreateTable")
+        self.tables[name] = Table(params, self._describes_until_active)
+        return {"TableDescription": self.tables[name].description()}
+
+    def _describe(self, table: Table) -> dict[str, Any]:
+        answer = {"Table": table.description()}
+        if table.status == "CREATING":
+            table.describes_until_active -= 1
+            table.status = "ACTIVE" if table.describes_until_active <= 0 else "CREATING"
+        return answer
+
+    def _get(self, table: Table, params: Params) -> dict[str, Any]:
+        row = table.rows.get(requests.key_of(params["Key"], table.key_name))
+        consistent = bool(params.get("ConsistentRead"))
+        answer = {} if row is None else {"Item": copy_item(row)}
+        return {**answer, **_consumed(params, _read_units(item_bytes(row or {}), consistent))}
+
+    def _scan(self, table: Table, params: Params) -> dict[str, Any]:
+        wanted = requests.row_filter(params)
+        segment, segments = params.get("Segment", 0), params.get("TotalSegments", 1)
+        keys = sorted((key for key in table.rows if _spread(key) % segments == segment), key=_spread_order)
+        if "ExclusiveStartKey" in params:
+            last = _spread_order(requests.key_of(params["ExclusiveStartKey"], table.key_name))
+            keys = [key for key in keys if _spread_order(key) > last]
+        page: list[str] = []
+        size = 0
+        for key in keys:
+            if len(page) >= params.get("Limit", len(keys)) or size >= self._page_bytes:
+                break
+            page.append(key)
+            size += item_bytes(table.rows[key])
+        found = [copy_item(table.rows[key]) for key in page if wanted(table.rows[key])]
+        answer: dict[str, Any] = {"Items": found, "Count": len(found), "ScannedCount": len(page)}
+        # As AWS: a page that stops at its limit names a last key even when nothing follows.
+        if page and (len(page) < len(keys) or len(page) == params.get("Limit")):
+            answer["LastEvaluatedKey"] = {table.key_name: {"S": page[-1]}}
+        return {**answer, **_consumed(params, _read_units(size, bool(params.get("ConsistentRead"))))}
+
+    def _write(self, operation: str, table: Table, params: Params) -> dict[str, Any]:
+        given = params["Item"] if operation == "PutItem" else params["Key"]
+        key = requests.key_of(given, table.key_name, whole_item=operation == "PutItem")
+        before = table.rows.get(key)
+        change = requests.parse_write(operation, params, table.key_name)
+        if not change.condition(before or {}):
+            extra: dict[str, Any] = {}
+            if params.get("ReturnValuesOnConditionCheckFailure") == "ALL_OLD" and before is not None:
+                extra["Item"] = copy_item(before)
+            message = "The conditional request failed"
+            raise aws_error("ConditionalCheckFailedException", message, operation, **extra)
+        after = change.apply(before)
+        if after is None:
+            table.rows.pop(key, None)
+        else:
+            requests.check_row(after, table.index_types())
+            table.rows[key] = after
+        self.changes.append(
+            Change(operation, table.name, key, before and copy_item(before), after and copy_item(after))
+        )
+        shown = requests.returned(params.get("ReturnValues", "NONE"), before, after, change.touched)
+        return {**({"Attributes": shown} if shown else {}), **_consumed(params, _write_units(before, after))}
+
+
+@lru_cache(maxsize=1)
+def _service_model() -> Any:
+    import botocore.session
+
+    return botocore.session.get_session().get_service_model("dynamodb")
+
+
+def _check_shape(operation: str, params: Params) -> None:
+    """botocore's own check of parameter names and types, as before anything is sent. Raises
+    ParamValidationError.
+    """
+    from botocore.validate import ParamValidator
+
+    report = ParamValidator().validate(params, _service_model().operation_model(operation).input_shape)
+    if report.has_errors():
+        raise ParamValidationError(report=report.generate_report())
+
+
+def _spread(key: str) -> int:
+    return zlib.crc32(key.encode())
+
+
+def _spread_order(key: str) -> tuple[int, str]:
+    # A scan runs through the rows in the order of a hash of their keys, not in the order people expect.
+    return _spread(key), key
+
+
+def _read_units(size: int, consistent: bool) -> float:
+    return max(1, -(-size // _READ_UNIT_BYTES)) * (1.0 if consistent else 0.5)
+
+
+def _write_units(before: Item | None, after: Item | None) -> float:
+    size = max(item_bytes(before or {}), item_bytes(after or {}))
+    return float(max(1, -(-size // 1024)))
+
+
+def _consumed(params: Params, units: float) -> dict[str, Any]:
+    if params.get("ReturnConsumedCapacity", "NONE") == "NONE":
+        return {}
+    return {"ConsumedCapacity": {"TableName": params["TableName"], "CapacityUnits": units}}

@@ -1,0 +1,185 @@
+"""What the processor's `checkpointer` really is: validation against what was delivered, then one fenced write."""
+
+from __future__ import annotations
+
+from pykcl.errors import CheckpointRefused
+from pykcl.model import lease_row
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.lease import Lease, PendingCheckpoint
+from pykcl.model.lease_row import LeaseWrite
+from pykcl.model.record import Record
+from pykcl.runtime import Runtime
+from pykcl.worker.held_leases import HeldLease
+
+
+class Progress:
+    """How far one shard was delivered, done and checkpointed during this ownership. Thread-safe.
+
+    delivered: last position handed to the processor. done: last position of a batch that returned normally.
+    What is durable is in the lease itself.
+    """
+
+    def __init__(self, held: HeldLease, runtime: Runtime) -> None:
+        self._held = held
+        self._runtime = runtime
+        self._lock = runtime.lock()
+        self._delivered: Checkpoint | None = None
+        self._done: Checkpoint | None = None
+        self._prepared_here = False
+        self._written_at = runtime.monotonic()
+        inherited = held.lease.pending
+        # A position an earlier owner prepared was delivered by that owner: committing it is allowed.
+        self._inherited = inherited.checkpoint if inherited else None
+
+    def handing_over(self, last: Checkpoint) -> None:
+        with self._lock:
+            self._delivered = last
+
+    def batch_done(self, last: Checkpoint) -> None:
+        with self._lock:
+            self._done = last
+
+    @property
+    def done(self) -> Checkpoint | None:
+        with self._lock:
+            return self._done
+
+    def owed(self) -> Checkpoint | None:
+        """What an automatic checkpoint would write now, or None: nothing new, or a prepared one is waiting."""
+        with self._lock:
+            done, waiting = self._done, self._prepared_here
+        if done is None or waiting or done <= self._held.lease.checkpoint:
+            return None
+        return done
+
+    def seconds_since_write(self) -> float:
+        with self._lock:
+            return self._runtime.monotonic() - self._written_at
+
+    def checkpoint(self, at: Checkpoint) -> None:
+        """Write `at` as the checkpoint. Raises LeaseLost, CheckpointRefused, TemporaryError."""
+        self._held.check()
+        row = self._held.lease
+        if at == row.checkpoint and row.pending is None:
+            return
+
+        def build(lease: Lease) -> LeaseWrite:
+            # Judged on the row under the lease's write lock: 1) two threads check 90 and 100 against 80; 2) 100 is
+            # written; 3) 90, allowed by the stale check, would move the checkpoint back.
+            self._refuse_unless_allowed(at, lease.checkpoint)
+            return lease_row.checkpoint(lease, at)
+
+        self._held.write(build)
+        with self._lock:
+            self._prepared_here = False
+            self._written_at = self._runtime.monotonic()
+
+    def flush(self) -> None:
+        """Write what automatic checkpoints still owe. Raises LeaseLost or TemporaryError."""
+        owed = self.owed()
+        if owed is None:
+            return
+        try:
+            self.checkpoint(owed)
+        except CheckpointRefused:
+            # The application's own thread checkpointed further between the look and the write.
+            if self._held.lease.checkpoint < owed:
+                raise
+
+    def check(self) -> None:
+        """Raise LeaseLost unless the lease is still held."""
+        self._held.check()
+
+    def prepare(self, at: Checkpoint, state: bytes | None) -> None:
+        def build(lease: Lease) -> LeaseWrite:
+            self._refuse_unless_allowed(at, lease.checkpoint)
+            return lease_row.prepare(lease, PendingCheckpoint(at, state))
+
+        self._held.write(build)
+        with self._lock:
+            self._prepared_here = True
+
+    def _refuse_unless_allowed(self, at: Checkpoint, durable: Checkpoint) -> None:
+        with self._lock:
+            known = [p for p in (self._delivered, self._inherited) if p is not None]
+        highest = max(known, default=None)
+        if at.is_sentinel:
+            raise CheckpointRefused(f"Cannot checkpoint {at}: only positions of delivered records can be.")
+        if at < durable:
+            raise CheckpointRefused(
+                f"Cannot checkpoint {at}: the checkpoint of {self._held.key} is already at {durable} and never moves "
+                "backwards. Checkpoint a later record, or none."
+            )
+        if highest is None or at > max(highest, durable):
+            raise CheckpointRefused(
+                f"Cannot checkpoint {at}: the last record of {self._held.key} delivered to this processor is at "
+                f"{highest or 'none yet'}. Checkpoint a delivered record."
+            )
+
+
+class ShardCheckpointer:
+    """A `pykcl.processor.Checkpointer`: `progress`, and which position `checkpoint()` without arguments means."""
+
+    def __init__(self, progress: Progress, default: Checkpoint | None) -> None:
+        self._progress = progress
+        self._default = default
+
+    def checkpoint(self, at: Record | str | None = None, sub_sequence_number: int = 0) -> None:
+        position = self._position(at, sub_sequence_number)
+        if position is not None:
+            self._progress.checkpoint(position)
+
+    def prepare_checkpoint(
+        self, at: Record | str | None = None, sub_sequence_number: int = 0, *, state: bytes | None = None
+    ) -> Prepared:
+        position = self._position(at, sub_sequence_number)
+        if position is None:
+            raise CheckpointRefused("Cannot prepare a checkpoint: nothing has been delivered yet. Name a position.")
+        if state is not None and not isinstance(state, bytes):
+            raise CheckpointRefused(f"The state of a prepared checkpoint is bytes, not {type(state).__name__}.")
+        self._progress.prepare(position, state)
+        return Prepared(self._progress, position)
+
+    def _position(self, at: Record | str | None, sub_sequence_number: int) -> Checkpoint | None:
+        if at is None:
+            return self._default
+        if isinstance(at, Record):
+            return at.position
+        try:
+            return Checkpoint(at, sub_sequence_number)
+        except (TypeError, ValueError) as error:
+            raise CheckpointRefused(f"Cannot checkpoint: {error}.") from None
+
+
+class Prepared:
+    """A `pykcl.processor.PreparedCheckpoint`."""
+
+    def __init__(self, progress: Progress, position: Checkpoint) -> None:
+        self._progress = progress
+        self._position = position
+
+    @property
+    def position(self) -> Checkpoint:
+        return self._position
+
+    def checkpoint(self) -> None:
+        self._progress.checkpoint(self._position)
+
+
+class EndCheckpointer(ShardCheckpointer):
+    """Handed to shard_ended: `checkpoint()` without arguments says that the whole shard is done.
+
+    It only takes note of that. SHARD_END itself is written when shard_ended has returned, after the children's
+    leases exist: a processor that raises after checkpoint() has not ended its shard.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress, None)
+        self.confirmed = False
+
+    def checkpoint(self, at: Record | str | None = None, sub_sequence_number: int = 0) -> None:
+        if at is None or (isinstance(at, str) and at == "SHARD_END"):
+            self._progress.check()
+            self.confirmed = True
+            return
+        super().checkpoint(at, sub_sequence_number)

@@ -1,0 +1,54 @@
+"""What every thread of one worker shares: configuration, adapters, and who this worker is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pykcl.config import Config
+from pykcl.model.checkpoint import LATEST
+from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.shard import StreamDescription
+from pykcl.ports import Events, LeaseTable, Stream
+from pykcl.processor import ProcessorFactory
+from pykcl.runtime import Runtime
+from pykcl.worker.buffer_gate import BufferGate
+from pykcl.worker.held_leases import HeldLeases
+from pykcl.worker.trouble import Trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Made once by Worker. identity: the stream as it was when the worker started; it must stay that one.
+
+    on_fatal: called with an error that the whole worker must stop for.
+    """
+
+    config: Config
+    worker_id: str
+    version: str
+    identity: StreamDescription
+    table: LeaseTable
+    stream: Stream
+    runtime: Runtime
+    events: Events
+    trouble: Trouble
+    held: HeldLeases
+    gate: BufferGate
+    processor: ProcessorFactory
+    on_fatal: Callable[[Exception], None]
+
+    def note_for(self, lease: Lease, *, owner: str | None) -> PrivateNote:
+        """The private attribute for a row this worker creates (owner None) or takes."""
+        before = lease.note
+        latest_from = before.latest_from if before else None
+        if latest_from is None and lease.checkpoint.sequence_number == LATEST:
+            latest_from = self.stream.server_time_millis()
+        return PrivateNote(
+            stream_arn=self.identity.arn,
+            stream_created_at=self.identity.created_at,
+            owner=owner,
+            version=self.version,
+            latest_from=latest_from,
+            extra=before.extra if before else {},
+        )

@@ -1,0 +1,152 @@
+"""The one shared mutable object: which leases this worker believes it holds, until when, with which counter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pykcl.config import Config
+from pykcl.errors import LeaseLost, TemporaryError
+from pykcl.model.lease import Lease
+from pykcl.model.lease_row import LeaseWrite, renew
+from pykcl.ports import Kept, LeaseTable, Lost, Unknown
+from pykcl.runtime import Event, Runtime
+
+
+class HeldLease:
+    """One lease as its holder believes it: the row as last written, and until when that may be trusted.
+
+    Belief ends `belief_time` after the last successful write was *sent* (never after it was answered: the row moves
+    no later than the answer, so an observer's clock may already run while the answer is on its way).
+    All writes for the lease go through `write`, one at a time, because each is conditional on the counter that the
+    one before it left behind.
+    """
+
+    def __init__(
+        self, lease: Lease, sent: float, *, table: LeaseTable, runtime: Runtime, config: Config, wake: Event
+    ) -> None:
+        self.key = lease.key
+        self.fencing_token = lease.counter
+        self._table = table
+        self._runtime = runtime
+        self._config = config
+        self._wake = wake
+        self._one_write = runtime.lock()
+        self._state = runtime.lock()
+        self._lease = lease
+        self._sent = sent
+        self._lost: str | None = None
+        self._new_owner: str | None = None
+        self._given_up = False
+
+    @property
+    def lease(self) -> Lease:
+        with self._state:
+            return self._lease
+
+    @property
+    def deadline(self) -> float:
+        with self._state:
+            return self._sent + self._config.belief_time
+
+    @property
+    def next_renewal(self) -> float:
+        with self._state:
+            return self._sent + self._config.renew_interval
+
+    @property
+    def is_over(self) -> bool:
+        """True once the lease is lost or was given up: nothing more will be written."""
+        with self._state:
+            return self._lost is not None or self._given_up
+
+    @property
+    def loss(self) -> tuple[str, str | None]:
+        """Why the lease was lost, and to whom as far as known."""
+        with self._state:
+            return self._lost or "", self._new_owner
+
+    def check(self) -> None:
+        """Raise LeaseLost unless the lease is still believed. Called after every wait, before every delivery."""
+        with self._state:
+            if self._lost is None and not self._given_up:
+                if self._runtime.monotonic() < self._sent + self._config.belief_time:
+                    return
+                self._lost = "no heartbeat succeeded in time"
+        self._wake.set()
+        raise self._refusal()
+
+    def _refusal(self) -> LeaseLost:
+        cause = self.loss[0] or "it was given up"
+        return LeaseLost(
+            f"The lease of {self.key} is no longer held by this worker: {cause}. Stop work on it and do not retry; "
+            "whoever holds it continues from the last checkpoint."
+        )
+
+    def write(self, build: Callable[[Lease], LeaseWrite], *, within: float | None = None) -> Lease:
+        """Send one conditional write built on the row as believed; return the row after it.
+
+        within: seconds to keep trying; by default as long as the lease is believed.
+        Raises LeaseLost, or TemporaryError when the outcome is still unknown (the belief stays until its deadline).
+        """
+        with self._one_write:
+            self.check()
+            sent = self._runtime.monotonic()
+            until = self.deadline if within is None else min(self.deadline, sent + within)
+            answer = self._table.write(build(self.lease), until=until)
+            return self._settle(answer, sent)
+
+    def _settle(self, answer: Kept | Lost | Unknown, sent: float) -> Lease:
+        if isinstance(answer, Kept) and answer.lease is not None:
+            with self._state:
+                self._given_up = answer.lease.owner != self._lease.owner
+                self._lease = answer.lease
+                self._sent = sent
+            return answer.lease
+        if isinstance(answer, Unknown):
+            self.check()
+            raise TemporaryError(f"The lease table did not answer for {self.key} in time: {answer.cause}")
+        row = answer.row if isinstance(answer, Lost) else None
+        self.lose("another worker took it" if isinstance(row, Lease) else "its row is gone", row)
+        raise self._refusal()
+
+    def lose(self, cause: str, row: object = None) -> None:
+        """Stop believing, now. Idempotent; the first cause stays."""
+        with self._state:
+            if self._lost is None and not self._given_up:
+                self._lost = cause
+                self._new_owner = row.owner if isinstance(row, Lease) else None
+        self._wake.set()
+
+    def renew_if_due(self) -> None:
+        """One heartbeat, unless another write has been one meanwhile. Raises as `write`."""
+        if self._runtime.monotonic() < self.next_renewal:
+            return
+        self.write(renew, within=self._config.request_timeout * 3)
+
+
+class HeldLeases:
+    """The registry: lease workers put in what they took; the renewer goes over it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._lock = runtime.lock()
+        self._held: dict[str, HeldLease] = {}
+        self.changed = runtime.event()
+
+    def add(self, held: HeldLease) -> None:
+        with self._lock:
+            self._held[held.key] = held
+        self.changed.set()
+
+    def remove(self, held: HeldLease) -> None:
+        """Forget it, if it is still this very one."""
+        with self._lock:
+            if self._held.get(held.key) is held:
+                del self._held[held.key]
+
+    def all(self) -> list[HeldLease]:
+        with self._lock:
+            return list(self._held.values())
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._held)

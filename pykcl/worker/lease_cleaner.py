@@ -1,0 +1,72 @@
+"""Deletes leases nobody needs any more, on evidence: Java's rule for ended ones, Kinesis' own word for gone ones."""
+
+from __future__ import annotations
+
+from pykcl.errors import ShardGone
+from pykcl.events import DataLost, LeaseDeleted
+from pykcl.model import lease_row
+from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.shard import ShardListing
+from pykcl.planning.cleanup import garbage_candidates, plan_deletions
+from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.plans import Deletion
+from pykcl.ports import Kept
+from pykcl.worker.context import Context
+from pykcl.worker.shard_end import check_identity
+
+MOST_QUESTIONS = 10
+"""Shards asked about per pass: each costs a GetShardIterator call."""
+
+
+class LeaseCleaner:
+    """Used by the LeaseManager's thread only."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._listing = ShardListing((), complete=False)
+        # The first pass waits: a worker that has just started knows the table from one look.
+        self._next_pass = context.runtime.monotonic() + context.config.cleanup_interval
+
+    def listed(self, listing: ShardListing) -> None:
+        self._listing = listing
+
+    def clean(self, view: LeaseView) -> None:
+        """One pass, if it is due. Raises TemporaryError, SetupError."""
+        context = self._context
+        now = context.runtime.monotonic()
+        if context.config.cleanup_interval == 0 or now < self._next_pass:
+            return
+        self._next_pass = now + context.config.cleanup_interval * context.runtime.random().uniform(0.9, 1.1)
+        gone = self._ask(garbage_candidates(view.leases, self._listing, context.identity))
+        if gone:
+            # 1) The stream is deleted and made again; 2) its old shards are unknown, rightly; 3) deleting their leases
+            # would erase the only sign that a person must look. So the identity is checked after the questions.
+            check_identity(context)
+        deletions = plan_deletions(
+            view.leases,
+            listing=self._listing,
+            gone=gone,
+            unreadable=view.unreadable.keys(),
+            stream=context.identity,
+        )
+        for deletion in deletions:
+            self._delete(deletion)
+
+    def _ask(self, candidates: list[str]) -> set[str]:
+        gone: set[str] = set()
+        for shard_id in candidates[:MOST_QUESTIONS]:
+            try:
+                self._context.stream.open(shard_id, ReadFrom("TRIM_HORIZON"))
+            except ShardGone:
+                gone.add(shard_id)
+        return gone
+
+    def _delete(self, deletion: Deletion) -> None:
+        context, seen = self._context, deletion.seen
+        until = context.runtime.monotonic() + 3 * context.config.request_timeout
+        answer = context.table.write(lease_row.delete(seen, ended=seen.is_ended), until=until)
+        if not isinstance(answer, Kept):
+            return
+        context.events.emit(LeaseDeleted(shard=seen.key, reason=deletion.reason))
+        if not seen.is_ended:
+            context.events.emit(DataLost(shard=seen.key, checkpoint=str(seen.checkpoint), resumed_at=None))

@@ -1,0 +1,292 @@
+"""Lists the shards, scans the lease table, decides with `planning`, and starts and reaps the lease workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pykcl.errors import SetupError, TemporaryError, WrongStream
+from pykcl.events import ProcessorSlow, RowRefused, StartingAtLatest
+from pykcl.model.checkpoint import LATEST
+from pykcl.model.lease import ForeignRow, Lease, Row, UnreadableRow
+from pykcl.model.shard import ShardListing
+from pykcl.planning.acquire import calculate_acquire, fair_share
+from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.lifecycle import State
+from pykcl.planning.lineage import parents_ended
+from pykcl.planning.new_leases import create_new_leases
+from pykcl.planning.pace import backoff, scan_pause
+from pykcl.planning.plans import Acquisition
+from pykcl.runtime import Task
+from pykcl.worker.context import Context
+from pykcl.worker.lease_cleaner import LeaseCleaner
+from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.shard_end import check_identity, create_lease
+
+
+class LeaseManager:
+    """One thread. It only decides and starts; the lease workers it starts make the writes that take the leases."""
+
+    def __init__(self, context: Context, *, name: str) -> None:
+        self._context = context
+        self._name = name
+        self._stop = False
+        self._wake = context.runtime.event()
+        self.ready = context.runtime.event()
+        self._workers: dict[str, tuple[LeaseWorker, Task]] = {}
+        self._workers_lock = context.runtime.lock()
+        self._view = LeaseView()
+        self._cleaner = LeaseCleaner(context)
+        self._created_here: set[str] = set()
+        self._ended_here: set[str] = set()
+        self._left_alone: dict[str, float] = {}
+        self._refused_rows: set[str] = set()
+        self._slow_calls: set[tuple[str, float]] = set()
+        self._next_scan = 0.0
+        self._next_listing = 0.0
+        self._next_steal = 0.0
+        self._task: Task | None = None
+
+    def start(self) -> None:
+        self._task = self._context.runtime.spawn(f"{self._name}-manager", self._run)
+
+    def stop(self) -> None:
+        """Ask the thread to end and take no further lease. Lease workers are not touched."""
+        self._stop = True
+        self._wake.set()
+
+    def stop_workers(self) -> None:
+        """Ask every lease worker to finish its batch, checkpoint and release."""
+        for worker, _ in self.workers():
+            worker.request_stop()
+
+    def workers(self) -> list[tuple[LeaseWorker, Task]]:
+        with self._workers_lock:
+            return list(self._workers.values())
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return (self._task,) if self._task else ()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stop:
+            self._wake.clear()
+            try:
+                pause = self._step()
+                failures = 0
+                self._context.trouble.worked("managing leases")
+            except SetupError as error:
+                self._context.on_fatal(error)
+                return
+            except TemporaryError as error:
+                failures += 1
+                self._context.trouble.failed("managing leases", error)
+                pause = backoff(failures, self._context.runtime.random(), first=0.5, longest=10.0)
+            if not self._stop:
+                self._wake.wait(pause)
+
+    def _step(self) -> float:
+        """One round; returns the seconds until the next one."""
+        now = self._context.runtime.monotonic()
+        self._reap()
+        self._watch_processors(now)
+        if now >= self._next_listing:
+            self._synchronise(now)
+        elif now >= self._next_scan:
+            self._scan()
+            self._acquire()
+            self._cleaner.clean(self._view)
+        self._judge_readiness()
+        return max(0.01, min(self._next_scan, self._next_listing, now + 1.0) - self._context.runtime.monotonic())
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    def _scan(self) -> None:
+        """Fold one scan into the view."""
+        context = self._context
+        scan = context.table.scan()
+        # The time after the scan: a counter in it stood so at the latest now, so an age is never overrated.
+        now = context.runtime.monotonic()
+        self._view = self._view.observe(self._own_rows(scan.rows), now)
+        self._next_scan = now + scan_pause(scan.read_units, context.config.failover_time, context.runtime.random())
+
+    def _own_rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Without the leases of another stream; what is refused is reported once, while it stays."""
+        own: list[Row] = []
+        refused: set[str] = set()
+        for row in rows:
+            problem = self._problem(row)
+            if problem is not None:
+                refused.add(row.key)
+                if row.key not in self._refused_rows:
+                    self._context.events.emit(RowRefused(key=row.key, problem=problem))
+            if problem is None or isinstance(row, UnreadableRow):
+                own.append(row)
+        self._refused_rows = refused
+        return own
+
+    def _problem(self, row: Row) -> str | None:
+        if isinstance(row, ForeignRow):
+            return None
+        if isinstance(row, UnreadableRow):
+            return row.problem
+        return "it belongs to another stream" if stream_conflict(self._context, row) else None
+
+    def _synchronise(self, now: float) -> None:
+        """List, then scan, then create what is missing: a scan older than the listing could miss a parent's lease."""
+        context = self._context
+        # Before the work: while shards cannot be listed, leases of dead workers must still be found and taken.
+        self._next_listing = now + min(2.0, context.config.shard_sync_interval)
+        check_identity(context)
+        listing = context.stream.list_shards()
+        self._scan()
+        self._create_missing(listing)
+        self._acquire()
+        self._cleaner.listed(listing)
+        jitter = context.runtime.random().uniform(0.9, 1.1)
+        self._next_listing = now + context.config.shard_sync_interval * jitter
+
+    def _create_missing(self, listing: ShardListing) -> None:
+        if not listing.complete:
+            raise TemporaryError("The shards could not be listed completely; no leases were created from the part.")
+        context = self._context
+        view = self._view
+        creations = create_new_leases(
+            context.config.start_position, listing.shards, view.leases, view.unreadable.keys()
+        )
+        latest = [plan for plan in creations if plan.lease.checkpoint.sequence_number == LATEST]
+        if latest and not view.leases:
+            context.events.emit(
+                StartingAtLatest(shards=len(latest), server_time_millis=context.stream.server_time_millis())
+            )
+        for plan in creations:
+            # One with a note completes a start that was broken off, and begins when that start did: not "now".
+            if create_lease(context, plan) and plan.lease.note is None:
+                self._created_here.add(plan.lease.key)
+        if creations:
+            self._scan()
+
+    # -- acting ------------------------------------------------------------------------------------------------
+
+    def _acquire(self) -> None:
+        context, config = self._context, self._context.config
+        now = context.runtime.monotonic()
+        busy = {worker.key for worker, _ in self.workers()}
+        self._left_alone = {key: until for key, until in self._left_alone.items() if until > now}
+        share = fair_share(
+            self._view,
+            worker=context.worker_id,
+            failover_time=config.failover_time,
+            max_leases=config.max_leases,
+            left_alone=self._left_alone,
+            held=busy,
+        )
+        # Stealing is slower than taking what is free: a steal costs its owner a batch.
+        may_steal = now >= self._next_steal
+        plans = calculate_acquire(
+            self._view,
+            worker=context.worker_id,
+            leases_to_acquire=max(0, share - len(busy)),
+            max_leases=config.max_leases,
+            max_steal=config.max_leases_to_steal_at_one_time if may_steal else 0,
+            failover_time=config.failover_time,
+            rng=context.runtime.random(),
+            recently_ended_by_us=self._ended_here,
+            left_alone=self._left_alone,
+            held=busy,
+        )
+        if may_steal:
+            self._next_steal = now + config.renew_interval
+        for plan in plans:
+            self._start_worker(plan)
+
+    def _start_worker(self, plan: Acquisition) -> None:
+        if self._stop:
+            return
+        key = plan.lease_key
+        worker = LeaseWorker(
+            self._context, plan, created_here=key in self._created_here and plan.seen.owner is None,
+            on_change=self._wake.set,
+        )
+        self._created_here.discard(key)
+        task = self._context.runtime.spawn(f"{self._name}-{key}", worker.run)
+        with self._workers_lock:
+            self._workers[key] = (worker, task)
+
+    def _reap(self) -> None:
+        now = self._context.runtime.monotonic()
+        finished = [(worker, task) for worker, task in self.workers() if worker.is_final or not task.is_alive()]
+        for worker, task in finished:
+            task.join(1.0)
+            if task.is_alive():
+                continue
+            with self._workers_lock:
+                del self._workers[worker.key]
+            if worker.state is State.ENDED:
+                self._ended_here.add(worker.key)
+                self._wake_children()
+            if worker.state is State.HANDED_BACK:
+                self._left_alone[worker.key] = now + self._context.config.retry_for
+        if finished:
+            # What they freed or created is worth a look at once.
+            self._next_scan = now
+
+    def _wake_children(self) -> None:
+        for worker, _ in self.workers():
+            worker.nudge()
+
+    def _watch_processors(self, now: float) -> None:
+        config = self._context.config
+        current: set[tuple[str, float]] = set()
+        for worker, _ in self.workers():
+            busy = worker.busy
+            if busy is None or now - busy[1] < config.processor_warn_after:
+                continue
+            method, since = busy
+            current.add((worker.key, since))
+            if (worker.key, since) not in self._slow_calls:
+                self._context.events.emit(ProcessorSlow(shard=worker.key, method=method, seconds=now - since))
+            if config.processor_timeout is not None and now - since >= config.processor_timeout:
+                worker.abandon(f"{method} did not return within processor_timeout={config.processor_timeout:g} s")
+        self._slow_calls = current
+
+    def _judge_readiness(self) -> None:
+        """Ready: every lease that can be read now is owned, and ours have answered GetRecords."""
+        leases = self._view.leases
+        open_leases = [lease for lease in leases.values() if not lease.is_ended and parents_ended(lease, leases)]
+        answered = {worker.key for worker, _ in self.workers() if worker.has_answered}
+        mine = self._context.worker_id
+        if open_leases and all(
+            lease.key in answered or lease.owner not in (None, mine) for lease in open_leases
+        ):
+            self.ready.set()
+        else:
+            self.ready.clear()
+
+
+def stream_conflict(context: Context, lease: Lease) -> bool:
+    """Whether the private attribute says that the lease belongs to another stream, or to an earlier one of that name."""
+    note, identity = lease.note, context.identity
+    if note is None or note.stream_arn is None:
+        return False
+    made_again = note.stream_created_at is not None and note.stream_created_at != identity.created_at
+    return note.stream_arn != identity.arn or made_again
+
+
+def refuse_foreign_leases(context: Context, rows: Iterable[Row]) -> None:
+    """Raise WrongStream when the table holds leases of another stream: one application reads one stream."""
+    conflicts = [row for row in rows if isinstance(row, Lease) and stream_conflict(context, row)]
+    if not conflicts:
+        return
+    note, identity = conflicts[0].note, context.identity
+    other = note.stream_arn if note else None
+    if other == identity.arn:
+        why = f"an earlier stream of that name (created at {note.stream_created_at if note else None} epoch ms; "
+        why += f"the present one at {identity.created_at}). It was deleted and created again"
+    else:
+        why = f"stream {other}"
+    raise WrongStream(
+        f"{len(conflicts)} leases in table {context.config.table!r} belong to {why}, and this worker reads "
+        f"{identity.arn}. Nothing was read or changed. Do: use another application name for this stream, or, if the "
+        "old positions are worthless, stop all workers and delete the table."
+    )

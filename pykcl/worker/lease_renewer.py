@@ -1,0 +1,119 @@
+"""Heartbeats for every held lease, independent of user code and of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pykcl.errors import LeaseLost, SetupError, TemporaryError
+from pykcl.ports import Events
+from pykcl.runtime import Runtime, Task
+from pykcl.worker.held_leases import HeldLease, HeldLeases
+from pykcl.worker.trouble import Trouble
+
+MOST_HELPERS = 8
+
+
+class LeaseRenewer:
+    """One thread that knows which heartbeat is due next, and up to eight helpers that send them.
+
+    A helper is started when one more could be needed, so that one slow answer never delays another lease.
+    """
+
+    def __init__(
+        self, held: HeldLeases, runtime: Runtime, events: Events, *, name: str, on_fatal: Callable[[Exception], None]
+    ) -> None:
+        self._held = held
+        self._runtime = runtime
+        self._name = name
+        self._on_fatal = on_fatal
+        self._trouble = Trouble(events, runtime)
+        self._stop = runtime.event()
+        self._lock = runtime.lock()
+        self._queue: list[HeldLease] = []
+        self._under_way: set[HeldLease] = set()
+        self._work = runtime.event()
+        self._tasks: list[Task] = []
+        self._helpers = 0
+
+    def start(self) -> None:
+        self._tasks.append(self._runtime.spawn(f"{self._name}-renewer", self._run))
+
+    def stop(self) -> None:
+        """Ask all threads to end. Heartbeats cease; leases still held expire for everyone after their deadline."""
+        self._stop.set()
+        self._held.changed.set()
+        self._work.set()
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return tuple(self._tasks)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            # Cleared before looking: a lease added after the look sets it again and is not overslept.
+            self._held.changed.clear()
+            pause = self._dispatch()
+            self._held.changed.wait(pause)
+
+    def _dispatch(self) -> float:
+        """Queue every heartbeat that is due; return the seconds until the next one is."""
+        now = self._runtime.monotonic()
+        soonest = 1.0
+        due: list[HeldLease] = []
+        with self._lock:
+            waiting = self._under_way.union(self._queue)
+        for held in self._held.all():
+            if held in waiting or held.is_over:
+                continue
+            left = held.next_renewal - now
+            if left <= 0:
+                due.append(held)
+            else:
+                soonest = min(soonest, left)
+        if due:
+            self._hand_out(due)
+        return max(soonest, 0.01)
+
+    def _hand_out(self, due: list[HeldLease]) -> None:
+        with self._lock:
+            self._queue.extend(due)
+            missing = min(MOST_HELPERS, len(self._held)) - self._helpers
+            numbers = range(self._helpers + 1, self._helpers + 1 + max(0, missing))
+            self._helpers += max(0, missing)
+        for number in numbers:
+            self._tasks.append(self._runtime.spawn(f"{self._name}-renewer-{number}", self._help))
+        self._work.set()
+
+    def _help(self) -> None:
+        while not self._stop.is_set():
+            held = self._next()
+            if held is None:
+                self._work.wait(5.0)
+                continue
+            try:
+                self._beat(held)
+            finally:
+                with self._lock:
+                    self._under_way.discard(held)
+
+    def _next(self) -> HeldLease | None:
+        with self._lock:
+            if not self._queue:
+                self._work.clear()
+                return None
+            held = self._queue.pop(0)
+            self._under_way.add(held)
+            return held
+
+    def _beat(self, held: HeldLease) -> None:
+        try:
+            held.renew_if_due()
+        except LeaseLost:
+            # Its lease worker has been woken and tells the processor.
+            return
+        except TemporaryError as error:
+            self._trouble.failed("renewing leases", error)
+        except SetupError as error:
+            self._on_fatal(error)
+        else:
+            self._trouble.worked("renewing leases")

@@ -1,0 +1,135 @@
+"""Every call of user code by a lease worker: one place for retrying, skipping, raising, and for the watchdog."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar
+
+from pykcl.errors import LeaseLost, ProcessorFailed
+from pykcl.events import BatchSkipped, ProcessorRaised
+from pykcl.model.record import Record
+from pykcl.planning.pace import backoff
+from pykcl.worker.context import Context
+
+Input = TypeVar("Input")
+
+
+class CallResult(Enum):
+    RETURNED = "returned"
+    SKIPPED = "skipped"
+    STOPPED = "stopped"
+    GAVE_UP = "gave up"
+
+
+class ProcessorCalls:
+    """Calls methods of one processor.
+
+    pause: waits so many seconds, returns True when the lease worker shall stop, raises LeaseLost.
+    """
+
+    def __init__(self, context: Context, shard: str, check: Callable[[], None], pause: Callable[[float], bool]) -> None:
+        self._context = context
+        self._shard = shard
+        self._check = check
+        self._pause = pause
+        self._lock = context.runtime.lock()
+        self._busy: tuple[str, float] | None = None
+
+    @property
+    def busy(self) -> tuple[str, float] | None:
+        """The method that is running and the monotonic time at which it was called. For the watchdog."""
+        with self._lock:
+            return self._busy
+
+    def until_it_returns(
+        self, method: str, call: Callable[[Input], None], argument: Input, records: Sequence[Record] = ()
+    ) -> CallResult:
+        """Call and, while it raises, do what `on_error` says. Raises LeaseLost."""
+        config = self._context.config
+        began = self._context.runtime.monotonic()
+        attempt = 0
+        while True:
+            attempt += 1
+            self._check()
+            error = self._attempt(method, call, argument)
+            # A processor that raises because its checkpoint was refused has not failed: its lease is gone.
+            self._check()
+            if error is None:
+                return CallResult.RETURNED
+            skip = config.on_error == "skip" and bool(records)
+            pause: float | None = backoff(attempt, self._context.runtime.random())
+            out_of_time = self._context.runtime.monotonic() - began + (pause or 0) > config.retry_for
+            if skip or config.on_error == "raise" or out_of_time:
+                pause = None
+            self._report(method, error, attempt, records, pause)
+            if skip:
+                self._context.events.emit(
+                    BatchSkipped(shard=self._shard, records=len(records), **_span(records))
+                )
+                return CallResult.SKIPPED
+            if config.on_error == "raise":
+                self._context.on_fatal(_failure(method, self._shard, error))
+                return CallResult.GAVE_UP
+            if pause is None:
+                return CallResult.GAVE_UP
+            if self._pause(pause):
+                return CallResult.STOPPED
+
+    def once(self, method: str, call: Callable[[Input], None], argument: Input) -> bool:
+        """Call; report what it raises, once, and go on. For methods after which nothing can be retried."""
+        error = self._attempt(method, call, argument)
+        if error is not None and not isinstance(error, LeaseLost):
+            self._report(method, error, 1, (), None)
+        return error is None
+
+    def _attempt(self, method: str, call: Callable[[Input], None], argument: Input) -> BaseException | None:
+        with self._lock:
+            self._busy = (method, self._context.runtime.monotonic())
+        try:
+            call(argument)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything; it is reported
+            return error
+        finally:
+            with self._lock:
+                self._busy = None
+        return None
+
+    def _report(
+        self, method: str, error: BaseException, attempt: int, records: Sequence[Record], pause: float | None
+    ) -> None:
+        self._context.events.emit(
+            ProcessorRaised(
+                shard=self._shard,
+                method=method,
+                error=type(error).__name__,
+                where=_where(error),
+                attempt=attempt,
+                records=len(records),
+                next_attempt_in=pause,
+                **_span(records),
+            )
+        )
+
+
+def _span(records: Sequence[Record]) -> dict[str, str]:
+    if not records:
+        return {"first": "-", "last": "-"}
+    return {"first": str(records[0].position), "last": str(records[-1].position)}
+
+
+def _where(error: BaseException) -> str:
+    """File and line of the innermost frame; never the exception's text, which may quote a payload."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "-"
+
+
+def _failure(method: str, shard: str, error: BaseException) -> ProcessorFailed:
+    failure = ProcessorFailed(
+        f"{method} raised {type(error).__name__} at {_where(error)} for {shard}, and on_error='raise' stops the worker. "
+        "The checkpoint was left before the failing batch."
+    )
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,81 @@
+"""Ending a shard: children first, then SHARD_END, children's names and the removal of the owner in one write."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pykcl.errors import TemporaryError, WrongStream
+from pykcl.events import DataLost, LeaseCreated, ShardEnded
+from pykcl.model import lease_row
+from pykcl.model.shard import Shard
+from pykcl.planning.plans import LeaseCreation
+from pykcl.planning.shard_end import leases_before_end
+from pykcl.ports import Kept, Unknown
+from pykcl.worker.context import Context
+from pykcl.worker.held_leases import HeldLease
+
+
+def end_shard(context: Context, held: HeldLease, children: tuple[Shard, ...]) -> None:
+    """Make sure of the children's leases, then end `held`. Raises LeaseLost, TemporaryError: call again."""
+    for child in children:
+        _ensure_lease(context, held, child)
+    names = tuple(sorted(child.shard_id for child in children))
+    held.write(partial(lease_row.end_shard, children=names))
+    context.events.emit(ShardEnded(shard=held.key, children=names))
+
+
+def create_lease(context: Context, creation: LeaseCreation) -> bool:
+    """Put one row if its key is free; return whether this call did. Raises TemporaryError, SetupError."""
+    lease = creation.lease
+    noted = lease.with_(note=context.note_for(lease, owner=None))
+    until = context.runtime.monotonic() + 3 * context.config.request_timeout
+    answer = context.table.write(lease_row.create(noted), until=until)
+    if isinstance(answer, Unknown):
+        raise TemporaryError(f"The lease table did not answer to the creation of {lease.key}: {answer.cause}")
+    if not isinstance(answer, Kept):
+        return False
+    context.events.emit(
+        LeaseCreated(shard=lease.key, checkpoint=str(lease.checkpoint), reason=creation.reason)
+    )
+    return True
+
+
+def children_of_a_gone_shard(context: Context, held: HeldLease) -> tuple[Shard, ...]:
+    """What continues a shard that Kinesis does not know any more, provided that the stream is still the same one.
+
+    Raises WrongStream when the stream was made again, TemporaryError while the evidence is incomplete.
+    """
+    check_identity(context)
+    listing = context.stream.list_shards()
+    if not listing.complete or not listing.shards or held.key in listing.by_id:
+        raise TemporaryError(f"Kinesis gave contradicting answers about {held.key}; it will be asked again.")
+    context.events.emit(DataLost(shard=held.key, checkpoint=str(held.lease.checkpoint), resumed_at=None))
+    return tuple(shard for shard in listing.shards if held.key in shard.parents)
+
+
+def check_identity(context: Context) -> None:
+    """Raise WrongStream unless the stream is the one the worker started with; StreamMissing if there is none."""
+    was, now = context.identity, context.stream.describe()
+    if (now.arn, now.created_at) != (was.arn, was.created_at):
+        raise WrongStream(
+            f"Stream {was.name!r} was deleted and created again while this worker ran (created at {now.created_at}, "
+            f"was {was.created_at}, epoch ms). Its leases describe records that no longer exist; nothing of the new "
+            f"stream was read. Do: stop all workers, then start them under another application name, or delete the "
+            f"lease table {context.config.table!r} first."
+        )
+
+
+def _ensure_lease(context: Context, held: HeldLease, child: Shard) -> None:
+    held.check()
+    if context.table.read(child.shard_id) is not None:
+        return
+    others = [parent for parent in child.parents if parent != held.key]
+    missing = [parent for parent in others if context.table.read(parent) is None]
+    listed: dict[str, Shard] = {}
+    if missing:
+        listing = context.stream.list_shards()
+        if not listing.complete:
+            raise TemporaryError(f"The shards could not be listed completely before ending {held.key}.")
+        listed = listing.by_id
+    for creation in leases_before_end(child, missing, listed, context.config.start_position):
+        create_lease(context, creation)

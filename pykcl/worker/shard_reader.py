@@ -1,0 +1,144 @@
+"""Reads one shard: opens it where the checkpoint says, fetches pages, resumes after trouble, notices trimmed data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from pykcl.config import LARGEST_FETCH_BYTES
+from pykcl.errors import IteratorExpired
+from pykcl.events import AggregateRefused, DataLost
+from pykcl.model.aggregation import deaggregate_batch
+from pykcl.model.checkpoint import Checkpoint, ReadFrom
+from pykcl.model.record import Record
+from pykcl.model.shard import HashRange, Shard
+from pykcl.planning.pace import read_pause
+from pykcl.ports import Fetched
+from pykcl.worker.context import Context
+
+_WHOLE_RECORD = 2**63 - 1
+"""A sub-sequence number above every real one: (sequence, this) means that the whole record was delivered."""
+
+
+@dataclass(slots=True)
+class Page:
+    """One fetched page. `chunks` de-aggregates lazily, so that a small page of a million user records stays small."""
+
+    fetched: Fetched
+    users: Iterator[Record]
+
+    @property
+    def is_last(self) -> bool:
+        return self.fetched.next_iterator is None
+
+    def chunks(self, size: int) -> Iterator[tuple[Record, ...]]:
+        while chunk := tuple(islice(self.users, size)):
+            yield chunk
+
+
+class ShardReader:
+    """One reading of one shard, used by one thread.
+
+    first: where to open. after: drop what is at or below this position; set when resuming from a checkpoint.
+    """
+
+    def __init__(
+        self, context: Context, shard_id: str, hash_range: HashRange | None, first: ReadFrom, after: Checkpoint | None
+    ) -> None:
+        self._context = context
+        self._shard_id = shard_id
+        self._hash_range = hash_range
+        self._open_at = first
+        self._after = after
+        # Only a resumed reading knows which record must come first.
+        self._expects_checkpointed_record = after is not None
+        self._iterator: str | None = None
+        self._idle_reads = 0
+        self._reserved = 0
+        self.children: tuple[Shard, ...] = ()
+        self.has_answered = False
+
+    def read(self, give_up: Callable[[], bool]) -> Page | None:
+        """The next page, or None when it could not be had now (no buffer space, iterator renewed): call again.
+
+        give_up: polled while waiting for buffer space; True ends the wait.
+        Raises TemporaryError, Throttled, ShardGone, SetupError. The page must be passed to `finish`.
+        """
+        if self._iterator is None:
+            self._open()
+        reserved = self._context.gate.reserve(LARGEST_FETCH_BYTES, give_up=give_up, timeout=1.0)
+        if not reserved:
+            return None
+        self._reserved = LARGEST_FETCH_BYTES
+        try:
+            fetched = self._context.stream.fetch(
+                self._shard_id, self._iterator or "", self._context.config.max_records
+            )
+        except IteratorExpired:
+            self._iterator = None
+            self.drop()
+            return None
+        except BaseException:
+            self.drop()
+            raise
+        self._context.gate.release(max(0, self._reserved - fetched.body_bytes))
+        self._reserved = min(self._reserved, fetched.body_bytes)
+        self.has_answered = True
+        self._notice_trimming(fetched)
+        users = deaggregate_batch(
+            fetched.records, self._hash_range, after=self._after, on_refused=self._aggregate_refused
+        )
+        return Page(fetched, users)
+
+    def finish(self, page: Page) -> float:
+        """The page was delivered: go on behind it. Returns the seconds to wait before the next read."""
+        fetched = page.fetched
+        if fetched.records:
+            last = fetched.records[-1].sequence_number
+            self._open_at = ReadFrom("AT_SEQUENCE_NUMBER", sequence_number=last)
+            self._after = Checkpoint(last, _WHOLE_RECORD)
+        self._iterator = fetched.next_iterator
+        self.children = fetched.children
+        self._idle_reads = 0 if fetched.records else self._idle_reads + 1
+        self.drop()
+        return read_pause(
+            len(fetched.records), fetched.millis_behind_latest, self._idle_reads, self._context.config.idle_time
+        )
+
+    def drop(self) -> None:
+        """Give the buffer space back; the page, if any, must not be used any more."""
+        self._context.gate.release(self._reserved)
+        self._reserved = 0
+
+    def _open(self) -> None:
+        self._iterator = self._context.stream.open(self._shard_id, self._open_at)
+        if self._open_at.kind == "LATEST":
+            # A second LATEST would be a later one: what is put between the two must not be lost.
+            self._open_at = ReadFrom("AT_TIMESTAMP", at_millis=self._context.stream.server_time_millis())
+        # After trouble the same expectation holds again: the last delivered record comes first.
+        self._expects_checkpointed_record = self._after is not None
+
+    def _notice_trimming(self, fetched: Fetched) -> None:
+        """AT_SEQUENCE_NUMBER starts with that very record, unless it was trimmed; then others may have been too."""
+        if not self._expects_checkpointed_record or self._after is None:
+            return
+        first = fetched.records[0].sequence_number if fetched.records else None
+        if first is None and fetched.next_iterator is not None:
+            return
+        self._expects_checkpointed_record = False
+        if first != self._after.sequence_number:
+            resumed_at = f"{first}:0" if first else None
+            self._context.events.emit(
+                DataLost(shard=self._shard_id, checkpoint=str(self._after), resumed_at=resumed_at)
+            )
+
+    def _aggregate_refused(self, record: Record, problem: str) -> None:
+        self._context.events.emit(
+            AggregateRefused(
+                shard=self._shard_id,
+                sequence_number=record.sequence_number,
+                problem=problem,
+                size=len(record.data),
+            )
+        )

@@ -1,0 +1,296 @@
+"""Worker: the composition root. Builds the adapters, starts and stops the threads in order, handles signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+from pykcl.config import Config
+from pykcl.errors import ConfigError, PyKclError, StopTimedOut, StreamMissing, TemporaryError
+from pykcl.events import Event, EventFan, TableCreated, ThreadsLeft, WorkerStarted, WorkerStopped
+from pykcl.model.shard import StreamDescription
+from pykcl.planning.pace import backoff
+from pykcl.ports import LeaseTable, Stream
+from pykcl.processor import ProcessorFactory, RecordProcessor
+from pykcl.runtime import Runtime, SystemRuntime, Task, in_main_thread
+from pykcl.worker.buffer_gate import BufferGate
+from pykcl.worker.context import Context
+from pykcl.worker.held_leases import HeldLeases
+from pykcl.worker.lease_manager import LeaseManager, refuse_foreign_leases
+from pykcl.worker.lease_renewer import LeaseRenewer
+from pykcl.worker.trouble import Trouble
+
+Listener = Callable[[Event], None]
+
+
+class Worker:
+    """One member of the fleet that reads a stream.
+
+    processor: a RecordProcessor subclass or a zero-argument factory; one instance is made per lease.
+    session: a boto3.Session; clients: {"kinesis": …, "dynamodb": …}; by default boto3's own chain is used.
+    listeners: called with every event, from any thread; they must be quick.
+    options: the fields of Config by name; or pass a whole `config`.
+
+    Raises ConfigError for options that are unknown or contradict each other.
+    """
+
+    def __init__(
+        self,
+        application: str | None = None,
+        *,
+        processor: ProcessorFactory,
+        config: Config | None = None,
+        session: Any = None,
+        clients: Mapping[str, Any] | None = None,
+        adapters: tuple[LeaseTable, Stream] | None = None,
+        listeners: Sequence[Listener] = (),
+        runtime: Runtime | None = None,
+        **options: Any,
+    ) -> None:
+        self.config = _config(application, config, options)
+        self._processor = _checked_processor(processor)
+        self._runtime = runtime or SystemRuntime()
+        self._events = EventFan(listeners)
+        self._session, self._clients, self._adapters = session, clients, adapters
+        self.worker_id = self.config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{self._runtime.token()}"
+        self._stop_asked = self._runtime.event()
+        self._stopped = self._runtime.event()
+        self._lock = self._runtime.lock()
+        self._failure: Exception | None = None
+        self._manager: LeaseManager | None = None
+        self._renewer: LeaseRenewer | None = None
+        self._signals = 0
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Work until `stop()`, SIGTERM or SIGINT; then finish, checkpoint and release. A second signal forces.
+
+        Raises what stopped it: SetupError, WrongStream, TableGone, ProcessorFailed, StopTimedOut.
+        """
+        with self._signal_handlers():
+            self.start()
+            # Signal handlers only count; this loop looks. Setting an event from a handler could deadlock with this
+            # very thread, which holds the event's inner lock for moments.
+            while not self._stop_asked.wait(0.1) and not self._signals:
+                pass
+            self.stop()
+        if self._failure is not None:
+            raise self._failure
+
+    def start(self) -> None:
+        """Connect, check the stream and the table, and start the threads. Raises SetupError and its kin."""
+        if self._manager is not None:
+            raise PyKclError("This worker was started before. Make a new Worker for another run.")
+        context = self._connect()
+        if context is None:
+            return
+        name = "pykcl"
+        self._renewer = LeaseRenewer(
+            context.held, context.runtime, context.events, name=name, on_fatal=self._fail
+        )
+        self._manager = LeaseManager(context, name=name)
+        self._renewer.start()
+        self._manager.start()
+        context.events.emit(
+            WorkerStarted(
+                worker_id=self.worker_id,
+                application=self.config.application,
+                stream_arn=context.identity.arn,
+                table=self.config.table,
+                failover_time=self.config.failover_time,
+            )
+        )
+
+    def stop(self, grace: float | None = None) -> None:
+        """Stop in order: no new leases, running batches end, last checkpoints, releases, then heartbeats.
+
+        grace: seconds to wait, by default `shutdown_grace`. Raises StopTimedOut with the names of threads that were
+        still busy; their leases expire. Calling it again, or before `start`, does nothing more.
+        """
+        self._stop_asked.set()
+        with self._lock:
+            manager, renewer = self._manager, self._renewer
+            if manager is None or renewer is None or self._stopped.is_set():
+                return
+        deadline = self._runtime.monotonic() + (self.config.shutdown_grace if grace is None else grace)
+        manager.stop()
+        # The manager may be starting one more lease worker; asked again once it has ended, none is missed.
+        manager.stop_workers()
+        self._join(manager.tasks, deadline)
+        manager.stop_workers()
+        left = self._join([task for _, task in manager.workers()], deadline)
+        renewer.stop()
+        left += self._join(renewer.tasks, max(deadline, self._runtime.monotonic() + 1.0))
+        self._stopped.set()
+        cause = type(self._failure).__name__ if self._failure else "asked to"
+        if left:
+            self._events.emit(ThreadsLeft(threads=tuple(left)))
+        self._events.emit(WorkerStopped(worker_id=self.worker_id, cause=cause))
+        if left and self._failure is None:
+            raise StopTimedOut(
+                f"These threads were still busy after the grace period: {', '.join(left)}. Their leases expire within "
+                f"{self.config.failover_time:g} s. Do: raise shutdown_grace, or make batches shorter (max_records).",
+                tuple(left),
+            )
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        """Wait until every open lease in the table is owned and this worker's own have answered GetRecords.
+
+        From then on nothing that is put is missed, even with start="LATEST". False if that did not come within
+        `timeout` seconds, or while there are no leases.
+        """
+        manager = self._manager
+        return manager is not None and manager.ready.wait(timeout)
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error that stopped the worker by itself, or None."""
+        return self._failure
+
+    @property
+    def leases(self) -> tuple[str, ...]:
+        """Keys of the leases this worker holds or is about to take, sorted."""
+        return tuple(sorted(worker.key for worker, _ in self._manager.workers())) if self._manager else ()
+
+    def __enter__(self) -> Worker:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- parts -------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> Context | None:
+        """Everything the threads share; None when stopped meanwhile."""
+        table, stream = self._adapters or self._aws_adapters()
+        trouble = Trouble(self._events, self._runtime)
+        identity = self._patiently(trouble, "finding the stream", lambda: self._await_stream(stream))
+        if identity is None:
+            return None
+        created = self._patiently(
+            trouble, "preparing the lease table", lambda: table.prepare(create=self.config.create_table)
+        )
+        if created:
+            self._events.emit(TableCreated(table=self.config.table))
+        from pykcl import __version__
+
+        context = Context(
+            config=self.config,
+            worker_id=self.worker_id,
+            version=__version__,
+            identity=identity,
+            table=table,
+            stream=stream,
+            runtime=self._runtime,
+            events=self._events,
+            trouble=trouble,
+            held=HeldLeases(self._runtime),
+            gate=BufferGate(self.config.max_buffered_bytes, self._runtime),
+            processor=self._processor,
+            on_fatal=self._fail,
+        )
+        scan = self._patiently(trouble, "reading the lease table", table.scan)
+        if scan is None:
+            return None
+        refuse_foreign_leases(context, scan.rows)
+        return context
+
+    def _aws_adapters(self) -> tuple[LeaseTable, Stream]:
+        from pykcl.aws.clients import connect
+
+        return connect(self.config, self._runtime, session=self._session, clients=self._clients)
+
+    def _await_stream(self, stream: Stream) -> StreamDescription:
+        """ACTIVE or UPDATING will do: a restart while the stream is resharded must not block."""
+        found = stream.describe()
+        if found.status == "DELETING":
+            raise StreamMissing(f"Stream {found.arn} is being deleted. Do: create it again, or name another stream.")
+        if found.status not in ("ACTIVE", "UPDATING"):
+            raise TemporaryError(f"Stream {found.arn} is {found.status}; waiting until it is ACTIVE.")
+        return found
+
+    def _patiently(self, trouble: Trouble, what: str, attempt: Callable[[], Any]) -> Any:
+        """`attempt()`, again while it fails for a time; None when the worker is stopped meanwhile."""
+        failures = 0
+        while not self._stop_asked.is_set() and not self._signals:
+            try:
+                result = attempt()
+            except TemporaryError as error:
+                failures += 1
+                trouble.failed(what, error)
+                self._stop_asked.wait(backoff(failures, self._runtime.random(), first=0.5, longest=5.0))
+            else:
+                trouble.worked(what)
+                return result
+        return None
+
+    def _fail(self, error: Exception) -> None:
+        """Called by any thread that found a reason to stop the whole worker. The first one counts."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = error
+        self._stop_asked.set()
+
+    def _join(self, tasks: Sequence[Task], deadline: float) -> list[str]:
+        """Wait for the tasks; the names of those still alive at the deadline, or at a second signal."""
+        for task in tasks:
+            while task.is_alive() and self._signals < 2:
+                left = deadline - self._runtime.monotonic()
+                if left <= 0:
+                    break
+                task.join(min(left, 0.1))
+        return [task.name for task in tasks if task.is_alive()]
+
+    @contextmanager
+    def _signal_handlers(self) -> Iterator[None]:
+        if not in_main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+
+
+def _config(application: str | None, config: Config | None, options: dict[str, Any]) -> Config:
+    if config is None:
+        if application is None:
+            raise ConfigError("No application name. Do: Worker('orders-app', stream='orders', processor=Orders).")
+        if "stream" not in options:
+            raise ConfigError(f"Application {application!r} has no stream. Do: add stream='name' or a stream ARN.")
+        return Config.from_options({"application": application, **options})
+    if options:
+        raise ConfigError(f"Both config= and the options {', '.join(sorted(options))} were given. Use one of them.")
+    if application is not None and application != config.application:
+        raise ConfigError(f"Application {application!r} contradicts config.application={config.application!r}.")
+    return config
+
+
+def _checked_processor(processor: Any) -> ProcessorFactory:
+    if isinstance(processor, RecordProcessor):
+        name = type(processor).__name__
+        raise ConfigError(
+            f"processor= wants a class or a zero-argument factory, one instance per shard; it got an instance of "
+            f"{name}. Do: processor={name}, or processor=lambda: {name}(...)."
+        )
+    if isinstance(processor, type) and not issubclass(processor, RecordProcessor):
+        raise ConfigError(
+            f"processor={processor.__name__} is not a RecordProcessor. Do: class {processor.__name__}(RecordProcessor)."
+        )
+    if not callable(processor):
+        raise ConfigError(f"processor={type(processor).__name__} is neither a class nor a zero-argument factory.")
+    return processor

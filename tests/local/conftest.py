@@ -1,0 +1,65 @@
+"""Fixtures of the local AWS's tests: a clock that only moves when told, a stream model on it, a running server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from pykcl.local.server import LocalAws
+from pykcl.local.stream import LocalKinesis
+
+
+@dataclass
+class Clock:
+    """Epoch milliseconds; moves only by `advance`."""
+
+    millis: int = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.millis
+
+    def advance(self, *, seconds: float = 0, hours: float = 0) -> None:
+        self.millis += round(seconds * 1000 + hours * 3_600_000)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def kinesis(clock: Clock) -> LocalKinesis:
+    """One stream "s" with one shard."""
+    model = LocalKinesis(clock)
+    model.create_stream("s", 1)
+    return model
+
+
+@pytest.fixture
+def aws(clock: Clock) -> Iterator[LocalAws]:
+    """A running local AWS whose Kinesis goes by `clock`."""
+    with LocalAws(now_millis=clock) as running:
+        yield running
+
+
+@pytest.fixture
+def client(aws: LocalAws) -> Iterator[Callable[..., Any]]:
+    """Makes boto3 clients for the running local AWS: client("kinesis", region="eu-west-1")."""
+    made = []
+
+    def make(service: str, region: str = "us-east-1") -> Any:
+        config = Config(retries={"total_max_attempts": 1}, max_pool_connections=32)
+        session = boto3.session.Session(
+            aws_access_key_id="local", aws_secret_access_key="local", region_name=region
+        )
+        made.append(session.client(service, endpoint_url=aws.url, config=config))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -1,0 +1,44 @@
+"""What the scenario form cannot say: which stream a row belongs to, and what a deletion carries."""
+
+from __future__ import annotations
+
+import pytest
+
+from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
+from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.shard import Shard, ShardListing, StreamDescription
+from pykcl.planning.cleanup import garbage_candidates, plan_deletions
+
+STREAM = StreamDescription("orders", "arn:aws:kinesis:eu-west-1:123456789012:stream/orders", 1_000, "ACTIVE")
+LISTING = ShardListing((Shard("p"), Shard("a", ("p",))))
+
+
+@pytest.mark.parametrize("note", [{"stream_created_at": 999}, {"stream_arn": "arn:other"}])
+def test_a_row_of_a_stream_that_was_deleted_and_created_again_is_never_deleted(note):
+    rows = {
+        "p": Lease("p", AT_SHARD_END, note=PrivateNote(**note)),
+        "a": Lease("a", Checkpoint("7")),
+        "old": Lease("old", Checkpoint("7"), note=PrivateNote(**note)),
+    }
+    assert plan_deletions(rows, listing=LISTING, gone=["old"], stream=STREAM) == []
+    assert garbage_candidates(rows, LISTING, STREAM) == []
+
+
+def test_a_row_of_this_stream_is_deleted_with_the_condition_that_it_is_still_as_seen():
+    note = PrivateNote(stream_arn=STREAM.arn, stream_created_at=STREAM.created_at)
+    rows = {
+        "p": Lease("p", AT_SHARD_END, counter=9, note=note),
+        "a": Lease("a", Checkpoint("7")),
+        "old": Lease("old", Checkpoint("7"), counter=3, note=note),
+    }
+    deletions = plan_deletions(rows, listing=LISTING, gone=["old"], stream=STREAM)
+    assert [(plan.seen, plan.reason) for plan in deletions] == [
+        (rows["old"], "Kinesis no longer knows the shard"),
+        (rows["p"], "every child has been started"),
+    ]
+    assert garbage_candidates(rows, LISTING, STREAM) == ["old"]
+
+
+def test_an_incomplete_listing_names_no_candidates():
+    rows = {"old": Lease("old", Checkpoint("7"))}
+    assert garbage_candidates(rows, ShardListing(LISTING.shards, complete=False)) == []

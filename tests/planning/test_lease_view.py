@@ -1,0 +1,70 @@
+"""Who has gone silent, by this worker's own clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.lease import ForeignRow, Lease, UnreadableRow
+from pykcl.planning.lease_view import LeaseView
+
+A = Lease("a", Checkpoint("7"), counter=5, owner="x")
+
+
+def seen(*scans: tuple[float, Lease]) -> LeaseView:
+    view = LeaseView()
+    for now, row in scans:
+        view = view.observe([row], now)
+    return view
+
+
+def test_an_owned_lease_counts_as_seen_from_its_first_sight():
+    assert seen((100.0, A)).unchanged_for("a") == 0
+    assert not seen((100.0, A)).is_expired("a", 10)
+
+
+def test_a_lease_is_expired_when_seen_unchanged_for_longer_than_the_failover_time():
+    assert not seen((100.0, A), (110.0, A)).is_expired("a", 10)
+    assert seen((100.0, A), (110.5, A)).is_expired("a", 10)
+
+
+@pytest.mark.parametrize("change", [{"counter": 6}, {"counter": 4}, {"owner": "y"}])
+def test_a_change_of_counter_or_owner_starts_the_time_again(change):
+    view = seen((100.0, A), (120.0, A.with_(**change)))
+    assert view.unchanged_since["a"] == 120.0
+    assert not view.is_expired("a", 10)
+
+
+def test_a_new_checkpoint_without_a_heartbeat_is_no_sign_of_life():
+    """Such a row is written by foreign libraries that do not hold the lease."""
+    assert seen((100.0, A), (120.0, A.with_(checkpoint=Checkpoint("8")))).is_expired("a", 10)
+
+
+def test_time_that_passes_without_a_scan_is_no_evidence():
+    view = seen((100.0, A))
+    assert view.observed_at == 100.0
+    assert view.unchanged_for("a") == 0
+
+
+def test_an_unowned_lease_does_not_expire():
+    assert not seen((100.0, A.with_(owner=None)), (200.0, A.with_(owner=None))).is_expired("a", 10)
+
+
+def test_a_lease_that_vanished_is_forgotten():
+    view = seen((100.0, A)).observe([], 105.0)
+    assert view.leases == {}
+    assert view.observe([A], 111.0).unchanged_for("a") == 0
+    assert not view.is_expired("a", 10)
+
+
+def test_foreign_rows_are_invisible_and_unreadable_ones_are_kept_apart():
+    broken = UnreadableRow("b", "no counter")
+    view = LeaseView().observe([ForeignRow("Leader", "lock"), broken, A], 100.0)
+    assert set(view.leases) == {"a"}
+    assert view.unreadable == {"b": broken}
+
+
+def test_a_view_is_a_value():
+    first = seen((100.0, A))
+    first.observe([A.with_(counter=6)], 101.0)
+    assert first == seen((100.0, A))
