@@ -1,34 +1,38 @@
 """pykcl: the Kinesis Client Library in pure Python, on the same lease table as Amazon's Java KCL 2.x."""
 
-from pykcl.config import Config
-from pykcl.errors import (
-    CheckpointRefused,
-    ConfigError,
-    LeaseLost,
-    ProcessorFailed,
-    PyKclError,
-    SetupError,
-    StopTimedOut,
-    StreamMissing,
-    TableGone,
-    TemporaryError,
-    WrongStream,
-    WrongTable,
-)
-from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.lease import PendingCheckpoint
-from pykcl.model.record import Record
-from pykcl.processor import (
-    Batch,
-    Checkpointer,
-    Initialization,
-    LeaseLoss,
-    PreparedCheckpoint,
-    RecordProcessor,
-    ShardEnd,
-    ShutdownRequest,
-)
-from pykcl.worker.worker import Worker
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pykcl.config import Config
+    from pykcl.errors import (
+        CheckpointRefused,
+        ConfigError,
+        LeaseLost,
+        ProcessorFailed,
+        PyKclError,
+        SetupError,
+        StopTimedOut,
+        StreamMissing,
+        TableGone,
+        TemporaryError,
+        WrongStream,
+        WrongTable,
+    )
+    from pykcl.model.checkpoint import Checkpoint
+    from pykcl.model.lease import PendingCheckpoint
+    from pykcl.model.record import Record
+    from pykcl.processor import (
+        Batch,
+        Checkpointer,
+        Initialization,
+        LeaseLoss,
+        PreparedCheckpoint,
+        RecordProcessor,
+        ShardEnd,
+        ShutdownRequest,
+    )
+    from pykcl.worker.worker import Worker
 
 __version__ = "0.1.0"
 
@@ -60,3 +64,46 @@ __all__ = [
     "WrongTable",
     "__version__",
 ]
+
+# Each name is fetched from its home when it is first used: `import pykcl` costs milliseconds, and a program
+# that needs only RecordProcessor does not load the worker.
+_HOMES = {
+    "Batch": "pykcl.processor",
+    "Checkpoint": "pykcl.model.checkpoint",
+    "CheckpointRefused": "pykcl.errors",
+    "Checkpointer": "pykcl.processor",
+    "Config": "pykcl.config",
+    "ConfigError": "pykcl.errors",
+    "Initialization": "pykcl.processor",
+    "LeaseLoss": "pykcl.processor",
+    "LeaseLost": "pykcl.errors",
+    "PendingCheckpoint": "pykcl.model.lease",
+    "PreparedCheckpoint": "pykcl.processor",
+    "ProcessorFailed": "pykcl.errors",
+    "PyKclError": "pykcl.errors",
+    "Record": "pykcl.model.record",
+    "RecordProcessor": "pykcl.processor",
+    "SetupError": "pykcl.errors",
+    "ShardEnd": "pykcl.processor",
+    "ShutdownRequest": "pykcl.processor",
+    "StopTimedOut": "pykcl.errors",
+    "StreamMissing": "pykcl.errors",
+    "TableGone": "pykcl.errors",
+    "TemporaryError": "pykcl.errors",
+    "Worker": "pykcl.worker.worker",
+    "WrongStream": "pykcl.errors",
+    "WrongTable": "pykcl.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'pykcl' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -69,3 +69,10 @@ class ShardGone(PyKclError):
 
 class AnswerRefused(TemporaryError):
     """An AWS answer that cannot be true, such as a page with both a next iterator and child shards."""
+
+
+class PositionRefused(TemporaryError):
+    """Kinesis knows the shard but not the position its lease row names: the row must be corrected by a person.
+
+    Other shards are not concerned. It is asked again now and then, so that a corrected row is picked up.
+    """

@@ -204,6 +204,18 @@ class AggregateRefused(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateOfAnotherShard(Event):
+    """A sub-record's hash key lies outside the shard: a producer with an old shard map. Not delivered, as in Java:
+    KPL producers put such records again to the right shard."""
+
+    LEVEL = logging.WARNING
+    TEXT = "aggregated record of another shard dropped"
+    shard: str
+    sequence_number: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowRefused(Event):
     LEVEL = logging.ERROR
     TEXT = "row of the lease table cannot be read and is left alone"

@@ -32,6 +32,7 @@ from pykcl.aws.failures import error_code, sort_failure
 from pykcl.errors import (
     AnswerRefused,
     IteratorExpired,
+    PositionRefused,
     PyKclError,
     SetupError,
     ShardGone,
@@ -282,7 +283,7 @@ class KinesisStream:
         if not isinstance(gone, ShardGone):
             return gone
         place = f"{start.kind} {start.sequence_number or start.at_millis or ''}".strip()
-        return SetupError(
+        return PositionRefused(
             f"Kinesis refuses to open {shard_id} of stream {self._name!r} at {place}: that is no position of "
             "this shard. The checkpoint in the lease table was made for another stream or shard, or was "
             "changed by hand. Correct the row, or use a new application name."

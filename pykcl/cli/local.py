@@ -18,10 +18,18 @@ DEFAULT_PORT = 4567
 
 
 @click.command()
-@click.option("--port", default=DEFAULT_PORT, show_default=True, help="Port on 127.0.0.1; 0 for any free one.")
-@click.option("--stream", "streams", multiple=True, metavar="NAME:SHARDS", help="Create a stream. May be repeated.")
-@click.option("--limits", is_flag=True, help="Enforce Kinesis' limits per shard: 5 reads/s, 2 MB/s out, 1 MB/s in.")
-@click.option("--request-log", type=click.Path(path_type=Path), help="Append every request as a line of JSON.")
+@click.option(
+    "--port", default=DEFAULT_PORT, show_default=True, help="Port on 127.0.0.1; 0 for any free one."
+)
+@click.option(
+    "--stream", "streams", multiple=True, metavar="NAME:SHARDS", help="Create a stream. May be repeated."
+)
+@click.option(
+    "--limits", is_flag=True, help="Enforce Kinesis' limits per shard: 5 reads/s, 2 MB/s out, 1 MB/s in."
+)
+@click.option(
+    "--request-log", type=click.Path(path_type=Path), help="Append every request as a line of JSON."
+)
 def local(port: int, streams: tuple[str, ...], limits: bool, request_log: Path | None) -> None:
     """Run the embedded local AWS (Kinesis, DynamoDB, CloudWatch) until Ctrl-C.
 

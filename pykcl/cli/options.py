@@ -48,7 +48,9 @@ def _typed(pairs: Iterable[tuple[str, str]], origin: Any) -> dict[str, Any]:
         try:
             result[name] = _value(name, known[name], text)
         except ValueError:
-            raise ConfigError(f"{origin(name)}: {text!r} is not what {name} takes (default: {known[name]!r}).") from None
+            raise ConfigError(
+                f"{origin(name)}: {text!r} is not what {name} takes (default: {known[name]!r})."
+            ) from None
     return result
 
 

@@ -27,7 +27,9 @@ LOCAL_SHARDS = 4
 @click.option("--start", help="Where to start without leases: LATEST, TRIM_HORIZON or an ISO 8601 time.")
 @click.option("--worker-id", help="Unique per process; by default host:pid:random.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Any other option of Config.")
-@click.option("--local", "use_local", is_flag=True, help="Against an embedded local AWS, started with the worker.")
+@click.option(
+    "--local", "use_local", is_flag=True, help="Against an embedded local AWS, started with the worker."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log at DEBUG.")
 def run(
     target: str,
@@ -99,7 +101,9 @@ def _load(target: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise
-        raise click.UsageError(f"There is no module {module_name!r} here or among what is installed.") from None
+        raise click.UsageError(
+            f"There is no module {module_name!r} here or among what is installed."
+        ) from None
     try:
         found = module
         for part in attribute.split("."):
@@ -122,5 +126,7 @@ def _local_aws(config: Config) -> Iterator[None]:
     with start_local_aws(port=0) as aws:
         aws.kinesis.create_stream(config.stream_name, LOCAL_SHARDS)
         os.environ.update(local_environment(aws.url))
-        click.echo(f"local AWS at {aws.url}, stream {config.stream_name} with {LOCAL_SHARDS} shards", err=True)
+        click.echo(
+            f"local AWS at {aws.url}, stream {config.stream_name} with {LOCAL_SHARDS} shards", err=True
+        )
         yield

@@ -8,6 +8,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -58,7 +59,7 @@ class AwsApp:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         service, operation = _addressee(scope, headers, body)
         answer = await self._answer(service, operation, scope["path"], headers, body)
-        await _send_answer(send, answer)
+        await _send_answer(send, answer, self._now())
 
     async def _answer(
         self, service: str, operation: str, path: str, headers: dict[str, str], body: bytes

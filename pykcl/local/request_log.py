@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -34,13 +35,15 @@ class RequestLog:
     def __init__(self, path: Path | None = None, capacity: int = 20_000) -> None:
         self._lock = threading.Lock()
         self._capacity = capacity
-        self._by_service: dict[str, deque[LoggedRequest]] = {}
+        self._count = 0
+        self._by_service: dict[str, deque[tuple[int, LoggedRequest]]] = {}
         self._file: TextIO | None = path.open("a", encoding="utf-8") if path is not None else None
 
     def add(self, request: LoggedRequest) -> None:
         with self._lock:
             kept = self._by_service.setdefault(request.service, deque(maxlen=self._capacity))
-            kept.append(request)
+            self._count += 1
+            kept.append((self._count, request))
             if self._file is not None:
                 self._file.write(json.dumps(asdict(request), separators=(",", ":"), default=repr) + "\n")
                 self._file.flush()
@@ -49,13 +52,13 @@ class RequestLog:
         """The requests to one service, oldest first, of one operation if given."""
         with self._lock:
             kept = list(self._by_service.get(service, ()))
-        return [request for request in kept if operation in (None, request.operation)]
+        return [request for _, request in kept if operation in (None, request.operation)]
 
     def __iter__(self) -> Iterator[LoggedRequest]:
         """All kept requests, oldest first."""
         with self._lock:
-            kept = [request for service in self._by_service.values() for request in service]
-        return iter(sorted(kept, key=lambda request: request.at_millis))
+            kept = [numbered for service in self._by_service.values() for numbered in service]
+        return iter([request for _, request in sorted(kept, key=itemgetter(0))])
 
     def last_writes(self, table: str, key: str = "leaseKey") -> dict[str, LoggedRequest]:
         """The last successful write of every row of a table, by the text of its key attribute."""

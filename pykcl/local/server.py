@@ -32,7 +32,7 @@ class LocalAws:
 
     port: 0 takes a free one. limits: enforce the per-shard rates of Kinesis. state_seconds: how long streams
     stay CREATING, UPDATING, DELETING. request_log: a file that gets every request as a JSON line. now_millis:
-    the clock of Kinesis, epoch milliseconds. fault: called with (service, operation, parameters) before each
+    the clock of Kinesis and of the Date headers, epoch milliseconds. fault: called with (service, operation, parameters) before each
     request, in a thread of its own; it may wait, raise AwsError to answer with that error, or return
     "lose-answer" to have the request done and answered with a 500.
     """
@@ -148,6 +148,8 @@ def _config(listener: socket.socket) -> Any:
     config.loglevel = "WARNING"
     config.errorlog = None
     config.accesslog = None
+    config.include_date_header = False  # ours goes by the injected clock
+    config.include_server_header = False
     config.graceful_timeout = 0.2
     # Clients keep their connections; hypercorn's defaults (5 s, 1,000 requests) would break them under way.
     config.keep_alive_timeout = 3600

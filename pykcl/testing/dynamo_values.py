@@ -132,7 +132,7 @@ def _sort_key(kind: str, content: Any) -> Any:
 
 
 def size_of(value: Value) -> int:
-    """What the size() function of a condition returns. Raises InvalidRequestError for a number or a boolean."""
+    """What size() returns. Raises InvalidRequestError for a number or a boolean."""
     ((kind, content),) = value.items()
     if kind in ("N", "BOOL", "NULL"):
         raise InvalidRequestError(

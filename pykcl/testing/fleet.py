@@ -91,7 +91,9 @@ class Fleet:
         """A worker of this fleet, not started. options: fields of Config."""
         runtime = self.simulation.runtime(name)
         table = DynamoDBLeaseTable(
-            _Switching(self.dynamodb, self.simulation.switch), options.get("table_name", TABLE), runtime,
+            _Switching(self.dynamodb, self.simulation.switch),
+            options.get("table_name", TABLE),
+            runtime,
             request_timeout=2.0,
         )
         stream = MemoryStream(self.kinesis, STREAM, runtime, self.simulation.switch)
@@ -127,7 +129,9 @@ class Fleet:
             lambda: wanted <= self.ledger.payloads.keys(), timeout, f"delivery of {len(payloads)} records"
         )
 
-    def wait(self, condition: Callable[[], bool], timeout: float = 120.0, what: str = "the condition") -> None:
+    def wait(
+        self, condition: Callable[[], bool], timeout: float = 120.0, what: str = "the condition"
+    ) -> None:
         self.simulation.run_until(condition, timeout, what)
 
     def rows(self) -> dict[str, Lease]:

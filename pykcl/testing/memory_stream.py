@@ -58,7 +58,12 @@ class MemoryStream:
         page = self._ask(lambda: self._kinesis.get_records(iterator, limit), ShardGone)
         records = [
             Record(
-                stored.data, stored.partition_key, stored.sequence_number, stored.arrived_at_millis, shard_id, self._name
+                stored.data,
+                stored.partition_key,
+                stored.sequence_number,
+                stored.arrived_at_millis,
+                shard_id,
+                self._name,
             )
             for stored in page.records
         ]

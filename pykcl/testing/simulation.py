@@ -94,6 +94,7 @@ class Simulation:
         self.switches = 0
         self._dying = False
         self._dead_groups: set[str] = set()
+        self._frozen: dict[str, float] = {}
         self._main = SimTask(self, "main", "main")
         self._current = self._main
         self._tasks: list[SimTask] = [self._main]
@@ -105,6 +106,10 @@ class Simulation:
     def kill(self, group: str) -> None:
         """The threads of this group never run again, as after kill -9."""
         self._dead_groups.add(group)
+
+    def freeze(self, group: str, seconds: float) -> None:
+        """The threads of this group stand still for so long, as after kill -STOP; their clock goes on."""
+        self._frozen[group] = self.now + seconds
 
     def sleep(self, seconds: float) -> None:
         """Let the others run for `seconds` of simulated time."""
@@ -167,15 +172,19 @@ class Simulation:
                 chosen = ready[self.rng.randrange(len(ready))]
                 self._current = chosen
                 return chosen
-            times = [t.wake_at for t in alive if t.wake_at is not None]
+            times = [t.wake_at for t in alive if t.wake_at is not None and t.group not in self._frozen]
+            times += self._frozen.values()
             if not times:
                 waiting = ", ".join(t.name for t in alive)
                 self._current = self._main
                 self._main.until = lambda: True
                 raise Deadlock(f"nobody can go on: {waiting}")
             self.now = max(self.now, min(times))
+            self._frozen = {group: until for group, until in self._frozen.items() if until > self.now}
 
     def _is_ready(self, task: SimTask) -> bool:
+        if task.group in self._frozen:
+            return False
         if task.until is None or task.until():
             return True
         return task.wake_at is not None and task.wake_at <= self.now

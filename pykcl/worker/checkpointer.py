@@ -134,9 +134,13 @@ class ShardCheckpointer:
     ) -> Prepared:
         position = self._position(at, sub_sequence_number)
         if position is None:
-            raise CheckpointRefused("Cannot prepare a checkpoint: nothing has been delivered yet. Name a position.")
+            raise CheckpointRefused(
+                "Cannot prepare a checkpoint: nothing has been delivered yet. Name a position."
+            )
         if state is not None and not isinstance(state, bytes):
-            raise CheckpointRefused(f"The state of a prepared checkpoint is bytes, not {type(state).__name__}.")
+            raise CheckpointRefused(
+                f"The state of a prepared checkpoint is bytes, not {type(state).__name__}."
+            )
         self._progress.prepare(position, state)
         return Prepared(self._progress, position)
 

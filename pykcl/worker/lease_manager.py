@@ -97,7 +97,9 @@ class LeaseManager:
             self._acquire()
             self._cleaner.clean(self._view)
         self._judge_readiness()
-        return max(0.01, min(self._next_scan, self._next_listing, now + 1.0) - self._context.runtime.monotonic())
+        return max(
+            0.01, min(self._next_scan, self._next_listing, now + 1.0) - self._context.runtime.monotonic()
+        )
 
     # -- looking -----------------------------------------------------------------------------------------------
 
@@ -108,7 +110,9 @@ class LeaseManager:
         # The time after the scan: a counter in it stood so at the latest now, so an age is never overrated.
         now = context.runtime.monotonic()
         self._view = self._view.observe(self._own_rows(scan.rows), now)
-        self._next_scan = now + scan_pause(scan.read_units, context.config.failover_time, context.runtime.random())
+        self._next_scan = now + scan_pause(
+            scan.read_units, context.config.failover_time, context.runtime.random()
+        )
 
     def _own_rows(self, rows: Iterable[Row]) -> list[Row]:
         """Without the leases of another stream; what is refused is reported once, while it stays."""
@@ -148,7 +152,9 @@ class LeaseManager:
 
     def _create_missing(self, listing: ShardListing) -> None:
         if not listing.complete:
-            raise TemporaryError("The shards could not be listed completely; no leases were created from the part.")
+            raise TemporaryError(
+                "The shards could not be listed completely; no leases were created from the part."
+            )
         context = self._context
         view = self._view
         creations = create_new_leases(
@@ -205,7 +211,9 @@ class LeaseManager:
             return
         key = plan.lease_key
         worker = LeaseWorker(
-            self._context, plan, created_here=key in self._created_here and plan.seen.owner is None,
+            self._context,
+            plan,
+            created_here=key in self._created_here and plan.seen.owner is None,
             on_change=self._wake.set,
         )
         self._created_here.discard(key)
@@ -215,7 +223,9 @@ class LeaseManager:
 
     def _reap(self) -> None:
         now = self._context.runtime.monotonic()
-        finished = [(worker, task) for worker, task in self.workers() if worker.is_final or not task.is_alive()]
+        finished = [
+            (worker, task) for worker, task in self.workers() if worker.is_final or not task.is_alive()
+        ]
         for worker, task in finished:
             task.join(1.0)
             if task.is_alive():
@@ -247,13 +257,17 @@ class LeaseManager:
             if (worker.key, since) not in self._slow_calls:
                 self._context.events.emit(ProcessorSlow(shard=worker.key, method=method, seconds=now - since))
             if config.processor_timeout is not None and now - since >= config.processor_timeout:
-                worker.abandon(f"{method} did not return within processor_timeout={config.processor_timeout:g} s")
+                worker.abandon(
+                    f"{method} did not return within processor_timeout={config.processor_timeout:g} s"
+                )
         self._slow_calls = current
 
     def _judge_readiness(self) -> None:
         """Ready: every lease that can be read now is owned, and ours have answered GetRecords."""
         leases = self._view.leases
-        open_leases = [lease for lease in leases.values() if not lease.is_ended and parents_ended(lease, leases)]
+        open_leases = [
+            lease for lease in leases.values() if not lease.is_ended and parents_ended(lease, leases)
+        ]
         answered = {worker.key for worker, _ in self.workers() if worker.has_answered}
         mine = self._context.worker_id
         if open_leases and all(

@@ -20,7 +20,13 @@ class LeaseRenewer:
     """
 
     def __init__(
-        self, held: HeldLeases, runtime: Runtime, events: Events, *, name: str, on_fatal: Callable[[Exception], None]
+        self,
+        held: HeldLeases,
+        runtime: Runtime,
+        events: Events,
+        *,
+        name: str,
+        on_fatal: Callable[[Exception], None],
     ) -> None:
         self._held = held
         self._runtime = runtime

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pykcl.errors import LeaseLost, SetupError, ShardGone, StreamMissing, TableGone, TemporaryError, WrongStream
+from pykcl.errors import (
+    LeaseLost,
+    SetupError,
+    ShardGone,
+    StreamMissing,
+    TableGone,
+    TemporaryError,
+    WrongStream,
+)
 from pykcl.events import (
     LeaseHandedBack,
     LeaseReleased,
@@ -177,7 +185,12 @@ class LeaseWorker:
             context.events.emit(LeaseWentElsewhere(shard=self.key))
             return Signal.REFUSED
         self._held = HeldLease(
-            answer.lease, sent, table=context.table, runtime=context.runtime, config=context.config, wake=self._wake
+            answer.lease,
+            sent,
+            table=context.table,
+            runtime=context.runtime,
+            config=context.config,
+            wake=self._wake,
         )
         context.held.add(self._held)
         context.events.emit(
@@ -219,7 +232,9 @@ class LeaseWorker:
         """Parents that have a row which is not at SHARD_END; a parent without a row was cleaned up: it has ended."""
         rows = {parent: self._context.table.read(parent) for parent in self._mine.lease.parents}
         return tuple(
-            key for key, row in rows.items() if row is not None and not (isinstance(row, Lease) and row.is_ended)
+            key
+            for key, row in rows.items()
+            if row is not None and not (isinstance(row, Lease) and row.is_ended)
         )
 
     def _start(self) -> Signal:
@@ -317,7 +332,9 @@ class LeaseWorker:
             raise LeaseLost(f"The lease of {self.key} was never started.")
         last = records[-1].position
         progress.handing_over(last)
-        batch = Batch(records, ShardCheckpointer(progress, last), millis_behind, self.key, self._context.stream.name)
+        batch = Batch(
+            records, ShardCheckpointer(progress, last), millis_behind, self.key, self._context.stream.name
+        )
         result = self._calls.until_it_returns("process_records", processor.process_records, batch, records)
         if result in _NOT_RETURNED:
             return _NOT_RETURNED[result]

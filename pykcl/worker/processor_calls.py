@@ -30,7 +30,9 @@ class ProcessorCalls:
     pause: waits so many seconds, returns True when the lease worker shall stop, raises LeaseLost.
     """
 
-    def __init__(self, context: Context, shard: str, check: Callable[[], None], pause: Callable[[float], bool]) -> None:
+    def __init__(
+        self, context: Context, shard: str, check: Callable[[], None], pause: Callable[[float], bool]
+    ) -> None:
         self._context = context
         self._shard = shard
         self._check = check

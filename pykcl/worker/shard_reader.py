@@ -8,8 +8,8 @@ from itertools import islice
 
 from pykcl.config import LARGEST_FETCH_BYTES
 from pykcl.errors import IteratorExpired
-from pykcl.events import AggregateRefused, DataLost
-from pykcl.model.aggregation import deaggregate_batch
+from pykcl.events import AggregateOfAnotherShard, AggregateRefused, DataLost, Event
+from pykcl.model.aggregation import OUTSIDE_SHARD, deaggregate_batch
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange, Shard
@@ -44,7 +44,12 @@ class ShardReader:
     """
 
     def __init__(
-        self, context: Context, shard_id: str, hash_range: HashRange | None, first: ReadFrom, after: Checkpoint | None
+        self,
+        context: Context,
+        shard_id: str,
+        hash_range: HashRange | None,
+        first: ReadFrom,
+        after: Checkpoint | None,
     ) -> None:
         self._context = context
         self._shard_id = shard_id
@@ -103,7 +108,10 @@ class ShardReader:
         self._idle_reads = 0 if fetched.records else self._idle_reads + 1
         self.drop()
         return read_pause(
-            len(fetched.records), fetched.millis_behind_latest, self._idle_reads, self._context.config.idle_time
+            len(fetched.records),
+            fetched.millis_behind_latest,
+            self._idle_reads,
+            self._context.config.idle_time,
         )
 
     def drop(self) -> None:
@@ -134,11 +142,10 @@ class ShardReader:
             )
 
     def _aggregate_refused(self, record: Record, problem: str) -> None:
-        self._context.events.emit(
-            AggregateRefused(
-                shard=self._shard_id,
-                sequence_number=record.sequence_number,
-                problem=problem,
-                size=len(record.data),
-            )
-        )
+        number, size = record.sequence_number, len(record.data)
+        event: Event
+        if problem == OUTSIDE_SHARD:
+            event = AggregateOfAnotherShard(shard=self._shard_id, sequence_number=number, size=size)
+        else:
+            event = AggregateRefused(shard=self._shard_id, sequence_number=number, problem=problem, size=size)
+        self._context.events.emit(event)

@@ -57,7 +57,9 @@ class Worker:
         self._runtime = runtime or SystemRuntime()
         self._events = EventFan(listeners)
         self._session, self._clients, self._adapters = session, clients, adapters
-        self.worker_id = self.config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{self._runtime.token()}"
+        self.worker_id = (
+            self.config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{self._runtime.token()}"
+        )
         self._stop_asked = self._runtime.event()
         self._stopped = self._runtime.event()
         self._lock = self._runtime.lock()
@@ -213,7 +215,9 @@ class Worker:
         """ACTIVE or UPDATING will do: a restart while the stream is resharded must not block."""
         found = stream.describe()
         if found.status == "DELETING":
-            raise StreamMissing(f"Stream {found.arn} is being deleted. Do: create it again, or name another stream.")
+            raise StreamMissing(
+                f"Stream {found.arn} is being deleted. Do: create it again, or name another stream."
+            )
         if found.status not in ("ACTIVE", "UPDATING"):
             raise TemporaryError(f"Stream {found.arn} is {found.status}; waiting until it is ACTIVE.")
         return found
@@ -255,7 +259,9 @@ class Worker:
         if not in_main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {
+            number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
+        }
         try:
             yield
         finally:
@@ -269,14 +275,22 @@ class Worker:
 def _config(application: str | None, config: Config | None, options: dict[str, Any]) -> Config:
     if config is None:
         if application is None:
-            raise ConfigError("No application name. Do: Worker('orders-app', stream='orders', processor=Orders).")
+            raise ConfigError(
+                "No application name. Do: Worker('orders-app', stream='orders', processor=Orders)."
+            )
         if "stream" not in options:
-            raise ConfigError(f"Application {application!r} has no stream. Do: add stream='name' or a stream ARN.")
+            raise ConfigError(
+                f"Application {application!r} has no stream. Do: add stream='name' or a stream ARN."
+            )
         return Config.from_options({"application": application, **options})
     if options:
-        raise ConfigError(f"Both config= and the options {', '.join(sorted(options))} were given. Use one of them.")
+        raise ConfigError(
+            f"Both config= and the options {', '.join(sorted(options))} were given. Use one of them."
+        )
     if application is not None and application != config.application:
-        raise ConfigError(f"Application {application!r} contradicts config.application={config.application!r}.")
+        raise ConfigError(
+            f"Application {application!r} contradicts config.application={config.application!r}."
+        )
     return config
 
 
@@ -292,5 +306,7 @@ def _checked_processor(processor: Any) -> ProcessorFactory:
             f"processor={processor.__name__} is not a RecordProcessor. Do: class {processor.__name__}(RecordProcessor)."
         )
     if not callable(processor):
-        raise ConfigError(f"processor={type(processor).__name__} is neither a class nor a zero-argument factory.")
+        raise ConfigError(
+            f"processor={type(processor).__name__} is neither a class nor a zero-argument factory."
+        )
     return processor

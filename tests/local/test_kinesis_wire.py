@@ -49,7 +49,9 @@ def test_a_record_comes_back_as_it_was_put(k, clock):
     assert answer["NextShardIterator"]
     assert "ChildShards" not in answer
     assert k.get_records(ShardIterator=answer["NextShardIterator"])["Records"] == []
-    assert "date" in answer["ResponseMetadata"]["HTTPHeaders"]
+    assert (
+        answer["ResponseMetadata"]["HTTPHeaders"]["date"] == "Tue, 14 Nov 2023 22:13:20 GMT"
+    )  # the stream's clock
 
 
 def test_a_batch_goes_to_both_shards_and_is_read_in_pages(k):

@@ -105,6 +105,8 @@ def test_the_request_log_knows_the_last_write_of_every_row(aws, client):
     assert sorted(last) == ["a", "b"]
     assert last["a"].operation == "UpdateItem"
     assert last["a"].parameters["ExpressionAttributeValues"] == {":n": {"N": "2"}}
+    client("kinesis").list_streams()
+    assert [request.operation for request in aws.requests][-2:] == ["UpdateItem", "ListStreams"]
     refused = aws.requests.of("dynamodb", "UpdateItem")[-1]
     assert (refused.status, refused.error_code) == (400, "ConditionalCheckFailedException")
 

@@ -1,0 +1,300 @@
+"""Every write of the protocol over every DynamoDB we have: kept, lost or unknown, alone and beside other writers."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pykcl.model import lease_row
+from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
+from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PrivateNote, UnreadableRow
+from pykcl.model.lease_row import parse_row, to_item
+from pykcl.model.shard import HashRange
+from pykcl.ports import Kept, Lost, Unknown
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+KEY = "shardId-000000000000"
+NOTE = PrivateNote(stream_arn="arn:aws:kinesis:us-east-1:123456789012:stream/s", owner="me", version="0.1.0")
+NEW = Lease(KEY, AT_TRIM_HORIZON, parents=("p1", "p2"), hash_range=HashRange("0", "9"), note=NOTE)
+HELD = Lease(
+    KEY,
+    Checkpoint("10", 3),
+    counter=7,
+    owner="me",
+    owner_switches=2,
+    parents=("p1", "p2"),
+    hash_range=HashRange("0", "9"),
+    pending=PendingCheckpoint(Checkpoint("11"), b"\x00\xff"),
+    entity_type="LEASE",
+    extra={"throughputKBps": {"N": "1.5"}, "foreign": {"M": {"deep": {"L": [{"BOOL": True}]}}}},
+)
+FREE = HELD.with_(owner=None)
+THEIRS = HELD.with_(owner="you", checkpoint_owner="before")
+ENDED = FREE.with_(checkpoint=AT_SHARD_END, pending=None)
+
+WRITES = {
+    "create": lease_row.create(NEW),
+    "take-unowned": lease_row.take(FREE, "me", NOTE),
+    "take-from-owner": lease_row.take(THEIRS, "me", NOTE),
+    "take-own-orphan": lease_row.take(HELD, "me", NOTE),
+    "renew": lease_row.renew(HELD),
+    "renew-with-note": lease_row.renew(HELD, note=NOTE),
+    "checkpoint": lease_row.checkpoint(HELD, Checkpoint("12", 1)),
+    "prepare": lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("13", 2), b"state")),
+    "prepare-without-state": lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("13"))),
+    "end": lease_row.end_shard(HELD, ["c1", "c2"]),
+    "release": lease_row.release(HELD),
+    "delete-ended": lease_row.delete(ENDED, ended=True),
+    "delete-gone": lease_row.delete(FREE, ended=False),
+}
+EVERY = pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+UPDATES = pytest.mark.parametrize(
+    "write", [one for one in WRITES.values() if one.kind not in ("create", "delete")],
+    ids=[name for name, one in WRITES.items() if one.kind not in ("create", "delete")],
+)
+OF_A_HOLDER = pytest.mark.parametrize("name", ["checkpoint", "prepare", "end", "release", "renew-with-note"])
+
+
+def plain(item):
+    """An item with its sets in order, so that == is DynamoDB's equality."""
+    if item is None:
+        return None
+    return {
+        name: {"SS": sorted(value["SS"])} if "SS" in value else value for name, value in item.items()
+    }
+
+
+def seed(bench, write):
+    if write.kind != "create":
+        bench.put(write.seen)
+
+
+def after(write):
+    return None if write.after is None else plain(to_item(write.after))
+
+
+def taken_over(write):
+    """The row once another worker was faster."""
+    if write.kind == "create":
+        return write.seen.with_(owner="you", counter=1)
+    return write.seen.with_(owner="you", counter=write.seen.counter + 1, checkpoint_owner=None)
+
+
+def assert_kept(bench, write, answer):
+    assert isinstance(answer, Kept)
+    assert plain(bench.item(KEY)) == after(write)
+    assert (None if answer.lease is None else plain(to_item(answer.lease))) == after(write)
+
+
+@EVERY
+def test_a_write_on_the_row_as_seen_is_kept_and_changes_exactly_what_it_says(bench, write):
+    seed(bench, write)
+    assert_kept(bench, write, bench.write(write))
+    assert len(bench.writes) == 1
+
+
+@EVERY
+def test_a_write_on_a_row_another_worker_changed_is_lost_and_changes_nothing(bench, write):
+    theirs = taken_over(write)
+    bench.put(theirs)
+    answer = bench.write(write)
+    assert isinstance(answer, Lost)
+    assert plain(to_item(answer.row)) == plain(to_item(theirs))
+    assert plain(bench.item(KEY)) == plain(to_item(theirs))
+
+
+@EVERY
+def test_a_write_whose_owner_changed_without_the_counter_is_lost(bench, write):
+    handed_over = write.seen.with_(owner="next", checkpoint_owner="me")
+    bench.put(handed_over)
+    answer = bench.write(write)
+    assert isinstance(answer, Lost)
+    assert plain(bench.item(KEY)) == plain(to_item(handed_over))
+
+
+@UPDATES
+def test_a_write_on_a_missing_row_is_lost_and_creates_nothing(bench, write):
+    assert bench.write(write) == Lost(None)
+    assert bench.items() == {}
+
+
+def test_deleting_a_missing_row_is_kept(bench):
+    assert bench.write(WRITES["delete-ended"]) == Kept(None)
+    assert bench.items() == {}
+
+
+@EVERY
+def test_a_write_applied_with_its_answer_lost_is_settled_as_kept(bench, write):
+    seed(bench, write)
+    bench.client.faults.append("lose")
+    assert_kept(bench, write, bench.write(write))
+    assert len(bench.writes) == 2
+
+
+@EVERY
+def test_a_write_that_never_arrived_is_sent_again(bench, write):
+    seed(bench, write)
+    bench.client.faults.append("drop")
+    assert_kept(bench, write, bench.write(write))
+    assert len(bench.writes) == 2
+
+
+@EVERY
+def test_a_write_that_failed_at_the_server_or_was_throttled_is_sent_again(bench, write, errors):
+    seed(bench, write)
+    bench.client.faults.extend(
+        [errors.answered("InternalServerError", 500), errors.answered("ProvisionedThroughputExceededException")]
+    )
+    assert_kept(bench, write, bench.write(write))
+
+
+@EVERY
+def test_a_write_that_is_never_answered_is_unknown_at_its_deadline(bench, write):
+    seed(bench, write)
+    before = bench.items()
+    bench.client.always = "drop"
+    began = bench.runtime.now
+    answer = bench.write(write, seconds=3.0)
+    assert isinstance(answer, Unknown)
+    assert "ReadTimeoutError" in answer.cause
+    assert bench.items() == before
+    assert began + 1.0 < bench.runtime.now < began + 3.5
+
+
+@EVERY
+def test_an_unknown_write_that_was_applied_is_kept_when_sent_again_later(bench, write):
+    seed(bench, write)
+    bench.client.faults.append("lose")
+    bench.client.always = "drop"
+    assert isinstance(bench.write(write, seconds=1.0), Unknown)
+    bench.client.always = "ok"
+    assert_kept(bench, write, bench.write(write))
+
+
+@EVERY
+def test_an_applied_write_with_its_answer_lost_is_lost_once_another_worker_took_over(bench, write):
+    seed(bench, write)
+    theirs = (write.after or HELD).with_(owner="you", counter=99)
+    bench.client.faults.extend(["lose", lambda: bench.put(theirs)])
+    answer = bench.write(write)
+    assert isinstance(answer, Lost)
+    assert plain(bench.item(KEY)) == plain(to_item(theirs))
+
+
+@UPDATES
+def test_an_applied_write_with_its_answer_lost_is_lost_once_its_row_was_deleted(bench, write):
+    seed(bench, write)
+    bench.client.faults.extend(["lose", lambda: bench.delete(KEY)])
+    assert bench.write(write) == Lost(None)
+    assert bench.items() == {}
+
+
+@OF_A_HOLDER
+def test_a_renewal_of_ours_that_landed_late_is_adopted_and_the_write_sent_again(bench, name):
+    write = WRITES[name]
+    bench.put(lease_row.renew(HELD).after)
+    answer = bench.write(write)
+    assert isinstance(answer, Kept)
+    assert answer.lease.counter == HELD.counter + 2
+    assert plain(bench.item(KEY)) == plain({**to_item(write.after), "leaseCounter": {"N": str(HELD.counter + 2)}})
+
+
+def test_an_adopted_write_with_its_answer_lost_is_still_settled(bench):
+    bench.put(lease_row.renew(HELD).after)
+    bench.client.faults.extend(["ok", "lose", "drop"])
+    answer = bench.write(WRITES["checkpoint"])
+    assert isinstance(answer, Kept)
+    assert answer.lease.checkpoint == Checkpoint("12", 1)
+    assert bench.item(KEY)["leaseCounter"] == {"N": str(HELD.counter + 2)}
+
+
+def test_an_adopted_write_that_stays_unknown_tells_the_row_to_go_on_from(bench):
+    landed = lease_row.renew(HELD).after
+    bench.put(landed)
+    bench.client.faults.append("ok")
+    bench.client.always = "drop"
+    answer = bench.write(WRITES["checkpoint"], seconds=1.0)
+    assert isinstance(answer, Unknown)
+    assert plain(to_item(answer.seen)) == plain(to_item(landed))
+
+
+def test_a_checkpoint_never_undoes_an_own_later_one_that_landed_late(bench):
+    bench.put(lease_row.checkpoint(HELD, Checkpoint("20")).after)
+    answer = bench.write(WRITES["checkpoint"])
+    assert isinstance(answer, Kept)
+    assert answer.lease.checkpoint == Checkpoint("20")
+    assert bench.item(KEY)["checkpoint"] == {"S": "20"}
+
+
+def test_an_identical_row_created_by_a_peer_counts_as_created(bench):
+    peer = lease_row.create(NEW.with_(note=PrivateNote(NOTE.stream_arn, owner="you", version="9")))
+    assert isinstance(bench.write(peer), Kept)
+    answer = bench.write(WRITES["create"])
+    assert isinstance(answer, Kept)
+    assert bench.item(KEY) == bench.item(KEY) | to_item(peer.after)
+
+
+def test_a_take_starts_from_the_row_as_it_is_not_as_it_was_seen(bench):
+    bench.put(FREE.with_(checkpoint=Checkpoint("15"), children=("c",)))
+    answer = bench.write(WRITES["take-unowned"])
+    assert answer.lease.checkpoint == Checkpoint("15")
+    assert answer.lease.children == ("c",)
+
+
+@pytest.mark.parametrize("owner", [{"NULL": True}, {"S": ""}])
+def test_a_row_whose_owner_is_null_typed_or_empty_can_be_taken(bench, owner):
+    bench.put_item({**to_item(FREE), "leaseOwner": owner})
+    seen = bench.table.read(KEY)
+    answer = bench.write(lease_row.take(seen, "me", NOTE))
+    assert isinstance(answer, Kept)
+    assert bench.item(KEY)["leaseOwner"] == {"S": "me"}
+
+
+def test_deleting_asks_again_whether_the_row_has_ended_and_is_a_lease(bench):
+    not_ended = {**to_item(ENDED), "checkpoint": {"S": "5"}}
+    for item in (not_ended, {**to_item(ENDED), "entityType": {"S": "STREAM"}}):
+        bench.put_item(item)
+        assert isinstance(bench.write(WRITES["delete-ended"]), Lost)
+        assert plain(bench.item(KEY)) == plain(item)
+
+
+def test_foreign_and_unreadable_rows_of_real_fleets_are_never_changed(bench):
+    path = FIXTURES / "java-3.5.1-compatible-with-2x.jsonl"
+    items = {entry["item"]["leaseKey"]["S"]: entry["item"] for entry in map(json.loads, path.read_text().splitlines())}
+    items["shardId-broken"] = {"leaseKey": {"S": "shardId-broken"}, "leaseOwner": {"S": "me"}}
+    foreign = {key: item for key, item in items.items() if not isinstance(parse_row(item), Lease)}
+    assert len(foreign) == 4
+    for item in foreign.values():
+        bench.put_item(item)
+    before = bench.items()
+    for key in foreign:
+        for write in WRITES.values():
+            forged = write.seen.with_(key=key)
+            again = {
+                "create": lambda lease: lease_row.create(lease),
+                "delete": lambda lease: lease_row.delete(lease, ended=False),
+                "take": lambda lease: lease_row.take(lease, "me"),
+            }.get(write.kind, lease_row.renew)(forged)
+            answer = bench.write(again)
+            assert isinstance(answer, Lost)
+            assert isinstance(answer.row, ForeignRow | UnreadableRow)
+    assert bench.items() == before
+    assert not any(isinstance(row, Lease) for row in bench.table.scan().rows)
+
+
+def test_a_scan_reads_every_golden_row_and_what_it_cost(bench):
+    path = FIXTURES / "java-3.5.1-phase1-with-2.7.2.jsonl"
+    items = {entry["item"]["leaseKey"]["S"]: entry["item"] for entry in map(json.loads, path.read_text().splitlines())}
+    for item in items.values():
+        bench.put_item(item)
+    bench.put(HELD.with_(key="with-binary"))
+    scan = bench.table.scan()
+    found = {row.key: row for row in scan.rows}
+    assert found.keys() == items.keys() | {"with-binary"}
+    assert found["with-binary"].pending == HELD.pending
+    assert found["with-binary"].extra == HELD.extra
+    assert scan.read_units > 0
+
+
+def test_a_read_of_a_missing_row_is_none(bench):
+    assert bench.table.read("nothing") is None

@@ -1,0 +1,488 @@
+"""model.lease_row and model.lease_parse: what real Java rows become, and what every write asks of DynamoDB."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pykcl.model import lease_row
+from pykcl.model.checkpoint import AT_LATEST, AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
+from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PrivateNote, UnreadableRow
+from pykcl.model.lease_row import parse_row, settle, to_item
+from pykcl.model.shard import HashRange
+
+FIXTURES = Path(__file__).parent / "fixtures"
+GOLDEN = [
+    pytest.param(entry["table"], entry["item"], id=f"{path.stem}-{number}")
+    for path in sorted(FIXTURES.glob("java-*.jsonl"))
+    for number, entry in enumerate(map(json.loads, path.read_text().splitlines()))
+]
+
+KEY = "shardId-000000000000"
+AT_10, AT_9 = Checkpoint("10", 3), Checkpoint("9")
+NOTE = PrivateNote(stream_arn="arn:aws:kinesis:us-east-1:123456789012:stream/s", owner="me", version="0.1.0")
+HELD = Lease(
+    KEY,
+    AT_10,
+    counter=7,
+    owner="me",
+    owner_switches=2,
+    hash_range=HashRange("0", "9"),
+    extra={"throughputKBps": {"N": "3.35E-4"}},
+)
+
+
+def row(**changes):
+    item = {
+        "leaseKey": {"S": KEY},
+        "leaseCounter": {"N": "4"},
+        "leaseOwner": {"S": "w1"},
+        "ownerSwitchesSinceCheckpoint": {"N": "1"},
+        "checkpoint": {"S": "10"},
+        "checkpointSubSequenceNumber": {"N": "3"},
+        "startingHashKey": {"S": "0"},
+        "endingHashKey": {"S": "340282366920938463463374607431768211455"},
+        **changes,
+    }
+    return {name: value for name, value in item.items() if value is not None}
+
+
+def problem(**changes):
+    found = parse_row(row(**changes))
+    assert isinstance(found, UnreadableRow), found
+    assert found.key == KEY
+    return found.problem
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("table", "item"), GOLDEN)
+def test_every_row_of_real_java_workers_is_a_lease_that_round_trips_or_foreign(table, item):
+    found = parse_row(item)
+    kind = item.get("entityType", {}).get("S")
+    if kind in (None, "LEASE") and "-" not in table:
+        assert isinstance(found, Lease)
+        assert to_item(found) == item
+        assert found.owner == item.get("leaseOwner", {}).get("S")
+        assert found.counter == int(item["leaseCounter"]["N"])
+    else:
+        assert isinstance(found, ForeignRow)
+        assert found.key in ("Migration3.0", "w1-k351", "w2-k351", "w1-k313", "w2-k313")
+
+
+def test_the_golden_files_hold_leases_of_every_kind_and_foreign_rows():
+    found = [parse_row(parameter.values[1]) for parameter in GOLDEN]
+    leases = [one for one in found if isinstance(one, Lease)]
+    assert len(leases) == 248
+    assert sum(isinstance(one, ForeignRow) for one in found) == 7
+    assert any(len(one.parents) == 2 for one in leases)
+    assert any(one.children for one in leases)
+    assert any(one.entity_type == "LEASE" for one in leases)
+    assert any("throughputKBps" in one.extra for one in leases)
+
+
+def test_a_full_row_of_ours_round_trips():
+    lease = Lease(
+        KEY,
+        AT_10,
+        counter=5,
+        owner="me",
+        owner_switches=1,
+        parents=("a", "b"),
+        children=("c",),
+        hash_range=HashRange("0", "7"),
+        pending=PendingCheckpoint(Checkpoint("11", 2), b"state"),
+        checkpoint_owner="other",
+        entity_type="LEASE",
+        note=PrivateNote("arn", 1_700_000_000_000, "me", "0.1.0", 1_700_000_000_001, {"later": {"BOOL": True}}),
+        extra={"throughputKBps": {"N": "1.5"}},
+    )
+    assert parse_row(to_item(lease)) == lease
+
+
+@pytest.mark.parametrize("owner", [None, {"NULL": True}, {"S": ""}])
+def test_an_absent_a_null_typed_and_an_empty_owner_read_as_unowned(owner):
+    found = parse_row(row(leaseOwner=owner))
+    assert isinstance(found, Lease)
+    assert found.owner is None
+    assert to_item(found) == row(leaseOwner=owner)
+
+
+def test_an_ended_row_with_a_stale_sub_sequence_number_is_ended():
+    found = parse_row(row(checkpoint={"S": "SHARD_END"}, checkpointSubSequenceNumber={"N": "1700000000000"}))
+    assert isinstance(found, Lease)
+    assert found.is_ended
+
+
+def test_a_missing_sub_sequence_number_reads_as_zero_like_java():
+    found = parse_row(row(checkpointSubSequenceNumber=None))
+    assert isinstance(found, Lease)
+    assert found.checkpoint == Checkpoint("10", 0)
+
+
+def test_one_end_of_a_hash_range_alone_is_no_range_but_is_kept():
+    found = parse_row(row(endingHashKey=None))
+    assert isinstance(found, Lease)
+    assert found.hash_range is None
+    assert to_item(found) == row(endingHashKey=None)
+
+
+def test_a_pending_checkpoint_with_its_state_is_read():
+    found = parse_row(
+        row(
+            pendingCheckpoint={"S": "12"},
+            pendingCheckpointSubSequenceNumber={"N": "1"},
+            pendingCheckpointState={"B": b"\x00x"},
+        )
+    )
+    assert isinstance(found, Lease)
+    assert found.pending == PendingCheckpoint(Checkpoint("12", 1), b"\x00x")
+
+
+def test_a_private_note_that_is_junk_costs_nothing_and_is_kept():
+    junk = {"M": {"streamArn": {"N": "1"}, "latestFrom": {"N": "1e9"}, "owner": {"S": "me"}, "new": {"L": []}}}
+    found = parse_row(row(pykcl=junk))
+    assert isinstance(found, Lease)
+    assert found.note is not None
+    assert (found.note.owner, found.note.stream_arn, found.note.latest_from) == ("me", None, None)
+    assert to_item(found) == row(pykcl=junk)
+    other = parse_row(row(pykcl={"S": "junk"}))
+    assert isinstance(other, Lease)
+    assert other.note is None
+    assert other.extra["pykcl"] == {"S": "junk"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"entityType": {"S": "LEADER"}}, "LEADER"),
+        ({"entityType": {"S": "x" * 500}}, "x" * 64),
+        ({"entityType": {"N": "1"}}, "unknown"),
+        ({"streamName": {"S": "123456789012:s:1"}, "shardId": {"S": KEY}}, "multi-stream lease"),
+        ({"leaseKey": {"S": f"123456789012:orders:1700000000:{KEY}"}}, "multi-stream lease"),
+    ],
+)
+def test_rows_that_are_not_single_stream_leases_are_foreign(changes, kind):
+    found = parse_row(row(**changes))
+    assert isinstance(found, ForeignRow)
+    assert found.kind == kind
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"leaseKey": {"S": "Leader"}, "recordVersionNumber": {"S": "x"}, "leaseDuration": {"S": "20000"}},
+        {"leaseKey": {"S": "Migration3.0"}, "cv": {"S": "CLIENT_VERSION_2X"}},
+        {"leaseKey": {"S": "TableMigration3.5"}, "tm": {"S": "INIT"}},
+        {"leaseKey": {"S": "w1"}, "lut": {"N": "1795226979"}, "sts": {"M": {}}},
+        {"wid": {"S": "w1"}, "lut": {"N": "1795226979"}},
+    ],
+)
+def test_auxiliary_rows_without_an_entity_type_are_foreign(item):
+    assert isinstance(parse_row(item), ForeignRow)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"leaseCounter": None}, "leaseCounter"),
+        ({"leaseCounter": {"S": "4"}}, "leaseCounter"),
+        ({"leaseCounter": {"N": "-1"}}, "leaseCounter"),
+        ({"leaseCounter": {"N": "1.5"}}, "leaseCounter"),
+        ({"leaseCounter": {"N": "9" * 5000}}, "leaseCounter"),
+        ({"leaseCounter": {"N": str(2**63)}}, "leaseCounter"),
+        ({"ownerSwitchesSinceCheckpoint": None}, "ownerSwitches"),
+        ({"checkpoint": None}, "checkpoint"),
+        ({"checkpoint": {"S": "HORIZON"}}, "checkpoint"),
+        ({"checkpoint": {"S": "9" * 5000}}, "checkpoint"),
+        ({"checkpoint": {"N": "10"}}, "checkpoint"),
+        ({"checkpointSubSequenceNumber": {"N": "-2"}}, "checkpointSub"),
+        ({"leaseOwner": {"S": "x" * 257}}, "leaseOwner"),
+        ({"leaseOwner": {"N": "1"}}, "leaseOwner"),
+        ({"startingHashKey": {"S": "junk"}}, "HashKey"),
+        ({"startingHashKey": {"S": "5"}, "endingHashKey": {"S": "5"}}, "HashKey"),
+        ({"endingHashKey": {"S": str(2**128)}}, "HashKey"),
+        ({"parentShardId": {"S": "shardId-1"}}, "parentShardId"),
+        ({"parentShardId": {"SS": ["a", "b", "c"]}}, "parentShardId"),
+        ({"parentShardId": {"SS": ["x" * 257]}}, "parentShardId"),
+        ({"childShardIds": {"L": []}}, "childShardIds"),
+        ({"pendingCheckpoint": {"S": "junk"}}, "pendingCheckpoint"),
+        ({"pendingCheckpoint": {"S": "1"}, "pendingCheckpointState": {"S": "x"}}, "pendingCheckpointState"),
+    ],
+)
+def test_a_lease_that_cannot_be_understood_is_unreadable_and_says_why(changes, word):
+    assert word in problem(**changes)
+
+
+def test_a_row_without_a_usable_key_is_unreadable():
+    assert isinstance(parse_row(row(leaseKey={"S": "x" * 257})), UnreadableRow)
+    assert isinstance(parse_row(row(leaseKey=None)), UnreadableRow)
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def request(write):
+    operation, params = write.request()
+    assert params["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD"
+    if operation == "update_item":
+        assert params["ReturnValues"] == "ALL_NEW"
+        assert params["Key"] == {"leaseKey": {"S": write.key}}
+        assert write.after.counter == write.seen.counter + 1
+        assert params["ExpressionAttributeValues"][":leaseCounter"] == {"N": str(write.seen.counter + 1)}
+        assert ":leaseOwner" not in params["ExpressionAttributeValues"] or write.kind == "take"
+    return params["ConditionExpression"], params.get("UpdateExpression"), params.get("ExpressionAttributeValues")
+
+
+def test_create_puts_the_whole_row_only_where_none_is():
+    write = lease_row.create(Lease(KEY, AT_LATEST, parents=("p",), hash_range=HashRange("0", "7"), note=NOTE))
+    operation, params = write.request()
+    assert operation == "put_item"
+    assert params["ConditionExpression"] == "attribute_not_exists(leaseKey)"
+    assert params["Item"] == {
+        "leaseKey": {"S": KEY},
+        "leaseCounter": {"N": "0"},
+        "ownerSwitchesSinceCheckpoint": {"N": "0"},
+        "checkpoint": {"S": "LATEST"},
+        "checkpointSubSequenceNumber": {"N": "0"},
+        "parentShardId": {"SS": ["p"]},
+        "startingHashKey": {"S": "0"},
+        "endingHashKey": {"S": "7"},
+        "entityType": {"S": "LEASE"},
+        "pykcl": {"M": {"streamArn": {"S": NOTE.stream_arn}, "owner": {"S": "me"}, "version": {"S": "0.1.0"}}},
+    }
+
+
+def test_stealing_is_fenced_by_counter_owner_and_checkpoint_owner_and_counts_a_switch():
+    seen = HELD.with_(owner="you", checkpoint_owner="old")
+    condition, update, values = request(lease_row.take(seen, "me", NOTE))
+    assert condition == (
+        "leaseCounter = :seenCounter AND leaseOwner = :seenOwner AND checkpointOwner = :seenCheckpointOwner"
+    )
+    assert update == (
+        "SET leaseCounter = :leaseCounter, pykcl = :pykcl, leaseOwner = :leaseOwner "
+        "REMOVE checkpointOwner ADD ownerSwitchesSinceCheckpoint :one"
+    )
+    assert values[":seenOwner"] == {"S": "you"}
+    assert values[":seenCheckpointOwner"] == {"S": "old"}
+    assert values[":leaseOwner"] == {"S": "me"}
+    assert values[":one"] == {"N": "1"}
+
+
+def test_taking_an_unowned_or_an_own_lease_counts_no_switch():
+    unowned = lease_row.take(HELD.with_(owner=None), "me", NOTE)
+    condition, update, _ = request(unowned)
+    assert condition == (
+        "leaseCounter = :seenCounter AND attribute_not_exists(leaseOwner) AND attribute_not_exists(checkpointOwner)"
+    )
+    assert "ADD" not in update
+    own = lease_row.take(HELD, "me", NOTE)
+    assert "ADD" not in request(own)[1]
+    assert own.after.owner_switches == HELD.owner_switches
+
+
+def test_taking_matches_a_null_typed_and_an_empty_owner_as_they_are():
+    null = parse_row(row(leaseOwner={"NULL": True}))
+    condition, _, values = request(lease_row.take(null, "me"))
+    assert "attribute_type(leaseOwner, :seenOwner)" in condition
+    assert values[":seenOwner"] == {"S": "NULL"}
+    empty = parse_row(row(leaseOwner={"S": ""}))
+    write = lease_row.take(empty, "me")
+    assert request(write)[2][":seenOwner"] == {"S": ""}
+    assert to_item(write.after)["leaseOwner"] == {"S": "me"}
+
+
+def test_taking_keeps_pending_children_and_throughput():
+    seen = HELD.with_(owner=None, pending=PendingCheckpoint(Checkpoint("11"), b"s"), children=("c",))
+    after = lease_row.take(seen, "me", NOTE).after
+    assert (after.pending, after.children, after.extra) == (seen.pending, seen.children, seen.extra)
+
+
+def test_renewing_moves_only_the_counter():
+    condition, update, values = request(lease_row.renew(HELD))
+    assert condition == (
+        "leaseCounter = :seenCounter AND leaseOwner = :seenOwner AND attribute_not_exists(checkpointOwner)"
+    )
+    assert update == "SET leaseCounter = :leaseCounter"
+    assert values == {":seenCounter": {"N": "7"}, ":seenOwner": {"S": "me"}, ":leaseCounter": {"N": "8"}}
+
+
+def test_a_checkpoint_writes_both_numbers_resets_switches_and_clears_pending():
+    condition, update, values = request(lease_row.checkpoint(HELD, Checkpoint("11", 5)))
+    assert condition == "leaseCounter = :seenCounter AND leaseOwner = :seenOwner"
+    assert update == (
+        "SET checkpoint = :checkpoint, checkpointSubSequenceNumber = :checkpointSubSequenceNumber, "
+        "leaseCounter = :leaseCounter, ownerSwitchesSinceCheckpoint = :ownerSwitchesSinceCheckpoint "
+        "REMOVE pendingCheckpoint, pendingCheckpointSubSequenceNumber, pendingCheckpointState"
+    )
+    assert values[":checkpoint"] == {"S": "11"}
+    assert values[":checkpointSubSequenceNumber"] == {"N": "5"}
+    assert values[":ownerSwitchesSinceCheckpoint"] == {"N": "0"}
+
+
+def test_preparing_writes_the_pending_position_and_a_missing_state_removes_an_old_one():
+    condition, update, values = request(lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("11", 5), b"s")))
+    assert condition == "leaseCounter = :seenCounter AND leaseOwner = :seenOwner"
+    assert "REMOVE" not in update
+    assert values[":pendingCheckpoint"] == {"S": "11"}
+    assert values[":pendingCheckpointSubSequenceNumber"] == {"N": "5"}
+    assert values[":pendingCheckpointState"] == {"B": b"s"}
+    assert request(lease_row.prepare(HELD, PendingCheckpoint(AT_10)))[1].endswith("REMOVE pendingCheckpointState")
+
+
+def test_the_end_of_a_shard_is_one_write_of_position_children_and_release():
+    condition, update, values = request(lease_row.end_shard(HELD, ["a", "b"]))
+    assert condition == "leaseCounter = :seenCounter AND leaseOwner = :seenOwner"
+    assert update == (
+        "SET checkpoint = :checkpoint, checkpointSubSequenceNumber = :checkpointSubSequenceNumber, "
+        "childShardIds = :childShardIds, leaseCounter = :leaseCounter, "
+        "ownerSwitchesSinceCheckpoint = :ownerSwitchesSinceCheckpoint "
+        "REMOVE checkpointOwner, leaseOwner, pendingCheckpoint, pendingCheckpointSubSequenceNumber, "
+        "pendingCheckpointState"
+    )
+    assert values[":checkpoint"] == {"S": "SHARD_END"}
+    assert values[":checkpointSubSequenceNumber"] == {"N": "0"}
+    assert values[":childShardIds"] == {"SS": ["a", "b"]}
+
+
+def test_releasing_removes_the_owners_and_keeps_the_checkpoint():
+    condition, update, _ = request(lease_row.release(HELD))
+    assert condition == "leaseCounter = :seenCounter AND leaseOwner = :seenOwner"
+    assert update == "SET leaseCounter = :leaseCounter REMOVE checkpointOwner, leaseOwner"
+    assert lease_row.release(HELD).after.checkpoint == AT_10
+
+
+def test_deleting_asks_for_the_row_as_seen_a_lease_and_where_told_its_end():
+    ended = HELD.with_(owner=None, checkpoint=AT_SHARD_END)
+    condition, update, values = request(lease_row.delete(ended, ended=True))
+    assert condition == (
+        "leaseCounter = :seenCounter AND attribute_not_exists(leaseOwner) AND "
+        "(attribute_not_exists(entityType) OR entityType = :lease) AND checkpoint = :shardEnd"
+    )
+    assert update is None
+    assert values[":shardEnd"] == {"S": "SHARD_END"}
+    assert "checkpoint" not in request(lease_row.delete(HELD, ended=False))[0]
+
+
+def test_any_write_may_replace_the_private_note_and_keeps_what_later_versions_put_there():
+    note = PrivateNote(owner="me", extra={"later": {"S": "x"}})
+    for write in (
+        lease_row.renew(HELD, note=note),
+        lease_row.checkpoint(HELD, AT_10, note=note),
+        lease_row.release(HELD, note=note),
+    ):
+        assert request(write)[2][":pykcl"] == {"M": {"later": {"S": "x"}, "owner": {"S": "me"}}}
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: lease_row.checkpoint(HELD, AT_9),
+        lambda: lease_row.checkpoint(HELD, Checkpoint("10", 2)),
+        lambda: lease_row.checkpoint(HELD, AT_SHARD_END),
+        lambda: lease_row.checkpoint(HELD.with_(checkpoint=AT_TRIM_HORIZON), AT_LATEST),
+        lambda: lease_row.checkpoint(HELD.with_(checkpoint=AT_SHARD_END), Checkpoint("11")),
+        lambda: lease_row.checkpoint(HELD.with_(owner=None), Checkpoint("11")),
+        lambda: lease_row.prepare(HELD, PendingCheckpoint(AT_9)),
+        lambda: lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("SHARD_END", 1))),
+        lambda: lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("11"), b"x" * 300_000)),
+        lambda: lease_row.create(HELD),
+        lambda: lease_row.create(Lease(KEY, Checkpoint("AT_TIMESTAMP", 1_700_000_000_000))),
+        lambda: lease_row.renew(HELD.with_(owner=None)),
+        lambda: lease_row.release(HELD.with_(owner=None)),
+        lambda: lease_row.end_shard(HELD, [""]),
+        lambda: lease_row.take(HELD, ""),
+        lambda: lease_row.take(HELD, "x" * 257),
+        lambda: lease_row.delete(HELD, ended=True),
+        lambda: lease_row.delete(HELD, ended=False).rebased(HELD),
+    ],
+)
+def test_writes_that_would_harm_the_row_cannot_be_built(build):
+    with pytest.raises(ValueError, match=r"\w"):
+        build()
+
+
+# -- settling -----------------------------------------------------------------------------------------------------
+
+ENDED = HELD.with_(owner=None, checkpoint=AT_SHARD_END)
+WRITES = {
+    "take": lease_row.take(HELD.with_(owner="you"), "me", NOTE),
+    "renew": lease_row.renew(HELD),
+    "checkpoint": lease_row.checkpoint(HELD, Checkpoint("11")),
+    "prepare": lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("11"), b"s")),
+    "end": lease_row.end_shard(HELD, ["a", "b"]),
+    "release": lease_row.release(HELD),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_row_as_the_write_makes_it_settles_as_kept(write):
+    assert settle(write, write.after) == "kept"
+    assert settle(write, write.after.with_(extra={"foreign": {"S": "x"}})) == "kept"
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_row_of_anyone_else_or_of_another_counter_settles_as_lost(write):
+    assert settle(write, None) == "lost"
+    assert settle(write, ForeignRow(KEY, "LEADER")) == "lost"
+    assert settle(write, UnreadableRow(KEY, "junk")) == "lost"
+    assert settle(write, write.after.with_(owner="they")) == "lost"
+    assert settle(write, write.after.with_(counter=write.after.counter + 1)) == "lost"
+    assert settle(write, write.seen) == "lost"
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "prepare", "end", "release"])
+def test_another_write_of_ours_that_landed_late_is_adopted(kind):
+    landed = lease_row.renew(HELD).after
+    assert settle(WRITES[kind], landed) == "adopt"
+    again = WRITES[kind].rebased(landed)
+    assert again.seen == landed
+    assert again.after.counter == HELD.counter + 2
+    assert again.written == WRITES[kind].written
+
+
+def test_a_take_by_an_earlier_attempt_with_another_note_is_adopted():
+    landed = lease_row.take(HELD.with_(owner="you"), "me", PrivateNote(version="old")).after
+    assert settle(WRITES["take"], landed) == "adopt"
+    assert WRITES["take"].rebased(landed).after.owner_switches == landed.owner_switches
+
+
+def test_a_renewal_is_content_with_any_own_write_that_moved_the_counter():
+    assert settle(WRITES["renew"], WRITES["checkpoint"].after) == "kept"
+
+
+def test_a_rebased_checkpoint_never_moves_backwards():
+    landed = lease_row.checkpoint(HELD, Checkpoint("20")).after
+    late = lease_row.checkpoint(HELD, Checkpoint("15"))
+    assert settle(late, landed) == "adopt"
+    assert late.rebased(landed).after.checkpoint == Checkpoint("20")
+
+
+def test_children_compare_as_a_set():
+    after = WRITES["end"].after
+    assert settle(WRITES["end"], after.with_(children=("b", "a"))) == "kept"
+
+
+def test_an_identical_row_by_a_peer_is_as_good_as_our_own_creation():
+    ours = lease_row.create(Lease(KEY, AT_TRIM_HORIZON, note=NOTE))
+    theirs = lease_row.create(Lease(KEY, AT_TRIM_HORIZON, note=PrivateNote(NOTE.stream_arn, owner="they")))
+    assert settle(ours, theirs.after) == "kept"
+    assert settle(ours, theirs.after.with_(counter=1)) == "lost"
+    assert settle(ours, theirs.after.with_(owner="they")) == "lost"
+    assert settle(ours, theirs.after.with_(checkpoint=AT_LATEST)) == "lost"
+    assert settle(ours, theirs.after.with_(note=PrivateNote("arn:other"))) == "lost"
+
+
+def test_a_delete_is_kept_only_when_the_row_is_gone():
+    assert settle(lease_row.delete(ENDED, ended=True), None) == "kept"
+    assert settle(lease_row.delete(ENDED, ended=True), ENDED) == "lost"
+
+
+def test_no_attribute_name_of_an_expression_is_a_reserved_word_of_dynamodb():
+    words = pytest.importorskip("moto.dynamodb.parsing.reserved_keywords").ReservedKeywords.get_reserved_keywords()
+    from pykcl.model.lease_parse import FIELD_ATTRIBUTES
+
+    names = {name.upper() for names in FIELD_ATTRIBUTES.values() for name in names} | {"LEASEKEY"}
+    assert len(words) > 500
+    assert not names & set(words)
