@@ -250,9 +250,8 @@ def log_event(event: Event) -> None:
     """The listener that is always there: one log line per event, `key=value`, foreign text through %r."""
     if not log.isEnabledFor(event.LEVEL):
         return
-    words = " ".join(f"{field.name}=%s" for field in fields(event))
-    values = [_shown(getattr(event, field.name)) for field in fields(event)]
-    log.log(event.LEVEL, f"{event.TEXT} {words}", *values)
+    words = " ".join(f"{field.name}={_shown(getattr(event, field.name))}" for field in fields(event))
+    log.log(event.LEVEL, "%s %s", event.TEXT, words)
 
 
 def _shown(value: Any) -> str:

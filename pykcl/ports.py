@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pykcl.events import Event
-from pykcl.model.checkpoint import ReadFrom as ReadFrom
+from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.lease import Lease, Row
 from pykcl.model.lease_row import LeaseWrite
 from pykcl.model.record import Record

@@ -110,7 +110,7 @@ class LeaseLoss:
 class RecordProcessor(ABC):
     """One instance reads one shard, in one thread. Only `process_records` must be written."""
 
-    def initialize(self, init: Initialization) -> None:
+    def initialize(self, init: Initialization) -> None:  # noqa: B027 - optional
         """Called once, before the first batch."""
 
     @abstractmethod
@@ -118,14 +118,14 @@ class RecordProcessor(ABC):
         """Called with each batch. With checkpoint="auto", returning normally says that the whole batch is done;
         raising says that it is not, and costs what `on_error` says."""
 
-    def lease_lost(self, loss: LeaseLoss) -> None:
+    def lease_lost(self, loss: LeaseLoss) -> None:  # noqa: B027 - optional
         """Called once when another worker has taken the lease. Drop what is in flight."""
 
-    def shard_ended(self, end: ShardEnd) -> None:
+    def shard_ended(self, end: ShardEnd) -> None:  # noqa: B027 - optional
         """Called when every record was delivered. With checkpoint="manual", an own shard_ended must call
         `end.checkpointer.checkpoint()`, else it is called again: children start only after that."""
 
-    def shutdown_requested(self, request: ShutdownRequest) -> None:
+    def shutdown_requested(self, request: ShutdownRequest) -> None:  # noqa: B027 - optional
         """Called when the worker stops. With checkpoint="auto" or "interval" what was done is checkpointed anyway."""
 
 

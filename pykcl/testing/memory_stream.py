@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from pykcl.errors import IteratorExpired, ShardGone, StreamMissing, TemporaryError, Throttled
+from pykcl.errors import IteratorExpired, PositionRefused, ShardGone, StreamMissing, TemporaryError, Throttled
 from pykcl.local.errors import AwsError
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import ReadFrom
@@ -52,6 +52,7 @@ class MemoryStream:
                 at_millis=start.at_millis,
             ),
             ShardGone,
+            PositionRefused,
         )
 
     def fetch(self, shard_id: str, iterator: str, limit: int) -> Fetched:
@@ -74,7 +75,12 @@ class MemoryStream:
         # To the second, rounded down: all that the Date header of a real answer carries.
         return self._runtime.utcnow_millis() // 1000 * 1000
 
-    def _ask(self, operation: Callable[[], Answer], when_not_found: type[Exception]) -> Answer:
+    def _ask(
+        self,
+        operation: Callable[[], Answer],
+        when_not_found: type[Exception],
+        when_refused: type[Exception] = IteratorExpired,
+    ) -> Answer:
         self._switch()
         try:
             return operation()
@@ -82,7 +88,7 @@ class MemoryStream:
             if error.code == "ResourceNotFoundException":
                 raise when_not_found(f"{error.code} for stream {self._name!r}") from None
             if error.code in ("ExpiredIteratorException", "InvalidArgumentException"):
-                raise IteratorExpired(error.code) from None
+                raise when_refused(error.code) from None
             if error.code == "ProvisionedThroughputExceededException":
                 raise Throttled(error.code) from None
             raise TemporaryError(error.code) from None

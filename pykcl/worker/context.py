@@ -8,26 +8,25 @@ from dataclasses import dataclass
 from pykcl.config import Config
 from pykcl.model.checkpoint import LATEST
 from pykcl.model.lease import Lease, PrivateNote
-from pykcl.model.shard import StreamDescription
 from pykcl.ports import Events, LeaseTable, Stream
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Runtime
 from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.held_leases import HeldLeases
+from pykcl.worker.identity import StreamIdentity
 from pykcl.worker.trouble import Trouble
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Made once by Worker. identity: the stream as it was when the worker started; it must stay that one.
-
+    """Made once by Worker.
     on_fatal: called with an error that the whole worker must stop for.
     """
 
     config: Config
     worker_id: str
     version: str
-    identity: StreamDescription
+    identity: StreamIdentity
     table: LeaseTable
     stream: Stream
     runtime: Runtime
@@ -45,8 +44,8 @@ class Context:
         if latest_from is None and lease.checkpoint.sequence_number == LATEST:
             latest_from = self.stream.server_time_millis()
         return PrivateNote(
-            stream_arn=self.identity.arn,
-            stream_created_at=self.identity.created_at,
+            stream_arn=self.identity.description.arn,
+            stream_created_at=self.identity.description.created_at,
             owner=owner,
             version=self.version,
             latest_from=latest_from,

@@ -12,7 +12,6 @@ from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.plans import Deletion
 from pykcl.ports import Kept
 from pykcl.worker.context import Context
-from pykcl.worker.shard_end import check_identity
 
 MOST_QUESTIONS = 10
 """Shards asked about per pass: each costs a GetShardIterator call."""
@@ -37,17 +36,17 @@ class LeaseCleaner:
         if context.config.cleanup_interval == 0 or now < self._next_pass:
             return
         self._next_pass = now + context.config.cleanup_interval * context.runtime.random().uniform(0.9, 1.1)
-        gone = self._ask(garbage_candidates(view.leases, self._listing, context.identity))
+        gone = self._ask(garbage_candidates(view.leases, self._listing, context.identity.description))
         if gone:
             # 1) The stream is deleted and made again; 2) its old shards are unknown, rightly; 3) deleting their leases
             # would erase the only sign that a person must look. So the identity is checked after the questions.
-            check_identity(context)
+            context.identity.confirm()
         deletions = plan_deletions(
             view.leases,
             listing=self._listing,
             gone=gone,
             unreadable=view.unreadable.keys(),
-            stream=context.identity,
+            stream=context.identity.description,
         )
         for deletion in deletions:
             self._delete(deletion)

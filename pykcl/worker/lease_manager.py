@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pykcl.errors import SetupError, TemporaryError, WrongStream
+from pykcl.errors import SetupError, TemporaryError
 from pykcl.events import ProcessorSlow, RowRefused, StartingAtLatest
 from pykcl.model.checkpoint import LATEST
-from pykcl.model.lease import ForeignRow, Lease, Row, UnreadableRow
+from pykcl.model.lease import ForeignRow, Row, UnreadableRow
 from pykcl.model.shard import ShardListing
 from pykcl.planning.acquire import calculate_acquire, fair_share
 from pykcl.planning.lease_view import LeaseView
@@ -20,7 +20,7 @@ from pykcl.runtime import Task
 from pykcl.worker.context import Context
 from pykcl.worker.lease_cleaner import LeaseCleaner
 from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.shard_end import check_identity, create_lease
+from pykcl.worker.shard_end import create_lease
 
 
 class LeaseManager:
@@ -90,10 +90,12 @@ class LeaseManager:
         now = self._context.runtime.monotonic()
         self._reap()
         self._watch_processors(now)
-        if now >= self._next_listing:
-            self._synchronise(now)
-        elif now >= self._next_scan:
+        listing = self._list_shards(now) if now >= self._next_listing else None
+        if listing is not None or now >= self._next_scan:
+            # In this order: a scan older than the listing could miss the lease of a parent.
             self._scan()
+            if listing is not None:
+                self._create_missing(listing)
             self._acquire()
             self._cleaner.clean(self._view)
         self._judge_readiness()
@@ -134,21 +136,29 @@ class LeaseManager:
             return None
         if isinstance(row, UnreadableRow):
             return row.problem
-        return "it belongs to another stream" if stream_conflict(self._context, row) else None
+        return "it belongs to another stream" if self._context.identity.conflicts_with(row) else None
 
-    def _synchronise(self, now: float) -> None:
-        """List, then scan, then create what is missing: a scan older than the listing could miss a parent's lease."""
+    def _list_shards(self, now: float) -> ShardListing | None:
+        """A complete listing of the stream the worker started with, or None while that cannot be had.
+
+        Trouble here must not keep the leases of dead workers from being found and taken.
+        """
         context = self._context
-        # Before the work: while shards cannot be listed, leases of dead workers must still be found and taken.
         self._next_listing = now + min(2.0, context.config.shard_sync_interval)
-        check_identity(context)
-        listing = context.stream.list_shards()
-        self._scan()
-        self._create_missing(listing)
-        self._acquire()
+        try:
+            context.identity.confirm()
+            listing = context.stream.list_shards()
+            if not listing.complete:
+                raise TemporaryError("A page of the listing failed; no leases are created from a part of it.")
+        except TemporaryError as error:
+            context.trouble.failed("listing shards", error)
+            return None
+        context.trouble.worked("listing shards")
         self._cleaner.listed(listing)
-        jitter = context.runtime.random().uniform(0.9, 1.1)
-        self._next_listing = now + context.config.shard_sync_interval * jitter
+        self._next_listing = now + context.config.shard_sync_interval * context.runtime.random().uniform(
+            0.9, 1.1
+        )
+        return listing
 
     def _create_missing(self, listing: ShardListing) -> None:
         if not listing.complete:
@@ -276,31 +286,3 @@ class LeaseManager:
             self.ready.set()
         else:
             self.ready.clear()
-
-
-def stream_conflict(context: Context, lease: Lease) -> bool:
-    """Whether the private attribute says that the lease belongs to another stream, or to an earlier one of that name."""
-    note, identity = lease.note, context.identity
-    if note is None or note.stream_arn is None:
-        return False
-    made_again = note.stream_created_at is not None and note.stream_created_at != identity.created_at
-    return note.stream_arn != identity.arn or made_again
-
-
-def refuse_foreign_leases(context: Context, rows: Iterable[Row]) -> None:
-    """Raise WrongStream when the table holds leases of another stream: one application reads one stream."""
-    conflicts = [row for row in rows if isinstance(row, Lease) and stream_conflict(context, row)]
-    if not conflicts:
-        return
-    note, identity = conflicts[0].note, context.identity
-    other = note.stream_arn if note else None
-    if other == identity.arn:
-        why = f"an earlier stream of that name (created at {note.stream_created_at if note else None} epoch ms; "
-        why += f"the present one at {identity.created_at}). It was deleted and created again"
-    else:
-        why = f"stream {other}"
-    raise WrongStream(
-        f"{len(conflicts)} leases in table {context.config.table!r} belong to {why}, and this worker reads "
-        f"{identity.arn}. Nothing was read or changed. Do: use another application name for this stream, or, if the "
-        "old positions are worthless, stop all workers and delete the table."
-    )

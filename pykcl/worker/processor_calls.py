@@ -130,8 +130,8 @@ def _where(error: BaseException) -> str:
 
 def _failure(method: str, shard: str, error: BaseException) -> ProcessorFailed:
     failure = ProcessorFailed(
-        f"{method} raised {type(error).__name__} at {_where(error)} for {shard}, and on_error='raise' stops the worker. "
-        "The checkpoint was left before the failing batch."
+        f"{method} raised {type(error).__name__} at {_where(error)} for {shard}, and on_error='raise' stops the "
+        "worker. The checkpoint was left before the failing batch."
     )
     failure.__cause__ = error
     return failure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pykcl.errors import TemporaryError, WrongStream
+from pykcl.errors import TemporaryError
 from pykcl.events import DataLost, LeaseCreated, ShardEnded
 from pykcl.model import lease_row
 from pykcl.model.shard import Shard
@@ -45,24 +45,12 @@ def children_of_a_gone_shard(context: Context, held: HeldLease) -> tuple[Shard, 
 
     Raises WrongStream when the stream was made again, TemporaryError while the evidence is incomplete.
     """
-    check_identity(context)
+    context.identity.confirm()
     listing = context.stream.list_shards()
     if not listing.complete or not listing.shards or held.key in listing.by_id:
         raise TemporaryError(f"Kinesis gave contradicting answers about {held.key}; it will be asked again.")
     context.events.emit(DataLost(shard=held.key, checkpoint=str(held.lease.checkpoint), resumed_at=None))
     return tuple(shard for shard in listing.shards if held.key in shard.parents)
-
-
-def check_identity(context: Context) -> None:
-    """Raise WrongStream unless the stream is the one the worker started with; StreamMissing if there is none."""
-    was, now = context.identity, context.stream.describe()
-    if (now.arn, now.created_at) != (was.arn, was.created_at):
-        raise WrongStream(
-            f"Stream {was.name!r} was deleted and created again while this worker ran (created at {now.created_at}, "
-            f"was {was.created_at}, epoch ms). Its leases describe records that no longer exist; nothing of the new "
-            f"stream was read. Do: stop all workers, then start them under another application name, or delete the "
-            f"lease table {context.config.table!r} first."
-        )
 
 
 def _ensure_lease(context: Context, held: HeldLease, child: Shard) -> None:

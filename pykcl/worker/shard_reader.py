@@ -120,6 +120,8 @@ class ShardReader:
         self._reserved = 0
 
     def _open(self) -> None:
+        # An iterator that was refused, or a row from before: the stream may be another one by now.
+        self._context.identity.confirm_before_opening()
         self._iterator = self._context.stream.open(self._shard_id, self._open_at)
         if self._open_at.kind == "LATEST":
             # A second LATEST would be a later one: what is put between the two must not be lost.

@@ -21,7 +21,8 @@ from pykcl.runtime import Runtime, SystemRuntime, Task, in_main_thread
 from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLeases
-from pykcl.worker.lease_manager import LeaseManager, refuse_foreign_leases
+from pykcl.worker.identity import StreamIdentity
+from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_renewer import LeaseRenewer
 from pykcl.worker.trouble import Trouble
 
@@ -103,7 +104,7 @@ class Worker:
             WorkerStarted(
                 worker_id=self.worker_id,
                 application=self.config.application,
-                stream_arn=context.identity.arn,
+                stream_arn=context.identity.description.arn,
                 table=self.config.table,
                 failover_time=self.config.failover_time,
             )
@@ -175,8 +176,8 @@ class Worker:
         """Everything the threads share; None when stopped meanwhile."""
         table, stream = self._adapters or self._aws_adapters()
         trouble = Trouble(self._events, self._runtime)
-        identity = self._patiently(trouble, "finding the stream", lambda: self._await_stream(stream))
-        if identity is None:
+        description = self._patiently(trouble, "finding the stream", lambda: self._await_stream(stream))
+        if description is None:
             return None
         created = self._patiently(
             trouble, "preparing the lease table", lambda: table.prepare(create=self.config.create_table)
@@ -189,7 +190,7 @@ class Worker:
             config=self.config,
             worker_id=self.worker_id,
             version=__version__,
-            identity=identity,
+            identity=StreamIdentity(description, stream, self._runtime, self.config.table),
             table=table,
             stream=stream,
             runtime=self._runtime,
@@ -203,7 +204,7 @@ class Worker:
         scan = self._patiently(trouble, "reading the lease table", table.scan)
         if scan is None:
             return None
-        refuse_foreign_leases(context, scan.rows)
+        context.identity.refuse_foreign_leases(scan.rows)
         return context
 
     def _aws_adapters(self) -> tuple[LeaseTable, Stream]:
@@ -309,4 +310,5 @@ def _checked_processor(processor: Any) -> ProcessorFactory:
         raise ConfigError(
             f"processor={type(processor).__name__} is neither a class nor a zero-argument factory."
         )
-    return processor
+    factory: ProcessorFactory = processor
+    return factory

@@ -11,7 +11,9 @@ def test_three_workers_share_the_shards_evenly_and_then_move_nothing(new_fleet):
     fleet = new_fleet(shards=7)
     for name in ("w1", "w2", "w3"):
         fleet.start(name)
-    fleet.wait(lambda: sorted(fleet.load().values()) == [2, 2, 3] and None not in fleet.load(), what="balance")
+    fleet.wait(
+        lambda: sorted(fleet.load().values()) == [2, 2, 3] and None not in fleet.load(), what="balance"
+    )
     fleet.simulation.sleep(30)
     taken = len(fleet.happened(LeaseTaken))
     fleet.simulation.sleep(120)
@@ -84,7 +86,9 @@ def test_children_start_after_their_parents_across_nested_splits_and_a_merge(new
     for shard in shards.values():
         for parent in shard.parents:
             if shard.shard_id in first and parent in distinct_last:
-                assert distinct_last[parent] < first[shard.shard_id], f"{shard.shard_id} before its parent {parent}"
+                assert distinct_last[parent] < first[shard.shard_id], (
+                    f"{shard.shard_id} before its parent {parent}"
+                )
 
 
 def test_a_parents_row_ends_with_its_children_named_no_owner_and_sub_sequence_zero(new_fleet):
@@ -100,7 +104,9 @@ def test_a_parents_row_ends_with_its_children_named_no_owner_and_sub_sequence_ze
     assert row.owner is None
     assert set(row.children) == set(fleet.open_shards())
     writes = fleet.dynamodb.changes
-    ended_at = next(n for n, w in enumerate(writes) if w.key == parent and w.after and "childShardIds" in w.after)
+    ended_at = next(
+        n for n, w in enumerate(writes) if w.key == parent and w.after and "childShardIds" in w.after
+    )
     for child in row.children:
         created_at = next(n for n, w in enumerate(writes) if w.key == child)
         assert created_at < ended_at, "a child's row exists before SHARD_END can be seen"

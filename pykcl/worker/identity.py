@@ -1,0 +1,76 @@
+"""Which stream this worker reads: a stream deleted and made again under its name is another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pykcl.errors import WrongStream
+from pykcl.model.lease import Lease, Row
+from pykcl.model.shard import StreamDescription
+from pykcl.ports import Stream
+from pykcl.runtime import Runtime
+
+_FRESH_SECONDS = 5.0
+
+
+class StreamIdentity:
+    """The stream as it was when the worker started, and whether it still is that one. Thread-safe."""
+
+    def __init__(self, description: StreamDescription, stream: Stream, runtime: Runtime, table: str) -> None:
+        self.description = description
+        self._stream = stream
+        self._runtime = runtime
+        self._table = table
+        self._lock = runtime.lock()
+        self._confirmed_at = runtime.monotonic()
+
+    def confirm(self, *, max_age: float = 0.0) -> None:
+        """Ask Kinesis, unless it was asked less than `max_age` seconds ago.
+
+        Raises WrongStream when the stream was made again, StreamMissing when there is none, TemporaryError.
+        """
+        asked_at = self._runtime.monotonic()
+        with self._lock:
+            if asked_at - self._confirmed_at < max_age:
+                return
+        was, now = self.description, self._stream.describe()
+        if (now.arn, now.created_at) != (was.arn, was.created_at):
+            raise WrongStream(
+                f"Stream {was.name!r} was deleted and created again while this worker ran (created at "
+                f"{now.created_at}, was {was.created_at}, epoch ms). The leases describe records that no longer "
+                "exist; nothing of the new stream was read. Do: stop all workers, then start them under another "
+                f"application name, or delete the lease table {self._table!r} first."
+            )
+        with self._lock:
+            self._confirmed_at = max(self._confirmed_at, asked_at)
+
+    def confirm_before_opening(self) -> None:
+        """As `confirm`; many shards are opened at once, so an answer of the last seconds will do."""
+        self.confirm(max_age=_FRESH_SECONDS)
+
+    def conflicts_with(self, lease: Lease) -> bool:
+        """Whether the private attribute says that the lease belongs to another stream, or an earlier one."""
+        note, mine = lease.note, self.description
+        if note is None or note.stream_arn is None:
+            return False
+        made_again = note.stream_created_at is not None and note.stream_created_at != mine.created_at
+        return note.stream_arn != mine.arn or made_again
+
+    def refuse_foreign_leases(self, rows: Iterable[Row]) -> None:
+        """Raise WrongStream when the table holds leases of another stream: one application reads one stream."""
+        conflicts = [row for row in rows if isinstance(row, Lease) and self.conflicts_with(row)]
+        note = conflicts[0].note if conflicts else None
+        if note is None:
+            return
+        if note.stream_arn == self.description.arn:
+            why = (
+                f"an earlier stream of that name (created at {note.stream_created_at} epoch ms, the present one at "
+                f"{self.description.created_at}): it was deleted and created again"
+            )
+        else:
+            why = f"stream {note.stream_arn}"
+        raise WrongStream(
+            f"{len(conflicts)} leases in table {self._table!r} belong to {why}. This worker reads "
+            f"{self.description.arn}. Nothing was read or changed. Do: use another application name for this stream, "
+            "or, if the old positions are worthless, stop all workers and delete the table."
+        )

@@ -1,0 +1,264 @@
+"""Preparing, scanning and reading the lease table, and what happens when AWS does not want to."""
+
+import pytest
+
+from pykcl.aws.lease_table import DynamoDBLeaseTable
+from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, Throttled, WrongTable
+from pykcl.model import lease_row
+from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
+from pykcl.model.lease import Lease, UnreadableRow
+from pykcl.model.lease_row import parse_row
+from pykcl.ports import Kept, Lost, Unknown
+from pykcl.testing.memory_dynamodb import Fault, MemoryDynamoDB
+from pykcl.testing.memory_faults import denied, failing, throttled, timed_out, unreachable
+
+KEY = "shardId-000000000000"
+LEASE = Lease(KEY, Checkpoint("10"), counter=1, owner="me")
+OWN_KEY = [{"AttributeName": "leaseKey", "KeyType": "HASH"}]
+OWN_TYPE = [{"AttributeName": "leaseKey", "AttributeType": "S"}]
+
+
+def table_over(client, bench, **options):
+    return DynamoDBLeaseTable(client, "leases", bench.runtime, **options)
+
+
+# -- prepare ------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_table_is_created_pay_per_request_and_only_the_creator_is_told_so(bench):
+    assert bench.direct.describe_table(TableName=bench.name)["Table"]["BillingModeSummary"] == {
+        "BillingMode": "PAY_PER_REQUEST"
+    }
+    second = DynamoDBLeaseTable(bench.direct, bench.name, bench.runtime)
+    assert second.prepare(create=True) is False
+    assert second.prepare(create=False) is False
+
+
+def test_preparing_waits_until_the_table_is_active(memory_bench):
+    client = MemoryDynamoDB(describes_until_active=3)
+    assert table_over(client, memory_bench).prepare(create=True) is True
+    assert [operation for operation, _ in client.requests].count("DescribeTable") == 5
+
+
+def test_a_table_that_stays_creating_is_temporary_and_asking_again_still_tells_who_created_it(memory_bench):
+    client = MemoryDynamoDB(describes_until_active=15)
+    table = table_over(client, memory_bench)
+    with pytest.raises(TemporaryError, match="CREATING"):
+        table.prepare(create=True)
+    assert table.prepare(create=True) is True
+
+
+def test_an_updating_table_is_usable_at_once(memory_bench, memory):
+    memory.tables["leases"].status = "UPDATING"
+    assert table_over(memory, memory_bench).prepare(create=True) is False
+
+
+def test_a_table_being_deleted_is_refused(memory_bench, memory):
+    memory.tables["leases"].status = "DELETING"
+    with pytest.raises(SetupError, match="DELETING"):
+        table_over(memory, memory_bench).prepare(create=True)
+
+
+def test_losing_the_race_to_create_is_fine(memory_bench):
+    client = MemoryDynamoDB()
+    rival = MemoryDynamoDB()
+    client.tables = rival.tables
+
+    def rival_is_faster(operation, params):
+        if operation == "CreateTable" and "leases" not in rival.tables:
+            table_over(rival, memory_bench).prepare(create=True)
+
+    client.fault = rival_is_faster
+    assert table_over(client, memory_bench).prepare(create=True) is False
+
+
+def test_a_missing_table_that_may_not_be_created_is_a_setup_error(memory_bench):
+    with pytest.raises(SetupError, match="create_table"):
+        table_over(MemoryDynamoDB(), memory_bench).prepare(create=False)
+
+
+@pytest.mark.parametrize(
+    ("schema", "types", "named"),
+    [
+        ([{"AttributeName": "id", "KeyType": "HASH"}], [{"AttributeName": "id", "AttributeType": "S"}], "id "),
+        (OWN_KEY, [{"AttributeName": "leaseKey", "AttributeType": "N"}], "leaseKey (HASH, N)"),
+        (
+            [*OWN_KEY, {"AttributeName": "shard", "KeyType": "RANGE"}],
+            [*OWN_TYPE, {"AttributeName": "shard", "AttributeType": "S"}],
+            "shard (RANGE, S)",
+        ),
+    ],
+)
+def test_a_table_of_something_else_is_refused_with_its_key_schema_named(bench, schema, types, named):
+    name = f"{bench.name}-other"
+    bench.direct.create_table(
+        TableName=name, KeySchema=schema, AttributeDefinitions=types, BillingMode="PAY_PER_REQUEST"
+    )
+    with pytest.raises(WrongTable) as refusal:
+        DynamoDBLeaseTable(bench.direct, name, bench.runtime).prepare(create=True)
+    assert named in str(refusal.value)
+    assert name in str(refusal.value)
+
+
+def test_no_permission_to_describe_or_create_names_the_permission(memory_bench):
+    for operation in ("DescribeTable", "CreateTable"):
+        client = MemoryDynamoDB(fault=lambda asked, _, operation=operation: Fault(before=denied(operation)) if asked == operation else None)
+        with pytest.raises(SetupError, match=f"dynamodb:{operation}"):
+            table_over(client, memory_bench).prepare(create=True)
+
+
+# -- scan and read ------------------------------------------------------------------------------------------------
+
+
+def test_a_scan_walks_every_page_and_adds_up_the_cost(memory_bench):
+    client = MemoryDynamoDB(page_bytes=1000)
+    table = table_over(client, memory_bench)
+    table.prepare(create=True)
+    for number in range(100):
+        assert isinstance(table.write(lease_row.create(Lease(f"shardId-{number:012d}", AT_TRIM_HORIZON)), until=1e9), Kept)
+    scan = table.scan()
+    pages = [operation for operation, _ in client.requests].count("Scan")
+    assert pages > 5
+    assert len({row.key for row in scan.rows}) == len(scan.rows) == 100
+    assert scan.read_units == pages * 0.5
+    assert all("ConsistentRead" not in params for operation, params in client.requests if operation == "Scan")
+
+
+def test_an_empty_table_scans_as_no_rows(bench):
+    assert bench.table.scan().rows == ()
+
+
+@pytest.mark.parametrize("error", [throttled("Scan"), failing("Scan"), timed_out(), unreachable()])
+def test_a_page_that_fails_now_and_then_is_asked_for_again(memory_bench, error):
+    memory_bench.put(LEASE)
+    memory_bench.client.faults.extend([error, error])
+    assert memory_bench.table.scan().rows == (LEASE,)
+
+
+def test_a_scan_that_fails_half_way_raises_and_never_returns_a_part(memory_bench):
+    client = MemoryDynamoDB(page_bytes=1)
+    table = table_over(client, memory_bench)
+    table.prepare(create=True)
+    for number in range(3):
+        table.write(lease_row.create(Lease(f"s{number}", AT_TRIM_HORIZON)), until=1e9)
+    client.fault = lambda operation, params: Fault(before=timed_out()) if "ExclusiveStartKey" in params else None
+    with pytest.raises(TemporaryError):
+        table.scan()
+    client.fault = lambda operation, params: Fault(before=throttled("Scan")) if operation == "Scan" else None
+    with pytest.raises(Throttled):
+        table.scan()
+
+
+def test_a_scan_that_does_not_advance_is_refused(memory_bench):
+    class Stuck:
+        def scan(self, **params):
+            return {"Items": [], "LastEvaluatedKey": {"leaseKey": {"S": "a"}}}
+
+    with pytest.raises(AnswerRefused):
+        table_over(Stuck(), memory_bench).scan()
+
+
+def test_reads_are_strongly_consistent(memory_bench):
+    memory_bench.put(LEASE)
+    assert memory_bench.table.read(KEY) == LEASE
+    assert memory_bench.client.calls[-1][1]["ConsistentRead"] is True
+
+
+# -- trouble ------------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_table_is_named_by_every_operation(bench):
+    bench.put(LEASE)
+    bench.direct.delete_table(TableName=bench.name)
+    for use in (
+        bench.table.scan,
+        lambda: bench.table.read(KEY),
+        lambda: bench.write(lease_row.renew(LEASE)),
+        lambda: bench.write(lease_row.create(Lease("new", AT_TRIM_HORIZON))),
+    ):
+        with pytest.raises(TableGone, match=bench.name):
+            use()
+
+
+def test_a_write_without_permission_is_a_setup_error_at_once(memory_bench):
+    memory_bench.put(LEASE)
+    memory_bench.client.always = denied("UpdateItem")
+    with pytest.raises(SetupError, match="dynamodb:UpdateItem"):
+        memory_bench.write(lease_row.renew(LEASE))
+    assert len(memory_bench.client.calls) == 1
+
+
+def test_a_row_dynamodb_will_not_update_is_lost_and_stops_nothing_else(memory_bench, errors):
+    memory_bench.put(LEASE)
+    memory_bench.client.faults.append(errors.answered("ValidationException"))
+    answer = memory_bench.write(lease_row.renew(LEASE))
+    assert isinstance(answer, Lost)
+    assert isinstance(answer.row, UnreadableRow)
+
+
+def test_a_refusal_without_the_row_is_settled_by_a_consistent_read(memory_bench, errors):
+    memory_bench.put(lease_row.renew(LEASE).after)
+    memory_bench.client.faults.append(errors.answered("ConditionalCheckFailedException"))
+    answer = memory_bench.write(lease_row.renew(LEASE))
+    assert answer == Kept(lease_row.renew(LEASE).after)
+    assert [operation for operation, _ in memory_bench.client.calls] == ["update_item", "get_item"]
+
+
+def test_a_row_that_cannot_be_read_back_leaves_the_outcome_unknown(memory_bench, errors):
+    memory_bench.put(lease_row.renew(LEASE).after)
+    memory_bench.client.faults.append(errors.answered("ConditionalCheckFailedException"))
+    memory_bench.client.always = timed_out()
+    assert isinstance(memory_bench.write(lease_row.renew(LEASE), seconds=2.0), Unknown)
+
+
+def test_nothing_is_sent_after_the_deadline(memory_bench):
+    memory_bench.put(LEASE)
+    answer = memory_bench.write(lease_row.renew(LEASE), seconds=-1.0)
+    assert isinstance(answer, Unknown)
+    assert memory_bench.client.calls == []
+
+
+def test_pauses_grow_and_are_jittered_and_end_at_the_deadline(memory_bench):
+    memory_bench.put(LEASE)
+    memory_bench.client.always = "drop"
+    moments = []
+    memory_bench.runtime.on_wait = lambda: moments.append(memory_bench.runtime.now)
+    began = memory_bench.runtime.now
+    memory_bench.write(lease_row.renew(LEASE), seconds=6.0)
+    pauses = [later - earlier for earlier, later in zip([began, *moments], moments, strict=False)]
+    assert pauses[0] < 0.2
+    assert max(pauses) <= 1.1
+    assert 8 <= len(memory_bench.client.calls) <= 20
+    assert moments[-1] <= began + 6.1
+
+
+def test_a_set_stop_ends_the_retries(memory_bench):
+    memory_bench.put(LEASE)
+    stop = memory_bench.runtime.event()
+    table = table_over(memory_bench.client, memory_bench, stop=stop)
+    memory_bench.client.always = "drop"
+    memory_bench.runtime.on_wait = stop.set
+    assert isinstance(table.write(lease_row.renew(LEASE), until=1e9), Unknown)
+    assert len(memory_bench.client.calls) == 2
+
+
+def test_the_same_name_used_by_two_processes_ends_as_unknown_not_as_a_loop(memory_bench):
+    memory_bench.put(LEASE)
+
+    def twin():
+        memory_bench.put(lease_row.renew(parse_row(memory_bench.item(KEY))).after)
+
+    memory_bench.client.faults.extend([twin] * 400)
+    answer = memory_bench.write(lease_row.checkpoint(LEASE, Checkpoint("11")), seconds=2.0)
+    assert isinstance(answer, Unknown)
+    assert "unique" in answer.cause
+
+
+def test_errors_never_quote_what_aws_said(memory_bench):
+    canary = "CANARY-7d1f"
+    error = denied("Scan")
+    error.response["Error"]["Message"] = f"{canary} not authorized to perform: dynamodb:Scan on {canary}"
+    memory_bench.client.always = error
+    with pytest.raises(SetupError) as refusal:
+        memory_bench.table.scan()
+    assert canary not in str(refusal.value)

@@ -1,0 +1,217 @@
+"""Where reading starts and resumes: every start position, a crash before the first checkpoint, trimmed data."""
+
+from datetime import datetime, timezone
+
+import pytest
+
+from pykcl.events import DataLost, StartingAtLatest
+from pykcl.model.aggregation import aggregate
+from pykcl.testing.fleet import STREAM
+from pykcl.testing.simulation import EPOCH_MILLIS
+
+
+def _now(fleet):
+    return datetime.fromtimestamp((EPOCH_MILLIS + fleet.simulation.now * 1000) / 1000, tz=timezone.utc)
+
+
+def test_trim_horizon_reads_what_was_there_before(new_fleet):
+    fleet = new_fleet()
+    put = fleet.put(10)
+    fleet.start("w1", start="TRIM_HORIZON")
+    fleet.wait_delivered(put)
+
+
+def test_latest_reads_what_is_put_once_the_worker_is_ready_and_nothing_older(new_fleet):
+    fleet = new_fleet()
+    old = fleet.put(10)
+    fleet.simulation.sleep(3)
+    worker = fleet.start("w1", start="LATEST")
+    assert worker.wait_ready(30)
+    new = fleet.put(10)
+    fleet.wait_delivered(new)
+    assert not set(old) & set(fleet.ledger.payloads)
+    assert len(fleet.happened(StartingAtLatest)) == 1
+
+
+def test_a_time_reads_what_arrived_from_then_on(new_fleet):
+    fleet = new_fleet()
+    old = fleet.put(10)
+    fleet.simulation.sleep(60)
+    start = _now(fleet)
+    fleet.simulation.sleep(1)
+    new = fleet.put(10)
+    fleet.start("w1", start=start)
+    fleet.wait_delivered(new)
+    assert not set(old) & set(fleet.ledger.payloads)
+    for item in fleet.items().values():
+        assert item["checkpointSubSequenceNumber"]["N"] == "0"
+
+
+def test_a_time_counts_for_children_of_shards_that_ended_before_it_too(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.put(5)
+    fleet.kinesis.split(STREAM, fleet.open_shards()[0])
+    old = fleet.put(10, prefix="old")
+    fleet.simulation.sleep(60)
+    start = _now(fleet)
+    fleet.simulation.sleep(1)
+    new = fleet.put(10)
+    fleet.start("w1", start=start)
+    fleet.wait_delivered(new)
+    assert not set(old) & set(fleet.ledger.payloads)
+
+
+def test_a_latest_start_that_crashed_before_its_first_checkpoint_loses_nothing_put_meanwhile(new_fleet):
+    fleet = new_fleet()
+    old = fleet.put(5)
+    fleet.simulation.sleep(3)
+    first = fleet.start("w1", start="LATEST")
+    assert first.wait_ready(30)
+    fleet.simulation.kill("w1")
+    fleet.simulation.sleep(2)
+    meanwhile = fleet.put(10)
+    fleet.simulation.sleep(60)
+    fleet.start("w2", start="LATEST")
+    fleet.wait_delivered(meanwhile)
+    assert not set(old) & set(fleet.ledger.payloads)
+
+
+def test_wait_ready_is_false_while_there_are_no_leases_and_while_some_are_unowned(new_fleet):
+    fleet = new_fleet(shards=3)
+    worker = fleet.start("w1", max_leases=2)
+    assert not worker.wait_ready(60)
+    fleet.start("w2")
+    assert worker.wait_ready(60)
+
+
+def test_wait_ready_before_start_is_false(new_fleet):
+    assert new_fleet().worker("w1").wait_ready(0) is False
+
+
+def test_a_restart_resumes_behind_the_checkpoint_without_repeating_anything(new_fleet):
+    fleet = new_fleet()
+    put = fleet.put(10)
+    fleet.start("w1")
+    fleet.wait_delivered(put)
+    fleet.workers["w1"].stop()
+    more = fleet.put(10)
+    fleet.start("w2")
+    fleet.wait_delivered(more)
+    fleet.simulation.sleep(10)
+    assert fleet.ledger.duplicates == 0
+    assert not fleet.happened(DataLost)
+
+
+def test_resuming_inside_an_aggregated_record_goes_on_with_its_next_sub_record(new_fleet):
+    fleet = new_fleet(shards=1)
+    payloads = [f"a{number}".encode() for number in range(10)]
+    (blob,) = aggregate((f"key{number}", None, data) for number, data in enumerate(payloads))
+    fleet.kinesis.put_record(STREAM, blob.data, blob.partition_key)
+
+    fleet.start("w1", checkpoint="manual", max_records=10)
+    fleet.wait_delivered(payloads)
+    held = next(iter(fleet.rows().values()))
+    sequence = fleet.ledger.delivered[0][1].sequence_number
+    # As a Java worker that checkpointed (N, 4) and died would have left it.
+    fleet.workers["w1"].stop()
+    counter = fleet.rows()[held.key].counter
+    fleet.dynamodb.update_item(
+        TableName="orders-app",
+        Key={"leaseKey": {"S": held.key}},
+        ConditionExpression="leaseCounter = :c",
+        UpdateExpression="SET leaseCounter = :n, #c = :s, checkpointSubSequenceNumber = :four",
+        ExpressionAttributeNames={"#c": "checkpoint"},
+        ExpressionAttributeValues={
+            ":c": {"N": str(counter)},
+            ":n": {"N": str(counter + 1)},
+            ":s": {"S": sequence},
+            ":four": {"N": "4"},
+        },
+    )
+    fleet.start("w2")
+    fleet.wait(lambda: len(fleet.ledger.by("w2")) >= 5)
+    fleet.simulation.sleep(5)
+    assert fleet.ledger.by("w2") == payloads[5:]
+    (row,) = fleet.rows().values()
+    assert (row.checkpoint.sequence_number, row.checkpoint.sub_sequence_number) == (sequence, 9)
+    assert [record.sub_sequence_number for _, record in fleet.ledger.delivered[-5:]] == [5, 6, 7, 8, 9]
+    assert all(record.aggregated for _, record in fleet.ledger.delivered)
+
+
+def test_data_trimmed_past_the_checkpoint_is_reported_once_and_reading_goes_on(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1")
+    fleet.wait_delivered(fleet.put(5))
+    fleet.simulation.sleep(5)
+    fleet.workers["w1"].stop()
+    lost = fleet.put(5, prefix="lost")
+    fleet.simulation.sleep(25 * 3600)
+    kept = fleet.put(5, prefix="kept")
+    fleet.start("w2")
+    fleet.wait_delivered(kept)
+    fleet.simulation.sleep(30)
+    assert not set(lost) & set(fleet.ledger.payloads)
+    (event,) = fleet.happened(DataLost)
+    assert event.shard == "shardId-000000000000"
+    assert event.resumed_at is not None
+
+
+def test_a_shard_that_is_gone_with_its_records_is_reported_and_its_children_are_read(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1")
+    fleet.wait_delivered(fleet.put(5))
+    fleet.simulation.sleep(5)
+    fleet.workers["w1"].stop()
+    parent = fleet.open_shards()[0]
+    fleet.put(3, prefix="lost")
+    fleet.kinesis.split(STREAM, parent)
+    fleet.simulation.sleep(25 * 3600)
+    assert parent not in {shard.shard_id for shard in fleet.kinesis.list_shards(STREAM)}
+    fresh = fleet.put(10, prefix="fresh")
+    fleet.start("w2")
+    fleet.wait_delivered(fresh)
+    assert {event.shard for event in fleet.happened(DataLost)} == {parent}
+
+
+def test_an_expired_iterator_is_renewed_at_the_last_delivered_record(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1")
+    fleet.wait_delivered(fleet.put(5))
+    fleet.simulation.sleep(5)
+    fleet.simulation.freeze("w1", 8)  # shorter than the lease, long enough to be noticed
+
+    expired = []
+
+    def expire(operation, stream, shard):
+        from pykcl.local.errors import AwsError
+
+        if operation == "GetRecords" and not expired:
+            expired.append(shard)
+            raise AwsError("ExpiredIteratorException", "Iterator expired.")
+
+    fleet.kinesis.fault = expire
+    more = fleet.put(5)
+    fleet.wait_delivered(more)
+    assert expired
+    assert fleet.ledger.duplicates == 0
+
+
+@pytest.mark.parametrize("code", ["ProvisionedThroughputExceededException", "InternalFailure"])
+def test_throttling_and_failing_reads_are_tried_again_with_back_off(new_fleet, code):
+    fleet = new_fleet(shards=1)
+    calls = []
+
+    def fail(operation, stream, shard):
+        from pykcl.local.errors import AwsError
+
+        if operation == "GetRecords":
+            calls.append(fleet.simulation.now)
+            if len(calls) <= 6:
+                raise AwsError(code, "not now")
+
+    fleet.kinesis.fault = fail
+    put = fleet.put(5)
+    fleet.start("w1")
+    fleet.wait_delivered(put)
+    assert calls[6] - calls[0] > 5, "six failures in a row slow it down"
+    assert fleet.ledger.duplicates == 0
