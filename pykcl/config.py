@@ -84,24 +84,29 @@ class Config:
 
     @property
     def table(self) -> str:
+        """Name of the lease table."""
         return self.table_name or self.application
 
     @property
     def stream_name(self) -> str:
+        """Name of the stream, taken out of an ARN."""
         found = _STREAM_ARN.match(self.stream)
         return found.group(3) if found else self.stream
 
     @property
     def stream_arn(self) -> str | None:
+        """The stream's ARN, if the stream was given as one."""
         return self.stream if _STREAM_ARN.match(self.stream) else None
 
     @property
     def effective_region(self) -> str | None:
+        """Region of the ARN, else `region`. None: what boto3 finds."""
         found = _STREAM_ARN.match(self.stream)
         return found.group(1) if found else self.region
 
     @property
     def start_position(self) -> StartPosition:
+        """`start` as a value."""
         return start_position(self.start)
 
     @property

@@ -16,7 +16,8 @@ class PreparedCheckpoint(Protocol):
     """A checkpoint that is written down but not yet in force."""
 
     @property
-    def position(self) -> Checkpoint: ...
+    def position(self) -> Checkpoint:
+        """The position that was prepared."""
 
     def checkpoint(self) -> None:
         """Put it in force. Raises as `Checkpointer.checkpoint`."""

@@ -95,7 +95,9 @@ def test_a_full_row_of_ours_round_trips():
         pending=PendingCheckpoint(Checkpoint("11", 2), b"state"),
         checkpoint_owner="other",
         entity_type="LEASE",
-        note=PrivateNote("arn", 1_700_000_000_000, "me", "0.1.0", 1_700_000_000_001, {"later": {"BOOL": True}}),
+        note=PrivateNote(
+            "arn", 1_700_000_000_000, "me", "0.1.0", 1_700_000_000_001, {"later": {"BOOL": True}}
+        ),
         extra={"throughputKBps": {"N": "1.5"}},
     )
     assert parse_row(to_item(lease)) == lease
@@ -141,7 +143,9 @@ def test_a_pending_checkpoint_with_its_state_is_read():
 
 
 def test_a_private_note_that_is_junk_costs_nothing_and_is_kept():
-    junk = {"M": {"streamArn": {"N": "1"}, "latestFrom": {"N": "1e9"}, "owner": {"S": "me"}, "new": {"L": []}}}
+    junk = {
+        "M": {"streamArn": {"N": "1"}, "latestFrom": {"N": "1e9"}, "owner": {"S": "me"}, "new": {"L": []}}
+    }
     found = parse_row(row(pykcl=junk))
     assert isinstance(found, Lease)
     assert found.note is not None
@@ -232,7 +236,11 @@ def request(write):
         assert write.after.counter == write.seen.counter + 1
         assert params["ExpressionAttributeValues"][":leaseCounter"] == {"N": str(write.seen.counter + 1)}
         assert ":leaseOwner" not in params["ExpressionAttributeValues"] or write.kind == "take"
-    return params["ConditionExpression"], params.get("UpdateExpression"), params.get("ExpressionAttributeValues")
+    return (
+        params["ConditionExpression"],
+        params.get("UpdateExpression"),
+        params.get("ExpressionAttributeValues"),
+    )
 
 
 def test_create_puts_the_whole_row_only_where_none_is():
@@ -250,7 +258,9 @@ def test_create_puts_the_whole_row_only_where_none_is():
         "startingHashKey": {"S": "0"},
         "endingHashKey": {"S": "7"},
         "entityType": {"S": "LEASE"},
-        "pykcl": {"M": {"streamArn": {"S": NOTE.stream_arn}, "owner": {"S": "me"}, "version": {"S": "0.1.0"}}},
+        "pykcl": {
+            "M": {"streamArn": {"S": NOTE.stream_arn}, "owner": {"S": "me"}, "version": {"S": "0.1.0"}}
+        },
     }
 
 
@@ -328,7 +338,9 @@ def test_preparing_writes_the_pending_position_and_a_missing_state_removes_an_ol
     assert values[":pendingCheckpoint"] == {"S": "11"}
     assert values[":pendingCheckpointSubSequenceNumber"] == {"N": "5"}
     assert values[":pendingCheckpointState"] == {"B": b"s"}
-    assert request(lease_row.prepare(HELD, PendingCheckpoint(AT_10)))[1].endswith("REMOVE pendingCheckpointState")
+    assert request(lease_row.prepare(HELD, PendingCheckpoint(AT_10)))[1].endswith(
+        "REMOVE pendingCheckpointState"
+    )
 
 
 def test_the_end_of_a_shard_is_one_write_of_position_children_and_release():
@@ -480,7 +492,9 @@ def test_a_delete_is_kept_only_when_the_row_is_gone():
 
 
 def test_no_attribute_name_of_an_expression_is_a_reserved_word_of_dynamodb():
-    words = pytest.importorskip("moto.dynamodb.parsing.reserved_keywords").ReservedKeywords.get_reserved_keywords()
+    words = pytest.importorskip(
+        "moto.dynamodb.parsing.reserved_keywords"
+    ).ReservedKeywords.get_reserved_keywords()
     from pykcl.model.lease_parse import FIELD_ATTRIBUTES
 
     names = {name.upper() for names in FIELD_ATTRIBUTES.values() for name in names} | {"LEASEKEY"}

@@ -6,6 +6,7 @@ each.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -57,11 +58,12 @@ def open_clients(config: Config, *, session: Any = None, max_pool_connections: i
     Raises ConfigError without a region, SetupError without credentials.
     """
     session = session or new_session()
-    region = config.effective_region or session.region_name
+    # boto3 itself knows AWS_DEFAULT_REGION only; the other SDKs, and the platforms that set it, say AWS_REGION.
+    region = config.effective_region or session.region_name or os.environ.get("AWS_REGION")
     if not region:
         raise ConfigError(
-            "No AWS region. Looked at the stream (an ARN names its region), region=..., AWS_REGION or "
-            "AWS_DEFAULT_REGION, and the AWS profile. Set one of them."
+            "No AWS region. Looked at the stream (an ARN names its region), region=..., AWS_DEFAULT_REGION, "
+            "the AWS profile and AWS_REGION. Set one of them."
         )
     refuse_missing_credentials(session)
     timeouts = {

@@ -156,7 +156,7 @@ def _without_answer(error: Exception, doing: str) -> PyKclError:
     if names & _NO_REGION:
         return ConfigError(
             f"{doing} needs an AWS region and there is none. "
-            "Pass region=..., use a stream ARN, or set AWS_REGION."
+            "Pass region=..., use a stream ARN, or set AWS_DEFAULT_REGION."
         )
     if names & _NO_CREDENTIALS:
         return SetupError(

@@ -53,8 +53,8 @@ def run(
         format="%(asctime)s %(levelname)-7s %(message)s",
         stream=sys.stderr,
     )
-    logging.getLogger("botocore").setLevel(logging.INFO)
-    logging.getLogger("urllib3").setLevel(logging.INFO)
+    for chatty in ("botocore", "boto3", "urllib3"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     given = {"application": application, "stream": stream, "start": start, "worker_id": worker_id}
     with exit_codes():
         config = _config({name: value for name, value in given.items() if value is not None}, options)

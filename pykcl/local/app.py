@@ -153,9 +153,10 @@ async def _read_body(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-async def _send_answer(send: Send, answer: PartAnswer) -> None:
+async def _send_answer(send: Send, answer: PartAnswer, now_millis: int) -> None:
     headers = {
         "x-amzn-requestid": str(uuid.uuid4()),
+        "date": formatdate(now_millis / 1000, usegmt=True),
         **answer.headers,
         "content-length": str(len(answer.body)),
     }

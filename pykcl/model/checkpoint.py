@@ -47,6 +47,7 @@ class Checkpoint:
 
     @property
     def is_sentinel(self) -> bool:
+        """True for the four words that stand where a sequence number could."""
         return not self.sequence_number[0].isdigit()
 
     @property

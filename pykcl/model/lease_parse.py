@@ -49,7 +49,7 @@ MAX_NAME = 256
 MAX_COUNTER = 2**63 - 1
 _MAX_HASH_KEY = 2**128 - 1
 _MAX_CHILDREN = 16  # Kinesis makes at most two; a longer list is nobody's
-_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,18})\Z")
+_is_number = re.compile(r"(?:0|[1-9][0-9]{0,18})\Z").match
 _HASH_KEY = re.compile(r"(?:0|[1-9][0-9]{0,38})\Z")
 _MULTI_STREAM_KEY = re.compile(r"[0-9]{12}:[A-Za-z0-9_.-]{1,128}:[0-9]{1,19}:.")
 
@@ -71,12 +71,11 @@ _FOREIGN_KEYS = {
     "TableMigration3.5": "TABLE_MIGRATION",
 }
 
-_NOTE_TEXTS = {"stream_arn": "streamArn", "owner": "owner", "version": "version"}
-_NOTE_NUMBERS = {"stream_created_at": "streamCreatedAt", "latest_from": "latestFrom"}
-_NOTE_NAMES = {**_NOTE_TEXTS, **_NOTE_NUMBERS}
+_NOTE_NAMES = ("streamArn", "streamCreatedAt", "owner", "version", "latestFrom")
 _MAX_NOTE_TEXT = 2048
 _NULL: AttributeValue = {"NULL": True}
 _EMPTY: AttributeValue = {"S": ""}
+_OURS: tuple[AttributeValue, ...] = ({"S": ENTITY_LEASE}, _NULL)
 
 
 class _BadValueError(ValueError):
@@ -145,16 +144,13 @@ def _position_values(position: Checkpoint) -> tuple[AttributeValue, AttributeVal
 
 
 def _note_map(note: PrivateNote) -> dict[str, AttributeValue]:
-    known: dict[str, AttributeValue] = {}
-    for field, name in _NOTE_TEXTS.items():
-        text = getattr(note, field)
-        if text is not None:
-            known[name] = {"S": text}
-    for field, name in _NOTE_NUMBERS.items():
-        number = getattr(note, field)
-        if number is not None:
-            known[name] = {"N": str(number)}
-    return {**note.extra, **known}
+    known = (note.stream_arn, note.stream_created_at, note.owner, note.version, note.latest_from)
+    written: dict[str, AttributeValue] = {
+        name: {"N": str(one)} if isinstance(one, int) else {"S": one}
+        for name, one in zip(_NOTE_NAMES, known, strict=True)
+        if one is not None
+    }
+    return {**note.extra, **written}
 
 
 _ENCODERS: Mapping[str, Callable[[Any], tuple[AttributeValue | None, ...]]] = {
@@ -177,10 +173,10 @@ _ENCODERS: Mapping[str, Callable[[Any], tuple[AttributeValue | None, ...]]] = {
 
 def _foreign_kind(item: Mapping[str, AttributeValue], key: str | None) -> str | None:
     entity = item.get(ENTITY_TYPE)
-    if entity is not None and entity not in ({"S": ENTITY_LEASE}, _NULL):
+    if entity is not None and entity not in _OURS:
         kind = entity.get("S") if isinstance(entity, dict) else None
         return kind[:64] if isinstance(kind, str) and kind else "unknown"
-    if "streamName" in item or (key is not None and _MULTI_STREAM_KEY.match(key)):
+    if "streamName" in item or (key is not None and ":" in key and _MULTI_STREAM_KEY.match(key)):
         return "multi-stream lease"
     if LEASE_COUNTER in item or CHECKPOINT in item:
         return None
@@ -219,14 +215,14 @@ def _parse_lease(key: str, item: Mapping[str, AttributeValue]) -> Lease:
 
 
 def _text_of(value: AttributeValue | None) -> str | None:
-    text = value.get("S") if isinstance(value, dict) and len(value) == 1 else None
+    text = value.get("S") if isinstance(value, dict) else None
     return text if isinstance(text, str) else None
 
 
 def _number_of(value: AttributeValue | None) -> int | None:
-    text = value.get("N") if isinstance(value, dict) and len(value) == 1 else None
+    text = value.get("N") if isinstance(value, dict) else None
     # The pattern bounds the digits before int() sees them.
-    if not isinstance(text, str) or not _NUMBER.match(text):
+    if not isinstance(text, str) or not _is_number(text):
         return None
     number = int(text)
     return number if number <= MAX_COUNTER else None
@@ -249,13 +245,13 @@ def _name(item: Mapping[str, AttributeValue], name: str, extra: dict[str, Attrib
     value = item.get(name)
     if value is None:
         return None
-    if value in (_NULL, _EMPTY):
-        extra[name] = value
-        return None
     text = _text_of(value)
-    if text is None or len(text) > MAX_NAME:
+    if text and len(text) <= MAX_NAME:
+        return text
+    if value not in (_NULL, _EMPTY):
         raise _BadValueError(f"{name} is not text of at most {MAX_NAME} characters")
-    return text
+    extra[name] = value
+    return None
 
 
 def _names(
@@ -265,8 +261,8 @@ def _names(
     if value is None or value == _NULL:
         _keep(item, name, extra)
         return ()
-    names = value.get("SS") if isinstance(value, dict) and len(value) == 1 else None
-    if not isinstance(names, list | tuple | set | frozenset) or not 1 <= len(names) <= most:
+    names = value.get("SS") if isinstance(value, dict) else None
+    if not isinstance(names, list | tuple | set) or not 1 <= len(names) <= most:
         raise _BadValueError(f"{name} is not a set of 1 to {most} texts")
     for text in names:
         if not isinstance(text, str) or not 0 < len(text) <= MAX_NAME:
@@ -299,7 +295,7 @@ def _pending(
     if state is None or state == _NULL:
         _keep(item, PENDING_STATE, extra)
         return PendingCheckpoint(position)
-    content = state.get("B") if isinstance(state, dict) and len(state) == 1 else None
+    content = state.get("B") if isinstance(state, dict) else None
     if not isinstance(content, bytes):
         raise _BadValueError(f"{PENDING_STATE} is not binary")
     return PendingCheckpoint(position, content)
@@ -308,11 +304,14 @@ def _pending(
 def _hash_range(item: Mapping[str, AttributeValue], extra: dict[str, AttributeValue]) -> HashRange | None:
     start, end = item.get(STARTING_HASH_KEY), item.get(ENDING_HASH_KEY)
     # Java reads a range only when both ends are there (common/HashKeyRangeForLease.java).
-    if start is None or end is None or _NULL in (start, end):
-        _keep(item, STARTING_HASH_KEY, extra)
-        _keep(item, ENDING_HASH_KEY, extra)
-        return None
-    return _range_between(_text_of(start) or "", _text_of(end) or "")
+    first, last = _text_of(start), _text_of(end)
+    if first is not None and last is not None:
+        return _range_between(first, last)
+    if not (start is None or end is None or _NULL in (start, end)):
+        raise _BadValueError("startingHashKey and endingHashKey are not text")
+    _keep(item, STARTING_HASH_KEY, extra)
+    _keep(item, ENDING_HASH_KEY, extra)
+    return None
 
 
 @lru_cache(maxsize=4096)
@@ -326,18 +325,24 @@ def _range_between(start: str, end: str) -> HashRange:
 def _note(item: Mapping[str, AttributeValue], extra: dict[str, AttributeValue]) -> PrivateNote | None:
     """The private map. What is not as this version writes it is kept aside: a bad note costs no lease."""
     value = item.get(NOTE)
-    content = value.get("M") if isinstance(value, dict) and len(value) == 1 else None
+    content = value.get("M") if isinstance(value, dict) else None
     if not isinstance(content, dict):
         _keep(item, NOTE, extra)
         return None
-    found: dict[str, Any] = {}
-    for field, name in _NOTE_TEXTS.items():
-        text = _text_of(content.get(name))
-        if text is not None and len(text) <= _MAX_NOTE_TEXT:
-            found[field] = text
-    for field, name in _NOTE_NUMBERS.items():
-        number = _number_of(content.get(name))
-        if number is not None:
-            found[field] = number
-    understood = {_NOTE_NAMES[field] for field in found}
-    return PrivateNote(**found, extra={name: raw for name, raw in content.items() if name not in understood})
+    get = content.get
+    known = (
+        _note_text(get("streamArn")),
+        _number_of(get("streamCreatedAt")),
+        _note_text(get("owner")),
+        _note_text(get("version")),
+        _number_of(get("latestFrom")),
+    )
+    if len(content) == len(known) - known.count(None):
+        return PrivateNote(*known)
+    understood = {name for name, one in zip(_NOTE_NAMES, known, strict=True) if one is not None}
+    return PrivateNote(*known, extra={name: raw for name, raw in content.items() if name not in understood})
+
+
+def _note_text(raw: AttributeValue | None) -> str | None:
+    text = _text_of(raw)
+    return text if text is not None and len(text) <= _MAX_NOTE_TEXT else None

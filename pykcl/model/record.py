@@ -59,6 +59,7 @@ class Record:
 
     @property
     def position(self) -> Checkpoint:
+        """Where the record lies in its shard."""
         return Checkpoint(self.sequence_number, self.sub_sequence_number)
 
     def text(self, encoding: str = "utf-8") -> str:

@@ -147,7 +147,7 @@ class _Plan:
             return _Parent.READING
         if parent not in self.shards:
             return _Parent.GONE
-        if parent in self.history and parent not in self.skipped:
+        if parent in self.history:
             return _Parent.CLEANED_UP
         return _Parent.NEVER_READ
 

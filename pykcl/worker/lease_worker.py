@@ -7,11 +7,8 @@ from collections.abc import Callable
 from pykcl.errors import (
     LeaseLost,
     SetupError,
-    ShardGone,
-    StreamMissing,
     TableGone,
     TemporaryError,
-    WrongStream,
 )
 from pykcl.events import (
     LeaseHandedBack,
@@ -20,26 +17,21 @@ from pykcl.events import (
     LeaseTakenAway,
     LeaseWentElsewhere,
     ReleaseUnconfirmed,
-    ShardEndNotCheckpointed,
     ShardStarted,
     WaitingForParents,
 )
 from pykcl.model import lease_row
 from pykcl.model.lease import Lease
-from pykcl.model.record import Record
-from pykcl.model.shard import Shard
 from pykcl.planning.lifecycle import FINAL, Signal, State, next_state
 from pykcl.planning.pace import backoff
 from pykcl.planning.plans import Acquisition
-from pykcl.planning.positions import first_read
 from pykcl.ports import Kept
-from pykcl.processor import Batch, Initialization, LeaseLoss, RecordProcessor, ShardEnd, ShutdownRequest
-from pykcl.worker.checkpointer import EndCheckpointer, Progress, ShardCheckpointer
+from pykcl.processor import Initialization, RecordProcessor
+from pykcl.worker.checkpointer import Progress, ShardCheckpointer
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
-from pykcl.worker.processor_calls import CallResult, ProcessorCalls
-from pykcl.worker.shard_end import children_of_a_gone_shard, end_shard
-from pykcl.worker.shard_reader import Page, ShardReader
+from pykcl.worker.processor_calls import ProcessorCalls
+from pykcl.worker.shard_delivery import NOT_RETURNED, ShardDelivery
 
 
 class LeaseWorker:
@@ -62,10 +54,7 @@ class LeaseWorker:
         self._wake = context.runtime.event()
         self._stopping = False
         self._held: HeldLease | None = None
-        self._processor: RecordProcessor | None = None
-        self._progress: Progress | None = None
-        self._reader: ShardReader | None = None
-        self._children: tuple[Shard, ...] = ()
+        self._delivery: ShardDelivery | None = None
         self._calls = ProcessorCalls(context, self.key, self._check, self._pause)
 
     @property
@@ -110,8 +99,8 @@ class LeaseWorker:
                 self._report_loss()
         finally:
             # Whatever happened, even a thread that dies of a bug: no heartbeat without a reader behind it.
-            if self._reader is not None:
-                self._reader.drop()
+            if self._delivery is not None:
+                self._delivery.drop()
             if self._held is not None:
                 self._context.held.remove(self._held)
             self._on_change()
@@ -239,183 +228,65 @@ class LeaseWorker:
 
     def _start(self) -> Signal:
         held, context = self._mine, self._context
-        self._progress = Progress(held, context.runtime)
+        progress = Progress(held, context.runtime)
         init = Initialization(
             shard_id=self.key,
             stream=context.stream.name,
             position=held.lease.checkpoint,
             pending=held.lease.pending,
             fencing_token=held.fencing_token,
-            checkpointer=ShardCheckpointer(self._progress, None),
+            checkpointer=ShardCheckpointer(progress, None),
         )
-        result = self._calls.until_it_returns("initialize", self._make_processor, init)
-        if result is not CallResult.RETURNED:
-            return _NOT_RETURNED[result]
-        # Read again: initialize may have committed a checkpoint an earlier owner prepared.
-        lease = held.lease
-        after = None if lease.checkpoint.is_sentinel else lease.checkpoint
-        first = first_read(lease, context.config.start_position, created_here=self._created_here)
-        self._reader = ShardReader(context, self.key, lease.hash_range, first, after)
-        context.events.emit(ShardStarted(shard=self.key, position=str(lease.checkpoint)))
+        made: list[RecordProcessor] = []
+
+        def make_and_initialize(argument: Initialization) -> None:
+            # A new instance for each attempt: one whose initialize raised half-way is in no defined state.
+            made[:] = [context.processor()]
+            made[0].initialize(argument)
+
+        result = self._calls.until_it_returns("initialize", make_and_initialize, init)
+        if result in NOT_RETURNED:
+            return NOT_RETURNED[result]
+        # Made from the row as it is now: initialize may have committed a checkpoint an earlier owner prepared.
+        self._delivery = ShardDelivery(
+            context,
+            held,
+            self._calls,
+            made[0],
+            progress,
+            pause=self._pause,
+            stopping=self._stop_asked,
+            created_here=self._created_here,
+            on_first_answer=self._answered,
+        )
+        context.events.emit(ShardStarted(shard=self.key, position=str(held.lease.checkpoint)))
         return Signal.STARTED
 
-    def _make_processor(self, init: Initialization) -> None:
-        # A new instance for each attempt: one whose initialize raised half-way is in no defined state.
-        self._processor = self._context.processor()
-        self._processor.initialize(init)
-
-    def _read(self) -> Signal:
-        if self._reader is None or self._processor is None:
-            raise LeaseLost(f"The lease of {self.key} was never started.")
-        failures = 0
-        while True:
-            self._check()
-            if self._stopping:
-                return Signal.STOP
-            try:
-                page = self._reader.read(self._stop_asked)
-            except ShardGone:
-                return self._gone()
-            except (TemporaryError, SetupError) as error:
-                failures += 1
-                if self._trouble_ends_it(error) or self._pause(self._read_backoff(failures)):
-                    return Signal.STOP
-                continue
-            if page is None:
-                continue
-            failures = 0
-            self._answered()
-            signal = self._deliver_page(page)
-            if signal is not None:
-                return signal
-
     def _answered(self) -> None:
-        self._context.trouble.worked(f"reading {self.key}")
         if not self.has_answered:
             self.has_answered = True
             self._on_change()
 
-    def _read_backoff(self, failures: int) -> float:
-        return backoff(failures, self._context.runtime.random(), first=0.5, longest=10.0)
+    @property
+    def _started(self) -> ShardDelivery:
+        if self._delivery is None:
+            raise LeaseLost(f"The processor of {self.key} was never initialized.")
+        return self._delivery
 
-    def _trouble_ends_it(self, error: TemporaryError | SetupError) -> bool:
-        """A set-up error on the first read means that it never worked; later it is trouble that may pass."""
-        if isinstance(error, WrongStream | StreamMissing | TableGone):
-            raise error
-        if isinstance(error, SetupError) and not self.has_answered:
-            self._context.on_fatal(error)
-            return True
-        self._context.trouble.failed(f"reading {self.key}", error)
-        return False
-
-    def _deliver_page(self, page: Page) -> Signal | None:
-        """Deliver a page; None means: go on reading."""
-        reader = self._reader
-        if reader is None:
-            raise LeaseLost(f"The lease of {self.key} was never started.")
-        for chunk in page.chunks(self._context.config.max_records):
-            if self._stopping:
-                return Signal.STOP
-            signal = self._deliver(chunk, page.fetched.millis_behind_latest)
-            if signal is not None:
-                return signal
-        pause = reader.finish(page)
-        self._checkpoint_if_due()
-        if page.is_last:
-            self._children = reader.children
-            return Signal.DRAINED
-        return Signal.STOP if self._pause(pause) else None
-
-    def _deliver(self, records: tuple[Record, ...], millis_behind: int | None) -> Signal | None:
-        progress, processor = self._progress, self._processor
-        if progress is None or processor is None:
-            raise LeaseLost(f"The lease of {self.key} was never started.")
-        last = records[-1].position
-        progress.handing_over(last)
-        batch = Batch(
-            records, ShardCheckpointer(progress, last), millis_behind, self.key, self._context.stream.name
-        )
-        result = self._calls.until_it_returns("process_records", processor.process_records, batch, records)
-        if result in _NOT_RETURNED:
-            return _NOT_RETURNED[result]
-        progress.batch_done(last)
-        self._checkpoint_if_due()
-        return None
-
-    def _checkpoint_if_due(self) -> None:
-        config, progress = self._context.config, self._progress
-        if progress is None or config.checkpoint == "manual":
-            return
-        if config.checkpoint == "interval" and progress.seconds_since_write() < config.checkpoint_interval:
-            return
-        try:
-            progress.flush()
-            self._context.trouble.worked(f"checkpointing {self.key}")
-        except (TemporaryError, SetupError) as error:
-            if isinstance(error, TableGone):
-                raise
-            # What is owed stays owed: the next batch, idle read or hand-over writes it.
-            self._context.trouble.failed(f"checkpointing {self.key}", error)
-
-    def _gone(self) -> Signal:
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                self._children = children_of_a_gone_shard(self._context, self._mine)
-                return Signal.DRAINED
-            except TemporaryError as error:
-                self._context.trouble.failed(f"reading {self.key}", error)
-                if self._pause(self._read_backoff(attempt)):
-                    return Signal.STOP
+    def _read(self) -> Signal:
+        return self._started.read()
 
     def _end(self) -> Signal:
-        progress, processor, context = self._progress, self._processor, self._context
-        if progress is None or processor is None:
-            raise LeaseLost(f"The lease of {self.key} was never started.")
-        must_confirm = context.config.checkpoint == "manual" and (
-            type(processor).shard_ended is not RecordProcessor.shard_ended
-        )
-        names = tuple(sorted(child.shard_id for child in self._children))
-        attempt = 0
-        while True:
-            checkpointer = EndCheckpointer(progress)
-            end = ShardEnd(self.key, context.stream.name, names, checkpointer)
-            result = self._calls.until_it_returns("shard_ended", processor.shard_ended, end)
-            if result in _NOT_RETURNED:
-                return _NOT_RETURNED[result]
-            if checkpointer.confirmed or not must_confirm:
-                return self._write_end()
-            attempt += 1
-            context.events.emit(ShardEndNotCheckpointed(shard=self.key))
-            if self._pause(backoff(attempt, context.runtime.random(), first=1.0)):
-                return Signal.STOP
-
-    def _write_end(self) -> Signal:
-        attempt = 0
-        while True:
-            try:
-                end_shard(self._context, self._mine, self._children)
-                return Signal.DONE
-            except TemporaryError as error:
-                attempt += 1
-                self._context.trouble.failed(f"ending {self.key}", error)
-                if self._pause(backoff(attempt, self._context.runtime.random())):
-                    return Signal.STOP
+        return self._started.end()
 
     def _shut_down(self) -> Signal:
-        progress, processor = self._progress, self._processor
-        if progress is not None and processor is not None:
-            request = ShutdownRequest(
-                self.key, self._context.stream.name, ShardCheckpointer(progress, progress.done)
-            )
-            self._check()
-            self._calls.once("shutdown_requested", processor.shutdown_requested, request)
-        self._flush_before_leaving()
+        self._started.shut_down()
+        self._started.flush_before_leaving()
         return Signal.DONE
 
     def _hand_back(self) -> Signal:
-        self._flush_before_leaving()
+        if self._delivery is not None:
+            self._delivery.flush_before_leaving()
         self._context.events.emit(
             LeaseHandedBack(
                 shard=self.key,
@@ -424,15 +295,6 @@ class LeaseWorker:
             )
         )
         return self._release()
-
-    def _flush_before_leaving(self) -> None:
-        self._check()
-        if self._progress is None or self._context.config.checkpoint == "manual":
-            return
-        try:
-            self._progress.flush()
-        except (TemporaryError, SetupError) as error:
-            self._context.trouble.failed(f"checkpointing {self.key}", error)
 
     def _release(self) -> Signal:
         held = self._mine
@@ -448,14 +310,10 @@ class LeaseWorker:
         return Signal.DONE
 
     def _lose(self) -> Signal:
-        if self._processor is not None:
-            loss = LeaseLoss(self.key, self._context.stream.name)
-            self._calls.once("lease_lost", self._processor.lease_lost, loss)
+        if self._delivery is not None:
+            self._delivery.lose()
         return Signal.DONE
 
     def _report_loss(self) -> None:
         cause, new_owner = self._mine.loss
         self._context.events.emit(LeaseTakenAway(shard=self.key, cause=cause, new_owner=new_owner))
-
-
-_NOT_RETURNED = {CallResult.STOPPED: Signal.STOP, CallResult.GAVE_UP: Signal.GIVE_UP}

@@ -78,9 +78,7 @@ class Worker:
         """
         with self._signal_handlers():
             self.start()
-            # Signal handlers only count; this loop looks. Setting an event from a handler could deadlock with this
-            # very thread, which holds the event's inner lock for moments.
-            while not self._stop_asked.wait(0.1) and not self._signals:
+            while not self._must_stop(0.1):
                 pass
             self.stop()
         if self._failure is not None:
@@ -226,17 +224,29 @@ class Worker:
     def _patiently(self, trouble: Trouble, what: str, attempt: Callable[[], Any]) -> Any:
         """`attempt()`, again while it fails for a time; None when the worker is stopped meanwhile."""
         failures = 0
-        while not self._stop_asked.is_set() and not self._signals:
+        again_at = 0.0
+        while not self._must_stop(0.0 if again_at == 0.0 else 0.1):
+            if self._runtime.monotonic() < again_at:
+                continue
             try:
                 result = attempt()
             except TemporaryError as error:
                 failures += 1
                 trouble.failed(what, error)
-                self._stop_asked.wait(backoff(failures, self._runtime.random(), first=0.5, longest=5.0))
+                pause = backoff(failures, self._runtime.random(), first=0.5, longest=5.0)
+                again_at = self._runtime.monotonic() + pause
             else:
                 trouble.worked(what)
                 return result
         return None
+
+    def _must_stop(self, wait: float) -> bool:
+        """Whether `stop()` or a signal came, within `wait` seconds.
+
+        Signal handlers only count, and the main thread looks here often: setting an event from a handler could
+        deadlock with this very thread, which holds the event's inner lock for moments.
+        """
+        return self._stop_asked.wait(wait) or self._signals > 0
 
     def _fail(self, error: Exception) -> None:
         """Called by any thread that found a reason to stop the whole worker. The first one counts."""

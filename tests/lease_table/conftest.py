@@ -57,7 +57,9 @@ def timed_out():
 
 
 def answered(code, status=400):
-    return ClientError({"Error": {"Code": code, "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": status}}, "X")
+    return ClientError(
+        {"Error": {"Code": code, "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": status}}, "X"
+    )
 
 
 class FaultyClient:
@@ -117,7 +119,9 @@ class Bench:
         self.direct.delete_item(TableName=self.name, Key={"leaseKey": {"S": key}})
 
     def item(self, key):
-        return self.direct.get_item(TableName=self.name, Key={"leaseKey": {"S": key}}, ConsistentRead=True).get("Item")
+        return self.direct.get_item(
+            TableName=self.name, Key={"leaseKey": {"S": key}}, ConsistentRead=True
+        ).get("Item")
 
     def items(self):
         return {item["leaseKey"]["S"]: item for item in self.direct.scan(TableName=self.name)["Items"]}
@@ -127,7 +131,11 @@ class Bench:
 
     @property
     def writes(self):
-        return [operation for operation, _ in self.client.calls if operation.endswith("_item") and operation != "get_item"]
+        return [
+            operation
+            for operation, _ in self.client.calls
+            if operation.endswith("_item") and operation != "get_item"
+        ]
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,8 @@ WRITES = {
 }
 EVERY = pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 UPDATES = pytest.mark.parametrize(
-    "write", [one for one in WRITES.values() if one.kind not in ("create", "delete")],
+    "write",
+    [one for one in WRITES.values() if one.kind not in ("create", "delete")],
     ids=[name for name, one in WRITES.items() if one.kind not in ("create", "delete")],
 )
 OF_A_HOLDER = pytest.mark.parametrize("name", ["checkpoint", "prepare", "end", "release", "renew-with-note"])
@@ -59,9 +60,7 @@ def plain(item):
     """An item with its sets in order, so that == is DynamoDB's equality."""
     if item is None:
         return None
-    return {
-        name: {"SS": sorted(value["SS"])} if "SS" in value else value for name, value in item.items()
-    }
+    return {name: {"SS": sorted(value["SS"])} if "SS" in value else value for name, value in item.items()}
 
 
 def seed(bench, write):
@@ -143,7 +142,10 @@ def test_a_write_that_never_arrived_is_sent_again(bench, write):
 def test_a_write_that_failed_at_the_server_or_was_throttled_is_sent_again(bench, write, errors):
     seed(bench, write)
     bench.client.faults.extend(
-        [errors.answered("InternalServerError", 500), errors.answered("ProvisionedThroughputExceededException")]
+        [
+            errors.answered("InternalServerError", 500),
+            errors.answered("ProvisionedThroughputExceededException"),
+        ]
     )
     assert_kept(bench, write, bench.write(write))
 
@@ -196,7 +198,9 @@ def test_a_renewal_of_ours_that_landed_late_is_adopted_and_the_write_sent_again(
     answer = bench.write(write)
     assert isinstance(answer, Kept)
     assert answer.lease.counter == HELD.counter + 2
-    assert plain(bench.item(KEY)) == plain({**to_item(write.after), "leaseCounter": {"N": str(HELD.counter + 2)}})
+    assert plain(bench.item(KEY)) == plain(
+        {**to_item(write.after), "leaseCounter": {"N": str(HELD.counter + 2)}}
+    )
 
 
 def test_an_adopted_write_with_its_answer_lost_is_still_settled(bench):
@@ -260,7 +264,10 @@ def test_deleting_asks_again_whether_the_row_has_ended_and_is_a_lease(bench):
 
 def test_foreign_and_unreadable_rows_of_real_fleets_are_never_changed(bench):
     path = FIXTURES / "java-3.5.1-compatible-with-2x.jsonl"
-    items = {entry["item"]["leaseKey"]["S"]: entry["item"] for entry in map(json.loads, path.read_text().splitlines())}
+    items = {
+        entry["item"]["leaseKey"]["S"]: entry["item"]
+        for entry in map(json.loads, path.read_text().splitlines())
+    }
     items["shardId-broken"] = {"leaseKey": {"S": "shardId-broken"}, "leaseOwner": {"S": "me"}}
     foreign = {key: item for key, item in items.items() if not isinstance(parse_row(item), Lease)}
     assert len(foreign) == 3
@@ -271,7 +278,7 @@ def test_foreign_and_unreadable_rows_of_real_fleets_are_never_changed(bench):
         for write in WRITES.values():
             forged = write.seen.with_(key=key)
             again = {
-                "create": lambda lease: lease_row.create(lease),
+                "create": lease_row.create,
                 "delete": lambda lease: lease_row.delete(lease, ended=False),
                 "take": lambda lease: lease_row.take(lease, "me"),
             }.get(write.kind, lease_row.renew)(forged)
@@ -284,7 +291,10 @@ def test_foreign_and_unreadable_rows_of_real_fleets_are_never_changed(bench):
 
 def test_a_scan_reads_every_golden_row_and_what_it_cost(bench):
     path = FIXTURES / "java-3.5.1-phase1-with-2.7.2.jsonl"
-    items = {entry["item"]["leaseKey"]["S"]: entry["item"] for entry in map(json.loads, path.read_text().splitlines())}
+    items = {
+        entry["item"]["leaseKey"]["S"]: entry["item"]
+        for entry in map(json.loads, path.read_text().splitlines())
+    }
     for item in items.values():
         bench.put_item(item)
     bench.put(HELD.with_(key="with-binary"))

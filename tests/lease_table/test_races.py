@@ -98,7 +98,9 @@ class FleetOnOneRow(RuleBasedStateMachine):
         if self.beliefs.get(me) is None:
             self.send(me, lease_row.take(seen, me))
 
-    @rule(me=st.sampled_from("abc"), what=st.sampled_from(["renew", "checkpoint", "prepare", "release", "end"]))
+    @rule(
+        me=st.sampled_from("abc"), what=st.sampled_from(["renew", "checkpoint", "prepare", "release", "end"])
+    )
     def write(self, me, what):
         held = self.beliefs.get(me)
         if held is None or held.is_ended:

@@ -80,7 +80,11 @@ def test_a_missing_table_that_may_not_be_created_is_a_setup_error(memory_bench):
 @pytest.mark.parametrize(
     ("schema", "types", "named"),
     [
-        ([{"AttributeName": "id", "KeyType": "HASH"}], [{"AttributeName": "id", "AttributeType": "S"}], "id "),
+        (
+            [{"AttributeName": "id", "KeyType": "HASH"}],
+            [{"AttributeName": "id", "AttributeType": "S"}],
+            "id ",
+        ),
         (OWN_KEY, [{"AttributeName": "leaseKey", "AttributeType": "N"}], "leaseKey (HASH, N)"),
         (
             [*OWN_KEY, {"AttributeName": "shard", "KeyType": "RANGE"}],
@@ -102,7 +106,11 @@ def test_a_table_of_something_else_is_refused_with_its_key_schema_named(bench, s
 
 def test_no_permission_to_describe_or_create_names_the_permission(memory_bench):
     for operation in ("DescribeTable", "CreateTable"):
-        client = MemoryDynamoDB(fault=lambda asked, _, operation=operation: Fault(before=denied(operation)) if asked == operation else None)
+        client = MemoryDynamoDB(
+            fault=lambda asked, _, operation=operation: (
+                Fault(before=denied(operation)) if asked == operation else None
+            )
+        )
         with pytest.raises(SetupError, match=f"dynamodb:{operation}"):
             table_over(client, memory_bench).prepare(create=True)
 
@@ -115,7 +123,9 @@ def test_a_scan_walks_every_page_and_adds_up_the_cost(memory_bench):
     table = table_over(client, memory_bench)
     table.prepare(create=True)
     for number in range(100):
-        assert isinstance(table.write(lease_row.create(Lease(f"shardId-{number:012d}", AT_TRIM_HORIZON)), until=1e9), Kept)
+        assert isinstance(
+            table.write(lease_row.create(Lease(f"shardId-{number:012d}", AT_TRIM_HORIZON)), until=1e9), Kept
+        )
     scan = table.scan()
     pages = [operation for operation, _ in client.requests].count("Scan")
     assert pages > 5
@@ -141,7 +151,9 @@ def test_a_scan_that_fails_half_way_raises_and_never_returns_a_part(memory_bench
     table.prepare(create=True)
     for number in range(3):
         table.write(lease_row.create(Lease(f"s{number}", AT_TRIM_HORIZON)), until=1e9)
-    client.fault = lambda operation, params: Fault(before=timed_out()) if "ExclusiveStartKey" in params else None
+    client.fault = lambda operation, params: (
+        Fault(before=timed_out()) if "ExclusiveStartKey" in params else None
+    )
     with pytest.raises(TemporaryError):
         table.scan()
     client.fault = lambda operation, params: Fault(before=throttled("Scan")) if operation == "Scan" else None

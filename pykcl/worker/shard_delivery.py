@@ -1,0 +1,225 @@
+"""One shard under a held lease, with its processor: reading, delivering, checkpointing, ending."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pykcl.errors import SetupError, ShardGone, StreamMissing, TableGone, TemporaryError, WrongStream
+from pykcl.events import ShardEndNotCheckpointed
+from pykcl.model.record import Record
+from pykcl.model.shard import Shard
+from pykcl.planning.lifecycle import Signal
+from pykcl.planning.pace import backoff
+from pykcl.planning.positions import first_read
+from pykcl.processor import Batch, LeaseLoss, RecordProcessor, ShardEnd, ShutdownRequest
+from pykcl.worker.checkpointer import EndCheckpointer, Progress, ShardCheckpointer
+from pykcl.worker.context import Context
+from pykcl.worker.held_leases import HeldLease
+from pykcl.worker.processor_calls import CallResult, ProcessorCalls
+from pykcl.worker.shard_end import children_of_a_gone_shard, end_shard
+from pykcl.worker.shard_reader import Page, ShardReader
+
+NOT_RETURNED = {CallResult.STOPPED: Signal.STOP, CallResult.GAVE_UP: Signal.GIVE_UP}
+"""What it means for the lease worker that a call of the processor did not return normally."""
+
+
+class ShardDelivery:
+    """Made when the processor was initialized; used by the lease worker's thread only.
+
+    pause: waits so many seconds; True when the lease worker shall stop; raises LeaseLost. stopping: whether it shall.
+    created_here: this process put the row, and nobody has read from it. on_first_answer: told once.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        held: HeldLease,
+        calls: ProcessorCalls,
+        processor: RecordProcessor,
+        progress: Progress,
+        *,
+        pause: Callable[[float], bool],
+        stopping: Callable[[], bool],
+        created_here: bool,
+        on_first_answer: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._held = held
+        self._calls = calls
+        self._processor = processor
+        self._progress = progress
+        self._pause = pause
+        self._stopping = stopping
+        self._on_first_answer = on_first_answer
+        lease = held.lease
+        after = None if lease.checkpoint.is_sentinel else lease.checkpoint
+        first = first_read(lease, context.config.start_position, created_here=created_here)
+        self._reader = ShardReader(context, held.key, lease.hash_range, first, after)
+        self._children: tuple[Shard, ...] = ()
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def read(self) -> Signal:
+        """Fetch and deliver until the shard is drained, or stop, loss or a failing processor ends it."""
+        failures = 0
+        while True:
+            self._held.check()
+            if self._stopping():
+                return Signal.STOP
+            try:
+                page = self._reader.read(self._stopping)
+            except ShardGone:
+                return self._gone()
+            except (TemporaryError, SetupError) as error:
+                failures += 1
+                if self._trouble_ends_it(error) or self._pause(self._back_off(failures)):
+                    return Signal.STOP
+                continue
+            if page is None:
+                continue
+            failures = 0
+            self._answered()
+            signal = self._deliver_page(page)
+            if signal is not None:
+                return signal
+
+    def drop(self) -> None:
+        """Let go of what was fetched and not delivered."""
+        self._reader.drop()
+
+    def _answered(self) -> None:
+        self._context.trouble.worked(f"reading {self._held.key}")
+        self._on_first_answer()
+
+    def _back_off(self, failures: int) -> float:
+        return backoff(failures, self._context.runtime.random(), first=0.5, longest=10.0)
+
+    def _trouble_ends_it(self, error: TemporaryError | SetupError) -> bool:
+        """A set-up error on the first read means that it never worked; later it is trouble that may pass."""
+        if isinstance(error, WrongStream | StreamMissing | TableGone):
+            raise error
+        if isinstance(error, SetupError) and not self._reader.has_answered:
+            self._context.on_fatal(error)
+            return True
+        self._context.trouble.failed(f"reading {self._held.key}", error)
+        return False
+
+    def _deliver_page(self, page: Page) -> Signal | None:
+        """Deliver a page; None means: go on reading."""
+        for chunk in page.chunks(self._context.config.max_records):
+            if self._stopping():
+                return Signal.STOP
+            signal = self._deliver(chunk, page.fetched.millis_behind_latest)
+            if signal is not None:
+                return signal
+        pause = self._reader.finish(page)
+        self._checkpoint_if_due()
+        if page.is_last:
+            self._children = self._reader.children
+            return Signal.DRAINED
+        return Signal.STOP if self._pause(pause) else None
+
+    def _deliver(self, records: tuple[Record, ...], millis_behind: int | None) -> Signal | None:
+        last = records[-1].position
+        self._progress.handing_over(last)
+        batch = Batch(
+            records,
+            ShardCheckpointer(self._progress, last),
+            millis_behind,
+            self._held.key,
+            self._context.stream.name,
+        )
+        result = self._calls.until_it_returns(
+            "process_records", self._processor.process_records, batch, records
+        )
+        if result in NOT_RETURNED:
+            return NOT_RETURNED[result]
+        self._progress.batch_done(last)
+        self._checkpoint_if_due()
+        return None
+
+    def _checkpoint_if_due(self) -> None:
+        config = self._context.config
+        if config.checkpoint == "manual":
+            return
+        if config.checkpoint == "interval" and (
+            self._progress.seconds_since_write() < config.checkpoint_interval
+        ):
+            return
+        # What could not be written stays owed: the next batch, idle read or hand-over writes it.
+        self._flush()
+
+    def _flush(self) -> None:
+        what = f"checkpointing {self._held.key}"
+        try:
+            self._progress.flush()
+        except TableGone:
+            raise
+        except (TemporaryError, SetupError) as error:
+            self._context.trouble.failed(what, error)
+        else:
+            self._context.trouble.worked(what)
+
+    def _gone(self) -> Signal:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                self._children = children_of_a_gone_shard(self._context, self._held)
+                return Signal.DRAINED
+            except TemporaryError as error:
+                self._context.trouble.failed(f"reading {self._held.key}", error)
+                if self._pause(self._back_off(attempt)):
+                    return Signal.STOP
+
+    # -- ending and leaving ------------------------------------------------------------------------------------
+
+    def end(self) -> Signal:
+        """shard_ended, then the children's leases and SHARD_END."""
+        must_confirm = self._context.config.checkpoint == "manual" and (
+            type(self._processor).shard_ended is not RecordProcessor.shard_ended
+        )
+        names = tuple(sorted(child.shard_id for child in self._children))
+        attempt = 0
+        while True:
+            checkpointer = EndCheckpointer(self._progress)
+            end = ShardEnd(self._held.key, self._context.stream.name, names, checkpointer)
+            result = self._calls.until_it_returns("shard_ended", self._processor.shard_ended, end)
+            if result in NOT_RETURNED:
+                return NOT_RETURNED[result]
+            if checkpointer.confirmed or not must_confirm:
+                return self._write_end()
+            attempt += 1
+            self._context.events.emit(ShardEndNotCheckpointed(shard=self._held.key))
+            if self._pause(backoff(attempt, self._context.runtime.random(), first=1.0)):
+                return Signal.STOP
+
+    def _write_end(self) -> Signal:
+        attempt = 0
+        while True:
+            try:
+                end_shard(self._context, self._held, self._children)
+                return Signal.DONE
+            except TemporaryError as error:
+                attempt += 1
+                self._context.trouble.failed(f"ending {self._held.key}", error)
+                if self._pause(backoff(attempt, self._context.runtime.random())):
+                    return Signal.STOP
+
+    def shut_down(self) -> None:
+        """shutdown_requested, once. Raises LeaseLost."""
+        self._held.check()
+        checkpointer = ShardCheckpointer(self._progress, self._progress.done)
+        request = ShutdownRequest(self._held.key, self._context.stream.name, checkpointer)
+        self._calls.once("shutdown_requested", self._processor.shutdown_requested, request)
+
+    def flush_before_leaving(self) -> None:
+        """Write what automatic checkpoints owe. Raises LeaseLost."""
+        self._held.check()
+        if self._context.config.checkpoint != "manual":
+            self._flush()
+
+    def lose(self) -> None:
+        """lease_lost, once."""
+        loss = LeaseLoss(self._held.key, self._context.stream.name)
+        self._calls.once("lease_lost", self._processor.lease_lost, loss)

@@ -1,0 +1,296 @@
+"""Building the boto3 clients, sorting what they raise, and the fast scan over them."""
+
+import gzip
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import boto3
+import botocore.session
+import pytest
+from botocore import exceptions
+
+from pykcl.aws.clients import client_config, connect, new_session, open_clients
+from pykcl.aws.failures import aws_errors, error_code, http_status, sort_failure
+from pykcl.aws.lease_table import DynamoDBLeaseTable
+from pykcl.config import Config
+from pykcl.errors import ConfigError, LeaseLost, SetupError, TemporaryError, Throttled
+from pykcl.model.lease import Lease
+from pykcl.runtime import SystemRuntime
+from pykcl.testing.memory_dynamodb import MemoryDynamoDB
+
+CONFIG = Config(application="app", stream="orders", failover_time=5.0)
+ARN = "arn:aws:kinesis:eu-west-3:123456789012:stream/orders"
+
+
+@pytest.fixture
+def no_aws(monkeypatch, tmp_path):
+    """An environment in which boto3 finds nothing."""
+    for name in (
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+        "AWS_PROFILE",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture
+def credentials(no_aws, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+
+# -- clients ------------------------------------------------------------------------------------------------------
+
+
+def test_no_region_says_where_it_was_looked_for(credentials):
+    with pytest.raises(ConfigError, match=r"AWS_DEFAULT_REGION.*profile.*AWS_REGION"):
+        open_clients(CONFIG)
+
+
+def test_no_credentials_says_where_they_were_looked_for(no_aws, monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    with pytest.raises(SetupError, match=r"AWS_ACCESS_KEY_ID.*profile"):
+        open_clients(CONFIG)
+
+
+def test_an_unknown_profile_is_a_setup_error(no_aws, monkeypatch):
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(SetupError, match="ProfileNotFound"):
+        open_clients(CONFIG)
+
+
+def test_the_lease_client_makes_one_bounded_attempt_and_says_who_it_is(credentials):
+    clients = open_clients(
+        Config(application="app", stream="orders", region="us-west-2", failover_time=5.0),
+        max_pool_connections=33,
+    )
+    dynamodb = clients["dynamodb"].meta.config
+    assert clients["dynamodb"].meta.region_name == "us-west-2"
+    assert (dynamodb.connect_timeout, dynamodb.read_timeout) == (1.0, 1.0)
+    assert dynamodb.retries["total_max_attempts"] == 1
+    assert dynamodb.max_pool_connections == clients["kinesis"].meta.config.max_pool_connections == 33
+    assert dynamodb.user_agent_extra.startswith("pykcl/")
+    assert clients["kinesis"].meta.config.retries["total_max_attempts"] == 1
+
+
+def test_aws_region_counts_where_boto3_finds_none(credentials, monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    assert open_clients(CONFIG)["dynamodb"].meta.region_name == "us-east-1"
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-2")
+    assert open_clients(CONFIG)["dynamodb"].meta.region_name == "us-east-2"
+
+
+def test_a_stream_arn_decides_the_region(credentials, monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    clients = open_clients(Config(application="app", stream=ARN))
+    assert {client.meta.region_name for client in clients.values()} == {"eu-west-3"}
+
+
+def test_an_injected_session_is_used(no_aws):
+    session = boto3.Session(aws_access_key_id="a", aws_secret_access_key="b", region_name="ap-south-1")
+    table, stream = connect(CONFIG, SystemRuntime(), session=session)
+    assert table.name == "app"
+    assert stream.name == "orders"
+
+
+def test_injected_clients_need_neither_region_nor_credentials(no_aws):
+    session = boto3.Session(aws_access_key_id="a", aws_secret_access_key="b", region_name="ap-south-1")
+    memory = MemoryDynamoDB()
+    table, _ = connect(
+        CONFIG, SystemRuntime(), clients={"dynamodb": memory, "kinesis": session.client("kinesis")}
+    )
+    assert table.prepare(create=True)
+    assert "app" in memory.tables
+
+
+def test_an_unknown_client_name_is_refused():
+    with pytest.raises(ConfigError, match="dynamo-db"):
+        connect(CONFIG, SystemRuntime(), clients={"dynamo-db": MemoryDynamoDB()})
+
+
+def test_our_own_session_makes_utc_times(credentials):
+    parser = new_session()._session.get_component("response_parser_factory").create_parser("json")
+    assert parser._timestamp_parser(1_700_000_000.5).isoformat() == "2023-11-14T22:13:20.500000+00:00"
+    assert parser._timestamp_parser("2026-11-20T09:00:00Z").isoformat() == "2026-11-20T09:00:00+00:00"
+    other = botocore.session.get_session().get_component("response_parser_factory").create_parser("json")
+    assert other._timestamp_parser is not parser._timestamp_parser
+
+
+# -- failures -----------------------------------------------------------------------------------------------------
+
+
+def answered(code, status=400, message=""):
+    return exceptions.ClientError(
+        {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}, "Scan"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "word"),
+    [
+        (answered("ProvisionedThroughputExceededException"), Throttled, "throttled"),
+        (answered("ThrottlingException"), Throttled, "throttled"),
+        (answered("InternalServerError", 500), TemporaryError, "500"),
+        (answered("SomethingNew", 418), TemporaryError, "SomethingNew"),
+        (answered("ExpiredTokenException"), TemporaryError, "expired"),
+        (
+            answered("AccessDeniedException", message="x is not authorized to perform: dynamodb:Scan on"),
+            SetupError,
+            "dynamodb:Scan",
+        ),
+        (answered("UnrecognizedClientException"), SetupError, "credentials"),
+        (answered("ValidationException"), SetupError, "invalid"),
+        (answered("ResourceNotFoundException"), SetupError, "does not exist"),
+        (exceptions.NoCredentialsError(), SetupError, "credentials"),
+        (exceptions.PartialCredentialsError(provider="env", cred_var="x"), SetupError, "credentials"),
+        (exceptions.NoRegionError(), ConfigError, "region"),
+        (exceptions.ParamValidationError(report="x"), SetupError, "defect"),
+        (exceptions.ReadTimeoutError(endpoint_url="http://x"), TemporaryError, "ReadTimeoutError"),
+        (exceptions.ConnectTimeoutError(endpoint_url="http://x"), TemporaryError, "ConnectTimeoutError"),
+        (
+            exceptions.EndpointConnectionError(endpoint_url="http://x"),
+            TemporaryError,
+            "EndpointConnectionError",
+        ),
+        (exceptions.ConnectionClosedError(endpoint_url="http://x"), TemporaryError, "ConnectionClosedError"),
+    ],
+)
+def test_failures_are_sorted_by_what_can_be_done_and_say_what_was_tried(error, kind, word):
+    assert isinstance(error, aws_errors())
+    found = sort_failure(error, doing="scanning lease table 'a'")
+    assert type(found) is kind
+    assert str(found).startswith("scanning lease table 'a'")
+    assert word in str(found)
+
+
+def test_an_error_of_ours_passes_through_and_codes_are_read_from_answers_only():
+    ours = LeaseLost("x")
+    assert sort_failure(ours, doing="x") is ours
+    assert (error_code(answered("A", 503)), http_status(answered("A", 503))) == ("A", 503)
+    assert error_code(exceptions.ReadTimeoutError(endpoint_url="x")) is None
+    assert http_status(ValueError()) is None
+
+
+# -- the fast scan ------------------------------------------------------------------------------------------------
+
+ROW = {
+    "leaseKey": {"S": "k"},
+    "leaseCounter": {"N": "1"},
+    "ownerSwitchesSinceCheckpoint": {"N": "0"},
+    "checkpoint": {"S": "TRIM_HORIZON"},
+    "checkpointSubSequenceNumber": {"N": "0"},
+    "pendingCheckpoint": {"S": "5"},
+    "pendingCheckpointState": {"B": "AP8="},
+    "x": {"M": {"l": {"L": [{"BS": ["AP8="]}, {"B": ""}]}}},
+}
+
+
+@pytest.fixture
+def canned():
+    """serve(status, body) → a boto3 client whose endpoint answers every request so."""
+    servers = []
+
+    def serve(status, body):
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                """Quiet."""
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        servers.append((server, thread))
+        return boto3.client(
+            "dynamodb",
+            endpoint_url=f"http://127.0.0.1:{server.server_port}",
+            region_name="us-east-1",
+            aws_access_key_id="a",
+            aws_secret_access_key="b",
+            config=client_config(connect_timeout=2, read_timeout=10, connections=2),
+        )
+
+    yield serve
+    for server, thread in servers:
+        server.shutdown()
+        thread.join(10)
+        server.server_close()
+
+
+def scanned(client, hook):
+    if hook:
+        DynamoDBLeaseTable(client, "t", SystemRuntime())
+    return client.scan(TableName="t")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {
+            "Items": [ROW],
+            "Count": 1,
+            "ScannedCount": 1,
+            "ConsumedCapacity": {"TableName": "t", "CapacityUnits": 2.5},
+        },
+        {"Items": [], "Count": 0, "ScannedCount": 5, "LastEvaluatedKey": {"leaseKey": {"S": "k"}}},
+        {"Items": [{**ROW, "pendingCheckpointState": {"S": '"B"'}}], "Count": 1},
+        {"Count": 0},
+        {"Items": [], "Later": 1},
+    ],
+)
+def test_the_fast_scan_answers_what_botocore_answers(canned, answer):
+    body = json.dumps(answer).encode()
+    slow, fast = scanned(canned(200, body), hook=False), scanned(canned(200, body), hook=True)
+    for one in (slow, fast):
+        one["ResponseMetadata"].pop("HTTPHeaders")
+    assert fast == slow
+
+
+def test_the_fast_scan_really_decodes_and_botocore_does_not(canned, monkeypatch):
+    from botocore.parsers import BaseJSONParser
+
+    client = canned(200, json.dumps({"Items": [ROW]}).encode())
+    DynamoDBLeaseTable(client, "t", SystemRuntime())
+    monkeypatch.setattr(BaseJSONParser, "_handle_list", lambda *_: pytest.fail("botocore parsed the items"))
+    assert client.scan(TableName="t")["Items"][0]["pendingCheckpointState"] == {"B": b"\x00\xff"}
+
+
+def test_an_error_answer_to_a_scan_stays_an_error(canned):
+    body = json.dumps(
+        {"__type": "com.amazonaws.dynamodb.v20120810#ThrottlingException", "message": "m"}
+    ).encode()
+    with pytest.raises(exceptions.ClientError, match="ThrottlingException"):
+        scanned(canned(400, body), hook=True)
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"Items": [{"a": 5}], "x": "B"}', gzip.compress(b"{}")])
+def test_a_body_nobody_understands_is_left_to_botocore(canned, body):
+    outcomes = []
+    for hook in (False, True):
+        try:
+            outcomes.append(scanned(canned(200, body), hook)["ResponseMetadata"]["HTTPStatusCode"])
+        except (*aws_errors(), ValueError, AttributeError) as error:
+            outcomes.append(type(error))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_lease_row_is_the_same_through_the_fast_scan_and_through_a_read(bench):
+    bench.put(Lease("k", lease_checkpoint(), counter=3, owner="me"))
+    assert bench.table.scan().rows == (bench.table.read("k"),)
+
+
+def lease_checkpoint():
+    from pykcl.model.checkpoint import Checkpoint
+
+    return Checkpoint("10", 2)

@@ -1,0 +1,295 @@
+"""The shape of the package as docs/design.md draws it: who may import whom, and what only one room may do.
+
+Every rule is a function from source text to complaints, and every rule is first shown a bad snippet: a rule that
+cannot complain is no rule.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "pykcl"
+MODULES = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+GENERATED = "_pb2.py"
+
+MOST_LINES = 400
+MOST_FUNCTION_LINES = 60
+LONG_FILES: dict[str, int] = {}
+"""Files that may be longer, and how long. An entry that is no longer needed fails a test."""
+LONG_FUNCTIONS: dict[str, int] = {}
+
+VALUES = {"errors", "model"}
+WIRING = {"config", "errors", "events", "model", "ports", "processor", "runtime"}
+ALLOWED = {
+    "errors": set(),
+    "events": set(),
+    "runtime": set(),
+    "model": VALUES,
+    "config": VALUES,
+    "processor": VALUES,
+    "ports": VALUES | {"events"},
+    "planning": VALUES | {"planning"},
+    "aws": {"aws", "config", "errors", "model", "ports", "runtime"},
+    "worker": WIRING | {"worker", "planning"},
+    "local": {"local", "model"},
+    "testing": WIRING | {"testing", "planning", "worker", "aws", "local"},
+    "cli": WIRING | {"cli", "planning", "worker", "aws", "local"},
+    "": {"config", "errors", "model", "processor", "worker"},
+}
+"""Room -> rooms of pykcl it may import. "" is pykcl/__init__.py."""
+EXCEPT = {
+    "pykcl/worker/worker.py": {"aws"},
+}
+"""The composition root alone knows the adapters; the demo alone uses the testing kit."""
+
+AWS_LIBRARIES = {"boto3", "botocore"}
+CLOCKS_AND_THREADS = {
+    "time", "threading", "random", "_thread", "asyncio", "concurrent", "multiprocessing", "queue", "sched",
+}  # fmt: skip
+PURE = {"__future__", "collections", "dataclasses", "enum", "random", "typing"}
+
+
+def room_of(path: str) -> str:
+    """The second part of the path without its suffix; "" for pykcl/__init__.py."""
+    name = path.split("/")[1].removesuffix(".py")
+    return "" if name == "__init__" else name
+
+
+def imports(source: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(module, imported names), wherever in the file; names are empty for `import module`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, ()) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield "." * node.level, ()
+            else:
+                yield node.module or "", tuple(alias.name for alias in node.names)
+
+
+def wrong_direction(path: str, source: str) -> list[str]:
+    allowed = ALLOWED[room_of(path)] | EXCEPT.get(path, set())
+    if path.startswith("pykcl/cli/demo"):
+        allowed = allowed | {"testing"}
+    found = []
+    for module, names in imports(source):
+        if module.startswith("."):
+            found.append(f"{path}: a relative import hides where it goes")
+        if module.split(".")[0] != "pykcl":
+            continue
+        # `from pykcl import x`: x is a room, a root module or one of the two public facts everybody may know.
+        targets = [module.split(".")[1]] if "." in module else [n for n in names if n != "__version__"]
+        found += [f"{path}: may not import pykcl.{target}" for target in targets if target not in allowed]
+    return found
+
+
+def wrong_library(path: str, source: str) -> list[str]:
+    room, found = room_of(path), []
+    for module, names in imports(source):
+        top = module.split(".")[0]
+        if top in AWS_LIBRARIES and room not in ("aws", "local", "cli", "testing"):
+            found.append(f"{path}: imports {top}")
+        if top == "random" and names == ("Random",):
+            continue  # a type: the source of chance is an argument
+        if top in CLOCKS_AND_THREADS and room not in ("runtime", "local", "cli", "testing"):
+            found.append(f"{path}: imports {top}")
+        if room == "planning" and top not in PURE | {"pykcl"}:
+            found.append(f"{path}: a pure decision imports {top}")
+    return found
+
+
+def reads_the_clock(path: str, source: str) -> list[str]:
+    if room_of(path) in ("runtime", "local", "cli", "testing"):
+        return []
+    return [
+        f"{path}:{node.lineno}: {node.func.attr}() reads the clock"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("now", "utcnow", "today")
+    ]
+
+
+def talks_to_the_terminal(path: str, source: str) -> list[str]:
+    if room_of(path) == "cli" or path == "pykcl/testing/scenarios.py":
+        return []
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        if name in ("print", "exit", "quit", "input", "sys.exit", "os._exit", "logging.basicConfig"):
+            found.append(f"{path}:{node.lineno}: library code calls {name}")
+    return found
+
+
+def too_long(path: str, source: str) -> list[str]:
+    found = []
+    lines = source.count("\n")
+    if lines > LONG_FILES.get(path, MOST_LINES):
+        found.append(f"{path}: {lines} lines")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            if length > LONG_FUNCTIONS.get(f"{path}:{node.name}", MOST_FUNCTION_LINES):
+                found.append(f"{path}: {node.name} has {length} lines")
+    return found
+
+
+def silent(path: str, source: str) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ExceptHandler):
+            if node.type is None:
+                found.append(f"{path}:{node.lineno}: bare except")
+            if len(node.body) == 1 and isinstance(node.body[0], ast.Pass):
+                found.append(f"{path}:{node.lineno}: an exception is passed over in silence")
+        if isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node):
+            found.append(f"{path}:{node.lineno}: a stub")
+    return found
+
+
+RULES = {
+    "imports point down": (
+        wrong_direction,
+        [
+            ("pykcl/model/x.py", "from pykcl.worker.worker import Worker"),
+            ("pykcl/planning/x.py", "def f():\n    import pykcl.ports"),
+            ("pykcl/worker/lease_worker.py", "from pykcl.aws.clients import connect"),
+            ("pykcl/aws/x.py", "from pykcl import planning"),
+            ("pykcl/local/x.py", "from pykcl.runtime import Runtime"),
+            ("pykcl/cli/run.py", "from pykcl.testing.fleet import Fleet"),
+            ("pykcl/worker/x.py", "from . import context"),
+        ],
+        [
+            ("pykcl/worker/worker.py", "from pykcl.aws.clients import connect"),
+            ("pykcl/aws/x.py", "from pykcl import __version__"),
+            ("pykcl/cli/demo.py", "from pykcl.testing.fleet import Fleet"),
+        ],
+    ),
+    "boto3, clocks, threads and chance have their rooms": (
+        wrong_library,
+        [
+            ("pykcl/worker/x.py", "import boto3"),
+            ("pykcl/model/x.py", "from botocore.exceptions import ClientError"),
+            ("pykcl/worker/x.py", "def f():\n    from time import sleep"),
+            ("pykcl/aws/x.py", "import threading"),
+            ("pykcl/planning/x.py", "from random import choice"),
+            ("pykcl/planning/x.py", "import os"),
+        ],
+        [("pykcl/planning/x.py", "from random import Random"), ("pykcl/runtime.py", "import time, threading")],
+    ),
+    "nobody reads the wall clock by the back door": (
+        reads_the_clock,
+        [("pykcl/worker/x.py", "from datetime import datetime\ndatetime.now()")],
+        [("pykcl/worker/x.py", "runtime.monotonic()")],
+    ),
+    "library code leaves the terminal alone": (
+        talks_to_the_terminal,
+        [
+            ("pykcl/worker/x.py", "print(1)"),
+            ("pykcl/aws/x.py", "import sys\nsys.exit(1)"),
+            ("pykcl/local/x.py", "import logging\nlogging.basicConfig()"),
+        ],
+        [("pykcl/cli/x.py", "print(1)")],
+    ),
+    "files and functions stay short": (
+        too_long,
+        [("pykcl/x.py", "a = 1\n" * 401), ("pykcl/x.py", "def f():\n" + "    a = 1\n" * 60)],
+        [("pykcl/x.py", "a = 1\n" * 400), ("pykcl/x.py", "def f():\n" + "    a = 1\n" * 59)],
+    ),
+    "nothing is swallowed or left as a stub": (
+        silent,
+        [
+            ("pykcl/x.py", "try:\n    f()\nexcept:\n    raise"),
+            ("pykcl/x.py", "try:\n    f()\nexcept OSError:\n    pass"),
+            ("pykcl/x.py", "raise NotImplementedError('later')"),
+        ],
+        [("pykcl/x.py", "try:\n    f()\nexcept OSError:\n    g()")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_package_keeps_to_the_rule(name):
+    rule, bad, good = RULES[name]
+    for path, snippet in bad:
+        assert rule(path, snippet), f"the rule does not see what is wrong with: {snippet[:80]!r}"
+    for path, snippet in good:
+        assert not rule(path, snippet), f"the rule complains about: {snippet[:80]!r}"
+    complaints = [
+        complaint
+        for path, source in MODULES.items()
+        if not path.endswith(GENERATED)
+        for complaint in rule(path, source)
+    ]
+    assert not complaints, "\n".join(complaints)
+
+
+def test_every_module_is_in_a_room_that_has_a_rule():
+    assert len(MODULES) > 50
+    assert {room_of(path) for path in MODULES} == ALLOWED.keys()
+
+
+def test_no_exception_has_outlived_its_reason():
+    for path, limit in LONG_FILES.items():
+        assert MOST_LINES < MODULES[path].count("\n") <= limit, f"{path} is short enough: drop the exception"
+    for place in LONG_FUNCTIONS:
+        path, name = place.split(":")
+        assert f"def {name}(" in MODULES[path], place
+
+
+def test_the_doorway_of_every_room_says_what_lives_there_and_what_it_may_touch():
+    doorways = [path for path in MODULES if path.count("/") == 2 and path.endswith("/__init__.py")]
+    assert len(doorways) >= 7
+    for path in doorways:
+        words = ast.get_docstring(ast.parse(MODULES[path])) or ""
+        assert len(words.splitlines()) >= 3, f"{path}: {words!r}"
+        assert any(word in words for word in ("import", "knows", "act on")), f"{path} says no boundary"
+
+
+def test_every_module_says_what_it_is_for():
+    empty = [path for path, source in MODULES.items() if not ast.get_docstring(ast.parse(source))]
+    assert [path for path in empty if not path.endswith(GENERATED)] == []
+
+
+# -- the life of a lease worker --------------------------------------------------------------------------------
+
+
+def activities() -> set[str]:
+    """The states for which LeaseWorker.run has an activity, read from its source."""
+    tree = ast.parse(MODULES["pykcl/worker/lease_worker.py"])
+    tables = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "activities"
+    ]
+    assert len(tables) == 1
+    assert isinstance(tables[0], ast.Dict)
+    return {ast.unparse(key).removeprefix("State.") for key in tables[0].keys if key}
+
+
+def test_every_state_that_is_not_final_has_a_way_out_and_an_activity():
+    leaving = {state for state, _ in TABLE}
+    assert leaving == set(State) - FINAL
+    assert activities() == {state.name for state in leaving}
+
+
+def test_every_state_can_be_reached_and_every_signal_is_used():
+    reached = {State.ACQUIRING}
+    while more := {after for (before, _), after in TABLE.items() if before in reached} - reached:
+        reached |= more
+    assert reached == set(State)
+    assert {signal for _, signal in TABLE} == set(Signal)
+
+
+def test_from_every_state_that_holds_a_lease_its_loss_leads_to_lost():
+    holding = set(State) - FINAL - {State.ACQUIRING, State.LOSING}
+    for state in holding:
+        after = TABLE[state, Signal.LEASE_LOST]
+        assert after is State.LOST or TABLE[after, Signal.DONE] is State.LOST

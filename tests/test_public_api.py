@@ -1,0 +1,181 @@
+"""The public names: there, documented, typed, and cheap to import."""
+
+import dataclasses
+import importlib.util
+import inspect
+import subprocess
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pykcl
+
+ROOT = Path(__file__).parents[1]
+CLASSES = sorted(name for name in pykcl.__all__ if not name.startswith("__"))
+HEAVY = ("boto3", "botocore", "google.protobuf", "click", "tenacity", "moto", "rich")
+
+MAY_BE_ANY = {
+    "Config.from_options(options)": "options come from outside and are checked one by one",
+    "Record.json() ->": "whatever the producer put",
+    "Worker.__init__(session)": "a boto3.Session: boto3 has no types of its own",
+    "Worker.__init__(clients)": "boto3 clients, likewise",
+    "Worker.__init__(options)": "the fields of Config, checked there",
+}
+"""Where Any stands in a public signature, and why."""
+
+
+def modules_after(code: str) -> set[str]:
+    """What a fresh interpreter has imported after `code`."""
+    program = f"{code}\nimport sys\nprint('\\n' + '|'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    return set(done.stdout.splitlines()[-1].split("|"))
+
+
+def test_importing_pykcl_loads_no_library_and_not_even_the_worker():
+    loaded = modules_after("import pykcl; pykcl.__version__; dir(pykcl)")
+    assert loaded.isdisjoint(HEAVY)
+    assert {name for name in loaded if name.startswith("pykcl")} == {"pykcl"}
+
+
+def test_writing_a_processor_and_building_a_worker_load_neither_boto3_nor_protobuf_of_aws():
+    loaded = modules_after(
+        "from pykcl import RecordProcessor, Worker, Config\n"
+        "class P(RecordProcessor):\n    def process_records(self, batch): ...\n"
+        "Worker('orders-app', stream='orders', processor=P)"
+    )
+    assert "pykcl.worker.worker" in loaded
+    assert loaded.isdisjoint({"boto3", "botocore", "pykcl.aws.kinesis", "pykcl.aws.lease_table"})
+
+
+def test_help_loads_neither_boto3_nor_any_verb():
+    loaded = modules_after("from pykcl.cli.main import main\nmain(['--help'], standalone_mode=False)")
+    assert "click" in loaded
+    assert loaded.isdisjoint({"boto3", "botocore", "moto", "rich", "hypercorn", "pykcl.cli.run", "pykcl.cli.demo"})
+
+
+def test_all_names_exactly_what_can_be_had():
+    assert pykcl.__all__ == sorted(pykcl.__all__)
+    assert dir(pykcl) == sorted(pykcl.__all__)
+    for name in pykcl.__all__:
+        assert getattr(pykcl, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Wroker'"):
+        pykcl.Wroker  # noqa: B018
+
+
+def test_type_checkers_see_the_same_names_as_the_interpreter():
+    source = (ROOT / "pykcl" / "__init__.py").read_text("utf-8")
+    for name in CLASSES:
+        home = getattr(pykcl, name).__module__
+        assert f"from {home} import" in source
+        assert pykcl._HOMES[name] == home
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_public_class_and_method_says_what_it_does(name):
+    found = getattr(pykcl, name)
+    assert found.__doc__
+    assert not found.__doc__.startswith(f"{name}("), f"{name} has only the text dataclasses make up"
+    for method, function in own_functions(found):
+        if method.startswith("_"):
+            continue
+        assert inspect.getdoc(function), f"{name}.{method} says nothing"
+
+
+def own_functions(found: type) -> Iterator[tuple[str, Any]]:
+    """Functions, class methods and property getters written in the class or inherited from pykcl."""
+    for home in found.__mro__:
+        if not home.__module__.startswith("pykcl"):
+            continue
+        for name, value in vars(home).items():
+            function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+            if isinstance(function, types.FunctionType) and function.__module__.startswith("pykcl"):
+                yield name, function
+
+
+def untyped(found: type) -> Iterator[str]:
+    """What of a class has no type, or Any where no reason is written down."""
+    name = found.__name__
+    # Names that are imported for type checkers only, or lazily, are filled in from the public ones.
+    names = {public: getattr(pykcl, public) for public in CLASSES}
+    if dataclasses.is_dataclass(found):
+        hints = typing.get_type_hints(found, localns=names)
+        for field in dataclasses.fields(found):
+            yield from _judged(f"{name}.{field.name}", hints.get(field.name))
+    generated = {"__init__", "__eq__", "__repr__", "__setattr__", "__delattr__", "__hash__", "__replace__"}
+    generated |= {"__getstate__", "__setstate__", "__match_args__", "_no_init_or_replace_init", "__subclasshook__"}
+    for method, function in own_functions(found):
+        if method in generated and (dataclasses.is_dataclass(found) or method.startswith("_no")):
+            continue
+        if method.startswith("_") and not method.startswith("__"):
+            continue
+        if not function.__code__.co_filename.endswith(".py"):
+            continue  # made by a decorator, such as total_ordering's or Protocol's
+        hints = typing.get_type_hints(function, localns=names)
+        for parameter in list(inspect.signature(function).parameters):
+            if parameter not in ("self", "cls"):
+                yield from _judged(f"{name}.{method}({parameter})", hints.get(parameter))
+        yield from _judged(f"{name}.{method}() ->", hints.get("return"))
+
+
+def _judged(place: str, hint: Any) -> Iterator[str]:
+    if hint is None:
+        yield f"{place} has no type"
+    elif _has_any(hint) and place not in MAY_BE_ANY:
+        yield f"{place} is Any"
+
+
+def _has_any(hint: Any) -> bool:
+    return hint is Any or any(_has_any(part) for part in typing.get_args(hint))
+
+
+class _Sloppy:
+    def bare(self, left):
+        return left
+
+    def loose(self, value: dict[str, Any]) -> None:
+        del value
+
+
+def test_the_walk_sees_a_missing_type_and_a_bare_any(monkeypatch):
+    monkeypatch.setattr(_Sloppy, "__module__", "pykcl.sloppy")
+    for method in (_Sloppy.bare, _Sloppy.loose):
+        monkeypatch.setattr(method, "__module__", "pykcl.sloppy")
+    assert set(untyped(_Sloppy)) == {
+        "_Sloppy.bare(left) has no type",
+        "_Sloppy.bare() -> has no type",
+        "_Sloppy.loose(value) is Any",
+    }
+
+
+def test_every_public_signature_is_typed_and_any_has_a_reason():
+    complaints = [complaint for name in CLASSES for complaint in untyped(getattr(pykcl, name))]
+    assert not complaints, "\n".join(complaints)
+    places = {f"{c.__name__}.{m}" for c in map(pykcl.__getattr__, CLASSES) for m, _ in own_functions(c)}
+    for place in MAY_BE_ANY:
+        assert place.split("(")[0] in places, f"{place} is excused and does not exist"
+
+
+def test_a_user_program_passes_mypy_strict():
+    if importlib.util.find_spec("mypy") is None:
+        pytest.skip("mypy is not installed")
+    program = ROOT / "tests" / "typing" / "public_api.py"
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(program)],
+        capture_output=True, text=True, cwd=ROOT, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_user_program_uses_every_public_name():
+    source = (ROOT / "tests" / "typing" / "public_api.py").read_text("utf-8")
+    body = source.split("from pykcl.events")[1]
+    assert [name for name in CLASSES if name not in body] == []
+
+
+def test_the_package_tells_type_checkers_that_it_is_typed():
+    assert (ROOT / "pykcl" / "py.typed").exists()

@@ -1,0 +1,123 @@
+"""A program as a user with `mypy --strict` writes it. It is checked, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+from pykcl import (
+    Batch,
+    Checkpoint,
+    Checkpointer,
+    CheckpointRefused,
+    Config,
+    ConfigError,
+    Initialization,
+    LeaseLoss,
+    LeaseLost,
+    PendingCheckpoint,
+    PreparedCheckpoint,
+    ProcessorFailed,
+    PyKclError,
+    Record,
+    RecordProcessor,
+    SetupError,
+    ShardEnd,
+    ShutdownRequest,
+    StopTimedOut,
+    StreamMissing,
+    TableGone,
+    TemporaryError,
+    Worker,
+    WrongStream,
+    WrongTable,
+)
+from pykcl.events import DataLost, Event, LeaseTaken
+
+
+class Orders(RecordProcessor):
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.prepared: PreparedCheckpoint | None = None
+
+    def initialize(self, init: Initialization) -> None:
+        self.shard: str = init.shard_id
+        self.token: int = init.fencing_token
+        self.resumed_at: Checkpoint = init.position
+        pending: PendingCheckpoint | None = init.pending
+        if pending is not None:
+            state: bytes | None = pending.state
+            print(state, pending.checkpoint)
+            init.checkpointer.checkpoint(
+                pending.checkpoint.sequence_number, pending.checkpoint.sub_sequence_number
+            )
+
+    def process_records(self, batch: Batch) -> None:
+        behind: int | None = batch.millis_behind_latest
+        for record in batch:
+            self.handle(record)
+        print(len(batch), behind, batch.shard_id, batch.stream)
+        self.prepared = batch.checkpointer.prepare_checkpoint(batch.records[-1], state=b"here")
+        self.prepared.checkpoint()
+        self.commit(batch.checkpointer, batch.records[-1])
+
+    def handle(self, record: Record) -> None:
+        data: bytes = record.data
+        arrived: datetime = record.arrived_at
+        hash_key: str | None = record.explicit_hash_key
+        position: Checkpoint = record.position
+        order = record.json()
+        print(data, arrived, hash_key, position, order["id"], record.text(), record.partition_key)
+        print(record.sequence_number, record.sub_sequence_number, record.aggregated, record.shard_id)
+
+    def commit(self, checkpointer: Checkpointer, record: Record) -> None:
+        try:
+            checkpointer.checkpoint()
+            checkpointer.checkpoint(record)
+            checkpointer.checkpoint(record.sequence_number, record.sub_sequence_number)
+        except (LeaseLost, CheckpointRefused, TemporaryError) as error:
+            print(error)
+
+    def lease_lost(self, loss: LeaseLoss) -> None:
+        print(loss.shard_id, loss.stream)
+
+    def shard_ended(self, end: ShardEnd) -> None:
+        children: tuple[str, ...] = end.children
+        print(children)
+        end.checkpointer.checkpoint()
+
+    def shutdown_requested(self, request: ShutdownRequest) -> None:
+        request.checkpointer.checkpoint()
+
+
+def watch(event: Event) -> None:
+    if isinstance(event, LeaseTaken):
+        print(event.shard, event.from_owner)
+    elif isinstance(event, DataLost):
+        print(event.shard, event.checkpoint)
+
+
+def main() -> int:
+    factory: Callable[[], RecordProcessor] = lambda: Orders("eu-")  # noqa: E731 - a factory with an argument bound
+    config = Config(
+        application="orders-app",
+        stream="orders",
+        start=datetime(2026, 11, 20, tzinfo=timezone.utc),
+        checkpoint="interval",
+        checkpoint_interval=5,
+        on_error="retry",
+    )
+    worker = Worker(processor=factory, config=config, listeners=[watch])
+    with Worker("orders-app", stream="orders", processor=Orders) as other:
+        ready: bool = other.wait_ready(timeout=10)
+        leases: tuple[str, ...] = other.leases
+        print(ready, leases, other.failure, other.worker_id, other.config.renew_interval)
+    try:
+        worker.run()
+    except StopTimedOut as late:
+        print(late.threads)
+    except (WrongStream, WrongTable, StreamMissing, TableGone, SetupError) as error:
+        print(error)
+    except (ConfigError, ProcessorFailed, PyKclError):
+        return 1
+    return 0
