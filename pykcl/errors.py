@@ -76,3 +76,7 @@ class PositionRefused(TemporaryError):
 
     Other shards are not concerned. It is asked again now and then, so that a corrected row is picked up.
     """
+
+
+class InternalError(PyKclError):
+    """A bug in pykcl: a thread nobody can do without has died, so the worker stops. `__cause__` is what it died of."""

@@ -98,7 +98,7 @@ class DynamoDBLeaseTable:
         while True:
             answer = self._page(after)
             for item in answer["Items"]:
-                key = str(item[LEASE_KEY])
+                key = item.get(LEASE_KEY, {}).get("S", "")
                 before = known.get(key)
                 # Most rows are as they were a second ago, and comparing one costs a tenth of parsing it.
                 row = before[1] if before is not None and before[0] == item else parse_row(item)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -73,6 +74,7 @@ _FOREIGN_KEYS = {
 
 _NOTE_NAMES = ("streamArn", "streamCreatedAt", "owner", "version", "latestFrom")
 _MAX_NOTE_TEXT = 2048
+_MAX_TIME_DIGITS = 14  # epoch milliseconds until the year 5138
 _NULL: AttributeValue = {"NULL": True}
 _EMPTY: AttributeValue = {"S": ""}
 _OURS: tuple[AttributeValue, ...] = ({"S": ENTITY_LEASE}, _NULL)
@@ -219,18 +221,15 @@ def _text_of(value: AttributeValue | None) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _number_of(value: AttributeValue | None) -> int | None:
-    text = value.get("N") if isinstance(value, dict) else None
+def _digits_of(value: AttributeValue | None) -> str | None:
     # The pattern bounds the digits before int() sees them.
-    if not isinstance(text, str) or not _is_number(text):
-        return None
-    number = int(text)
-    return number if number <= MAX_COUNTER else None
+    text = value.get("N") if isinstance(value, dict) else None
+    return text if isinstance(text, str) and _is_number(text) else None
 
 
 def _number(name: str, value: AttributeValue | None) -> int:
-    number = _number_of(value)
-    if number is None:
+    digits = _digits_of(value)
+    if digits is None or (number := int(digits)) > MAX_COUNTER:
         raise _BadValueError(f"{name} is missing or not a whole number from 0 to 2^63-1")
     return number
 
@@ -330,19 +329,37 @@ def _note(item: Mapping[str, AttributeValue], extra: dict[str, AttributeValue]) 
         _keep(item, NOTE, extra)
         return None
     get = content.get
-    known = (
-        _note_text(get("streamArn")),
-        _number_of(get("streamCreatedAt")),
-        _note_text(get("owner")),
-        _note_text(get("version")),
-        _number_of(get("latestFrom")),
+    texts = (
+        _short(_text_of(get("streamArn")), _MAX_NOTE_TEXT),
+        _short(_digits_of(get("streamCreatedAt")), _MAX_TIME_DIGITS),
+        _short(_text_of(get("owner")), MAX_NAME),
+        _short(_text_of(get("version")), MAX_NAME),
+        _short(_digits_of(get("latestFrom")), _MAX_TIME_DIGITS),
     )
-    if len(content) == len(known) - known.count(None):
-        return PrivateNote(*known)
-    understood = {name for name, one in zip(_NOTE_NAMES, known, strict=True) if one is not None}
-    return PrivateNote(*known, extra={name: raw for name, raw in content.items() if name not in understood})
+    if len(content) == len(texts) - texts.count(None):
+        return _note_from(*texts)
+    understood = {name for name, text in zip(_NOTE_NAMES, texts, strict=True) if text is not None}
+    later = {name: raw for name, raw in content.items() if name not in understood}
+    return replace(_note_from(*texts), extra=later)
 
 
-def _note_text(raw: AttributeValue | None) -> str | None:
-    text = _text_of(raw)
-    return text if text is not None and len(text) <= _MAX_NOTE_TEXT else None
+def _short(text: str | None, most: int) -> str | None:
+    return text if text is None or len(text) <= most else None
+
+
+@lru_cache(maxsize=1024)
+def _note_from(
+    stream_arn: str | None,
+    created_at: str | None,
+    owner: str | None,
+    version: str | None,
+    latest_from: str | None,
+) -> PrivateNote:
+    """Remembered, because all leases of one worker carry the same note."""
+    return PrivateNote(
+        stream_arn,
+        None if created_at is None else int(created_at),
+        owner,
+        version,
+        None if latest_from is None else int(latest_from),
+    )

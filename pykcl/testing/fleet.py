@@ -81,7 +81,7 @@ class Fleet:
         self.events: list[tuple[str, Event]] = []
         self.kinesis = LocalKinesis(lambda: EPOCH_MILLIS + int(simulation.now * 1000), **kinesis_options)
         self.kinesis.create_stream(STREAM, shards)
-        self.dynamodb = MemoryDynamoDB()
+        self.dynamodb = MemoryDynamoDB(runtime=simulation.runtime("dynamodb"))
         self.workers: dict[str, Worker] = {}
         self._put = 0
 

@@ -200,6 +200,7 @@ class Simulation:
             if task is not self._main and not task.finished:
                 task.baton.release()
         errors = [task.error for task in self._tasks if task.error is not None]
+        self._tasks = [self._main]
         if errors and error is None:
             raise errors[0]
 

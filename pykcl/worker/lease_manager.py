@@ -21,6 +21,7 @@ from pykcl.worker.context import Context
 from pykcl.worker.lease_cleaner import LeaseCleaner
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.shard_end import create_lease
+from pykcl.worker.vital import vital
 
 
 class LeaseManager:
@@ -47,7 +48,8 @@ class LeaseManager:
         self._task: Task | None = None
 
     def start(self) -> None:
-        self._task = self._context.runtime.spawn(f"{self._name}-manager", self._run)
+        name = f"{self._name}-manager"
+        self._task = self._context.runtime.spawn(name, vital(self._run, name, self._context.on_fatal))
 
     def stop(self) -> None:
         """Ask the thread to end and take no further lease. Lease workers are not touched."""

@@ -9,6 +9,7 @@ from pykcl.ports import Events
 from pykcl.runtime import Runtime, Task
 from pykcl.worker.held_leases import HeldLease, HeldLeases
 from pykcl.worker.trouble import Trouble
+from pykcl.worker.vital import vital
 
 MOST_HELPERS = 8
 
@@ -42,7 +43,7 @@ class LeaseRenewer:
         self._helpers = 0
 
     def start(self) -> None:
-        self._tasks.append(self._runtime.spawn(f"{self._name}-renewer", self._run))
+        self._spawn(f"{self._name}-renewer", self._run)
 
     def stop(self) -> None:
         """Ask all threads to end. Heartbeats cease; leases still held expire for everyone after their deadline."""
@@ -53,6 +54,9 @@ class LeaseRenewer:
     @property
     def tasks(self) -> tuple[Task, ...]:
         return tuple(self._tasks)
+
+    def _spawn(self, name: str, body: Callable[[], None]) -> None:
+        self._tasks.append(self._runtime.spawn(name, vital(body, name, self._on_fatal)))
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -87,7 +91,7 @@ class LeaseRenewer:
             numbers = range(self._helpers + 1, self._helpers + 1 + max(0, missing))
             self._helpers += max(0, missing)
         for number in numbers:
-            self._tasks.append(self._runtime.spawn(f"{self._name}-renewer-{number}", self._help))
+            self._spawn(f"{self._name}-renewer-{number}", self._help)
         self._work.set()
 
     def _help(self) -> None:

@@ -18,8 +18,8 @@ ITEM = {
     "ss": {"SS": ["a", "b"]},
     "ns": {"NS": ["1", "2"]},
     "flag": {"BOOL": True},
-    "none": {"NULL": True},
-    "m": {"M": {"in": {"N": "1"}, "deep": {"L": [{"S": "x"}, {"S": "y"}]}}},
+    "nulled": {"NULL": True},
+    "m": {"M": {"innermost": {"N": "1"}, "deep": {"L": [{"S": "x"}, {"S": "y"}]}}},
     "l": {"L": [{"N": "1"}]},
 }
 KEY = {"leaseKey": {"S": "k"}}
@@ -63,7 +63,7 @@ def holds(ask, condition, values=None, names=None):
         ("attribute_exists(n) AND attribute_not_exists(nothing)", None, True),
         ("attribute_exists(nothing) OR attribute_not_exists(n)", None, False),
         ("NOT attribute_exists(nothing)", None, True),
-        ("attribute_type(none, :v)", {":v": {"S": "NULL"}}, True),
+        ("attribute_type(nulled, :v)", {":v": {"S": "NULL"}}, True),
         ("attribute_type(n, :v)", {":v": {"S": "S"}}, False),
         ("begins_with(s, :v)", {":v": {"S": "shard"}}, True),
         ("contains(ss, :v)", {":v": {"S": "b"}}, True),
@@ -71,7 +71,7 @@ def holds(ask, condition, values=None, names=None):
         ("size(s) = :v", {":v": {"N": "7"}}, True),
         ("size(ss) < :v", {":v": {"N": "2"}}, False),
         ("ss = :v", {":v": {"SS": ["b", "a"]}}, True),
-        ("m.in = :v", {":v": {"N": "1"}}, True),
+        ("m.innermost = :v", {":v": {"N": "1"}}, True),
         ("m.deep[1] = :v", {":v": {"S": "y"}}, True),
         ("flag = :v", {":v": {"BOOL": True}}, True),
         # AND binds more tightly than OR, NOT more tightly than both.
@@ -221,13 +221,13 @@ def test_a_failed_condition_returns_the_old_row_only_where_asked_and_there(ask):
 
 
 def test_items_are_copied_in_and_out(memory_bench):
-    given = {**ITEM, "m": {"M": {"in": {"N": "1"}}}}
+    given = {**ITEM, "m": {"M": {"innermost": {"N": "1"}}}}
     memory_bench.put_item(given)
-    given["m"]["M"]["in"] = {"N": "2"}
+    given["m"]["M"]["innermost"] = {"N": "2"}
     got = memory_bench.item("k")
-    got["m"]["M"]["in"] = {"N": "3"}
+    got["m"]["M"]["innermost"] = {"N": "3"}
     got["ss"]["SS"].append("c")
-    assert memory_bench.item("k")["m"] == {"M": {"in": {"N": "1"}}}
+    assert memory_bench.item("k")["m"] == {"M": {"innermost": {"N": "1"}}}
     assert memory_bench.item("k")["ss"] == {"SS": ["a", "b"]}
 
 

@@ -274,3 +274,18 @@ def test_errors_never_quote_what_aws_said(memory_bench):
     with pytest.raises(SetupError) as refusal:
         memory_bench.table.scan()
     assert canary not in str(refusal.value)
+
+
+def test_a_second_scan_sees_what_changed_what_came_and_what_went(bench):
+    for key in ("same", "changed", "gone"):
+        bench.put(LEASE.with_(key=key))
+    first = {row.key: row for row in bench.table.scan().rows}
+    bench.put(first["changed"].with_(counter=2))
+    bench.put(LEASE.with_(key="new"))
+    bench.delete("gone")
+    second = {row.key: row for row in bench.table.scan().rows}
+    assert second == {
+        "same": first["same"],
+        "changed": first["changed"].with_(counter=2),
+        "new": LEASE.with_(key="new"),
+    }
