@@ -14,7 +14,9 @@ from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pykcl"
-MODULES = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+MODULES = {
+    path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))
+}
 GENERATED = "_pb2.py"
 
 MOST_LINES = 400

@@ -32,7 +32,9 @@ MAY_BE_ANY = {
 def modules_after(code: str) -> set[str]:
     """What a fresh interpreter has imported after `code`."""
     program = f"{code}\nimport sys\nprint('\\n' + '|'.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
+    )
     return set(done.stdout.splitlines()[-1].split("|"))
 
 
@@ -55,7 +57,9 @@ def test_writing_a_processor_and_building_a_worker_load_neither_boto3_nor_protob
 def test_help_loads_neither_boto3_nor_any_verb():
     loaded = modules_after("from pykcl.cli.main import main\nmain(['--help'], standalone_mode=False)")
     assert "click" in loaded
-    assert loaded.isdisjoint({"boto3", "botocore", "moto", "rich", "hypercorn", "pykcl.cli.run", "pykcl.cli.demo"})
+    assert loaded.isdisjoint(
+        {"boto3", "botocore", "moto", "rich", "hypercorn", "pykcl.cli.run", "pykcl.cli.demo"}
+    )
 
 
 def test_all_names_exactly_what_can_be_had():
@@ -107,7 +111,13 @@ def untyped(found: type) -> Iterator[str]:
         for field in dataclasses.fields(found):
             yield from _judged(f"{name}.{field.name}", hints.get(field.name))
     generated = {"__init__", "__eq__", "__repr__", "__setattr__", "__delattr__", "__hash__", "__replace__"}
-    generated |= {"__getstate__", "__setstate__", "__match_args__", "_no_init_or_replace_init", "__subclasshook__"}
+    generated |= {
+        "__getstate__",
+        "__setstate__",
+        "__match_args__",
+        "_no_init_or_replace_init",
+        "__subclasshook__",
+    }
     for method, function in own_functions(found):
         if method in generated and (dataclasses.is_dataclass(found) or method.startswith("_no")):
             continue

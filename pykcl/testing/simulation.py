@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 EPOCH_MILLIS = 1_790_000_000_000
+_LOOK_SECONDS = 0.05
 
 
 class Deadlock(AssertionError):
@@ -121,7 +122,8 @@ class Simulation:
         while not condition():
             if self.now >= deadline:
                 raise AssertionError(f"{what} did not come within {timeout:g} simulated seconds")
-            self.block(condition, min(0.25, max(0.0, deadline - self.now)))
+            # Looked at by this thread alone, between steps: a condition may itself call what switches threads.
+            self.sleep(min(_LOOK_SECONDS, deadline - self.now))
 
     def switch(self) -> None:
         """A point where another thread may go on first."""

@@ -38,7 +38,7 @@ class Context:
     on_fatal: Callable[[Exception], None]
 
     def note_for(self, lease: Lease, *, owner: str | None) -> PrivateNote:
-        """The private attribute for a row this worker creates (owner None) or takes."""
+        """The private attribute for a row this worker creates or takes."""
         before = lease.note
         latest_from = before.latest_from if before else None
         if latest_from is None and lease.checkpoint.sequence_number == LATEST:

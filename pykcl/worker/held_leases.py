@@ -103,6 +103,11 @@ class HeldLease:
                 self._sent = sent
             return answer.lease
         if isinstance(answer, Unknown):
+            if answer.seen is not None:
+                # An earlier write of ours landed after all: the row is ours, one counter further than believed. Its
+                # age is not known better than before.
+                with self._state:
+                    self._lease = answer.seen
             self.check()
             raise TemporaryError(f"The lease table did not answer for {self.key} in time: {answer.cause}")
         row = answer.row if isinstance(answer, Lost) else None

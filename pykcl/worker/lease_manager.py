@@ -24,6 +24,10 @@ from pykcl.worker.shard_end import create_lease
 from pykcl.worker.vital import vital
 
 
+SHORTEST_SCAN_PAUSE = 0.2
+"""Seconds between two scans when something just happened."""
+
+
 class LeaseManager:
     """One thread. It only decides and starts; the lease workers it starts make the writes that take the leases."""
 
@@ -43,6 +47,7 @@ class LeaseManager:
         self._refused_rows: set[str] = set()
         self._slow_calls: set[tuple[str, float]] = set()
         self._next_scan = 0.0
+        self._scanned_at = 0.0
         self._next_listing = 0.0
         self._next_steal = 0.0
         self._task: Task | None = None
@@ -112,7 +117,7 @@ class LeaseManager:
         context = self._context
         scan = context.table.scan()
         # The time after the scan: a counter in it stood so at the latest now, so an age is never overrated.
-        now = context.runtime.monotonic()
+        now = self._scanned_at = context.runtime.monotonic()
         self._view = self._view.observe(self._own_rows(scan.rows), now)
         self._next_scan = now + scan_pause(
             scan.read_units, context.config.failover_time, context.runtime.random()
@@ -225,7 +230,8 @@ class LeaseManager:
         worker = LeaseWorker(
             self._context,
             plan,
-            created_here=key in self._created_here and plan.seen.owner is None,
+            # The counter too: a peer may have owned it and released it since, and what was put then counts.
+            created_here=key in self._created_here and plan.seen.owner is None and plan.seen.counter == 0,
             on_change=self._wake.set,
         )
         self._created_here.discard(key)
@@ -250,8 +256,9 @@ class LeaseManager:
             if worker.state is State.HANDED_BACK:
                 self._left_alone[worker.key] = now + self._context.config.retry_for
         if finished:
-            # What they freed or created is worth a look at once.
-            self._next_scan = now
+            # What they freed or created is worth a look soon, yet never in a spin: leases that end as quickly as they
+            # are taken must not cost more than a few scans a second.
+            self._next_scan = min(self._next_scan, self._scanned_at + SHORTEST_SCAN_PAUSE)
 
     def _wake_children(self) -> None:
         for worker, _ in self.workers():

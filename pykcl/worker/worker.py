@@ -249,11 +249,18 @@ class Worker:
         return self._stop_asked.wait(wait) or self._signals > 0
 
     def _fail(self, error: Exception) -> None:
-        """Called by any thread that found a reason to stop the whole worker. The first one counts."""
+        """Called by any thread that found a reason to stop the whole worker. The first one counts.
+
+        Nothing new begins from here on, and what runs is asked to end; `run` or the user's `stop` does the waiting.
+        """
         with self._lock:
             if self._failure is None:
                 self._failure = error
+            manager = self._manager
         self._stop_asked.set()
+        if manager is not None:
+            manager.stop()
+            manager.stop_workers()
 
     def _join(self, tasks: Sequence[Task], deadline: float) -> list[str]:
         """Wait for the tasks; the names of those still alive at the deadline, or at a second signal."""

@@ -188,13 +188,12 @@ def test_a_lease_worker_whose_thread_dies_is_not_kept_alive_by_heartbeats(new_fl
             raise GeneratorExit  # neither Exception nor SystemExit: ends the thread
 
     put = fleet.put(3)
-    with pytest.raises(GeneratorExit):
-        with fleet.simulation:
-            fleet.start("w1", processor=lambda: Fatal("w1", fleet.ledger))
-            fleet.simulation.sleep(1)
-            fleet.start("w2")
-            fleet.wait_delivered(put)
-            assert fleet.ledger.by("w2") == put
+    with pytest.raises(GeneratorExit), fleet.simulation:
+        fleet.start("w1", processor=lambda: Fatal("w1", fleet.ledger))
+        fleet.simulation.sleep(1)
+        fleet.start("w2")
+        fleet.wait_delivered(put)
+        assert fleet.ledger.by("w2") == put
 
 
 @pytest.mark.parametrize("part", ["LeaseManager._step", "LeaseRenewer._dispatch", "LeaseRenewer._beat"])
@@ -206,14 +205,13 @@ def test_a_worker_that_loses_a_vital_thread_stops_and_releases_instead_of_living
 
     fleet = new_fleet(shards=2)
     worker = fleet.worker("w1")
-    with pytest.raises(ZeroDivisionError):
-        with fleet.simulation:
-            worker.start()
-            fleet.wait_delivered(fleet.put(5))
-            name, method = part.split(".")
-            home = getattr(lease_manager, name, None) or getattr(lease_renewer, name)
-            monkeypatch.setattr(home, method, lambda *_: 1 / 0)
-            fleet.wait(lambda: worker.failure is not None, 30, "the failure")
-            worker.stop()
-            assert isinstance(worker.failure, InternalError)
-            assert set(fleet.owners().values()) == {None}
+    with pytest.raises(ZeroDivisionError), fleet.simulation:
+        worker.start()
+        fleet.wait_delivered(fleet.put(5))
+        name, method = part.split(".")
+        home = getattr(lease_manager, name, None) or getattr(lease_renewer, name)
+        monkeypatch.setattr(home, method, lambda *_: 1 / 0)
+        fleet.wait(lambda: worker.failure is not None, 30, "the failure")
+        worker.stop()
+        assert isinstance(worker.failure, InternalError)
+        assert set(fleet.owners().values()) == {None}

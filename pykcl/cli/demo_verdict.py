@@ -1,0 +1,174 @@
+"""The demo's verdict: a pure function of what was put, what was delivered, and what happened on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pykcl.cli.demo_ledger import Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """The moment of the kill -9, looked at while the victim stood still.
+
+    leases: what it owned in the lease table. undelivered: Kinesis records of those shards that the server counted
+    and that no worker had delivered. in_hand: user records inside a running process_records.
+    """
+
+    worker: str
+    leases: tuple[str, ...]
+    undelivered: int
+    in_hand: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """produced: user record id -> shard it was put to. acknowledged: Kinesis records the producer put.
+    put_counts: Kinesis records per shard as the server counts them. parents: of every shard.
+    troubles: what went wrong on the way, as texts.
+    """
+
+    produced: Mapping[int, str]
+    acknowledged: int
+    put_counts: Mapping[str, int]
+    deliveries: Sequence[Delivery]
+    parents: Mapping[str, tuple[str, ...]]
+    kill: Kill | None
+    split_children: tuple[str, ...]
+    merge_children: tuple[str, ...]
+    terminated: str | None
+    troubles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """reasons: why it is not a pass; empty for a pass."""
+
+    produced: int
+    kinesis_records: int
+    processed: int
+    duplicates: int
+    lost: int
+    out_of_order: int
+    reasons: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not self.reasons
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """PASS needs nothing lost, nothing out of order, and proof that the script really did what it promised."""
+    delivered = [delivery for delivery in evidence.deliveries if delivery.id is not None]
+    distinct = {delivery.id for delivery in delivered}
+    lost = sorted(evidence.produced.keys() - distinct)
+    disorder = count_out_of_order(evidence.deliveries) + count_children_before_parents(
+        evidence.deliveries, evidence.parents
+    )
+    reasons = [
+        *_lost(lost, evidence.produced),
+        *([f"{disorder} deliveries were out of order"] if disorder else []),
+        *_bookkeeping(evidence),
+        *_preconditions(evidence),
+        *evidence.troubles,
+    ]
+    return Verdict(
+        produced=len(evidence.produced),
+        kinesis_records=sum(evidence.put_counts.values()),
+        processed=len(evidence.produced.keys() & distinct),
+        duplicates=len(delivered) - len(distinct),
+        lost=len(lost),
+        out_of_order=disorder,
+        reasons=tuple(reasons),
+    )
+
+
+def count_out_of_order(deliveries: Iterable[Delivery]) -> int:
+    """Deliveries at or before the one before, within one ownership of a shard by one worker process.
+
+    Across ownerships a step back is allowed: the next owner starts at the checkpoint.
+    """
+    last: dict[tuple[str, str, int], tuple[int, int]] = {}
+    count = 0
+    for delivery in deliveries:
+        key = (delivery.worker, delivery.shard, delivery.run)
+        position = (int(delivery.sequence), delivery.sub)
+        count += key in last and position <= last[key]
+        last[key] = position
+    return count
+
+
+def count_children_before_parents(
+    deliveries: Sequence[Delivery], parents: Mapping[str, tuple[str, ...]]
+) -> int:
+    """Deliveries from a shard that came before each record of its parents had been delivered once."""
+    first: dict[tuple[str, str, int], int] = {}
+    for delivery in deliveries:
+        key = (delivery.shard, delivery.sequence, delivery.sub)
+        first[key] = min(delivery.at, first.get(key, delivery.at))
+    done: dict[str, int] = {}
+    for (shard, _, _), at in first.items():
+        done[shard] = max(at, done.get(shard, 0))
+    ready = {shard: max((done.get(parent, 0) for parent in of), default=0) for shard, of in parents.items()}
+    return sum(delivery.at < ready.get(delivery.shard, 0) for delivery in deliveries)
+
+
+def _lost(lost: Sequence[int], produced: Mapping[int, str]) -> list[str]:
+    if not lost:
+        return []
+    where = Counter(produced[number] for number in lost)
+    shown = ", ".join(f"{count} of {shard}" for shard, count in sorted(where.items()))
+    return [f"{len(lost)} user records were lost: {shown}"]
+
+
+def _bookkeeping(evidence: Evidence) -> list[str]:
+    """The same question asked of the server, whose counts know nothing of the producer's and the workers' ids."""
+    reasons = []
+    counted = sum(evidence.put_counts.values())
+    if not evidence.produced:
+        reasons.append("nothing was produced")
+    if counted != evidence.acknowledged:
+        reasons.append(
+            f"the server counted {counted} Kinesis records, the producer put {evidence.acknowledged}"
+        )
+    seen: dict[str, set[str]] = {}
+    for delivery in evidence.deliveries:
+        seen.setdefault(delivery.shard, set()).add(delivery.sequence)
+    for shard in sorted(evidence.put_counts.keys() | seen.keys()):
+        put, read = evidence.put_counts.get(shard, 0), len(seen.get(shard, ()))
+        if put != read:
+            reasons.append(f"{shard}: the server counted {put} Kinesis records, {read} were delivered")
+    strangers = sum(
+        delivery.id is None or delivery.id not in evidence.produced for delivery in evidence.deliveries
+    )
+    if strangers:
+        reasons.append(f"{strangers} delivered records were never produced")
+    return reasons
+
+
+def _preconditions(evidence: Evidence) -> list[str]:
+    reasons = []
+    kill = evidence.kill
+    if kill is None:
+        reasons.append("no worker was killed")
+    elif not kill.leases:
+        reasons.append(f"{kill.worker} owned no lease when it was killed")
+    elif not kill.undelivered:
+        reasons.append(f"{kill.worker} had no undelivered records when it was killed")
+    if evidence.terminated is None:
+        reasons.append("no worker was stopped by SIGTERM")
+    delivering = {delivery.shard for delivery in evidence.deliveries}
+    for what, children, wanted in (
+        ("split", evidence.split_children, 2),
+        ("merge", evidence.merge_children, 1),
+    ):
+        if len(children) != wanted:
+            reasons.append(f"the {what} made {len(children)} shards instead of {wanted}")
+        reasons.extend(
+            f"{child}, child of the {what}, delivered nothing"
+            for child in children
+            if child not in delivering
+        )
+    return reasons

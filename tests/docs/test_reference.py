@@ -1,0 +1,232 @@
+"""What the pages state as facts is compared with the code: options, writes, states, permissions, exit codes, links."""
+
+import ast
+import dataclasses
+import json
+import re
+
+import pytest
+from doc_pages import PAGES, ROOT, all_blocks, table_under
+from lease_table_writes import NEW, by_heading, printable
+
+from pykcl.cli import main as commands
+from pykcl.cli.options import from_environment
+from pykcl.config import Config
+from pykcl.model.lease import ForeignRow
+from pykcl.model.lease_parse import FIELD_ATTRIBUTES, LEASE_KEY, parse_row, to_item
+from pykcl.model.lease_row import release, take
+from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State
+from pykcl.planning.pace import READ_UNITS_PER_SECOND
+
+BLOCKS = all_blocks()
+
+
+def code(cell):
+    """The one piece of code in a table cell."""
+    (found,) = re.findall(r"`([^`]+)`", cell)
+    return found
+
+
+# -- configuration ---------------------------------------------------------------------------------------------
+
+
+def test_the_options_table_has_every_option_in_order_with_its_default():
+    rows = table_under("docs/configuration.md", "ours")
+    told = [(code(ours), default) for ours, _, default, _ in rows]
+    fields = dataclasses.fields(Config)
+    assert [name for name, _ in told] == [field.name for field in fields]
+    for field, (_, default) in zip(fields, told, strict=True):
+        if field.default is dataclasses.MISSING:
+            assert default == "required"
+        else:
+            value = ast.literal_eval(code(default))
+            assert (value, type(value)) == (field.default, type(field.default)), field.name
+
+
+def test_every_choice_of_an_option_is_named_in_the_table():
+    rows = {code(row[0]): row[3] for row in table_under("docs/configuration.md", "ours")}
+    assert re.findall(r"`(auto|interval|manual)`", rows["checkpoint"]) == ["auto", "interval", "manual"]
+    assert re.findall(r"`(retry|skip|raise)`", rows["on_error"]) == ["retry", "skip", "raise"]
+
+
+def test_every_option_can_be_set_by_its_environment_variable():
+    values = {
+        "application": "orders-app",
+        "stream": "orders",
+        "processor_timeout": "90",
+        "region": "eu-west-1",
+    }
+    values |= {"table_name": "orders-leases", "worker_id": "w1"}
+    for field in dataclasses.fields(Config):
+        text = values.get(field.name, str(field.default))
+        found = from_environment({f"PYKCL_{field.name.upper()}": text, "HOME": "/"})
+        assert list(found) == [field.name]
+        assert str(found[field.name]) == text or float(found[field.name]) == float(text)
+
+
+def test_the_derived_times_are_as_the_table_says():
+    config = Config(application="orders-app", stream="orders")
+    rows = {row[0]: row[2] for row in table_under("docs/configuration.md", "derived")}
+    for name in ("renew_interval", "request_timeout", "belief_time"):
+        (cell,) = [value for what, value in rows.items() if f"`{name}`" in what]
+        assert float(cell.split()[0]) == pytest.approx(getattr(config, name), abs=0.05)
+    assert READ_UNITS_PER_SECOND == 5
+
+
+def test_the_exit_codes_are_those_of_the_commands():
+    told = [int(code(row[0])) for row in table_under("docs/configuration.md", "code")]
+    assert told == [commands.EXIT_OK, commands.EXIT_USAGE, commands.EXIT_CRASH, commands.EXIT_CONFIGURATION]
+
+
+# -- the lease table -------------------------------------------------------------------------------------------
+
+
+def test_every_write_is_printed_as_it_is_sent():
+    printed = {
+        block.heading: json.loads(block.text)
+        for block in BLOCKS
+        if block.page == "docs/lease-table.md" and block.language == "json"
+    }
+    writes = by_heading()
+    assert printed.keys() == writes.keys()
+    for heading, write in writes.items():
+        assert printed[heading] == printable(write), heading
+    assert len({write.kind for write in writes.values()}) == 8
+
+
+def test_the_row_table_has_every_attribute_with_its_type():
+    rows = {code(row[0]): row[1] for row in table_under("docs/lease-table.md", "attribute")}
+    attributes = [LEASE_KEY, *(name for names in FIELD_ATTRIBUTES.values() for name in names)]
+    assert sorted(rows) == sorted(attributes)
+    writes = by_heading()
+    seen = {}
+    for write in writes.values():
+        for lease in (write.seen, write.after):
+            if lease is not None:
+                seen.update({name: next(iter(value)) for name, value in to_item(lease).items()})
+    assert {name: rows[name] for name in seen} == seen
+    assert rows.keys() - seen.keys() == {"checkpointOwner"}
+
+
+def test_the_private_map_has_exactly_the_keys_of_the_table():
+    note = dataclasses.replace(NEW.note, owner="w1", latest_from=1)
+    written = to_item(NEW.with_(note=note))["pykcl"]["M"]
+    told = {code(row[0]): row[1] for row in table_under("docs/lease-table.md", "key | type")}
+    assert told == {name: next(iter(value)) for name, value in written.items()}
+    assert len(told) == len([field for field in dataclasses.fields(note) if field.name != "extra"])
+
+
+def test_the_rows_that_are_left_alone_are():
+    rows = table_under("docs/lease-table.md", "what the row looks like")
+    assert len(rows) == 4
+    for example, _ in rows:
+        assert isinstance(parse_row(json.loads(code(example))), ForeignRow), example
+
+
+def test_the_owner_clauses_are_as_the_table_says():
+    seen_as = {"text": {"S": "w1"}, "absent": None, "of type NULL": {"NULL": True}, "empty text": {"S": ""}}
+    rows = table_under("docs/lease-table.md", "`leaseOwner` as seen")
+    assert [row[0] for row in rows] == list(seen_as)
+    for told, clause in rows:
+        item = {**to_item(NEW), **({"leaseOwner": seen_as[told]} if seen_as[told] else {})}
+        _, request = take(parse_row(item), "me").request()
+        assert request["ConditionExpression"].split(" AND ")[1] == code(clause), told
+
+
+def test_release_leaves_what_the_page_says_it_leaves():
+    update = release(NEW.with_(owner="w1")).request()[1]["UpdateExpression"]
+    assert "checkpoint =" not in update
+    assert "pendingCheckpoint" not in update
+
+
+# -- design ----------------------------------------------------------------------------------------------------
+
+
+def test_the_diagram_of_a_lease_workers_life_is_the_table():
+    (diagram,) = [block.text for block in BLOCKS if block.language == "mermaid"]
+    arrows = re.findall(r"^ +(\w+) --> (\w+): (.+)$", diagram, re.MULTILINE)
+    drawn = {(State[before], Signal(signal)): State[after] for before, after, signal in arrows}
+    assert len(arrows) == len(drawn)
+    assert drawn == TABLE
+    told = {code(row[0]) for row in table_under("docs/design.md", "state")}
+    assert told == {state.name for state in set(State) - FINAL}
+
+
+def test_the_dependencies_of_the_page_are_those_of_the_project():
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    (listed,) = re.findall(r"^dependencies = \[(.*?)^\]", project, re.MULTILINE | re.DOTALL)
+    names = re.findall(r'"([a-z0-9-]+)', listed)
+    assert [row[0] for row in table_under("docs/design.md", "library")] == names
+    assert f"({', '.join(names)})" in (ROOT / "README.md").read_text("utf-8")
+
+
+# -- permissions -----------------------------------------------------------------------------------------------
+
+
+def test_the_policy_allows_exactly_what_the_code_calls():
+    (policy,) = [json.loads(block.text) for block in BLOCKS if '"Statement"' in block.text]
+    allowed = {action for statement in policy["Statement"] for action in statement["Action"]}
+    called = {write.request()[0] for write in by_heading().values()}
+    for path in (ROOT / "pykcl" / "aws").glob("*.py"):
+        called |= set(re.findall(r"self\._client\.([a-z_]+)\b", path.read_text("utf-8"))) - {"meta"}
+    methods = {"".join(word.title() for word in name.split("_")) for name in called}
+    assert {action.split(":")[1] for action in allowed} == methods
+
+
+# -- README and links ------------------------------------------------------------------------------------------
+
+
+def test_the_readme_shows_what_the_demo_prints():
+    from pykcl.cli.demo_board import NEXT_STEPS, totals
+    from pykcl.cli.demo_verdict import Verdict
+
+    (shown,) = [block.text for block in BLOCKS if "pykcl demo ·" in block.text]
+    lines = shown.splitlines()
+    (total,) = [line for line in lines if line.startswith("produced")]
+    number = r"(\d[\d ]*)"
+    found = re.fullmatch(
+        rf"produced {number} in {number} Kinesis records · processed {number} distinct · duplicates {number} "
+        rf"\((.+)\) · lost {number} · out of order {number}",
+        total,
+    )
+    assert found
+    numbers = [int(text.replace(" ", "")) for text in found.group(1, 2, 3, 4, 6, 7)]
+    verdict = Verdict(*numbers, reasons=())
+    assert (verdict.lost, verdict.out_of_order, verdict.produced) == (0, 0, verdict.processed)
+    assert totals(verdict, found[5]) == total
+    assert lines[-1] == f"PASS   {NEXT_STEPS}"
+    said = [re.split(r" {2,}", line[10:].strip())[0] for line in lines if line.startswith(" t+")]
+    script = "".join(path.read_text("utf-8") for path in (ROOT / "pykcl" / "cli").glob("demo*.py"))
+    assert len(said) >= 5
+    for words in said:
+        assert words.split()[0] in script, f"the demo says nothing of {words!r}"
+
+
+def test_the_readme_is_short_and_its_program_has_fourteen_lines():
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 150
+    (program,) = [block.text for block in BLOCKS if block.page == "README.md" and block.language == "python"]
+    assert len(program.splitlines()) == 14
+
+
+def anchors(text):
+    words = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
+    return {re.sub(r"[^\w -]", "", word.lower()).replace(" ", "-") for word in words}
+
+
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    text = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (path.parent / file).resolve() if file else path
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there.read_text("utf-8")), target
+
+
+def test_every_page_can_be_reached_from_the_index():
+    index = (ROOT / "docs" / "index.md").read_text("utf-8")
+    for path in (ROOT / "docs").glob("*.md"):
+        assert path.name == "index.md" or f"({path.name})" in index
