@@ -28,7 +28,8 @@ def main() -> None:
     command = [sys.executable, "-m", "pykcl.cli", "local", "--port", "0", "--stream", f"idle:{leases}"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        assert server.stdout is not None and server.stderr is not None
+        assert server.stdout is not None
+        assert server.stderr is not None
         while "ready" not in (line := server.stderr.readline()):
             assert line, "the local AWS did not start"
         for _ in range(5):
@@ -54,7 +55,9 @@ def measure(leases: int) -> None:
         threads = threading.active_count()
         now = _resident_megabytes()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{leases} idle leases: {now:.0f} MB RSS (peak {peak:.0f}), {threads} threads, {cores:.2f} cores, ready in {ready:.1f} s")
+    print(
+        f"{leases} idle leases: {now:.0f} MB RSS (peak {peak:.0f}), {threads} threads, {cores:.2f} cores, ready in {ready:.1f} s"
+    )
     met = now <= 150 and threads <= leases + 16
     print("goal (<= 150 MB, <= 272 threads at 256 leases):", "met" if met else "MISSED")
     sys.exit(0 if met else 1)

@@ -62,7 +62,7 @@ class Config:
     max_buffered_bytes: int = 256 * 1024 * 1024
     """Most bytes of GetRecords answers this process holds at any time."""
     shard_sync_interval: float = 60.0
-    """How often the shards are listed; also done at start and whenever a shard ends."""
+    """How often the shards are listed; also done at start. Children of an ended shard need no listing."""
     parent_poll_interval: float = 2.0
     """How often a child shard looks whether its parents have ended."""
     cleanup_interval: float = 60.0

@@ -15,7 +15,7 @@ from pykcl.aws.failures import aws_errors, sort_failure
 from pykcl.config import Config
 from pykcl.errors import ConfigError, SetupError
 from pykcl.ports import LeaseTable, Stream
-from pykcl.runtime import Runtime
+from pykcl.runtime import Event, Runtime
 
 _SPARE_CONNECTIONS = 12
 _MOST_CONNECTIONS = 512
@@ -28,8 +28,11 @@ def connect(
     *,
     session: Any = None,
     clients: Mapping[str, Any] | None = None,
+    stop: Event | None = None,
 ) -> tuple[LeaseTable, Stream]:
     """The lease table and the stream of `config`. Sends nothing yet.
+
+    stop: once set, no write is tried a second time (the forced stop).
 
     session: a boto3.Session. clients: ready-made boto3 clients by service ("kinesis", "dynamodb"); a client
     given here is used as it is. Raises ConfigError without a region, SetupError without credentials.
@@ -47,7 +50,7 @@ def connect(
         connections = min(_MOST_CONNECTIONS, config.max_leases + _SPARE_CONNECTIONS)
         given = {**open_clients(config, session=session, max_pool_connections=connections), **given}
     table = DynamoDBLeaseTable(
-        given["dynamodb"], config.table, runtime, request_timeout=config.request_timeout
+        given["dynamodb"], config.table, runtime, request_timeout=config.request_timeout, stop=stop
     )
     return table, KinesisStream(given["kinesis"], config.stream, runtime)
 

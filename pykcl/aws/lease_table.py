@@ -25,8 +25,6 @@ from pykcl.runtime import Event, Runtime
 T = TypeVar("T")
 
 _USABLE = ("ACTIVE", "UPDATING")
-_POLL_SECONDS = 1.0
-_POLLS = 10
 _READ_ATTEMPTS = 4
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
@@ -66,9 +64,7 @@ class DynamoDBLeaseTable:
         return self._name
 
     def prepare(self, *, create: bool) -> bool:
-        """See `ports.LeaseTable`. A table that takes its time raises TemporaryError after ten seconds; call
-        again.
-        """
+        """See `ports.LeaseTable`. Does not wait: TemporaryError says that the table is not usable yet; call again."""
         description = self._describe()
         if description is None:
             if not create:
@@ -79,12 +75,9 @@ class DynamoDBLeaseTable:
                 )
             self._create()
             description = self._describe()
-        for _ in range(_POLLS):
-            if description is not None and description["TableStatus"] in _USABLE:
-                self._check_schema(description)
-                return self._created
-            self._stop.wait(_POLL_SECONDS)
-            description = self._describe()
+        if description is not None and description["TableStatus"] in _USABLE:
+            self._check_schema(description)
+            return self._created
         status = "missing" if description is None else description["TableStatus"]
         raise TemporaryError(f"Lease table {self._name!r} is {status}; waiting until it is ACTIVE.")
 

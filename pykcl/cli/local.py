@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 from pathlib import Path
@@ -52,6 +53,8 @@ def local(port: int, streams: tuple[str, ...], limits: bool, request_log: Path |
 def start_local_aws(port: int, *, limits: bool = False, request_log: Path | None = None) -> LocalAws:
     """A local AWS, not started yet (it is a context manager). Raises ConfigError where the extra is missing."""
     try:
+        for needed in ("hypercorn", "moto", "py_partiql_parser"):
+            importlib.import_module(needed)
         from pykcl.local.server import LocalAws
     except ModuleNotFoundError as error:
         raise ConfigError(

@@ -125,7 +125,8 @@ def _local_aws(config: Config) -> Iterator[None]:
 
     with start_local_aws(port=0) as aws:
         aws.kinesis.create_stream(config.stream_name, LOCAL_SHARDS)
-        os.environ.update(local_environment(aws.url))
+        # A proxy of the surroundings would be asked for 127.0.0.1 too.
+        os.environ.update(local_environment(aws.url), NO_PROXY="127.0.0.1", no_proxy="127.0.0.1")
         click.echo(
             f"local AWS at {aws.url}, stream {config.stream_name} with {LOCAL_SHARDS} shards", err=True
         )

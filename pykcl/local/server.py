@@ -32,9 +32,9 @@ class LocalAws:
 
     port: 0 takes a free one. limits: enforce the per-shard rates of Kinesis. state_seconds: how long streams
     stay CREATING, UPDATING, DELETING. request_log: a file that gets every request as a JSON line. now_millis:
-    the clock of Kinesis and of the Date headers, epoch milliseconds. fault: called with (service, operation, parameters) before each
-    request, in a thread of its own; it may wait, raise AwsError to answer with that error, or return
-    "lose-answer" to have the request done and answered with a 500.
+    the clock of Kinesis and of the Date headers, epoch milliseconds. fault: called with (service, operation,
+    parameters) before each request, in a thread of its own; it may wait, raise AwsError to answer with that
+    error, or return "lose-answer" to have the request done and answered with a 500.
     """
 
     def __init__(

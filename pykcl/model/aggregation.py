@@ -40,11 +40,11 @@ _explicit_hash_key_index = attrgetter("explicit_hash_key_index")
 _data = attrgetter("data")
 
 
-class _Damaged(Exception):  # noqa: N818 - never leaves this module
+class _Damaged(Exception):
     """Not an aggregate after all, or a broken one. The argument says what is wrong with it."""
 
 
-class _OutsideShard(Exception):  # noqa: N818 - never leaves this module
+class _OutsideShard(Exception):
     """A sound aggregate that belongs, at least partly, to another shard."""
 
 

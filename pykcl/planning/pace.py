@@ -23,10 +23,10 @@ def read_pause(records: int, millis_behind: int | None, idle_reads: int, idle_ti
     return float(min(BUSY_INTERVAL * 2 ** min(idle_reads, 8), idle_time))
 
 
-def scan_pause(read_units: float, failover_time: float, rng: Random) -> float:
-    """Seconds to the next scan: about one, stretched to the budget, at most Java's 2 x fail-over time."""
-    wanted = max(min(1.0, failover_time / 3), read_units / READ_UNITS_PER_SECOND)
-    return min(wanted, failover_time * 2) * rng.uniform(0.9, 1.1)
+def scan_pause(read_units: float, shortest: float, longest: float, rng: Random) -> float:
+    """Seconds to the next scan of the lease table: `shortest`, stretched to the budget, at most `longest`."""
+    wanted = max(shortest, read_units / READ_UNITS_PER_SECOND)
+    return min(wanted, longest) * rng.uniform(0.9, 1.1)
 
 
 def backoff(attempt: int, rng: Random, *, first: float = 0.1, longest: float = 30.0) -> float:

@@ -114,7 +114,7 @@ class MemoryDynamoDB:
     ) -> None:
         self._runtime = runtime or SystemRuntime()
         self._lock = self._runtime.lock()
-        self._describes_until_active = describes_until_active
+        self.describes_until_active = describes_until_active
         self._page_bytes = page_bytes
         self._postponed: list[tuple[str, Params]] = []
         self.fault = fault
@@ -219,7 +219,7 @@ class MemoryDynamoDB:
         name = params["TableName"]
         if name in self.tables:
             raise aws_error("ResourceInUseException", f"Table already exists: {name}", "CreateTable")
-        self.tables[name] = Table(params, self._describes_until_active)
+        self.tables[name] = Table(params, self.describes_until_active)
         return {"TableDescription": self.tables[name].description()}
 
     def _describe(self, table: Table) -> dict[str, Any]:

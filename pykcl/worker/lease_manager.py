@@ -23,7 +23,6 @@ from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.shard_end import create_lease
 from pykcl.worker.vital import vital
 
-
 SHORTEST_SCAN_PAUSE = 0.2
 """Seconds between two scans when something just happened."""
 
@@ -120,7 +119,10 @@ class LeaseManager:
         now = self._scanned_at = context.runtime.monotonic()
         self._view = self._view.observe(self._own_rows(scan.rows), now)
         self._next_scan = now + scan_pause(
-            scan.read_units, context.config.failover_time, context.runtime.random()
+            scan.read_units,
+            shortest=min(1.0, context.config.renew_interval),
+            longest=context.config.full_scan_interval,
+            rng=context.runtime.random(),
         )
 
     def _own_rows(self, rows: Iterable[Row]) -> list[Row]:

@@ -26,7 +26,7 @@ from pykcl.planning.lifecycle import FINAL, Signal, State, next_state
 from pykcl.planning.pace import backoff
 from pykcl.planning.plans import Acquisition
 from pykcl.ports import Kept
-from pykcl.processor import Initialization, RecordProcessor
+from pykcl.processor import Initialization, LeaseLoss, RecordProcessor
 from pykcl.worker.checkpointer import Progress, ShardCheckpointer
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
@@ -54,6 +54,7 @@ class LeaseWorker:
         self._wake = context.runtime.event()
         self._stopping = False
         self._held: HeldLease | None = None
+        self._processor: RecordProcessor | None = None
         self._delivery: ShardDelivery | None = None
         self._calls = ProcessorCalls(context, self.key, self._check, self._pause)
 
@@ -237,22 +238,15 @@ class LeaseWorker:
             fencing_token=held.fencing_token,
             checkpointer=ShardCheckpointer(progress, None),
         )
-        made: list[RecordProcessor] = []
-
-        def make_and_initialize(argument: Initialization) -> None:
-            # A new instance for each attempt: one whose initialize raised half-way is in no defined state.
-            made[:] = [context.processor()]
-            made[0].initialize(argument)
-
-        result = self._calls.until_it_returns("initialize", make_and_initialize, init)
-        if result in NOT_RETURNED:
-            return NOT_RETURNED[result]
+        result = self._calls.until_it_returns("initialize", self._make_processor, init)
+        if result in NOT_RETURNED or self._processor is None:
+            return NOT_RETURNED.get(result, Signal.STOP)
         # Made from the row as it is now: initialize may have committed a checkpoint an earlier owner prepared.
         self._delivery = ShardDelivery(
             context,
             held,
             self._calls,
-            made[0],
+            self._processor,
             progress,
             pause=self._pause,
             stopping=self._stop_asked,
@@ -261,6 +255,12 @@ class LeaseWorker:
         )
         context.events.emit(ShardStarted(shard=self.key, position=str(held.lease.checkpoint)))
         return Signal.STARTED
+
+    def _make_processor(self, init: Initialization) -> None:
+        # A new instance for each attempt: one whose initialize raised half-way is in no defined state.
+        processor = self._context.processor()
+        processor.initialize(init)
+        self._processor = processor
 
     def _answered(self) -> None:
         if not self.has_answered:
@@ -310,8 +310,10 @@ class LeaseWorker:
         return Signal.DONE
 
     def _lose(self) -> Signal:
-        if self._delivery is not None:
-            self._delivery.lose()
+        # Also when the lease was lost while initialize ran: who was initialized hears of it.
+        if self._processor is not None:
+            loss = LeaseLoss(self.key, self._context.stream.name)
+            self._calls.once("lease_lost", self._processor.lease_lost, loss)
         return Signal.DONE
 
     def _report_loss(self) -> None:

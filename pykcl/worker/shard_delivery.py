@@ -11,7 +11,7 @@ from pykcl.model.shard import Shard
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.pace import backoff
 from pykcl.planning.positions import first_read
-from pykcl.processor import Batch, LeaseLoss, RecordProcessor, ShardEnd, ShutdownRequest
+from pykcl.processor import Batch, RecordProcessor, ShardEnd, ShutdownRequest
 from pykcl.worker.checkpointer import EndCheckpointer, Progress, ShardCheckpointer
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
@@ -218,8 +218,3 @@ class ShardDelivery:
         self._held.check()
         if self._context.config.checkpoint != "manual":
             self._flush()
-
-    def lose(self) -> None:
-        """lease_lost, once."""
-        loss = LeaseLoss(self._held.key, self._context.stream.name)
-        self._calls.once("lease_lost", self._processor.lease_lost, loss)

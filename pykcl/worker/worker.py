@@ -63,6 +63,7 @@ class Worker:
         )
         self._stop_asked = self._runtime.event()
         self._stopped = self._runtime.event()
+        self._forced = self._runtime.event()
         self._lock = self._runtime.lock()
         self._failure: Exception | None = None
         self._manager: LeaseManager | None = None
@@ -126,6 +127,8 @@ class Worker:
         self._join(manager.tasks, deadline)
         manager.stop_workers()
         left = self._join([task for _, task in manager.workers()], deadline)
+        if left:
+            self._forced.set()
         renewer.stop()
         left += self._join(renewer.tasks, max(deadline, self._runtime.monotonic() + 1.0))
         self._stopped.set()
@@ -134,8 +137,9 @@ class Worker:
             self._events.emit(ThreadsLeft(threads=tuple(left)))
         self._events.emit(WorkerStopped(worker_id=self.worker_id, cause=cause))
         if left and self._failure is None:
+            why = "a second signal came" if self._signals > 1 else "the grace period was over"
             raise StopTimedOut(
-                f"These threads were still busy after the grace period: {', '.join(left)}. Their leases expire within "
+                f"These threads were still busy when {why}: {', '.join(left)}. Their leases expire within "
                 f"{self.config.failover_time:g} s. Do: raise shutdown_grace, or make batches shorter (max_records).",
                 tuple(left),
             )
@@ -208,7 +212,9 @@ class Worker:
     def _aws_adapters(self) -> tuple[LeaseTable, Stream]:
         from pykcl.aws.clients import connect
 
-        return connect(self.config, self._runtime, session=self._session, clients=self._clients)
+        return connect(
+            self.config, self._runtime, session=self._session, clients=self._clients, stop=self._forced
+        )
 
     def _await_stream(self, stream: Stream) -> StreamDescription:
         """ACTIVE or UPDATING will do: a restart while the stream is resharded must not block."""

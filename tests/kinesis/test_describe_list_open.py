@@ -5,6 +5,7 @@ from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 
 from pykcl.errors import (
     AnswerRefused,
+    PositionRefused,
     SetupError,
     ShardGone,
     StreamMissing,
@@ -230,10 +231,10 @@ def test_a_stream_made_again_under_its_name_is_refused_every_time(wire, summary)
             stream.open(SHARD, ReadFrom("AT_SEQUENCE_NUMBER", sequence_number="7"))
 
 
-def test_a_number_that_is_no_position_of_the_shard_is_a_setup_error_that_names_both(wire, summary):
+def test_a_number_that_is_no_position_of_the_shard_concerns_that_shard_alone_and_is_named(wire, summary):
     wire.fail("GetShardIterator", "InvalidArgumentException", "Invalid StartingSequenceNumber.")
     wire.answer("DescribeStreamSummary", summary())
-    with pytest.raises(SetupError, match="AT_SEQUENCE_NUMBER 777") as caught:
+    with pytest.raises(PositionRefused, match="AT_SEQUENCE_NUMBER 777") as caught:
         wire.stream().open(SHARD, ReadFrom("AT_SEQUENCE_NUMBER", sequence_number="777"))
     assert SHARD in str(caught.value)
     assert not isinstance(caught.value, StreamMissing | WrongStream)
@@ -248,7 +249,7 @@ def test_a_start_time_that_has_not_come_yet_is_waited_for(wire):
 def test_a_past_start_time_that_is_refused_is_not_waited_for(wire, summary):
     wire.fail("GetShardIterator", "InvalidArgumentException")
     wire.answer("DescribeStreamSummary", summary())
-    with pytest.raises(SetupError):
+    with pytest.raises(PositionRefused):
         wire.stream().open(SHARD, ReadFrom("AT_TIMESTAMP", at_millis=1_699_999_000_000))
 
 

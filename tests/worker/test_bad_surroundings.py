@@ -38,6 +38,14 @@ def test_a_worker_waits_for_a_stream_that_is_being_created_and_not_for_one_that_
     assert fleet.simulation.now - before < 20
 
 
+def test_a_worker_waits_for_its_table_to_become_active(new_fleet):
+    fleet = new_fleet()
+    fleet.dynamodb.describes_until_active = 5
+    put = fleet.put(5)
+    fleet.start("w1")
+    fleet.wait_delivered(put)
+
+
 def test_a_table_that_is_not_a_lease_table_is_refused_with_its_key_named(new_fleet):
     fleet = new_fleet()
     fleet.dynamodb.create_table(
