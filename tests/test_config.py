@@ -1,0 +1,97 @@
+"""Contradictions are refused with both values named; unknown options with the nearest name."""
+
+from datetime import datetime, timezone
+
+import pytest
+
+from pykcl import Config, ConfigError, RecordProcessor, Worker
+from pykcl.model.checkpoint import StartPosition
+
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+
+
+def _config(**options):
+    return Config(**{"application": "orders-app", "stream": "orders", **options})
+
+
+class Orders(RecordProcessor):
+    def process_records(self, batch):
+        raise NotImplementedError
+
+
+def test_defaults_are_consistent_and_derived_times_follow_the_failover_time():
+    config = _config()
+    assert config.table == "orders-app"
+    assert (config.renew_interval, config.request_timeout, config.belief_time) == (
+        pytest.approx(10 / 3),
+        2.0,
+        9.0,
+    )
+    fast = _config(failover_time=3.0)
+    assert fast.request_timeout == pytest.approx(0.6)
+    assert 3 * fast.request_timeout < fast.belief_time
+    assert fast.renew_interval + 2 * fast.request_timeout < fast.belief_time
+
+
+def test_an_arn_names_stream_and_region():
+    config = _config(stream=ARN)
+    assert (config.stream_name, config.effective_region, config.stream_arn) == ("orders", "eu-west-1", ARN)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"stream": ARN, "region": "us-east-1"}, "us-east-1.*eu-west-1"),
+        ({"stream": "no such/name"}, "neither a stream name"),
+        ({"application": "ab"}, "3 to 255"),
+        ({"table_name": "a b"}, "table name"),
+        ({"worker_id": ""}, "1 to 256"),
+        ({"start": "LATST"}, "Did you mean 'LATEST'"),
+        ({"start": datetime(2026, 1, 1)}, "no time zone"),  # noqa: DTZ001 - that is the point
+        ({"start": 17}, "not a position"),
+        ({"failover_time": 0.5}, "at least 1"),
+        ({"failover_time": "10"}, "not a number"),
+        ({"failover_time": float("inf")}, "finite"),
+        ({"max_leases": 0}, "at least 1"),
+        ({"max_leases": 1.5}, "whole number"),
+        ({"max_leases": True}, "not a number"),
+        ({"max_records": 10_001}, "10000"),
+        ({"max_buffered_bytes": 1_000_000}, "cannot hold one"),
+        ({"checkpoint": "automatic"}, "Did you mean 'auto'"),
+        ({"on_error": "ignore"}, "'retry', 'skip', 'raise'"),
+        ({"processor_timeout": 10.0, "processor_warn_after": 60.0}, "10.0.*60.0"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(options, told):
+    with pytest.raises(ConfigError, match=told):
+        _config(**options)
+
+
+@pytest.mark.parametrize(
+    ("start", "position"),
+    [
+        ("LATEST", StartPosition("LATEST")),
+        ("TRIM_HORIZON", StartPosition("TRIM_HORIZON")),
+        ("2026-11-20T09:00:00Z", StartPosition("AT_TIMESTAMP", 1_795_165_200_000)),
+        ("2026-11-20T10:00:00+01:00", StartPosition("AT_TIMESTAMP", 1_795_165_200_000)),
+        (datetime(2026, 11, 20, 9, tzinfo=timezone.utc), StartPosition("AT_TIMESTAMP", 1_795_165_200_000)),
+    ],
+)
+def test_every_way_to_say_where_to_start(start, position):
+    assert _config(start=start).start_position == position
+
+
+def test_an_unknown_option_of_worker_names_the_nearest():
+    with pytest.raises(ConfigError, match="Did you mean 'failover_time'"):
+        Worker("orders-app", stream="orders", processor=Orders, failover_tme=3)
+
+
+def test_worker_wants_a_name_a_stream_and_one_kind_of_configuration():
+    with pytest.raises(ConfigError, match="No application name"):
+        Worker(processor=Orders)
+    with pytest.raises(ConfigError, match="has no stream"):
+        Worker("orders-app", processor=Orders)
+    with pytest.raises(ConfigError, match="Use one of them"):
+        Worker(processor=Orders, config=_config(), max_leases=3)
+    with pytest.raises(ConfigError, match="contradicts"):
+        Worker("other-app", processor=Orders, config=_config())
