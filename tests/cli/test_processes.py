@@ -164,3 +164,26 @@ def test_ctrl_c_ends_a_worker_cleanly_with_exit_code_zero(start, aws, dynamodb):
     assert one.process.wait(30) == 0
     assert set(_owners(dynamodb).values()) == {None}
     assert "Traceback" not in one.err.read_text()
+
+
+STUCK = """
+import os, threading
+from pykcl import RecordProcessor
+
+class Orders(RecordProcessor):
+    def process_records(self, batch):
+        os.write(1, b"stuck\\n")
+        threading.Event().wait()
+"""
+
+
+def test_a_second_signal_forces_the_end_of_a_worker_whose_processor_hangs(start, aws, dynamodb, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "PROGRAM", STUCK)
+    _put(aws, 8, "r")
+    one = start("one")
+    _wait(lambda: "stuck" in one.seen, "the hanging batch")
+    one.process.send_signal(signal.SIGTERM)
+    # The first signal waits for the batch: the worker says nothing more to look at, so it is given the second at once.
+    one.process.send_signal(signal.SIGINT)
+    assert one.process.wait(30) == 70
+    assert "still busy when a second signal came" in one.err.read_text()
