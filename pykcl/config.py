@@ -223,10 +223,11 @@ def _check_numbers(config: Config) -> None:
             raise ConfigError(f"{name}={getattr(config, name)!r} is not a whole number")
     if config.max_records > 10_000:
         raise ConfigError(f"max_records={config.max_records} is more than the 10000 Kinesis allows per call")
-    if config.max_buffered_bytes < LARGEST_FETCH_BYTES:
+    if config.max_buffered_bytes < 2 * LARGEST_FETCH_BYTES:
+        # With room for one only, a shard whose processor hangs on its page would starve all others.
         raise ConfigError(
-            f"max_buffered_bytes={config.max_buffered_bytes} cannot hold one GetRecords answer of up to "
-            f"{LARGEST_FETCH_BYTES} bytes. Raise it to at least that."
+            f"max_buffered_bytes={config.max_buffered_bytes} cannot hold two GetRecords answers of up to "
+            f"{LARGEST_FETCH_BYTES} bytes. Raise it to at least {2 * LARGEST_FETCH_BYTES}."
         )
 
 

@@ -275,7 +275,8 @@ class EventFan:
             try:
                 listener(event)
             except Exception as error:  # noqa: BLE001 - a user's listener must never end a lease
-                self._listeners.remove(listener)
+                # A new list, so that two threads that meet the same failing listener do not trip over each other.
+                self._listeners = [other for other in self._listeners if other is not listener]
                 log.error(
                     "event listener raised and is left out from now on listener=%r error=%s",
                     getattr(listener, "__name__", type(listener).__name__),

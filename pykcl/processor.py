@@ -124,10 +124,14 @@ class RecordProcessor(ABC):
 
     def shard_ended(self, end: ShardEnd) -> None:  # noqa: B027 - optional
         """Called when every record was delivered. With checkpoint="manual", an own shard_ended must call
-        `end.checkpointer.checkpoint()`, else it is called again: children start only after that."""
+        `end.checkpointer.checkpoint()`, else it is called again: children start only after that. Without an own one
+        the shard ends as soon as its last record is checkpointed."""
 
     def shutdown_requested(self, request: ShutdownRequest) -> None:  # noqa: B027 - optional
-        """Called when the worker stops. With checkpoint="auto" or "interval" what was done is checkpointed anyway."""
+        """Called when the worker stops, or hands this lease back because its batches keep failing.
+
+        With checkpoint="auto" or "interval" what was done is checkpointed anyway.
+        """
 
 
 ProcessorFactory = Callable[[], RecordProcessor]

@@ -58,6 +58,9 @@ class Runtime(Protocol):
     def spawn(self, name: str, body: Callable[[], None]) -> Task:
         """Start `body` in a thread called `name`. A body that raises is logged with its name, never silent."""
 
+    def is_current(self, task: Task) -> bool:
+        """Whether the caller runs in that thread."""
+
     def random(self) -> random.Random:
         """The source of chance, shared by all threads of a worker."""
 
@@ -88,6 +91,9 @@ class SystemRuntime:
         thread = threading.Thread(target=_guarded, args=(name, body), name=name, daemon=True)
         thread.start()
         return thread
+
+    def is_current(self, task: Task) -> bool:
+        return task is threading.current_thread()
 
     def random(self) -> random.Random:
         return self._random

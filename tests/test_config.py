@@ -56,7 +56,7 @@ def test_an_arn_names_stream_and_region():
         ({"max_leases": 1.5}, "whole number"),
         ({"max_leases": True}, "not a number"),
         ({"max_records": 10_001}, "10000"),
-        ({"max_buffered_bytes": 1_000_000}, "cannot hold one"),
+        ({"max_buffered_bytes": 1_000_000}, "cannot hold two"),
         ({"checkpoint": "automatic"}, "Did you mean 'auto'"),
         ({"on_error": "ignore"}, "'retry', 'skip', 'raise'"),
         ({"processor_timeout": 10.0, "processor_warn_after": 60.0}, "10.0.*60.0"),

@@ -189,7 +189,9 @@ def description_of(answer: Mapping[str, Any], name: str) -> StreamDescription:
         raise AnswerRefused(
             f"The description of stream {name!r} lacks its ARN, creation time or status. Ask again."
         )
-    return StreamDescription(name, arn, round(created.timestamp() * 1000), status)
+    hours = summary.get("RetentionPeriodHours")
+    retention = hours if isinstance(hours, int) and hours > 0 else 24
+    return StreamDescription(name, arn, round(created.timestamp() * 1000), status, retention)
 
 
 def shards_of(answer: Mapping[str, Any]) -> dict[str, Shard]:

@@ -47,7 +47,7 @@ def demo(fast: bool, headless: bool, keep: bool, seed: int | None) -> None:
 
     Exit code 0 only if no record was lost and none was out of order.
     """
-    from pykcl.cli.run import exit_codes
+    from pykcl.cli.exit_codes import exit_codes
 
     with exit_codes(), _interruptible():
         refuse_missing_parts()

@@ -36,7 +36,7 @@ def local(port: int, streams: tuple[str, ...], limits: bool, request_log: Path |
 
     Everything is kept in memory. Prints the environment that points boto3, the AWS CLI and pykcl to it.
     """
-    from pykcl.cli.run import exit_codes
+    from pykcl.cli.exit_codes import exit_codes
 
     with exit_codes():
         wanted = [_stream(text) for text in streams]

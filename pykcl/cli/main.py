@@ -15,11 +15,6 @@ VERBS = {
     "demo": ("pykcl.cli.demo:demo", "Watch three workers survive a kill, a split and a merge, with proof."),
 }
 
-EXIT_OK = 0
-EXIT_USAGE = 2
-EXIT_CRASH = 70
-EXIT_CONFIGURATION = 78
-
 
 class LazyGroup(click.Group):
     """Knows its verbs by name; loads one when it is needed."""

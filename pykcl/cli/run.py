@@ -12,10 +12,9 @@ from typing import Any
 
 import click
 
-from pykcl.cli.main import EXIT_CONFIGURATION, EXIT_CRASH
+from pykcl.cli.exit_codes import exit_codes
 from pykcl.cli.options import from_arguments, from_environment
 from pykcl.config import Config
-from pykcl.errors import ConfigError, PyKclError, SetupError
 
 LOCAL_SHARDS = 4
 
@@ -63,24 +62,6 @@ def run(
             from pykcl.worker.worker import Worker
 
             Worker(processor=processor, config=config).run()
-
-
-@contextmanager
-def exit_codes() -> Iterator[None]:
-    """Turn pykcl's errors into one clear line and the documented exit code."""
-    try:
-        yield
-    except (ConfigError, SetupError) as error:
-        click.echo(f"pykcl: {error}", err=True)
-        sys.exit(EXIT_CONFIGURATION)
-    except PyKclError as error:
-        click.echo(f"pykcl: {type(error).__name__}: {error}", err=True)
-        sys.exit(EXIT_CRASH)
-    except click.ClickException:
-        raise
-    except Exception:
-        logging.getLogger("pykcl").exception("crashed")
-        sys.exit(EXIT_CRASH)
 
 
 def _config(given: dict[str, Any], options: tuple[str, ...]) -> Config:

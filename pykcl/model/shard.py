@@ -51,10 +51,11 @@ class ShardListing:
 class StreamDescription:
     """What identifies a stream: a stream deleted and made again under its name has another creation time.
 
-    created_at: epoch milliseconds.
+    created_at: epoch milliseconds. retention_hours: how long records are kept.
     """
 
     name: str
     arn: str
     created_at: int
     status: str
+    retention_hours: int = 24

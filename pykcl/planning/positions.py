@@ -6,20 +6,20 @@ from pykcl.model.checkpoint import AT_TIMESTAMP, LATEST, TRIM_HORIZON, ReadFrom,
 from pykcl.model.lease import Lease
 
 
-def first_read(lease: Lease, start: StartPosition, *, created_here: bool) -> ReadFrom:
+def first_read(lease: Lease, start: StartPosition) -> ReadFrom:
     """Where the new holder of `lease` opens the shard.
 
-    created_here: this very process put the row and nobody has read from it, so that its LATEST means "now".
-    Any other LATEST with a known server time starts there: a predecessor may have died before its first checkpoint,
-    and what was put since must not be lost. Numbers are read AT, never AFTER: the rest of a half-done aggregated
-    record is in the very record that was checkpointed (Java writes sub-sequence 0 for those too).
+    LATEST with a known server time starts there, not "now": from the moment the row existed producers could be
+    told that the application is ready, and a predecessor may have died before its first checkpoint. Numbers are
+    read AT, never AFTER: the rest of a half-done aggregated record is in the very record that was checkpointed
+    (Java writes sub-sequence 0 for those too).
     """
     sequence_number = lease.checkpoint.sequence_number
     if sequence_number == TRIM_HORIZON:
         return ReadFrom("TRIM_HORIZON")
     if sequence_number == LATEST:
         since = lease.note.latest_from if lease.note else None
-        if created_here or since is None:
+        if since is None:
             return ReadFrom("LATEST")
         return ReadFrom("AT_TIMESTAMP", at_millis=since)
     if sequence_number == AT_TIMESTAMP:

@@ -37,7 +37,7 @@ class MemoryStream:
 
     def describe(self) -> StreamDescription:
         view = self._ask(lambda: self._kinesis.describe(self._name), StreamMissing)
-        return StreamDescription(view.name, view.arn, view.created_at, view.status)
+        return StreamDescription(view.name, view.arn, view.created_at, view.status, view.retention_hours)
 
     def list_shards(self) -> ShardListing:
         return ShardListing(tuple(self._ask(lambda: self._kinesis.list_shards(self._name), StreamMissing)))

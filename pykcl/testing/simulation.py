@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
+from pykcl.runtime import Task
+
 EPOCH_MILLIS = 1_790_000_000_000
 _LOOK_SECONDS = 0.05
 
@@ -111,6 +113,9 @@ class Simulation:
     def freeze(self, group: str, seconds: float) -> None:
         """The threads of this group stand still for so long, as after kill -STOP; their clock goes on."""
         self._frozen[group] = self.now + seconds
+
+    def is_current(self, task: Task) -> bool:
+        return task is self._current
 
     def sleep(self, seconds: float) -> None:
         """Let the others run for `seconds` of simulated time."""
@@ -229,6 +234,9 @@ class SimulatedRuntime:
 
     def spawn(self, name: str, body: Callable[[], None]) -> SimTask:
         return self._simulation.spawn(name, self._group, body)
+
+    def is_current(self, task: Task) -> bool:
+        return self._simulation.is_current(task)
 
     def random(self) -> random.Random:
         return self._simulation.rng

@@ -47,10 +47,24 @@ class Progress:
     def owed(self) -> Checkpoint | None:
         """What an automatic checkpoint would write now, or None: nothing new, or a prepared one is waiting."""
         with self._lock:
-            done, waiting = self._done, self._prepared_here
-        if done is None or waiting or done <= self._held.lease.checkpoint:
+            done = self._done
+        if done is None or self.is_prepared or done <= self._held.lease.checkpoint:
             return None
         return done
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether a checkpoint prepared during this ownership waits to be committed."""
+        with self._lock:
+            prepared_here = self._prepared_here
+        return prepared_here and self._held.lease.pending is not None
+
+    @property
+    def all_durable(self) -> bool:
+        """Whether everything handed over during this ownership has been checkpointed."""
+        with self._lock:
+            delivered = self._delivered
+        return delivered is None or delivered <= self._held.lease.checkpoint
 
     def seconds_since_write(self) -> float:
         with self._lock:
@@ -95,9 +109,10 @@ class Progress:
             self._refuse_unless_allowed(at, lease.checkpoint)
             return lease_row.prepare(lease, PendingCheckpoint(at, state))
 
-        self._held.write(build)
+        # Said before it is written: an automatic checkpoint right behind the write would erase it.
         with self._lock:
             self._prepared_here = True
+        self._held.write(build)
 
     def _refuse_unless_allowed(self, at: Checkpoint, durable: Checkpoint) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ from pykcl.model.checkpoint import LATEST
 from pykcl.model.lease import Lease, PrivateNote
 from pykcl.ports import Events, LeaseTable, Stream
 from pykcl.processor import ProcessorFactory
-from pykcl.runtime import Runtime
+from pykcl.runtime import Event, Runtime
 from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.identity import StreamIdentity
@@ -20,7 +20,8 @@ from pykcl.worker.trouble import Trouble
 @dataclass(frozen=True, slots=True)
 class Context:
     """Made once by Worker.
-    on_fatal: called with an error that the whole worker must stop for.
+    on_fatal: called with an error that the whole worker must stop for. has_taken, has_read: set once a lease was taken
+    or a shard read, by any thread: from then on a set-up error is trouble that may pass.
     """
 
     config: Config
@@ -36,6 +37,8 @@ class Context:
     gate: BufferGate
     processor: ProcessorFactory
     on_fatal: Callable[[Exception], None]
+    has_taken: Event
+    has_read: Event
 
     def note_for(self, lease: Lease, *, owner: str | None) -> PrivateNote:
         """The private attribute for a row this worker creates or takes."""

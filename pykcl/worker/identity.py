@@ -23,6 +23,12 @@ class StreamIdentity:
         self._table = table
         self._lock = runtime.lock()
         self._confirmed_at = runtime.monotonic()
+        self._retention_hours = description.retention_hours
+
+    @property
+    def retention_millis(self) -> int:
+        """The retention period as last told by Kinesis."""
+        return self._retention_hours * 3_600_000
 
     def confirm(self, *, max_age: float = 0.0) -> None:
         """Ask Kinesis, unless it was asked less than `max_age` seconds ago.
@@ -43,6 +49,7 @@ class StreamIdentity:
             )
         with self._lock:
             self._confirmed_at = max(self._confirmed_at, asked_at)
+            self._retention_hours = now.retention_hours
 
     def confirm_before_opening(self) -> None:
         """As `confirm`; many shards are opened at once, so an answer of the last seconds will do."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pykcl.errors import SetupError, TemporaryError
+from pykcl.errors import SetupError, StreamMissing, TableGone, TemporaryError, WrongStream
 from pykcl.events import ProcessorSlow, RowRefused, StartingAtLatest
-from pykcl.model.checkpoint import LATEST
+from pykcl.model.checkpoint import LATEST, ReadFrom
 from pykcl.model.lease import ForeignRow, Row, UnreadableRow
 from pykcl.model.shard import ShardListing
 from pykcl.planning.acquire import calculate_acquire, fair_share
@@ -15,7 +15,7 @@ from pykcl.planning.lifecycle import State
 from pykcl.planning.lineage import parents_ended
 from pykcl.planning.new_leases import create_new_leases
 from pykcl.planning.pace import backoff, scan_pause
-from pykcl.planning.plans import Acquisition
+from pykcl.planning.plans import Acquisition, LeaseCreation
 from pykcl.runtime import Task
 from pykcl.worker.context import Context
 from pykcl.worker.lease_cleaner import LeaseCleaner
@@ -40,7 +40,7 @@ class LeaseManager:
         self._workers_lock = context.runtime.lock()
         self._view = LeaseView()
         self._cleaner = LeaseCleaner(context)
-        self._created_here: set[str] = set()
+        self._latest_iterators: dict[str, str] = {}
         self._ended_here: set[str] = set()
         self._left_alone: dict[str, float] = {}
         self._refused_rows: set[str] = set()
@@ -81,10 +81,14 @@ class LeaseManager:
                 pause = self._step()
                 failures = 0
                 self._context.trouble.worked("managing leases")
-            except SetupError as error:
+            except (WrongStream, StreamMissing, TableGone) as error:
                 self._context.on_fatal(error)
                 return
-            except TemporaryError as error:
+            except (TemporaryError, SetupError) as error:
+                if isinstance(error, SetupError) and not self._context.has_taken.is_set():
+                    # It cannot work at all. Later it is trouble that may pass, such as a policy changed by mistake.
+                    self._context.on_fatal(error)
+                    return
                 failures += 1
                 self._context.trouble.failed("managing leases", error)
                 pause = backoff(failures, self._context.runtime.random(), first=0.5, longest=10.0)
@@ -185,11 +189,24 @@ class LeaseManager:
                 StartingAtLatest(shards=len(latest), server_time_millis=context.stream.server_time_millis())
             )
         for plan in creations:
-            # One with a note completes a start that was broken off, and begins when that start did: not "now".
-            if create_lease(context, plan) and plan.lease.note is None:
-                self._created_here.add(plan.lease.key)
+            iterator = self._iterator_for(plan)
+            if create_lease(context, plan) and iterator is not None:
+                self._latest_iterators[plan.lease.key] = iterator
         if creations:
             self._scan()
+
+    def _iterator_for(self, plan: LeaseCreation) -> str | None:
+        """An iterator at the tip, for a lease at LATEST, opened before its row exists.
+
+        From the moment a row exists its application may be called ready, so reading has to begin at or before that.
+        Whoever takes the lease can start at the server time in the row, which is rounded down to a second; the worker
+        that put the row starts at the very place, however much later it comes to read.
+        """
+        lease = plan.lease
+        # One with a note completes a start that was broken off, and begins when that start did: not "now".
+        if lease.checkpoint.sequence_number != LATEST or lease.note is not None:
+            return None
+        return self._context.stream.open(lease.key, ReadFrom("LATEST"))
 
     # -- acting ------------------------------------------------------------------------------------------------
 
@@ -232,11 +249,9 @@ class LeaseManager:
         worker = LeaseWorker(
             self._context,
             plan,
-            # The counter too: a peer may have owned it and released it since, and what was put then counts.
-            created_here=key in self._created_here and plan.seen.owner is None and plan.seen.counter == 0,
+            iterator=self._latest_iterators.pop(key, None) if plan.seen.counter == 0 else None,
             on_change=self._wake.set,
         )
-        self._created_here.discard(key)
         task = self._context.runtime.spawn(f"{self._name}-{key}", worker.run)
         with self._workers_lock:
             self._workers[key] = (worker, task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pykcl.errors import LeaseLost, SetupError, TemporaryError
+from pykcl.errors import LeaseLost, SetupError, TableGone, TemporaryError
 from pykcl.ports import Events
 from pykcl.runtime import Runtime, Task
 from pykcl.worker.held_leases import HeldLease, HeldLeases
@@ -121,9 +121,10 @@ class LeaseRenewer:
         except LeaseLost:
             # Its lease worker has been woken and tells the processor.
             return
-        except TemporaryError as error:
-            self._trouble.failed("renewing leases", error)
-        except SetupError as error:
+        except TableGone as error:
             self._on_fatal(error)
+        except (TemporaryError, SetupError) as error:
+            # A set-up error too: these leases were taken with the same permissions a moment ago.
+            self._trouble.failed("renewing leases", error)
         else:
             self._trouble.worked("renewing leases")

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pykcl.errors import (
     LeaseLost,
     SetupError,
+    StreamMissing,
     TableGone,
     TemporaryError,
+    WrongStream,
 )
 from pykcl.events import (
     LeaseHandedBack,
@@ -37,19 +39,19 @@ from pykcl.worker.shard_delivery import NOT_RETURNED, ShardDelivery
 class LeaseWorker:
     """The body of one thread. Other threads only call `request_stop`, `nudge` and `abandon`, and read attributes.
 
-    created_here: this process put the row and nobody has read it yet. on_change: told of every state that matters
-    to the LeaseManager (first answer, end).
+    iterator: opened at LATEST when this process put the row, if nobody has read from it since.
+    on_change: told of every state that matters to the LeaseManager (first answer, end).
     """
 
     def __init__(
-        self, context: Context, plan: Acquisition, *, created_here: bool, on_change: Callable[[], None]
+        self, context: Context, plan: Acquisition, *, iterator: str | None, on_change: Callable[[], None]
     ) -> None:
         self.key = plan.lease_key
         self.state = State.ACQUIRING
         self.has_answered = False
         self._context = context
         self._plan = plan
-        self._created_here = created_here
+        self._iterator = iterator
         self._on_change = on_change
         self._wake = context.runtime.event()
         self._stopping = False
@@ -116,9 +118,16 @@ class LeaseWorker:
             self._context.on_fatal(error)
             self.abandon("the lease table is gone")
             return Signal.LEASE_LOST if self._held else Signal.REFUSED
-        except SetupError as error:
+        except (WrongStream, StreamMissing) as error:
             self._context.on_fatal(error)
             self._stopping = True
+            return Signal.STOP
+        except SetupError as error:
+            # Before any lease was ever taken it cannot work at all; later (a policy was changed, a key disabled) it
+            # is trouble that may pass: the lease is let go and taken again.
+            if not self._context.has_taken.is_set():
+                self._context.on_fatal(error)
+            self._context.trouble.failed(f"working on {self.key}", error)
             return Signal.STOP
 
     # -- waiting -----------------------------------------------------------------------------------------------
@@ -183,6 +192,9 @@ class LeaseWorker:
             wake=self._wake,
         )
         context.held.add(self._held)
+        context.has_taken.set()
+        context.trouble.worked(f"taking {self.key}")
+        context.trouble.worked(f"working on {self.key}")
         context.events.emit(
             LeaseTaken(
                 shard=self.key, reason=self._plan.reason, from_owner=seen.owner, counter=answer.lease.counter
@@ -198,10 +210,11 @@ class LeaseWorker:
     def _wait_for_parents(self) -> Signal:
         attempt, reported = 0, False
         while True:
+            # Cleared before looking at what it announces: a stop requested after the look sets it again.
+            self._wake.clear()
             self._check()
             if self._stopping:
                 return Signal.STOP
-            self._wake.clear()
             try:
                 missing = self._unfinished_parents()
                 self._context.trouble.worked(f"reading the parents of {self.key}")
@@ -250,7 +263,7 @@ class LeaseWorker:
             progress,
             pause=self._pause,
             stopping=self._stop_asked,
-            created_here=self._created_here,
+            iterator=self._iterator,
             on_first_answer=self._answered,
         )
         context.events.emit(ShardStarted(shard=self.key, position=str(held.lease.checkpoint)))
@@ -286,6 +299,7 @@ class LeaseWorker:
 
     def _hand_back(self) -> Signal:
         if self._delivery is not None:
+            self._delivery.shut_down()
             self._delivery.flush_before_leaving()
         self._context.events.emit(
             LeaseHandedBack(

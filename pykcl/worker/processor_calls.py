@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from pykcl.errors import LeaseLost, ProcessorFailed
+from pykcl.errors import LeaseLost, ProcessorFailed, PyKclError
 from pykcl.events import BatchSkipped, ProcessorRaised
 from pykcl.model.record import Record
 from pykcl.planning.pace import backoff
@@ -61,7 +61,10 @@ class ProcessorCalls:
             self._check()
             if error is None:
                 return CallResult.RETURNED
-            skip = config.on_error == "skip" and bool(records)
+            # Never for our own errors (a checkpoint that could not be written) or sys.exit: the batch is not to blame.
+            skip = (
+                config.on_error == "skip" and bool(records) and not isinstance(error, PyKclError | SystemExit)
+            )
             pause: float | None = backoff(attempt, self._context.runtime.random())
             out_of_time = self._context.runtime.monotonic() - began + (pause or 0) > config.retry_for
             if skip or config.on_error == "raise" or out_of_time:

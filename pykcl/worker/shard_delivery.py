@@ -27,7 +27,8 @@ class ShardDelivery:
     """Made when the processor was initialized; used by the lease worker's thread only.
 
     pause: waits so many seconds; True when the lease worker shall stop; raises LeaseLost. stopping: whether it shall.
-    created_here: this process put the row, and nobody has read from it. on_first_answer: told once.
+    iterator: opened at LATEST when this process put the row, if nobody has read from it since; None otherwise.
+    on_first_answer: told of every answer.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class ShardDelivery:
         *,
         pause: Callable[[float], bool],
         stopping: Callable[[], bool],
-        created_here: bool,
+        iterator: str | None,
         on_first_answer: Callable[[], None],
     ) -> None:
         self._context = context
@@ -53,8 +54,8 @@ class ShardDelivery:
         self._on_first_answer = on_first_answer
         lease = held.lease
         after = None if lease.checkpoint.is_sentinel else lease.checkpoint
-        first = first_read(lease, context.config.start_position, created_here=created_here)
-        self._reader = ShardReader(context, held.key, lease.hash_range, first, after)
+        first = first_read(lease, context.config.start_position)
+        self._reader = ShardReader(context, held.key, lease.hash_range, first, after, iterator)
         self._children: tuple[Shard, ...] = ()
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -69,7 +70,12 @@ class ShardDelivery:
             try:
                 page = self._reader.read(self._stopping)
             except ShardGone:
-                return self._gone()
+                if self._gone():
+                    return Signal.DRAINED
+                failures += 1
+                if self._pause(self._back_off(failures)):
+                    return Signal.STOP
+                continue
             except (TemporaryError, SetupError) as error:
                 failures += 1
                 if self._trouble_ends_it(error) or self._pause(self._back_off(failures)):
@@ -88,6 +94,7 @@ class ShardDelivery:
         self._reader.drop()
 
     def _answered(self) -> None:
+        self._context.has_read.set()
         self._context.trouble.worked(f"reading {self._held.key}")
         self._on_first_answer()
 
@@ -95,10 +102,10 @@ class ShardDelivery:
         return backoff(failures, self._context.runtime.random(), first=0.5, longest=10.0)
 
     def _trouble_ends_it(self, error: TemporaryError | SetupError) -> bool:
-        """A set-up error on the first read means that it never worked; later it is trouble that may pass."""
+        """A set-up error before anything was ever read means that it cannot work; later it is trouble that may pass."""
         if isinstance(error, WrongStream | StreamMissing | TableGone):
             raise error
-        if isinstance(error, SetupError) and not self._reader.has_answered:
+        if isinstance(error, SetupError) and not self._context.has_read.is_set():
             self._context.on_fatal(error)
             return True
         self._context.trouble.failed(f"reading {self._held.key}", error)
@@ -160,25 +167,20 @@ class ShardDelivery:
         else:
             self._context.trouble.worked(what)
 
-    def _gone(self) -> Signal:
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                self._children = children_of_a_gone_shard(self._context, self._held)
-                return Signal.DRAINED
-            except TemporaryError as error:
-                self._context.trouble.failed(f"reading {self._held.key}", error)
-                if self._pause(self._back_off(attempt)):
-                    return Signal.STOP
+    def _gone(self) -> bool:
+        """Whether Kinesis' "no such shard" is true; if not (it still lists the shard), reading goes on."""
+        try:
+            self._children = children_of_a_gone_shard(self._context, self._held)
+        except TemporaryError as error:
+            self._context.trouble.failed(f"reading {self._held.key}", error)
+            self._reader.reopen()
+            return False
+        return True
 
     # -- ending and leaving ------------------------------------------------------------------------------------
 
     def end(self) -> Signal:
         """shard_ended, then the children's leases and SHARD_END."""
-        must_confirm = self._context.config.checkpoint == "manual" and (
-            type(self._processor).shard_ended is not RecordProcessor.shard_ended
-        )
         names = tuple(sorted(child.shard_id for child in self._children))
         attempt = 0
         while True:
@@ -187,18 +189,27 @@ class ShardDelivery:
             result = self._calls.until_it_returns("shard_ended", self._processor.shard_ended, end)
             if result in NOT_RETURNED:
                 return NOT_RETURNED[result]
-            if checkpointer.confirmed or not must_confirm:
+            if checkpointer.confirmed or not self._end_needs_confirmation():
                 return self._write_end()
             attempt += 1
             self._context.events.emit(ShardEndNotCheckpointed(shard=self._held.key))
             if self._pause(backoff(attempt, self._context.runtime.random(), first=1.0)):
                 return Signal.STOP
 
+    def _end_needs_confirmation(self) -> bool:
+        """SHARD_END says that everything is done. Who checkpoints by hand, or has a prepared checkpoint, says so."""
+        if self._context.config.checkpoint != "manual":
+            return self._progress.is_prepared
+        if type(self._processor).shard_ended is not RecordProcessor.shard_ended:
+            return True
+        return not self._progress.all_durable
+
     def _write_end(self) -> Signal:
         attempt = 0
         while True:
             try:
                 end_shard(self._context, self._held, self._children)
+                self._context.trouble.worked(f"ending {self._held.key}")
                 return Signal.DONE
             except TemporaryError as error:
                 attempt += 1

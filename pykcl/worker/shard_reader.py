@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from pykcl.config import LARGEST_FETCH_BYTES
-from pykcl.errors import IteratorExpired
+from pykcl.errors import IteratorExpired, TemporaryError
 from pykcl.events import AggregateOfAnotherShard, AggregateRefused, DataLost, Event
 from pykcl.model.aggregation import OUTSIDE_SHARD, deaggregate_batch
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
@@ -17,6 +17,8 @@ from pykcl.planning.pace import read_pause
 from pykcl.ports import Fetched
 from pykcl.worker.context import Context
 
+_DANGEROUS_LAG = 0.9
+"""Part of the retention period from which on trimming is watched for at every page."""
 _WHOLE_RECORD = 2**63 - 1
 """A sub-sequence number above every real one: (sequence, this) means that the whole record was delivered."""
 
@@ -41,6 +43,7 @@ class ShardReader:
     """One reading of one shard, used by one thread.
 
     first: where to open. after: drop what is at or below this position; set when resuming from a checkpoint.
+    iterator: one that is open already, at the same place as `first` or more exactly.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class ShardReader:
         hash_range: HashRange | None,
         first: ReadFrom,
         after: Checkpoint | None,
+        iterator: str | None = None,
     ) -> None:
         self._context = context
         self._shard_id = shard_id
@@ -58,11 +62,11 @@ class ShardReader:
         self._after = after
         # Only a resumed reading knows which record must come first.
         self._expects_checkpointed_record = after is not None
-        self._iterator: str | None = None
+        self._iterator = iterator
+        self._refusals = 0
         self._idle_reads = 0
         self._reserved = 0
         self.children: tuple[Shard, ...] = ()
-        self.has_answered = False
 
     def read(self, give_up: Callable[[], bool]) -> Page | None:
         """The next page, or None when it could not be had now (no buffer space, iterator renewed): call again.
@@ -81,15 +85,20 @@ class ShardReader:
                 self._shard_id, self._iterator or "", self._context.config.max_records
             )
         except IteratorExpired:
-            self._iterator = None
-            self.drop()
+            self.reopen()
+            self._refusals += 1
+            if self._refusals > 1:
+                # A fresh iterator refused as well is no matter of age: slow down like for any other failure.
+                raise TemporaryError(
+                    f"Kinesis refused {self._refusals} iterators of {self._shard_id} in a row, fresh ones too."
+                ) from None
             return None
         except BaseException:
             self.drop()
             raise
         self._context.gate.release(max(0, self._reserved - fetched.body_bytes))
         self._reserved = min(self._reserved, fetched.body_bytes)
-        self.has_answered = True
+        self._refusals = 0
         self._notice_trimming(fetched)
         users = deaggregate_batch(
             fetched.records, self._hash_range, after=self._after, on_refused=self._aggregate_refused
@@ -104,6 +113,10 @@ class ShardReader:
             self._open_at = ReadFrom("AT_SEQUENCE_NUMBER", sequence_number=last)
             self._after = Checkpoint(last, _WHOLE_RECORD)
         self._iterator = fetched.next_iterator
+        if (fetched.millis_behind_latest or 0) > self._context.identity.retention_millis * _DANGEROUS_LAG:
+            # Retention is about to overtake. An iterator would step over trimmed records in silence; opened anew at
+            # the last delivered record, the page tells whether that one is still there.
+            self._iterator = None
         self.children = fetched.children
         self._idle_reads = 0 if fetched.records else self._idle_reads + 1
         self.drop()
@@ -119,13 +132,20 @@ class ShardReader:
         self._context.gate.release(self._reserved)
         self._reserved = 0
 
+    def reopen(self) -> None:
+        """Forget the iterator: the next read opens the shard again behind what was delivered."""
+        self._iterator = None
+        self.drop()
+
     def _open(self) -> None:
         # An iterator that was refused, or a row from before: the stream may be another one by now.
         self._context.identity.confirm_before_opening()
+        # Looked at before opening: it must not lie behind what the iterator starts with.
+        server_time = self._context.stream.server_time_millis()
         self._iterator = self._context.stream.open(self._shard_id, self._open_at)
         if self._open_at.kind == "LATEST":
             # A second LATEST would be a later one: what is put between the two must not be lost.
-            self._open_at = ReadFrom("AT_TIMESTAMP", at_millis=self._context.stream.server_time_millis())
+            self._open_at = ReadFrom("AT_TIMESTAMP", at_millis=server_time)
         # After trouble the same expectation holds again: the last delivered record comes first.
         self._expects_checkpointed_record = self._after is not None
 

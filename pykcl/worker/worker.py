@@ -69,6 +69,7 @@ class Worker:
         self._manager: LeaseManager | None = None
         self._renewer: LeaseRenewer | None = None
         self._signals = 0
+        self._stopping = False
 
     # -- running -----------------------------------------------------------------------------------------------
 
@@ -90,15 +91,8 @@ class Worker:
         if self._manager is not None:
             raise PyKclError("This worker was started before. Make a new Worker for another run.")
         context = self._connect()
-        if context is None:
+        if context is None or not self._start_threads(context):
             return
-        name = "pykcl"
-        self._renewer = LeaseRenewer(
-            context.held, context.runtime, context.events, name=name, on_fatal=self._fail
-        )
-        self._manager = LeaseManager(context, name=name)
-        self._renewer.start()
-        self._manager.start()
         context.events.emit(
             WorkerStarted(
                 worker_id=self.worker_id,
@@ -109,22 +103,48 @@ class Worker:
             )
         )
 
+    def _start_threads(self, context: Context) -> bool:
+        """Start manager and renewer, unless `stop` came first; under the lock, so that it sees all or nothing."""
+        name = "pykcl"
+        with self._lock:
+            if self._stop_asked.is_set():
+                return False
+            self._renewer = LeaseRenewer(
+                context.held, context.runtime, context.events, name=name, on_fatal=self._fail
+            )
+            self._manager = LeaseManager(context, name=name)
+            self._renewer.start()
+            self._manager.start()
+        return True
+
     def stop(self, grace: float | None = None) -> None:
         """Stop in order: no new leases, running batches end, last checkpoints, releases, then heartbeats.
 
         grace: seconds to wait, by default `shutdown_grace`. Raises StopTimedOut with the names of threads that were
-        still busy; their leases expire. Calling it again, or before `start`, does nothing more.
+        still busy; their leases expire. Calling it again, or before `start`, does nothing more. Called by a processor
+        it only asks: the worker cannot wait for the very batch that stops it.
         """
         self._stop_asked.set()
         with self._lock:
             manager, renewer = self._manager, self._renewer
-            if manager is None or renewer is None or self._stopped.is_set():
-                return
-        deadline = self._runtime.monotonic() + (self.config.shutdown_grace if grace is None else grace)
+        if manager is None or renewer is None:
+            return
         manager.stop()
-        # The manager may be starting one more lease worker; asked again once it has ended, none is missed.
         manager.stop_workers()
+        own = [*manager.tasks, *renewer.tasks, *(task for _, task in manager.workers())]
+        if any(self._runtime.is_current(task) for task in own):
+            return
+        with self._lock:
+            first, self._stopping = not self._stopping, True
+        grace = self.config.shutdown_grace if grace is None else grace
+        if first:
+            self._finish(manager, renewer, self._runtime.monotonic() + grace)
+        else:
+            self._stopped.wait(grace)
+
+    def _finish(self, manager: LeaseManager, renewer: LeaseRenewer, deadline: float) -> None:
         self._join(manager.tasks, deadline)
+        # The manager may just have started one more lease worker; asked again once it has ended, none is missed.
         manager.stop_workers()
         left = self._join([task for _, task in manager.workers()], deadline)
         if left:
@@ -202,6 +222,8 @@ class Worker:
             gate=BufferGate(self.config.max_buffered_bytes, self._runtime),
             processor=self._processor,
             on_fatal=self._fail,
+            has_taken=self._runtime.event(),
+            has_read=self._runtime.event(),
         )
         scan = self._patiently(trouble, "reading the lease table", table.scan)
         if scan is None:

@@ -9,7 +9,7 @@ import pytest
 from doc_pages import PAGES, ROOT, all_blocks, table_under
 from lease_table_writes import NEW, by_heading, printable
 
-from pykcl.cli import main as commands
+from pykcl.cli import exit_codes as commands
 from pykcl.cli.options import from_environment
 from pykcl.config import Config
 from pykcl.model.lease import ForeignRow

@@ -122,26 +122,19 @@ def test_back_off_grows_and_is_bounded():
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "note", "start", "created_here", "expected"),
+    ("checkpoint", "note", "start", "expected"),
     [
-        ("TRIM_HORIZON", None, NOW, False, ReadFrom("TRIM_HORIZON")),
-        ("LATEST", None, NOW, False, ReadFrom("LATEST")),
-        ("LATEST", PrivateNote(latest_from=77), NOW, True, ReadFrom("LATEST")),
-        ("LATEST", PrivateNote(latest_from=77), NOW, False, ReadFrom("AT_TIMESTAMP", at_millis=77)),
-        (
-            "AT_TIMESTAMP",
-            None,
-            StartPosition("AT_TIMESTAMP", 5),
-            False,
-            ReadFrom("AT_TIMESTAMP", at_millis=5),
-        ),
-        ("AT_TIMESTAMP", None, NOW, False, ReadFrom("TRIM_HORIZON")),
-        ("123", None, NOW, False, ReadFrom("AT_SEQUENCE_NUMBER", sequence_number="123")),
+        ("TRIM_HORIZON", None, NOW, ReadFrom("TRIM_HORIZON")),
+        ("LATEST", None, NOW, ReadFrom("LATEST")),
+        ("LATEST", PrivateNote(latest_from=77), NOW, ReadFrom("AT_TIMESTAMP", at_millis=77)),
+        ("AT_TIMESTAMP", None, StartPosition("AT_TIMESTAMP", 5), ReadFrom("AT_TIMESTAMP", at_millis=5)),
+        ("AT_TIMESTAMP", None, NOW, ReadFrom("TRIM_HORIZON")),
+        ("123", None, NOW, ReadFrom("AT_SEQUENCE_NUMBER", sequence_number="123")),
     ],
 )
-def test_where_the_new_holder_of_a_lease_opens_the_shard(checkpoint, note, start, created_here, expected):
+def test_where_the_new_holder_of_a_lease_opens_the_shard(checkpoint, note, start, expected):
     lease = Lease("shardId-0", Checkpoint(checkpoint), note=note)
-    assert first_read(lease, start, created_here=created_here) == expected
+    assert first_read(lease, start) == expected
 
 
 def test_events_are_one_log_line_with_keys_and_foreign_text_quoted(caplog):
