@@ -1,0 +1,202 @@
+"""Ways in which a fleet once lost records or left leases unowned, each as a test of the unmodified worker."""
+
+import pytest
+
+from pykcl.events import LeaseHandedBack
+from pykcl.processor import Batch
+from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
+from pykcl.testing.memory_dynamodb import Fault
+from pykcl.testing.memory_faults import throttled
+
+PARENT = "shardId-000000000000"
+OLDEST = "shardId-000000000001"
+"""In a deep merge: split into 2 and 3, 2 into 4 and 5, and 4 merged with 0 into 6."""
+
+
+def _deep_merge(fleet):
+    put = fleet.put(10)
+    for shard in ("1", "2"):
+        fleet.kinesis.split(STREAM, shard.rjust(12, "0").join(["shardId-", ""]))
+        put += fleet.put(10)
+    fleet.kinesis.merge(STREAM, PARENT, "shardId-000000000004")
+    return put + fleet.put(10)
+
+
+def _check_order(fleet):
+    """Every delivery of a shard comes after the last one of each of its parents."""
+    first, last = {}, {}
+    for number, (_, record) in enumerate(fleet.ledger.delivered):
+        first.setdefault(record.shard_id, number)
+        last[record.shard_id] = number
+    for shard in fleet.kinesis.list_shards(STREAM, operation=None):
+        for parent in shard.parents:
+            if shard.shard_id in first and parent in last:
+                assert last[parent] < first[shard.shard_id], f"{shard.shard_id} before the end of {parent}"
+
+
+def test_a_merge_waits_for_the_ancestors_of_its_other_parent(new_fleet):
+    fleet = new_fleet(shards=2)
+    put = _deep_merge(fleet)
+
+    def slowly(batch: Batch) -> None:
+        if batch.shard_id == OLDEST:
+            fleet.simulation.sleep(60)
+
+    fleet.start("w1", processor=lambda: RecordingProcessor("w1", fleet.ledger, slowly))
+    fleet.wait_delivered(put, 600)
+    _check_order(fleet)
+
+
+def test_ancestors_whose_lease_could_not_be_created_yet_are_read_all_the_same(new_fleet):
+    fleet = new_fleet(shards=2)
+    put = _deep_merge(fleet)
+    began = fleet.simulation.now
+
+    def refuse(operation, params):
+        late = operation == "PutItem" and params["Item"]["leaseKey"]["S"] == OLDEST
+        return Fault(before=throttled(operation)) if late and fleet.simulation.now < began + 20 else None
+
+    fleet.dynamodb.fault = refuse
+    fleet.start("w1")
+    fleet.simulation.sleep(15)
+    assert fleet.ledger.delivered == [], "nobody reads before all leases of the start exist"
+    fleet.wait_delivered(put, 300)
+    _check_order(fleet)
+
+
+def test_a_merge_creates_the_leases_of_ancestors_nobody_ever_leased(new_fleet):
+    """A peer died between the first and the second lease of the start; shards cannot be listed by the manager now."""
+    fleet = new_fleet(shards=2)
+    put = _deep_merge(fleet)
+    fleet.start("w1")
+    fleet.wait(lambda: len(fleet.rows()) >= 2)
+    fleet.simulation.kill("w1")
+    delivered = len(fleet.ledger.delivered)
+    if OLDEST in fleet.rows() and delivered == 0:
+        fleet.dynamodb.delete_item(TableName=TABLE, Key={"leaseKey": {"S": OLDEST}})
+    fleet.start("w2", shard_sync_interval=3600.0)
+    fleet.wait_delivered(put, 300)
+    _check_order(fleet)
+
+
+def test_a_lease_its_worker_cannot_process_reaches_another_worker(new_fleet):
+    fleet = new_fleet(shards=4)
+    fleet.start("w2")
+    poisoned: list[str] = []
+
+    def fail(batch: Batch) -> None:
+        if batch.shard_id in poisoned:
+            raise ValueError("not on this machine")
+
+    fleet.start("w1", processor=lambda: RecordingProcessor("w1", fleet.ledger, fail), retry_for=60.0)
+    fleet.wait(lambda: sorted(fleet.load().values()) == [2, 2] and None not in fleet.load(), what="balance")
+    fleet.simulation.sleep(20)
+    poisoned.append(next(key for key, owner in fleet.owners().items() if owner == "w1"))
+    fleet.wait_delivered(fleet.put(40), 300)
+    assert len(fleet.happened(LeaseHandedBack)) >= 1
+
+
+def test_a_worker_that_may_hold_only_one_lease_leaves_none_unowned(new_fleet):
+    fleet = new_fleet(shards=4)
+    fleet.start("w1", max_leases=1)
+    fleet.start("w2", max_leases=3)
+    fleet.wait_delivered(fleet.put(40), 300)
+    assert fleet.load() == {"w1": 1, "w2": 3}
+
+
+def test_leases_that_wait_for_a_parent_leave_room_for_the_parent(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", cleanup_interval=5.0)
+    fleet.wait_delivered(fleet.put(5))
+    late = dict(fleet.items()[PARENT])
+    fleet.kinesis.split(STREAM, PARENT)
+    fleet.wait_delivered(fleet.put(10))
+    fleet.wait(lambda: PARENT not in fleet.rows())
+    late.pop("leaseOwner", None)
+    late |= {"leaseCounter": {"N": "0"}, "checkpoint": {"S": "TRIM_HORIZON"}}
+    fleet.dynamodb.put_raw(TABLE, late)
+    fleet.wait(lambda: PARENT not in fleet.rows() or fleet.rows()[PARENT].is_ended, 20, "the parent's end")
+
+
+def test_a_latest_application_that_was_away_for_longer_than_retention_reads_what_is_retained(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", start="LATEST").wait_ready(30)
+    fleet.wait_delivered(fleet.put(5))
+    fleet.simulation.sleep(5)
+    fleet.workers["w1"].stop()
+    fleet.kinesis.split(STREAM, PARENT)
+    fleet.simulation.sleep(10)
+    for shard in fleet.open_shards():
+        fleet.kinesis.split(STREAM, shard)
+    fleet.simulation.sleep(25 * 3600)
+    retained = fleet.put(20)
+    closed = fleet.open_shards()[0]
+    fleet.kinesis.split(STREAM, closed)
+    retained += fleet.put(20)
+    fleet.simulation.sleep(60)
+    fleet.start("w2", start="LATEST")
+    fleet.wait_delivered(retained)
+
+
+def test_the_lease_of_an_expired_shard_is_not_deleted_before_its_children_have_theirs(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", start="LATEST").wait_ready(30)
+    fleet.wait_delivered(fleet.put(3))
+    fleet.simulation.sleep(5)
+    fleet.workers["w1"].stop()
+    fleet.kinesis.split(STREAM, PARENT)
+    fleet.simulation.sleep(25 * 3600)
+    retained = fleet.put(10)
+
+    def fail(batch: Batch) -> None:
+        if batch.shard_id == PARENT:
+            raise ValueError
+
+    # max_leases=0 keeps the reader away, so that only the cleaner could act.
+    fleet.start("w2", start="LATEST", max_leases=0, cleanup_interval=5.0)
+    fleet.simulation.sleep(120)
+    assert PARENT in fleet.rows()
+    fleet.start("w3", start="LATEST", cleanup_interval=5.0)
+    fleet.wait_delivered(retained)
+
+
+@pytest.mark.parametrize("operation", ["Scan", "PutItem"])
+def test_a_failure_after_a_listing_delays_the_start_only_as_long_as_it_lasts(new_fleet, operation):
+    fleet = new_fleet(shards=2)
+    put = fleet.put(10)
+    began, failed = fleet.simulation.now, []
+
+    def refuse(called, params):
+        # The first scan is the one that looks for leases of another stream.
+        if called != operation or fleet.simulation.now > began + 8:
+            return None
+        failed.append(called)
+        return Fault(before=throttled(called)) if called != "Scan" or len(failed) > 1 else None
+
+    fleet.dynamodb.fault = refuse
+    fleet.start("w1")
+    fleet.wait_delivered(put, 30)
+    assert len(failed) > 1
+
+
+def test_a_listing_that_fails_is_repeated_ever_more_slowly(new_fleet):
+    from pykcl.local.errors import AwsError
+
+    fleet = new_fleet(shards=1)
+    fleet.start("w1")
+    fleet.wait_delivered(fleet.put(3))
+    asked = []
+
+    def refuse(operation, stream, shard):
+        if operation == "ListShards":
+            asked.append(fleet.simulation.now)
+            raise AwsError("LimitExceededException", "too many")
+
+    fleet.kinesis.fault = refuse
+    fleet.simulation.sleep(400)
+    assert 5 <= len(asked) <= 40
+    gaps = [later - earlier for earlier, later in zip(asked, asked[1:], strict=False)]
+    assert len({round(gap, 3) for gap in gaps[-5:]}) > 1, "with jitter"
+    fleet.kinesis.fault = None
+    fleet.kinesis.split(STREAM, PARENT)
+    fleet.wait_delivered(fleet.put(10), 60)
