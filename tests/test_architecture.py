@@ -53,7 +53,7 @@ AWS_LIBRARIES = {"boto3", "botocore"}
 CLOCKS_AND_THREADS = {
     "time", "threading", "random", "_thread", "asyncio", "concurrent", "multiprocessing", "queue", "sched",
 }  # fmt: skip
-PURE = {"__future__", "collections", "dataclasses", "enum", "random", "typing"}
+PURE = {"__future__", "collections", "dataclasses", "enum", "graphlib", "random", "typing"}
 
 
 def room_of(path: str) -> str:

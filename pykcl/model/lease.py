@@ -28,6 +28,8 @@ class PrivateNote:
     stream_arn, stream_created_at: which stream the lease belongs to; creation time in epoch milliseconds.
     owner, version: the pykcl worker that wrote this; believed only while `owner` equals the row's leaseOwner.
     latest_from: server time, epoch milliseconds, from which a start at LATEST counts.
+    session: a token of the process that wrote this, so that two processes of one worker identifier tell themselves
+    apart.
     extra: keys of later versions, kept as they are.
     """
 
@@ -37,6 +39,7 @@ class PrivateNote:
     version: str | None = None
     latest_from: int | None = None
     extra: Mapping[str, AttributeValue] = field(default_factory=dict)
+    session: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ _FOREIGN_KEYS = {
     "TableMigration3.5": "TABLE_MIGRATION",
 }
 
-_NOTE_NAMES = ("streamArn", "streamCreatedAt", "owner", "version", "latestFrom")
+_NOTE_NAMES = ("streamArn", "streamCreatedAt", "owner", "version", "latestFrom", "session")
 _MAX_NOTE_TEXT = 2048
 _MAX_TIME_DIGITS = 14  # epoch milliseconds until the year 5138
 _NULL: AttributeValue = {"NULL": True}
@@ -146,7 +146,14 @@ def _position_values(position: Checkpoint) -> tuple[AttributeValue, AttributeVal
 
 
 def _note_map(note: PrivateNote) -> dict[str, AttributeValue]:
-    known = (note.stream_arn, note.stream_created_at, note.owner, note.version, note.latest_from)
+    known = (
+        note.stream_arn,
+        note.stream_created_at,
+        note.owner,
+        note.version,
+        note.latest_from,
+        note.session,
+    )
     written: dict[str, AttributeValue] = {
         name: {"N": str(one)} if isinstance(one, int) else {"S": one}
         for name, one in zip(_NOTE_NAMES, known, strict=True)
@@ -335,6 +342,7 @@ def _note(item: Mapping[str, AttributeValue], extra: dict[str, AttributeValue]) 
         _short(_text_of(get("owner")), MAX_NAME),
         _short(_text_of(get("version")), MAX_NAME),
         _short(_digits_of(get("latestFrom")), _MAX_TIME_DIGITS),
+        _short(_text_of(get("session")), MAX_NAME),
     )
     if len(content) == len(texts) - texts.count(None):
         return _note_from(*texts)
@@ -354,6 +362,7 @@ def _note_from(
     owner: str | None,
     version: str | None,
     latest_from: str | None,
+    session: str | None,
 ) -> PrivateNote:
     """Remembered, because all leases of one worker carry the same note."""
     return PrivateNote(
@@ -362,4 +371,5 @@ def _note_from(
         owner,
         version,
         None if latest_from is None else int(latest_from),
+        session=session,
     )

@@ -279,7 +279,7 @@ def settle(write: LeaseWrite, row: Row | None) -> Outcome:
             if row.counter == 0 and _same(write.written, _anonymous(row), _anonymous(write.after))
             else "lost"
         )
-    if row.counter != write.after.counter:
+    if row.counter != write.after.counter or _other_session(row, write.after):
         return "lost"
     # Owner, counter + 1 and every attribute we wrote. The counter alone would not do: 1) our renewal is
     # delayed in the network, we give up waiting; 2) our checkpoint, with the same counter, is sent; 3) the
@@ -287,6 +287,14 @@ def settle(write: LeaseWrite, row: Row | None) -> Outcome:
     if _same(("owner", *write.written), row, write.after):
         return "kept"
     return "adopt" if row.owner is not None and row.owner == write.writer else "lost"
+
+
+def _other_session(row: Lease, ours: Lease) -> bool:
+    """Whether another process wrote the row: two of them with one worker identifier both pass for its owner."""
+    mine, theirs = ours.note, row.note
+    if mine is None or theirs is None or mine.session is None or theirs.session is None:
+        return False
+    return mine.session != theirs.session
 
 
 def _update_of(

@@ -3,7 +3,8 @@
 Fair and calm: a fleet ends with every worker within one lease of every other, and then moves nothing. A lease
 is stolen only from a worker with at least two more, so that a steal always makes the fleet more even; a batch
 of steals never turns the tables. Ended leases and leases whose parents are not ended take no part: nobody
-works on them.
+works on them. Shares need not add up: a worker may be limited, or may leave alone a lease it cannot process. What
+nobody takes within its share is overdue after a while, and then goes to whoever has room (as in Java).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def calculate_acquire(
     left_alone: Collection[str] = frozenset(),
     pending: Collection[str] = frozenset(),
     held: Collection[str] = frozenset(),
+    overdue_after: float | None = None,
 ) -> list[Acquisition]:
     """What to take in this pass, sorted by key. Does not cap by fair share: `leases_to_acquire` does.
 
@@ -42,11 +44,14 @@ def calculate_acquire(
     pending: leases this worker is acquiring; counted as its own, not chosen again.
     held: leases this worker believes it holds. A row that names `worker` but is neither held nor pending is
     an orphan of its own, and available once it has expired like anybody's.
+    overdue_after: seconds. A lease that was available for longer is taken whatever `leases_to_acquire` says, up to
+    `max_leases`; by chance, so that not the whole fleet reaches for it at once. None: never.
     """
     fleet = _Fleet.of(view, worker, failover_time, left_alone, frozenset(held) | frozenset(pending))
     limit = min(leases_to_acquire, max_leases - fleet.occupied)
     if limit <= 0:
-        return []
+        overdue = [] if overdue_after is None else fleet.overdue(view, failover_time, overdue_after)
+        return fleet.some_of(overdue, max_leases - fleet.occupied, rng)
     children = fleet.unowned_children_of(recently_ended_by_us)
     available = children or fleet.available
     if not available:
@@ -76,6 +81,48 @@ def fair_share(
     fleet = _Fleet.of(view, worker, failover_time, left_alone, frozenset(held) | frozenset(pending))
     workers = len(fleet.load.keys() | {worker})
     return min(max_leases, -(-len(fleet.countable) // workers))
+
+
+def room_in_share(
+    view: LeaseView,
+    *,
+    worker: str,
+    failover_time: float,
+    max_leases: int,
+    left_alone: Collection[str] = frozenset(),
+    held: Collection[str] = frozenset(),
+    pending: Collection[str] = frozenset(),
+) -> int:
+    """The fair share less those leases in hand that count: one that waits for its parents takes nobody's place."""
+    share = fair_share(
+        view,
+        worker=worker,
+        failover_time=failover_time,
+        max_leases=max_leases,
+        left_alone=left_alone,
+        held=held,
+        pending=pending,
+    )
+    in_hand = frozenset(held) | frozenset(pending)
+    fleet = _Fleet.of(view, worker, failover_time, left_alone, in_hand)
+    return max(0, share - sum(lease.key in in_hand for lease in fleet.countable))
+
+
+def still_awaited(view: LeaseView, ended: Collection[str]) -> set[str]:
+    """Those of the leases a worker ended whose children it may still have to take: the others can be forgotten."""
+    tree = FamilyTree.of(leases=view.leases)
+
+    def is_settled(child: str) -> bool:
+        lease = view.leases.get(child)
+        return lease is not None and (lease.owner is not None or lease.is_ended)
+
+    awaited = set()
+    for key in ended:
+        children = tree.children_of(key)
+        # An end without known children may only be a scan that is a moment old.
+        if key in view.leases and not (children and all(map(is_settled, children))):
+            awaited.add(key)
+    return awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +179,27 @@ class _Fleet:
             for lease in self.available
             if lease.owner is None and not set(ended).isdisjoint(self.tree.parents_of(lease.key))
         ]
+
+    def overdue(self, view: LeaseView, failover_time: float, after: float) -> list[Lease]:
+        """Available for longer than `after` seconds: unowned, or (longer than fail-over already) with a dead owner."""
+        return [
+            lease
+            for lease in self.available
+            if view.unchanged_for(lease.key) > after + (failover_time if lease.owner is not None else 0.0)
+        ]
+
+    def some_of(self, overdue: list[Lease], room: int, rng: Random) -> list[Acquisition]:
+        """About one live worker per pass reaches for its part of them.
+
+        At least every tenth one, because those that are full do not.
+        """
+        workers = len(self.load.keys() | {self.worker})
+        if not overdue or room <= 0 or rng.random() >= max(0.1, 1 / workers):
+            return []
+        chosen = rng.sample(overdue, min(room, -(-len(overdue) // workers)))
+        return sorted(
+            (Acquisition(lease, _reason(lease, False)) for lease in chosen), key=lambda plan: plan.lease_key
+        )
 
     def steal(self, at_most: int, rng: Random) -> list[Acquisition]:
         """From one of the most loaded owners, if it has at least two more than this worker.

@@ -47,7 +47,9 @@ def plan_deletions(
             continue
         if _is_completed(lease, tree, leases, unreadable):
             found.append(Deletion(lease, "every child has been started"))
-        elif key in gone and key not in tree.listed:
+        elif (
+            key in gone and key not in tree.listed and _leaves_nothing_behind(lease, tree, leases, unreadable)
+        ):
             found.append(Deletion(lease, "Kinesis no longer knows the shard"))
     return found
 
@@ -85,6 +87,21 @@ def _is_completed(
         and tree.parents_ended(child, leases, unreadable)
         for child in children
     )
+
+
+def _leaves_nothing_behind(
+    lease: Lease, tree: FamilyTree, leases: Mapping[str, Lease], unreadable: Collection[str]
+) -> bool:
+    """Whether the listed children of a gone shard have their leases, and the table would not be left without any.
+
+    An unended row is the only sign that its shard was being read. Without it the children look like the start of an
+    application, which LATEST would begin now. The reader of the gone shard creates their leases when it ends.
+    """
+    if lease.is_ended:
+        return True
+    has_lease = leases.keys() | set(unreadable)
+    children = tree.listed.intersection(tree.children_of(lease.key))
+    return children <= has_lease and not tree.listed.isdisjoint(has_lease)
 
 
 def _is_of_another_stream(lease: Lease, stream: StreamDescription | None) -> bool:

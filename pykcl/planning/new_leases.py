@@ -3,7 +3,8 @@
 Rules: a shard whose parents have all ended, or have neither lease nor shard left, gets a lease; never one
 that has a leased descendant (it was read, or deliberately skipped, before its row was cleaned up). Where the
 start is LATEST, what lies before the start is skipped by leasing only the open leaves, but never a leaf whose
-ancestor is still being read. Differs from Java's HierarchicalShardSyncer in that children of ended leases are
+ancestor is still being read. In a table that has rows, a shard whose parents are gone without a trace may
+continue one that was read: such a shard is never begun at a bare LATEST. Differs from Java's HierarchicalShardSyncer in that children of ended leases are
 created too: Java leaves a permanent hole when the reader of their parent died before it made them.
 """
 
@@ -53,7 +54,9 @@ _WAS_READ = {_Parent.ENDED, _Parent.CLEANED_UP}
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """leased: keys with a row. history: shards with a leased descendant. skipped: those of them that a start
-    at LATEST passed over. begun: (LATEST) listed shards below something that is or was read."""
+    at LATEST passed over. orphans: (LATEST) shards with neither lease nor history that name a parent with
+    neither lease nor shard left, in a table with rows. begun: (LATEST) listed shards below an orphan, or
+    below something that is or was read."""
 
     start: StartPosition
     shards: Mapping[str, Shard]
@@ -62,6 +65,7 @@ class _Plan:
     leased: frozenset[str]
     history: set[str]
     skipped: set[str]
+    orphans: set[str]
     begun: set[str]
     leaves: set[str]
 
@@ -78,6 +82,7 @@ class _Plan:
         leased = frozenset(leases) | frozenset(unreadable)
         history = tree.ancestors_of(leased)
         skipped: set[str] = set()
+        orphans: set[str] = set()
         begun: set[str] = set()
         leaves: set[str] = set()
         if start.kind == "LATEST":
@@ -86,9 +91,17 @@ class _Plan:
             # over, not read.
             skipped = tree.ancestors_of(key for key, lease in leases.items() if _latest_from(lease)) - leased
             was_read = leased | ((history - skipped) & by_id.keys())
-            begun = tree.descendants_of(was_read)
+            known = leased | by_id.keys()
+            # Whoever was away for longer than retention finds grandchildren of what was leased, and nothing that
+            # says so. After a start at LATEST that was broken off they look the same: the start's time suits both.
+            orphans = {
+                key
+                for key, shard in by_id.items()
+                if leased and key not in leased and key not in history and not known.issuperset(shard.parents)
+            }
+            begun = tree.descendants_of(was_read | orphans)
             leaves = tree.open_leaves()
-        return cls(start, by_id, leases, unreadable, leased, history, skipped, begun, leaves)
+        return cls(start, by_id, leases, unreadable, leased, history, skipped, orphans, begun, leaves)
 
     def creations(self) -> list[LeaseCreation]:
         missing = [
@@ -106,7 +119,7 @@ class _Plan:
 
     def _creation(self, shard: Shard) -> LeaseCreation | None:
         parents = {self._state(parent) for parent in shard.parents if parent != shard.shard_id}
-        if self.start.kind == "LATEST" and shard.shard_id not in self.begun:
+        if self.start.kind == "LATEST" and not self._is_begun(shard):
             if shard.shard_id not in self.leaves:
                 return None
             return LeaseCreation(self._row_at_latest(shard), "start of the application")
@@ -114,6 +127,9 @@ class _Plan:
             return None
         if parents & _WAS_READ:
             return LeaseCreation(_row(shard, self._child_position(parents)), "child of an ended lease")
+        if shard.shard_id in self.orphans and (times := self._latest_times()):
+            at_latest = _row(shard, AT_LATEST).with_(note=PrivateNote(latest_from=min(times)))
+            return LeaseCreation(at_latest, "oldest shard still listed")
         at = AT_START_TIMESTAMP if self.start.kind == "AT_TIMESTAMP" else AT_TRIM_HORIZON
         return LeaseCreation(
             _row(shard, at), "oldest shard still listed" if self.leased else "start of the application"
@@ -127,7 +143,7 @@ class _Plan:
         leased. The child cannot begin before that other shard was read, and nothing else would ever begin it
         (Java creates the missing parent at TRIM_HORIZON, too).
         """
-        if shard.shard_id not in self.begun:
+        if not self._is_begun(shard):
             return {}
         parents = {parent: self._state(parent) for parent in shard.parents if parent != shard.shard_id}
         missed = [key for key, state in parents.items() if state is _Parent.NEVER_READ]
@@ -138,6 +154,9 @@ class _Plan:
             for key in missed
             if key not in self.begun and key not in self.history
         }
+
+    def _is_begun(self, shard: Shard) -> bool:
+        return shard.shard_id in self.begun or shard.shard_id in self.orphans
 
     def _state(self, parent: str) -> _Parent:
         lease = self.leases.get(parent)
@@ -158,9 +177,12 @@ class _Plan:
 
     def _row_at_latest(self, shard: Shard) -> Lease:
         row = _row(shard, AT_LATEST)
-        times = [time for lease in self.leases.values() if (time := _latest_from(lease)) is not None]
+        times = self._latest_times()
         related = any(parent in self.skipped for parent in shard.parents)
         return row.with_(note=PrivateNote(latest_from=min(times))) if related and times else row
+
+    def _latest_times(self) -> list[int]:
+        return [time for lease in self.leases.values() if (time := _latest_from(lease)) is not None]
 
     def _order(self, creation: LeaseCreation) -> tuple[int, str]:
         began = self.shards[creation.lease.key].starting_sequence_number

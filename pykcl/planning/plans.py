@@ -18,6 +18,7 @@ class LeaseCreation:
         "oldest shard still listed",
         "child of an ended lease",
         "missing parent of a merge",
+        "ancestor of a merge",
     ]
 
 

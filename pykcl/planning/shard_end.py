@@ -3,30 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from graphlib import TopologicalSorter
 
 from pykcl.model.checkpoint import AT_START_TIMESTAMP, AT_TRIM_HORIZON, StartPosition
 from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard
+from pykcl.planning.lineage import FamilyTree
 from pykcl.planning.plans import LeaseCreation
 
 
 def leases_before_end(
-    child: Shard, missing_parents: Collection[str], listed: Mapping[str, Shard], start: StartPosition
+    child: Shard, start: StartPosition, shards: Mapping[str, Shard], leased: Collection[str]
 ) -> list[LeaseCreation]:
-    """The lease of `child`, preceded by one for each parent of it that has none though Kinesis still lists it.
+    """The lease of `child`, preceded by those of its ancestors that are still to be read and have none.
 
-    A child without a lease whose other parent has none either is not what any healthy fleet leaves behind. Creating
-    just the child would settle it that the other parent is never read (no shard with a leased descendant ever gets a
-    lease), so that one gets its lease first and the child waits for both.
-    Children of an ended shard start at TRIM_HORIZON, as Java's do (v3.5.1 `lifecycle/ShutdownTask.java`), or at
-    AT_TIMESTAMP where the application starts at a time: the parent may have ended before it.
+    shards: a complete listing by id, made before the scan. leased: the keys of all rows. Both may be left empty when
+    every other parent of the child has its row.
+
+    No shard with a leased descendant ever gets a lease. So the lease of a merge's child settles it that no ancestor
+    without a lease is ever read: the parent on the other side, the parents of that one, and so on, up to what is
+    leased or was. Each of them gets its lease first; the readers then wait for their parents as for any others. (Java
+    lets the reader of the ended shard wait until the other parent has its lease. That could wait for ever, for a lease
+    this very worker has no room for, and would end nothing sooner.)
+    Under LATEST ancestors that descend from nothing leased were passed over by the start, all but the parent itself:
+    Java creates that one at TRIM_HORIZON, too.
+    Every row starts at TRIM_HORIZON, as Java's do (v3.5.1 `lifecycle/ShutdownTask.java`), or at AT_TIMESTAMP where
+    the application starts at a time: the parent may have ended before it.
     """
+    tree = FamilyTree.of(shards.values())
+    was_read = tree.ancestors_of(leased)
+    if child.shard_id in was_read:
+        return []
+    settled = was_read | set(leased)
+    below_a_lease = tree.descendants_of(leased)
+    missing: dict[str, Shard] = {child.shard_id: child}
+    waiting = [child]
+    while waiting:
+        shard = waiting.pop()
+        for parent in shard.parents:
+            if parent not in shards or parent in settled or parent in missing:
+                continue
+            if start.kind == "LATEST" and shard is not child and parent not in below_a_lease:
+                continue
+            missing[parent] = shards[parent]
+            waiting.append(shards[parent])
     first = AT_START_TIMESTAMP if start.kind == "AT_TIMESTAMP" else AT_TRIM_HORIZON
-    needed = [listed[parent] for parent in sorted(missing_parents) if parent in listed]
     return [
         LeaseCreation(
-            Lease(shard.shard_id, first, parents=shard.parents, hash_range=shard.hash_range),
-            "child of an ended lease" if shard is child else "oldest shard still listed",
+            Lease(key, first, parents=missing[key].parents, hash_range=missing[key].hash_range),
+            "child of an ended lease" if key == child.shard_id else "ancestor of a merge",
         )
-        for shard in (*needed, child)
+        for key in _ancestors_first(missing)
     ]
+
+
+def _ancestors_first(shards: Mapping[str, Shard]) -> list[str]:
+    order: TopologicalSorter[str] = TopologicalSorter()
+    for key in sorted(shards):
+        order.add(key, *(parent for parent in shards[key].parents if parent in shards and parent != key))
+    return list(order.static_order())

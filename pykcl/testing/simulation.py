@@ -218,7 +218,6 @@ class SimulatedRuntime:
     def __init__(self, simulation: Simulation, group: str) -> None:
         self._simulation = simulation
         self._group = group
-        self._tokens = 0
 
     def monotonic(self) -> float:
         return self._simulation.now
@@ -242,5 +241,4 @@ class SimulatedRuntime:
         return self._simulation.rng
 
     def token(self) -> str:
-        self._tokens += 1
-        return f"{self._group}-{self._tokens}"
+        return f"{self._group}-{self._simulation.rng.getrandbits(32):08x}"

@@ -26,6 +26,7 @@ class Context:
 
     config: Config
     worker_id: str
+    session: str
     version: str
     identity: StreamIdentity
     table: LeaseTable
@@ -52,5 +53,6 @@ class Context:
             owner=owner,
             version=self.version,
             latest_from=latest_from,
+            session=self.session,
             extra=before.extra if before else {},
         )

@@ -111,8 +111,15 @@ class HeldLease:
             self.check()
             raise TemporaryError(f"The lease table did not answer for {self.key} in time: {answer.cause}")
         row = answer.row if isinstance(answer, Lost) else None
-        self.lose("another worker took it" if isinstance(row, Lease) else "its row is gone", row)
+        self.lose(self._cause(row), row)
         raise self._refusal()
+
+    def _cause(self, row: object) -> str:
+        if not isinstance(row, Lease):
+            return "its row is gone"
+        if row.owner == self.lease.owner:
+            return f"another process uses the worker identifier {row.owner!r}; each needs its own"
+        return "another worker took it"
 
     def lose(self, cause: str, row: object = None) -> None:
         """Stop believing, now. Idempotent; the first cause stays."""

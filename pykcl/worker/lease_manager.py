@@ -9,7 +9,7 @@ from pykcl.events import ProcessorSlow, RowRefused, StartingAtLatest
 from pykcl.model.checkpoint import LATEST, ReadFrom
 from pykcl.model.lease import ForeignRow, Row, UnreadableRow
 from pykcl.model.shard import ShardListing
-from pykcl.planning.acquire import calculate_acquire, fair_share
+from pykcl.planning.acquire import calculate_acquire, room_in_share, still_awaited
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
 from pykcl.planning.lineage import parents_ended
@@ -25,6 +25,8 @@ from pykcl.worker.vital import vital
 
 SHORTEST_SCAN_PAUSE = 0.2
 """Seconds between two scans when something just happened."""
+OVERDUE_AFTER = 3
+"""Fail-over times for which a lease may be free before it is taken beyond the fair share (Java: the same)."""
 
 
 class LeaseManager:
@@ -48,6 +50,8 @@ class LeaseManager:
         self._next_scan = 0.0
         self._scanned_at = 0.0
         self._next_listing = 0.0
+        self._listing_failures = 0
+        self._is_starting = False
         self._next_steal = 0.0
         self._task: Task | None = None
 
@@ -106,7 +110,9 @@ class LeaseManager:
             self._scan()
             if listing is not None:
                 self._create_missing(listing)
-            self._acquire()
+                self._listing_done()
+            if not self._is_starting:
+                self._acquire()
             self._cleaner.clean(self._view)
         self._judge_readiness()
         return max(
@@ -157,7 +163,14 @@ class LeaseManager:
         Trouble here must not keep the leases of dead workers from being found and taken.
         """
         context = self._context
-        self._next_listing = now + min(2.0, context.config.shard_sync_interval)
+        # Until everything that follows from the listing is done, it has to be repeated: soon, then ever more slowly.
+        self._listing_failures += 1
+        self._next_listing = now + backoff(
+            self._listing_failures,
+            context.runtime.random(),
+            first=min(2.0, context.config.shard_sync_interval),
+            longest=min(30.0, context.config.shard_sync_interval),
+        )
         try:
             context.identity.confirm()
             listing = context.stream.list_shards()
@@ -168,10 +181,13 @@ class LeaseManager:
             return None
         context.trouble.worked("listing shards")
         self._cleaner.listed(listing)
-        self._next_listing = now + context.config.shard_sync_interval * context.runtime.random().uniform(
-            0.9, 1.1
-        )
         return listing
+
+    def _listing_done(self) -> None:
+        context = self._context
+        self._listing_failures = 0
+        interval = context.config.shard_sync_interval * context.runtime.random().uniform(0.9, 1.1)
+        self._next_listing = context.runtime.monotonic() + interval
 
     def _create_missing(self, listing: ShardListing) -> None:
         if not listing.complete:
@@ -188,12 +204,15 @@ class LeaseManager:
             context.events.emit(
                 StartingAtLatest(shards=len(latest), server_time_millis=context.stream.server_time_millis())
             )
+        # Nobody reads from half a start: Java would take the rest for shards that need no lease.
+        self._is_starting = any(plan.reason == "start of the application" for plan in creations)
         for plan in creations:
             iterator = self._iterator_for(plan)
             if create_lease(context, plan) and iterator is not None:
                 self._latest_iterators[plan.lease.key] = iterator
         if creations:
             self._scan()
+        self._is_starting = False
 
     def _iterator_for(self, plan: LeaseCreation) -> str | None:
         """An iterator at the tip, for a lease at LATEST, opened before its row exists.
@@ -215,7 +234,8 @@ class LeaseManager:
         now = context.runtime.monotonic()
         busy = {worker.key for worker, _ in self.workers()}
         self._left_alone = {key: until for key, until in self._left_alone.items() if until > now}
-        share = fair_share(
+        self._ended_here = still_awaited(self._view, self._ended_here)
+        room = room_in_share(
             self._view,
             worker=context.worker_id,
             failover_time=config.failover_time,
@@ -228,7 +248,7 @@ class LeaseManager:
         plans = calculate_acquire(
             self._view,
             worker=context.worker_id,
-            leases_to_acquire=max(0, share - len(busy)),
+            leases_to_acquire=room,
             max_leases=config.max_leases,
             max_steal=config.max_leases_to_steal_at_one_time if may_steal else 0,
             failover_time=config.failover_time,
@@ -236,6 +256,7 @@ class LeaseManager:
             recently_ended_by_us=self._ended_here,
             left_alone=self._left_alone,
             held=busy,
+            overdue_after=OVERDUE_AFTER * config.failover_time,
         )
         if may_steal:
             self._next_steal = now + config.renew_interval

@@ -56,16 +56,21 @@ def children_of_a_gone_shard(context: Context, held: HeldLease) -> tuple[Shard, 
 
 
 def _ensure_lease(context: Context, held: HeldLease, child: Shard) -> None:
-    held.check()
     if context.table.read(child.shard_id) is not None:
         return
     others = [parent for parent in child.parents if parent != held.key]
-    missing = [parent for parent in others if context.table.read(parent) is None]
-    listed: dict[str, Shard] = {}
-    if missing:
+    shards: dict[str, Shard] = {}
+    leased = {held.key}
+    if any(context.table.read(parent) is None for parent in others):
         listing = context.stream.list_shards()
         if not listing.complete:
             raise TemporaryError(f"The shards could not be listed completely before ending {held.key}.")
-        listed = listing.by_id
-    for creation in leases_before_end(child, missing, listed, context.config.start_position):
+        shards = listing.by_id
+        # In this order: a scan older than the listing could miss the lease of a listed shard's ancestor.
+        leased |= {row.key for row in context.table.scan().rows}
+    for creation in leases_before_end(child, context.config.start_position, shards, leased):
+        # Creations are not fenced by our counter. A reader that froze before this line would put a row that others
+        # have read and deleted since, and its records would come a second time; whoever wakes up here finds that the
+        # time it may believe in its lease has run out. What remains is a freeze while the request is on its way.
+        held.check()
         create_lease(context, creation)

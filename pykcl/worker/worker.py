@@ -211,6 +211,7 @@ class Worker:
         context = Context(
             config=self.config,
             worker_id=self.worker_id,
+            session=self._runtime.token(),
             version=__version__,
             identity=StreamIdentity(description, stream, self._runtime, self.config.table),
             table=table,

@@ -109,7 +109,7 @@ def test_the_row_table_has_every_attribute_with_its_type():
 
 
 def test_the_private_map_has_exactly_the_keys_of_the_table():
-    note = dataclasses.replace(NEW.note, owner="w1", latest_from=1)
+    note = dataclasses.replace(NEW.note, owner="w1", latest_from=1, session="5f3c")
     written = to_item(NEW.with_(note=note))["pykcl"]["M"]
     told = {code(row[0]): row[1] for row in table_under("docs/lease-table.md", "key | type")}
     assert told == {name: next(iter(value)) for name, value in written.items()}

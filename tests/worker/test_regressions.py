@@ -250,3 +250,20 @@ def test_a_small_buffer_lets_the_other_shards_read_while_one_processor_hangs(new
     assert len(set(more) & set(fleet.ledger.payloads)) > 10
     hang.set()
     fleet.wait_delivered([*put, *more])
+
+
+def test_two_processes_with_one_worker_identifier_do_not_both_believe_in_a_lease(new_fleet):
+    fleet = new_fleet(shards=2)
+    put = fleet.put(10)
+    workers = [fleet.worker("twin"), fleet.worker("twin")]
+    for worker in workers:
+        worker.start()
+    fleet.wait_delivered(put)
+    fleet.simulation.sleep(60)
+    before = len(fleet.ledger.delivered)
+    more = fleet.put(20)
+    fleet.wait_delivered(more)
+    fleet.simulation.sleep(30)
+    assert len(fleet.ledger.delivered) == before + len(more), (
+        "each record once: one of the twins holds each lease"
+    )
