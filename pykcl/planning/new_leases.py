@@ -4,8 +4,9 @@ Rules: a shard whose parents have all ended, or have neither lease nor shard lef
 that has a leased descendant (it was read, or deliberately skipped, before its row was cleaned up). Where the
 start is LATEST, what lies before the start is skipped by leasing only the open leaves, but never a leaf whose
 ancestor is still being read. In a table that has rows, a shard whose parents are gone without a trace may
-continue one that was read: such a shard is never begun at a bare LATEST. Differs from Java's HierarchicalShardSyncer in that children of ended leases are
-created too: Java leaves a permanent hole when the reader of their parent died before it made them.
+continue one that was read: such a shard is never begun at a bare LATEST. Differs from Java's
+HierarchicalShardSyncer in that children of ended leases are created too: Java leaves a permanent hole when
+the reader of their parent died before it made them.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class _Plan:
         return {
             key: LeaseCreation(_row(self.shards[key], AT_TRIM_HORIZON), "missing parent of a merge")
             for key in missed
-            if key not in self.begun and key not in self.history
+            if key not in self.begun and key not in self.orphans and key not in self.history
         }
 
     def _is_begun(self, shard: Shard) -> bool:

@@ -15,6 +15,7 @@ from pykcl.model.shard import HashRange, Shard, ShardListing
 from pykcl.planning.cleanup import garbage_candidates, plan_deletions
 from pykcl.planning.lineage import FamilyTree, parents_ended
 from pykcl.planning.new_leases import create_new_leases
+from pykcl.planning.shard_end import leases_before_end
 
 KEYS = 64
 """Hash keys of the modelled stream: 0..63."""
@@ -94,14 +95,15 @@ class Model:
         for plan in plans:
             self._put(plan.lease)
 
-    def _put(self, row: Lease) -> None:
+    def _put(self, row: Lease, *, waits: bool = False) -> None:
         key = row.key
         assert key in self.listed
         assert key not in self.leased, f"{key} is read twice"
         assert not FamilyTree.of(self.history.values()).descendants_of([key]) & self.rows.keys()
         for parent in self.history[key].parents:
             if self.start.kind != "LATEST" or parent in self.leased:
-                assert parent in self.read or parent in self.unread, f"{key} before its parent {parent}"
+                over = parent in self.read or parent in self.unread
+                assert over or (waits and parent in self.rows), f"{key} before its parent {parent}"
         if row.checkpoint.sequence_number == "LATEST":
             row = row.with_(note=row.note or PrivateNote(latest_from=1))
         self.rows[key] = row
@@ -123,9 +125,31 @@ class Model:
         if not ready:
             return False
         key = self.rng.choice(ready)
+        if self.rng.random() < 0.7:  # Java leaves the rest to others, when its worker dies.
+            self._put_children(key)
         self.rows[key] = self.rows[key].with_(checkpoint=AT_SHARD_END)
         self.read.append(key)
         return True
+
+    def meet_gone(self) -> bool:
+        """A reader opens a shard that has expired: its listed children get their leases, then it ends."""
+        gone = [
+            key
+            for key, row in self.rows.items()
+            if key not in self.listed and not row.is_ended and parents_ended(row, self.rows)
+        ]
+        if not gone:
+            return False
+        key = self.rng.choice(gone)
+        self._put_children(key)
+        self.rows[key] = self.rows[key].with_(checkpoint=AT_SHARD_END)
+        return True
+
+    def _put_children(self, key: str) -> None:
+        for child in [shard for shard in self.listed.values() if key in shard.parents]:
+            if child.shard_id not in self.rows:
+                for plan in leases_before_end(child, self.start, self.listed, self.rows.keys()):
+                    self._put(plan.lease, waits=True)
 
     def _may_read(self, key: str) -> bool:
         return key in self.listed and parents_ended(self.rows[key], self.rows)
@@ -144,7 +168,7 @@ class Model:
         for _ in range(10 * len(self.history) + 10):
             before = len(self.leased)
             self.create()
-            busy = self.end_one()
+            busy = self.end_one() or self.meet_gone()
             for key in [key for key in self.rows if self._may_read(key) and not self.rows[key].is_ended]:
                 self.rows[key] = self.rows[key].with_(checkpoint=Checkpoint("5000"))
             busy = self.clean_up() or busy
@@ -162,7 +186,14 @@ def _high(shard: Shard) -> int:
 
 
 def live_through(model: Model, steps: int, *, trims: bool, crashes: bool) -> None:
-    actions = [model.reshard, model.end_one, model.make_progress, model.clean_up, model.create]
+    actions = [
+        model.reshard,
+        model.end_one,
+        model.make_progress,
+        model.clean_up,
+        model.create,
+        model.meet_gone,
+    ]
     if trims:
         actions.append(model.trim)
     if crashes:

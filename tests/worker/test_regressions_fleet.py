@@ -1,5 +1,7 @@
 """Ways in which a fleet once lost records or left leases unowned, each as a test of the unmodified worker."""
 
+from itertools import pairwise
+
 import pytest
 
 from pykcl.events import LeaseHandedBack
@@ -185,7 +187,7 @@ def test_a_listing_that_fails_is_repeated_ever_more_slowly(new_fleet):
     fleet.kinesis.fault = refuse
     fleet.simulation.sleep(400)
     assert 5 <= len(asked) <= 40
-    gaps = [later - earlier for earlier, later in zip(asked, asked[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(asked)]
     assert len({round(gap, 3) for gap in gaps[-5:]}) > 1, "with jitter"
     fleet.kinesis.fault = None
     fleet.kinesis.split(STREAM, PARENT)
