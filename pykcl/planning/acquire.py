@@ -78,9 +78,9 @@ def fair_share(
     A live worker is one that owns a countable lease which is not expired, and this one. Workers without a
     lease are invisible in the table, so the share may be too large, never too small.
     """
-    fleet = _Fleet.of(view, worker, failover_time, left_alone, frozenset(held) | frozenset(pending))
-    workers = len(fleet.load.keys() | {worker})
-    return min(max_leases, -(-len(fleet.countable) // workers))
+    return _Fleet.of(view, worker, failover_time, left_alone, frozenset(held) | frozenset(pending)).share(
+        max_leases
+    )
 
 
 def room_in_share(
@@ -94,18 +94,9 @@ def room_in_share(
     pending: Collection[str] = frozenset(),
 ) -> int:
     """The fair share less those leases in hand that count: one that waits for its parents takes nobody's place."""
-    share = fair_share(
-        view,
-        worker=worker,
-        failover_time=failover_time,
-        max_leases=max_leases,
-        left_alone=left_alone,
-        held=held,
-        pending=pending,
-    )
     in_hand = frozenset(held) | frozenset(pending)
     fleet = _Fleet.of(view, worker, failover_time, left_alone, in_hand)
-    return max(0, share - sum(lease.key in in_hand for lease in fleet.countable))
+    return max(0, fleet.share(max_leases) - sum(lease.key in in_hand for lease in fleet.countable))
 
 
 def still_awaited(view: LeaseView, ended: Collection[str]) -> set[str]:
@@ -166,6 +157,10 @@ class _Fleet:
         load = Counter(owner for owner in owners.values() if owner is not None)
         occupied = len(in_hand.union(key for key, owner in owners.items() if owner == worker))
         return cls(worker, tree, countable, owners, load, occupied)
+
+    def share(self, max_leases: int) -> int:
+        workers = len(self.load.keys() | {self.worker})
+        return min(max_leases, -(-len(self.countable) // workers))
 
     @property
     def available(self) -> list[Lease]:
