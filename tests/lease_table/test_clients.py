@@ -274,7 +274,9 @@ def test_an_error_answer_to_a_scan_stays_an_error(canned):
         scanned(canned(400, body), hook=True)
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"Items": [{"a": 5}], "x": "B"}', gzip.compress(b"{}", mtime=0)])
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b'{"Items": [{"a": 5}], "x": "B"}', gzip.compress(b"{}", mtime=0)]
+)
 def test_a_body_nobody_understands_is_left_to_botocore(canned, body):
     outcomes = []
     for hook in (False, True):

@@ -9,9 +9,13 @@ from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.lease import Lease, PrivateNote
 from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State, next_state
 from pykcl.planning.pace import backoff, read_pause, scan_pause
+from pykcl.planning.plans import Acquisition, LeaseCreation
 from pykcl.planning.positions import first_read
+from pykcl.testing.fleet import STREAM
 from pykcl.testing.simulation import Deadlock, Simulation
 from pykcl.worker.buffer_gate import BufferGate
+from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.shard_end import create_lease
 from pykcl.worker.trouble import Trouble
 
 NOW = StartPosition("LATEST")
@@ -188,3 +192,31 @@ def test_the_simulation_reports_a_deadlock_and_is_the_same_for_the_same_seed():
 
     assert course(5) == course(5)
     assert len({course(seed) for seed in range(8)}) > 1
+
+
+def test_a_lease_worker_waits_for_parents_whose_rows_have_not_ended_whatever_its_plan_said(new_fleet):
+    fleet = new_fleet(shards=1)
+    context = fleet.worker("w1")._connect()
+    parent = fleet.open_shards()[0]
+    fleet.kinesis.split(STREAM, parent)
+    child = fleet.open_shards()[0]
+    for key, parents in ((parent, ()), (child, (parent,))):
+        lease = Lease(key, Checkpoint("TRIM_HORIZON"), parents=parents)
+        create_lease(context, LeaseCreation(lease, "start of the application"))
+    plan = Acquisition(fleet.rows()[child], "unowned")
+    worker = LeaseWorker(context, plan, iterator=None, on_change=lambda: None)
+    runtime = fleet.simulation.runtime("w1")
+    runtime.spawn("child", worker.run)
+    fleet.simulation.sleep(5)
+    assert worker.state is State.WAITING_FOR_PARENTS
+    assert not fleet.ledger.calls
+    runtime.spawn(
+        "parent",
+        LeaseWorker(
+            context, Acquisition(fleet.rows()[parent], "unowned"), iterator=None, on_change=worker.nudge
+        ).run,
+    )
+    fleet.simulation.run_until(lambda: worker.state is State.READING, 8)
+    assert fleet.rows()[parent].is_ended
+    worker.request_stop()
+    fleet.simulation.run_until(lambda: worker.is_final, 10)
