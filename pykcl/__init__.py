@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pykcl.errors import (
         CheckpointRefused,
         ConfigError,
+        InternalError,
         LeaseLost,
         ProcessorFailed,
         PyKclError,
@@ -44,6 +45,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "Initialization",
+    "InternalError",
     "LeaseLoss",
     "LeaseLost",
     "PendingCheckpoint",
@@ -75,6 +77,7 @@ _HOMES = {
     "Config": "pykcl.config",
     "ConfigError": "pykcl.errors",
     "Initialization": "pykcl.processor",
+    "InternalError": "pykcl.errors",
     "LeaseLoss": "pykcl.processor",
     "LeaseLost": "pykcl.errors",
     "PendingCheckpoint": "pykcl.model.lease",

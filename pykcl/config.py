@@ -58,7 +58,7 @@ class Config:
     max_records: int = 10_000
     """Most records per GetRecords call and per process_records call."""
     idle_time: float = 1.0
-    """Longest pause between two reads of a shard that is caught up; 0.25 s while records arrive."""
+    """Longest pause between two reads of a shard that is caught up; 0.25 s while records arrive, 0.2 s while behind."""
     max_buffered_bytes: int = 256 * 1024 * 1024
     """Most bytes of GetRecords answers this process holds at any time."""
     shard_sync_interval: float = 60.0
@@ -118,6 +118,11 @@ class Config:
     def request_timeout(self) -> float:
         """Of one DynamoDB request: three of them fit into what a missed heartbeat leaves."""
         return min(2.0, self.failover_time / 5)
+
+    @property
+    def write_timeout(self) -> float:
+        """How long a write outside a lease's own deadline is tried: three requests."""
+        return 3 * self.request_timeout
 
     @property
     def belief_time(self) -> float:

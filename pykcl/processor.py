@@ -102,7 +102,7 @@ class ShutdownRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLoss:
-    """Another worker has the shard now, or soon will. There is no checkpointer: this worker may not write."""
+    """This worker may no longer write for the shard; another one has it or soon will. So there is no checkpointer."""
 
     shard_id: str
     stream: str
@@ -120,7 +120,8 @@ class RecordProcessor(ABC):
         raising says that it is not, and costs what `on_error` says."""
 
     def lease_lost(self, loss: LeaseLoss) -> None:  # noqa: B027 - optional
-        """Called once when another worker has taken the lease. Drop what is in flight."""
+        """Called once when this worker may no longer write for the shard: taken by another worker, heartbeats failed,
+        `processor_timeout` passed, the table is gone. Drop what is in flight."""
 
     def shard_ended(self, end: ShardEnd) -> None:  # noqa: B027 - optional
         """Called when every record was delivered. With checkpoint="manual", an own shard_ended must call

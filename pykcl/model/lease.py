@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.shard import HashRange
+from pykcl.model.shard import HashRange, StreamDescription
 
 AttributeValue = Mapping[str, Any]
 """A DynamoDB attribute in its wire form, such as {"S": "text"}."""
@@ -40,6 +40,12 @@ class PrivateNote:
     latest_from: int | None = None
     extra: Mapping[str, AttributeValue] = field(default_factory=dict)
     session: str | None = None
+
+    def conflicts_with(self, stream: StreamDescription) -> bool:
+        """Whether the lease belongs to another stream than this one, or to an earlier stream of its name."""
+        other = self.stream_arn is not None and self.stream_arn != stream.arn
+        made_again = self.stream_created_at is not None and self.stream_created_at != stream.created_at
+        return other or made_again
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,9 +105,4 @@ def _leaves_nothing_behind(
 
 
 def _is_of_another_stream(lease: Lease, stream: StreamDescription | None) -> bool:
-    note = lease.note
-    if stream is None or note is None:
-        return False
-    return (note.stream_arn is not None and note.stream_arn != stream.arn) or (
-        note.stream_created_at is not None and note.stream_created_at != stream.created_at
-    )
+    return stream is not None and lease.note is not None and lease.note.conflicts_with(stream)

@@ -1,7 +1,7 @@
-"""The life of one lease worker, as one table: (state, event) -> state.
+"""The life of one lease worker, as one table: (state, signal) -> state.
 
 Rule: everything that decides what a lease worker does next is in this file. A transition that is not in the table
-cannot happen; a state has one activity, and the activity ends with one event.
+cannot happen; a state has one activity, and the activity ends with one signal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ class State(Enum):
     READING = "reading"  # fetches, delivers, checkpoints
     ENDING = "ending"  # shard_ended, children, SHARD_END
     SHUTTING_DOWN = "shutting down"  # shutdown_requested, last checkpoint
-    HANDING_BACK = "handing back"  # the processor kept failing: what was done is checkpointed
+    HANDING_BACK = (
+        "handing back"  # the processor kept failing: shutdown_requested, last checkpoint, owner removed
+    )
     RELEASING = "releasing"  # removes the owner
     LOSING = "losing"  # lease_lost
 

@@ -12,7 +12,7 @@ READ_UNITS_PER_SECOND = 5.0
 
 
 def read_pause(records: int, millis_behind: int | None, idle_reads: int, idle_time: float) -> float:
-    """Seconds from the start of one read to the next: as fast as allowed while behind, slower while nothing comes.
+    """Seconds to wait after a page was delivered: as short as allowed while behind, longer while nothing comes.
 
     idle_reads: how many reads in a row brought nothing, this one included.
     """

@@ -24,7 +24,8 @@ class LeaseCreation:
 
 @dataclass(frozen=True, slots=True)
 class Acquisition:
-    """Take this lease, provided that it still is as `seen`: the same counter, the same owner.
+    """Take this lease, provided that it still is as `seen`: the same counter, the same owner. (For a rebalance the same
+    owner will do: it is alive, so the counter is read again just before.)
 
     `reason`: "rebalance" takes it from a live owner; "expired" from one whose counter stood still; "child" is an
     unowned child of a lease this worker ended.

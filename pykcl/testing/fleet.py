@@ -38,9 +38,6 @@ class Ledger:
     def duplicates(self) -> int:
         return sum(count - 1 for count in self.payloads.values())
 
-    def of_shard(self, shard: str) -> list[bytes]:
-        return [record.data for _, record in self.delivered if record.shard_id == shard]
-
     def by(self, worker: str) -> list[bytes]:
         return [record.data for name, record in self.delivered if name == worker]
 

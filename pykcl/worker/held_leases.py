@@ -133,7 +133,7 @@ class HeldLease:
         """One heartbeat, unless another write has been one meanwhile. Raises as `write`."""
         if self._runtime.monotonic() < self.next_renewal:
             return
-        self.write(renew, within=self._config.request_timeout * 3)
+        self.write(renew, within=self._config.write_timeout)
 
 
 class HeldLeases:

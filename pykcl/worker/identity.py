@@ -57,11 +57,7 @@ class StreamIdentity:
 
     def conflicts_with(self, lease: Lease) -> bool:
         """Whether the private attribute says that the lease belongs to another stream, or an earlier one."""
-        note, mine = lease.note, self.description
-        if note is None or note.stream_arn is None:
-            return False
-        made_again = note.stream_created_at is not None and note.stream_created_at != mine.created_at
-        return note.stream_arn != mine.arn or made_again
+        return lease.note is not None and lease.note.conflicts_with(self.description)
 
     def refuse_foreign_leases(self, rows: Iterable[Row]) -> None:
         """Raise WrongStream when the table holds leases of another stream: one application reads one stream."""

@@ -62,7 +62,7 @@ class LeaseCleaner:
 
     def _delete(self, deletion: Deletion) -> None:
         context, seen = self._context, deletion.seen
-        until = context.runtime.monotonic() + 3 * context.config.request_timeout
+        until = context.runtime.monotonic() + context.config.write_timeout
         answer = context.table.write(lease_row.delete(seen, ended=seen.is_ended), until=until)
         if not isinstance(answer, Kept):
             return

@@ -30,7 +30,7 @@ OVERDUE_AFTER = 3
 
 
 class LeaseManager:
-    """One thread. It only decides and starts; the lease workers it starts make the writes that take the leases."""
+    """One thread. It puts new rows and deletes old ones; a lease is taken by the lease worker it starts for it."""
 
     def __init__(self, context: Context, *, name: str) -> None:
         self._context = context
@@ -190,10 +190,6 @@ class LeaseManager:
         self._next_listing = context.runtime.monotonic() + interval
 
     def _create_missing(self, listing: ShardListing) -> None:
-        if not listing.complete:
-            raise TemporaryError(
-                "The shards could not be listed completely; no leases were created from the part."
-            )
         context = self._context
         view = self._view
         creations = create_new_leases(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pykcl.errors import LeaseLost, SetupError, TableGone, TemporaryError
-from pykcl.ports import Events
 from pykcl.runtime import Runtime, Task
 from pykcl.worker.held_leases import HeldLease, HeldLeases
 from pykcl.worker.trouble import Trouble
@@ -24,7 +23,7 @@ class LeaseRenewer:
         self,
         held: HeldLeases,
         runtime: Runtime,
-        events: Events,
+        trouble: Trouble,
         *,
         name: str,
         on_fatal: Callable[[Exception], None],
@@ -33,7 +32,7 @@ class LeaseRenewer:
         self._runtime = runtime
         self._name = name
         self._on_fatal = on_fatal
-        self._trouble = Trouble(events, runtime)
+        self._trouble = trouble
         self._stop = runtime.event()
         self._lock = runtime.lock()
         self._queue: list[HeldLease] = []

@@ -27,7 +27,7 @@ from pykcl.model.lease import Lease
 from pykcl.planning.lifecycle import FINAL, Signal, State, next_state
 from pykcl.planning.pace import backoff
 from pykcl.planning.plans import Acquisition
-from pykcl.ports import Kept
+from pykcl.ports import Kept, Unknown
 from pykcl.processor import Initialization, LeaseLoss, RecordProcessor
 from pykcl.worker.checkpointer import Progress, ShardCheckpointer
 from pykcl.worker.context import Context
@@ -40,7 +40,7 @@ class LeaseWorker:
     """The body of one thread. Other threads only call `request_stop`, `nudge` and `abandon`, and read attributes.
 
     iterator: opened at LATEST when this process put the row, if nobody has read from it since.
-    on_change: told of every state that matters to the LeaseManager (first answer, end).
+    on_change: told of the first answer and of the end.
     """
 
     def __init__(
@@ -106,6 +106,7 @@ class LeaseWorker:
                 self._delivery.drop()
             if self._held is not None:
                 self._context.held.remove(self._held)
+                self._context.trouble.over(self.key)
             self._on_change()
 
     def _perform(self, activity: Callable[[], Signal]) -> Signal:
@@ -171,15 +172,21 @@ class LeaseWorker:
                 # still is taken with that very counter, or not at all.
                 row = context.table.read(self.key)
                 if not isinstance(row, Lease) or row.owner != seen.owner or row.is_ended:
+                    context.events.emit(LeaseWentElsewhere(shard=self.key))
                     return Signal.REFUSED
                 seen = row
             sent = context.runtime.monotonic()
             note = context.note_for(seen, owner=context.worker_id)
             write = lease_row.take(seen, context.worker_id, note)
-            answer = context.table.write(write, until=sent + 3 * context.config.request_timeout)
+            answer = context.table.write(write, until=sent + context.config.write_timeout)
         except TemporaryError as error:
             context.trouble.failed(f"taking {self.key}", error)
             return Signal.REFUSED
+        if isinstance(answer, Unknown):
+            # It may have landed: then the row names us without a reader, and is taken again once it has expired.
+            context.trouble.failed(f"taking {self.key}", TemporaryError(answer.cause))
+            return Signal.REFUSED
+        context.trouble.worked(f"taking {self.key}")
         if not isinstance(answer, Kept) or answer.lease is None:
             context.events.emit(LeaseWentElsewhere(shard=self.key))
             return Signal.REFUSED
@@ -193,7 +200,6 @@ class LeaseWorker:
         )
         context.held.add(self._held)
         context.has_taken.set()
-        context.trouble.worked(f"taking {self.key}")
         context.trouble.worked(f"working on {self.key}")
         context.events.emit(
             LeaseTaken(
@@ -264,7 +270,7 @@ class LeaseWorker:
             pause=self._pause,
             stopping=self._stop_asked,
             iterator=self._iterator,
-            on_first_answer=self._answered,
+            on_answer=self._answered,
         )
         context.events.emit(ShardStarted(shard=self.key, position=str(held.lease.checkpoint)))
         return Signal.STARTED
@@ -313,7 +319,7 @@ class LeaseWorker:
     def _release(self) -> Signal:
         held = self._mine
         try:
-            released = held.write(lease_row.release, within=3 * self._context.config.request_timeout)
+            released = held.write(lease_row.release, within=self._context.config.write_timeout)
         except (TemporaryError, SetupError) as error:
             held.lose("its release got no answer")
             self._context.events.emit(ReleaseUnconfirmed(shard=self.key, cause=str(error)))

@@ -83,12 +83,11 @@ class ProcessorCalls:
             if self._pause(pause):
                 return CallResult.STOPPED
 
-    def once(self, method: str, call: Callable[[Input], None], argument: Input) -> bool:
+    def once(self, method: str, call: Callable[[Input], None], argument: Input) -> None:
         """Call; report what it raises, once, and go on. For methods after which nothing can be retried."""
         error = self._attempt(method, call, argument)
         if error is not None and not isinstance(error, LeaseLost):
             self._report(method, error, 1, (), None)
-        return error is None
 
     def _attempt(self, method: str, call: Callable[[Input], None], argument: Input) -> BaseException | None:
         with self._lock:

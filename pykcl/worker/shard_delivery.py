@@ -28,7 +28,7 @@ class ShardDelivery:
 
     pause: waits so many seconds; True when the lease worker shall stop; raises LeaseLost. stopping: whether it shall.
     iterator: opened at LATEST when this process put the row, if nobody has read from it since; None otherwise.
-    on_first_answer: told of every answer.
+    on_answer: told of every answer.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ShardDelivery:
         pause: Callable[[float], bool],
         stopping: Callable[[], bool],
         iterator: str | None,
-        on_first_answer: Callable[[], None],
+        on_answer: Callable[[], None],
     ) -> None:
         self._context = context
         self._held = held
@@ -51,7 +51,7 @@ class ShardDelivery:
         self._progress = progress
         self._pause = pause
         self._stopping = stopping
-        self._on_first_answer = on_first_answer
+        self._on_answer = on_answer
         lease = held.lease
         after = None if lease.checkpoint.is_sentinel else lease.checkpoint
         first = first_read(lease, context.config.start_position)
@@ -96,7 +96,7 @@ class ShardDelivery:
     def _answered(self) -> None:
         self._context.has_read.set()
         self._context.trouble.worked(f"reading {self._held.key}")
-        self._on_first_answer()
+        self._on_answer()
 
     def _back_off(self, failures: int) -> float:
         return backoff(failures, self._context.runtime.random(), first=0.5, longest=10.0)

@@ -28,7 +28,7 @@ def create_lease(context: Context, creation: LeaseCreation) -> bool:
     """Put one row if its key is free; return whether this call did. Raises TemporaryError, SetupError."""
     lease = creation.lease
     noted = lease.with_(note=context.note_for(lease, owner=context.worker_id))
-    until = context.runtime.monotonic() + 3 * context.config.request_timeout
+    until = context.runtime.monotonic() + context.config.write_timeout
     answer = context.table.write(lease_row.create(noted), until=until)
     if isinstance(answer, Unknown):
         raise TemporaryError(f"The lease table did not answer to the creation of {lease.key}: {answer.cause}")

@@ -22,6 +22,14 @@ class Trouble:
         if begins:
             self._events.emit(TroubleBegan(what=what, cause=str(error)))
 
+    def over(self, about: str) -> None:
+        """Whatever was wrong with this shard is somebody else's now: end all that was reported of it."""
+        with self._lock:
+            ends = sorted(what for what in self._failing if what.endswith(f" {about}"))
+            self._failing.difference_update(ends)
+        for what in ends:
+            self._events.emit(TroubleEnded(what=what))
+
     def worked(self, what: str) -> None:
         with self._lock:
             ends = what in self._failing

@@ -76,7 +76,7 @@ class Worker:
     def run(self) -> None:
         """Work until `stop()`, SIGTERM or SIGINT; then finish, checkpoint and release. A second signal forces.
 
-        Raises what stopped it: SetupError, WrongStream, TableGone, ProcessorFailed, StopTimedOut.
+        Raises what stopped it: SetupError (or WrongStream, TableGone…), ProcessorFailed, StopTimedOut, InternalError.
         """
         with self._signal_handlers():
             self.start()
@@ -110,7 +110,7 @@ class Worker:
             if self._stop_asked.is_set():
                 return False
             self._renewer = LeaseRenewer(
-                context.held, context.runtime, context.events, name=name, on_fatal=self._fail
+                context.held, context.runtime, context.trouble, name=name, on_fatal=self._fail
             )
             self._manager = LeaseManager(context, name=name)
             self._renewer.start()
@@ -121,8 +121,9 @@ class Worker:
         """Stop in order: no new leases, running batches end, last checkpoints, releases, then heartbeats.
 
         grace: seconds to wait, by default `shutdown_grace`. Raises StopTimedOut with the names of threads that were
-        still busy; their leases expire. Calling it again, or before `start`, does nothing more. Called by a processor
-        it only asks: the worker cannot wait for the very batch that stops it.
+        still busy; their leases expire. Called again, it waits for the first call and raises nothing; called before
+        `start`, that start will start nothing. Called by a processor it only asks: the worker cannot wait for the very
+        batch that stops it.
         """
         self._stop_asked.set()
         with self._lock:

@@ -193,6 +193,9 @@ class RandomFleet:
         )
 
     def _expect_rest(self) -> None:
+        # A worker that still stands frozen loses its leases and fetches its share when it wakes up.
+        awake_at = max(self._frozen_until.values(), default=0.0)
+        self.simulation.sleep(max(0.0, awake_at - self.simulation.now))
         # A lease that a failing processor gave back is left alone by its worker for as long as it was retried.
         patience = BALANCE_SECONDS + 2 * self.options["retry_for"]
         self._expect_soon(

@@ -13,6 +13,7 @@ from pykcl import (
     Config,
     ConfigError,
     Initialization,
+    InternalError,
     LeaseLoss,
     LeaseLost,
     PendingCheckpoint,
@@ -116,7 +117,7 @@ def main() -> int:
         worker.run()
     except StopTimedOut as late:
         print(late.threads)
-    except (WrongStream, WrongTable, StreamMissing, TableGone, SetupError) as error:
+    except (WrongStream, WrongTable, StreamMissing, TableGone, SetupError, InternalError) as error:
         print(error)
     except (ConfigError, ProcessorFailed, PyKclError):
         return 1
