@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +42,7 @@ def local(port: int, streams: tuple[str, ...], limits: bool, request_log: Path |
 
     with exit_codes():
         wanted = [_stream(text) for text in streams]
-        with start_local_aws(port, limits=limits, request_log=request_log) as aws:
+        with _started(start_local_aws(port, limits=limits, request_log=request_log), port) as aws:
             for name, shards in wanted:
                 aws.kinesis.create_stream(name, shards)
                 click.echo(f"# stream {name} with {shards} shards", err=True)
@@ -61,6 +63,21 @@ def start_local_aws(port: int, *, limits: bool = False, request_log: Path | None
             f"The embedded local AWS needs {error.name!r}, which is not installed. Do: pip install 'pykcl[local]'."
         ) from None
     return LocalAws(port=port, limits=limits, request_log=request_log)
+
+
+@contextmanager
+def _started(aws: LocalAws, port: int) -> Iterator[LocalAws]:
+    try:
+        aws.start()
+    except OSError as error:
+        raise ConfigError(
+            f"Port {port} of 127.0.0.1 cannot be used ({error.strerror or error}); another `pykcl local` may have it. "
+            "Do: --port 0 for any free one, or name another."
+        ) from None
+    try:
+        yield aws
+    finally:
+        aws.stop()
 
 
 def local_environment(url: str) -> dict[str, str]:

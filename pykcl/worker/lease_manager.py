@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pykcl.errors import SetupError, StreamMissing, TableGone, TemporaryError, WrongStream
+from pykcl.errors import SetupError, ShardGone, StreamMissing, TableGone, TemporaryError, WrongStream
 from pykcl.events import ProcessorSlow, RowRefused, StartingAtLatest
 from pykcl.model.checkpoint import LATEST, ReadFrom
 from pykcl.model.lease import ForeignRow, Row, UnreadableRow
@@ -221,7 +221,11 @@ class LeaseManager:
         # One with a note completes a start that was broken off, and begins when that start did: not "now".
         if lease.checkpoint.sequence_number != LATEST or lease.note is not None:
             return None
-        return self._context.stream.open(lease.key, ReadFrom("LATEST"))
+        try:
+            return self._context.stream.open(lease.key, ReadFrom("LATEST"))
+        except ShardGone:
+            # It was listed a moment ago. Its reader finds out; until then the server time in the row will do.
+            return None
 
     # -- acting ------------------------------------------------------------------------------------------------
 

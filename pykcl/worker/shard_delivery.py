@@ -211,7 +211,10 @@ class ShardDelivery:
                 end_shard(self._context, self._held, self._children)
                 self._context.trouble.worked(f"ending {self._held.key}")
                 return Signal.DONE
-            except TemporaryError as error:
+            except (WrongStream, StreamMissing, TableGone):
+                raise
+            except (TemporaryError, SetupError) as error:
+                # A refused permission too: letting the lease go would only call shard_ended again and again.
                 attempt += 1
                 self._context.trouble.failed(f"ending {self._held.key}", error)
                 if self._pause(backoff(attempt, self._context.runtime.random())):

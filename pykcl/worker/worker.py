@@ -169,10 +169,20 @@ class Worker:
         """Wait until every open lease in the table is owned and this worker's own have answered GetRecords.
 
         From then on nothing that is put is missed, even with start="LATEST". False if that did not come within
-        `timeout` seconds, or while there are no leases.
+        `timeout` seconds, while there are no leases, and as soon as the worker stops or fails.
         """
         manager = self._manager
-        return manager is not None and manager.ready.wait(timeout)
+        if manager is None:
+            return False
+        until = None if timeout is None else self._runtime.monotonic() + timeout
+        while not self._stop_asked.is_set():
+            left = 0.1 if until is None else until - self._runtime.monotonic()
+            # In steps: one event can be waited for, and a worker that fails is never ready.
+            if manager.ready.wait(max(0.0, min(left, 0.1))):
+                return not self._stop_asked.is_set()
+            if left <= 0:
+                return False
+        return False
 
     @property
     def failure(self) -> Exception | None:
@@ -192,6 +202,8 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        if error is None and self._failure is not None:
+            raise self._failure
 
     # -- parts -------------------------------------------------------------------------------------------------
 

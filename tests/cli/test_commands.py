@@ -1,6 +1,7 @@
 """The `pykcl` command: help, exit codes, and what bad input is answered with."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -124,3 +125,15 @@ def test_switches_take_the_usual_words(text, value):
     assert from_arguments([f"create_table={text}"]) == {"create_table": value}
     with pytest.raises(ConfigError):
         from_arguments(["create_table=perhaps"])
+
+
+def test_a_port_that_is_taken_is_named_with_a_way_out():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = _pykcl("local", "--port", str(port))
+    assert result.returncode == 78
+    assert f"Port {port}" in result.stderr
+    assert "--port 0" in result.stderr
+    assert "Traceback" not in result.stderr

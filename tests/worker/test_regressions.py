@@ -4,12 +4,12 @@ from itertools import pairwise
 
 import pytest
 
-from pykcl.errors import TemporaryError
+from pykcl.errors import TableGone, TemporaryError
 from pykcl.events import BatchSkipped, DataLost, ShardEndNotCheckpointed, TroubleBegan
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.testing.dynamo_values import aws_error
-from pykcl.testing.fleet import STREAM, RecordingProcessor
+from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.memory_dynamodb import Fault
 from pykcl.worker.shard_reader import ShardReader
 
@@ -267,3 +267,54 @@ def test_two_processes_with_one_worker_identifier_do_not_both_believe_in_a_lease
     assert len(fleet.ledger.delivered) == before + len(more), (
         "each record once: one of the twins holds each lease"
     )
+
+
+def test_one_stray_resource_not_found_during_a_start_at_latest_does_not_stop_the_worker(new_fleet):
+    fleet = new_fleet(shards=2)
+    hit = []
+
+    def fault(operation, stream, shard):
+        if operation == "GetShardIterator" and not hit:
+            hit.append(shard)
+            raise AwsError("ResourceNotFoundException", "a blip")
+
+    fleet.kinesis.fault = fault
+    worker = fleet.start("w1", start="LATEST")
+    assert worker.wait_ready(60)
+    assert hit
+    fleet.wait_delivered(fleet.put(6))
+    assert worker.failure is None
+
+
+def test_a_refused_permission_at_the_end_of_a_shard_is_waited_out_with_the_lease_held(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1")
+    fleet.wait_delivered(fleet.put(3))
+    parent = fleet.open_shards()[0]
+    fleet.dynamodb.fault = lambda operation, params: (
+        Fault(before=aws_error("AccessDeniedException", "no", operation)) if operation == "PutItem" else None
+    )
+    fleet.kinesis.split(STREAM, parent)
+    fleet.simulation.sleep(60)
+    assert fleet.ledger.calls.count(("w1", "shard_ended", parent)) == 1
+    assert fleet.owners()[parent] == "w1"
+    fleet.dynamodb.fault = None
+    fleet.wait_delivered(fleet.put(6))
+
+
+def test_a_with_block_raises_what_stopped_its_worker_and_readiness_ends_with_it(new_fleet):
+    fleet = new_fleet(shards=1)
+    worker = fleet.worker("w1")
+
+    def body():
+        with worker:
+            assert worker.wait_ready(30)
+            fleet.dynamodb.delete_table(TableName=TABLE)
+            fleet.wait(lambda: worker.failure is not None, 30)
+            began = fleet.simulation.now
+            assert not worker.wait_ready(600)
+            assert fleet.simulation.now - began < 5
+
+    with pytest.raises(TableGone):
+        body()
+    assert not worker.wait_ready(1)
