@@ -14,8 +14,8 @@ from pykcl.model.lease import Lease
 from pykcl.model.lease_row import parse_row
 from pykcl.model.record import Record
 from pykcl.processor import Batch, Initialization, LeaseLoss, RecordProcessor, ShardEnd, ShutdownRequest
-from pykcl.testing.memory_dynamodb import MemoryDynamoDB
-from pykcl.testing.memory_stream import MemoryStream
+from pykcl.testing.memory.dynamodb import MemoryDynamoDB
+from pykcl.testing.memory.stream import MemoryStream
 from pykcl.testing.simulation import EPOCH_MILLIS, Simulation
 from pykcl.worker.worker import Worker
 

@@ -10,7 +10,7 @@ from pykcl.aws.clients import client_config
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.model.lease_row import to_item
 from pykcl.runtime import SystemRuntime
-from pykcl.testing.memory_dynamodb import MemoryDynamoDB
+from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 
 TABLE_NUMBERS = itertools.count(1)
 

@@ -17,7 +17,7 @@ from pykcl.config import Config
 from pykcl.errors import ConfigError, LeaseLost, SetupError, TemporaryError, Throttled
 from pykcl.model.lease import Lease
 from pykcl.runtime import SystemRuntime
-from pykcl.testing.memory_dynamodb import MemoryDynamoDB
+from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 
 CONFIG = Config(application="app", stream="orders", failover_time=5.0)
 ARN = "arn:aws:kinesis:eu-west-3:123456789012:stream/orders"

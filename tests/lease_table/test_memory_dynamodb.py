@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError, ParamValidationError
 
-from pykcl.testing.memory_dynamodb import Fault, MemoryDynamoDB
-from pykcl.testing.memory_faults import timed_out
+from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB
+from pykcl.testing.memory.faults import timed_out
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 ITEM = {

@@ -15,8 +15,8 @@ from pykcl.model.lease import Lease, PendingCheckpoint
 from pykcl.model.lease_row import parse_row
 from pykcl.ports import Kept
 from pykcl.runtime import SystemRuntime
-from pykcl.testing.memory_dynamodb import Fault, MemoryDynamoDB
-from pykcl.testing.memory_faults import timed_out
+from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB
+from pykcl.testing.memory.faults import timed_out
 
 KEY = "shardId-000000000000"
 NEVER = float("inf")

@@ -9,8 +9,8 @@ from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, UnreadableRow
 from pykcl.model.lease_row import parse_row
 from pykcl.ports import Kept, Lost, Unknown
-from pykcl.testing.memory_dynamodb import Fault, MemoryDynamoDB
-from pykcl.testing.memory_faults import denied, failing, throttled, timed_out, unreachable
+from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB
+from pykcl.testing.memory.faults import denied, failing, throttled, timed_out, unreachable
 
 KEY = "shardId-000000000000"
 LEASE = Lease(KEY, Checkpoint("10"), counter=1, owner="me")

@@ -9,9 +9,9 @@ from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.shard import Shard
 from pykcl.processor import Batch
-from pykcl.testing.dynamo_values import Item
 from pykcl.testing.fleet import STREAM
-from pykcl.testing.memory_dynamodb import Change
+from pykcl.testing.memory.dynamodb import Change
+from pykcl.testing.memory.values import Item
 
 
 class Invariant(Enum):

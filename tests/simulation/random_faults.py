@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from pykcl.local.errors import AwsError
-from pykcl.testing.memory_dynamodb import Fault, Params
-from pykcl.testing.memory_faults import failing, throttled, timed_out
+from pykcl.testing.memory.dynamodb import Fault, Params
+from pykcl.testing.memory.faults import failing, throttled, timed_out
 from pykcl.testing.simulation import Simulation
 
 READS = {"Scan", "GetItem"}

@@ -16,7 +16,7 @@ from pykcl.events import DataLost, LeaseTaken
 from pykcl.model.aggregation import aggregate
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.testing.fleet import STREAM, TABLE, Fleet
-from pykcl.testing.memory_dynamodb import Change
+from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.simulation import SimTask, Simulation
 
 MOST_WORKERS, MOST_SHARDS = 4, 8

@@ -4,9 +4,9 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 
 from pykcl.events import LeaseTakenAway, ReleaseUnconfirmed, TroubleBegan, TroubleEnded
-from pykcl.testing.dynamo_values import aws_error
 from pykcl.testing.fleet import STREAM, RecordingProcessor
-from pykcl.testing.memory_dynamodb import Fault
+from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.memory.values import aws_error
 
 
 def _kind(operation, params):

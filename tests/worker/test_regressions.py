@@ -8,9 +8,9 @@ from pykcl.errors import TableGone, TemporaryError
 from pykcl.events import BatchSkipped, DataLost, ShardEndNotCheckpointed, TroubleBegan
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import ReadFrom
-from pykcl.testing.dynamo_values import aws_error
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
-from pykcl.testing.memory_dynamodb import Fault
+from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.memory.values import aws_error
 from pykcl.worker.shard_reader import ShardReader
 
 

@@ -8,8 +8,8 @@ from pykcl.events import LeaseHandedBack
 from pykcl.local.errors import AwsError
 from pykcl.processor import Batch
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
-from pykcl.testing.memory_dynamodb import Fault
-from pykcl.testing.memory_faults import throttled
+from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.memory.faults import throttled
 
 PARENT = "shardId-000000000000"
 OLDEST = "shardId-000000000001"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pykcl.testing.dynamo_expressions import Operand, Parser, Path, Placeholders, read_path
-from pykcl.testing.dynamo_values import (
+from pykcl.testing.memory.expressions import Operand, Parser, Path, Placeholders, read_path
+from pykcl.testing.memory.values import (
     InvalidRequestError,
     Item,
     Value,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pykcl.testing.dynamo_values import (
+from pykcl.testing.memory.values import (
     InvalidRequestError,
     Item,
     Value,

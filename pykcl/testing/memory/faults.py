@@ -1,10 +1,10 @@
-"""The exceptions a boto3 DynamoDB client raises when things go wrong, for `memory_dynamodb.Fault`."""
+"""The exceptions a boto3 DynamoDB client raises when things go wrong, for `memory.dynamodb.Fault`."""
 
 from __future__ import annotations
 
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
-from pykcl.testing.dynamo_values import aws_error
+from pykcl.testing.memory.values import aws_error
 
 _ENDPOINT = "http://dynamodb.invalid"
 

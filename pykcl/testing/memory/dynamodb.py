@@ -16,8 +16,8 @@ from typing import Any
 from botocore.exceptions import ParamValidationError
 
 from pykcl.runtime import Runtime, SystemRuntime
-from pykcl.testing import dynamo_requests as requests
-from pykcl.testing.dynamo_values import (
+from pykcl.testing.memory import requests
+from pykcl.testing.memory.values import (
     InvalidRequestError,
     Item,
     aws_error,

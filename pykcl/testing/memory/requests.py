@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pykcl.testing.dynamo_expressions import Condition, Parser, Placeholders
-from pykcl.testing.dynamo_updates import Update, add_values, delete_values, parse_update
-from pykcl.testing.dynamo_values import (
+from pykcl.testing.memory.expressions import Condition, Parser, Placeholders
+from pykcl.testing.memory.updates import Update, add_values, delete_values, parse_update
+from pykcl.testing.memory.values import (
     MAX_ITEM_BYTES,
     InvalidRequestError,
     Item,
