@@ -167,7 +167,7 @@ class RandomFleet:
             took <= SHUTDOWN_GRACE + STOP_MARGIN, Invariant.CLEAN_STOP, f"{name} took {took:.1f} s"
         )
         self.simulation.sleep(0.01)
-        left = [task.name for task in self.simulation._tasks if task.group == name and not task.finished]
+        left = [task.name for task in self.simulation.unfinished(name)]
         self.watch.expect(not (left and in_time), Invariant.CLEAN_STOP, f"{name} left {left}")
 
     def _row_changed(self, change: Change) -> None:

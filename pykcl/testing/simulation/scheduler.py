@@ -1,0 +1,268 @@
+"""Real threads of which exactly one runs at a time, and a clock that jumps when all wait, under one seed.
+
+Every wait, lock, spawn and every call to a simulated service is a switch point at which the seed decides who goes on.
+The unmodified worker runs in it: what takes ten seconds of its time takes a millisecond of ours, and the same seed
+takes the same course.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from pykcl.runtime import Task
+from pykcl.testing.simulation.clocks import GroupClock
+from pykcl.testing.simulation.runtime import SimulatedRuntime
+from pykcl.testing.simulation.seam import GuardedSeam
+from pykcl.testing.simulation.tasks import Deadlock, SimTask, SimulationOver, ThreadStruck
+from pykcl.testing.simulation.trace import Trace
+
+_LOOK_SECONDS = 0.05
+_LOCK_SWITCHES = (0.02, 0.1, 0.5)
+_END_SECONDS = 10.0
+
+Waiters = list[tuple[SimTask, int]]
+
+
+class Simulation:
+    """The scheduler. The thread that makes it is its first task; `runtime(group)` gives a Runtime to one worker.
+
+    Use as a context manager: leaving it ends every leftover thread and raises what a thread died of. Inside it, `time`,
+    `threading` and the global `random` refuse to work for pykcl's own modules other than `runtime`.
+    on_switch: called after every switch, by whichever thread goes on; it must not wait.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.now = 1000.0
+        self.rng = random.Random(seed)  # noqa: S311 - reproducible choice
+        self.trace = Trace()
+        self.switches = 0
+        self.on_switch: Callable[[], None] | None = None
+        # How often a free lock lets another thread go first: often finds races, seldom goes far.
+        self._lock_switches = self.rng.choice(_LOCK_SWITCHES)
+        self._dying = False
+        self._dead_groups: set[str] = set()
+        self._frozen: dict[str, list[SimTask]] = {}
+        self._thaws_at: dict[str, float] = {}
+        self._deadlock: Deadlock | None = None
+        self._runtimes = 0
+        self._clocks: dict[str, GroupClock] = {}
+        self._main = SimTask(self, "main", "main")
+        self._current = self._main
+        self._tasks: list[SimTask] = [self._main]
+        self._ready: list[SimTask] = []
+        self._timers: list[tuple[float, int, SimTask | str, int]] = []
+        self._timers_set = 0
+        self._seam = GuardedSeam()
+
+    # -- for whoever tells the story ---------------------------------------------------------------------------
+
+    def runtime(self, group: str) -> SimulatedRuntime:
+        """A Runtime whose threads belong to `group`, so that they can be killed together."""
+        self._runtimes += 1
+        return SimulatedRuntime(self, group, self.clock(group), f"{self.seed}/{group}/{self._runtimes}")
+
+    def clock(self, group: str) -> GroupClock:
+        """The clocks that this group's threads see."""
+        return self._clocks.setdefault(group, GroupClock())
+
+    @property
+    def current_group(self) -> str:
+        """The group of the thread that is running."""
+        return self._current.group
+
+    def unfinished(self, group: str) -> list[SimTask]:
+        """Its threads that have not ended, in the order of their start."""
+        return [task for task in self._tasks if task.group == group and not task.finished]
+
+    def kill(self, group: str) -> None:
+        """The threads of this group never run again, as after kill -9."""
+        self._dead_groups.add(group)
+        self._frozen.pop(group, None)
+        self._ready = [task for task in self._ready if task.group != group]
+
+    def freeze(self, group: str, seconds: float) -> None:
+        """The threads of this group stand still for so long, as after kill -STOP; their clocks go on."""
+        held = self._frozen.setdefault(group, [])
+        held += [task for task in self._ready if task.group == group]
+        self._ready = [task for task in self._ready if task.group != group]
+        self._thaws_at[group] = self.now + seconds
+        self._set_timer(self.now + seconds, group, 0)
+
+    def is_frozen(self, group: str) -> bool:
+        return group in self._frozen
+
+    def strike(self, task: SimTask) -> None:
+        """The thread raises ThreadStruck where it stands, as soon as it runs again; what it waits for is cut short."""
+        task.struck = True
+        if task.is_waiting:
+            self._make_ready(task)
+
+    def is_current(self, task: Task) -> bool:
+        return task is self._current
+
+    def sleep(self, seconds: float) -> None:
+        """Let the others run for `seconds` of simulated time."""
+        self.wait([], seconds)
+
+    def run_until(self, condition: Callable[[], bool], timeout: float, what: str = "the condition") -> None:
+        """Let the others run until `condition()`; AssertionError when `timeout` simulated seconds did not bring it."""
+        deadline = self.now + timeout
+        while not condition():
+            if self.now >= deadline:
+                raise AssertionError(f"{what} did not come within {timeout:g} simulated seconds")
+            # Looked at by this thread alone, between steps: a condition may itself call what switches threads.
+            self.sleep(min(_LOOK_SECONDS, deadline - self.now))
+
+    def spawn(self, name: str, group: str, body: Callable[[], None]) -> SimTask:
+        task = SimTask(self, name, group)
+        self._tasks.append(task)
+        task.thread = threading.Thread(target=self._live, args=(task, body), name=name, daemon=True)
+        task.thread.start()
+        self._make_ready(task)
+        self.switch()
+        return task
+
+    # -- for tasks, events and locks ---------------------------------------------------------------------------
+
+    def switch(self) -> None:
+        """A point where another thread may go on first."""
+        self._make_ready(self._current)
+        self._pass_on(self._current)
+
+    def maybe_switch(self) -> None:
+        """A switch point so frequent that the seed mostly lets the same thread go on."""
+        if self.rng.random() < self._lock_switches:
+            self.switch()
+
+    def wait(self, waiters: Waiters, timeout: float | None) -> bool:
+        """Wait until somebody wakes `waiters` (True) or for `timeout` seconds of the thread's own clock (False)."""
+        me = self._current
+        me.wait_number += 1
+        number = me.wait_number
+        me.is_waiting = True
+        entry = (me, number)
+        waiters.append(entry)
+        if timeout is not None:
+            seconds = max(0.0, timeout)
+            clock = self._clocks.get(me.group)
+            self._set_timer(self.now + (clock.real_seconds(seconds) if clock else seconds), me, number)
+        self._pass_on(me)
+        woken = entry not in waiters
+        if not woken:
+            waiters.remove(entry)
+        return woken
+
+    def wake(self, waiters: Waiters) -> None:
+        """Whoever waits in this list may go on."""
+        woken, waiters[:] = waiters[:], []
+        for task, number in woken:
+            if task.is_waiting and task.wait_number == number:
+                self._make_ready(task)
+
+    # -- the baton ---------------------------------------------------------------------------------------------
+
+    def _live(self, task: SimTask, body: Callable[[], None]) -> None:
+        task.baton.acquire()
+        try:
+            if not self._dying:
+                self._go_on(task)
+                body()
+        except (SimulationOver, ThreadStruck):
+            task.error = None
+        except BaseException as error:  # noqa: BLE001 - handed to the test when the simulation ends
+            task.error = error
+        task.finished = True
+        if not self._dying:
+            self.wake(task.joiners)
+            self._choose().baton.release()
+
+    def _pass_on(self, me: SimTask) -> None:
+        if self._dying:
+            # Clean-up code of a thread that is being ended: it must not wait for anybody any more.
+            raise SimulationOver
+        chosen = self._choose()
+        if chosen is not me:
+            chosen.baton.release()
+            me.baton.acquire()
+        self._go_on(me)
+
+    def _go_on(self, me: SimTask) -> None:
+        if self._dying and me is not self._main:
+            raise SimulationOver
+        if self._deadlock is not None and me is self._main:
+            raise self._deadlock
+        if me.struck:
+            me.struck = False
+            raise ThreadStruck
+        if self.on_switch is not None:
+            self.on_switch()
+
+    def _choose(self) -> SimTask:
+        self.switches += 1
+        while not self._ready:
+            if self._timers:
+                self._fire_next_timer()
+            else:
+                # Reported by the first thread, wherever it stands: what it runs is the test.
+                self._deadlock = Deadlock(f"nobody can go on: {self._waiting()}")
+                self._ready.append(self._main)
+        index = int(self.rng.random() * len(self._ready))
+        chosen = self._ready[index]
+        self._ready[index] = self._ready[-1]
+        self._ready.pop()
+        self._current = chosen
+        self.trace.step(chosen.label, self.now)
+        return chosen
+
+    def _make_ready(self, task: SimTask) -> None:
+        task.is_waiting = False
+        if task.group in self._dead_groups:
+            return
+        # Who stands frozen is ready too, but for later.
+        self._frozen.get(task.group, self._ready).append(task)
+
+    def _set_timer(self, at: float, what: SimTask | str, number: int) -> None:
+        self._timers_set += 1
+        heapq.heappush(self._timers, (at, self._timers_set, what, number))
+
+    def _fire_next_timer(self) -> None:
+        """Move the clock to the next timer, and let go on whom it concerns. All timers of one moment fire together."""
+        at = self._timers[0][0]
+        self.now = max(self.now, at)
+        while self._timers and self._timers[0][0] <= at:
+            _, _, what, number = heapq.heappop(self._timers)
+            if isinstance(what, str):
+                if self._thaws_at[what] <= at:
+                    self._ready += self._frozen.pop(what, [])
+            elif what.is_waiting and what.wait_number == number:
+                self._make_ready(what)
+
+    def _waiting(self) -> str:
+        return ", ".join(
+            task.label for task in self._tasks if not task.finished and task.group not in self._dead_groups
+        )
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Simulation:
+        self._seam.close()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._seam.open()
+        self._dying = True
+        for task in self._tasks:
+            if task.thread is not None and not task.finished:
+                task.baton.release()
+                task.thread.join(_END_SECONDS)
+        errors = [task.error for task in self._tasks if task.error is not None]
+        self._tasks = [self._main]
+        if errors and error is None:
+            raise errors[0]
