@@ -1,0 +1,11 @@
+"""A scripted Java KCL 2.7.2 worker, for fleets in which pykcl is not alone.
+
+It sends the requests a real one was recorded sending (legacy `Expected` and `AttributeUpdates`), at Java's times and by
+Java's rules; what the rules are is said where they are. It knows the model, the runtime and the stream port, never
+pykcl's worker or planning: a mistake they share would show in no test.
+"""
+
+from pykcl.testing.java.options import JavaAction, JavaEvent, JavaOptions
+from pykcl.testing.java.peer import JavaPeer
+
+__all__ = ["JavaAction", "JavaEvent", "JavaOptions", "JavaPeer"]

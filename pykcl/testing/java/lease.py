@@ -1,0 +1,80 @@
+"""A lease row as Java KCL 2.7 reads it: strictly (`leases/dynamodb/DynamoDBLeaseSerializer.java`, v2.7.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.shard import HashRange, Shard
+from pykcl.testing.java.failures import RowUnreadable
+
+Item = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class JavaLease:
+    """The attributes Java knows; whatever else a row holds it neither reads nor writes."""
+
+    key: str
+    checkpoint: Checkpoint
+    counter: int = 0
+    owner: str | None = None
+    owner_switches: int = 0
+    parents: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()
+    hash_range: HashRange | None = None
+    pending: Checkpoint | None = None
+    pending_state: bytes | None = None
+
+    @property
+    def is_ended(self) -> bool:
+        """Exactly (SHARD_END, 0): Java compares both halves."""
+        return self.checkpoint.is_shard_end and self.checkpoint.sub_sequence_number == 0
+
+    def with_(self, **changes: Any) -> JavaLease:
+        return replace(self, **changes)
+
+
+def new_lease(shard: Shard, checkpoint: Checkpoint) -> JavaLease:
+    return JavaLease(shard.shard_id, checkpoint, parents=shard.parents, hash_range=shard.hash_range)
+
+
+def read_row(item: Item) -> JavaLease:
+    """Raises RowUnreadable."""
+    key = item["leaseKey"]["S"]
+    try:
+        pending = _position(item, "pendingCheckpoint", "pendingCheckpointSubSequenceNumber")
+        checkpoint = _position(item, "checkpoint", "checkpointSubSequenceNumber")
+        if checkpoint is None:
+            # Java parses such a row and fails a step later, when it looks whether the shard has ended.
+            raise RowUnreadable(f"{key!r} has no checkpoint")
+        return JavaLease(
+            key,
+            checkpoint,
+            counter=int(item["leaseCounter"]["N"]),
+            owner=item.get("leaseOwner", {}).get("S"),
+            owner_switches=int(item["ownerSwitchesSinceCheckpoint"]["N"]),
+            parents=tuple(sorted(item.get("parentShardId", {}).get("SS", ()))),
+            children=tuple(sorted(item.get("childShardIds", {}).get("SS", ()))),
+            hash_range=_hash_range(item),
+            pending=pending,
+            pending_state=item["pendingCheckpointState"]["B"] if "pendingCheckpointState" in item else None,
+        )
+    except (KeyError, ValueError) as problem:
+        raise RowUnreadable(f"{key!r}: {problem!r}") from None
+
+
+def _position(item: Item, name: str, sub_name: str) -> Checkpoint | None:
+    text = item.get(name, {}).get("S")
+    return None if text is None else Checkpoint(text, int(item.get(sub_name, {}).get("N", 0)))
+
+
+def _hash_range(item: Item) -> HashRange | None:
+    if "startingHashKey" not in item or "endingHashKey" not in item:
+        return None
+    found = HashRange(item["startingHashKey"]["S"], item["endingHashKey"]["S"])
+    if int(found.starting_hash_key) >= int(found.ending_hash_key):
+        raise ValueError("hash range")
+    return found
