@@ -1,4 +1,12 @@
+import sys
+from pathlib import Path
+
 import pytest
+
+# Loaded here, not in tests/conformance: where tests run in several processes, only this conftest is in the first one.
+sys.path.insert(0, str(Path(__file__).parent / "conformance"))
+
+from conformance_report import pytest_report_teststatus, pytest_terminal_summary  # noqa: F401
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -8,4 +16,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=30,
         metavar="N",
         help="how many random fleets tests/simulation tries (default 30)",
+    )
+    parser.addoption(
+        "--npm",
+        action="store_true",
+        help="tests/conformance: run also over dynalite and kinesis-local, installed from npm into .cache",
     )

@@ -83,7 +83,7 @@ class MotoParts:
         sent["x-moto-account-id"] = self.account
         url = f"https://{_HOSTS[service]}{path}"
         if service == "dynamodb":
-            body = understandable(headers.get("x-amz-target", "").rpartition(".")[2], body)
+            body = understandable(body)
         handler = DynamoHandler if service == "dynamodb" else CloudWatchResponse
         request = normalize_request(AWSPreparedRequest("POST", url, sent, body, False))
         try:

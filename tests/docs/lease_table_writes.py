@@ -17,20 +17,33 @@ from pykcl.model.lease_row import (
     renew,
     take,
 )
-from pykcl.model.shard import HashRange
+from pykcl.model.shard import HashRange, StreamDescription
+from pykcl.planning.notes import note_for
 
-STREAM = PrivateNote(
-    stream_arn="arn:aws:kinesis:us-east-1:123456789012:stream/orders",
-    stream_created_at=1_790_000_000_000,
-    version="0.1.0",
+STREAM = StreamDescription(
+    "orders",
+    "arn:aws:kinesis:us-east-1:123456789012:stream/orders",
+    created_at=1_790_000_000_000,
+    status="ACTIVE",
 )
-NEW = Lease(
+A, B = ("host-a:17:c0ffee", "3f2a9b6c1d0e"), ("host-b:9:decade", "8e41d7a05b92")
+"""Two workers: worker identifier, and the token of its process."""
+
+
+def _noted(lease: Lease, worker: tuple[str, str]) -> PrivateNote:
+    owner, token = worker
+    return note_for(
+        lease, stream=STREAM, owner=owner, version="0.1.0", process_token=token, now_millis=1_790_000_100_000
+    )
+
+
+_BARE = Lease(
     "shardId-000000000002",
     AT_TRIM_HORIZON,
     parents=("shardId-000000000000",),
     hash_range=HashRange("0", "170141183460469231731687303715884105727"),
-    note=STREAM,
 )
+NEW = _BARE.with_(note=_noted(_BARE, A))
 
 
 def _after(write: LeaseWrite) -> Lease:
@@ -42,12 +55,12 @@ def _after(write: LeaseWrite) -> Lease:
 def by_heading() -> dict[str, LeaseWrite]:
     """Heading of the section -> the write it prints."""
     created = create(NEW)
-    taken = take(_after(created), "host-a:17:c0ffee", _note("host-a:17:c0ffee"))
+    taken = take(_after(created), A[0], _noted(_after(created), A))
     renewed = renew(_after(taken))
     here = Checkpoint("49668965000000000000000000000000000000000000000000000018", 3)
     checkpointed = checkpoint(_after(renewed), here)
     prepared = prepare(_after(checkpointed), PendingCheckpoint(here, b"state"))
-    stolen = take(_after(prepared), "host-b:9:decade", _note("host-b:9:decade"))
+    stolen = take(_after(prepared), B[0], _noted(_after(prepared), B))
     ended = end_shard(_after(stolen), ["shardId-000000000005", "shardId-000000000006"])
     return {
         "create": created,
@@ -75,7 +88,3 @@ def printable(write: LeaseWrite) -> dict[str, Any]:
         return [plain(one) for one in value] if isinstance(value, list) else value
 
     return {"operation": operation, **plain(params)}
-
-
-def _note(owner: str) -> PrivateNote:
-    return PrivateNote(STREAM.stream_arn, STREAM.stream_created_at, owner, STREAM.version)

@@ -11,7 +11,8 @@ from lease_table_writes import NEW, by_heading, printable
 
 from pykcl.cli import exit_codes as commands
 from pykcl.cli.options import from_environment
-from pykcl.config import Config
+from pykcl.config import LARGEST_FETCH_BYTES, Config
+from pykcl.errors import ConfigError
 from pykcl.model.lease import ForeignRow
 from pykcl.model.lease_parse import FIELD_ATTRIBUTES, LEASE_KEY, parse_row, to_item
 from pykcl.model.lease_row import release, take
@@ -73,6 +74,21 @@ def test_the_derived_times_are_as_the_table_says():
     assert READ_UNITS_PER_SECOND == 5
 
 
+def test_the_memory_bound_allows_as_many_calls_as_the_page_says():
+    text = (
+        (ROOT / "docs" / "configuration.md").read_text("utf-8").partition("## Memory")[2].partition("## ")[0]
+    )
+    one, limit, calls, least = map(int, re.search(
+        r"reserves (\d+) MiB.*default of (\d+) MiB that is (\d+) calls.*At least (\d+) MiB, two calls", text, re.DOTALL
+    ).groups())  # fmt: skip
+    assert one * 2**20 == LARGEST_FETCH_BYTES
+    assert limit * 2**20 == Config(application="orders-app", stream="orders").max_buffered_bytes
+    assert calls == limit // one
+    Config(application="orders-app", stream="orders", max_buffered_bytes=least * 2**20)
+    with pytest.raises(ConfigError):
+        Config(application="orders-app", stream="orders", max_buffered_bytes=least * 2**20 - 1)
+
+
 def test_the_exit_codes_are_those_of_the_commands():
     told = [int(code(row[0])) for row in table_under("docs/configuration.md", "code")]
     assert told == [commands.EXIT_OK, commands.EXIT_USAGE, commands.EXIT_CRASH, commands.EXIT_CONFIGURATION]
@@ -109,7 +125,7 @@ def test_the_row_table_has_every_attribute_with_its_type():
 
 
 def test_the_private_map_has_exactly_the_keys_of_the_table():
-    note = dataclasses.replace(NEW.note, owner="w1", latest_from=1, session="5f3c")
+    note = dataclasses.replace(NEW.note, owner="w1", latest_from=1)
     written = to_item(NEW.with_(note=note))["pykcl"]["M"]
     told = {code(row[0]): row[1] for row in table_under("docs/lease-table.md", "key | type")}
     assert told == {name: next(iter(value)) for name, value in written.items()}

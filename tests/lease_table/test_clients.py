@@ -15,7 +15,6 @@ from pykcl.aws.failures import aws_errors, error_code, http_status, sort_failure
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.config import Config
 from pykcl.errors import ConfigError, LeaseLost, SetupError, TemporaryError, Throttled
-from pykcl.model.lease import Lease
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 
@@ -285,14 +284,3 @@ def test_a_body_nobody_understands_is_left_to_botocore(canned, body):
         except (*aws_errors(), ValueError, AttributeError) as error:
             outcomes.append(type(error))
     assert outcomes[0] == outcomes[1]
-
-
-def test_a_lease_row_is_the_same_through_the_fast_scan_and_through_a_read(bench):
-    bench.put(Lease("k", lease_checkpoint(), counter=3, owner="me"))
-    assert bench.table.scan().rows == (bench.table.read("k"),)
-
-
-def lease_checkpoint():
-    from pykcl.model.checkpoint import Checkpoint
-
-    return Checkpoint("10", 2)

@@ -3,7 +3,6 @@
 import random
 import threading
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -33,34 +32,6 @@ def assert_counter_grows_by_one(changes):
         assert isinstance(after, Lease)
         assert after.counter == before.counter + 1
         assert after.checkpoint >= before.checkpoint
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_racing_writers_never_both_keep_a_write_on_the_same_counter(bench, seed):
-    bench.put(Lease(KEY, AT_TRIM_HORIZON))
-    kept, lock = [], threading.Lock()
-    tables = [DynamoDBLeaseTable(bench.direct, bench.name, SystemRuntime()) for _ in range(4)]
-
-    def race(number):
-        chance, table, me = random.Random(f"{seed}-{number}"), tables[number], f"worker-{number}"
-        for _ in range(8):
-            seen = table.read(KEY)
-            write = lease_row.take(seen, me)
-            if seen.owner == me:
-                write = chance.choice([lease_row.renew, lease_row.release])(seen)
-            if isinstance(table.write(write, until=NEVER), Kept):
-                with lock:
-                    kept.append(seen.counter)
-
-    threads = [threading.Thread(target=race, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
-    assert kept
-    assert sorted(kept) == list(range(len(kept)))
-    assert bench.item(KEY)["leaseCounter"] == {"N": str(len(kept))}
 
 
 class FleetOnOneRow(RuleBasedStateMachine):

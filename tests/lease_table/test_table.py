@@ -3,7 +3,7 @@
 import pytest
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, Throttled, WrongTable
+from pykcl.errors import AnswerRefused, SetupError, TemporaryError, Throttled
 from pykcl.model import lease_row
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, UnreadableRow
@@ -14,8 +14,6 @@ from pykcl.testing.memory.faults import denied, failing, throttled, timed_out, u
 
 KEY = "shardId-000000000000"
 LEASE = Lease(KEY, Checkpoint("10"), counter=1, owner="me")
-OWN_KEY = [{"AttributeName": "leaseKey", "KeyType": "HASH"}]
-OWN_TYPE = [{"AttributeName": "leaseKey", "AttributeType": "S"}]
 
 
 def table_over(client, bench, **options):
@@ -23,15 +21,6 @@ def table_over(client, bench, **options):
 
 
 # -- prepare ------------------------------------------------------------------------------------------------------
-
-
-def test_a_missing_table_is_created_pay_per_request_and_only_the_creator_is_told_so(bench):
-    assert bench.direct.describe_table(TableName=bench.name)["Table"]["BillingModeSummary"] == {
-        "BillingMode": "PAY_PER_REQUEST"
-    }
-    second = DynamoDBLeaseTable(bench.direct, bench.name, bench.runtime)
-    assert second.prepare(create=True) is False
-    assert second.prepare(create=False) is False
 
 
 def test_a_table_that_is_creating_is_temporary_and_asking_again_still_tells_who_created_it(memory_bench):
@@ -52,51 +41,6 @@ def test_a_table_being_deleted_is_refused(memory_bench, memory):
     memory.tables["leases"].status = "DELETING"
     with pytest.raises(SetupError, match="DELETING"):
         table_over(memory, memory_bench).prepare(create=True)
-
-
-def test_losing_the_race_to_create_is_fine(memory_bench):
-    client = MemoryDynamoDB()
-    rival = MemoryDynamoDB()
-    client.tables = rival.tables
-
-    def rival_is_faster(operation, params):
-        if operation == "CreateTable" and "leases" not in rival.tables:
-            table_over(rival, memory_bench).prepare(create=True)
-
-    client.fault = rival_is_faster
-    assert table_over(client, memory_bench).prepare(create=True) is False
-
-
-def test_a_missing_table_that_may_not_be_created_is_a_setup_error(memory_bench):
-    with pytest.raises(SetupError, match="create_table"):
-        table_over(MemoryDynamoDB(), memory_bench).prepare(create=False)
-
-
-@pytest.mark.parametrize(
-    ("schema", "types", "named"),
-    [
-        (
-            [{"AttributeName": "id", "KeyType": "HASH"}],
-            [{"AttributeName": "id", "AttributeType": "S"}],
-            "id ",
-        ),
-        (OWN_KEY, [{"AttributeName": "leaseKey", "AttributeType": "N"}], "leaseKey (HASH, N)"),
-        (
-            [*OWN_KEY, {"AttributeName": "shard", "KeyType": "RANGE"}],
-            [*OWN_TYPE, {"AttributeName": "shard", "AttributeType": "S"}],
-            "shard (RANGE, S)",
-        ),
-    ],
-)
-def test_a_table_of_something_else_is_refused_with_its_key_schema_named(bench, schema, types, named):
-    name = f"{bench.name}-other"
-    bench.direct.create_table(
-        TableName=name, KeySchema=schema, AttributeDefinitions=types, BillingMode="PAY_PER_REQUEST"
-    )
-    with pytest.raises(WrongTable) as refusal:
-        DynamoDBLeaseTable(bench.direct, name, bench.runtime).prepare(create=True)
-    assert named in str(refusal.value)
-    assert name in str(refusal.value)
 
 
 def test_no_permission_to_describe_or_create_names_the_permission(memory_bench):
@@ -127,10 +71,6 @@ def test_a_scan_walks_every_page_and_adds_up_the_cost(memory_bench):
     assert len({row.key for row in scan.rows}) == len(scan.rows) == 100
     assert scan.read_units == pages * 0.5
     assert all("ConsistentRead" not in params for operation, params in client.requests if operation == "Scan")
-
-
-def test_an_empty_table_scans_as_no_rows(bench):
-    assert bench.table.scan().rows == ()
 
 
 @pytest.mark.parametrize("error", [throttled("Scan"), failing("Scan"), timed_out(), unreachable()])
@@ -174,19 +114,6 @@ def test_reads_are_strongly_consistent(memory_bench):
 # -- trouble ------------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_table_is_named_by_every_operation(bench):
-    bench.put(LEASE)
-    bench.direct.delete_table(TableName=bench.name)
-    for use in (
-        bench.table.scan,
-        lambda: bench.table.read(KEY),
-        lambda: bench.write(lease_row.renew(LEASE)),
-        lambda: bench.write(lease_row.create(Lease("new", AT_TRIM_HORIZON))),
-    ):
-        with pytest.raises(TableGone, match=bench.name):
-            use()
-
-
 def test_a_write_without_permission_is_a_setup_error_at_once(memory_bench):
     memory_bench.put(LEASE)
     memory_bench.client.always = denied("UpdateItem")
@@ -201,14 +128,6 @@ def test_a_row_dynamodb_will_not_update_is_lost_and_stops_nothing_else(memory_be
     answer = memory_bench.write(lease_row.renew(LEASE))
     assert isinstance(answer, Lost)
     assert isinstance(answer.row, UnreadableRow)
-
-
-def test_a_refusal_without_the_row_is_settled_by_a_consistent_read(memory_bench, errors):
-    memory_bench.put(lease_row.renew(LEASE).after)
-    memory_bench.client.faults.append(errors.answered("ConditionalCheckFailedException"))
-    answer = memory_bench.write(lease_row.renew(LEASE))
-    assert answer == Kept(lease_row.renew(LEASE).after)
-    assert [operation for operation, _ in memory_bench.client.calls] == ["update_item", "get_item"]
 
 
 def test_a_row_that_cannot_be_read_back_leaves_the_outcome_unknown(memory_bench, errors):
@@ -269,18 +188,3 @@ def test_errors_never_quote_what_aws_said(memory_bench):
     with pytest.raises(SetupError) as refusal:
         memory_bench.table.scan()
     assert canary not in str(refusal.value)
-
-
-def test_a_second_scan_sees_what_changed_what_came_and_what_went(bench):
-    for key in ("same", "changed", "gone"):
-        bench.put(LEASE.with_(key=key))
-    first = {row.key: row for row in bench.table.scan().rows}
-    bench.put(first["changed"].with_(counter=2))
-    bench.put(LEASE.with_(key="new"))
-    bench.delete("gone")
-    second = {row.key: row for row in bench.table.scan().rows}
-    assert second == {
-        "same": first["same"],
-        "changed": first["changed"].with_(counter=2),
-        "new": LEASE.with_(key="new"),
-    }

@@ -47,13 +47,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One applied write: the row before and after it (None: no row)."""
+    """One applied write: the row before and after it (None: no row), and who sent it, where that is known."""
 
     operation: str
     table: str
     key: str
     before: Item | None
     after: Item | None
+    author: str = ""
 
 
 class Table:
@@ -101,7 +102,8 @@ class MemoryDynamoDB:
 
     fault: asked before each request, (operation in CamelCase, parameters) → Fault or None. changes: every
     applied write in order. requests: every request in order, as (operation, parameters).
-    describes_until_active: how many DescribeTable answers say CREATING after CreateTable.
+    describes_until_active: how many DescribeTable answers say CREATING after CreateTable. author: asked at each
+    request who sends it. on_change: told of every applied write at once; it must not wait.
     """
 
     def __init__(
@@ -111,12 +113,16 @@ class MemoryDynamoDB:
         fault: Callable[[str, Params], Fault | None] | None = None,
         describes_until_active: int = 0,
         page_bytes: int = PAGE_BYTES,
+        author: Callable[[], str] = lambda: "",
+        on_change: Callable[[Change], None] | None = None,
     ) -> None:
         self._runtime = runtime or SystemRuntime()
         self._lock = self._runtime.lock()
         self.describes_until_active = describes_until_active
         self._page_bytes = page_bytes
-        self._postponed: list[tuple[str, Params]] = []
+        self._postponed: list[tuple[str, Params, str]] = []
+        self._author = author
+        self.on_change = on_change
         self.fault = fault
         self.tables: dict[str, Table] = {}
         self.changes: list[Change] = []
@@ -161,9 +167,9 @@ class MemoryDynamoDB:
         """Apply the postponed requests now; whoever sent them is gone, so refusals go nowhere."""
         with self._lock:
             waiting, self._postponed = self._postponed, []
-        for operation, params in waiting:
+        for operation, params, author in waiting:
             try:
-                self._apply(operation, params)
+                self._apply(operation, params, author)
             except Exception as error:
                 if not hasattr(error, "response"):
                     raise
@@ -179,17 +185,17 @@ class MemoryDynamoDB:
             raise fault.before
         if fault.postponed is not None:
             with self._lock:
-                self._postponed.append((operation, params))
+                self._postponed.append((operation, params, self._author()))
             raise fault.postponed
-        answer = self._apply(operation, params)
+        answer = self._apply(operation, params, self._author())
         if fault.after is not None:
             raise fault.after
         return answer
 
-    def _apply(self, operation: str, params: Params) -> dict[str, Any]:
+    def _apply(self, operation: str, params: Params, author: str) -> dict[str, Any]:
         with self._lock:
             try:
-                answer = self._answer(operation, params)
+                answer = self._answer(operation, params, author)
             except InvalidRequestError as refusal:
                 raise aws_error("ValidationException", str(refusal), operation) from None
         return {
@@ -197,7 +203,7 @@ class MemoryDynamoDB:
             "ResponseMetadata": {"HTTPStatusCode": 200, "RequestId": "in-memory", "RetryAttempts": 0},
         }
 
-    def _answer(self, operation: str, params: Params) -> dict[str, Any]:
+    def _answer(self, operation: str, params: Params, author: str) -> dict[str, Any]:
         if operation == "CreateTable":
             return self._create(params)
         table = self.tables.get(params["TableName"])
@@ -213,7 +219,7 @@ class MemoryDynamoDB:
             return self._scan(table, params)
         if operation == "GetItem":
             return self._get(table, params)
-        return self._write(operation, table, params)
+        return self._write(operation, table, params, author)
 
     def _create(self, params: Params) -> dict[str, Any]:
         name = params["TableName"]
@@ -237,7 +243,7 @@ class MemoryDynamoDB:
 
     def _scan(self, table: Table, params: Params) -> dict[str, Any]:
         wanted = requests.row_filter(params)
-        segment, segments = params.get("Segment", 0), params.get("TotalSegments", 1)
+        segment, segments = requests.segment_of(params)
         keys = sorted((key for key in table.rows if _spread(key) % segments == segment), key=_spread_order)
         if "ExclusiveStartKey" in params:
             last = _spread_order(requests.key_of(params["ExclusiveStartKey"], table.key_name))
@@ -250,13 +256,16 @@ class MemoryDynamoDB:
             page.append(key)
             size += item_bytes(table.rows[key])
         found = [copy_item(table.rows[key]) for key in page if wanted(table.rows[key])]
-        answer: dict[str, Any] = {"Items": found, "Count": len(found), "ScannedCount": len(page)}
-        # As AWS: a page that stops at its limit names a last key even when nothing follows.
-        if page and (len(page) < len(keys) or len(page) == params.get("Limit")):
+        answer: dict[str, Any] = {"Count": len(found), "ScannedCount": len(page)}
+        if params.get("Select") != "COUNT":
+            answer["Items"] = found
+        # As AWS: a page that stops at one of its limits names a last key even when nothing follows.
+        full = len(page) == params.get("Limit") or size >= self._page_bytes
+        if page and (len(page) < len(keys) or full):
             answer["LastEvaluatedKey"] = {table.key_name: {"S": page[-1]}}
         return {**answer, **_consumed(params, _read_units(size, bool(params.get("ConsistentRead"))))}
 
-    def _write(self, operation: str, table: Table, params: Params) -> dict[str, Any]:
+    def _write(self, operation: str, table: Table, params: Params, author: str) -> dict[str, Any]:
         given = params["Item"] if operation == "PutItem" else params["Key"]
         key = requests.key_of(given, table.key_name, whole_item=operation == "PutItem")
         before = table.rows.get(key)
@@ -273,9 +282,12 @@ class MemoryDynamoDB:
         else:
             requests.check_row(after, table.index_types())
             table.rows[key] = after
-        self.changes.append(
-            Change(operation, table.name, key, before and copy_item(before), after and copy_item(after))
+        done = Change(
+            operation, table.name, key, before and copy_item(before), after and copy_item(after), author
         )
+        self.changes.append(done)
+        if self.on_change is not None:
+            self.on_change(done)
         shown = requests.returned(params.get("ReturnValues", "NONE"), before, after, change.touched)
         return {**({"Attributes": shown} if shown else {}), **_consumed(params, _write_units(before, after))}
 

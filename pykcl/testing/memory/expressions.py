@@ -193,7 +193,9 @@ class Parser:
         return lambda item: wanted in (read_path(item, path) or {})
 
     def _comparison(self) -> Condition:
+        first = self._at
         left = self.operand()
+        left_text = self._tokens[first : self._at]
         if self.accept("BETWEEN"):
             low = self.operand()
             self.expect("AND")
@@ -211,7 +213,13 @@ class Parser:
         operator = self.accept("=", "<>", *_COMPARISONS)
         if operator is None:
             raise self.refuse(f'Syntax error; token: "{self.next or "<EOF>"}"')
+        second = self._at
         right = self.operand()
+        if self._tokens[second : self._at] == left_text:
+            raise self.refuse(
+                "The first operand must be distinct from the remaining operands for this operator or function; "
+                f"operator: {operator}"
+            )
         if operator == "=":
             return lambda item: _both(left(item), right(item), equal)
         if operator == "<>":
@@ -264,6 +272,8 @@ def _begins_with(one: Value, other: Value) -> bool:
 def _contains(one: Value, other: Value) -> bool:
     if "S" in one:
         return "S" in other and other["S"] in one["S"]
+    if "L" in one:
+        return any(equal(member, other) for member in one["L"])
     return any(
         f"{kind}S" in one and kind in other and other[kind] in one[f"{kind}S"] for kind in ("S", "N", "B")
     )

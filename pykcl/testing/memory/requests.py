@@ -26,6 +26,7 @@ Params = Mapping[str, Any]
 _LEGACY = ("Expected", "AttributeUpdates", "ConditionalOperator", "AttributesToGet", "ScanFilter")
 _EXPRESSIONS = ("ConditionExpression", "UpdateExpression", "FilterExpression", "ProjectionExpression")
 _MAX_KEY_BYTES = 2048
+_RETURNED = {"PutItem": ("NONE", "ALL_OLD"), "DeleteItem": ("NONE", "ALL_OLD")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,30 @@ def row_filter(params: Params) -> Condition:
     return wanted
 
 
+def segment_of(params: Params) -> tuple[int, int]:
+    """Which part of the table a scan wants, of how many. Raises InvalidRequestError."""
+    segment, segments = params.get("Segment"), params.get("TotalSegments")
+    if segment is None and segments is None:
+        return 0, 1
+    if segment is None or segments is None:
+        missing, given = ("Segment", "TotalSegments") if segment is None else ("TotalSegments", "Segment")
+        raise InvalidRequestError(
+            f"The {missing} parameter is required but was not present in the request when parameter {given} is present"
+        )
+    if segment >= segments:
+        raise InvalidRequestError(
+            "The Segment parameter is zero-based and must be less than parameter TotalSegments: "
+            f"Segment: {segment} is not less than TotalSegments: {segments}"
+        )
+    return segment, segments
+
+
 def parse_write(operation: str, params: Params, key_name: str) -> WriteRequest:
     """A PutItem, UpdateItem or DeleteItem. Raises InvalidRequestError."""
     _refuse_mixture(params)
+    wanted = params.get("ReturnValues", "NONE")
+    if wanted not in _RETURNED.get(operation, (wanted,)):
+        raise InvalidRequestError("Return values set to invalid value")
     placeholders = Placeholders.of(params)
     condition = _condition("ConditionExpression", params, placeholders)
     if params.get("Expected"):

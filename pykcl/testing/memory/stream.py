@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from pykcl.errors import IteratorExpired, PositionRefused, ShardGone, StreamMissing, TemporaryError, Throttled
+from pykcl.errors import (
+    IteratorExpired,
+    PositionRefused,
+    PyKclError,
+    ShardGone,
+    StreamMissing,
+    TemporaryError,
+    Throttled,
+    WrongStream,
+)
 from pykcl.local.errors import AwsError
-from pykcl.local.stream import LocalKinesis
+from pykcl.local.stream import MAX_PAGE_RECORDS, LocalKinesis
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.record import Record
 from pykcl.model.shard import ShardListing, StreamDescription
@@ -30,19 +39,28 @@ class MemoryStream:
         self._name = name
         self._runtime = runtime
         self._switch = switch
+        self._first_seen: StreamDescription | None = None
 
     @property
     def name(self) -> str:
         return self._name
 
     def describe(self) -> StreamDescription:
-        view = self._ask(lambda: self._kinesis.describe(self._name), StreamMissing)
-        return StreamDescription(view.name, view.arn, view.created_at, view.status, view.retention_hours)
+        """As over the wire: a stream that is being deleted counts as missing."""
+        view = self._ask(lambda: self._kinesis.describe(self._name))
+        if view.status == "DELETING":
+            raise StreamMissing(f"stream {self._name!r} is being deleted")
+        found = StreamDescription(view.name, view.arn, view.created_at, view.status, view.retention_hours)
+        self._first_seen = self._first_seen or found
+        return found
 
     def list_shards(self) -> ShardListing:
-        return ShardListing(tuple(self._ask(lambda: self._kinesis.list_shards(self._name), StreamMissing)))
+        return ShardListing(tuple(self._ask(lambda: self._kinesis.list_shards(self._name))))
 
     def open(self, shard_id: str, start: ReadFrom) -> str:
+        """Raises ShardGone, StreamMissing, WrongStream; TemporaryError for a time that has not come,
+        PositionRefused for what is no position of the shard.
+        """
         return self._ask(
             lambda: self._kinesis.get_shard_iterator(
                 self._name,
@@ -51,12 +69,15 @@ class MemoryStream:
                 sequence_number=start.sequence_number,
                 at_millis=start.at_millis,
             ),
-            ShardGone,
-            PositionRefused,
+            lambda: self._gone(shard_id),
+            lambda: self._start_refused(shard_id, start),
         )
 
     def fetch(self, shard_id: str, iterator: str, limit: int) -> Fetched:
-        page = self._ask(lambda: self._kinesis.get_records(iterator, limit), ShardGone)
+        page = self._ask(
+            lambda: self._kinesis.get_records(iterator, min(limit, MAX_PAGE_RECORDS)),
+            lambda: self._gone(shard_id),
+        )
         records = [
             Record(
                 stored.data,
@@ -78,17 +99,40 @@ class MemoryStream:
     def _ask(
         self,
         operation: Callable[[], Answer],
-        when_not_found: type[Exception],
-        when_refused: type[Exception] = IteratorExpired,
+        when_not_found: Callable[[], PyKclError] | None = None,
+        when_refused: Callable[[], PyKclError] | None = None,
     ) -> Answer:
         self._switch()
         try:
             return operation()
         except AwsError as error:
-            if error.code == "ResourceNotFoundException":
-                raise when_not_found(f"{error.code} for stream {self._name!r}") from None
-            if error.code in ("ExpiredIteratorException", "InvalidArgumentException"):
-                raise when_refused(error.code) from None
-            if error.code == "ProvisionedThroughputExceededException":
-                raise Throttled(error.code) from None
-            raise TemporaryError(error.code) from None
+            code = error.code
+        # Outside the except block, as over the wire: what was asked after it has its own story.
+        if code == "ResourceNotFoundException":
+            raise when_not_found() if when_not_found else StreamMissing(f"{code} for stream {self._name!r}")
+        if code == "InvalidArgumentException" and when_refused:
+            raise when_refused()
+        if code in ("ExpiredIteratorException", "InvalidArgumentException"):
+            raise IteratorExpired(code)
+        if code == "ProvisionedThroughputExceededException":
+            raise Throttled(code)
+        raise TemporaryError(code)
+
+    def _gone(self, shard_id: str) -> PyKclError:
+        """Shard or stream? As over the wire, the description tells."""
+        before = self._first_seen
+        try:
+            now = self.describe()
+        except PyKclError as error:
+            return error
+        if before is not None and before.created_at != now.created_at:
+            return WrongStream(f"stream {self._name!r} was deleted and created again while it was read")
+        return ShardGone(f"no shard {shard_id} in stream {self._name!r}")
+
+    def _start_refused(self, shard_id: str, start: ReadFrom) -> PyKclError:
+        if start.kind == "AT_TIMESTAMP" and (start.at_millis or 0) >= self.server_time_millis():
+            return TemporaryError(f"{shard_id} is to be read from a time that has not come")
+        gone = self._gone(shard_id)
+        if not isinstance(gone, ShardGone):
+            return gone
+        return PositionRefused(f"no position of {shard_id} in stream {self._name!r}: {start.kind}")

@@ -13,8 +13,7 @@ from pykcl.testing.memory.values import (
     Item,
     Value,
     copy_item,
-    number_text,
-    to_number,
+    total,
 )
 
 
@@ -105,15 +104,14 @@ def _set_value(parser: Parser) -> Operand:
     if sign is None:
         return _must_exist(left)
     right = _set_operand(parser)
-    factor = 1 if sign == "+" else -1
 
-    def total(item: Item) -> Value:
+    def computed(item: Item) -> Value:
         one, other = _must_exist(left)(item), _must_exist(right)(item)
         if one is None or other is None or "N" not in one or "N" not in other:
             raise InvalidRequestError("An operand in the update expression has an incorrect data type")
-        return {"N": number_text(to_number(one["N"]) + factor * to_number(other["N"]))}
+        return total(one, other, minus=sign == "-")
 
-    return total
+    return computed
 
 
 def _set_operand(parser: Parser) -> Operand:
@@ -148,7 +146,7 @@ def add_values(old: Value | None, amount: Value) -> Value:
     if kind not in old:
         raise InvalidRequestError("An operand in the update expression has an incorrect data type")
     if kind == "N":
-        return {"N": number_text(to_number(old["N"]) + to_number(amount["N"]))}
+        return total(old, amount)
     return {kind: [*old[kind], *(member for member in amount[kind] if member not in old[kind])]}
 
 

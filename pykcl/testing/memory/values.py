@@ -8,7 +8,7 @@ DynamoDB developer guide.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -18,6 +18,9 @@ Item = dict[str, Value]
 
 MAX_ITEM_BYTES = 400 * 1024
 _SETS = ("SS", "NS", "BS")
+_DIGITS = 38
+_LARGEST_EXPONENT, _SMALLEST_EXPONENT = 125, -130
+_EXACT = Context(prec=300)  # Python's own 28 digits are fewer than DynamoDB's
 _ORDERED = ("S", "N", "B")
 
 
@@ -89,13 +92,22 @@ def to_number(text: Any) -> Decimal:
         ) from None
     if not number.is_finite():
         raise InvalidRequestError("The parameter cannot be converted to a numeric value")
-    if len(number.normalize().as_tuple().digits) > 38:
+    if len(number.normalize(_EXACT).as_tuple().digits) > _DIGITS:
         raise InvalidRequestError("Attempting to store more than 38 significant digits in a Number")
+    if number and not _SMALLEST_EXPONENT <= number.adjusted() <= _LARGEST_EXPONENT:
+        side = "overflow" if number.adjusted() > 0 else "underflow"
+        raise InvalidRequestError(f"Number {side}. Attempting to store a number out of the supported range")
     return number
 
 
 def number_text(number: Decimal) -> str:
-    return "0" if number == 0 else format(number.normalize(), "f")
+    return "0" if number == 0 else format(number.normalize(_EXACT), "f")
+
+
+def total(one: Value, other: Value, *, minus: bool = False) -> Value:
+    """The sum or difference of two numbers. Raises InvalidRequestError where it is none DynamoDB can store."""
+    add = _EXACT.subtract if minus else _EXACT.add
+    return {"N": number_text(to_number(format(add(to_number(one["N"]), to_number(other["N"])), "f")))}
 
 
 def equal(one: Value, other: Value) -> bool:

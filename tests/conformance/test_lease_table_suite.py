@@ -4,63 +4,24 @@ import json
 from pathlib import Path
 
 import pytest
+from lease_bench import answered, timed_out
+from lease_writes import ENDED, FREE, HELD, KEY, NEW, NOTE, WRITES, plain, taken_over
 
 from pykcl.model import lease_row
-from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
-from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PrivateNote, UnreadableRow
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.lease import ForeignRow, Lease, PrivateNote, UnreadableRow
 from pykcl.model.lease_row import parse_row, to_item
-from pykcl.model.shard import HashRange
 from pykcl.ports import Kept, Lost, Unknown
 
+NEVER = float("inf")
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-KEY = "shardId-000000000000"
-NOTE = PrivateNote(stream_arn="arn:aws:kinesis:us-east-1:123456789012:stream/s", owner="me", version="0.1.0")
-NEW = Lease(KEY, AT_TRIM_HORIZON, parents=("p1", "p2"), hash_range=HashRange("0", "9"), note=NOTE)
-HELD = Lease(
-    KEY,
-    Checkpoint("10", 3),
-    counter=7,
-    owner="me",
-    owner_switches=2,
-    parents=("p1", "p2"),
-    hash_range=HashRange("0", "9"),
-    pending=PendingCheckpoint(Checkpoint("11"), b"\x00\xff"),
-    entity_type="LEASE",
-    extra={"throughputKBps": {"N": "1.5"}, "foreign": {"M": {"deep": {"L": [{"BOOL": True}]}}}},
-)
-FREE = HELD.with_(owner=None)
-THEIRS = HELD.with_(owner="you", checkpoint_owner="before")
-ENDED = FREE.with_(checkpoint=AT_SHARD_END, pending=None)
-
-WRITES = {
-    "create": lease_row.create(NEW),
-    "take-unowned": lease_row.take(FREE, "me", NOTE),
-    "take-from-owner": lease_row.take(THEIRS, "me", NOTE),
-    "take-own-orphan": lease_row.take(HELD, "me", NOTE),
-    "renew": lease_row.renew(HELD),
-    "renew-with-note": lease_row.renew(HELD, note=NOTE),
-    "checkpoint": lease_row.checkpoint(HELD, Checkpoint("12", 1)),
-    "prepare": lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("13", 2), b"state")),
-    "prepare-without-state": lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("13"))),
-    "end": lease_row.end_shard(HELD, ["c1", "c2"]),
-    "release": lease_row.release(HELD),
-    "delete-ended": lease_row.delete(ENDED, ended=True),
-    "delete-gone": lease_row.delete(FREE, ended=False),
-}
 EVERY = pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 UPDATES = pytest.mark.parametrize(
     "write",
     [one for one in WRITES.values() if one.kind not in ("create", "delete")],
     ids=[name for name, one in WRITES.items() if one.kind not in ("create", "delete")],
 )
-OF_A_HOLDER = pytest.mark.parametrize("name", ["checkpoint", "prepare", "end", "release", "renew-with-note"])
-
-
-def plain(item):
-    """An item with its sets in order, so that == is DynamoDB's equality."""
-    if item is None:
-        return None
-    return {name: {"SS": sorted(value["SS"])} if "SS" in value else value for name, value in item.items()}
+OF_A_HOLDER = pytest.mark.parametrize("name", ["checkpoint", "prepare", "end", "release"])
 
 
 def seed(bench, write):
@@ -70,13 +31,6 @@ def seed(bench, write):
 
 def after(write):
     return None if write.after is None else plain(to_item(write.after))
-
-
-def taken_over(write):
-    """The row once another worker was faster."""
-    if write.kind == "create":
-        return write.seen.with_(owner="you", counter=1)
-    return write.seen.with_(owner="you", counter=write.seen.counter + 1, checkpoint_owner=None)
 
 
 def assert_kept(bench, write, answer):
@@ -139,12 +93,12 @@ def test_a_write_that_never_arrived_is_sent_again(bench, write):
 
 
 @EVERY
-def test_a_write_that_failed_at_the_server_or_was_throttled_is_sent_again(bench, write, errors):
+def test_a_write_that_failed_at_the_server_or_was_throttled_is_sent_again(bench, write):
     seed(bench, write)
     bench.client.faults.extend(
         [
-            errors.answered("InternalServerError", 500),
-            errors.answered("ProvisionedThroughputExceededException"),
+            answered("InternalServerError", 500),
+            answered("ProvisionedThroughputExceededException"),
         ]
     )
     assert_kept(bench, write, bench.write(write))
@@ -215,8 +169,12 @@ def test_an_adopted_write_with_its_answer_lost_is_still_settled(bench):
 def test_an_adopted_write_that_stays_unknown_tells_the_row_to_go_on_from(bench):
     landed = lease_row.renew(HELD).after
     bench.put(landed)
-    bench.client.faults.append("ok")
-    bench.client.always = "drop"
+
+    def drop_all_but_the_first():
+        if bench.writes[1:]:
+            raise timed_out()
+
+    bench.client.always = drop_all_but_the_first
     answer = bench.write(WRITES["checkpoint"], seconds=1.0)
     assert isinstance(answer, Unknown)
     assert plain(to_item(answer.seen)) == plain(to_item(landed))
@@ -304,6 +262,11 @@ def test_a_scan_reads_every_golden_row_and_what_it_cost(bench):
     assert found["with-binary"].pending == HELD.pending
     assert found["with-binary"].extra == HELD.extra
     assert scan.read_units > 0
+
+
+def test_a_row_is_the_same_through_a_scan_and_through_a_read(bench):
+    bench.put(HELD)
+    assert bench.table.scan().rows == (bench.table.read(KEY),)
 
 
 def test_a_read_of_a_missing_row_is_none(bench):

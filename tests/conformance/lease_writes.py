@@ -1,0 +1,58 @@
+"""One write of every kind the lease protocol has, with the rows they are made for."""
+
+from pykcl.model import lease_row
+from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
+from pykcl.model.lease import Lease, PendingCheckpoint, PrivateNote
+from pykcl.model.shard import HashRange
+
+KEY = "shardId-000000000000"
+NOTE = PrivateNote(stream_arn="arn:aws:kinesis:us-east-1:123456789012:stream/s", owner="me", version="0.1.0")
+NEW = Lease(KEY, AT_TRIM_HORIZON, parents=("p1", "p2"), hash_range=HashRange("0", "9"), note=NOTE)
+HELD = Lease(
+    KEY,
+    Checkpoint("10", 3),
+    counter=7,
+    owner="me",
+    owner_switches=2,
+    parents=("p1", "p2"),
+    hash_range=HashRange("0", "9"),
+    pending=PendingCheckpoint(Checkpoint("11"), b"\x00\xff"),
+    entity_type="LEASE",
+    extra={"throughputKBps": {"N": "1.5"}, "foreign": {"M": {"deep": {"L": [{"BOOL": True}]}}}},
+)
+FREE = HELD.with_(owner=None)
+THEIRS = HELD.with_(owner="you", checkpoint_owner="before")
+ENDED = FREE.with_(checkpoint=AT_SHARD_END, pending=None)
+
+WRITES = {
+    "create": lease_row.create(NEW),
+    "take-unowned": lease_row.take(FREE, "me", NOTE),
+    "take-from-owner": lease_row.take(THEIRS, "me", NOTE),
+    "take-own-orphan": lease_row.take(HELD, "me", NOTE),
+    "renew": lease_row.renew(HELD),
+    "checkpoint": lease_row.checkpoint(HELD, Checkpoint("12", 1)),
+    "prepare": lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("13", 2), b"state")),
+    "prepare-without-state": lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("13"))),
+    "end": lease_row.end_shard(HELD, ["c1", "c2"]),
+    "release": lease_row.release(HELD),
+    "delete-ended": lease_row.delete(ENDED, ended=True),
+    "delete-gone": lease_row.delete(FREE, ended=False),
+}
+
+
+def plain(item):
+    """An item with its sets in order, so that == is DynamoDB's equality."""
+    if item is None:
+        return None
+    return {
+        name: {kind: sorted(content) if kind in ("SS", "NS", "BS") else content}
+        for name, value in item.items()
+        for kind, content in value.items()
+    }
+
+
+def taken_over(write):
+    """The row once another worker was faster."""
+    if write.kind == "create":
+        return write.seen.with_(owner="you", counter=1)
+    return write.seen.with_(owner="you", counter=write.seen.counter + 1, checkpoint_owner=None)
