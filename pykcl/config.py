@@ -46,6 +46,7 @@ class Config:
     """"auto": after each batch that returned normally; "interval": the same, at most every checkpoint_interval;
     "manual": only when the processor says so."""
     checkpoint_interval: float = 10.0
+    """For checkpoint="interval" only; refused with another mode unless it is the default."""
     on_error: OnError = "retry"
     """What a raising process_records costs: "retry" the batch, "skip" it (as Java does), "raise" and stop."""
     retry_for: float = 300.0
@@ -60,7 +61,8 @@ class Config:
     idle_time: float = 1.0
     """Longest pause between two reads of a shard that is caught up; 0.25 s while records arrive, 0.2 s while behind."""
     max_buffered_bytes: int = 256 * 1024 * 1024
-    """Most bytes of GetRecords answers this process holds at any time."""
+    """Most bytes of GetRecords answers this process holds at any time. Each call reserves 14 MiB, the largest
+    answer, until its size is known: at the default 18 shards are fetched at the same moment, the others wait."""
     shard_sync_interval: float = 60.0
     """How often the shards are listed; also done at start. Children of an ended shard need no listing."""
     parent_poll_interval: float = 2.0
@@ -77,6 +79,7 @@ class Config:
     """Whether a missing lease table may be created."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _check_names(self)
         _check_numbers(self)
         _check_choices(self)
@@ -154,11 +157,19 @@ def start_position(start: str | datetime) -> StartPosition:
         start = _parse_time(start)
     if not isinstance(start, datetime):
         raise ConfigError(
-            f"start={start!r} is not a position. Use 'LATEST', 'TRIM_HORIZON' or an aware datetime."
+            f"start={_shown(start)} is not a position. Use 'LATEST', 'TRIM_HORIZON' or an aware datetime."
         )
     if start.tzinfo is None:
         raise ConfigError(f"start={start.isoformat()} has no time zone. Say which: add 'Z' or an offset.")
-    return StartPosition("AT_TIMESTAMP", at_millis=int(start.astimezone(timezone.utc).timestamp() * 1000))
+    try:
+        at_millis = int(start.astimezone(timezone.utc).timestamp() * 1000)
+    except OverflowError:
+        at_millis = -1
+    if at_millis < 0:
+        raise ConfigError(
+            f"start={start.isoformat()} is before 1970 or beyond the calendar. No record is that old."
+        )
+    return StartPosition("AT_TIMESTAMP", at_millis=at_millis)
 
 
 def _parse_time(text: str) -> datetime:
@@ -172,6 +183,17 @@ def _parse_time(text: str) -> datetime:
             f"start={text!r} is not a position.{hint} "
             "Use LATEST, TRIM_HORIZON or a time such as 2026-11-20T09:00:00Z."
         ) from None
+
+
+def _check_types(config: Config) -> None:
+    """Of what no other check asks for the type."""
+    for name in ("application", "stream", "table_name", "region", "worker_id"):
+        value = getattr(config, name)
+        if not isinstance(value, str) and (value is not None or name in ("application", "stream")):
+            raise ConfigError(f"{name} is text, not {type(value).__name__}")
+    if not isinstance(config.create_table, bool):
+        # Not by its truth: "false" would create a table.
+        raise ConfigError(f"create_table is True or False, not {type(config.create_table).__name__}")
 
 
 def _check_names(config: Config) -> None:
@@ -212,6 +234,8 @@ _SMALLEST: dict[str, float] = {
     "processor_warn_after": 0.1,
     "processor_timeout": 0.1,
 }
+_LARGEST = 1_000_000
+"""Of every time and count above: no wait overflows the operating system's (11 days), no number a float."""
 
 
 def _check_numbers(config: Config) -> None:
@@ -221,8 +245,11 @@ def _check_numbers(config: Config) -> None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"{name}={value!r} is not a number")
-        if not smallest <= value < float("inf"):
-            raise ConfigError(f"{name}={value!r} is out of range: at least {smallest:g}, and finite")
+        if not smallest <= value <= _LARGEST:
+            # Without the value: a whole number of thousands of digits cannot be shown.
+            raise ConfigError(
+                f"{name} is out of range: at least {smallest:g}, and finite: at most {_LARGEST:g}"
+            )
     for name in ("max_leases", "max_leases_to_steal_at_one_time", "max_records", "max_buffered_bytes"):
         if isinstance(getattr(config, name), bool) or not isinstance(getattr(config, name), int):
             raise ConfigError(f"{name}={getattr(config, name)!r} is not a whole number")
@@ -236,6 +263,14 @@ def _check_numbers(config: Config) -> None:
         )
 
 
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:200]
+    except ValueError:
+        # A whole number of more digits than Python is willing to write down.
+        return f"<a {type(value).__name__} too long to show>"
+
+
 def _check_choices(config: Config) -> None:
     for name, allowed in (
         ("checkpoint", ("auto", "interval", "manual")),
@@ -243,9 +278,15 @@ def _check_choices(config: Config) -> None:
     ):
         value = getattr(config, name)
         if value not in allowed:
-            near = difflib.get_close_matches(str(value), allowed, n=1)
+            near = difflib.get_close_matches(value if isinstance(value, str) else "", allowed, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}.{hint}")
+            raise ConfigError(f"{name}={_shown(value)} is not one of {', '.join(map(repr, allowed))}.{hint}")
+    default = Config.__dataclass_fields__["checkpoint_interval"].default
+    if config.checkpoint != "interval" and config.checkpoint_interval != default:
+        raise ConfigError(
+            f"checkpoint_interval={config.checkpoint_interval} has no meaning with checkpoint={config.checkpoint!r}: "
+            "nothing is written at intervals. Use checkpoint='interval', or drop checkpoint_interval."
+        )
     if config.processor_timeout is not None and config.processor_timeout < config.processor_warn_after:
         raise ConfigError(
             f"processor_timeout={config.processor_timeout} is shorter than "

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 
 class PyKclError(Exception):
-    """Base of everything pykcl raises on purpose."""
+    """Base of everything pykcl raises on purpose. Its text is one line, whatever the names in it came from."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        # A lease key or an owner is what somebody wrote into a row: it must not forge a line or drive a terminal.
+        return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
 
 
 class ConfigError(PyKclError, ValueError):

@@ -168,9 +168,12 @@ class BatchSkipped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseHandedBack(Event):
+    """This worker cannot work on the lease now: for `left_alone_for` seconds it will not take it again."""
+
     LEVEL = logging.ERROR
-    TEXT = "lease handed back, its processor kept failing"
+    TEXT = "lease handed back"
     shard: str
+    cause: str
     checkpoint: str
     left_alone_for: float
 
@@ -225,11 +228,15 @@ class RowRefused(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TroubleBegan(Event):
-    """Something fails again and again; the next event about it is TroubleEnded."""
+    """Something fails again and again; the next event with this `what` and `shard` is TroubleEnded.
+
+    shard: the one it is about; None: the whole worker.
+    """
 
     LEVEL = logging.WARNING
     TEXT = "trouble began"
     what: str
+    shard: str | None = None
     cause: str
 
 
@@ -237,6 +244,7 @@ class TroubleBegan(Event):
 class TroubleEnded(Event):
     TEXT = "trouble ended"
     what: str
+    shard: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

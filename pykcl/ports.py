@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pykcl.events import Event
@@ -84,7 +84,7 @@ class Fetched:
     """
 
     records: list[Record]
-    next_iterator: str | None
+    next_iterator: str | None = field(repr=False)
     millis_behind_latest: int | None
     children: tuple[Shard, ...]
     body_bytes: int

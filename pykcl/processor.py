@@ -31,23 +31,33 @@ class Checkpointer(Protocol):
     and TemporaryError when DynamoDB could not be reached before the lease ran out of time (call again).
     """
 
-    def checkpoint(self, at: Record | str | None = None, sub_sequence_number: int = 0) -> None:
-        """Everything up to and including `at` is done: a record, a sequence number, or (by default) the last record
-        of the batch this checkpointer came with."""
+    def checkpoint(self, at: Record | Checkpoint | str | None = None, sub_sequence_number: int = 0) -> None:
+        """Everything up to and including `at` is done: a record, a Checkpoint, a sequence number (the only one that
+        `sub_sequence_number` goes with), or by default the last record of the batch this checkpointer came with.
+
+        Handed to `shard_ended`, it means by default that the whole shard is done. Where there is no default (in
+        `initialize`, and in `shutdown_requested` before any batch has returned) nothing is written and nothing raised.
+        """
 
     def prepare_checkpoint(
-        self, at: Record | str | None = None, sub_sequence_number: int = 0, *, state: bytes | None = None
+        self,
+        at: Record | Checkpoint | str | None = None,
+        sub_sequence_number: int = 0,
+        *,
+        state: bytes | None = None,
     ) -> PreparedCheckpoint:
-        """Write a position and `state` beside the checkpoint without moving it.
+        """Write a position and `state` (at most 256 KiB) beside the checkpoint without moving it.
 
         Whoever takes the lease before it is committed gets both in `initialize`. Automatic checkpoints of this
-        shard rest until it is committed or any other checkpoint is made.
+        shard rest until it is committed or any other checkpoint is made; those of the next owner do not.
+        The end of a shard cannot be prepared.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Initialization:
-    """position: where reading resumes. pending: what an earlier owner prepared and did not commit, or None.
+    """position: where reading resumes. pending: what an earlier owner prepared and did not commit, or None. Finish or
+    undo it now: the first checkpoint after `initialize`, an automatic one too, erases it from the row.
 
     fencing_token: greater than the token of every earlier owner of this lease; hand it to sinks that can refuse
     writes of a smaller one.

@@ -111,5 +111,5 @@ def _guarded(name: str, body: Callable[[], None]) -> None:
     try:
         body()
     except Exception as error:
-        log.error("thread died thread=%s error=%s", name, type(error).__name__)
+        log.error("thread died thread=%r error=%s", name, type(error).__name__)
         raise

@@ -60,6 +60,20 @@ def test_an_arn_names_stream_and_region():
         ({"checkpoint": "automatic"}, "Did you mean 'auto'"),
         ({"on_error": "ignore"}, "'retry', 'skip', 'raise'"),
         ({"processor_timeout": 10.0, "processor_warn_after": 60.0}, "10.0.*60.0"),
+        ({"create_table": "false"}, "create_table is True or False, not str"),
+        ({"create_table": 0}, "create_table is True or False, not int"),
+        ({"application": 17}, "application is text, not int"),
+        ({"application": None}, "application is text, not NoneType"),
+        ({"stream": b"orders"}, "stream is text, not bytes"),
+        ({"table_name": 17}, "table_name is text, not int"),
+        ({"region": 17}, "region is text, not int"),
+        ({"worker_id": 17}, "worker_id is text, not int"),
+        ({"checkpoint": ["auto"]}, "is not one of"),
+        ({"checkpoint_interval": 5.0}, "checkpoint_interval=5.0.*checkpoint='auto'"),
+        (
+            {"checkpoint_interval": 5.0, "checkpoint": "manual"},
+            "checkpoint_interval=5.0.*checkpoint='manual'",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(options, told):

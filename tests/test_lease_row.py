@@ -377,14 +377,20 @@ def test_deleting_asks_for_the_row_as_seen_a_lease_and_where_told_its_end():
     assert "checkpoint" not in request(lease_row.delete(HELD, ended=False))[0]
 
 
-def test_any_write_may_replace_the_private_note_and_keeps_what_later_versions_put_there():
+def test_a_take_writes_the_private_note_with_what_later_versions_put_there_and_no_other_update_does():
     note = PrivateNote(owner="me", extra={"later": {"S": "x"}})
+    taken = lease_row.take(HELD, "you", note)
+    assert request(taken)[2][":pykcl"] == {"M": {"later": {"S": "x"}, "owner": {"S": "me"}}}
+    held = taken.after
     for write in (
-        lease_row.renew(HELD, note=note),
-        lease_row.checkpoint(HELD, AT_10, note=note),
-        lease_row.release(HELD, note=note),
+        lease_row.renew(held),
+        lease_row.checkpoint(held, AT_10),
+        lease_row.prepare(held, PendingCheckpoint(AT_10)),
+        lease_row.end_shard(held, ["c"]),
+        lease_row.release(held),
     ):
-        assert request(write)[2][":pykcl"] == {"M": {"later": {"S": "x"}, "owner": {"S": "me"}}}
+        assert ":pykcl" not in request(write)[2]
+        assert write.after.note == note
 
 
 @pytest.mark.parametrize(

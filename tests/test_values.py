@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from pykcl.model.checkpoint import AT_LATEST, AT_SHARD_END, AT_START_TIMESTAMP, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.record import Record
-from pykcl.model.shard import HashRange
 
 ORDER = [
     AT_START_TIMESTAMP,
@@ -72,8 +71,3 @@ def test_the_repr_of_a_record_shows_neither_payload_nor_partition_key():
     text = repr(Record(b"CANARY", "CANARY-KEY", "42", 0.0, "shardId-0", "orders"))
     assert "CANARY" not in text
     assert "6 bytes" in text
-
-
-def test_a_hash_range_is_closed_at_both_ends():
-    whole = HashRange("10", "20")
-    assert [whole.contains(key) for key in (9, 10, 20, 21)] == [False, True, True, False]

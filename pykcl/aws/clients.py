@@ -13,7 +13,7 @@ from typing import Any
 
 from pykcl.aws.failures import aws_errors, sort_failure
 from pykcl.config import Config
-from pykcl.errors import ConfigError, SetupError
+from pykcl.errors import ConfigError, PyKclError, SetupError
 from pykcl.ports import LeaseTable, Stream
 from pykcl.runtime import Event, Runtime
 
@@ -95,7 +95,8 @@ def new_session() -> Any:
     try:
         return boto3.Session(botocore_session=inner)
     except aws_errors() as error:
-        raise sort_failure(error, doing="opening an AWS session") from error
+        failure = sort_failure(error, doing="opening an AWS session")
+    raise failure
 
 
 def client_config(*, connect_timeout: float, read_timeout: float, connections: int) -> Any:
@@ -119,12 +120,16 @@ def refuse_missing_credentials(session: Any) -> None:
     try:
         found = session.get_credentials()
     except aws_errors() as error:
-        raise sort_failure(error, doing="looking for AWS credentials") from error
-    if found is None:
-        raise SetupError(
+        failure: PyKclError = sort_failure(error, doing="looking for AWS credentials")
+    else:
+        if found is not None:
+            return
+        failure = SetupError(
             "No AWS credentials. boto3 looked at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the AWS "
             "profile and the role of the container or instance. Provide one, or pass a boto3 session."
         )
+    # Outside the except block: what boto3 says may quote a line of a credentials file.
+    raise failure
 
 
 def _utc(value: Any) -> datetime:

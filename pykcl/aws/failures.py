@@ -75,6 +75,7 @@ _NO_CREDENTIALS = frozenset(
 _NO_REGION = frozenset({"NoRegionError", "InvalidRegionError"})
 _OUR_MISTAKE = frozenset({"ParamValidationError", "MissingParametersError", "UnknownParameterError"})
 
+_CODE = re.compile(r"[A-Za-z0-9_.:#/-]{1,128}\Z")
 _ACTION = re.compile(r"perform: ([a-z0-9-]{1,32}:[A-Za-z]{1,64})")
 
 
@@ -88,15 +89,26 @@ def aws_errors() -> tuple[type[Exception], ...]:
 
 
 def error_code(error: Exception) -> str | None:
-    """AWS' code, such as "ThrottlingException"; None when no answer of AWS came."""
-    code = _answer(error).get("Error", {}).get("Code")
-    return str(code) if code else None
+    """AWS' code, such as "ThrottlingException"; None when no answer of AWS came.
+
+    "unreadable" for what is no code: whatever stands between this process and AWS may have written it.
+    """
+    told = _answer(error).get("Error")
+    code = told.get("Code") if isinstance(told, Mapping) else None
+    if not code:
+        return None
+    return str(code) if _CODE.match(str(code)) else "unreadable"
 
 
 def http_status(error: Exception) -> int | None:
     """The HTTP status of the answer; None when none came."""
     status = _answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
     return status if isinstance(status, int) else None
+
+
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError)
+"""What botocore's parser raises when it meets an answer that is not of the service's model (RuntimeError: a time
+beyond the calendar, or too deep a nesting)."""
 
 
 def sort_failure(error: Exception, *, doing: str) -> PyKclError:
@@ -129,7 +141,7 @@ def sort_failure(error: Exception, *, doing: str) -> PyKclError:
 
 def _for_setup(error: Exception, code: str, doing: str) -> SetupError | None:
     if code in _DENIED:
-        found = _ACTION.search(str(_answer(error).get("Error", {}).get("Message", "")))
+        found = _ACTION.search(str(_answer(error)["Error"].get("Message", "")))
         action = f" {found.group(1)}" if found else ""
         return SetupError(
             f"{doing} is not permitted ({code}): the AWS identity lacks the permission{action}. "

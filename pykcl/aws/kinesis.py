@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from pykcl.aws.decode import description_of, page_of_answer, page_of_body, shards_of
-from pykcl.aws.failures import error_code, sort_failure
+from pykcl.aws.failures import MALFORMED, error_code, sort_failure
 from pykcl.errors import (
     AnswerRefused,
     IteratorExpired,
@@ -215,8 +215,7 @@ class KinesisStream:
             failure = _refusal(error, doing)
         except BotoCoreError as error:
             failure = sort_failure(error, doing=doing)
-        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-            # botocore's parser met an answer that is not of the model.
+        except MALFORMED as error:
             failure = AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
         else:
             self._note_clock(answer)
@@ -228,7 +227,7 @@ class KinesisStream:
     def _list_further(self, token: Any, shards: dict[str, Shard]) -> None:
         seen = set()
         while token is not None:
-            if token in seen:
+            if not isinstance(token, str) or token in seen:
                 raise AnswerRefused(f"Listing the shards of {self._name!r} goes round in a circle.")
             seen.add(token)
             # Never with the stream: Kinesis refuses a NextToken beside it.
@@ -335,7 +334,8 @@ def _refusal(error: ClientError, doing: str) -> PyKclError:
         return IteratorExpired(f"{doing} came with an iterator older than five minutes. Open a new one.")
     if code == "ExpiredNextTokenException":
         return TemporaryError(f"{doing} took too long between two pages ({code}). List again.")
-    if code == "InvalidArgumentException":
+    if code in _BAD_ARGUMENT and error.operation_name in ("GetShardIterator", "GetRecords"):
+        # Not the set-up of the whole worker: what was refused came out of one lease row or one answer.
         return _BadArgumentError(f"{doing} was refused as invalid ({code})")
     if code in _KEY_TROUBLE:
         return SetupError(
@@ -345,6 +345,8 @@ def _refusal(error: ClientError, doing: str) -> PyKclError:
     return sort_failure(error, doing=doing)
 
 
+# The second where a text has not even the form of what it should be, such as a shard id that somebody made up.
+_BAD_ARGUMENT = frozenset({"InvalidArgumentException", "ValidationException"})
 _KEY_TROUBLE = {
     "KMSDisabledException": "is disabled: enable it",
     "KMSInvalidStateException": "is not in a usable state (pending deletion or import?): restore it",

@@ -13,8 +13,17 @@ from typing import Any, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
-from pykcl.aws.failures import aws_errors, error_code, sort_failure
+from pykcl.aws.failures import MALFORMED, aws_errors, error_code, sort_failure
 from pykcl.aws.fast_scan import decode_scans
+from pykcl.aws.table_answers import (
+    Table,
+    items_of,
+    last_key_of,
+    lease_key_of,
+    read_units_of,
+    refuse_foreign,
+    table_of,
+)
 from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
 from pykcl.model.lease import AttributeValue, Lease, Row, UnreadableRow
 from pykcl.model.lease_parse import LEASE_KEY, parse_row
@@ -75,10 +84,10 @@ class DynamoDBLeaseTable:
                 )
             self._create()
             description = self._describe()
-        if description is not None and description["TableStatus"] in _USABLE:
+        if description is not None and description.status in _USABLE:
             self._check_schema(description)
             return self._created
-        status = "missing" if description is None else description["TableStatus"]
+        status = "missing" if description is None else description.status
         raise TemporaryError(f"Lease table {self._name!r} is {status}; waiting until it is ACTIVE.")
 
     def scan(self) -> TableScan:
@@ -87,24 +96,25 @@ class DynamoDBLeaseTable:
         known = self._last_scan
         seen: dict[str, tuple[Mapping[str, AttributeValue], Row]] = {}
         read_units = 0.0
-        after: Mapping[str, AttributeValue] | None = None
+        after: str | None = None
+        passed: set[str] = set()
         while True:
             answer = self._page(after)
-            for item in answer["Items"]:
-                key = item.get(LEASE_KEY, {}).get("S", "")
+            for item in items_of(answer):
+                key = lease_key_of(item)
                 before = known.get(key)
                 # Most rows are as they were a second ago, and comparing one costs a tenth of parsing it.
                 row = before[1] if before is not None and before[0] == item else parse_row(item)
                 seen[key] = (item, row)
                 rows.append(row)
-            read_units += float(answer.get("ConsumedCapacity", {}).get("CapacityUnits", 0.0))
-            last = answer.get("LastEvaluatedKey")
-            if not last:
+            read_units += read_units_of(answer)
+            after = last_key_of(answer)
+            if after is None:
                 self._last_scan = seen
                 return TableScan(tuple(rows), read_units)
-            if last == after:
+            if after in passed:
                 raise AnswerRefused(f"Scanning lease table {self._name!r} does not get past one of its keys.")
-            after = last
+            passed.add(after)
 
     def read(self, key: str) -> Row | None:
         """One row, strongly consistent; None where there is none."""
@@ -117,8 +127,7 @@ class DynamoDBLeaseTable:
                 TableName=self._name, Key={LEASE_KEY: {"S": key}}, ConsistentRead=True
             ),
         )
-        item = answer.get("Item")
-        return parse_row(item) if item else None
+        return _row_in(answer.get("Item"))
 
     def write(self, write: LeaseWrite, *, until: float) -> WriteAnswer:
         """See `ports.LeaseTable`. Ends at most one request time-out after `until`."""
@@ -147,12 +156,16 @@ class DynamoDBLeaseTable:
             try:
                 answer = getattr(self._client, operation)(TableName=self._name, **params)
             except aws_errors() as error:
-                found = self._after_failure(write, error, doing)
-                if not isinstance(found, Lease):
-                    return found
-                sending.rebase(found)
-                continue
-            return Kept(_row_after(write, answer))
+                refusal = error
+            except MALFORMED as error:
+                raise _unreadable(doing, error) from None
+            else:
+                return Kept(_row_after(write, answer, doing))
+            # Not inside the except block: no error of ours may have one of botocore's in its chain.
+            found = self._after_failure(write, refusal, doing)
+            if not isinstance(found, Lease):
+                return found
+            sending.rebase(found)
         raise TemporaryError(
             f"{sending.write.key!r} keeps changing under our own name. Is this worker identifier unique?"
         )
@@ -171,7 +184,7 @@ class DynamoDBLeaseTable:
             if settle(write, row) != "kept":
                 return Lost(UnreadableRow(write.key, "DynamoDB refuses to change it (ValidationException)"))
         else:
-            raise self._sorted(error, doing) from error
+            raise self._sorted(error, doing)
         outcome = settle(write, row)
         if outcome == "kept":
             return Kept(row if isinstance(row, Lease) else None)
@@ -180,25 +193,25 @@ class DynamoDBLeaseTable:
     def _row_of(self, error: Exception, key: str) -> Row | None:
         # The refusal carries the row as it was judged. Without one the row was missing, or the endpoint does
         # not know ALL_OLD; only a read can tell.
-        item = getattr(error, "response", {}).get("Item")
-        return parse_row(item) if item else self._read_once(key)
+        row = _row_in(getattr(error, "response", {}).get("Item"))
+        return row if row is not None else self._read_once(key)
 
-    def _describe(self) -> dict[str, Any] | None:
+    def _describe(self) -> Table | None:
         doing = f"describing lease table {self._name!r}"
         try:
-            found: dict[str, Any] = self._patiently(
-                doing, lambda: self._client.describe_table(TableName=self._name)
-            )["Table"]
+            answer = self._patiently(doing, lambda: self._client.describe_table(TableName=self._name))
         except TableGone:
             return None
-        if found["TableStatus"] not in (*_USABLE, "CREATING"):
+        found = table_of(answer)
+        if found.status not in (*_USABLE, "CREATING"):
             raise SetupError(
-                f"Lease table {self._name!r} is {found['TableStatus']} and cannot be used. "
+                f"Lease table {self._name!r} is {found.status} and cannot be used. "
                 "Wait until that is over or restore it, then start again."
             )
         return found
 
     def _create(self) -> None:
+        doing = f"creating lease table {self._name!r}"
         try:
             self._client.create_table(
                 TableName=self._name,
@@ -208,24 +221,29 @@ class DynamoDBLeaseTable:
             )
         except aws_errors() as error:
             # ResourceInUse: a peer was faster, or our own request landed and its answer was lost.
-            if error_code(error) != "ResourceInUseException":
-                raise sort_failure(error, doing=f"creating lease table {self._name!r}") from error
+            if error_code(error) == "ResourceInUseException":
+                return
+            failure: Exception = sort_failure(error, doing=doing)
+        except MALFORMED as error:
+            failure = _unreadable(doing, error)
         else:
             self._created = True
+            return
+        raise failure
 
-    def _check_schema(self, description: Mapping[str, Any]) -> None:
-        types = {part["AttributeName"]: part["AttributeType"] for part in description["AttributeDefinitions"]}
-        schema = [(part["AttributeName"], part["KeyType"]) for part in description["KeySchema"]]
-        if schema != [(LEASE_KEY, "HASH")] or types.get(LEASE_KEY) != "S":
-            found = ", ".join(f"{name} ({kind}, {types.get(name, '?')})" for name, kind in schema)
+    def _check_schema(self, table: Table) -> None:
+        if table.key_schema != ((LEASE_KEY, "HASH"),) or table.types.get(LEASE_KEY) != "S":
+            found = ", ".join(
+                f"{name} ({kind}, {table.types.get(name, '?')})" for name, kind in table.key_schema
+            )
             raise WrongTable(
                 f"Table {self._name!r} is not a lease table: its key is {found}, a lease table's is "
                 f"{LEASE_KEY} (HASH, S). Nothing was changed in it. "
                 "Choose another application name, or set table_name."
             )
 
-    def _page(self, after: Mapping[str, AttributeValue] | None) -> dict[str, Any]:
-        start = {} if after is None else {"ExclusiveStartKey": after}
+    def _page(self, after: str | None) -> dict[str, Any]:
+        start = {} if after is None else {"ExclusiveStartKey": {LEASE_KEY: {"S": after}}}
         return self._patiently(
             f"scanning lease table {self._name!r}",
             lambda: self._client.scan(TableName=self._name, ReturnConsumedCapacity="TOTAL", **start),
@@ -238,9 +256,17 @@ class DynamoDBLeaseTable:
 
     def _call(self, doing: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
-            return call()
+            answer = call()
         except aws_errors() as error:
-            raise self._sorted(error, doing) from error
+            failure = self._sorted(error, doing)
+        except MALFORMED as error:
+            failure = _unreadable(doing, error)
+        else:
+            refuse_foreign(answer, doing)
+            return answer
+        # Raised outside the except blocks: botocore's errors may quote a request or the credentials' canonical
+        # string, and a traceback prints the whole chain.
+        raise failure
 
     def _sorted(self, error: Exception, doing: str) -> Exception:
         if error_code(error) == "ResourceNotFoundException":
@@ -282,8 +308,25 @@ class _Sending:
         self.adopted = seen
 
 
-def _row_after(write: LeaseWrite, answer: Mapping[str, Any]) -> Lease | None:
-    """The row as DynamoDB says it is now (ALL_NEW); what we made of it where it says nothing readable."""
-    attributes = answer.get("Attributes")
-    row = parse_row(attributes) if write.kind not in ("create", "delete") and attributes else None
+def _row_in(item: Any) -> Row | None:
+    return parse_row(item) if item and isinstance(item, Mapping) else None
+
+
+def _row_after(write: LeaseWrite, answer: Mapping[str, Any], doing: str) -> Lease | None:
+    """The row as DynamoDB says it is now (ALL_NEW); what we made of it where that cannot be read.
+
+    Raises AnswerRefused for an answer that does not prove that the write took effect.
+    """
+    refuse_foreign(answer, doing)
+    if write.kind in ("create", "delete"):
+        return write.after
+    row = _row_in(answer.get("Attributes"))
+    if row is None:
+        raise AnswerRefused(
+            f"{doing} was answered without the row. Sending it again shows what became of it."
+        )
     return row if isinstance(row, Lease) else write.after
+
+
+def _unreadable(doing: str, error: Exception) -> AnswerRefused:
+    return AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}). Asking again.")

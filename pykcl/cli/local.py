@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -18,11 +19,17 @@ if TYPE_CHECKING:
     from pykcl.local.server import LocalAws
 
 DEFAULT_PORT = 4567
+MOST_SHARDS = 10_000
+_STREAM = re.compile(r"(?P<name>[A-Za-z0-9_.-]{1,128})(?::(?P<shards>[0-9]{1,6})?)?\Z")
 
 
 @click.command()
 @click.option(
-    "--port", default=DEFAULT_PORT, show_default=True, help="Port on 127.0.0.1; 0 for any free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="Port on 127.0.0.1; 0 for any free one.",
 )
 @click.option(
     "--stream", "streams", multiple=True, metavar="NAME:SHARDS", help="Create a stream. May be repeated."
@@ -37,13 +44,16 @@ def local(port: int, streams: tuple[str, ...], limits: bool, request_log: Path |
     """Run the embedded local AWS (Kinesis, DynamoDB, CloudWatch) until Ctrl-C.
 
     Everything is kept in memory. Prints the environment that points boto3, the AWS CLI and pykcl to it.
+
+    Requests can be made to fail on purpose (throttled, reset, slow, lost) by rules posted to /_pykcl/faults on the
+    same port; GET shows what was injected. docs/chaos.md lists the kinds.
     """
     from pykcl.cli.exit_codes import exit_codes
 
     with exit_codes():
-        wanted = [_stream(text) for text in streams]
+        wanted = dict(map(_stream, streams))
         with _started(start_local_aws(port, limits=limits, request_log=request_log), port) as aws:
-            for name, shards in wanted:
+            for name, shards in wanted.items():
                 aws.kinesis.create_stream(name, shards)
                 click.echo(f"# stream {name} with {shards} shards", err=True)
             for name, value in local_environment(aws.url).items():
@@ -62,7 +72,13 @@ def start_local_aws(port: int, *, limits: bool = False, request_log: Path | None
         raise ConfigError(
             f"The embedded local AWS needs {error.name!r}, which is not installed. Do: pip install 'pykcl[local]'."
         ) from None
-    return LocalAws(port=port, limits=limits, request_log=request_log)
+    try:
+        return LocalAws(port=port, limits=limits, request_log=request_log)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"The request log {str(request_log)!r} cannot be written ({error}). "
+            "Do: name a file in a folder that exists."
+        ) from None
 
 
 @contextmanager
@@ -92,10 +108,13 @@ def local_environment(url: str) -> dict[str, str]:
 
 
 def _stream(text: str) -> tuple[str, int]:
-    name, _, shards = text.partition(":")
-    if not name or not (shards or "1").isdecimal() or int(shards or "1") < 1:
-        raise click.UsageError(f"--stream {text!r} is not NAME:SHARDS, such as orders:4.")
-    return name, int(shards or "1")
+    found = _STREAM.match(text)
+    if found is None or not 1 <= int(found["shards"] or "1") <= MOST_SHARDS:
+        raise click.UsageError(
+            f"--stream {text[:200]!r} is not NAME:SHARDS, such as orders:4. A name has 1 to 128 of A-Z a-z 0-9 _ . -, "
+            f"and there are at most {MOST_SHARDS} shards."
+        )
+    return found["name"], int(found["shards"] or "1")
 
 
 def _wait_for_signal() -> None:

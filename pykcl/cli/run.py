@@ -74,7 +74,7 @@ def _config(given: dict[str, Any], options: tuple[str, ...]) -> Config:
 
 def _load(target: str) -> Any:
     module_name, colon, attribute = target.partition(":")
-    if not colon or not module_name or not attribute:
+    if not colon or not module_name or module_name.startswith(".") or not attribute:
         raise click.UsageError(f"{target!r} is not MODULE:CLASS, such as examples.orders:Orders.")
     sys.path.insert(0, os.getcwd())
     try:

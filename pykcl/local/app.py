@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 from pykcl.local import kinesis_wire
 from pykcl.local.aws_parts import CLOUDWATCH_PREFIX, DYNAMODB_PREFIX, MotoParts, PartAnswer
 from pykcl.local.errors import AwsError
+from pykcl.local.faults import CONTROL_PATH, NOT_DONE, Connections, FaultRule, Faults, refusal
 from pykcl.local.request_log import LoggedRequest, RequestLog
 from pykcl.local.stream import LocalKinesis
 
@@ -35,6 +36,8 @@ class AwsApp:
         self, kinesis: LocalKinesis, parts: MotoParts, requests: RequestLog, now_millis: Callable[[], int]
     ) -> None:
         self.fault: FaultHook | None = None
+        self.faults = Faults()
+        self.connections = Connections()
         self._wire = kinesis_wire.KinesisWire(kinesis, now_millis)
         self._parts = parts
         self._requests = requests
@@ -57,9 +60,56 @@ class AwsApp:
             return
         body = await _read_body(receive)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if scope["path"] == CONTROL_PATH:
+            await _send_answer(send, self._control(scope["method"], body), self._now())
+            return
         service, operation = _addressee(scope, headers, body)
+        rule = self.faults.choose(service, operation) if service else None
+        if rule is None:
+            answer: PartAnswer | None = await self._answer(service, operation, scope["path"], headers, body)
+        else:
+            answer = await self._answer_badly(rule, service, operation, scope, headers, body)
+        if answer is not None:
+            await _send_answer(send, answer, self._now())
+            return
+        # Nothing is said: the client hears of it by a reset, or gives up by itself. A `send` would answer with a 500.
+        if rule is not None and rule.kind != "lost-answer":
+            self.connections.reset(scope.get("client"))
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    def _control(self, method: str, body: bytes) -> PartAnswer:
+        status, content = self.faults.control(method, body)
+        return PartAnswer(status, {"content-type": "application/json"}, json.dumps(content).encode() + b"\n")
+
+    async def _answer_badly(
+        self,
+        rule: FaultRule,
+        service: str,
+        operation: str,
+        scope: Scope,
+        headers: dict[str, str],
+        body: bytes,
+    ) -> PartAnswer | None:
+        """What the client is told under a fault; None: nothing. The log tells whether the request was done."""
+        if rule.kind in NOT_DONE:
+            error = refusal(rule, service, operation)
+            if rule.kind == "reset-before":
+                error = AwsError("ConnectionReset", "", 0)
+            self._log(service, operation, _shown(service, headers, body), error.status, error.code)
+            return None if rule.kind == "reset-before" else _error_answer(error, headers)
+        if rule.kind == "late":
+            await asyncio.sleep(rule.seconds)
         answer = await self._answer(service, operation, scope["path"], headers, body)
-        await _send_answer(send, answer, self._now())
+        if rule.kind == "slow":
+            await asyncio.sleep(rule.seconds)
+        if rule.kind in ("reset-after", "lost-answer"):
+            return None
+        return (
+            _error_answer(refusal(rule, service, operation), headers)
+            if rule.kind == "error-after"
+            else answer
+        )
 
     async def _answer(
         self, service: str, operation: str, path: str, headers: dict[str, str], body: bytes
@@ -86,13 +136,16 @@ class AwsApp:
             log.exception("local AWS failed service=%s operation=%s", service, operation)
             answer, lose = _error_answer(_failure(error), headers), False
         shown = kinesis_wire.loggable(params) if service == "kinesis" else params
-        self._requests.add(
-            LoggedRequest(self._now(), service, operation, shown, answer.status, answer.error_code)
-        )
+        self._log(service, operation, shown, answer.status, answer.error_code)
         if lose:
             lost = AwsError("InternalServerError", "The answer was lost on purpose.", 500)
             return _error_answer(lost, headers)
         return answer
+
+    def _log(
+        self, service: str, operation: str, shown: dict[str, Any], status: int, error_code: str | None
+    ) -> None:
+        self._requests.add(LoggedRequest(self._now(), service, operation, shown, status, error_code))
 
     async def _ask_fault_hook(self, service: str, operation: str, params: dict[str, Any]) -> bool:
         """Whether to lose the answer. In a thread: a hook may wait, and only its request waits with it."""
@@ -133,6 +186,15 @@ def _parameters(service: str, headers: dict[str, str], body: bytes) -> dict[str,
     except ValueError:
         params = None
     return params if isinstance(params, dict) else {}
+
+
+def _shown(service: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
+    """The parameters as they are logged, of a request that nobody reads."""
+    try:
+        params = _parameters(service, headers, body)
+    except AwsError:
+        return {}
+    return kinesis_wire.loggable(params) if service == "kinesis" else params
 
 
 def _error_answer(error: AwsError, headers: dict[str, str]) -> PartAnswer:

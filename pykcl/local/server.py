@@ -14,6 +14,7 @@ from typing import Any
 
 from pykcl.local.app import AwsApp, FaultHook
 from pykcl.local.aws_parts import MotoParts
+from pykcl.local.faults import Faults
 from pykcl.local.request_log import RequestLog
 from pykcl.local.stream import LocalKinesis
 
@@ -68,6 +69,11 @@ class LocalAws:
     @fault.setter
     def fault(self, hook: FaultHook | None) -> None:
         self._app.fault = hook
+
+    @property
+    def faults(self) -> Faults:
+        """Faults between the clients and this server, by rules; also to be had over HTTP, see `faults`."""
+        return self._app.faults
 
     @property
     def port(self) -> int:
@@ -132,12 +138,19 @@ class LocalAws:
         from hypercorn.asyncio import serve
 
         self._loop = asyncio.get_running_loop()
+        self._app.connections.watch(self._loop)
         self._stop = stop = asyncio.Event()
         self._app.warm_up()
         listener.listen(1024)  # from here on clients are queued, so they need not wait for the loop
         self._ready.set()
         app: Any = self._app  # hypercorn's types want its own names for the ASGI messages
-        await serve(app, _config(listener), shutdown_trigger=stop.wait)
+        try:
+            await serve(app, _config(listener), shutdown_trigger=stop.wait)
+        except asyncio.CancelledError:
+            # hypercorn cancels what is still under way after its grace (an answer that a fault holds back), and then
+            # raises that very cancellation. Nobody else cancels this task.
+            if not stop.is_set():
+                raise
 
 
 def _config(listener: socket.socket) -> Any:

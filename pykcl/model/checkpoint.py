@@ -18,8 +18,9 @@ LATEST = "LATEST"
 SHARD_END = "SHARD_END"
 
 _BEFORE_NUMBERS = {AT_TIMESTAMP: -3, TRIM_HORIZON: -2, LATEST: -1}
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,128}\Z")
 # Longer digits than this never come from Kinesis (128 bits need 39), and int() of hostile text is quadratic.
+is_sequence_number = re.compile(r"(?:0|[1-9][0-9]{0,128})\Z").match
+"""Whether a text (a str!) is a sequence number: a match, or None."""
 _MAX_SUB_SEQUENCE_NUMBER = 2**63 - 1
 
 
@@ -82,7 +83,7 @@ class Checkpoint:
 def _is_position(text: object) -> bool:
     if not isinstance(text, str):
         return False
-    return text in _BEFORE_NUMBERS or text == SHARD_END or _NUMBER.fullmatch(text) is not None
+    return text in _BEFORE_NUMBERS or text == SHARD_END or is_sequence_number(text) is not None
 
 
 AT_SHARD_END = Checkpoint(SHARD_END)

@@ -18,7 +18,7 @@ class PendingCheckpoint:
     """The first half of a two-phase checkpoint: a position, and state the application wants back after a crash."""
 
     checkpoint: Checkpoint
-    state: bytes | None = None
+    state: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class PrivateNote:
     stream_arn, stream_created_at: which stream the lease belongs to; creation time in epoch milliseconds.
     owner, version: the pykcl worker that wrote this; believed only while `owner` equals the row's leaseOwner.
     latest_from: server time, epoch milliseconds, from which a start at LATEST counts.
-    session: a token of the process that wrote this, so that two processes of one worker identifier tell themselves
-    apart.
+    process_token: of the process that wrote this, so that two processes of one worker identifier tell themselves apart
+    (in the row it is called `session`).
     extra: keys of later versions, kept as they are.
     """
 
@@ -38,8 +38,8 @@ class PrivateNote:
     owner: str | None = None
     version: str | None = None
     latest_from: int | None = None
-    extra: Mapping[str, AttributeValue] = field(default_factory=dict)
-    session: str | None = None
+    extra: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
+    process_token: str | None = None
 
     def conflicts_with(self, stream: StreamDescription) -> bool:
         """Whether the lease belongs to another stream than this one, or to an earlier stream of its name."""
@@ -69,7 +69,7 @@ class Lease:
     checkpoint_owner: str | None = None
     entity_type: str | None = None
     note: PrivateNote | None = None
-    extra: Mapping[str, AttributeValue] = field(default_factory=dict)
+    extra: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
 
     @property
     def is_ended(self) -> bool:

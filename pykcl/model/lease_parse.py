@@ -152,7 +152,7 @@ def _note_map(note: PrivateNote) -> dict[str, AttributeValue]:
         note.owner,
         note.version,
         note.latest_from,
-        note.session,
+        note.process_token,
     )
     written: dict[str, AttributeValue] = {
         name: {"N": str(one)} if isinstance(one, int) else {"S": one}
@@ -362,7 +362,7 @@ def _note_from(
     owner: str | None,
     version: str | None,
     latest_from: str | None,
-    session: str | None,
+    process_token: str | None,
 ) -> PrivateNote:
     """Remembered, because all leases of one worker carry the same note."""
     return PrivateNote(
@@ -371,5 +371,5 @@ def _note_from(
         owner,
         version,
         None if latest_from is None else int(latest_from),
-        session=session,
+        process_token=process_token,
     )

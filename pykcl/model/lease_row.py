@@ -182,18 +182,20 @@ def take(seen: Lease, me: str, note: PrivateNote | None = None) -> LeaseWrite:
     if not 0 < len(me) <= MAX_NAME:
         raise ValueError(f"a worker identifier has 1 to {MAX_NAME} characters, not {len(me)}")
     changes: dict[str, Any] = {"owner": me, "checkpoint_owner": None}
+    if note is not None:
+        changes["note"] = note
     if seen.owner is not None and seen.owner != me:
         changes["owner_switches"] = seen.owner_switches + 1
-    return _update_of("take", seen, note=note, **changes)
+    return _update_of("take", seen, **changes)
 
 
-def renew(held: Lease, *, note: PrivateNote | None = None) -> LeaseWrite:
+def renew(held: Lease) -> LeaseWrite:
     """The heartbeat."""
     _check_held(held)
-    return _update_of("renew", held, note=note)
+    return _update_of("renew", held)
 
 
-def checkpoint(held: Lease, at: Checkpoint, *, note: PrivateNote | None = None) -> LeaseWrite:
+def checkpoint(held: Lease, at: Checkpoint) -> LeaseWrite:
     """Everything up to and including `at` is done. Clears a pending checkpoint and the owner switches.
 
     Raises ValueError when it would move backwards, or to a sentinel (the end of a shard is `end_shard`).
@@ -203,10 +205,10 @@ def checkpoint(held: Lease, at: Checkpoint, *, note: PrivateNote | None = None) 
         raise ValueError(f"checkpoint {at} of {held.key!r} lies behind {held.checkpoint}")
     if at.is_sentinel and (at != held.checkpoint or at.is_shard_end):
         raise ValueError(f"{at} is not a position a checkpoint of {held.key!r} can move to")
-    return _update_of("checkpoint", held, checkpoint=at, owner_switches=0, pending=None, note=note)
+    return _update_of("checkpoint", held, checkpoint=at, owner_switches=0, pending=None)
 
 
-def prepare(held: Lease, pending: PendingCheckpoint, *, note: PrivateNote | None = None) -> LeaseWrite:
+def prepare(held: Lease, pending: PendingCheckpoint) -> LeaseWrite:
     """The first half of a two-phase checkpoint. Raises ValueError when it lies behind the checkpoint."""
     _check_held(held)
     at = pending.checkpoint
@@ -219,10 +221,10 @@ def prepare(held: Lease, pending: PendingCheckpoint, *, note: PrivateNote | None
         raise ValueError(
             f"pending state of {len(pending.state)} bytes; at most {MAX_PENDING_STATE} fit into a row"
         )
-    return _update_of("prepare", held, pending=pending, note=note)
+    return _update_of("prepare", held, pending=pending)
 
 
-def end_shard(held: Lease, children: Sequence[str], *, note: PrivateNote | None = None) -> LeaseWrite:
+def end_shard(held: Lease, children: Sequence[str]) -> LeaseWrite:
     """SHARD_END, the child shards and the removal of the owner, in one write. The children's rows exist.
 
     Raises ValueError for a child name no row could have.
@@ -240,15 +242,14 @@ def end_shard(held: Lease, children: Sequence[str], *, note: PrivateNote | None 
         owner=None,
         checkpoint_owner=None,
         pending=None,
-        note=note,
         **changes,
     )
 
 
-def release(held: Lease, *, note: PrivateNote | None = None) -> LeaseWrite:
+def release(held: Lease) -> LeaseWrite:
     """Give the lease up: nobody owns it afterwards, its checkpoint and a pending one stay."""
     _check_held(held)
-    return _update_of("release", held, owner=None, checkpoint_owner=None, note=note)
+    return _update_of("release", held, owner=None, checkpoint_owner=None)
 
 
 def delete(seen: Lease, *, ended: bool) -> LeaseWrite:
@@ -279,7 +280,7 @@ def settle(write: LeaseWrite, row: Row | None) -> Outcome:
             if row.counter == 0 and _same(write.written, _anonymous(row), _anonymous(write.after))
             else "lost"
         )
-    if row.counter != write.after.counter or _other_session(row, write.after):
+    if row.counter != write.after.counter or _other_process(row, write.after):
         return "lost"
     # Owner, counter + 1 and every attribute we wrote. The counter alone would not do: 1) our renewal is
     # delayed in the network, we give up waiting; 2) our checkpoint, with the same counter, is sent; 3) the
@@ -289,20 +290,16 @@ def settle(write: LeaseWrite, row: Row | None) -> Outcome:
     return "adopt" if row.owner is not None and row.owner == write.writer else "lost"
 
 
-def _other_session(row: Lease, ours: Lease) -> bool:
+def _other_process(row: Lease, ours: Lease) -> bool:
     """Whether another process wrote the row: two of them with one worker identifier both pass for its owner."""
     mine, theirs = ours.note, row.note
-    if mine is None or theirs is None or mine.session is None or theirs.session is None:
+    if mine is None or theirs is None or mine.process_token is None or theirs.process_token is None:
         return False
-    return mine.session != theirs.session
+    return mine.process_token != theirs.process_token
 
 
-def _update_of(
-    kind: WriteKind, seen: Lease, *, note: PrivateNote | None = None, **changes: Any
-) -> LeaseWrite:
+def _update_of(kind: WriteKind, seen: Lease, **changes: Any) -> LeaseWrite:
     changes = {**changes, "counter": seen.counter + 1}
-    if note is not None:
-        changes["note"] = note
     # REMOVE and SET also take away what only `extra` knows of these attributes, such as a NULL-typed owner.
     touched = {name for field in changes for name in FIELD_ATTRIBUTES[field]}
     extra = {name: value for name, value in seen.extra.items() if name not in touched}

@@ -12,9 +12,6 @@ class HashRange:
     starting_hash_key: str
     ending_hash_key: str
 
-    def contains(self, hash_key: int) -> bool:
-        return int(self.starting_hash_key) <= hash_key <= int(self.ending_hash_key)
-
 
 @dataclass(frozen=True, slots=True)
 class Shard:

@@ -139,13 +139,7 @@ class _Fleet:
     ) -> _Fleet:
         leases = view.leases
         tree = FamilyTree.of(leases=leases)
-        countable = [
-            leases[key]
-            for key in sorted(leases)
-            if not leases[key].is_ended
-            and key not in left_alone
-            and tree.parents_ended(key, leases, view.unreadable)
-        ]
+        countable = [lease for lease in tree.readable(leases, view.unreadable) if lease.key not in left_alone]
         owners: dict[str, str | None] = {}
         for lease in countable:
             if lease.key in in_hand:

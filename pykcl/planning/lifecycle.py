@@ -19,9 +19,7 @@ class State(Enum):
     READING = "reading"  # fetches, delivers, checkpoints
     ENDING = "ending"  # shard_ended, children, SHARD_END
     SHUTTING_DOWN = "shutting down"  # shutdown_requested, last checkpoint
-    HANDING_BACK = (
-        "handing back"  # the processor kept failing: shutdown_requested, last checkpoint, owner removed
-    )
+    HANDING_BACK = "handing back"  # cannot go on here: shutdown_requested, last checkpoint, owner removed
     RELEASING = "releasing"  # removes the owner
     LOSING = "losing"  # lease_lost
 
@@ -60,6 +58,7 @@ TABLE: dict[tuple[State, Signal], State] = {
     (State.SETTLING, Signal.LEASE_LOST): State.LOST,
     (State.WAITING_FOR_PARENTS, Signal.PARENTS_ENDED): State.STARTING,
     (State.WAITING_FOR_PARENTS, Signal.STOP): State.RELEASING,
+    (State.WAITING_FOR_PARENTS, Signal.GIVE_UP): State.HANDING_BACK,
     (State.WAITING_FOR_PARENTS, Signal.LEASE_LOST): State.LOST,
     (State.STARTING, Signal.STARTED): State.READING,
     (State.STARTING, Signal.STOP): State.RELEASING,

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard
 
+_LAST_HASH_KEY = 2**128 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class FamilyTree:
@@ -62,6 +64,14 @@ class FamilyTree:
         """Children, their children and so on, of all of these ids together."""
         return _reachable(shard_ids, self.children)
 
+    def unaccounted(self, shard_ids: Iterable[str], leased: Collection[str]) -> set[str]:
+        """Ancestors of these ids with neither a listed shard nor a row, as far as no row lies in between.
+
+        Either retention took them, or the listing is older than they are or has lost them: only Kinesis can tell.
+        """
+        above = {key: parents for key, parents in self.parents.items() if key not in leased}
+        return _reachable(set(shard_ids) - set(leased), above) - self.listed - set(leased)
+
     def open_leaves(self) -> set[str]:
         """Listed shards without a listed child: where new records go.
 
@@ -73,22 +83,23 @@ class FamilyTree:
     def parents_ended(
         self, key: str, leases: Mapping[str, Lease], unreadable: Collection[str] = frozenset()
     ) -> bool:
-        """Whether nothing of this shard's parents is left to read, see `parents_ended` below.
+        """Whether every parent of this shard has ended or has no row (Java: `BlockOnParentShardTask`).
 
         unreadable: keys of rows that cannot be understood; such a parent may well be unfinished.
+        Unlike Java this accepts SHARD_END with any sub-sequence number: a stale one says nothing about unread
+        records.
         """
         return all(
             parent not in unreadable and _is_over(leases.get(parent)) for parent in self.parents_of(key)
         )
 
-
-def parents_ended(lease: Lease, leases_by_key: Mapping[str, Lease]) -> bool:
-    """Whether every parent named in the row has ended or has no row (Java: `BlockOnParentShardTask`).
-
-    Unlike Java this accepts SHARD_END with any sub-sequence number: a stale one says nothing about unread
-    records.
-    """
-    return all(parent == lease.key or _is_over(leases_by_key.get(parent)) for parent in lease.parents)
+    def readable(self, leases: Mapping[str, Lease], unreadable: Collection[str] = frozenset()) -> list[Lease]:
+        """The leases somebody can work on now, sorted by key: not ended themselves, and all their parents have."""
+        return [
+            leases[key]
+            for key in sorted(leases)
+            if not leases[key].is_ended and self.parents_ended(key, leases, unreadable)
+        ]
 
 
 def _is_over(parent: Lease | None) -> bool:
@@ -104,3 +115,17 @@ def _reachable(start: Iterable[str], edges: Mapping[str, Collection[str]]) -> se
                 seen.add(neighbour)
                 waiting.append(neighbour)
     return seen
+
+
+def cover_every_key(shards: Iterable[Shard]) -> bool:
+    """Whether the open shards among these take every hash key: a listing in which they do not has lost some."""
+    ranges = [shard.hash_range for shard in shards if shard.is_open]
+    if None in ranges:
+        # A listing without ranges cannot be judged.
+        return True
+    expected = 0
+    for first, last in sorted((int(r.starting_hash_key), int(r.ending_hash_key)) for r in ranges if r):
+        if first > expected:
+            return False
+        expected = max(expected, last + 1)
+    return expected > _LAST_HASH_KEY

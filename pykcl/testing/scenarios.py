@@ -104,7 +104,7 @@ class Scenario:
             return self.check(self.body)
         except ScenarioError as error:
             raise ScenarioError(f"{error} in {self.comment!r}") from error
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ScenarioError(f"{type(error).__name__}: {error} in {self.comment!r}") from error
 
 
@@ -120,7 +120,7 @@ def load(path: str | Path) -> list[Any]:
     """The raw scenarios of a file. Raises ScenarioError when it cannot be read or is no non-empty array."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ScenarioError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(found, list) or not found:
         raise ScenarioError(f"{path} holds no scenarios: it must be a JSON array of objects")
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str]) -> int:
             scenarios = load(path)
         except ScenarioError as error:
             failed += 1
-            print(f"ERROR {error}")
+            print(f"ERROR {_plain(error)}")
             continue
         for raw in scenarios:
             report = _report(raw)
@@ -175,10 +175,15 @@ def _report(raw: Any) -> str | None:
         scenario = parse(raw)
         failure = scenario.run()
     except ScenarioError as error:
-        return f"ERROR {error}"
+        return f"ERROR {_plain(error)}"
     if failure is None:
         return None
-    return f"FAILED {scenario.comment}\n  expected: {failure.expected}\n  actual:   {failure.actual}"
+    return f"FAILED {_plain(scenario.comment)}\n  expected: {failure.expected}\n  actual:   {failure.actual}"
+
+
+def _plain(text: object) -> str:
+    """One line that any terminal can print: a file may hold anything."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(text))
 
 
 # --- the three kinds ----------------------------------------------------------------------------------------

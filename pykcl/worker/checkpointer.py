@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pykcl.errors import CheckpointRefused
 from pykcl.model import lease_row
-from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.checkpoint import AT_SHARD_END, SHARD_END, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
-from pykcl.model.lease_row import LeaseWrite
+from pykcl.model.lease_row import MAX_PENDING_STATE, LeaseWrite
 from pykcl.model.record import Record
 from pykcl.runtime import Runtime
 from pykcl.worker.held_leases import HeldLease
@@ -135,39 +135,59 @@ class Progress:
 class ShardCheckpointer:
     """A `pykcl.processor.Checkpointer`: `progress`, and which position `checkpoint()` without arguments means."""
 
+    _NO_POSITION = "nothing has been delivered yet. Name a position"
+
     def __init__(self, progress: Progress, default: Checkpoint | None) -> None:
         self._progress = progress
         self._default = default
 
-    def checkpoint(self, at: Record | str | None = None, sub_sequence_number: int = 0) -> None:
+    def checkpoint(self, at: Record | Checkpoint | str | None = None, sub_sequence_number: int = 0) -> None:
         position = self._position(at, sub_sequence_number)
         if position is not None:
             self._progress.checkpoint(position)
 
     def prepare_checkpoint(
-        self, at: Record | str | None = None, sub_sequence_number: int = 0, *, state: bytes | None = None
+        self,
+        at: Record | Checkpoint | str | None = None,
+        sub_sequence_number: int = 0,
+        *,
+        state: bytes | None = None,
     ) -> Prepared:
         position = self._position(at, sub_sequence_number)
         if position is None:
-            raise CheckpointRefused(
-                "Cannot prepare a checkpoint: nothing has been delivered yet. Name a position."
-            )
-        if state is not None and not isinstance(state, bytes):
-            raise CheckpointRefused(
-                f"The state of a prepared checkpoint is bytes, not {type(state).__name__}."
-            )
+            raise CheckpointRefused(f"Cannot prepare a checkpoint: {self._NO_POSITION}.")
+        if state is not None:
+            _refuse_state(state)
         self._progress.prepare(position, state)
         return Prepared(self._progress, position)
 
-    def _position(self, at: Record | str | None, sub_sequence_number: int) -> Checkpoint | None:
+    def _position(self, at: Record | Checkpoint | str | None, sub_sequence_number: int) -> Checkpoint | None:
         if at is None:
             return self._default
         if isinstance(at, Record):
             return at.position
+        if isinstance(at, Checkpoint):
+            return at
+        if not isinstance(at, str):
+            raise CheckpointRefused(
+                f"Cannot checkpoint: a position is a record, a Checkpoint or a sequence number in text, "
+                f"not {type(at).__name__}."
+            )
         try:
             return Checkpoint(at, sub_sequence_number)
         except (TypeError, ValueError) as error:
             raise CheckpointRefused(f"Cannot checkpoint: {error}.") from None
+
+
+def _refuse_state(state: object) -> None:
+    """Raise CheckpointRefused for what cannot be the state of a prepared checkpoint."""
+    if not isinstance(state, bytes):
+        raise CheckpointRefused(f"The state of a prepared checkpoint is bytes, not {type(state).__name__}.")
+    if len(state) > MAX_PENDING_STATE:
+        raise CheckpointRefused(
+            f"The state of a prepared checkpoint has {len(state)} bytes; at most {MAX_PENDING_STATE} fit into a lease "
+            "row. Keep the data elsewhere and prepare with its name."
+        )
 
 
 class Prepared:
@@ -192,12 +212,17 @@ class EndCheckpointer(ShardCheckpointer):
     leases exist: a processor that raises after checkpoint() has not ended its shard.
     """
 
+    _NO_POSITION = (
+        "the end of a shard has no first phase. Call checkpoint() once all of the shard is done, or name the position "
+        "of a delivered record"
+    )
+
     def __init__(self, progress: Progress) -> None:
         super().__init__(progress, None)
         self.confirmed = False
 
-    def checkpoint(self, at: Record | str | None = None, sub_sequence_number: int = 0) -> None:
-        if at is None or (isinstance(at, str) and at == "SHARD_END"):
+    def checkpoint(self, at: Record | Checkpoint | str | None = None, sub_sequence_number: int = 0) -> None:
+        if at is None or at in (SHARD_END, AT_SHARD_END):
             self._progress.check()
             self.confirmed = True
             return

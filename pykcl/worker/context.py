@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pykcl.config import Config
-from pykcl.model.checkpoint import LATEST
 from pykcl.model.lease import Lease, PrivateNote
+from pykcl.planning.notes import note_for
 from pykcl.ports import Events, LeaseTable, Stream
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
 from pykcl.worker.buffer_gate import BufferGate
+from pykcl.worker.gone_shards import GoneShards
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.identity import StreamIdentity
 from pykcl.worker.trouble import Trouble
@@ -26,7 +27,7 @@ class Context:
 
     config: Config
     worker_id: str
-    session: str
+    process_token: str
     version: str
     identity: StreamIdentity
     table: LeaseTable
@@ -36,23 +37,19 @@ class Context:
     trouble: Trouble
     held: HeldLeases
     gate: BufferGate
+    gone: GoneShards
     processor: ProcessorFactory
     on_fatal: Callable[[Exception], None]
     has_taken: Event
     has_read: Event
 
-    def note_for(self, lease: Lease, *, owner: str | None) -> PrivateNote:
+    def note_for(self, lease: Lease) -> PrivateNote:
         """The private attribute for a row this worker creates or takes."""
-        before = lease.note
-        latest_from = before.latest_from if before else None
-        if latest_from is None and lease.checkpoint.sequence_number == LATEST:
-            latest_from = self.stream.server_time_millis()
-        return PrivateNote(
-            stream_arn=self.identity.description.arn,
-            stream_created_at=self.identity.description.created_at,
-            owner=owner,
+        return note_for(
+            lease,
+            stream=self.identity.description,
+            owner=self.worker_id,
             version=self.version,
-            latest_from=latest_from,
-            session=self.session,
-            extra=before.extra if before else {},
+            process_token=self.process_token,
+            now_millis=self.stream.server_time_millis(),
         )

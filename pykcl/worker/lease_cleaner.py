@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
+
 from pykcl.errors import ShardGone
 from pykcl.events import DataLost, LeaseDeleted
 from pykcl.model import lease_row
@@ -18,11 +21,13 @@ MOST_QUESTIONS = 10
 
 
 class LeaseCleaner:
-    """Used by the LeaseManager's thread only."""
+    """Used by the LeaseManager's thread only. stopping: whether that shall end: a pass is then broken off."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, stopping: Callable[[], bool]) -> None:
         self._context = context
+        self._stopping = stopping
         self._listing = ShardListing((), complete=False)
+        self._last_asked = ""
         # The first pass waits: a worker that has just started knows the table from one look.
         self._next_pass = context.runtime.monotonic() + context.config.cleanup_interval
 
@@ -49,11 +54,20 @@ class LeaseCleaner:
             stream=context.identity.description,
         )
         for deletion in deletions:
+            # Each may take as long as a write is tried; a stop must not wait for all of them.
+            if self._stopping():
+                return
             self._delete(deletion)
 
     def _ask(self, candidates: list[str]) -> set[str]:
+        """Those of the candidates (sorted) that Kinesis does not know; in turns, where they are too many for a pass."""
         gone: set[str] = set()
-        for shard_id in candidates[:MOST_QUESTIONS]:
+        first = bisect_right(candidates, self._last_asked)
+        for shard_id in (candidates[first:] + candidates[:first])[:MOST_QUESTIONS]:
+            if self._stopping():
+                break
+            # Noted before the answer: one that always fails must not keep the others from being asked.
+            self._last_asked = shard_id
             try:
                 self._context.stream.open(shard_id, ReadFrom("TRIM_HORIZON"))
             except ShardGone:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pykcl.errors import SetupError, ShardGone, StreamMissing, TableGone, TemporaryError, WrongStream
 from pykcl.events import ProcessorSlow, RowRefused, StartingAtLatest
 from pykcl.model.checkpoint import LATEST, ReadFrom
-from pykcl.model.lease import ForeignRow, Row, UnreadableRow
+from pykcl.model.lease import ForeignRow, Lease, Row, UnreadableRow
 from pykcl.model.shard import ShardListing
 from pykcl.planning.acquire import calculate_acquire, room_in_share, still_awaited
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
-from pykcl.planning.lineage import parents_ended
+from pykcl.planning.lineage import FamilyTree, cover_every_key
 from pykcl.planning.new_leases import create_new_leases
 from pykcl.planning.pace import backoff, scan_pause
 from pykcl.planning.plans import Acquisition, LeaseCreation
 from pykcl.runtime import Task
 from pykcl.worker.context import Context
 from pykcl.worker.lease_cleaner import LeaseCleaner
+from pykcl.worker.lease_creation import create_lease
 from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.shard_end import create_lease
 from pykcl.worker.vital import vital
 
 SHORTEST_SCAN_PAUSE = 0.2
@@ -41,7 +41,7 @@ class LeaseManager:
         self._workers: dict[str, tuple[LeaseWorker, Task]] = {}
         self._workers_lock = context.runtime.lock()
         self._view = LeaseView()
-        self._cleaner = LeaseCleaner(context)
+        self._cleaner = LeaseCleaner(context, lambda: self._stop)
         self._latest_iterators: dict[str, str] = {}
         self._ended_here: set[str] = set()
         self._left_alone: dict[str, float] = {}
@@ -51,7 +51,7 @@ class LeaseManager:
         self._scanned_at = 0.0
         self._next_listing = 0.0
         self._listing_failures = 0
-        self._is_starting = False
+        self._start_is_unfinished = False
         self._next_steal = 0.0
         self._task: Task | None = None
 
@@ -111,7 +111,7 @@ class LeaseManager:
             if listing is not None:
                 self._create_missing(listing)
                 self._listing_done()
-            if not self._is_starting:
+            if not self._must_finish_the_start():
                 self._acquire()
             self._cleaner.clean(self._view)
         self._judge_readiness()
@@ -128,6 +128,11 @@ class LeaseManager:
         # The time after the scan: a counter in it stood so at the latest now, so an age is never overrated.
         now = self._scanned_at = context.runtime.monotonic()
         self._view = self._view.observe(self._own_rows(scan.rows), now)
+        # Once anybody has taken the lease, reading goes on from the row. One whose row is not in the scan yet stays.
+        taken = {key for key, lease in self._view.leases.items() if lease.counter > 0}
+        self._latest_iterators = {
+            key: iterator for key, iterator in self._latest_iterators.items() if key not in taken
+        }
         self._next_scan = now + scan_pause(
             scan.read_units,
             shortest=min(1.0, context.config.renew_interval),
@@ -196,19 +201,45 @@ class LeaseManager:
             context.config.start_position, listing.shards, view.leases, view.unreadable.keys()
         )
         latest = [plan for plan in creations if plan.lease.checkpoint.sequence_number == LATEST]
+        self._refuse_part_of_a_listing(listing, creations, latest)
         if latest and not view.leases:
             context.events.emit(
                 StartingAtLatest(shards=len(latest), server_time_millis=context.stream.server_time_millis())
             )
-        # Nobody reads from half a start: Java would take the rest for shards that need no lease.
-        self._is_starting = any(plan.reason == "start of the application" for plan in creations)
+        self._start_is_unfinished = any(plan.reason == "start of the application" for plan in creations)
         for plan in creations:
+            if self._stop:
+                return
             iterator = self._iterator_for(plan)
             if create_lease(context, plan) and iterator is not None:
                 self._latest_iterators[plan.lease.key] = iterator
+        self._start_is_unfinished = False
         if creations:
             self._scan()
-        self._is_starting = False
+
+    def _refuse_part_of_a_listing(
+        self, listing: ShardListing, creations: Sequence[LeaseCreation], latest: Sequence[LeaseCreation]
+    ) -> None:
+        """Raise TemporaryError when Kinesis knows shards that its listing lacks, and new leases depend on them."""
+        if latest and not cover_every_key(listing.shards):
+            # The shard that is missing would be begun later, and LATEST would then be a later time.
+            raise TemporaryError(
+                "The open shards that Kinesis lists do not cover every hash key; it is asked again."
+            )
+        # Who starts at LATEST reads no ancestor, whether listed or not.
+        read_from_the_start = [plan.lease.key for plan in creations if plan not in latest]
+        tree = FamilyTree.of(listing.shards, self._view.leases)
+        leased = self._view.leases.keys() | self._view.unreadable.keys()
+        self._context.gone.confirm(tree.unaccounted(read_from_the_start, leased))
+
+    def _must_finish_the_start(self) -> bool:
+        """Nobody reads from half a start: Java would take the rest for shards that need no lease.
+
+        That counts only until somebody has read. From then on what has expired is taken over, even if this worker
+        never comes to list the shards again.
+        """
+        untouched = all(lease.owner is None and lease.counter == 0 for lease in self._view.leases.values())
+        return self._start_is_unfinished and untouched
 
     def _iterator_for(self, plan: LeaseCreation) -> str | None:
         """An iterator at the tip, for a lease at LATEST, opened before its row exists.
@@ -235,6 +266,7 @@ class LeaseManager:
         busy = {worker.key for worker, _ in self.workers()}
         self._left_alone = {key: until for key, until in self._left_alone.items() if until > now}
         self._ended_here = still_awaited(self._view, self._ended_here)
+        self._end_troubles_of_others(busy)
         room = room_in_share(
             self._view,
             worker=context.worker_id,
@@ -262,6 +294,18 @@ class LeaseManager:
             self._next_steal = now + config.renew_interval
         for plan in plans:
             self._start_worker(plan)
+
+    def _end_troubles_of_others(self, busy: set[str]) -> None:
+        """A lease that could not be taken may live on elsewhere: nobody else would tell the end of that trouble."""
+        for key in self._context.trouble.shards() - busy:
+            lease = self._view.leases.get(key)
+            if lease is None or lease.is_ended or self._lives_elsewhere(lease):
+                self._context.trouble.over(key)
+
+    def _lives_elsewhere(self, lease: Lease) -> bool:
+        """Whether another worker moved the counter between the last two scans."""
+        is_others = lease.owner not in (None, self._context.worker_id)
+        return is_others and self._view.unchanged_for(lease.key) == 0
 
     def _start_worker(self, plan: Acquisition) -> None:
         if self._stop:
@@ -322,9 +366,8 @@ class LeaseManager:
     def _judge_readiness(self) -> None:
         """Ready: every lease that can be read now is owned, and ours have answered GetRecords."""
         leases = self._view.leases
-        open_leases = [
-            lease for lease in leases.values() if not lease.is_ended and parents_ended(lease, leases)
-        ]
+        # The very leases that may be acquired: one below a row nobody can understand is awaited by nobody.
+        open_leases = FamilyTree.of(leases=leases).readable(leases, self._view.unreadable)
         answered = {worker.key for worker, _ in self.workers() if worker.has_answered}
         mine = self._context.worker_id
         if open_leases and all(

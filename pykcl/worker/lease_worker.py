@@ -55,6 +55,7 @@ class LeaseWorker:
         self._on_change = on_change
         self._wake = context.runtime.event()
         self._stopping = False
+        self._why_handed_back = "its processor kept failing"
         self._held: HeldLease | None = None
         self._processor: RecordProcessor | None = None
         self._delivery: ShardDelivery | None = None
@@ -124,12 +125,20 @@ class LeaseWorker:
             self._stopping = True
             return Signal.STOP
         except SetupError as error:
-            # Before any lease was ever taken it cannot work at all; later (a policy was changed, a key disabled) it
-            # is trouble that may pass: the lease is let go and taken again.
-            if not self._context.has_taken.is_set():
-                self._context.on_fatal(error)
-            self._context.trouble.failed(f"working on {self.key}", error)
-            return Signal.STOP
+            return self._cannot_work(error)
+
+    def _cannot_work(self, error: SetupError) -> Signal:
+        """Before any lease was ever taken it cannot work at all; later (a policy was changed, a key disabled) it is
+        trouble that may pass. A lease in hand goes to whoever can work on it, and is left alone for a while: let go
+        and taken again at once, it would move without end.
+        """
+        if self._held is not None:
+            self._why_handed_back = str(error)
+            return Signal.GIVE_UP
+        if not self._context.has_taken.is_set():
+            self._context.on_fatal(error)
+        self._context.trouble.failed("taking", error, shard=self.key)
+        return Signal.REFUSED
 
     # -- waiting -----------------------------------------------------------------------------------------------
 
@@ -176,20 +185,25 @@ class LeaseWorker:
                     return Signal.REFUSED
                 seen = row
             sent = context.runtime.monotonic()
-            note = context.note_for(seen, owner=context.worker_id)
+            note = context.note_for(seen)
             write = lease_row.take(seen, context.worker_id, note)
             answer = context.table.write(write, until=sent + context.config.write_timeout)
         except TemporaryError as error:
-            context.trouble.failed(f"taking {self.key}", error)
+            context.trouble.failed("taking", error, shard=self.key)
             return Signal.REFUSED
         if isinstance(answer, Unknown):
             # It may have landed: then the row names us without a reader, and is taken again once it has expired.
-            context.trouble.failed(f"taking {self.key}", TemporaryError(answer.cause))
+            context.trouble.failed("taking", TemporaryError(answer.cause), shard=self.key)
             return Signal.REFUSED
-        context.trouble.worked(f"taking {self.key}")
+        context.trouble.worked("taking", shard=self.key)
         if not isinstance(answer, Kept) or answer.lease is None:
             context.events.emit(LeaseWentElsewhere(shard=self.key))
             return Signal.REFUSED
+        context.events.emit(
+            LeaseTaken(
+                shard=self.key, reason=self._plan.reason, from_owner=seen.owner, counter=answer.lease.counter
+            )
+        )
         self._held = HeldLease(
             answer.lease,
             sent,
@@ -200,12 +214,6 @@ class LeaseWorker:
         )
         context.held.add(self._held)
         context.has_taken.set()
-        context.trouble.worked(f"working on {self.key}")
-        context.events.emit(
-            LeaseTaken(
-                shard=self.key, reason=self._plan.reason, from_owner=seen.owner, counter=answer.lease.counter
-            )
-        )
         return Signal.TAKEN_FROM_LIVE_OWNER if self._plan.is_steal else Signal.TAKEN
 
     def _settle(self) -> Signal:
@@ -223,10 +231,10 @@ class LeaseWorker:
                 return Signal.STOP
             try:
                 missing = self._unfinished_parents()
-                self._context.trouble.worked(f"reading the parents of {self.key}")
+                self._context.trouble.worked("reading the parents", shard=self.key)
             except TemporaryError as error:
                 attempt += 1
-                self._context.trouble.failed(f"reading the parents of {self.key}", error)
+                self._context.trouble.failed("reading the parents", error, shard=self.key)
                 if self._pause(backoff(attempt, self._context.runtime.random())):
                     return Signal.STOP
                 continue
@@ -310,6 +318,7 @@ class LeaseWorker:
         self._context.events.emit(
             LeaseHandedBack(
                 shard=self.key,
+                cause=self._why_handed_back,
                 checkpoint=str(self._mine.lease.checkpoint),
                 left_alone_for=self._context.config.retry_for,
             )

@@ -16,6 +16,9 @@ from pykcl.worker.context import Context
 
 Input = TypeVar("Input")
 
+_INSTALLED = {"site-packages", "dist-packages"}
+_LIBRARY_HOMES = (Path(traceback.__file__).parent, Path(__file__).parents[1])
+
 
 class CallResult(Enum):
     RETURNED = "returned"
@@ -76,8 +79,9 @@ class ProcessorCalls:
                 )
                 return CallResult.SKIPPED
             if config.on_error == "raise":
+                # The worker stops, and this lease is released as all its others are: nothing is handed back.
                 self._context.on_fatal(_failure(method, self._shard, error))
-                return CallResult.GAVE_UP
+                return CallResult.STOPPED
             if pause is None:
                 return CallResult.GAVE_UP
             if self._pause(pause):
@@ -125,9 +129,24 @@ def _span(records: Sequence[Record]) -> dict[str, str]:
 
 
 def _where(error: BaseException) -> str:
-    """File and line of the innermost frame; never the exception's text, which may quote a payload."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "-"
+    """File and line of the innermost frame, never the exception's text, which may quote a payload.
+
+    The innermost of the application, if one is there: that json.loads refused something is told by the error's type.
+    """
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [frame for frame in frames if not _is_library(frame[0])]
+    if not frames:
+        return "-"
+    filename, line = (own or frames)[-1]
+    return f"{Path(filename).name}:{line}"
+
+
+def _is_library(filename: str) -> bool:
+    """Whether this file is of Python itself, of an installed package, or of pykcl."""
+    path = Path(filename)
+    if filename.startswith("<frozen ") or not _INSTALLED.isdisjoint(path.parts):
+        return True
+    return any(path.is_relative_to(home) for home in _LIBRARY_HOMES)
 
 
 def _failure(method: str, shard: str, error: BaseException) -> ProcessorFailed:

@@ -9,7 +9,7 @@ from pykcl.events import ShardEndNotCheckpointed
 from pykcl.model.record import Record
 from pykcl.model.shard import Shard
 from pykcl.planning.lifecycle import Signal
-from pykcl.planning.pace import backoff
+from pykcl.planning.pace import SHARD_READ_INTERVAL, backoff
 from pykcl.planning.positions import first_read
 from pykcl.processor import Batch, RecordProcessor, ShardEnd, ShutdownRequest
 from pykcl.worker.checkpointer import EndCheckpointer, Progress, ShardCheckpointer
@@ -82,6 +82,9 @@ class ShardDelivery:
                     return Signal.STOP
                 continue
             if page is None:
+                # A refused iterator was a read too, and a shard allows five a second.
+                if self._pause(SHARD_READ_INTERVAL):
+                    return Signal.STOP
                 continue
             failures = 0
             self._answered()
@@ -95,7 +98,7 @@ class ShardDelivery:
 
     def _answered(self) -> None:
         self._context.has_read.set()
-        self._context.trouble.worked(f"reading {self._held.key}")
+        self._context.trouble.worked("reading", shard=self._held.key)
         self._on_answer()
 
     def _back_off(self, failures: int) -> float:
@@ -108,7 +111,7 @@ class ShardDelivery:
         if isinstance(error, SetupError) and not self._context.has_read.is_set():
             self._context.on_fatal(error)
             return True
-        self._context.trouble.failed(f"reading {self._held.key}", error)
+        self._context.trouble.failed("reading", error, shard=self._held.key)
         return False
 
     def _deliver_page(self, page: Page) -> Signal | None:
@@ -157,22 +160,21 @@ class ShardDelivery:
         self._flush()
 
     def _flush(self) -> None:
-        what = f"checkpointing {self._held.key}"
         try:
             self._progress.flush()
         except TableGone:
             raise
         except (TemporaryError, SetupError) as error:
-            self._context.trouble.failed(what, error)
+            self._context.trouble.failed("checkpointing", error, shard=self._held.key)
         else:
-            self._context.trouble.worked(what)
+            self._context.trouble.worked("checkpointing", shard=self._held.key)
 
     def _gone(self) -> bool:
         """Whether Kinesis' "no such shard" is true; if not (it still lists the shard), reading goes on."""
         try:
             self._children = children_of_a_gone_shard(self._context, self._held)
         except TemporaryError as error:
-            self._context.trouble.failed(f"reading {self._held.key}", error)
+            self._context.trouble.failed("reading", error, shard=self._held.key)
             self._reader.reopen()
             return False
         return True
@@ -209,14 +211,14 @@ class ShardDelivery:
         while True:
             try:
                 end_shard(self._context, self._held, self._children)
-                self._context.trouble.worked(f"ending {self._held.key}")
+                self._context.trouble.worked("ending", shard=self._held.key)
                 return Signal.DONE
             except (WrongStream, StreamMissing, TableGone):
                 raise
             except (TemporaryError, SetupError) as error:
                 # A refused permission too: letting the lease go would only call shard_ended again and again.
                 attempt += 1
-                self._context.trouble.failed(f"ending {self._held.key}", error)
+                self._context.trouble.failed("ending", error, shard=self._held.key)
                 if self._pause(backoff(attempt, self._context.runtime.random())):
                     return Signal.STOP
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from pykcl.errors import TemporaryError
-from pykcl.events import DataLost, LeaseCreated, ShardEnded
+from pykcl.events import DataLost, ShardEnded
 from pykcl.model import lease_row
 from pykcl.model.shard import Shard
-from pykcl.planning.plans import LeaseCreation
+from pykcl.planning.lineage import FamilyTree
 from pykcl.planning.shard_end import leases_before_end
-from pykcl.ports import Kept, Unknown
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
+from pykcl.worker.lease_creation import create_lease
 
 
 def end_shard(context: Context, held: HeldLease, children: tuple[Shard, ...]) -> None:
@@ -22,24 +22,6 @@ def end_shard(context: Context, held: HeldLease, children: tuple[Shard, ...]) ->
     names = tuple(sorted(child.shard_id for child in children))
     held.write(partial(lease_row.end_shard, children=names))
     context.events.emit(ShardEnded(shard=held.key, children=names))
-
-
-def create_lease(context: Context, creation: LeaseCreation) -> bool:
-    """Put one row if its key is free; return whether this call did. Raises TemporaryError, SetupError."""
-    lease = creation.lease
-    noted = lease.with_(note=context.note_for(lease, owner=context.worker_id))
-    until = context.runtime.monotonic() + context.config.write_timeout
-    answer = context.table.write(lease_row.create(noted), until=until)
-    if isinstance(answer, Unknown):
-        raise TemporaryError(f"The lease table did not answer to the creation of {lease.key}: {answer.cause}")
-    # An identical row that a peer put a moment earlier serves as well, and is told by the name in its note.
-    note = answer.lease.note if isinstance(answer, Kept) and answer.lease else None
-    if note is None or note.owner != context.worker_id:
-        return False
-    context.events.emit(
-        LeaseCreated(shard=lease.key, checkpoint=str(lease.checkpoint), reason=creation.reason)
-    )
-    return True
 
 
 def children_of_a_gone_shard(context: Context, held: HeldLease) -> tuple[Shard, ...]:
@@ -58,19 +40,27 @@ def children_of_a_gone_shard(context: Context, held: HeldLease) -> tuple[Shard, 
 def _ensure_lease(context: Context, held: HeldLease, child: Shard) -> None:
     if context.table.read(child.shard_id) is not None:
         return
-    others = [parent for parent in child.parents if parent != held.key]
-    shards: dict[str, Shard] = {}
-    leased = {held.key}
-    if any(context.table.read(parent) is None for parent in others):
-        listing = context.stream.list_shards()
-        if not listing.complete:
-            raise TemporaryError(f"The shards could not be listed completely before ending {held.key}.")
-        shards = listing.by_id
-        # In this order: a scan older than the listing could miss the lease of a listed shard's ancestor.
-        leased |= {row.key for row in context.table.scan().rows}
-    for creation in leases_before_end(child, context.config.start_position, shards, leased):
+    creations = leases_before_end(child, context.config.start_position, *_surroundings(context, held, child))
+    for creation in creations:
         # Creations are not fenced by our counter. A reader that froze before this line would put a row that others
         # have read and deleted since, and its records would come a second time; whoever wakes up here finds that the
         # time it may believe in its lease has run out. What remains is a freeze while the request is on its way.
         held.check()
         create_lease(context, creation)
+
+
+def _surroundings(context: Context, held: HeldLease, child: Shard) -> tuple[dict[str, Shard], set[str]]:
+    """The shards and the leased keys that matter for the lease of `child`; without other parents to read, none do."""
+    leased = {held.key}
+    others = [parent for parent in child.parents if parent != held.key]
+    if all(context.table.read(parent) is not None for parent in others):
+        return {}, leased
+    listing = context.stream.list_shards()
+    if not listing.complete:
+        raise TemporaryError(f"The shards could not be listed completely before ending {held.key}.")
+    # In this order: a scan older than the listing could miss the lease of a listed shard's ancestor.
+    leased |= {row.key for row in context.table.scan().rows}
+    shards = listing.by_id
+    tree = FamilyTree.of([child, *shards.values()])
+    context.gone.confirm(tree.unaccounted([child.shard_id], leased))
+    return shards, leased

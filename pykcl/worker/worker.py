@@ -20,6 +20,7 @@ from pykcl.processor import ProcessorFactory, RecordProcessor
 from pykcl.runtime import Runtime, SystemRuntime, Task, in_main_thread
 from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.context import Context
+from pykcl.worker.gone_shards import GoneShards
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.identity import StreamIdentity
 from pykcl.worker.lease_manager import LeaseManager
@@ -35,7 +36,7 @@ class Worker:
     processor: a RecordProcessor subclass or a zero-argument factory; one instance is made per lease.
     session: a boto3.Session; clients: {"kinesis": …, "dynamodb": …}; by default boto3's own chain is used.
     listeners: called with every event, from any thread; they must be quick.
-    options: the fields of Config by name; or pass a whole `config`.
+    options: the fields of Config by name; or pass a whole `config`. held: the leases this worker believes it holds.
 
     Raises ConfigError for options that are unknown or contradict each other.
     """
@@ -61,6 +62,7 @@ class Worker:
         self.worker_id = (
             self.config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{self._runtime.token()}"
         )
+        self.held = HeldLeases(self._runtime)
         self._stop_asked = self._runtime.event()
         self._stopped = self._runtime.event()
         self._forced = self._runtime.event()
@@ -151,7 +153,13 @@ class Worker:
         if left:
             self._forced.set()
         renewer.stop()
-        left += self._join(renewer.tasks, max(deadline, self._runtime.monotonic() + 1.0))
+        # No user code runs in these: they get their moment also when a second signal ended all other waiting.
+        soon = self._runtime.monotonic() + 1.0
+        left += self._join(
+            (*manager.tasks, *renewer.tasks),
+            soon if self._signals > 1 else max(deadline, soon),
+            any_signals=True,
+        )
         self._stopped.set()
         cause = type(self._failure).__name__ if self._failure else "asked to"
         if left:
@@ -194,6 +202,15 @@ class Worker:
         """Keys of the leases this worker holds or is about to take, sorted."""
         return tuple(sorted(worker.key for worker, _ in self._manager.workers())) if self._manager else ()
 
+    @property
+    def activities(self) -> dict[str, str]:
+        """What is being done for each lease at this moment, by key: a state such as "waiting for parents", or the
+        processor method that runs."""
+        if self._manager is None:
+            return {}
+        workers = (worker for worker, _ in self._manager.workers())
+        return {worker.key: worker.busy[0] if worker.busy else worker.state.value for worker in workers}
+
     def __enter__(self) -> Worker:
         self.start()
         return self
@@ -224,7 +241,7 @@ class Worker:
         context = Context(
             config=self.config,
             worker_id=self.worker_id,
-            session=self._runtime.token(),
+            process_token=self._runtime.token(),
             version=__version__,
             identity=StreamIdentity(description, stream, self._runtime, self.config.table),
             table=table,
@@ -232,7 +249,8 @@ class Worker:
             runtime=self._runtime,
             events=self._events,
             trouble=trouble,
-            held=HeldLeases(self._runtime),
+            held=self.held,
+            gone=GoneShards(stream, self._runtime),
             gate=BufferGate(self.config.max_buffered_bytes, self._runtime),
             processor=self._processor,
             on_fatal=self._fail,
@@ -304,10 +322,10 @@ class Worker:
             manager.stop()
             manager.stop_workers()
 
-    def _join(self, tasks: Sequence[Task], deadline: float) -> list[str]:
-        """Wait for the tasks; the names of those still alive at the deadline, or at a second signal."""
+    def _join(self, tasks: Sequence[Task], deadline: float, *, any_signals: bool = False) -> list[str]:
+        """Wait for the tasks; the names of those still alive at the deadline, or (else) at a second signal."""
         for task in tasks:
-            while task.is_alive() and self._signals < 2:
+            while task.is_alive() and (any_signals or self._signals < 2):
                 left = deadline - self._runtime.monotonic()
                 if left <= 0:
                     break

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard
-from pykcl.planning.lineage import FamilyTree, parents_ended
+from pykcl.planning.lineage import FamilyTree
 
 
 def test_the_tree_knows_what_the_listing_says():
@@ -45,6 +45,13 @@ def test_cycles_end():
     assert tree.parents_of("c") == ()
 
 
+def parents_ended(child: Lease, leases: dict[str, Lease], unreadable: tuple[str, ...] = ()) -> bool:
+    rows = {**leases, child.key: child}
+    ended = FamilyTree.of(leases=rows).parents_ended(child.key, rows, unreadable)
+    assert (child in FamilyTree.of(leases=rows).readable(rows, unreadable)) == ended
+    return ended
+
+
 def test_parents_have_ended_when_every_row_of_them_has_or_is_gone():
     child = Lease("m", AT_TRIM_HORIZON, parents=("a", "b"))
     ended, reading = Lease("a", AT_SHARD_END), Lease("b", Checkpoint("7"))
@@ -52,6 +59,12 @@ def test_parents_have_ended_when_every_row_of_them_has_or_is_gone():
     assert parents_ended(child, {"a": ended})
     assert not parents_ended(child, {"a": ended, "b": reading})
     assert parents_ended(child, {"a": ended, "b": reading.with_(checkpoint=AT_SHARD_END)})
+    assert not parents_ended(child, {"a": ended}, unreadable=("b",))
+
+
+def test_what_has_ended_is_not_readable():
+    rows = {"a": Lease("a", AT_SHARD_END), "b": Lease("b", Checkpoint("7")), "c": Lease("c", AT_TRIM_HORIZON)}
+    assert [lease.key for lease in FamilyTree.of(leases=rows).readable(rows)] == ["b", "c"]
 
 
 def test_a_stale_sub_sequence_number_does_not_make_an_end_unfinished():

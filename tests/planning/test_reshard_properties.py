@@ -13,7 +13,7 @@ from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint, StartPosition
 from pykcl.model.lease import Lease, PrivateNote
 from pykcl.model.shard import HashRange, Shard, ShardListing
 from pykcl.planning.cleanup import garbage_candidates, plan_deletions
-from pykcl.planning.lineage import FamilyTree, parents_ended
+from pykcl.planning.lineage import FamilyTree
 from pykcl.planning.new_leases import create_new_leases
 from pykcl.planning.shard_end import leases_before_end
 
@@ -136,7 +136,7 @@ class Model:
         gone = [
             key
             for key, row in self.rows.items()
-            if key not in self.listed and not row.is_ended and parents_ended(row, self.rows)
+            if key not in self.listed and not row.is_ended and self._parents_ended(row)
         ]
         if not gone:
             return False
@@ -152,7 +152,10 @@ class Model:
                     self._put(plan.lease, waits=True)
 
     def _may_read(self, key: str) -> bool:
-        return key in self.listed and parents_ended(self.rows[key], self.rows)
+        return key in self.listed and self._parents_ended(self.rows[key])
+
+    def _parents_ended(self, row: Lease) -> bool:
+        return all(parent not in self.rows or self.rows[parent].is_ended for parent in row.parents)
 
     def clean_up(self) -> bool:
         listing = ShardListing(tuple(self.listed.values()))

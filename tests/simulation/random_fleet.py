@@ -237,7 +237,7 @@ class RandomFleet:
 
 
 def _random_options(rng: random.Random) -> dict[str, Any]:
-    return {
+    options: dict[str, Any] = {
         "start": "TRIM_HORIZON",
         "checkpoint": rng.choice(["auto", "auto", "interval", "manual"]),
         "checkpoint_interval": rng.choice([0.5, 5.0]),
@@ -249,3 +249,6 @@ def _random_options(rng: random.Random) -> dict[str, Any]:
         "max_leases_to_steal_at_one_time": rng.choice([1, 3]),
         "shutdown_grace": SHUTDOWN_GRACE,
     }
+    if options["checkpoint"] != "interval":
+        del options["checkpoint_interval"]
+    return options

@@ -208,8 +208,8 @@ def test_an_outage_of_kinesis_is_reported_when_it_begins_and_ends_and_loses_noth
     put = fleet.put(10)
     fleet.wait_delivered(put)
     fleet.simulation.sleep(30)
-    began = [event.what for event in fleet.happened(TroubleBegan)]
-    ended = [event.what for event in fleet.happened(TroubleEnded)]
+    began = [(event.what, event.shard or "") for event in fleet.happened(TroubleBegan)]
+    ended = [(event.what, event.shard or "") for event in fleet.happened(TroubleEnded)]
     assert sorted(began) == sorted(ended)
     assert len(began) == len(set(began)), "each trouble is told once"
     assert fleet.ledger.duplicates == 0

@@ -14,8 +14,8 @@ from pykcl.planning.positions import first_read
 from pykcl.testing.fleet import STREAM
 from pykcl.testing.simulation import Deadlock, Simulation
 from pykcl.worker.buffer_gate import BufferGate
+from pykcl.worker.lease_creation import create_lease
 from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.shard_end import create_lease
 from pykcl.worker.trouble import Trouble
 
 NOW = StartPosition("LATEST")

@@ -1,0 +1,270 @@
+"""Faults between client and local AWS, switched on by rules: in this process, or over HTTP at `/_pykcl/faults`.
+
+    POST    {"seed": 3, "rules": [{"kind": "throttle", "service": "dynamodb", "probability": 0.2}]}
+    GET     the rules in force and how many faults of each kind were injected
+    DELETE  no rules, counts from zero
+
+A request meets the first rule that fits and whose lot falls; rules are tried in their order. Calls of the control
+path itself never fail and are not logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from random import Random
+from typing import Any
+
+from pykcl.local.errors import AwsError
+
+CONTROL_PATH = "/_pykcl/faults"
+MOST_SECONDS = 600.0
+
+KINDS = {
+    "throttle": "refused as too much, not done",
+    "error": "answered with a 500, not done",
+    "error-after": "done, and answered with a 500 all the same",
+    "reset-before": "connection reset, not done",
+    "reset-after": "done, then the connection reset instead of an answer",
+    "lost-answer": "done, and never answered: the client waits until it gives up",
+    "slow": "done, and answered after `seconds`",
+    "late": "done only after `seconds`, when the client may have given up",
+}
+"""What happens to the request. A reset of an HTTP/2 connection hits everything that is under way on it."""
+WITH_SECONDS = frozenset({"slow", "late"})
+NOT_DONE = frozenset({"throttle", "error", "reset-before"})
+SERVICES = ("kinesis", "dynamodb", "cloudwatch")
+ANY = "*"
+
+_DATA_OPERATIONS = ("GetRecords", "GetShardIterator", "PutRecord", "PutRecords")
+
+
+class FaultRefused(ValueError):
+    """Rules that cannot be used. The text says what, why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRule:
+    """kind: one of KINDS. service, operation: which requests, "*" for all. probability: of each request, 0 to 1.
+
+    seconds: for "slow" and "late" only, at most 600. times: after so many faults the rule rests; None for no end.
+    """
+
+    kind: str
+    service: str = ANY
+    operation: str = ANY
+    probability: float = 1.0
+    seconds: float = 0.0
+    times: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises FaultRefused."""
+        _check_choice("kind", self.kind, sorted(KINDS))
+        _check_choice("service", self.service, [ANY, *SERVICES])
+        services = SERVICES if self.service == ANY else (self.service,)
+        known = sorted({name for service in services for name in _operations(service)})
+        _check_choice("operation", self.operation, [ANY, *known])
+        _check_number("probability", self.probability, 0.0, 1.0)
+        _check_number("seconds", self.seconds, 0.0, MOST_SECONDS)
+        if (self.kind in WITH_SECONDS) != (self.seconds > 0):
+            raise FaultRefused(
+                f"kind {self.kind!r} with seconds={self.seconds:g} means nothing: seconds go with "
+                f"{' and '.join(sorted(WITH_SECONDS))}, and only there. Give seconds above 0 there, none elsewhere."
+            )
+        if self.times is not None and (type(self.times) is not int or self.times < 1):
+            raise FaultRefused(
+                f"times={self.times!r} is no number of faults. Give a whole number from 1, or leave it out for no end."
+            )
+
+    def fits(self, service: str, operation: str) -> bool:
+        return self.service in (ANY, service) and self.operation in (ANY, operation)
+
+
+class Faults:
+    """The rules in force, the lots and the counts. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rules: list[tuple[FaultRule, Counter[str]]] = []
+        self._random = Random(0)  # noqa: S311 - lots, no secrets
+        self._counts: Counter[str] = Counter()
+
+    def replace(self, rules: Sequence[FaultRule], *, seed: int | None = None) -> None:
+        """From now on these rules; the counts go on. seed: begin the lots anew with it."""
+        with self._lock:
+            self._rules = [(rule, Counter()) for rule in rules]
+            if seed is not None:
+                self._random.seed(seed)
+
+    def reset(self) -> None:
+        """No rules, counts from zero, lots from seed 0."""
+        with self._lock:
+            self._rules = []
+            self._counts.clear()
+            self._random.seed(0)
+
+    def choose(self, service: str, operation: str) -> FaultRule | None:
+        """The fault of one request, counted; None for none. Draws only for rules that fit."""
+        with self._lock:
+            for rule, used in self._rules:
+                if not rule.fits(service, operation) or used["times"] == rule.times:
+                    continue
+                if self._random.random() < rule.probability:
+                    used["times"] += 1
+                    self._counts[rule.kind] += 1
+                    return rule
+        return None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Faults injected since the start or the last reset, by kind; every kind is there."""
+        with self._lock:
+            return {kind: self._counts[kind] for kind in KINDS}
+
+    def control(self, method: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        """One call of the control path: status and answer."""
+        try:
+            if method == "POST":
+                rules, seed = parse_rules(body)
+                self.replace(rules, seed=seed)
+            elif method == "DELETE":
+                self.reset()
+            elif method != "GET":
+                return 405, {"error": f"{method} means nothing here. GET shows, POST sets, DELETE forgets."}
+        except FaultRefused as refusal:
+            return 400, {"error": f"{refusal} Nothing was changed."}
+        with self._lock:
+            rules = [rule for rule, _ in self._rules]
+        return 200, {"rules": [asdict(rule) for rule in rules], "injected": self.counts}
+
+
+def parse_rules(body: bytes) -> tuple[list[FaultRule], int | None]:
+    """The rules and the seed of a POST. Raises FaultRefused."""
+    try:
+        given = json.loads(body or b"null")
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or not isinstance(given.get("rules"), list):
+        raise FaultRefused(
+            'The body is not {"rules": […]}, so it is not clear what shall fail. '
+            'Send for example {"rules": [{"kind": "throttle", "service": "dynamodb", "probability": 0.2}]}.'
+        )
+    _check_names("the body", given, ["rules", "seed"])
+    seed = given.get("seed")
+    if seed is not None and type(seed) is not int:
+        raise FaultRefused(
+            f"seed={seed!r} is not a whole number, so the lots could not be repeated. Give one."
+        )
+    rules = []
+    for number, fields in enumerate(given["rules"], start=1):
+        try:
+            rules.append(_rule(fields))
+        except FaultRefused as refusal:
+            raise FaultRefused(f"Rule {number}: {refusal}") from None
+    return rules, seed
+
+
+def _rule(fields: Any) -> FaultRule:
+    if not isinstance(fields, dict) or "kind" not in fields:
+        raise FaultRefused(f"no kind is given. Give one of {', '.join(sorted(KINDS))}.")
+    _check_names("a rule", fields, list(FaultRule.__dataclass_fields__))
+    return FaultRule(**fields)
+
+
+def _check_names(where: str, given: dict[str, Any], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise FaultRefused(f"{where} has no {name!r}. {_instead(name, known)}")
+
+
+def _check_choice(what: str, given: object, known: Sequence[str]) -> None:
+    if given not in known:
+        raise FaultRefused(
+            f"{what} {given!r} is not known, so no request would meet it. {_instead(given, known)}"
+        )
+
+
+def _instead(given: object, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(str(given), known, n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known[:20])}."
+
+
+def _check_number(what: str, given: object, smallest: float, largest: float) -> None:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not smallest <= given <= largest:
+        raise FaultRefused(f"{what}={given!r} is not a number from {smallest:g} to {largest:g}. Give one.")
+
+
+@cache
+def _operations(service: str) -> frozenset[str]:
+    """Every operation AWS has there: a rule for a misspelt one would never fire and look like a quiet day."""
+    from botocore.loaders import Loader
+
+    return frozenset(Loader().load_service_model(service, "service-2")["operations"])
+
+
+def refusal(rule: FaultRule, service: str, operation: str) -> AwsError:
+    """What AWS would answer for a "throttle", "error" or "error-after"."""
+    if rule.kind != "throttle":
+        code = "InternalServerError" if service == "dynamodb" else "InternalFailure"
+        return AwsError(code, "Failed on purpose: a fault rule of the local AWS.", 500)
+    message = "Rate exceeded, on purpose: a fault rule of the local AWS."
+    if service == "dynamodb" or operation in _DATA_OPERATIONS:
+        return AwsError("ProvisionedThroughputExceededException", message)
+    return AwsError("LimitExceededException" if service == "kinesis" else "Throttling", message)
+
+
+class Connections:
+    """The open connections by the client's address, so that one of them can be reset.
+
+    ASGI knows no way to reset a connection, and hypercorn hands none out: the transports are noted as the event loop
+    makes them. Used on that loop only.
+    """
+
+    def __init__(self) -> None:
+        self._transports: dict[tuple[str, int], asyncio.Transport] = {}
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note every connection that servers made by `loop` accept from now on."""
+        create_server: Callable[..., Awaitable[asyncio.Server]] = loop.create_server
+
+        async def watched(factory: Callable[[], Any], *args: Any, **options: Any) -> asyncio.Server:
+            return await create_server(lambda: self._noting(factory()), *args, **options)
+
+        loop.create_server = watched  # type: ignore[method-assign, assignment]
+
+    def reset(self, client: Sequence[Any] | None) -> None:
+        """Answer everything on that connection with RST. Does nothing for one that has ended."""
+        transport = self._transports.get((str(client[0]), int(client[1]))) if client else None
+        if transport is None or transport.is_closing():
+            return
+        # With a linger time of zero, closing sends RST instead of FIN and drops what was not sent.
+        linger = struct.pack("ii", 1, 0)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        transport.abort()
+
+    def _noting(self, protocol: Any) -> Any:
+        made, lost = protocol.connection_made, protocol.connection_lost
+        known: list[tuple[str, int]] = []
+
+        def connection_made(transport: asyncio.Transport) -> None:
+            peer = transport.get_extra_info("peername")
+            if peer:
+                known.append((str(peer[0]), int(peer[1])))
+                self._transports[known[0]] = transport
+            made(transport)
+
+        def connection_lost(error: Exception | None) -> None:
+            for address in known:
+                self._transports.pop(address, None)
+            lost(error)
+
+        protocol.connection_made, protocol.connection_lost = connection_made, connection_lost
+        return protocol
