@@ -23,6 +23,7 @@ from pykcl.testing.simulation.trace import Trace
 _LOOK_SECONDS = 0.05
 _LOCK_SWITCHES = (0.02, 0.1, 0.5)
 _END_SECONDS = 10.0
+_MOST_SWITCHES_AT_ONCE = 20_000
 
 Waiters = list[tuple[SimTask, int]]
 
@@ -50,6 +51,7 @@ class Simulation:
         self._thaws_at: dict[str, float] = {}
         self._deadlock: Deadlock | None = None
         self._runtimes = 0
+        self._stuck_since = 0
         self._clocks: dict[str, GroupClock] = {}
         self._main = SimTask(self, "main", "main")
         self._current = self._main
@@ -204,6 +206,11 @@ class Simulation:
 
     def _choose(self) -> SimTask:
         self.switches += 1
+        if self.switches - self._stuck_since > _MOST_SWITCHES_AT_ONCE and self._deadlock is None:
+            self._deadlock = Deadlock(
+                f"time stands still at {self.now:.3f}: {self._current.label} and others spin"
+            )
+            self._ready = [self._main]
         while not self._ready:
             if self._timers:
                 self._fire_next_timer()
@@ -233,7 +240,8 @@ class Simulation:
     def _fire_next_timer(self) -> None:
         """Move the clock to the next timer, and let go on whom it concerns. All timers of one moment fire together."""
         at = self._timers[0][0]
-        self.now = max(self.now, at)
+        if at > self.now:
+            self.now, self._stuck_since = at, self.switches
         while self._timers and self._timers[0][0] <= at:
             _, _, what, number = heapq.heappop(self._timers)
             if isinstance(what, str):

@@ -17,7 +17,17 @@ _ALLOWED = ("pykcl.runtime", "pykcl.testing.simulation.", "pykcl.local.")
 _TIME = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep")
 _LOCKS = ("Lock", "RLock")
 _CLASSES = ("Thread", "Event", "Condition", "Semaphore", "BoundedSemaphore", "Barrier", "Timer")
-_CHANCE = ("random", "uniform", "randint", "choice", "choices", "shuffle", "sample", "randrange", "getrandbits")
+_CHANCE = (
+    "random",
+    "uniform",
+    "randint",
+    "choice",
+    "choices",
+    "shuffle",
+    "sample",
+    "randrange",
+    "getrandbits",
+)
 
 
 class SeamCrossed(AssertionError):

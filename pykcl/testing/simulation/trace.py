@@ -27,6 +27,10 @@ class Trace:
         self._pending.append(text)
         self._lines.append(f"{now:10.3f}  {text}")
 
+    def remark(self, now: float, text: str) -> None:
+        """What is put in from outside, such as a fault: for people only, for what counts is what follows from it."""
+        self._lines.append(f"{now:10.3f}  {text}")
+
     @property
     def digest(self) -> str:
         """Sixteen hexadecimal digits; equal for equal courses."""

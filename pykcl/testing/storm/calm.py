@@ -1,0 +1,199 @@
+"""After the storm: all faults end, some workers are left, and the fleet has to come to rest and stay there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from pykcl.testing.storm.fleet import StormFleet, failover_bound
+from pykcl.testing.storm.hosts import JavaHost, WorkerHost
+from pykcl.testing.storm.outcome import Figures
+from pykcl.testing.storm.places import END, checkpoint_place
+from pykcl.testing.storm.producer import Producer
+from pykcl.testing.storm.promises import Promise
+from pykcl.testing.storm.world import TABLE, World
+
+DELIVERY_SECONDS, BALANCE_SECONDS, REST_SECONDS, QUIET_SECONDS = 400.0, 120.0, 30.0, 50.0
+_LOOK = 0.5
+
+
+class Calm:
+    """The liveness half of a storm."""
+
+    def __init__(self, world: World, fleet: StormFleet, producer: Producer, figures: Figures) -> None:
+        self._world, self._fleet, self._producer, self._figures = world, fleet, producer, figures
+
+    def run(self) -> None:
+        """Raises PromiseBroken."""
+        self._heal()
+        self._everything_is_delivered()
+        self._fleet_is_balanced()
+        self._nothing_moves()
+        self._survivors_take_over()
+        self._a_deploy_repeats_nothing()
+        self._everybody_stops()
+        self._losses_were_reported()
+
+    def _heal(self) -> None:
+        world, fleet = self._world, self._fleet
+        fleet.look_after()
+        world.faults.healed = True
+        world.outages.heal()
+        world.dynamodb.deliver_postponed()
+        fleet.phase = "calm"
+        fleet.clock_rate = lambda: 1.0
+        self._wait(lambda: not any(map(world.simulation.is_frozen, fleet.alive)), 60.0)
+        seen: set[str] = set()
+        for name, host in sorted(fleet.alive.items()):
+            # Java workers, and all but one of those that share an identifier, go: what is left is to be judged.
+            if isinstance(host, JavaHost) or host.worker_id in seen:
+                self._leave(name)
+            seen.add(host.worker_id)
+        while len(fleet.alive) < 2:
+            fleet.start()
+
+    def _leave(self, name: str) -> None:
+        host = self._fleet.alive[name]
+        if isinstance(host, JavaHost):
+            self._fleet.kill(name)
+        else:
+            self._fleet.ask_to_stop(host)
+
+    def _everything_is_delivered(self) -> None:
+        self._producer.put_some()
+        ledger = self._world.ledger
+        self._expect_soon(
+            lambda: not ledger.owed(),
+            DELIVERY_SECONDS + 2 * self._patience(),
+            Promise.ALL_DELIVERED,
+            lambda: f"owed {ledger.owed()}, owners {self._world.owners()}",
+        )
+
+    def _fleet_is_balanced(self) -> None:
+        began = self._world.simulation.now
+        # A lease that a failing processor gave back is left alone by its worker for as long as it was retried.
+        self._expect_soon(
+            self._is_balanced,
+            BALANCE_SECONDS + 2 * self._patience(),
+            Promise.BALANCE,
+            lambda: str(self._load()),
+        )
+        self._figures.to_balance = self._world.simulation.now - began
+        unleased = set(self._world.open_shards()) - self._world.rows().keys()
+        self._world.verdict.expect(
+            not unleased, Promise.BALANCE, f"open shards without a lease: {sorted(unleased)}"
+        )
+
+    def _nothing_moves(self) -> None:
+        self._sleep(REST_SECONDS)
+        taken = self._world.taken
+        self._sleep(QUIET_SECONDS)
+        moved = self._figures.moves_at_rest = self._world.taken - taken
+        self._world.verdict.expect(
+            moved == 0, Promise.NO_CHURN, f"{moved} leases moved in {QUIET_SECONDS:g} s"
+        )
+
+    def _survivors_take_over(self) -> None:
+        """A crash in calm weather: everything the dead worker had is read again in time."""
+        world, fleet = self._world, self._fleet
+        victim = world.faults.rng("F1").choice(fleet.workers())
+        orphans = {
+            key for key, owner in world.owners().items() if owner == victim.worker_id and self._is_active(key)
+        }
+        died = world.simulation.now
+        fleet.kill(victim.name)
+        while not fleet.alive:
+            fleet.start()
+        self._producer.put_on_every_shard()
+        while orphans and world.simulation.now < died + failover_bound():
+            self._sleep(_LOOK / 2)
+            back = {key for key in sorted(orphans) if not world.ledger.shard(key).owed()}
+            self._figures.failovers += [world.simulation.now - died] * len(back)
+            orphans -= back
+        alone = f"{sorted(orphans)} not read {failover_bound():g} s after {victim.name} died"
+        world.verdict.expect(not orphans, Promise.FAILOVER, alone)
+        self._everything_is_delivered()
+
+    def _a_deploy_repeats_nothing(self) -> None:
+        old = self._fleet.workers()[0]
+        self._fleet.start()
+        self._sleep(3.0)
+        self._producer.put_on_every_shard()
+        self._fleet.ask_to_stop(old)
+        self._everything_is_delivered()
+
+    def _everybody_stops(self) -> None:
+        for host in self._fleet.workers():
+            self._fleet.ask_to_stop(host)
+        self._expect_soon(
+            self._fleet.all_have_left, 60.0, Promise.STOP, lambda: f"not over: {sorted(self._fleet.leaving)}"
+        )
+        hosts = [host for host in self._fleet.leaving.values() if isinstance(host, WorkerHost)]
+        stuck = {host.worker_id for host in hosts if host.timed_out}
+        owned = {
+            k: o
+            for k, o in self._world.owners().items()
+            if o is not None and o.startswith("w") and o not in stuck
+        }
+        dead = {name for name, fate in self._world.delivery.fates.items() if fate == "crash"}
+        owned = {key: owner for key, owner in owned.items() if owner not in dead or self._is_active(key)}
+        self._world.verdict.expect(not owned, Promise.STOP, f"still owned: {owned}")
+        self._world.verdict.check()
+
+    def _losses_were_reported(self) -> None:
+        reported = {event.shard for event in self._world.lost}
+        ledger = self._world.ledger
+        silent = {
+            key for key in self._world.must_be_reported if ledger.shard(key).never_delivered()
+        } - reported
+        self._world.verdict.expect(
+            not silent, Promise.LOSS_REPORTED, f"nobody told of a loss in {sorted(silent)}"
+        )
+        alarms = {key for key in reported if not ledger.shard(key).trimmed and not self._world.is_gone(key)}
+        self._world.verdict.expect(not alarms, Promise.LOSS_REPORTED, f"a false alarm about {sorted(alarms)}")
+        self._world.verdict.check()
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    def _patience(self) -> float:
+        return float(self._world.options["retry_for"])
+
+    def _is_active(self, key: str) -> bool:
+        return checkpoint_place(self._world.rows()[key]) != END
+
+    def _load(self) -> Counter[str | None]:
+        rows, ledger = self._world.rows(), self._world.ledger
+        loads: Counter[str | None] = Counter()
+        for key, owner in self._world.owners().items():
+            # What waits for its parents is nobody's yet.
+            ended = all(p not in rows or checkpoint_place(rows[p]) == END for p in ledger.parents[key])
+            if ended and self._is_active(key):
+                loads[owner] += 1
+        return loads
+
+    def _unleased(self) -> list[str]:
+        return sorted(set(self._world.open_shards()) - self._world.rows().keys())
+
+    def _is_balanced(self) -> bool:
+        loads = self._load()
+        ids = {host.worker_id for host in self._fleet.workers()}
+        held = [loads[worker_id] for worker_id in ids]
+        return loads.keys() <= ids and max(held) - min(held) <= 1
+
+    def _sleep(self, seconds: float) -> None:
+        self._world.simulation.sleep(seconds)
+        self._fleet.look_after()
+        self._world.verdict.check()
+
+    def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        deadline = self._world.simulation.now + seconds
+        while not condition() and self._world.simulation.now < deadline:
+            self._sleep(_LOOK)
+        return condition()
+
+    def _expect_soon(
+        self, condition: Callable[[], bool], seconds: float, promise: Promise, what: Callable[[], str]
+    ) -> None:
+        if TABLE in self._world.dynamodb.tables and not self._wait(condition, seconds):
+            self._world.verdict.expect(False, promise, what())
+        self._world.verdict.check()

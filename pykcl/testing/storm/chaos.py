@@ -1,0 +1,199 @@
+"""What happens to a fleet in a storm: every action a step may take, each under the fault it belongs to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from pykcl.testing.simulation import SimTask
+from pykcl.testing.storm.faults import Faults
+from pykcl.testing.storm.fleet import StormFleet
+from pykcl.testing.storm.foreign import Foreigners
+from pykcl.testing.storm.hosts import WorkerHost
+from pykcl.testing.storm.producer import Producer
+from pykcl.testing.storm.streams import past_retention
+from pykcl.testing.storm.world import FAILOVER, World
+
+_RATES = (0.9, 0.93, 0.97, 1.03, 1.07, 1.1)
+_ACTIONS = (
+    "Scan", "GetItem", "UpdateItem", "PutItem", "DeleteItem", "DescribeTable",
+    "GetRecords", "GetShardIterator", "ListShards", "DescribeStreamSummary",
+)  # fmt: skip
+_HOUR_MILLIS = 3_600_000
+
+
+class Chaos:
+    """One step after the other, at random moments; `rng` decides what is no fault: records, reshards, new workers."""
+
+    def __init__(self, world: World, fleet: StormFleet, producer: Producer, rng: random.Random) -> None:
+        self._world, self._fleet, self._producer, self._rng = world, fleet, producer, rng
+        self._faults: Faults = world.faults
+        self._foreigners = Foreigners(world, fleet)
+        self._actions: dict[str, Callable[[random.Random], bool]] = {
+            "F1": self._kill,
+            "F2": self._strike,
+            "F3": self._freeze,
+            "F4.wall": self._jump,
+            "F5.outage": self._outage,
+            "F11": self._reshard_wildly,
+            "F12": self._let_retention_pass,
+            "F13.foreign": self._foreigners.visit_another_table,
+            "F14.start": self._start_forbidden,
+            "F14.while": self._forbid,
+            "F15": self._foreigners.put_rows,
+            "F18.stop": lambda rng: self._stop(self._any_host(rng)),
+            "F18.starting": self._stop_at_once,
+            "F18.busy": lambda rng: self._stop(self._doing(rng, "process_records")),
+            "F18.waiting": lambda rng: self._stop(self._doing(rng, "waiting for parents")),
+            "F18.ending": lambda rng: self._stop(self._doing(rng, "ending", "shard_ended")),
+            "F18.twice": self._stop_twice,
+            "F19.rolling": self._roll,
+            "F19.same": self._start_twin,
+            "F20": self._start_java,
+        }
+
+    def step(self) -> None:
+        """Something happens, or nothing."""
+        rng = self._rng
+        if rng.random() < 0.7:
+            self._producer.put_some()
+        if rng.random() < 0.08:
+            self._producer.reshard()
+        if len(self._fleet.alive) < 2 or (len(self._fleet.alive) < self._fleet.wanted and rng.random() < 0.3):
+            self._fleet.start()
+        for name, act in self._actions.items():
+            if self._faults.is_due(name) and act(self._faults.rng(name)):
+                self._faults.note(name)
+
+    def judge(self) -> None:
+        self._foreigners.judge()
+        self._world.verdict.check()
+
+    # -- deaths ------------------------------------------------------------------------------------------------
+
+    def _any_host(self, rng: random.Random) -> WorkerHost | None:
+        hosts = self._fleet.awake_workers()
+        return rng.choice(hosts) if hosts else None
+
+    def _doing(self, rng: random.Random, *activities: str) -> WorkerHost | None:
+        hosts = [
+            h for h in self._fleet.awake_workers() if set(activities) & set(h.worker.activities.values())
+        ]
+        return rng.choice(hosts) if hosts else None
+
+    def _kill(self, rng: random.Random) -> bool:
+        names = sorted(name for name in self._fleet.alive if not self._world.simulation.is_frozen(name))
+        if not names:
+            return False
+        self._fleet.kill(rng.choice(names))
+        return True
+
+    def _strike(self, rng: random.Random) -> bool:
+        host = self._any_host(rng)
+        tasks: list[SimTask] = []
+        if host is not None and host.has_started:
+            tasks = [t for t in self._world.simulation.unfinished(host.name) if t.name.startswith("pykcl-")]
+        if host is None or not tasks:
+            return False
+        self._fleet.struck.add(host.name)
+        self._world.simulation.strike(rng.choice(tasks))
+        return True
+
+    def _freeze(self, rng: random.Random) -> bool:
+        names = sorted(name for name in self._fleet.alive if not self._world.simulation.is_frozen(name))
+        if not names:
+            return False
+        self._fleet.freeze(rng.choice(names), rng.uniform(0, 5 * FAILOVER))
+        return True
+
+    def _stop(self, host: WorkerHost | None) -> bool:
+        if host is None:
+            return False
+        self._fleet.ask_to_stop(host)
+        return True
+
+    def _stop_at_once(self, rng: random.Random) -> bool:
+        host = self._fleet.start()
+        self._world.simulation.sleep(rng.uniform(0, 1.0))
+        return self._stop(host)
+
+    def _stop_twice(self, rng: random.Random) -> bool:
+        host = self._any_host(rng)
+        if host is None or not host.has_started:
+            return False
+        self._fleet.ask_to_stop(host)
+        self._world.simulation.sleep(rng.uniform(0, 2.0))
+        host.stop_again()
+        return True
+
+    def _roll(self, rng: random.Random) -> bool:
+        old = self._fleet.awake_workers()
+        for host in old:
+            self._fleet.start()
+            self._world.simulation.sleep(rng.uniform(0, 8))
+            self._fleet.ask_to_stop(host)
+            self._producer.put_some()
+            self._world.simulation.sleep(rng.uniform(0, 8))
+        return bool(old)
+
+    # -- births ------------------------------------------------------------------------------------------------
+
+    def _start_twin(self, rng: random.Random) -> bool:
+        host = self._any_host(rng)
+        if host is None:
+            return False
+        self._fleet.start(worker_id=host.worker_id)
+        return True
+
+    def _start_forbidden(self, rng: random.Random) -> bool:
+        name = self._fleet.next_name()
+        self._world.outages.forbidden[(rng.choice(_ACTIONS), name)] = float("inf")
+        self._fleet.forbidden.add(name)
+        self._fleet.start()
+        return True
+
+    def _start_java(self, rng: random.Random) -> bool:
+        return self._fleet.start_java(rng)
+
+    # -- surroundings ------------------------------------------------------------------------------------------
+
+    def _forbid(self, rng: random.Random) -> bool:
+        host = self._any_host(rng)
+        if host is None:
+            return False
+        until = self._world.simulation.now + rng.uniform(1, 40)
+        self._world.outages.forbidden[(rng.choice(_ACTIONS), host.name)] = until
+        self._fleet.forbidden.add(host.name)
+        return True
+
+    def _outage(self, rng: random.Random) -> bool:
+        service = rng.choice(["dynamodb", "dynamodb", "kinesis"])
+        host = self._any_host(rng)
+        who = host.name if host is not None and rng.random() < 0.5 else ""
+        self._world.outages.down[(service, who)] = self._world.simulation.now + rng.uniform(1, 40)
+        return True
+
+    def _jump(self, rng: random.Random) -> bool:
+        host = self._any_host(rng)
+        if host is None:
+            return False
+        self._world.simulation.clock(host.name).wall_offset += rng.randint(-12, 12) * _HOUR_MILLIS
+        return True
+
+    def clock_rate(self) -> float:
+        """Of the next worker."""
+        rng = self._faults.rng("F4.rate")
+        return rng.choice(_RATES) if self._faults.happens("F4.rate") else 1.0
+
+    def _reshard_wildly(self, rng: random.Random) -> bool:
+        for _ in range(rng.randint(2, 6)):
+            self._producer.reshard()
+            if rng.random() < 0.5:
+                self._producer.put_some()
+            self._world.simulation.sleep(rng.choice([0, 0, 0.5, 2.0]))
+        return True
+
+    def _let_retention_pass(self, rng: random.Random) -> bool:
+        self._world.kinesis_skew += past_retention(24, rng.uniform(5, 90))
+        self._world.note_trimming()
+        return True

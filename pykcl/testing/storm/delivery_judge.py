@@ -1,0 +1,126 @@
+"""Judges every call of a processor: gaps, order, parents first, life cycle; and counts what came twice, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pykcl.testing.storm.judge import Verdict
+from pykcl.testing.storm.ledger import Ledger
+from pykcl.testing.storm.places import Place
+from pykcl.testing.storm.promises import Promise
+
+
+@dataclass(slots=True)
+class Ownership:
+    """One processor's time with one shard. after: what it was last given and returned from, or started at."""
+
+    host: str
+    shard_id: str
+    after: Place
+    state: str = "initialized"
+    busy: str = ""
+
+    @contextmanager
+    def call(self, judge: DeliveryJudge, method: str) -> Iterator[None]:
+        where = f"{self.host} {self.shard_id}"
+        judge.expect(not self.busy, Promise.LIFE_CYCLE, f"{where}: {method} while {self.busy} runs")
+        self.busy = method
+        try:
+            yield
+        finally:
+            self.busy = ""
+
+    @contextmanager
+    def tried_again_if_it_raises(self) -> Iterator[None]:
+        """What was delivered stays so, but the batch comes again from its first record."""
+        before = self.after
+        try:
+            yield
+        except BaseException:
+            self.after = before
+            raise
+
+
+class DeliveryJudge:
+    """fates: how a host's last time with its leases ended, by host: "killed", "stopped", "paused" or nothing known."""
+
+    def __init__(self, ledger: Ledger, verdict: Verdict) -> None:
+        self.ledger = ledger
+        self._verdict = verdict
+        self.fates: dict[str, str] = {}
+        self.stolen: set[str] = set()
+        self.duplicates: Counter[str] = Counter()
+        self.most_duplicates: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.last_owner: dict[str, str] = {}
+
+    def expect(self, holds: bool, promise: Promise, what: str) -> None:
+        self._verdict.expect(holds, promise, what)
+
+    def ownership_begins(self, host: str, shard_id: str, position: Place) -> Ownership:
+        shard = self.ledger.shard(shard_id)
+        again = sum(place in shard.delivered for place in shard.after(position))
+        if again:
+            cause = self._cause(shard_id)
+            self.duplicates[cause] += again
+            self.most_duplicates[cause] = max(self.most_duplicates[cause], again)
+            self.expect(
+                cause != "clean stop",
+                Promise.NO_DUPLICATES,
+                f"{shard_id} comes {again} records again to {host} after {self.last_owner.get(shard_id)} stopped",
+            )
+        self.last_owner[shard_id] = host
+        self.stolen.discard(shard_id)
+        return Ownership(host, shard_id, position)
+
+    def _cause(self, shard_id: str) -> str:
+        if shard_id in self.stolen:
+            return "steal"
+        return self.fates.get(self.last_owner.get(shard_id, ""), "other")
+
+    def called(self, owning: Ownership, method: str) -> None:
+        """LIFE_CYCLE: initialized, batches, shard_ended perhaps again, or lease_lost once and nothing more."""
+        allowed = {
+            "process_records": ("initialized",),
+            "shard_ended": ("initialized", "ended"),
+            "shutdown_requested": ("initialized", "ended"),
+            "lease_lost": ("initialized", "ended"),
+        }[method]
+        promise = Promise.SILENT_AFTER_LOSS if owning.state == "lost" else Promise.LIFE_CYCLE
+        where = f"{owning.host} {owning.shard_id}"
+        self.expect(owning.state in allowed, promise, f"{where}: {method} when {owning.state}")
+
+    def batch_begins(self, owning: Ownership, given: list[Place]) -> None:
+        """NO_GAP and PARENTS_FIRST."""
+        where = f"{owning.host} {owning.shard_id} after {owning.after}"
+        shard = self.ledger.shard(owning.shard_id)
+        ahead = iter(shard.after(owning.after))
+        for place in given:
+            # What retention took may be missing, or may just have been fetched before it went.
+            wanted = next((p for p in ahead if p == place or p not in shard.trimmed), None)
+            if wanted != place:
+                self.expect(False, Promise.NO_GAP, f"{where}: wanted {wanted}, given {place}")
+                break
+        for ancestor in sorted(self.ledger.ancestors(owning.shard_id)):
+            owed = self.ledger.shard(ancestor).first_owed()
+            self.expect(owed is None, Promise.PARENTS_FIRST, f"{where}: {ancestor} still owes {owed}")
+
+    def delivered(self, owning: Ownership, places: list[Place]) -> None:
+        self.ledger.delivered(owning.shard_id, places)
+        owning.after = places[-1]
+
+    def refused(self, host: str, shard_id: str, error: Exception) -> None:
+        """The application's own thread was told that its checkpoint did not come about."""
+        self.refusals[type(error).__name__] += 1
+
+    def shard_ends(self, owning: Ownership) -> None:
+        owed = self.ledger.shard(owning.shard_id).first_owed()
+        where = f"{owning.host} {owning.shard_id}"
+        self.expect(owed is None, Promise.NO_GAP, f"{where}: shard_ended, but {owed} is owed")
+        owning.state = "ended"
+
+    def ownership_lost(self, owning: Ownership) -> None:
+        owning.state = "lost"

@@ -1,0 +1,114 @@
+"""What goes wrong with requests to the lease table, by what each request is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB, Params
+from pykcl.testing.memory.faults import denied, failing, throttled, timed_out
+from pykcl.testing.memory.values import Item, copy_item
+from pykcl.testing.storm.faults import Faults
+from pykcl.testing.storm.streams import Outages
+
+REQUEST_SECONDS = 2.0
+_SET_UP = ("CreateTable", "DescribeTable")
+_READS = ("Scan", "GetItem")
+
+
+def kind_of_write(operation: str, params: Params) -> str:
+    """create, take, renew, checkpoint, shard_end, release or delete."""
+    if operation != "UpdateItem":
+        return "create" if operation == "PutItem" else "delete"
+    values = params.get("ExpressionAttributeValues", {})
+    checkpoint = values.get(":checkpoint", {}).get("S")
+    if checkpoint is not None:
+        return "shard_end" if checkpoint == "SHARD_END" else "checkpoint"
+    if ":leaseOwner" in values:
+        return "take"
+    return "release" if "leaseOwner" in params["UpdateExpression"].partition(" REMOVE ")[2] else "renew"
+
+
+class DynamoFaults:
+    """A fault hook of MemoryDynamoDB. host: who is asking; only hosts named in `spares` are left in peace."""
+
+    def __init__(
+        self,
+        faults: Faults,
+        outages: Outages,
+        *,
+        host: Callable[[], str],
+        now: Callable[[], float],
+        spares: Callable[[str], bool],
+    ) -> None:
+        self._faults, self._outages = faults, outages
+        self._host, self._now, self._spares = host, now, spares
+
+    def __call__(self, operation: str, params: Params) -> Fault | None:
+        host, now = self._host(), self._now()
+        if self._faults.healed or self._spares(host):
+            return None
+        if self._outages.is_forbidden(operation, host, now):
+            return Fault(before=denied(operation))
+        if self._outages.is_down("dynamodb", host, now):
+            return Fault(before=timed_out(), delay=REQUEST_SECONDS)
+        if operation in _SET_UP:
+            return self._refused(operation, host)
+        if operation in _READS:
+            return self._of_read(operation, params, host)
+        return self._of_write(operation, params, host)
+
+    def _of_read(self, operation: str, params: Params, host: str) -> Fault | None:
+        if "ExclusiveStartKey" in params and self._faults.happens("F8.broken", host):
+            return Fault(before=failing(operation))
+        return self._refused(operation, host)
+
+    def _of_write(self, operation: str, params: Params, host: str) -> Fault | None:
+        kind = kind_of_write(operation, params)
+        faults = self._faults
+        if faults.happens(f"F6.{kind}", f"{kind} by {host}"):
+            # A client that waited for its answer as long as it may, or one that was cut off at once.
+            seconds = faults.rng(f"F6.{kind}").choice([0, REQUEST_SECONDS, 9.0])
+            return Fault(after=timed_out(), delay=seconds)
+        if faults.happens("F7", f"{kind} by {host}"):
+            return Fault(postponed=timed_out(), delay=faults.rng("F7").choice([0, REQUEST_SECONDS]))
+        return self._refused(operation, host)
+
+    def _refused(self, operation: str, host: str) -> Fault | None:
+        faults = self._faults
+        if faults.happens("F5.dynamodb", f"{operation} by {host}"):
+            rng = faults.rng("F5.dynamodb")
+            error = rng.choice([throttled(operation), failing(operation), timed_out()])
+            return Fault(before=error, delay=rng.choice([0, REQUEST_SECONDS]))
+        if faults.happens("F5.slow", f"{operation} by {host}"):
+            return Fault(delay=faults.rng("F5.slow").uniform(0, REQUEST_SECONDS))
+        return None
+
+
+class StaleScan:
+    """A client whose Scan, as is its right, now and then shows rows as they were a moment ago (F8.stale).
+
+    was: the row of a key as it was so many seconds ago, or None; and the keys that changed since.
+    """
+
+    def __init__(
+        self,
+        client: MemoryDynamoDB,
+        faults: Faults,
+        host: str,
+        was: Callable[[float], Mapping[str, Item | None]],
+    ) -> None:
+        self._client, self._faults, self._host, self._was = client, faults, host, was
+
+    def __call__(self, **params: Any) -> dict[str, Any]:
+        answer = self._client.scan(**params)
+        if self._faults.healed or not self._faults.happens("F8.stale", self._host):
+            return answer
+        before = self._was(self._faults.rng("F8.stale").uniform(0.1, 2.0))
+        found = []
+        for item in answer["Items"]:
+            key = item.get("leaseKey", {}).get("S", "")
+            row = before.get(key, item)
+            if row is not None:
+                found.append(copy_item(row))
+        return {**answer, "Items": found}

@@ -1,0 +1,24 @@
+"""Positions in a shard as plain pairs of integers, compared by Python: the judges' own order, not the worker's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Place = tuple[int, int]
+"""(sequence number, sub-sequence number). Sentinels lie before every number, SHARD_END behind."""
+
+END: Place = (10**200, 0)
+_SENTINELS = {"AT_TIMESTAMP": (-3, 0), "TRIM_HORIZON": (-2, 0), "LATEST": (-1, 0), "SHARD_END": END}
+FIRST: Place = (0, 0)
+
+
+def place_of(sequence_number: str, sub_sequence_number: int) -> Place:
+    """Raises ValueError for what is neither digits nor a sentinel."""
+    sentinel = _SENTINELS.get(sequence_number)
+    return sentinel if sentinel is not None else (int(sequence_number), sub_sequence_number)
+
+
+def checkpoint_place(item: Mapping[str, Any]) -> Place:
+    """The checkpoint of a row in wire form. Raises ValueError, KeyError."""
+    return place_of(item["checkpoint"]["S"], int(item["checkpointSubSequenceNumber"]["N"]))

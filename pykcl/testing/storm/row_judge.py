@@ -1,0 +1,113 @@
+"""Judges every write to the lease table: conditions, counters, checkpoints, deletions, what is not pykcl's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pykcl.testing.memory.dynamodb import Change, Params
+from pykcl.testing.memory.values import Item
+from pykcl.testing.storm.judge import Verdict
+from pykcl.testing.storm.ledger import Ledger
+from pykcl.testing.storm.places import END, Place, checkpoint_place
+from pykcl.testing.storm.promises import Promise
+
+_OURS = {
+    "leaseKey", "leaseOwner", "leaseCounter", "ownerSwitchesSinceCheckpoint", "checkpoint",
+    "checkpointSubSequenceNumber", "parentShardId", "childShardIds", "startingHashKey", "endingHashKey",
+    "pendingCheckpoint", "pendingCheckpointSubSequenceNumber", "pendingCheckpointState", "pykcl", "entityType",
+    "checkpointOwner",
+}  # fmt: skip
+
+
+class RowJudge:
+    """is_peer: whether a host is not pykcl (a Java worker), so that only what it delivered is judged.
+
+    rows: the lease table as it is. is_gone: whether Kinesis knows a shard no more.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        verdict: Verdict,
+        *,
+        is_peer: Callable[[str], bool],
+        rows: Callable[[], dict[str, Item]],
+        is_gone: Callable[[str], bool],
+    ) -> None:
+        self._ledger, self._verdict = ledger, verdict
+        self._is_peer, self._rows, self._is_gone = is_peer, rows, is_gone
+
+    def _expect(self, holds: bool, promise: Promise, what: str) -> None:
+        self._verdict.expect(holds, promise, what)
+
+    def request_sent(self, operation: str, params: Params, host: str) -> None:
+        if operation in ("PutItem", "UpdateItem", "DeleteItem") and not self._is_peer(host):
+            condition = params.get("ConditionExpression", "")
+            # A counter that is compared, or a key that must be free: without one of the two a write is not fenced.
+            wanted = "attribute_not_exists" if operation == "PutItem" else "leaseCounter"
+            self._expect(
+                wanted in condition, Promise.CONDITIONAL, f"{operation} by {host} under {condition!r}"
+            )
+
+    def row_changed(self, change: Change) -> None:
+        """Every promise about a single write."""
+        before, after, key = change.before, change.after, change.key
+        ours = not self._is_peer(change.author)
+        who = f"{change.operation} of {key} by {change.author}"
+        if ours:
+            wrong = (change.operation == "UpdateItem" and not before) or (
+                change.operation == "PutItem" and before
+            )
+            self._expect(not wrong, Promise.CONDITIONAL, who)
+            self._expect(key in self._ledger.parents, Promise.FOREIGN_KEPT, who)
+        if before and after:
+            if ours:
+                self._updated_by_us(who, before, after)
+            self._checkpoint_moved(key, who, before, after)
+        if before and not after and ours:
+            self._deleted(key, who, before)
+
+    def _updated_by_us(self, who: str, before: Item, after: Item) -> None:
+        counters = int(before["leaseCounter"]["N"]), int(after["leaseCounter"]["N"])
+        self._expect(counters[1] == counters[0] + 1, Promise.COUNTER_BY_ONE, f"{who}: {counters}")
+        for name in (before.keys() | after.keys()) - _OURS:
+            kept = before.get(name) == after.get(name)
+            self._expect(kept, Promise.FOREIGN_KEPT, f"{who}: attribute {name}")
+
+    def _checkpoint_moved(self, key: str, who: str, before: Item, after: Item) -> None:
+        old, new = self._place(who, before), self._place(who, after)
+        if old is None or new is None or new == old:
+            return
+        moved = f"{who}: {old} to {new}"
+        self._expect(new > old and old != END, Promise.CHECKPOINT_FORWARD, moved)
+        self._expect(new[1] == 0 or 0 < new[0] < END[0], Promise.CHECKPOINT_FORWARD, moved)
+        owed = self._ledger.shard(key).first_owed()
+        passed = owed is not None and owed <= new
+        self._expect(not passed, Promise.CHECKPOINT_AFTER_DELIVERY, f"{moved} passes {owed}")
+        if 0 < new[0] < END[0]:
+            # Not between two records either: whoever resumes there would skip or repeat a part.
+            known = new in self._ledger.shard(key).places
+            self._expect(known, Promise.CHECKPOINT_FORWARD, f"{moved}, where no record is")
+
+    def _place(self, who: str, item: Item) -> Place | None:
+        try:
+            return checkpoint_place(item)
+        except (KeyError, ValueError):
+            self._expect(False, Promise.CHECKPOINT_FORWARD, f"{who}: not a checkpoint")
+            return None
+
+    def _deleted(self, key: str, who: str, before: Item) -> None:
+        rows, children = self._rows(), self._ledger.children(key)
+        ended = checkpoint_place(before) == END
+        begun = all(self._has_begun(child, rows) for child in children)
+        allowed = (ended and begun) or self._is_gone(key)
+        self._expect(
+            allowed, Promise.DELETION_BY_EVIDENCE, f"{who} at {before['checkpoint']}, children {children}"
+        )
+
+    def _has_begun(self, shard_id: str, rows: dict[str, Item]) -> bool:
+        """Its row is past its start; or it has none any more, and then its children's rows prove as much."""
+        if shard_id in rows:
+            return checkpoint_place(rows[shard_id])[0] >= 0
+        children = self._ledger.children(shard_id)
+        return bool(children) and all(self._has_begun(child, rows) for child in children)

@@ -1,0 +1,155 @@
+"""The stream as one worker of a storm sees it: with faults, with a reading budget, and with short sequence numbers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pykcl.errors import AnswerRefused, IteratorExpired, SetupError, TemporaryError, Throttled
+from pykcl.local.shards import HOUR_MILLIS
+from pykcl.local.stream import LocalKinesis
+from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.shard import ShardListing, StreamDescription
+from pykcl.ports import Fetched
+from pykcl.runtime import Runtime
+from pykcl.testing.memory.stream import MemoryStream
+from pykcl.testing.storm.faults import Faults
+
+STREAM = "orders"
+READS_PER_SECOND = 5
+_DIGITS_AFTER_MILLIS = 41
+
+
+class ShortNumbers:
+    """Sequence numbers of different lengths, so that nobody who compares them as text passes for correct.
+
+    Those of Kinesis have 56 digits; here the part that never changes is taken off. since: epoch milliseconds.
+    """
+
+    def __init__(self, since: int) -> None:
+        self._base = int(f"49{since:013d}" + "0" * _DIGITS_AFTER_MILLIS)
+
+    def shorten(self, sequence_number: str) -> str:
+        return str(int(sequence_number) - self._base)
+
+    def lengthen(self, sequence_number: str) -> str:
+        return str(int(sequence_number) + self._base)
+
+
+@dataclass(slots=True)
+class Outages:
+    """Until when which service is down, for whom ("" for everybody); and which action is forbidden to whom."""
+
+    down: dict[tuple[str, str], float]
+    forbidden: dict[tuple[str, str], float]
+
+    def is_down(self, service: str, host: str, now: float) -> bool:
+        return max(self.down.get((service, host), 0.0), self.down.get((service, ""), 0.0)) > now
+
+    def is_forbidden(self, action: str, host: str, now: float) -> bool:
+        return self.forbidden.get((action, host), 0.0) > now
+
+    def heal(self) -> None:
+        self.down.clear()
+        self.forbidden.clear()
+
+
+class StormStream:
+    """`ports.Stream` for one host.
+
+    over_budget: told of a shard that this host reads more often than Kinesis allows.
+    """
+
+    def __init__(
+        self,
+        kinesis: LocalKinesis,
+        runtime: Runtime,
+        *,
+        host: str,
+        numbers: ShortNumbers,
+        faults: Faults,
+        outages: Outages,
+        now: Callable[[], float],
+        kinesis_millis: Callable[[], int],
+        switch: Callable[[], None],
+        over_budget: Callable[[str], None],
+    ) -> None:
+        self._inner = MemoryStream(kinesis, STREAM, runtime, switch)
+        self._host, self._numbers, self._faults, self._outages = host, numbers, faults, outages
+        self._now = now
+        self._kinesis_millis = kinesis_millis
+        self._over_budget = over_budget
+        self._listings: deque[ShardListing] = deque(maxlen=4)
+        self._reads: dict[str, deque[float]] = {}
+
+    @property
+    def name(self) -> str:
+        return STREAM
+
+    def describe(self) -> StreamDescription:
+        self._fail_perhaps("DescribeStreamSummary")
+        return self._inner.describe()
+
+    def list_shards(self) -> ShardListing:
+        self._fail_perhaps("ListShards")
+        listing = self._inner.list_shards()
+        faults = self._faults
+        if self._listings and faults.happens("F9.stale", self._host):
+            return self._listings[0]
+        self._listings.append(listing)
+        shards = listing.shards
+        if len(shards) > 1 and faults.happens("F9.part", self._host):
+            return ShardListing(shards[: len(shards) // 2], complete=False)
+        if len(shards) > 1 and faults.happens("F9.missing", self._host):
+            missing = faults.rng("F9.missing").choice(shards)
+            return ShardListing(tuple(shard for shard in shards if shard is not missing))
+        return listing
+
+    def open(self, shard_id: str, start: ReadFrom) -> str:
+        self._fail_perhaps("GetShardIterator")
+        if start.sequence_number is not None:
+            start = replace(start, sequence_number=self._numbers.lengthen(start.sequence_number))
+        return self._inner.open(shard_id, start)
+
+    def fetch(self, shard_id: str, iterator: str, limit: int) -> Fetched:
+        self._count_read(shard_id)
+        self._fail_perhaps("GetRecords")
+        faults = self._faults
+        if faults.happens("F10.expired", shard_id):
+            raise IteratorExpired("ExpiredIteratorException")
+        if faults.happens("F10.empty", shard_id):
+            return Fetched([], iterator, 1000, (), 0)
+        if faults.happens("F10.refused", shard_id):
+            # The adapter lets no such answer through: neither an iterator nor children.
+            raise AnswerRefused(f"Kinesis ended {shard_id} without naming its children.")
+        fetched = self._inner.fetch(shard_id, iterator, limit)
+        for record in fetched.records:
+            record.sequence_number = self._numbers.shorten(record.sequence_number)
+        return fetched
+
+    def server_time_millis(self) -> int:
+        return self._kinesis_millis() // 1000 * 1000
+
+    def _fail_perhaps(self, action: str) -> None:
+        now = self._now()
+        if self._outages.is_forbidden(action, self._host, now):
+            raise SetupError(f"AccessDeniedException: {action} is not allowed.")
+        if self._outages.is_down("kinesis", self._host, now):
+            raise TemporaryError("InternalFailure")
+        if self._faults.happens("F5.kinesis", f"{action} by {self._host}"):
+            if self._faults.rng("F5.kinesis").random() < 0.5:
+                raise Throttled("ProvisionedThroughputExceededException")
+            raise TemporaryError("InternalFailure")
+
+    def _count_read(self, shard_id: str) -> None:
+        reads = self._reads.setdefault(shard_id, deque(maxlen=READS_PER_SECOND + 1))
+        reads.append(self._now())
+        # Its clock may run a tenth fast; what it takes for a second is then shorter.
+        if len(reads) > READS_PER_SECOND and reads[-1] - reads[0] < 0.9:
+            self._over_budget(shard_id)
+
+
+def past_retention(retention_hours: int, keep_seconds: float) -> int:
+    """How many milliseconds to move Kinesis' clock on, so that only the last `keep_seconds` are still retained."""
+    return int(retention_hours * HOUR_MILLIS - keep_seconds * 1000)

@@ -1,0 +1,305 @@
+"""The surroundings of a storm: stream, lease table, clocks and judges, and how a host is put into them."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from pykcl.aws.lease_table import DynamoDBLeaseTable
+from pykcl.events import DataLost, Event, LeaseTaken
+from pykcl.local.shards import HOUR_MILLIS
+from pykcl.local.stream import LocalKinesis
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.record import Record
+from pykcl.processor import RecordProcessor
+from pykcl.testing.java.options import JavaOptions
+from pykcl.testing.java.peer import JavaPeer
+from pykcl.testing.memory.dynamodb import Change, Fault, MemoryDynamoDB, Params
+from pykcl.testing.memory.values import Item
+from pykcl.testing.simulation import EPOCH_MILLIS, Simulation
+from pykcl.testing.storm.belief_judge import BeliefJudge
+from pykcl.testing.storm.delivery_judge import DeliveryJudge
+from pykcl.testing.storm.dynamo_faults import REQUEST_SECONDS, DynamoFaults, StaleScan
+from pykcl.testing.storm.faults import Faults
+from pykcl.testing.storm.hosts import JavaHost
+from pykcl.testing.storm.judge import Verdict
+from pykcl.testing.storm.ledger import Ledger
+from pykcl.testing.storm.places import END, checkpoint_place, place_of
+from pykcl.testing.storm.processors import StormProcessor
+from pykcl.testing.storm.promises import Promise
+from pykcl.testing.storm.row_judge import RowJudge
+from pykcl.testing.storm.streams import STREAM, Outages, ShortNumbers, StormStream
+from pykcl.worker.worker import Worker
+
+TABLE = "orders-app"
+FAILOVER = 10.0
+_SMALL_PAGES = 1500
+_SLOWEST = 0.9
+
+
+class World:
+    """Everything outside the workers. processor: the user's, or None for one that does nothing but misbehave."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        faults: Faults,
+        options: dict[str, Any],
+        *,
+        shards: int,
+        processor: Callable[[], RecordProcessor] | None,
+        blind: bool,
+    ) -> None:
+        self.simulation, self.faults, self.options = simulation, faults, options
+        self.processor = processor
+        self.verdict = Verdict(blind=blind)
+        self.ledger = Ledger(lambda: self.kinesis_millis() - 24 * HOUR_MILLIS)
+        self.outages = Outages({}, {})
+        self.kinesis_skew = 0
+        self.numbers = ShortNumbers(EPOCH_MILLIS + int(simulation.now * 1000))
+        self.kinesis = LocalKinesis(self.kinesis_millis)
+        self.kinesis.create_stream(STREAM, shards)
+        self.note_shards()
+        self.dynamodb = MemoryDynamoDB(
+            runtime=simulation.runtime("dynamodb"),
+            page_bytes=_SMALL_PAGES if faults.has("F8.broken") or faults.has("F8.stale") else 1_000_000,
+            author=lambda: simulation.current_group,
+            on_change=self._row_changed,
+        )
+        self._dynamo_faults = DynamoFaults(
+            faults,
+            self.outages,
+            host=lambda: simulation.current_group,
+            now=lambda: simulation.now,
+            spares=lambda host: not host.startswith("w"),
+        )
+        self.dynamodb.fault = self._request
+        self.delivery = DeliveryJudge(self.ledger, self.verdict)
+        self.row_judge = RowJudge(
+            self.ledger,
+            self.verdict,
+            is_peer=lambda h: not h.startswith("w"),
+            rows=self.rows,
+            is_gone=self.is_gone,
+        )
+        self.beliefs = BeliefJudge(
+            self.verdict,
+            now=lambda: simulation.now,
+            is_frozen=simulation.is_frozen,
+            steal_overlap=self._steal_overlap,
+            drift_overlap=self._drift_overlap,
+        )
+        simulation.on_switch = self.beliefs.look
+        self.lost: list[DataLost] = []
+        self._recent: deque[tuple[float, Change]] = deque(maxlen=100)
+        self.must_be_reported: set[str] = set()
+        self.taken = 0
+
+    # -- time and shards ---------------------------------------------------------------------------------------
+
+    def kinesis_millis(self) -> int:
+        return EPOCH_MILLIS + int(self.simulation.now * 1000) + self.kinesis_skew
+
+    def note_shards(self) -> None:
+        for shard in self.kinesis.list_shards(STREAM, operation=None):
+            self.ledger.parents[shard.shard_id] = tuple(shard.parents)
+
+    def is_gone(self, shard_id: str) -> bool:
+        return shard_id not in {s.shard_id for s in self.kinesis.list_shards(STREAM, operation=None)}
+
+    def open_shards(self) -> list[str]:
+        return [s.shard_id for s in self.kinesis.list_shards(STREAM, operation=None) if s.is_open]
+
+    def note_trimming(self) -> None:
+        """Retention took something: from now on its loss has to be reported, where the table tells that it was read."""
+        for key, row in self.rows().items():
+            if 0 < checkpoint_place(row)[0] < END[0] and self.ledger.shard(key).never_delivered():
+                self.must_be_reported.add(key)
+
+    def rows(self) -> dict[str, Any]:
+        """The lease rows of this stream by key; without taking a lock, and not to be changed."""
+        table = self.dynamodb.tables.get(TABLE)
+        rows = table.rows if table else {}
+        return {key: row for key, row in rows.items() if key in self.ledger.parents}
+
+    def owners(self) -> dict[str, str | None]:
+        return {key: row.get("leaseOwner", {}).get("S") for key, row in self.rows().items()}
+
+    def _steal_overlap(self) -> float:
+        """Until the robbed worker must have noticed: its next heartbeat, or while none gets through its deadline."""
+        return FAILOVER if not self.faults.healed else (FAILOVER / 3 + REQUEST_SECONDS) / _SLOWEST
+
+    def _drift_overlap(self, first: str, second: str) -> float:
+        """How much longer the slower clock lets its worker believe than the faster one makes the other wait."""
+        rates = [self.simulation.clock(name).rate for name in (first, second)]
+        return max(0.0, FAILOVER * (0.9 / min(rates) - 1 / max(rates)))
+
+    # -- requests and events -----------------------------------------------------------------------------------
+
+    def _request(self, operation: str, params: Params) -> Fault | None:
+        host = self.simulation.current_group
+        if params.get("TableName") == TABLE:
+            self.row_judge.request_sent(operation, params, host)
+        return self._dynamo_faults(operation, params)
+
+    def _row_changed(self, change: Change) -> None:
+        self._recent.append((self.simulation.now, change))
+        if change.table != TABLE:
+            return
+        shown = _short(change.after)
+        self.simulation.trace.add(
+            self.simulation.now, f"{change.author}: {change.operation} {change.key} -> {shown}"
+        )
+        self.row_judge.row_changed(change)
+        if change.after:
+            owner = change.after.get("leaseOwner", {}).get("S")
+            self.beliefs.wrote_owner(change.author, change.key, owner)
+
+    def _rows_before(self, table: str, seconds: float) -> dict[str, Item | None]:
+        """What changed in the last `seconds`, as it was before."""
+        since = self.simulation.now - seconds
+        before: dict[str, Item | None] = {}
+        for at, change in reversed(self._recent):
+            if at < since:
+                break
+            if change.table == table:
+                before[change.key] = change.before
+        return before
+
+    def _heard(self, host: str, event: Event) -> None:
+        if isinstance(event, LeaseTaken):
+            self.taken += 1
+            if event.reason == "rebalance":
+                self.beliefs.stolen(event.shard)
+                self.delivery.stolen.add(event.shard)
+            else:
+                self.delivery.stolen.discard(event.shard)
+        if isinstance(event, DataLost):
+            self.lost.append(event)
+        self.simulation.trace.add(self.simulation.now, f"{host}: {event}")
+
+    # -- hosts -------------------------------------------------------------------------------------------------
+
+    def worker(
+        self, name: str, *, worker_id: str | None = None, table: str = TABLE, stop: Callable[[], None]
+    ) -> Worker:
+        """A pykcl worker of host `name`, not started. stop: what its processors call to stop it."""
+        runtime = self.simulation.runtime(name)
+        lease_table = DynamoDBLeaseTable(
+            _Client(
+                self.dynamodb,
+                self.simulation.switch,
+                StaleScan(self.dynamodb, self.faults, name, partial(self._rows_before, table)),
+            ),
+            table,
+            runtime,
+            request_timeout=REQUEST_SECONDS,
+        )
+        stream = StormStream(
+            self.kinesis,
+            runtime,
+            host=name,
+            numbers=self.numbers,
+            faults=self.faults,
+            outages=self.outages,
+            now=lambda: self.simulation.now,
+            kinesis_millis=self.kinesis_millis,
+            switch=self.simulation.switch,
+            over_budget=lambda shard: self.verdict.expect(
+                False, Promise.BUDGETS, f"{name} reads {shard} more than five times a second"
+            ),
+        )
+        worker = Worker(
+            TABLE,
+            stream=STREAM,
+            table_name=table,
+            processor=lambda: self._processor(name, stop),
+            adapters=(lease_table, stream),
+            listeners=[lambda event: self._heard(name, event)],
+            runtime=runtime,
+            worker_id=worker_id or name,
+            failover_time=FAILOVER,
+            **self.options,
+        )
+        self.beliefs.watch(name, worker.held)
+        return worker
+
+    def _processor(self, name: str, stop: Callable[[], None]) -> StormProcessor:
+        return StormProcessor(
+            name,
+            self.simulation,
+            self.faults,
+            self.delivery,
+            by_hand=self.options["checkpoint"] == "manual",
+            inner=self.processor() if self.processor else None,
+            stop_worker=stop,
+        )
+
+    def java(self, name: str, rng: random.Random) -> JavaHost:
+        """A Java worker, started."""
+        runtime = self.simulation.runtime(name)
+        stream = StormStream(
+            self.kinesis,
+            runtime,
+            host=name,
+            numbers=self.numbers,
+            faults=self.faults,
+            outages=Outages({}, {}),
+            now=lambda: self.simulation.now,
+            kinesis_millis=self.kinesis_millis,
+            switch=self.simulation.switch,
+            over_budget=lambda _: None,
+        )
+        options = JavaOptions(
+            failover=FAILOVER, startup_wait=rng.uniform(1, 5), parent_poll=2.0, two_phase=rng.random() < 0.3
+        )
+        peer = JavaPeer(
+            name,
+            runtime=runtime,
+            client=self.dynamodb,
+            table=TABLE,
+            stream=stream,
+            on_records=self._java_delivers,
+            options=options,
+        )
+        return JavaHost(peer, self.simulation)
+
+    def _java_delivers(self, name: str, shard_id: str, records: Sequence[Record]) -> Checkpoint | None:
+        places = [place_of(r.sequence_number, r.sub_sequence_number) for r in records]
+        self.delivery.last_owner[shard_id] = name
+        self.ledger.delivered(shard_id, places)
+        return None
+
+
+class _Client:
+    """The DynamoDB client of one host: another thread may go first before and after each call."""
+
+    def __init__(self, client: MemoryDynamoDB, switch: Callable[[], None], scan: StaleScan) -> None:
+        self._client, self._switch, self._scan = client, switch, scan
+
+    def __getattr__(self, name: str) -> Any:
+        operation = self._scan if name == "scan" else getattr(self._client, name)
+
+        def call(**params: Any) -> Any:
+            self._switch()
+            try:
+                return operation(**params)
+            finally:
+                self._switch()
+
+        return call
+
+
+def _short(row: Any) -> str:
+    """A row in one line for people."""
+    if row is None:
+        return "deleted"
+    try:
+        place = checkpoint_place(row)
+    except (KeyError, ValueError):
+        return "unreadable"
+    owner = row.get("leaseOwner", {}).get("S", "-")
+    return f"owner {owner} counter {row.get('leaseCounter', {}).get('N')} checkpoint {place[0]}:{place[1]}"
