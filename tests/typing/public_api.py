@@ -49,9 +49,7 @@ class Orders(RecordProcessor):
         if pending is not None:
             state: bytes | None = pending.state
             print(state, pending.checkpoint)
-            init.checkpointer.checkpoint(
-                pending.checkpoint.sequence_number, pending.checkpoint.sub_sequence_number
-            )
+            init.checkpointer.checkpoint(pending.checkpoint)
 
     def process_records(self, batch: Batch) -> None:
         behind: int | None = batch.millis_behind_latest
@@ -75,6 +73,7 @@ class Orders(RecordProcessor):
         try:
             checkpointer.checkpoint()
             checkpointer.checkpoint(record)
+            checkpointer.checkpoint(record.position)
             checkpointer.checkpoint(record.sequence_number, record.sub_sequence_number)
         except (LeaseLost, CheckpointRefused, TemporaryError) as error:
             print(error)
