@@ -66,17 +66,19 @@ class AwsApp:
         service, operation = _addressee(scope, headers, body)
         rule = self.faults.choose(service, operation) if service else None
         if rule is None:
-            answer: PartAnswer | None = await self._answer(service, operation, scope["path"], headers, body)
-        else:
-            answer = await self._answer_badly(rule, service, operation, scope, headers, body)
-        if answer is not None:
+            answer = await self._answer(service, operation, scope["path"], headers, body)
             await _send_answer(send, answer, self._now())
             return
-        # Nothing is said: the client hears of it by a reset, or gives up by itself. A `send` would answer with a 500.
-        if rule is not None and rule.kind != "lost-answer":
-            self.connections.reset(scope.get("client"))
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        with self.connections.held(scope.get("client")):
+            told = await self._answer_badly(rule, service, operation, scope, headers, body)
+            if told is not None:
+                await _send_answer(send, told, self._now())
+                return
+            # Nothing is said: the client hears of it by a reset, or gives up by itself. Returning would send a 500.
+            if rule.kind != "lost-answer":
+                self.connections.reset(scope.get("client"))
+            while (await receive())["type"] != "http.disconnect":
+                pass
 
     def _control(self, method: str, body: bytes) -> PartAnswer:
         status, content = self.faults.control(method, body)

@@ -17,7 +17,8 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from random import Random
@@ -230,6 +231,7 @@ class Connections:
 
     def __init__(self) -> None:
         self._transports: dict[tuple[str, int], asyncio.Transport] = {}
+        self._held: list[Sequence[Any] | None] = []
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Note every connection that servers made by `loop` accept from now on."""
@@ -249,6 +251,20 @@ class Connections:
         linger = struct.pack("ii", 1, 0)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         transport.abort()
+
+    @contextmanager
+    def held(self, client: Sequence[Any] | None) -> Iterator[None]:
+        """While an answer is held back on that connection."""
+        self._held.append(client)
+        try:
+            yield
+        finally:
+            self._held.remove(client)
+
+    def reset_held(self) -> None:
+        """For the stop: from Python 3.12 on a server waits until all its connections have ended."""
+        for client in tuple(self._held):
+            self.reset(client)
 
     def _noting(self, protocol: Any) -> Any:
         made, lost = protocol.connection_made, protocol.connection_lost

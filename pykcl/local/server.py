@@ -145,12 +145,17 @@ class LocalAws:
         self._ready.set()
         app: Any = self._app  # hypercorn's types want its own names for the ASGI messages
         try:
-            await serve(app, _config(listener), shutdown_trigger=stop.wait)
+            await serve(app, _config(listener), shutdown_trigger=self._until_stopped)
         except asyncio.CancelledError:
             # hypercorn cancels what is still under way after its grace (an answer that a fault holds back), and then
             # raises that very cancellation. Nobody else cancels this task.
             if not stop.is_set():
                 raise
+
+    async def _until_stopped(self) -> None:
+        if self._stop is not None:
+            await self._stop.wait()
+        self._app.connections.reset_held()
 
 
 def _config(listener: socket.socket) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.ledger import Ledger
@@ -22,6 +22,7 @@ class Ownership:
     after: Place
     state: str = "initialized"
     busy: str = ""
+    delivered: set[Place] = field(default_factory=set)
 
     @contextmanager
     def call(self, judge: DeliveryJudge, method: str) -> Iterator[None]:
@@ -45,7 +46,10 @@ class Ownership:
 
 
 class DeliveryJudge:
-    """fates: how a host's last time with its leases ended, by host: "killed", "stopped", "paused" or nothing known."""
+    """fates: how a host's last time with its leases ended, by host: "crash", "clean stop", "pause" or nothing known.
+
+    released: (host, shard) of which the worker said that it let go in order. reader: who last had records of a shard.
+    """
 
     def __init__(self, ledger: Ledger, verdict: Verdict) -> None:
         self.ledger = ledger
@@ -55,31 +59,43 @@ class DeliveryJudge:
         self.duplicates: Counter[str] = Counter()
         self.most_duplicates: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
-        self.last_owner: dict[str, str] = {}
+        self.released: set[tuple[str, str]] = set()
+        self.reader: dict[str, str] = {}
+        self.last: dict[str, Ownership] = {}
 
     def expect(self, holds: bool, promise: Promise, what: str) -> None:
         self._verdict.expect(holds, promise, what)
 
     def ownership_begins(self, host: str, shard_id: str, position: Place) -> Ownership:
         shard = self.ledger.shard(shard_id)
-        again = sum(place in shard.delivered for place in shard.after(position))
-        if again:
-            cause = self._cause(shard_id)
-            self.duplicates[cause] += again
-            self.most_duplicates[cause] = max(self.most_duplicates[cause], again)
-            self.expect(
-                cause != "clean stop",
-                Promise.NO_DUPLICATES,
-                f"{shard_id} comes {again} records again to {host} after {self.last_owner.get(shard_id)} stopped",
-            )
-        self.last_owner[shard_id] = host
+        repeated = [place for place in shard.after(position) if place in shard.delivered]
+        if repeated:
+            self._judge_repetition(host, shard_id, repeated)
         self.stolen.discard(shard_id)
-        return Ownership(host, shard_id, position)
+        self.released.discard((host, shard_id))
+        owning = self.last[shard_id] = Ownership(host, shard_id, position)
+        return owning
 
-    def _cause(self, shard_id: str) -> str:
-        if shard_id in self.stolen:
-            return "steal"
-        return self.fates.get(self.last_owner.get(shard_id, ""), "other")
+    def _judge_repetition(self, host: str, shard_id: str, repeated: list[Place]) -> None:
+        cause = self._cause(shard_id, repeated)
+        self.duplicates[cause] += len(repeated)
+        self.most_duplicates[cause] = max(self.most_duplicates[cause], len(repeated))
+        self.expect(
+            cause != "clean stop",
+            Promise.NO_DUPLICATES,
+            f"{len(repeated)} records of {shard_id} come again to {host} after a clean stop",
+        )
+
+    def _cause(self, shard_id: str, repeated: list[Place]) -> str:
+        last = self.last.get(shard_id)
+        if shard_id in self.stolen or last is None:
+            return "steal" if last is not None else "other"
+        fate = self.fates.get(last.host, "other")
+        if fate != "clean stop":
+            return fate
+        # Clean only for what it released, and only it had: what an earlier owner left undone is not its fault.
+        own = (last.host, shard_id) in self.released and not last.delivered.isdisjoint(repeated)
+        return fate if own else "other"
 
     def called(self, owning: Ownership, method: str) -> None:
         """LIFE_CYCLE: initialized, batches, shard_ended perhaps again, or lease_lost once and nothing more."""
@@ -95,6 +111,7 @@ class DeliveryJudge:
 
     def batch_begins(self, owning: Ownership, given: list[Place]) -> None:
         """NO_GAP and PARENTS_FIRST."""
+        self.reader[owning.shard_id] = owning.host
         where = f"{owning.host} {owning.shard_id} after {owning.after}"
         shard = self.ledger.shard(owning.shard_id)
         ahead = iter(shard.after(owning.after))
@@ -110,6 +127,7 @@ class DeliveryJudge:
 
     def delivered(self, owning: Ownership, places: list[Place]) -> None:
         self.ledger.delivered(owning.shard_id, places)
+        owning.delivered.update(places)
         owning.after = places[-1]
 
     def refused(self, host: str, shard_id: str, error: Exception) -> None:

@@ -118,12 +118,15 @@ class _Storm:
         self._simulation.sleep(3.0)
         host = self._fleet.start()
         deadline = self._simulation.now + _READY_SECONDS
-        while not host.worker.wait_ready(0.5) and self._simulation.now < deadline:
+        while not host.worker.wait_ready(0.5):
             self._simulation.sleep(0.1)
+            # The worst storms let nobody become ready; what is put is only promised from then on.
+            self._faults.healed = self._simulation.now > deadline
             self._world.verdict.check()
             if host.is_over or host.worker.failure is not None:
                 self._fleet.look_after()
                 host = self._fleet.start()
+        self._faults.healed = False
         self._producer.is_on = True
 
     def _note_figures(self) -> None:

@@ -1,0 +1,101 @@
+"""The stream of a run: what is put into it, and how its shards are split and merged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any, TextIO
+
+import boto3
+from botocore.config import Config
+from chaos_processes import STREAM
+
+from pykcl.cli.demo_producer import CELLS, Producer, Put
+
+RING = 1 << 128
+MOST_SHARDS = 12
+"""Open at one time."""
+
+
+def client(url: str) -> Any:
+    """For Kinesis; with patience, because nothing of the harness's own shall fail."""
+    session = boto3.Session(aws_access_key_id="local", aws_secret_access_key="local", region_name="us-east-1")
+    config = Config(retries={"total_max_attempts": 1}, proxies={}, read_timeout=120, connect_timeout=60)
+    return session.client("kinesis", endpoint_url=url, config=config)
+
+
+class CountingProducer(Producer):
+    """Also writes down which numbers went where."""
+
+    def __init__(self, client: Any, file: TextIO, *, seed: int, rate: int) -> None:
+        super().__init__(client, STREAM, seed=seed, rate=rate)
+        self._file = file
+        self.last: dict[str, tuple[int, int]] = {}
+        self.count = 0
+
+    def _placed(self, put: Put, shard: str, sequence: str) -> None:
+        super()._placed(put, shard, sequence)
+        line = {"shard": shard, "sequence": sequence, "numbers": put.ids}
+        self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self.last[shard] = (int(sequence), len(put.ids) - 1)
+        self.count += len(put.ids)
+
+
+class Stream:
+    """Its shards. kinesis: a client whose requests never fail. say: gets a line about what was done."""
+
+    def __init__(self, kinesis: Any, say: Callable[[str], None]) -> None:
+        self._kinesis = kinesis
+        self._say = say
+
+    def shards(self) -> list[dict[str, Any]]:
+        """All shards, as DescribeStream tells them: no worker asks that, so no fault hits it."""
+        found: list[dict[str, Any]] = []
+        more = True
+        while more:
+            start = {"ExclusiveStartShardId": found[-1]["ShardId"]} if found else {}
+            page = self._kinesis.describe_stream(StreamName=STREAM, **start)["StreamDescription"]
+            found += page["Shards"]
+            more = page["HasMoreShards"]
+        return found
+
+    def reshard(self, what: str, random: Random) -> str:
+        """Split, merge or update the shard count; what was done, as a split or merge may have to be the other."""
+        shards = self._open()
+        cell = RING // CELLS
+        wide = [shard for shard in shards if shard[1] - shard[0] + 1 >= 2 * cell]
+        if what == "split" and (len(shards) >= MOST_SHARDS or not wide):
+            what = "merge"
+        if what == "merge" and len(shards) < 3:
+            what = "split"
+        if what == "split":
+            first, last, shard = random.choice(wide)
+            middle = first + (last + 1 - first) // cell // 2 * cell
+            self._kinesis.split_shard(StreamName=STREAM, ShardToSplit=shard, NewStartingHashKey=str(middle))
+            self._say(f"split {shard}")
+        elif what == "merge":
+            left = random.randrange(len(shards) - 1)
+            one, other = shards[left][2], shards[left + 1][2]
+            self._kinesis.merge_shards(StreamName=STREAM, ShardToMerge=one, AdjacentShardToMerge=other)
+            self._say(f"merged {one} and {other}")
+        else:
+            self._update_count(len(shards), random)
+        return what
+
+    def _update_count(self, now: int, random: Random) -> None:
+        # Powers of two only: other numbers cut the producer's cells, and with them its aggregates.
+        target = random.choice([n for n in (2, 4, 8) if n != now and now <= 2 * n <= 4 * now])
+        self._kinesis.update_shard_count(
+            StreamName=STREAM, TargetShardCount=target, ScalingType="UNIFORM_SCALING"
+        )
+        self._say(f"update shard count from {now} to {target}")
+
+    def _open(self) -> list[tuple[int, int, str]]:
+        """(first hash key, last hash key, shard), in order."""
+        found = []
+        for shard in self.shards():
+            if "EndingSequenceNumber" not in shard["SequenceNumberRange"]:
+                keys = shard["HashKeyRange"]
+                found.append((int(keys["StartingHashKey"]), int(keys["EndingHashKey"]), shard["ShardId"]))
+        return sorted(found)
