@@ -119,13 +119,42 @@ def _reachable(start: Iterable[str], edges: Mapping[str, Collection[str]]) -> se
 
 def cover_every_key(shards: Iterable[Shard]) -> bool:
     """Whether the open shards among these take every hash key: a listing in which they do not has lost some."""
-    ranges = [shard.hash_range for shard in shards if shard.is_open]
+    return _cover((shard for shard in shards if shard.is_open), 0, _LAST_HASH_KEY)
+
+
+def without_successors(shards: Iterable[Shard]) -> set[str]:
+    """Closed shards whose hash keys their children among these do not take.
+
+    Kinesis lists a child for longer than its parents, so a listing with such a shard has lost one of its children. Who
+    looks from above cannot tell any more whether something below was read.
+    """
+    shards = tuple(shards)
+    children: dict[str, list[Shard]] = defaultdict(list)
+    for shard in shards:
+        for parent in shard.parents:
+            children[parent].append(shard)
+    return {
+        shard.shard_id
+        for shard in shards
+        if not shard.is_open and not _succeeded(shard, children[shard.shard_id])
+    }
+
+
+def _succeeded(shard: Shard, children: list[Shard]) -> bool:
+    keys = shard.hash_range
+    if keys is None:
+        return bool(children)
+    return _cover(children, int(keys.starting_hash_key), int(keys.ending_hash_key))
+
+
+def _cover(shards: Iterable[Shard], first: int, last: int) -> bool:
+    """Whether these shards take every key from `first` to `last`. Shards without ranges cannot be judged: True."""
+    ranges = [shard.hash_range for shard in shards]
     if None in ranges:
-        # A listing without ranges cannot be judged.
         return True
-    expected = 0
-    for first, last in sorted((int(r.starting_hash_key), int(r.ending_hash_key)) for r in ranges if r):
-        if first > expected:
+    expected = first
+    for begin, end in sorted((int(r.starting_hash_key), int(r.ending_hash_key)) for r in ranges if r):
+        if begin > expected:
             return False
-        expected = max(expected, last + 1)
-    return expected > _LAST_HASH_KEY
+        expected = max(expected, end + 1)
+    return expected > last

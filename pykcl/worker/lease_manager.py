@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from pykcl.errors import SetupError, ShardGone, StreamMissing, TableGone, TemporaryError, WrongStream
 from pykcl.events import ProcessorSlow, RowRefused, StartingAtLatest
@@ -12,12 +12,13 @@ from pykcl.model.shard import ShardListing
 from pykcl.planning.acquire import calculate_acquire, room_in_share, still_awaited
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
-from pykcl.planning.lineage import FamilyTree, cover_every_key
+from pykcl.planning.lineage import FamilyTree
 from pykcl.planning.new_leases import create_new_leases
 from pykcl.planning.pace import backoff, scan_pause
 from pykcl.planning.plans import Acquisition, LeaseCreation
 from pykcl.runtime import Task
 from pykcl.worker.context import Context
+from pykcl.worker.gone_shards import refuse_part_of_a_listing
 from pykcl.worker.lease_cleaner import LeaseCleaner
 from pykcl.worker.lease_creation import create_lease
 from pykcl.worker.lease_worker import LeaseWorker
@@ -108,8 +109,7 @@ class LeaseManager:
         if listing is not None or now >= self._next_scan:
             # In this order: a scan older than the listing could miss the lease of a parent.
             self._scan()
-            if listing is not None:
-                self._create_missing(listing)
+            if listing is not None and self._create_missing(listing):
                 self._listing_done()
             if not self._must_finish_the_start():
                 self._acquire()
@@ -194,43 +194,39 @@ class LeaseManager:
         interval = context.config.shard_sync_interval * context.runtime.random().uniform(0.9, 1.1)
         self._next_listing = context.runtime.monotonic() + interval
 
-    def _create_missing(self, listing: ShardListing) -> None:
+    def _create_missing(self, listing: ShardListing) -> bool:
+        """False: not all of it was done; it shall be done again with another listing."""
         context = self._context
         view = self._view
         creations = create_new_leases(
             context.config.start_position, listing.shards, view.leases, view.unreadable.keys()
         )
+        self._start_is_unfinished = any(plan.reason == "start of the application" for plan in creations)
+        answered = len(context.gone)
+        try:
+            refuse_part_of_a_listing(context.gone, listing, creations, view, lambda: self._stop)
+        except TemporaryError as error:
+            if len(context.gone) > answered:
+                # Kinesis answers so many questions a second: the others shall not wait ever longer for their turn.
+                self._listing_failures = 0
+            context.trouble.failed("checking the list of shards", error)
+            return False
+        context.trouble.worked("checking the list of shards")
         latest = [plan for plan in creations if plan.lease.checkpoint.sequence_number == LATEST]
-        self._refuse_part_of_a_listing(listing, creations, latest)
         if latest and not view.leases:
             context.events.emit(
                 StartingAtLatest(shards=len(latest), server_time_millis=context.stream.server_time_millis())
             )
-        self._start_is_unfinished = any(plan.reason == "start of the application" for plan in creations)
         for plan in creations:
             if self._stop:
-                return
+                return False
             iterator = self._iterator_for(plan)
             if create_lease(context, plan) and iterator is not None:
                 self._latest_iterators[plan.lease.key] = iterator
         self._start_is_unfinished = False
         if creations:
             self._scan()
-
-    def _refuse_part_of_a_listing(
-        self, listing: ShardListing, creations: Sequence[LeaseCreation], latest: Sequence[LeaseCreation]
-    ) -> None:
-        """Raise TemporaryError when Kinesis knows shards that its listing lacks, and new leases depend on them."""
-        if latest and not cover_every_key(listing.shards):
-            # The shard that is missing would be begun later, and LATEST would then be a later time.
-            raise TemporaryError(
-                "The open shards that Kinesis lists do not cover every hash key; it is asked again."
-            )
-        # Who starts at LATEST reads no ancestor, whether listed or not.
-        read_from_the_start = [plan.lease.key for plan in creations if plan not in latest]
-        tree = FamilyTree.of(listing.shards, self._view.leases)
-        leased = self._view.leases.keys() | self._view.unreadable.keys()
-        self._context.gone.confirm(tree.unaccounted(read_from_the_start, leased))
+        return True
 
     def _must_finish_the_start(self) -> bool:
         """Nobody reads from half a start: Java would take the rest for shards that need no lease.

@@ -208,8 +208,9 @@ class Worker:
         processor method that runs."""
         if self._manager is None:
             return {}
-        workers = (worker for worker, _ in self._manager.workers())
-        return {worker.key: worker.busy[0] if worker.busy else worker.state.value for worker in workers}
+        # Asked once each: the call may return between two questions.
+        states = ((worker.key, worker.busy, worker.state) for worker, _ in self._manager.workers())
+        return {key: busy[0] if busy else state.value for key, busy, state in states}
 
     def __enter__(self) -> Worker:
         self.start()

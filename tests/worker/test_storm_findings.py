@@ -1,0 +1,539 @@
+"""What simulated storms over whole fleets brought to light, each as one directed test of the unmodified worker."""
+
+import dataclasses
+from datetime import datetime, timezone
+
+import pytest
+from botocore.exceptions import ReadTimeoutError
+
+from pykcl.errors import IteratorExpired, ShardGone, StopTimedOut, TemporaryError
+from pykcl.events import (
+    LeaseCreated,
+    LeaseDeleted,
+    LeaseTaken,
+    StartingAtLatest,
+    ThreadsLeft,
+    TroubleBegan,
+    TroubleEnded,
+)
+from pykcl.local.errors import AwsError
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.lease import Lease
+from pykcl.model.shard import Shard, ShardListing
+from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.lifecycle import State
+from pykcl.testing.fleet import STREAM, RecordingProcessor
+from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.simulation import Simulation
+from pykcl.worker.gone_shards import GoneShards
+from pykcl.worker.lease_cleaner import LeaseCleaner
+from pykcl.worker.lease_worker import LeaseWorker
+
+
+def _shard(number):
+    return f"shardId-{number:012}"
+
+
+class _Listing:
+    """What ListShards tells from now on: what is true, or without some shards, or what was true at a moment."""
+
+    def __init__(self, fleet):
+        self._truth = fleet.kinesis.list_shards
+        self.without = frozenset()
+        self.frozen = None
+        fleet.kinesis.list_shards = self._list
+
+    def _list(self, stream, shard_filter=None, operation="ListShards"):
+        shards = self._truth(stream, shard_filter, operation)
+        if operation is None:
+            return shards
+        return [shard for shard in self.frozen or shards if shard.shard_id not in self.without]
+
+    def freeze(self):
+        self.frozen = self._truth(STREAM, operation=None)
+
+    def heal(self):
+        self.frozen, self.without = None, frozenset()
+
+
+def _asked(fleet):
+    """The shards of every GetShardIterator call from now on."""
+    asked = []
+
+    def note(operation, stream, shard):
+        if operation == "GetShardIterator":
+            asked.append(shard)
+
+    fleet.kinesis.fault = note
+    return asked
+
+
+def _check_order(fleet):
+    """Every delivery of a shard comes after the last one of each of its parents."""
+    first, last = {}, {}
+    for number, (_, record) in enumerate(fleet.ledger.delivered):
+        first.setdefault(record.shard_id, number)
+        last[record.shard_id] = number
+    for shard in fleet.kinesis.list_shards(STREAM, operation=None):
+        for parent in shard.parents:
+            if shard.shard_id in first and parent in last:
+                assert last[parent] < first[shard.shard_id], f"{shard.shard_id} before the end of {parent}"
+
+
+def _held_up(fleet, name, shard, **options):
+    """Start a worker whose processor waits at that shard; return the event that lets it go on."""
+    go_on = fleet.simulation.runtime(name).event()
+
+    def wait(batch):
+        if batch.shard_id == shard:
+            go_on.wait()
+
+    fleet.start(name, processor=lambda: RecordingProcessor(name, fleet.ledger, wait), **options)
+    return go_on
+
+
+# -- a listing that lacks a parent -----------------------------------------------------------------------------
+
+
+def test_a_merge_gets_no_lease_from_a_listing_older_than_its_other_parent(new_fleet):
+    fleet = new_fleet(shards=2)
+    listing = _Listing(fleet)
+    put = fleet.put(20)
+    go_on = _held_up(fleet, "w1", _shard(1), shard_sync_interval=5.0)
+    fleet.wait(lambda: ("w1", "process_records", _shard(1)) in fleet.ledger.calls)
+    listing.freeze()
+    fleet.kinesis.split(STREAM, _shard(1))
+    put += fleet.put(20)
+    # Its other parent has no lease before shard 1 has ended, and is not in the frozen listing.
+    fleet.kinesis.merge(STREAM, _shard(0), _shard(2))
+    put += fleet.put(20)
+    fleet.wait(lambda: ("w1", "shard_ended", _shard(0)) in fleet.ledger.calls)
+    fleet.simulation.sleep(60)
+    assert _shard(4) not in fleet.rows()
+    assert not fleet.rows()[_shard(0)].is_ended
+    (trouble,) = (event for event in fleet.happened(TroubleBegan) if event.shard == _shard(0))
+    assert trouble.what == "ending"
+    assert _shard(2) in trouble.cause
+    listing.heal()
+    go_on.set()
+    fleet.wait_delivered(put, 300)
+    _check_order(fleet)
+    assert fleet.ledger.duplicates == 0
+
+
+@pytest.mark.parametrize("start", ["TRIM_HORIZON", "LATEST"])
+def test_a_shard_in_the_middle_that_is_not_listed_for_a_while_is_read_before_its_children(new_fleet, start):
+    fleet = new_fleet(shards=1)
+    listing = _Listing(fleet)
+    go_on = _held_up(fleet, "w1", _shard(0), shard_sync_interval=5.0, start=start)
+    assert fleet.workers["w1"].wait_ready(30)
+    put = fleet.put(10)
+    fleet.wait(lambda: ("w1", "process_records", _shard(0)) in fleet.ledger.calls)
+    listing.without = {_shard(1)}
+    fleet.kinesis.split(STREAM, _shard(0))
+    put += fleet.put(20)
+    fleet.kinesis.split(STREAM, _shard(1))
+    put += fleet.put(20)
+    fleet.simulation.sleep(30)
+    assert set(fleet.rows()) == {_shard(0)}
+    listing.heal()
+    go_on.set()
+    fleet.wait_delivered(put, 300)
+    _check_order(fleet)
+    assert fleet.ledger.duplicates == 0
+
+
+@pytest.mark.parametrize("at_a_time", [False, True], ids=["TRIM_HORIZON", "AT_TIMESTAMP"])
+def test_an_application_starts_with_the_whole_listing_only(new_fleet, at_a_time):
+    fleet = new_fleet(shards=2)
+    listing = _Listing(fleet)
+    start = fleet.simulation.runtime("clock").utcnow_millis() - 1000
+    put = fleet.put(20)
+    fleet.kinesis.split(STREAM, _shard(0))
+    put += fleet.put(20)
+    listing.without = {_shard(0)}
+    worker = fleet.start("w1", start=_moment(start) if at_a_time else "TRIM_HORIZON")
+    fleet.simulation.sleep(20)
+    assert fleet.items() == {}
+    (trouble,) = fleet.happened(TroubleBegan)
+    assert trouble.what == "checking the list of shards"
+    assert _shard(0) in trouble.cause
+    assert not fleet.happened(TroubleEnded)
+    listing.heal()
+    fleet.wait_delivered(put, 60)
+    assert [event.what for event in fleet.happened(TroubleEnded)] == [trouble.what]
+    assert worker.failure is None
+    _check_order(fleet)
+    assert fleet.ledger.duplicates == 0
+
+
+def _moment(millis):
+    return datetime.fromtimestamp(millis / 1000, tz=timezone.utc)
+
+
+@pytest.mark.parametrize("start", ["TRIM_HORIZON", "LATEST"])
+def test_a_merge_that_is_not_listed_for_a_while_does_not_bring_its_parents_back(new_fleet, start):
+    fleet = new_fleet(shards=2)
+    listing = _Listing(fleet)
+    worker = fleet.start("w1", start=start, shard_sync_interval=5.0, cleanup_interval=5.0)
+    assert worker.wait_ready(30)
+    put = fleet.put(20)
+    fleet.kinesis.merge(STREAM, _shard(0), _shard(1))
+    put += fleet.put(20)
+    fleet.wait_delivered(put)
+    fleet.kinesis.split(STREAM, _shard(2))
+    put += fleet.put(20)
+    fleet.wait_delivered(put)
+    fleet.wait(lambda: set(fleet.rows()) == {_shard(3), _shard(4)}, 60, "the clean-up of what was read")
+    created = len(fleet.happened(LeaseCreated))
+    listing.without = {_shard(2)}
+    fleet.simulation.sleep(60)
+    listing.heal()
+    fleet.simulation.sleep(60)
+    assert len(fleet.happened(LeaseCreated)) == created
+    assert fleet.ledger.duplicates == 0
+    assert [event.what for event in fleet.happened(TroubleEnded)] == ["checking the list of shards"]
+
+
+def test_an_expired_parent_holds_nothing_up_and_is_asked_for_once(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.kinesis.split(STREAM, _shard(0))
+    fleet.simulation.sleep(25 * 3600)
+    assert _shard(0) not in {shard.shard_id for shard in fleet.kinesis.list_shards(STREAM)}
+    put = fleet.put(20)
+    asked = _asked(fleet)
+    began, creations = fleet.simulation.now, []
+
+    def refuse(operation, params):
+        # So that several listings look at the same children.
+        if operation != "PutItem":
+            return None
+        creations.append(fleet.simulation.now)
+        return Fault(before=ReadTimeoutError(endpoint_url="-")) if creations[-1] < began + 30 else None
+
+    fleet.dynamodb.fault = refuse
+    fleet.start("w1")
+    fleet.wait(lambda: creations, 5, "the first creation")
+    fleet.wait_delivered(put, 90)
+    assert asked.count(_shard(0)) == 1
+
+
+def test_many_expired_parents_are_asked_for_as_fast_as_kinesis_answers(new_fleet):
+    fleet = new_fleet(shards=60)
+    for shard in fleet.open_shards():
+        fleet.kinesis.split(STREAM, shard)
+    fleet.simulation.sleep(25 * 3600)
+    asked = []
+
+    def limit(operation, stream, shard):
+        # Six questions, then none for a moment.
+        if operation == "GetShardIterator" and not fleet.dynamodb.changes:
+            asked.append(shard)
+            if len(asked) % 7 == 0:
+                raise AwsError("ProvisionedThroughputExceededException", "too many")
+
+    fleet.kinesis.fault = limit
+    began = fleet.simulation.now
+    fleet.start("w1")
+    fleet.wait(lambda: fleet.dynamodb.changes, 300, "the first lease")
+    assert fleet.simulation.now - began < 9 * 2 + 10
+    assert len(asked) == 60 + 9
+
+
+def test_an_application_at_latest_starts_with_every_open_shard_only(new_fleet):
+    fleet = new_fleet(shards=4)
+    listing = _Listing(fleet)
+    old = fleet.put(20)
+    fleet.simulation.sleep(3)
+    listing.without = {_shard(2)}
+    worker = fleet.start("w1", start="LATEST")
+    assert not worker.wait_ready(20)
+    assert fleet.items() == {}
+    assert not fleet.happened(StartingAtLatest)
+    listing.heal()
+    assert worker.wait_ready(30)
+    new = fleet.put(20)
+    fleet.wait_delivered(new)
+    assert not set(old) & set(fleet.ledger.payloads)
+    assert [event.shards for event in fleet.happened(StartingAtLatest)] == [4]
+    assert len(fleet.happened(LeaseCreated)) == 4
+
+
+def test_nobody_reads_from_half_a_start_while_the_listing_lacks_a_shard(new_fleet):
+    fleet = new_fleet(shards=3)
+    listing = _Listing(fleet)
+
+    def refuse(operation, params):
+        late = operation == "PutItem" and params["Item"]["leaseKey"]["S"] != _shard(0)
+        return Fault(before=ReadTimeoutError(endpoint_url="-")) if late else None
+
+    fleet.dynamodb.fault = refuse
+    fleet.start("w1", start="LATEST")
+    fleet.wait(lambda: _shard(0) in fleet.rows(), 10, "the first lease of the start")
+    fleet.simulation.kill("w1")
+    fleet.dynamodb.fault = None
+    listing.without = {_shard(1)}
+    worker = fleet.start("w2", start="LATEST")
+    fleet.simulation.sleep(60)
+    assert fleet.owners() == {_shard(0): None}
+    assert not worker.wait_ready(0)
+    listing.heal()
+    assert worker.wait_ready(60)
+    fleet.wait_delivered(fleet.put(20))
+
+
+class _Answers:
+    """A stream that says of each shard whether it knows it; or raises what the test put there."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+        self.asked = []
+
+    def open(self, shard_id, start):
+        self.asked.append((shard_id, start.kind))
+        answer = self.answers[shard_id]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_what_kinesis_does_not_know_is_remembered_and_the_rest_is_asked_again():
+    with Simulation() as simulation:
+        stream = _Answers(a=ShardGone("a"), b="iterator", c=ShardGone("c"))
+        gone = GoneShards(stream, simulation.runtime("w1"))
+        with pytest.raises(TemporaryError, match="lacks b"):
+            gone.confirm(["c", "b", "a"])
+        assert stream.asked == [("a", "TRIM_HORIZON"), ("b", "TRIM_HORIZON")]
+        stream.answers["b"] = TemporaryError("busy")
+        with pytest.raises(TemporaryError, match="busy"):
+            gone.confirm(["a", "b"])
+        stream.answers["b"] = ShardGone("b")
+        gone.confirm(["a", "b", "c"])
+        assert [shard for shard, _ in stream.asked] == ["a", "b", "b", "b", "c"]
+        gone.confirm(["c", "b", "a"])
+        gone.confirm([])
+        assert len(stream.asked) == 5
+        assert len(gone) == 3
+
+
+# -- stopping --------------------------------------------------------------------------------------------------
+
+
+def _silent(*operations):
+    """A fault: DynamoDB takes these requests and does not answer. Its list tells which came."""
+    came = []
+
+    def fault(operation, params):
+        if operation not in operations:
+            return None
+        came.append(params)
+        return Fault(before=ReadTimeoutError(endpoint_url="-"), delay=2.0)
+
+    return fault, came
+
+
+def test_a_stop_does_not_wait_for_all_the_leases_that_are_due_for_deletion(new_fleet):
+    fleet = new_fleet(shards=6)
+    worker = fleet.start("w1", cleanup_interval=60.0)
+    parents = fleet.open_shards()
+    fleet.wait_delivered(fleet.put(30))
+    for shard in parents:
+        fleet.kinesis.split(STREAM, shard)
+    fleet.wait_delivered(fleet.put(60))
+    fleet.dynamodb.fault, came = _silent("DeleteItem")
+    fleet.wait(lambda: came, 120, "the first deletion")
+    assert {key for key, row in fleet.rows().items() if row.is_ended} == set(parents)
+    began = fleet.simulation.now
+    worker.stop(grace=12.0)
+    assert fleet.simulation.now - began < 12
+    assert not fleet.happened(ThreadsLeft)
+    assert not fleet.simulation.unfinished("w1")
+    assert not fleet.happened(LeaseDeleted)
+
+
+def test_a_stop_does_not_wait_for_all_the_leases_of_a_start(new_fleet):
+    fleet = new_fleet(shards=6)
+    worker = fleet.worker("w1")
+    fleet.dynamodb.fault, came = _silent("PutItem")
+    worker.start()
+    fleet.wait(lambda: came, 30, "the first creation")
+    fleet.dynamodb.fault = lambda operation, params: Fault(delay=4.0) if operation == "PutItem" else None
+    worker.stop(grace=12.0)
+    assert not fleet.happened(ThreadsLeft)
+    assert not fleet.simulation.unfinished("w1")
+
+
+def test_a_stop_does_not_wait_for_the_answers_about_all_expired_parents(new_fleet):
+    fleet = new_fleet(shards=12)
+    for shard in fleet.open_shards():
+        fleet.kinesis.split(STREAM, shard)
+    fleet.simulation.sleep(25 * 3600)
+    asked = []
+
+    def slow(operation, stream, shard):
+        if operation == "GetShardIterator":
+            asked.append(shard)
+            fleet.simulation.sleep(2.0)
+
+    fleet.kinesis.fault = slow
+    worker = fleet.start("w1")
+    fleet.wait(lambda: len(asked) == 2, 30, "the second question")
+    began = fleet.simulation.now
+    worker.stop(grace=8.0)
+    assert fleet.simulation.now - began < 3
+    assert len(asked) == 2
+    assert not fleet.simulation.unfinished("w1")
+    assert fleet.items() == {}
+
+
+def test_a_cleaner_that_shall_stop_asks_no_further_question(new_fleet):
+    fleet = new_fleet(shards=1)
+    context = fleet.worker("w1", cleanup_interval=1.0)._connect()
+    keys = [_shard(number) for number in range(100, 108)]
+    stream = _Answers(**dict.fromkeys(keys, "iterator"))
+    cleaner = LeaseCleaner(dataclasses.replace(context, stream=stream), lambda: len(stream.asked) == 3)
+    cleaner.listed(ShardListing((Shard(_shard(0)),)))
+    fleet.simulation.sleep(2)
+    cleaner.clean(LeaseView().observe([Lease(key, Checkpoint("7")) for key in keys], 0.0))
+    assert [shard for shard, _ in stream.asked] == keys[:3]
+
+
+def test_a_manager_that_is_still_busy_at_the_end_of_the_grace_is_named(new_fleet):
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1", shard_sync_interval=5.0)
+    fleet.wait_delivered(fleet.put(3))
+    answers, hanging = fleet.simulation.runtime("w1").event(), []
+
+    def hang(operation, stream, shard):
+        if operation == "ListShards":
+            hanging.append(operation)
+            answers.wait()
+
+    fleet.kinesis.fault = hang
+    fleet.wait(lambda: hanging, 30, "a listing without an answer")
+    with pytest.raises(StopTimedOut, match="pykcl-manager") as caught:
+        worker.stop(grace=3.0)
+    assert caught.value.threads == ("pykcl-manager",)
+    assert [event.threads for event in fleet.happened(ThreadsLeft)] == [("pykcl-manager",)]
+    answers.set()
+    fleet.wait(lambda: not fleet.simulation.unfinished("w1"), 10, "the end of the manager")
+    assert set(fleet.owners().values()) == {None}
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backlog", [0, 400])
+def test_refused_iterators_never_make_more_than_five_reads_a_second_of_a_shard(new_fleet, backlog):
+    fleet = new_fleet(shards=1)
+    put = fleet.put(backlog)
+    worker = fleet.worker("w1", max_records=5, idle_time=0.2)
+    _, stream = worker._adapters
+    fetch, reads = stream.fetch, []
+
+    def refusing(shard_id, iterator, limit):
+        reads.append(fleet.simulation.now)
+        if len(reads) % 2 == 0:
+            raise IteratorExpired("ExpiredIteratorException")
+        return fetch(shard_id, iterator, limit)
+
+    stream.fetch = refusing
+    worker.start()
+    fleet.wait_delivered(put)
+    fleet.wait(lambda: len(reads) > 40)
+    within = [later - earlier for earlier, later in zip(reads, reads[5:], strict=False)]
+    assert min(within) > 0.999, "six reads take a second"
+    assert fleet.ledger.duplicates == 0
+
+
+# -- what listeners and operators see --------------------------------------------------------------------------
+
+
+def test_a_lease_is_told_of_before_it_counts_as_held(new_fleet):
+    fleet = new_fleet(shards=3)
+    seen = []
+
+    class Watching(list):
+        def append(self, entry):
+            name, event = entry
+            if isinstance(event, LeaseTaken):
+                seen.append((event.shard, event.shard in fleet.workers[name].held.glance()))
+            super().append(entry)
+
+    fleet.events = Watching()
+    worker = fleet.start("w1")
+    fleet.wait(lambda: len(worker.held) == 3)
+    assert sorted(seen) == [(_shard(number), False) for number in range(3)]
+    assert sorted(worker.held.glance()) == [_shard(number) for number in range(3)]
+
+
+def test_before_the_start_nothing_is_held_and_nothing_is_done(new_fleet):
+    worker = new_fleet().worker("w1")
+    assert worker.activities == {}
+    assert worker.held.glance() == {}
+    assert worker.held.version == 0
+
+
+def test_activities_name_the_state_or_the_method_that_runs_for_each_lease(new_fleet):
+    fleet = new_fleet(shards=2)
+    fleet.put(10)
+    go_on = _held_up(fleet, "w1", _shard(0))
+    worker = fleet.workers["w1"]
+    fleet.wait(
+        lambda: worker.activities == {_shard(0): "process_records", _shard(1): "reading"},
+        30,
+        "one busy and one idle lease",
+    )
+    fleet.simulation.freeze("w1", 60)
+    idle = next(each for each, _ in worker._manager.workers() if each.key == _shard(1))
+    for state in State:
+        idle.state = state
+        assert worker.activities == {_shard(0): "process_records", _shard(1): state.value}
+    idle.state = State.READING
+    go_on.set()
+    worker.stop(grace=90.0)
+    assert worker.activities.keys() == set(worker.leases)
+
+
+def test_activities_survive_a_call_that_returns_at_that_very_moment(new_fleet, monkeypatch):
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1")
+    fleet.wait(lambda: worker.leases)
+    answers = iter([("process_records", 1.0)])
+    monkeypatch.setattr(LeaseWorker, "busy", property(lambda _: next(answers, None)))
+    fleet.simulation.freeze("w1", 60)
+    assert worker.activities == {_shard(0): "process_records"}
+
+
+def test_a_lease_is_glanced_at_as_long_as_it_is_believed(new_fleet):
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1", failover_time=10.0)
+    fleet.wait(lambda: len(worker.held) == 1)
+    before = worker.held.version
+    held = worker.held.glance()[_shard(0)]
+    assert held.glance()
+    copy = worker.held.glance()
+    copy.clear()
+    assert worker.held.glance(), "a copy is handed out"
+    fleet.dynamodb.fault, _ = _silent("UpdateItem")
+    deadline = held.deadline
+    runtime = fleet.simulation.runtime("w1")
+    while runtime.monotonic() < deadline - 0.5:
+        assert held.glance()
+        fleet.simulation.sleep(0.25)
+    fleet.simulation.sleep(0.6)
+    assert not held.glance()
+    fleet.wait(lambda: worker.held.glance().get(_shard(0)) is not held, 30, "the end of the registration")
+    assert worker.held.version > before
+
+
+def test_what_was_given_up_or_lost_is_believed_no_more_at_a_glance(new_fleet):
+    fleet = new_fleet(shards=2)
+    worker = fleet.start("w1")
+    fleet.wait(lambda: len(worker.held) == 2)
+    first, second = (worker.held.glance()[_shard(number)] for number in range(2))
+    first.lose("the test says so")
+    assert (first.glance(), second.glance()) == (False, True)
+    worker.stop()
+    assert not second.glance()
+    assert worker.held.glance() == {}
