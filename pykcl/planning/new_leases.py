@@ -177,10 +177,14 @@ class _Plan:
         return AT_TRIM_HORIZON
 
     def _row_at_latest(self, shard: Shard) -> Lease:
+        """Where the others of the same start began, if there are any: this one was left out when it was broken off.
+
+        Also without a parent that tells so: 1) two of three shards get leases, and the worker fails; 2) those two are
+        read by a Java worker; 3) records are put into the third.
+        """
         row = _row(shard, AT_LATEST)
         times = self._latest_times()
-        related = any(parent in self.skipped for parent in shard.parents)
-        return row.with_(note=PrivateNote(latest_from=min(times))) if related and times else row
+        return row.with_(note=PrivateNote(latest_from=min(times))) if times else row
 
     def _latest_times(self) -> list[int]:
         return [time for lease in self.leases.values() if (time := _latest_from(lease)) is not None]

@@ -8,7 +8,7 @@ from pykcl.errors import ShardGone, TemporaryError
 from pykcl.model.checkpoint import LATEST, ReadFrom
 from pykcl.model.shard import ShardListing
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.lineage import FamilyTree, cover_every_key, without_successors
+from pykcl.planning.lineage import FamilyTree, without_successors
 from pykcl.planning.plans import LeaseCreation
 from pykcl.ports import Stream
 from pykcl.runtime import Runtime
@@ -60,9 +60,6 @@ def refuse_part_of_a_listing(
     """
     keys = {plan.lease.key for plan in creations}
     at_latest = {plan.lease.key for plan in creations if plan.lease.checkpoint.sequence_number == LATEST}
-    if at_latest and not cover_every_key(listing.shards):
-        # The shard that is missing would be begun later, and LATEST would then be a later time.
-        raise TemporaryError("The open shards that Kinesis lists do not cover every hash key; asking again.")
     torn = without_successors(listing.shards) & (keys | FamilyTree.of(listing.shards).descendants_of(keys))
     if torn:
         # 1) A shard was read and its row deleted; 2) the listing lacks its child; 3) nothing leads from it to what is

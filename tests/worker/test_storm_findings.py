@@ -537,3 +537,29 @@ def test_what_was_given_up_or_lost_is_believed_no_more_at_a_glance(new_fleet):
     worker.stop()
     assert not second.glance()
     assert worker.held.glance() == {}
+
+
+def test_a_broken_start_is_not_taken_for_finished_while_the_shard_it_left_out_is_not_listed(new_fleet):
+    fleet = new_fleet(shards=3)
+    listing = _Listing(fleet)
+    left_out = _shard(2)
+    refusals = [ReadTimeoutError(endpoint_url="x")] * 100
+
+    def refuse_the_last(operation, params):
+        is_it = operation == "PutItem" and params["Item"]["leaseKey"]["S"] == left_out
+        return Fault(before=refusals.pop()) if is_it and refusals else None
+
+    fleet.dynamodb.fault = refuse_the_last
+    worker = fleet.start("w1", start="LATEST")
+    fleet.wait(lambda: len(fleet.rows()) == 2, what="two of three leases")
+    listing.without = {left_out}
+    fleet.simulation.sleep(10)
+    refusals.clear()
+    fleet.simulation.sleep(30)
+    assert left_out not in fleet.rows()
+    assert not worker.wait_ready(0)
+    fleet.simulation.sleep(1)
+    payloads = fleet.put(20)
+    listing.heal()
+    fleet.wait(lambda: worker.wait_ready(0), what="readiness")
+    fleet.wait_delivered(payloads + fleet.put(20))
