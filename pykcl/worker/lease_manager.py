@@ -341,7 +341,7 @@ class LeaseManager:
             if worker.state is State.ENDED:
                 self._ended_here.add(worker.key)
                 self._wake_children()
-            if worker.state is State.HANDED_BACK:
+            if worker.gave_up:
                 self._left_alone[worker.key] = now + self._context.config.retry_for
         if finished:
             # What they freed or created is worth a look soon, yet never in a spin: leases that end as quickly as they

@@ -49,6 +49,7 @@ class LeaseWorker:
         self.key = plan.lease_key
         self.state = State.ACQUIRING
         self.has_answered = False
+        self.gave_up = False
         self._context = context
         self._plan = plan
         self._iterator = iterator
@@ -312,6 +313,8 @@ class LeaseWorker:
         return Signal.DONE
 
     def _hand_back(self) -> Signal:
+        # Said first: also where the lease is lost on the way, this worker is not the one to take it again at once.
+        self.gave_up = True
         if self._delivery is not None:
             self._delivery.shut_down()
             self._delivery.flush_before_leaving()

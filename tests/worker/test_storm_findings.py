@@ -10,6 +10,7 @@ from pykcl.errors import IteratorExpired, ShardGone, StopTimedOut, TemporaryErro
 from pykcl.events import (
     LeaseCreated,
     LeaseDeleted,
+    LeaseHandedBack,
     LeaseTaken,
     StartingAtLatest,
     ThreadsLeft,
@@ -563,3 +564,24 @@ def test_a_broken_start_is_not_taken_for_finished_while_the_shard_it_left_out_is
     listing.heal()
     fleet.wait(lambda: worker.wait_ready(0), what="readiness")
     fleet.wait_delivered(payloads + fleet.put(20))
+
+
+def test_a_lease_given_up_is_left_alone_also_when_its_release_got_no_answer(new_fleet):
+    fleet = new_fleet(shards=1)
+
+    def lose_releases(operation, params):
+        released = (
+            operation == "UpdateItem" and "leaseOwner" in params["UpdateExpression"].partition(" REMOVE ")[2]
+        )
+        return Fault(before=ReadTimeoutError(endpoint_url="-")) if released else None
+
+    def always_raise(batch):
+        raise ValueError
+
+    fleet.dynamodb.fault = lose_releases
+    fleet.put(1)
+    fleet.start("w1", retry_for=20.0, processor=lambda: RecordingProcessor("w1", fleet.ledger, always_raise))
+    fleet.wait(lambda: fleet.happened(LeaseHandedBack), 60, "the lease to be given up")
+    given_up = fleet.simulation.now
+    fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 2, 60, "the lease to be taken again")
+    assert fleet.simulation.now - given_up >= 20

@@ -23,6 +23,7 @@ from pykcl.testing.simulation.trace import Trace
 _LOOK_SECONDS = 0.05
 _LOCK_SWITCHES = (0.02, 0.1, 0.5)
 _END_SECONDS = 10.0
+_SHORTEST_WAIT = 1e-6
 _MOST_SWITCHES_AT_ONCE = 20_000
 
 Waiters = list[tuple[SimTask, int]]
@@ -56,6 +57,7 @@ class Simulation:
         self._main = SimTask(self, "main", "main")
         self._current = self._main
         self._tasks: list[SimTask] = [self._main]
+        self._groups: dict[str, list[SimTask]] = {"main": [self._main]}
         self._ready: list[SimTask] = []
         self._timers: list[tuple[float, int, SimTask | str, int]] = []
         self._timers_set = 0
@@ -79,7 +81,9 @@ class Simulation:
 
     def unfinished(self, group: str) -> list[SimTask]:
         """Its threads that have not ended, in the order of their start."""
-        return [task for task in self._tasks if task.group == group and not task.finished]
+        alive = [task for task in self._groups.get(group, ()) if not task.finished]
+        self._groups[group] = alive
+        return alive.copy()
 
     def kill(self, group: str) -> None:
         """The threads of this group never run again, as after kill -9."""
@@ -123,6 +127,7 @@ class Simulation:
     def spawn(self, name: str, group: str, body: Callable[[], None]) -> SimTask:
         task = SimTask(self, name, group)
         self._tasks.append(task)
+        self._groups.setdefault(group, []).append(task)
         task.thread = threading.Thread(target=self._live, args=(task, body), name=name, daemon=True)
         task.thread.start()
         self._make_ready(task)
@@ -150,7 +155,8 @@ class Simulation:
         entry = (me, number)
         waiters.append(entry)
         if timeout is not None:
-            seconds = max(0.0, timeout)
+            # A wait for less than a clock can tell would bring its waiter back at the same moment, for ever.
+            seconds = max(_SHORTEST_WAIT, timeout) if timeout > 0 else 0.0
             clock = self._clocks.get(me.group)
             self._set_timer(self.now + (clock.real_seconds(seconds) if clock else seconds), me, number)
         self._pass_on(me)
