@@ -569,16 +569,16 @@ def test_a_broken_start_is_not_taken_for_finished_while_the_shard_it_left_out_is
 def test_a_lease_given_up_is_left_alone_also_when_its_release_got_no_answer(new_fleet):
     fleet = new_fleet(shards=1)
 
-    def lose_releases(operation, params):
+    def answer_releases_too_late(operation, params):
         released = (
             operation == "UpdateItem" and "leaseOwner" in params["UpdateExpression"].partition(" REMOVE ")[2]
         )
-        return Fault(before=ReadTimeoutError(endpoint_url="-")) if released else None
+        return Fault(after=ReadTimeoutError(endpoint_url="-"), delay=12.0) if released else None
 
     def always_raise(batch):
         raise ValueError
 
-    fleet.dynamodb.fault = lose_releases
+    fleet.dynamodb.fault = answer_releases_too_late
     fleet.put(1)
     fleet.start("w1", retry_for=20.0, processor=lambda: RecordingProcessor("w1", fleet.ledger, always_raise))
     fleet.wait(lambda: fleet.happened(LeaseHandedBack), 60, "the lease to be given up")
