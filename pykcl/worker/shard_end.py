@@ -7,6 +7,7 @@ from functools import partial
 from pykcl.errors import TemporaryError
 from pykcl.events import DataLost, ShardEnded
 from pykcl.model import lease_row
+from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard
 from pykcl.planning.lineage import FamilyTree
 from pykcl.planning.shard_end import leases_before_end
@@ -49,18 +50,26 @@ def _ensure_lease(context: Context, held: HeldLease, child: Shard) -> None:
         create_lease(context, creation)
 
 
-def _surroundings(context: Context, held: HeldLease, child: Shard) -> tuple[dict[str, Shard], set[str]]:
-    """The shards and the leased keys that matter for the lease of `child`; without other parents to read, none do."""
+def _surroundings(
+    context: Context, held: HeldLease, child: Shard
+) -> tuple[dict[str, Shard], set[str], int | None]:
+    """What matters for the lease of `child`: the shards, the leased keys, and when a start at LATEST was.
+
+    Without other parents to read, none of it does.
+    """
     leased = {held.key}
     others = [parent for parent in child.parents if parent != held.key]
     if all(context.table.read(parent) is not None for parent in others):
-        return {}, leased
+        return {}, leased, None
     listing = context.stream.list_shards()
     if not listing.complete:
         raise TemporaryError(f"The shards could not be listed completely before ending {held.key}.")
     # In this order: a scan older than the listing could miss the lease of a listed shard's ancestor.
-    leased |= {row.key for row in context.table.scan().rows}
+    rows = context.table.scan().rows
+    leased |= {row.key for row in rows}
     shards = listing.by_id
     tree = FamilyTree.of([child, *shards.values()])
     context.gone.confirm(tree.unaccounted([child.shard_id], leased))
-    return shards, leased
+    notes = [row.note for row in rows if isinstance(row, Lease) and row.note is not None]
+    started_at = min((note.latest_from for note in notes if note.latest_from is not None), default=None)
+    return shards, leased, started_at

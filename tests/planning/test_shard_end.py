@@ -64,3 +64,24 @@ def test_a_start_at_a_time_starts_the_whole_chain_there(leased):
     start = StartPosition("AT_TIMESTAMP", at_millis=7)
     plans = leases_before_end(TREE["6"], start, TREE, leased.split())
     assert {plan.lease.checkpoint.sequence_number for plan in plans} == {"AT_TIMESTAMP"}
+
+
+def test_under_latest_what_lies_below_a_gap_left_by_retention_is_read_from_the_time_of_the_start():
+    # 9 was being read; what came between it and 1 has expired, so nobody can say that 1 and 2 were passed over.
+    tree = {**TREE, "1": Shard("1", ("expired",))}
+    latest = StartPosition("LATEST")
+    plans = leases_before_end(tree["6"], latest, tree, {"0", "9"}, started_at=1234)
+    found = [
+        (p.lease.key, p.lease.checkpoint.sequence_number, p.lease.note and p.lease.note.latest_from)
+        for p in plans
+    ]
+    assert found == [
+        ("1", "LATEST", 1234),
+        ("2", "LATEST", 1234),
+        ("4", "LATEST", 1234),
+        ("6", "TRIM_HORIZON", None),
+    ]
+    unknown = leases_before_end(tree["6"], latest, tree, {"0", "9"})
+    assert [(p.lease.key, p.lease.checkpoint.sequence_number) for p in unknown] == [
+        (key, "TRIM_HORIZON") for key in "1246"
+    ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from pykcl.testing.memory.values import (
@@ -82,27 +83,32 @@ class Placeholders:
                 )
 
 
+@lru_cache(maxsize=1000)
+def _split(text: str) -> tuple[tuple[str, ...], str]:
+    """Its tokens, and the character where no token begins, if there is one."""
+    tokens: list[str] = []
+    at, text = 0, text.rstrip()
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            return tuple(tokens), text[at]
+        tokens.append(found.group(1) or found.group(2))
+        at = found.end()
+    return tuple(tokens), ""
+
+
 class Parser:
     """One expression. `kind` is the parameter's name, for error texts."""
 
     def __init__(self, kind: str, text: str, placeholders: Placeholders) -> None:
         self.kind = kind
         self.placeholders = placeholders
-        self._tokens = self._split(text)
+        self._tokens, unknown = _split(text)
         self._at = 0
+        if unknown:
+            raise self.refuse(f'Syntax error; token: "{unknown}"')
         if not self._tokens:
             raise self.refuse("The expression can not be empty;")
-
-    def _split(self, text: str) -> list[str]:
-        tokens, at = [], 0
-        text = text.rstrip()
-        while at < len(text):
-            found = _TOKEN.match(text, at)
-            if found is None:
-                raise self.refuse(f'Syntax error; token: "{text[at]}"')
-            tokens.append(found.group(1) or found.group(2))
-            at = found.end()
-        return tokens
 
     def refuse(self, problem: str) -> InvalidRequestError:
         return InvalidRequestError(f"Invalid {self.kind}: {problem}")

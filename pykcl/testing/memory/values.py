@@ -18,6 +18,7 @@ Item = dict[str, Value]
 
 MAX_ITEM_BYTES = 400 * 1024
 _SETS = ("SS", "NS", "BS")
+_NESTED = frozenset({"M", "L", *_SETS})
 _DIGITS = 38
 _LARGEST_EXPONENT, _SMALLEST_EXPONENT = 125, -130
 _EXACT = Context(prec=300)  # Python's own 28 digits are fewer than DynamoDB's
@@ -156,26 +157,36 @@ def size_of(value: Value) -> int:
 
 def item_bytes(item: Mapping[str, Value]) -> int:
     """Roughly what DynamoDB charges and limits: names plus contents."""
-    return sum(len(name.encode()) + _value_bytes(value) for name, value in item.items())
+    size = 0
+    for name, value in item.items():
+        size += _text_bytes(name) + _value_bytes(value)
+    return size
 
 
 def _value_bytes(value: Value) -> int:
     ((kind, content),) = value.items()
+    if kind == "S":
+        return _text_bytes(content)
     if kind == "N":
         return len(content) // 2 + 1
     if kind == "M":
         return 3 + item_bytes(content)
     if kind == "L":
-        return 3 + sum(_value_bytes(inner) for inner in content)
+        return 3 + sum(map(_value_bytes, content))
     if kind in _SETS:
         return sum(len(member) for member in content)
-    if kind in ("S", "B"):
-        return len(content.encode() if kind == "S" else content)
-    return 1
+    return len(content) if kind == "B" else 1
+
+
+def _text_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def copy_item(item: Mapping[str, Value]) -> Item:
-    return {name: copy_value(value) for name, value in item.items()}
+    # Most values hold one immutable thing: those are copied without a call of their own.
+    return {
+        name: dict(value) if _NESTED.isdisjoint(value) else copy_value(value) for name, value in item.items()
+    }
 
 
 def copy_value(value: Value) -> Value:

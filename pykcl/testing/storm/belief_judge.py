@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.promises import Promise
 from pykcl.worker.held_leases import HeldLease, HeldLeases
 
 _Pair = tuple[HeldLease, HeldLease]
+_VERSION = attrgetter("version")
 
 
 class BeliefJudge:
@@ -43,6 +45,11 @@ class BeliefJudge:
         self._held[host] = held
         self._version = -1
 
+    def believes(self, host: str, key: str) -> bool:
+        """Whether this host believes in this lease now."""
+        held = self._held[host].glance().get(key) if host in self._held else None
+        return held is not None and held.glance()
+
     def forget(self, host: str) -> None:
         """It was killed: what it believed, it believes no more."""
         self._held.pop(host, None)
@@ -61,7 +68,7 @@ class BeliefJudge:
 
     def look(self) -> None:
         """Called after every switch: cheap while no lease is in two hands."""
-        version = sum(held.version for held in self._held.values())
+        version = sum(map(_VERSION, self._held.values()))
         if version != self._version:
             self._version = version
             self._pairs = _shared({host: held.glance() for host, held in self._held.items()})
@@ -86,7 +93,7 @@ class BeliefJudge:
 
 def _shared(held: Mapping[str, Mapping[str, HeldLease]]) -> list[tuple[str, str, str, HeldLease, HeldLease]]:
     """Every lease in two hands: (key, host, host, lease, lease)."""
-    hosts = sorted(held)
+    hosts = sorted(host for host in held if held[host])
     return [
         (key, first, second, held[first][key], held[second][key])
         for number, first in enumerate(hosts)

@@ -11,9 +11,10 @@ from pykcl.testing.storm.outcome import Figures
 from pykcl.testing.storm.places import END, checkpoint_place
 from pykcl.testing.storm.producer import Producer
 from pykcl.testing.storm.promises import Promise
-from pykcl.testing.storm.world import TABLE, World
+from pykcl.testing.storm.world import FAILOVER, World
 
 DELIVERY_SECONDS, BALANCE_SECONDS, REST_SECONDS, QUIET_SECONDS = 400.0, 120.0, 30.0, 50.0
+STRAINED_SECONDS = 25.0
 _LOOK = 0.5
 
 
@@ -28,7 +29,10 @@ class Calm:
         self._heal()
         self._everything_is_delivered()
         self._fleet_is_balanced()
+        self._newcomer_gets_its_share()
         self._nothing_moves()
+        self._nothing_moves_under_strain()
+        self._a_dead_reader_is_replaced()
         self._survivors_take_over()
         self._a_deploy_repeats_nothing()
         self._everybody_stops()
@@ -41,6 +45,7 @@ class Calm:
         world.outages.heal()
         world.dynamodb.deliver_postponed()
         fleet.phase = "calm"
+        world.calm_since = world.simulation.now
         fleet.clock_rate = lambda: 1.0
         self._wait(lambda: not any(map(world.simulation.is_frozen, fleet.alive)), 60.0)
         seen: set[str] = set()
@@ -92,6 +97,20 @@ class Calm:
             lambda: f"open shards without a lease: {self._unleased()}",
         )
 
+    def _newcomer_gets_its_share(self) -> None:
+        """Stolen from owners who are busy at it: none of them begins a batch once the newcomer has begun."""
+        # By then nobody believes what it believed in the storm.
+        self._sleep(FAILOVER)
+        self._world.delivery.is_calm = True
+        self._fleet.start()
+        self._sleep(1.0)
+
+        def is_balanced() -> bool:
+            self._producer.put_on_every_shard()
+            return self._is_balanced()
+
+        self._expect_soon(is_balanced, BALANCE_SECONDS, Promise.BALANCE, lambda: str(self._load()))
+
     def _nothing_moves(self) -> None:
         self._sleep(REST_SECONDS)
         taken = self._world.taken
@@ -100,6 +119,29 @@ class Calm:
         self._world.verdict.expect(
             moved == 0, Promise.NO_CHURN, f"{moved} leases moved in {QUIET_SECONDS:g} s"
         )
+
+    def _nothing_moves_under_strain(self) -> None:
+        """Answers to heartbeats get lost and batches take longer than a lease lasts; but everybody is alive."""
+        taken = self._world.taken
+        self._producer.put_on_every_shard()
+        self._world.faults.strained = True
+        self._sleep(STRAINED_SECONDS)
+        self._world.faults.strained = False
+        moved = self._world.taken - taken
+        self._figures.moves_at_rest += moved
+        self._world.verdict.expect(moved == 0, Promise.NO_CHURN, f"{moved} leases moved, all owners alive")
+        self._world.verdict.check()
+
+    def _a_dead_reader_is_replaced(self) -> None:
+        """One thread dies; its worker goes on, and must not hold a lease that it does not read."""
+        rng, simulation = self._world.faults.rng("F2"), self._world.simulation
+        host = rng.choice(self._fleet.workers())
+        readers = [task for task in simulation.unfinished(host.name) if task.name.startswith("pykcl-shardId")]
+        if readers:
+            self._fleet.struck.add(host.name)
+            simulation.strike(rng.choice(readers))
+        self._producer.put_on_every_shard()
+        self._everything_is_delivered()
 
     def _survivors_take_over(self) -> None:
         """A crash in calm weather: everything the dead worker had is read again in time."""
@@ -128,7 +170,10 @@ class Calm:
         old = self._fleet.workers()[0]
         self._fleet.start()
         self._sleep(3.0)
-        self._producer.put_on_every_shard()
+        for _ in range(2):
+            # What is checkpointed at intervals owes the second of them.
+            self._producer.put_on_every_shard(aggregated=True)
+            self._sleep(1.5)
         self._fleet.ask_to_stop(old)
         self._everything_is_delivered()
 
@@ -159,7 +204,9 @@ class Calm:
         self._world.verdict.expect(
             not silent, Promise.LOSS_REPORTED, f"nobody told of a loss in {sorted(silent)}"
         )
-        alarms = {key for key in reported if not ledger.shard(key).trimmed and not self._world.is_gone(key)}
+        alarms = {
+            key for key in reported if not ledger.shard(key).is_trimmed and not self._world.is_gone(key)
+        }
         self._world.verdict.expect(not alarms, Promise.LOSS_REPORTED, f"a false alarm about {sorted(alarms)}")
         self._world.verdict.check()
 
@@ -209,6 +256,6 @@ class Calm:
     def _expect_soon(
         self, condition: Callable[[], bool], seconds: float, promise: Promise, what: Callable[[], str]
     ) -> None:
-        if TABLE in self._world.dynamodb.tables and not self._wait(condition, seconds):
+        if not self._wait(condition, seconds):
             self._world.verdict.expect(False, promise, what())
         self._world.verdict.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -48,6 +48,8 @@ class Ownership:
 class DeliveryJudge:
     """fates: how a host's last time with its leases ended, by host: "crash", "clean stop", "pause" or nothing known.
 
+    believes: whether a host believes in a lease, or cannot know better because it stood still until this moment.
+    is_calm: whether a robbed owner must have noticed before its thief begins.
     released: (host, shard) of which the worker said that it let go in order. reader: who last had records of a shard.
     """
 
@@ -62,6 +64,8 @@ class DeliveryJudge:
         self.released: set[tuple[str, str]] = set()
         self.reader: dict[str, str] = {}
         self.last: dict[str, Ownership] = {}
+        self.believes: Callable[[str, str], bool] = lambda host, shard_id: True
+        self.is_calm = False
 
     def expect(self, holds: bool, promise: Promise, what: str) -> None:
         self._verdict.expect(holds, promise, what)
@@ -110,9 +114,13 @@ class DeliveryJudge:
         self.expect(owning.state in allowed, promise, f"{where}: {method} when {owning.state}")
 
     def batch_begins(self, owning: Ownership, given: list[Place]) -> None:
-        """NO_GAP and PARENTS_FIRST."""
+        """NO_GAP, PARENTS_FIRST, and that the host may deliver at all."""
         self.reader[owning.shard_id] = owning.host
         where = f"{owning.host} {owning.shard_id} after {owning.after}"
+        believed = self.believes(owning.host, owning.shard_id)
+        self.expect(believed, Promise.SILENT_AFTER_LOSS, f"{where}: a batch without belief in the lease")
+        robbed = self.is_calm and self.last[owning.shard_id] is not owning
+        self.expect(not robbed, Promise.ONE_OWNER, f"{where}: a batch after its thief had begun")
         shard = self.ledger.shard(owning.shard_id)
         ahead = iter(shard.after(owning.after))
         for place in given:

@@ -12,6 +12,7 @@ from pykcl.testing.storm.faults import Faults
 from pykcl.testing.storm.streams import Outages
 
 REQUEST_SECONDS = 2.0
+_LOST_HEARTBEATS = 0.3
 _SET_UP = ("CreateTable", "DescribeTable")
 _READS = ("Scan", "GetItem")
 
@@ -47,7 +48,7 @@ class DynamoFaults:
     def __call__(self, operation: str, params: Params) -> Fault | None:
         host, now = self._host(), self._now()
         if self._faults.healed or self._spares(host):
-            return None
+            return self._lost_heartbeat(operation, params) if self._faults.strained else None
         if self._outages.is_forbidden(operation, host, now):
             return Fault(before=denied(operation))
         if self._outages.is_down("dynamodb", host, now):
@@ -57,6 +58,13 @@ class DynamoFaults:
         if operation in _READS:
             return self._of_read(operation, params, host)
         return self._of_write(operation, params, host)
+
+    def _lost_heartbeat(self, operation: str, params: Params) -> Fault | None:
+        is_heartbeat = operation == "UpdateItem" and kind_of_write(operation, params) == "renew"
+        rng = self._faults.rng("F6.renew")
+        if not is_heartbeat or rng.random() >= _LOST_HEARTBEATS:
+            return None
+        return Fault(after=timed_out(), delay=rng.choice([0, 1.0]))
 
     def _of_read(self, operation: str, params: Params, host: str) -> Fault | None:
         if "ExclusiveStartKey" in params and self._faults.happens("F8.broken", host):

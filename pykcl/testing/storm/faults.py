@@ -47,7 +47,7 @@ KINDS: Mapping[str, Kind] = {
         Kind("F7", "a write is applied after its sender gave up", _PER_CALL),
         Kind("F8.broken", "a scan fails between two pages", _PER_CALL),
         Kind("F8.stale", "a page of a scan shows rows as they were up to 2 s ago", _PER_CALL),
-        Kind("F9.stale", "ListShards shows the shards of a while ago", _PER_BATCH),
+        Kind("F9.stale", "ListShards shows the shards of up to 5 s ago", _PER_BATCH),
         Kind("F9.part", "ListShards fails after its first page", _PER_BATCH),
         Kind("F9.missing", "ListShards misses one shard", _PER_BATCH),
         Kind("F10.expired", "a shard iterator is refused", (0.005, 0.02, 0.1)),
@@ -98,7 +98,8 @@ class Faults:
     """The faults of one storm. Each kind draws from a generator of its own, so that leaving one out moves no other.
 
     off: kinds this storm does not have. everything: it has all others, instead of about half of them. remark: told of
-    each that happened. healed: nothing goes wrong from now on.
+    each that happened. healed: nothing goes wrong from now on. strained: and yet answers to heartbeats get lost, and
+    processors take longer than a lease lasts: nobody is dead, so nothing may move.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Faults:
     ) -> None:
         self.injected: Counter[str] = Counter()
         self.healed = False
+        self.strained = False
         self._remark = remark
         self._rngs = {name: random.Random(f"{seed}/{name}") for name in KINDS}  # noqa: S311 - reproducible
         self._rates: dict[str, float] = {}

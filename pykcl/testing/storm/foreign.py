@@ -43,7 +43,8 @@ class Foreigners:
         leases = self._world.rows()
         if leases and rng.random() < 0.5:
             key = rng.choice(sorted(leases))
-            leases[key]["throughputKBps"] = {"N": str(rng.randint(1, 99))}
+            note = {"throughputKBps": {"N": str(rng.randint(1, 99))}}
+            self._world.dynamodb.tables[TABLE].rows[key] = {**leases[key], **note}
             return True
         key = rng.choice(sorted(_ROWS))
         if key in self._put:

@@ -18,6 +18,8 @@ class ShardLedger:
         self.delivered: set[Place] = set()
         self.trimmed: set[Place] = set()
         self._arrivals: list[int] = []
+        self._dropped: list[int] = []
+        self.is_trimmed = False
         self._settled = 0
 
     def add(self, position: Place, arrived_at: int) -> None:
@@ -25,12 +27,17 @@ class ShardLedger:
         self.places.add(position)
         self._arrivals.append(arrived_at)
 
+    def drop(self, arrived_at: int) -> None:
+        """A record was put that nobody is to be given: an aggregate of another shard."""
+        self._dropped.append(arrived_at)
+
     def trim(self, horizon: int) -> None:
         """Retention took what arrived before `horizon`, epoch milliseconds."""
         count = len(self.trimmed)
         while count < len(self.put) and self._arrivals[count] < horizon:
             self.trimmed.add(self.put[count])
             count += 1
+        self.is_trimmed = count > 0 or any(arrived_at < horizon for arrived_at in self._dropped)
 
     def first_owed(self) -> Place | None:
         """The first record that was neither delivered nor trimmed."""

@@ -16,12 +16,14 @@ from pykcl.processor import (
     ShutdownRequest,
 )
 from pykcl.testing.simulation import Simulation
+from pykcl.testing.storm.claims import claiming
 from pykcl.testing.storm.delivery_judge import DeliveryJudge, Ownership
 from pykcl.testing.storm.faults import Faults
 from pykcl.testing.storm.places import place_of
 from pykcl.testing.storm.promises import Promise
 
 _BY_HAND = 0.6
+_STRAINED_BATCH_SECONDS = 20.0
 
 
 class StormProcessor(RecordProcessor):
@@ -61,7 +63,7 @@ class StormProcessor(RecordProcessor):
             self._judge.batch_begins(owning, places)
             self._dawdle_perhaps(batch.shard_id)
             if self._inner is not None:
-                self._inner.process_records(batch)
+                self._inner.process_records(claiming(batch, owning, self._judge))
             self._raise_perhaps(batch.shard_id)
             self._judge.delivered(owning, places)
             self._last = (batch.checkpointer, batch.records[-1])
@@ -89,7 +91,8 @@ class StormProcessor(RecordProcessor):
         self._must_own("shutdown_requested")
         if self._inner is not None:
             self._inner.shutdown_requested(request)
-        elif self._by_hand and (not self._never or self._faults.healed):
+        # The storm checkpoints by hand for a user's processor too: which way its seed chose is not the user's to know.
+        if self._by_hand and (not self._never or self._faults.healed):
             request.checkpointer.checkpoint()
 
     # -- misbehaviour ------------------------------------------------------------------------------------------
@@ -100,6 +103,8 @@ class StormProcessor(RecordProcessor):
 
     def _dawdle_perhaps(self, shard_id: str) -> None:
         rng = self._faults.rng("F17.hangs")
+        if self._faults.strained:
+            self._simulation.sleep(_STRAINED_BATCH_SECONDS)
         if self._faults.happens("F17.hangs", f"{self._host} {shard_id}"):
             self._simulation.sleep(rng.uniform(8, 30))
         if self._faults.happens("F18.processor", self._host):

@@ -27,10 +27,17 @@ class Producer:
         for _ in range(self._rng.randint(1, 6)):
             self._put_one()
 
-    def put_on_every_shard(self) -> None:
+    def put_on_every_shard(self, *, aggregated: bool = False) -> None:
+        """One record on each, or three in one."""
         for shard in self._world.kinesis.list_shards(STREAM, operation=None):
-            if shard.is_open:
-                self._put(b"calm", "k", _first_key(shard), 1)
+            if not shard.is_open:
+                continue
+            first = _first_key(shard)
+            if aggregated:
+                (packed,) = aggregate(("k", str(first), b"calm") for _ in range(3))
+                self._put(packed.data, packed.partition_key, first, 3)
+            else:
+                self._put(b"calm", "k", first, 1)
 
     def _put_one(self) -> None:
         self._count += 1
@@ -62,7 +69,8 @@ class Producer:
             put = self._world.kinesis.put_record(STREAM, b"plain", key)
             self._enter(put.shard_id, put.sequence_number, 1)
             if put.shard_id != shard.shard_id:
-                self._world.kinesis.put_record(STREAM, blob, key, _first_key(shard))
+                dropped = self._world.kinesis.put_record(STREAM, blob, key, _first_key(shard))
+                self._world.ledger.shard(dropped.shard_id).drop(self._world.kinesis_millis())
 
     def _put(self, data: bytes, key: str, hash_key: int | None, count: int) -> None:
         put = self._world.kinesis.put_record(STREAM, data, key, hash_key)

@@ -36,6 +36,7 @@ class RowJudge:
     ) -> None:
         self._ledger, self._verdict = ledger, verdict
         self._is_peer, self._rows, self._is_gone = is_peer, rows, is_gone
+        self._begun: set[str] = set()
 
     def _expect(self, holds: bool, promise: Promise, what: str) -> None:
         self._verdict.expect(holds, promise, what)
@@ -76,6 +77,8 @@ class RowJudge:
 
     def _checkpoint_moved(self, key: str, who: str, before: Item, after: Item) -> None:
         old, new = self._place(who, before), self._place(who, after)
+        if new is not None and new[0] >= 0:
+            self._begun.add(key)
         if old is None or new is None or new == old:
             return
         moved = f"{who}: {old} to {new}"
@@ -106,7 +109,12 @@ class RowJudge:
         )
 
     def _has_begun(self, shard_id: str, rows: dict[str, Item]) -> bool:
-        """Its row is past its start; or it has none any more, and then its children's rows prove as much."""
+        """Its row is, or was, past its start; or it has none, and then its children's rows prove as much.
+
+        Was: whoever deletes by a scan that is a moment old may not know that a late creation brought the row back.
+        """
+        if shard_id in self._begun:
+            return True
         if shard_id in rows:
             return checkpoint_place(rows[shard_id])[0] >= 0
         children = self._ledger.children(shard_id)

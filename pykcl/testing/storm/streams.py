@@ -6,7 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pykcl.errors import AnswerRefused, IteratorExpired, SetupError, TemporaryError, Throttled
+from pykcl.errors import (
+    AnswerRefused,
+    IteratorExpired,
+    PositionRefused,
+    SetupError,
+    TemporaryError,
+    Throttled,
+)
 from pykcl.local.shards import HOUR_MILLIS
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import ReadFrom
@@ -18,6 +25,7 @@ from pykcl.testing.storm.faults import Faults
 
 STREAM = "orders"
 READS_PER_SECOND = 5
+_STALEST_LISTING = 5.0
 _DIGITS_AFTER_MILLIS = 41
 
 
@@ -34,6 +42,9 @@ class ShortNumbers:
         return str(int(sequence_number) - self._base)
 
     def lengthen(self, sequence_number: str) -> str:
+        """Raises PositionRefused for what Kinesis would not take for a number."""
+        if not sequence_number.isdecimal():
+            raise PositionRefused("InvalidArgumentException")
         return str(int(sequence_number) + self._base)
 
 
@@ -58,7 +69,8 @@ class Outages:
 class StormStream:
     """`ports.Stream` for one host.
 
-    over_budget: told of a shard that this host reads more often than Kinesis allows.
+    over_budget: told of a shard that this host reads more often than Kinesis allows. listing_before: what ListShards
+    would have told so many seconds ago.
     """
 
     def __init__(
@@ -74,13 +86,14 @@ class StormStream:
         kinesis_millis: Callable[[], int],
         switch: Callable[[], None],
         over_budget: Callable[[str], None],
+        listing_before: Callable[[float], ShardListing],
     ) -> None:
         self._inner = MemoryStream(kinesis, STREAM, runtime, switch)
         self._host, self._numbers, self._faults, self._outages = host, numbers, faults, outages
         self._now = now
         self._kinesis_millis = kinesis_millis
         self._over_budget = over_budget
-        self._listings: deque[ShardListing] = deque(maxlen=4)
+        self._listing_before = listing_before
         self._reads: dict[str, deque[float]] = {}
 
     @property
@@ -95,9 +108,8 @@ class StormStream:
         self._fail_perhaps("ListShards")
         listing = self._inner.list_shards()
         faults = self._faults
-        if self._listings and faults.happens("F9.stale", self._host):
-            return self._listings[0]
-        self._listings.append(listing)
+        if faults.happens("F9.stale", self._host):
+            return self._listing_before(faults.rng("F9.stale").uniform(0.5, _STALEST_LISTING))
         shards = listing.shards
         if len(shards) > 1 and faults.happens("F9.part", self._host):
             return ShardListing(shards[: len(shards) // 2], complete=False)

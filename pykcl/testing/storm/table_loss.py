@@ -10,6 +10,7 @@ from pykcl.testing.storm.promises import Promise
 from pykcl.testing.storm.world import TABLE, World
 
 _NOTICED_AFTER = 60.0
+_LOOK = 0.1
 
 
 def lose_and_restore_the_table(world: World, fleet: StormFleet, producer: Producer) -> None:
@@ -24,12 +25,12 @@ def lose_and_restore_the_table(world: World, fleet: StormFleet, producer: Produc
     for host in fleet.workers():
         if not host.has_started:
             fleet.kill(host.name)
-    world.simulation.run_until(
-        lambda: all(host.is_over for host in working) or TABLE in world.dynamodb.tables,
-        _NOTICED_AFTER
-        + max((60.0 for host in working if world.simulation.is_frozen(host.name)), default=0.0),
-        "the end of all workers after the loss of the lease table",
-    )
+    thawing = 60.0 if any(world.simulation.is_frozen(host.name) for host in working) else 0.0
+    deadline = world.simulation.now + _NOTICED_AFTER + thawing
+    while not all(host.is_over for host in working) and world.simulation.now < deadline:
+        if TABLE in world.dynamodb.tables:
+            break
+        world.simulation.sleep(_LOOK)
     made_anew = TABLE in world.dynamodb.tables
     world.verdict.expect(not made_anew, Promise.NO_FALSE_ALARM, "a worker made the lost lease table anew")
     for host in working:

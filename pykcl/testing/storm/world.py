@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.events import DataLost, Event, LeaseReleased, LeaseTaken
+from pykcl.events import DataLost, Event, LeaseHandedBack, LeaseReleased, LeaseTaken, ThreadsLeft
 from pykcl.local.shards import HOUR_MILLIS
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
+from pykcl.model.shard import ShardListing
 from pykcl.processor import RecordProcessor
 from pykcl.testing.java.options import JavaOptions
 from pykcl.testing.java.peer import JavaPeer
@@ -38,6 +39,9 @@ TABLE = "orders-app"
 FAILOVER = 10.0
 _SMALL_PAGES = 1500
 _SLOWEST = 0.9
+_MOMENT = 0.25
+_LAST_ANSWERS = 20.0
+"""Seconds after the storm in which the last of its delayed answers come."""
 
 
 class World:
@@ -62,6 +66,7 @@ class World:
         self.numbers = ShortNumbers(EPOCH_MILLIS + int(simulation.now * 1000))
         self.kinesis = LocalKinesis(self.kinesis_millis)
         self.kinesis.create_stream(STREAM, shards)
+        self._listings: deque[tuple[float, ShardListing]] = deque(maxlen=50)
         self.note_shards()
         self.dynamodb = MemoryDynamoDB(
             runtime=simulation.runtime("dynamodb"),
@@ -93,6 +98,11 @@ class World:
             drift_overlap=self._drift_overlap,
         )
         simulation.on_switch = self.beliefs.look
+        self.thaws_at: dict[str, float] = {}
+        self.delivery.believes = self._may_believe
+        self._left_alone: dict[tuple[str, str], float] = {}
+        self.calm_since = float("inf")
+        self.left_behind: dict[str, frozenset[str]] = {}
         self.lost: list[DataLost] = []
         self._recent: deque[tuple[float, Change]] = deque(maxlen=100)
         self.must_be_reported: set[str] = set()
@@ -104,8 +114,15 @@ class World:
         return EPOCH_MILLIS + int(self.simulation.now * 1000) + self.kinesis_skew
 
     def note_shards(self) -> None:
-        for shard in self.kinesis.list_shards(STREAM, operation=None):
+        shards = self.kinesis.list_shards(STREAM, operation=None)
+        self._listings.append((self.simulation.now, ShardListing(tuple(shards))))
+        for shard in shards:
             self.ledger.parents[shard.shard_id] = tuple(shard.parents)
+
+    def listing_before(self, seconds: float) -> ShardListing:
+        """What ListShards would have told so many seconds ago."""
+        then = self.simulation.now - seconds
+        return next((listing for at, listing in reversed(self._listings) if at <= then), self._listings[0][1])
 
     def is_gone(self, shard_id: str) -> bool:
         return shard_id not in {s.shard_id for s in self.kinesis.list_shards(STREAM, operation=None)}
@@ -135,7 +152,13 @@ class World:
 
     def _steal_overlap(self) -> float:
         """Until the robbed worker must have noticed: its next heartbeat, or while none gets through its deadline."""
-        return FAILOVER if not self.faults.healed else (FAILOVER / 3 + REQUEST_SECONDS) / _SLOWEST
+        if self.simulation.now < self.calm_since + _LAST_ANSWERS:
+            return FAILOVER
+        return (FAILOVER / 3 + REQUEST_SECONDS) / _SLOWEST + _MOMENT
+
+    def _may_believe(self, host: str, shard_id: str) -> bool:
+        # Who looked at its deadline, was frozen and goes on cannot know how late it is.
+        return self.beliefs.believes(host, shard_id) or self.thaws_at.get(host) == self.simulation.now
 
     def _drift_overlap(self, first: str, second: str) -> float:
         """How much longer the slower clock lets its worker believe than the faster one makes the other wait."""
@@ -175,13 +198,21 @@ class World:
         return before
 
     def _heard(self, host: str, event: Event) -> None:
+        if isinstance(event, LeaseHandedBack):
+            # The worker counts from its next look at the table on, which comes later.
+            left_alone = self.simulation.clock(host).real_seconds(event.left_alone_for)
+            self._left_alone[(host, event.shard)] = self.simulation.now + left_alone
         if isinstance(event, LeaseTaken):
+            waited = self.simulation.now >= self._left_alone.get((host, event.shard), 0.0)
+            self.verdict.expect(waited, Promise.BUDGETS, f"{host} gave {event.shard} up, and takes it again")
             self.taken += 1
             if event.reason == "rebalance":
                 self.beliefs.stolen(event.shard)
                 self.delivery.stolen.add(event.shard)
             else:
                 self.delivery.stolen.discard(event.shard)
+        if isinstance(event, ThreadsLeft):
+            self.left_behind[host] = frozenset(event.threads)
         if isinstance(event, LeaseReleased):
             self.delivery.released.add((host, event.shard))
         if isinstance(event, DataLost):
@@ -218,6 +249,7 @@ class World:
             over_budget=lambda shard: self.verdict.expect(
                 False, Promise.BUDGETS, f"{name} reads {shard} more than five times a second"
             ),
+            listing_before=self.listing_before,
         )
         worker = Worker(
             TABLE,
@@ -259,6 +291,7 @@ class World:
             kinesis_millis=self.kinesis_millis,
             switch=self.simulation.switch,
             over_budget=lambda _: None,
+            listing_before=self.listing_before,
         )
         options = JavaOptions(
             failover=FAILOVER, startup_wait=rng.uniform(1, 5), parent_poll=2.0, two_phase=rng.random() < 0.3
