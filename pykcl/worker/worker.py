@@ -154,7 +154,7 @@ class Worker:
             self._forced.set()
         renewer.stop()
         # No user code runs in these: they get their moment also when a second signal ended all other waiting.
-        soon = self._runtime.monotonic() + 1.0
+        soon = self._runtime.monotonic() + self.config.request_timeout + 0.5
         left += self._join(
             (*manager.tasks, *renewer.tasks),
             soon if self._signals > 1 else max(deadline, soon),

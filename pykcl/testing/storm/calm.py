@@ -11,6 +11,7 @@ from pykcl.testing.storm.outcome import Figures
 from pykcl.testing.storm.places import END, checkpoint_place
 from pykcl.testing.storm.producer import Producer
 from pykcl.testing.storm.promises import Promise
+from pykcl.testing.storm.streams import past_retention
 from pykcl.testing.storm.world import FAILOVER, World
 
 DELIVERY_SECONDS, BALANCE_SECONDS, REST_SECONDS, QUIET_SECONDS = 400.0, 120.0, 30.0, 50.0
@@ -35,6 +36,8 @@ class Calm:
         self._a_dead_reader_is_replaced()
         self._survivors_take_over()
         self._a_deploy_repeats_nothing()
+        self._everybody_stops()
+        self._retention_passes_while_nobody_runs()
         self._everybody_stops()
         self._losses_were_reported()
 
@@ -194,6 +197,17 @@ class Calm:
         owned = {key: owner for key, owner in owned.items() if owner not in dead or self._is_active(key)}
         self._world.verdict.expect(not owned, Promise.STOP, f"still owned: {owned}")
         self._world.verdict.check()
+
+    def _retention_passes_while_nobody_runs(self) -> None:
+        """Whoever starts then must say what is missing, and read what is left."""
+        world = self._world
+        self._producer.put_on_every_shard()
+        self._sleep(20.0)
+        world.kinesis_skew += past_retention(24, 5.0)
+        world.note_trimming()
+        self._fleet.start()
+        self._producer.put_on_every_shard()
+        self._everything_is_delivered()
 
     def _losses_were_reported(self) -> None:
         reported = {event.shard for event in self._world.lost}

@@ -20,6 +20,7 @@ _ACTIONS = (
     "GetRecords", "GetShardIterator", "ListShards", "DescribeStreamSummary",
 )  # fmt: skip
 _HOUR_MILLIS = 3_600_000
+_LATE_WRITES_LAND = 0.4
 
 
 class Chaos:
@@ -61,6 +62,8 @@ class Chaos:
             self._producer.reshard()
         if len(self._fleet.alive) < 2 or (len(self._fleet.alive) < self._fleet.wanted and rng.random() < 0.3):
             self._fleet.start()
+        if rng.random() < _LATE_WRITES_LAND:
+            self._world.dynamodb.deliver_postponed()
         for name, act in self._actions.items():
             if self._faults.is_due(name) and act(self._faults.rng(name)):
                 self._faults.note(name)

@@ -63,6 +63,7 @@ class DeliveryJudge:
         self.refusals: Counter[str] = Counter()
         self.released: set[tuple[str, str]] = set()
         self.reader: dict[str, str] = {}
+        self.batches = 0
         self.last: dict[str, Ownership] = {}
         self.believes: Callable[[str, str], bool] = lambda host, shard_id: True
         self.is_calm = False
@@ -116,6 +117,7 @@ class DeliveryJudge:
     def batch_begins(self, owning: Ownership, given: list[Place]) -> None:
         """NO_GAP, PARENTS_FIRST, and that the host may deliver at all."""
         self.reader[owning.shard_id] = owning.host
+        self.batches += 1
         where = f"{owning.host} {owning.shard_id} after {owning.after}"
         believed = self.believes(owning.host, owning.shard_id)
         self.expect(believed, Promise.SILENT_AFTER_LOSS, f"{where}: a batch without belief in the lease")
@@ -147,6 +149,11 @@ class DeliveryJudge:
         where = f"{owning.host} {owning.shard_id}"
         self.expect(owed is None, Promise.NO_GAP, f"{where}: shard_ended, but {owed} is owed")
         owning.state = "ended"
+
+    def has_ended(self, host: str, shard_id: str) -> bool:
+        """Whether the processor that this host had for the shard was called with its end."""
+        last = self.last.get(shard_id)
+        return last is not None and last.host == host and last.state == "ended"
 
     def ownership_lost(self, owning: Ownership) -> None:
         owning.state = "lost"

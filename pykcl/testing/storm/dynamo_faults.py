@@ -76,7 +76,7 @@ class DynamoFaults:
         faults = self._faults
         if faults.happens(f"F6.{kind}", f"{kind} by {host}"):
             # A client that waited for its answer as long as it may, or one that was cut off at once.
-            seconds = faults.rng(f"F6.{kind}").choice([0, REQUEST_SECONDS, 9.0])
+            seconds = faults.rng(f"F6.{kind}").choice([0, REQUEST_SECONDS])
             return Fault(after=timed_out(), delay=seconds)
         if faults.happens("F7", f"{kind} by {host}"):
             return Fault(postponed=timed_out(), delay=faults.rng("F7").choice([0, REQUEST_SECONDS]))

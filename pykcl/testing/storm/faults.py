@@ -122,6 +122,9 @@ class Faults:
             is_on = rng.random() < 0.5 or everything
             if is_on and name not in off:
                 self._rates[name] = rate
+        if everything and {"F15", "F20"} <= self._rates.keys():
+            # Java 2.x cannot read a table with foreign rows in it: one of the two.
+            del self._rates[self._rngs["F15"].choice(["F15", "F20"])]
 
     def has(self, name: str) -> bool:
         """Whether this storm has faults of this kind."""

@@ -22,7 +22,8 @@ _OURS = {
 class RowJudge:
     """is_peer: whether a host is not pykcl (a Java worker), so that only what it delivered is judged.
 
-    rows: the lease table as it is. is_gone: whether Kinesis knows a shard no more.
+    rows: the lease table as it is. is_gone: whether Kinesis knows a shard no more. worker_ids: of each host.
+    has_ended: whether a host's processor was told that the shard ended.
     """
 
     def __init__(
@@ -37,6 +38,8 @@ class RowJudge:
         self._ledger, self._verdict = ledger, verdict
         self._is_peer, self._rows, self._is_gone = is_peer, rows, is_gone
         self._begun: set[str] = set()
+        self.worker_ids: dict[str, str] = {}
+        self.has_ended: Callable[[str, str], bool] = lambda host, shard: True
 
     def _expect(self, holds: bool, promise: Promise, what: str) -> None:
         self._verdict.expect(holds, promise, what)
@@ -64,6 +67,7 @@ class RowJudge:
         if before and after:
             if ours:
                 self._updated_by_us(who, before, after)
+                self._written_by_its_owner(change, before, after)
             self._checkpoint_moved(key, who, before, after)
         if before and not after and ours:
             self._deleted(key, who, before)
@@ -74,6 +78,17 @@ class RowJudge:
         for name in (before.keys() | after.keys()) - _OURS:
             kept = before.get(name) == after.get(name)
             self._expect(kept, Promise.FOREIGN_KEPT, f"{who}: attribute {name}")
+
+    def _written_by_its_owner(self, change: Change, before: Item, after: Item) -> None:
+        """Who is not the owner may take a lease, and do nothing else; and no shard ends behind its processor's back."""
+        me = self.worker_ids.get(change.author)
+        owner, next_owner = (item.get("leaseOwner", {}).get("S") for item in (before, after))
+        takes = next_owner == me and before.get("checkpoint") == after.get("checkpoint")
+        who = f"{change.operation} of {change.key} by {change.author}"
+        self._expect(owner == me or takes, Promise.SILENT_AFTER_LOSS, f"{who}, while {owner} owned it")
+        ends = checkpoint_place(after) == END != checkpoint_place(before)
+        told = not ends or self.has_ended(change.author, change.key)
+        self._expect(told, Promise.LIFE_CYCLE, f"{who} to SHARD_END, without shard_ended")
 
     def _checkpoint_moved(self, key: str, who: str, before: Item, after: Item) -> None:
         old, new = self._place(who, before), self._place(who, after)

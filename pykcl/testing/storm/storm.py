@@ -18,7 +18,7 @@ from pykcl.testing.storm.producer import Producer
 from pykcl.testing.storm.table_loss import lose_and_restore_the_table
 from pykcl.testing.storm.world import World
 
-_FULL_SECONDS = 360.0
+_FULL_SECONDS = 440.0
 _READY_SECONDS = 120.0
 
 
@@ -30,7 +30,7 @@ def run_storm(
     processor: Callable[[], RecordProcessor] | None = None,
     blind: bool = False,
 ) -> Outcome:
-    """Run one storm; the same arguments take the same course. Raises nothing that a fleet did wrong: see the outcome.
+    """Run one storm; the same arguments take the same course. Raises no broken promise: see the outcome.
 
     off: kinds of faults to leave out (see `faults.KINDS`). full: four workers, eight shards and every kind of fault,
     instead of what the seed says. processor: makes the user's processors, whose work becomes part of the storm. They

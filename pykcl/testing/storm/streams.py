@@ -140,6 +140,10 @@ class StormStream:
             record.sequence_number = self._numbers.shorten(record.sequence_number)
         return fetched
 
+    def begins_anew(self, shard_id: str) -> None:
+        """This host took the lease: the pace of an earlier ownership is not its own any more."""
+        self._reads.pop(shard_id, None)
+
     def server_time_millis(self) -> int:
         return self._kinesis_millis() // 1000 * 1000
 

@@ -39,11 +39,11 @@ def lose_and_restore_the_table(world: World, fleet: StormFleet, producer: Produc
             told, Promise.NO_FALSE_ALARM, f"{host.name} did not tell of the loss: {host.failure!r}"
         )
         fleet.alive.pop(host.name, None)
-    before = world.ledger.deliveries
+    before = world.delivery.batches
     producer.put_some()
     world.simulation.sleep(5.0)
     world.verdict.expect(
-        world.ledger.deliveries == before,
+        world.delivery.batches == before,
         Promise.SILENT_AFTER_LOSS,
         "records were delivered without a lease table",
     )

@@ -90,6 +90,7 @@ class World:
             rows=self.rows,
             is_gone=self.is_gone,
         )
+        self.row_judge.has_ended = self.delivery.has_ended
         self.beliefs = BeliefJudge(
             self.verdict,
             now=lambda: simulation.now,
@@ -101,6 +102,7 @@ class World:
         self.thaws_at: dict[str, float] = {}
         self.delivery.believes = self._may_believe
         self._left_alone: dict[tuple[str, str], float] = {}
+        self._streams: dict[str, StormStream] = {}
         self.calm_since = float("inf")
         self.left_behind: dict[str, frozenset[str]] = {}
         self.lost: list[DataLost] = []
@@ -206,6 +208,7 @@ class World:
             waited = self.simulation.now >= self._left_alone.get((host, event.shard), 0.0)
             self.verdict.expect(waited, Promise.BUDGETS, f"{host} gave {event.shard} up, and takes it again")
             self.taken += 1
+            self._streams[host].begins_anew(event.shard)
             if event.reason == "rebalance":
                 self.beliefs.stolen(event.shard)
                 self.delivery.stolen.add(event.shard)
@@ -251,6 +254,8 @@ class World:
             ),
             listing_before=self.listing_before,
         )
+        self._streams[name] = stream
+        self.row_judge.worker_ids[name] = worker_id or name
         worker = Worker(
             TABLE,
             stream=STREAM,
