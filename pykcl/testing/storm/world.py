@@ -82,6 +82,18 @@ class World:
             spares=lambda host: not host.startswith("w"),
         )
         self.dynamodb.fault = self._request
+        self._appoint_judges()
+        self.thaws_at: dict[str, float] = {}
+        self._left_alone: dict[tuple[str, str], float] = {}
+        self._streams: dict[str, StormStream] = {}
+        self.calm_since = float("inf")
+        self.left_behind: dict[str, frozenset[str]] = {}
+        self.lost: list[DataLost] = []
+        self._recent: deque[tuple[float, Change]] = deque(maxlen=100)
+        self.must_be_reported: set[str] = set()
+        self.taken = 0
+
+    def _appoint_judges(self) -> None:
         self.delivery = DeliveryJudge(self.ledger, self.verdict)
         self.row_judge = RowJudge(
             self.ledger,
@@ -93,22 +105,13 @@ class World:
         self.row_judge.has_ended = self.delivery.has_ended
         self.beliefs = BeliefJudge(
             self.verdict,
-            now=lambda: simulation.now,
-            is_frozen=simulation.is_frozen,
+            now=lambda: self.simulation.now,
+            is_frozen=self.simulation.is_frozen,
             steal_overlap=self._steal_overlap,
             drift_overlap=self._drift_overlap,
         )
-        simulation.on_switch = self.beliefs.look
-        self.thaws_at: dict[str, float] = {}
+        self.simulation.on_switch = self.beliefs.look
         self.delivery.believes = self._may_believe
-        self._left_alone: dict[tuple[str, str], float] = {}
-        self._streams: dict[str, StormStream] = {}
-        self.calm_since = float("inf")
-        self.left_behind: dict[str, frozenset[str]] = {}
-        self.lost: list[DataLost] = []
-        self._recent: deque[tuple[float, Change]] = deque(maxlen=100)
-        self.must_be_reported: set[str] = set()
-        self.taken = 0
 
     # -- time and shards ---------------------------------------------------------------------------------------
 
