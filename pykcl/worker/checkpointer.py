@@ -31,6 +31,10 @@ class Progress:
         # A position an earlier owner prepared was delivered by that owner: committing it is allowed.
         self._inherited = inherited.checkpoint if inherited else None
 
+    @property
+    def shard_id(self) -> str:
+        return self._held.key
+
     def handing_over(self, last: Checkpoint) -> None:
         with self._lock:
             self._delivered = last
@@ -165,6 +169,12 @@ class ShardCheckpointer:
         if at is None:
             return self._default
         if isinstance(at, Record):
+            if at.shard_id and at.shard_id != self._progress.shard_id:
+                # Its number may lie between two records of this shard, and everything before it would count as done.
+                raise CheckpointRefused(
+                    f"Cannot checkpoint {self._progress.shard_id} at a record of {at.shard_id}. "
+                    "Checkpoint a record of the batch this checkpointer came with; keep nothing of one shard for another."
+                )
             return at.position
         if isinstance(at, Checkpoint):
             return at

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
-from pykcl.errors import IteratorExpired, ShardGone, StopTimedOut, TemporaryError
+from pykcl.errors import CheckpointRefused, IteratorExpired, ShardGone, StopTimedOut, TemporaryError
 from pykcl.events import (
     LeaseCreated,
     LeaseDeleted,
@@ -585,3 +585,23 @@ def test_a_lease_given_up_is_left_alone_also_when_its_release_got_no_answer(new_
     given_up = fleet.simulation.now
     fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 2, 60, "the lease to be taken again")
     assert fleet.simulation.now - given_up >= 20
+
+
+def test_a_record_of_another_shard_is_no_checkpoint(new_fleet):
+    fleet = new_fleet(shards=2)
+    batches = {}
+
+    class Mixed(RecordingProcessor):
+        def process_records(self, batch):
+            super().process_records(batch)
+            batches[batch.shard_id] = batch
+
+    put = fleet.put(40)
+    fleet.start("w1", checkpoint="manual", processor=lambda: Mixed("w1", fleet.ledger))
+    fleet.wait_delivered(put)
+    one, other = batches.values()
+    foreign = min(one.records[0], other.records[0], key=lambda record: record.position)
+    mine = other if foreign in one.records else one
+    with pytest.raises(CheckpointRefused, match=f"{mine.shard_id} at a record of {foreign.shard_id}"):
+        mine.checkpointer.checkpoint(foreign)
+    assert all(row.checkpoint.is_start for row in fleet.rows().values())
