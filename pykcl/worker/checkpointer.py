@@ -173,7 +173,7 @@ class ShardCheckpointer:
                 # Its number may lie between two records of this shard, and everything before it would count as done.
                 raise CheckpointRefused(
                     f"Cannot checkpoint {self._progress.shard_id} at a record of {at.shard_id}. "
-                    "Checkpoint a record of the batch this checkpointer came with; keep nothing of one shard for another."
+                    "Checkpoint a record of the batch this checkpointer came with."
                 )
             return at.position
         if isinstance(at, Checkpoint):

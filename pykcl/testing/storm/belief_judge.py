@@ -38,7 +38,7 @@ class BeliefJudge:
         self._version = -1
         self._pairs: list[tuple[str, str, str, HeldLease, HeldLease]] = []
         self._gave_up: set[tuple[str, str]] = set()
-        self._began: dict[_Pair, float] = {}
+        self._began: dict[tuple[int, int], float] = {}
         self.worst = {"steal": 0.0, "expiry": 0.0}
 
     def watch(self, host: str, held: HeldLeases) -> None:
@@ -72,13 +72,14 @@ class BeliefJudge:
         if version != self._version:
             self._version = version
             self._pairs = _shared({host: held.glance() for host, held in self._held.items()})
-            shared = {(one, other) for *_, one, other in self._pairs}
-            self._began = {pair: began for pair, began in self._began.items() if pair in shared}
+            # An object that is gone leaves its number to another.
+            shared = {(id(one), id(other)) for *_, one, other in self._pairs}
+            self._began = {mark: began for mark, began in self._began.items() if mark in shared}
         for key, first, second, one, other in self._pairs:
             self._judge(key, first, second, (one, other))
 
     def _judge(self, key: str, first: str, second: str, pair: _Pair) -> None:
-        mark = pair
+        mark = (id(pair[0]), id(pair[1]))
         both = pair[0].glance() and pair[1].glance()
         idle = {host for host in (first, second) if self._is_frozen(host) or (host, key) in self._gave_up}
         if not both or idle:

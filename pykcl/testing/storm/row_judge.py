@@ -67,8 +67,9 @@ class RowJudge:
         if before and after:
             if ours:
                 self._updated_by_us(who, before, after)
-                self._written_by_its_owner(change, before, after)
             self._checkpoint_moved(key, who, before, after)
+            if ours:
+                self._written_by_its_owner(change, before, after)
         if before and not after and ours:
             self._deleted(key, who, before)
 
@@ -81,12 +82,12 @@ class RowJudge:
 
     def _written_by_its_owner(self, change: Change, before: Item, after: Item) -> None:
         """Who is not the owner may take a lease, and do nothing else; and no shard ends behind its processor's back."""
-        me = self.worker_ids.get(change.author)
+        me = self.worker_ids.get(change.author, change.author)
         owner, next_owner = (item.get("leaseOwner", {}).get("S") for item in (before, after))
         takes = next_owner == me and before.get("checkpoint") == after.get("checkpoint")
         who = f"{change.operation} of {change.key} by {change.author}"
         self._expect(owner == me or takes, Promise.SILENT_AFTER_LOSS, f"{who}, while {owner} owned it")
-        ends = checkpoint_place(after) == END != checkpoint_place(before)
+        ends = self._place(who, after) == END != self._place(who, before)
         told = not ends or self.has_ended(change.author, change.key)
         self._expect(told, Promise.LIFE_CYCLE, f"{who} to SHARD_END, without shard_ended")
 
