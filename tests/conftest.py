@@ -17,13 +17,6 @@ def pytest_report_header() -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--seeds",
-        type=int,
-        default=30,
-        metavar="N",
-        help="how many random fleets tests/simulation tries (default 30)",
-    )
-    parser.addoption(
         "--npm",
         action="store_true",
         help="tests/conformance: run also over dynalite and kinesis-local, installed from npm into .cache",

@@ -35,15 +35,17 @@ _READ_UNIT_BYTES = 4096
 class Fault:
     """What goes wrong with one request. All None: nothing.
 
-    delay: seconds it waits before anything happens. before: raised, and the request is never applied.
-    after: raised although the request was applied. postponed: raised at once; the request is applied when the
-    test calls `deliver_postponed`, as one that was still under way when its sender gave up.
+    delay: seconds it waits before anything happens. late_answer: seconds from what it does to the answer.
+    before: raised, and the request is never applied. after: raised although the request was applied. postponed:
+    raised at once; the request is applied when the test calls `deliver_postponed`, as one that was still under
+    way when its sender gave up.
     """
 
     before: Exception | None = None
     after: Exception | None = None
     postponed: Exception | None = None
     delay: float = 0.0
+    late_answer: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,8 @@ class MemoryDynamoDB:
                 self._postponed.append((operation, params, self._author()))
             raise fault.postponed
         answer = self._apply(operation, params, self._author())
+        if fault.late_answer > 0:
+            self._runtime.event().wait(fault.late_answer)
         if fault.after is not None:
             raise fault.after
         return answer

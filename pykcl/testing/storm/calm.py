@@ -33,6 +33,7 @@ class Calm:
         self._newcomer_gets_its_share()
         self._nothing_moves()
         self._nothing_moves_under_strain()
+        self._who_is_cut_off_lets_go()
         self._a_dead_reader_is_replaced()
         self._survivors_take_over()
         self._a_deploy_repeats_nothing()
@@ -134,6 +135,18 @@ class Calm:
         self._figures.moves_at_rest += moved
         self._world.verdict.expect(moved == 0, Promise.NO_CHURN, f"{moved} leases moved, all owners alive")
         self._world.verdict.check()
+
+    def _who_is_cut_off_lets_go(self) -> None:
+        """Its last answers came late and then none: when others take its leases, it has let go of them."""
+        world = self._world
+        victim = world.faults.rng("F5.slow").choice(self._fleet.workers())
+        world.faults.far_away = victim.name
+        self._sleep(FAILOVER)
+        world.outages.down[("dynamodb", victim.name)] = world.simulation.now + 1.5 * FAILOVER
+        self._producer.put_on_every_shard()
+        self._sleep(1.5 * FAILOVER)
+        world.faults.far_away = ""
+        self._everything_is_delivered()
 
     def _a_dead_reader_is_replaced(self) -> None:
         """One thread dies; its worker goes on, and must not hold a lease that it does not read."""

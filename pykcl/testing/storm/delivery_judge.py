@@ -64,6 +64,7 @@ class DeliveryJudge:
         self.released: set[tuple[str, str]] = set()
         self.reader: dict[str, str] = {}
         self.batches = 0
+        self._ended: set[tuple[str, str]] = set()
         self.last: dict[str, Ownership] = {}
         self.believes: Callable[[str, str], bool] = lambda host, shard_id: True
         self.is_calm = False
@@ -149,11 +150,11 @@ class DeliveryJudge:
         where = f"{owning.host} {owning.shard_id}"
         self.expect(owed is None, Promise.NO_GAP, f"{where}: shard_ended, but {owed} is owed")
         owning.state = "ended"
+        self._ended.add((owning.host, owning.shard_id))
 
     def has_ended(self, host: str, shard_id: str) -> bool:
-        """Whether the processor that this host had for the shard was called with its end."""
-        last = self.last.get(shard_id)
-        return last is not None and last.host == host and last.state == "ended"
+        """Whether a processor that this host had for the shard was called with its end."""
+        return (host, shard_id) in self._ended
 
     def ownership_lost(self, owning: Ownership) -> None:
         owning.state = "lost"

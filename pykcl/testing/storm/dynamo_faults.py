@@ -47,17 +47,27 @@ class DynamoFaults:
 
     def __call__(self, operation: str, params: Params) -> Fault | None:
         host, now = self._host(), self._now()
-        if self._faults.healed or self._spares(host):
-            return self._lost_heartbeat(operation, params) if self._faults.strained else None
-        if self._outages.is_forbidden(operation, host, now):
-            return Fault(before=denied(operation))
+        if self._spares(host):
+            return None
         if self._outages.is_down("dynamodb", host, now):
             return Fault(before=timed_out(), delay=REQUEST_SECONDS)
+        if self._faults.healed:
+            return self._in_calm_weather(operation, params, host)
+        if self._outages.is_forbidden(operation, host, now):
+            return Fault(before=denied(operation))
+        return self._in_the_storm(operation, params, host)
+
+    def _in_the_storm(self, operation: str, params: Params, host: str) -> Fault | None:
         if operation in _SET_UP:
             return self._refused(operation, host)
         if operation in _READS:
             return self._of_read(operation, params, host)
         return self._of_write(operation, params, host)
+
+    def _in_calm_weather(self, operation: str, params: Params, host: str) -> Fault | None:
+        if host == self._faults.far_away:
+            return Fault(late_answer=0.95 * REQUEST_SECONDS)
+        return self._lost_heartbeat(operation, params) if self._faults.strained else None
 
     def _lost_heartbeat(self, operation: str, params: Params) -> Fault | None:
         is_heartbeat = operation == "UpdateItem" and kind_of_write(operation, params) == "renew"
@@ -77,7 +87,7 @@ class DynamoFaults:
         if faults.happens(f"F6.{kind}", f"{kind} by {host}"):
             # A client that waited for its answer as long as it may, or one that was cut off at once.
             seconds = faults.rng(f"F6.{kind}").choice([0, REQUEST_SECONDS])
-            return Fault(after=timed_out(), delay=seconds)
+            return Fault(after=timed_out(), late_answer=seconds)
         if faults.happens("F7", f"{kind} by {host}"):
             return Fault(postponed=timed_out(), delay=faults.rng("F7").choice([0, REQUEST_SECONDS]))
         return self._refused(operation, host)
@@ -89,7 +99,10 @@ class DynamoFaults:
             error = rng.choice([throttled(operation), failing(operation), timed_out()])
             return Fault(before=error, delay=rng.choice([0, REQUEST_SECONDS]))
         if faults.happens("F5.slow", f"{operation} by {host}"):
-            return Fault(delay=faults.rng("F5.slow").uniform(0, REQUEST_SECONDS))
+            rng = faults.rng("F5.slow")
+            # On its way there, or on its way back: then the row has moved long before its writer hears of it.
+            before = rng.choice([0.0, 1.0]) * rng.uniform(0, REQUEST_SECONDS)
+            return Fault(delay=before, late_answer=rng.uniform(0, REQUEST_SECONDS - before))
         return None
 
 

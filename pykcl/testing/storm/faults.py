@@ -99,7 +99,8 @@ class Faults:
 
     off: kinds this storm does not have. everything: it has all others, instead of about half of them. remark: told of
     each that happened. healed: nothing goes wrong from now on. strained: and yet answers to heartbeats get lost, and
-    processors take longer than a lease lasts: nobody is dead, so nothing may move.
+    processors take longer than a lease lasts: nobody is dead, so nothing may move. far_away: a host to which every
+    answer takes almost as long as a client waits.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Faults:
         self.injected: Counter[str] = Counter()
         self.healed = False
         self.strained = False
+        self.far_away = ""
         self._remark = remark
         self._rngs = {name: random.Random(f"{seed}/{name}") for name in KINDS}  # noqa: S311 - reproducible
         self._rates: dict[str, float] = {}

@@ -1,0 +1,244 @@
+"""Bugs in who believes in which lease, until when, and what is done with that belief."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from museum_exhibit import Exhibit, Function, Patch
+
+from pykcl.errors import TemporaryError
+from pykcl.model.lease import Lease, PrivateNote
+from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.lifecycle import Signal
+from pykcl.planning.plans import Acquisition
+from pykcl.ports import Unknown
+from pykcl.testing.storm import Promise
+from pykcl.worker import lease_manager, lease_renewer
+from pykcl.worker.context import Context
+from pykcl.worker.held_leases import HeldLease, HeldLeases
+from pykcl.worker.lease_manager import LeaseManager
+from pykcl.worker.lease_renewer import LeaseRenewer
+from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.processor_calls import ProcessorCalls
+
+
+def expiry_by_wall_clock(patch: Patch) -> None:
+    """The row says, in pykcl's own attribute, at which time of day its lease expires; others compare their clock."""
+
+    def stamped(note: PrivateNote | None, runtime, seconds: float) -> PrivateNote:
+        until = {"expires": {"N": str(runtime.utcnow_millis() + int(seconds * 1000))}}
+        return replace(note or PrivateNote(), extra={**(note.extra if note else {}), **until})
+
+    def make_note(note_for: Function) -> Function:
+        return lambda self, lease: stamped(note_for(self, lease), self.runtime, self.config.failover_time)
+
+    def make_write(write: Function) -> Function:
+        def stamping(self, build, *, within=None):
+            def stamped_build(lease: Lease):
+                plain = build(lease)
+                if plain.after is None:
+                    return plain
+                note = stamped(lease.note, self._runtime, self._config.failover_time)
+                written = tuple(sorted({*plain.written, "note"}))
+                return replace(plain, after=plain.after.with_(note=note), written=written)
+
+            return write(self, stamped_build, within=within)
+
+        return stamping
+
+    def make_acquire(acquire: Function) -> Function:
+        def by_the_clock(self):
+            now, view = self._context.runtime.utcnow_millis(), self._view
+            since = {key: _since(view, lease, now) for key, lease in view.leases.items()}
+            self._view = replace(view, unchanged_since=since)
+            try:
+                acquire(self)
+            finally:
+                self._view = view
+
+        return by_the_clock
+
+    patch.replace(Context, "note_for", make_note)
+    patch.replace(HeldLease, "write", make_write)
+    patch.replace(LeaseManager, "_acquire", make_acquire)
+
+
+def _since(view: LeaseView, lease: Lease, now_millis: int) -> float:
+    """When the lease was last seen to move, as if the time in its row were to be trusted."""
+    expires = lease.note.extra.get("expires") if lease.note else None
+    if expires is None:
+        return view.unchanged_since[lease.key]
+    return float("-inf") if now_millis > int(expires["N"]) else view.observed_at
+
+
+def heartbeats_only_between_batches(patch: Patch) -> None:
+    busy: set[tuple[int, str]] = set()
+
+    def make_attempt(attempt: Function) -> Function:
+        def noted(self, method, call, argument):
+            mark = (id(self._context.held), self._shard)
+            busy.add(mark)
+            try:
+                return attempt(self, method, call, argument)
+            finally:
+                busy.discard(mark)
+
+        return noted
+
+    def make_beat(beat: Function) -> Function:
+        def when_idle(self, held):
+            if (id(self._held), held.key) not in busy:
+                beat(self, held)
+
+        return when_idle
+
+    patch.replace(ProcessorCalls, "_attempt", make_attempt)
+    patch.replace(LeaseRenewer, "_beat", make_beat)
+
+
+def deadline_stamped_after_the_answer(patch: Patch) -> None:
+    def make(settle: Function) -> Function:
+        return lambda self, answer, sent: settle(self, answer, self._runtime.monotonic())
+
+    patch.replace(HeldLease, "_settle", make)
+
+
+def no_answer_taken_for_a_heartbeat(patch: Patch) -> None:
+    def make(settle: Function) -> Function:
+        def hopeful(self, answer, sent):
+            if isinstance(answer, Unknown):
+                self._sent = sent
+            return settle(self, answer, sent)
+
+        return hopeful
+
+    patch.replace(HeldLease, "_settle", make)
+
+
+def belief_not_checked(patch: Patch) -> None:
+    def make(check: Function) -> Function:
+        def only_if_told(self):
+            if self.is_over:
+                check(self)
+
+        return only_if_told
+
+    patch.replace(HeldLease, "check", make)
+
+
+def first_trouble_is_fatal(patch: Patch) -> None:
+    def make(step: Function) -> Function:
+        def impatient(self):
+            try:
+                return step(self)
+            except TemporaryError as error:
+                self._context.on_fatal(error)
+                raise
+
+        return impatient
+
+    patch.replace(LeaseManager, "_step", make)
+
+
+def heartbeats_for_a_dead_reader(patch: Patch) -> None:
+    def make(remove: Function) -> Function:
+        return lambda self, held: remove(self, held) if held.is_over else None
+
+    patch.replace(HeldLeases, "remove", make)
+
+
+def no_wait_after_a_steal(patch: Patch) -> None:
+    patch.replace(LeaseWorker, "_settle", lambda _: lambda self: Signal.SETTLED)
+
+
+def expired_lease_taken_with_a_fresh_counter(patch: Patch) -> None:
+    def make(acquire: Function) -> Function:
+        def refreshed(self):
+            if self._plan.reason == "expired":
+                row = self._context.table.read(self.key)
+                if isinstance(row, Lease):
+                    self._plan = Acquisition(row, self._plan.reason)
+            return acquire(self)
+
+        return refreshed
+
+    patch.replace(LeaseWorker, "_acquire", make)
+
+
+def dead_threads_go_unnoticed(patch: Patch) -> None:
+    for module in (lease_manager, lease_renewer):
+        patch.replace(module, "vital", lambda _: lambda body, name, on_fatal: body)
+
+
+def handed_back_lease_taken_again(patch: Patch) -> None:
+    def make(acquire: Function) -> Function:
+        def at_once(self):
+            self._left_alone = {}
+            acquire(self)
+
+        return at_once
+
+    patch.replace(LeaseManager, "_acquire", make)
+
+
+def release_not_written(patch: Patch) -> None:
+    patch.replace(LeaseWorker, "_release", lambda _: lambda self: Signal.DONE)
+
+
+def expiry_takes_twice_as_long(patch: Patch) -> None:
+    def make(is_expired: Function) -> Function:
+        return lambda self, key, failover_time: is_expired(self, key, 2 * failover_time)
+
+    patch.replace(LeaseView, "is_expired", make)
+
+
+def owner_alone_shows_life(patch: Patch) -> None:
+    """A lease whose counter moved between two scans is still the older one: only a new owner counts."""
+
+    def make(observe: Function) -> Function:
+        def by_owner(self, rows, now):
+            view = observe(self, rows, now)
+            before = self.leases
+            since = {
+                key: self.unchanged_since[key] if key in before and before[key].owner == lease.owner else at
+                for key, lease, at in ((k, v, view.unchanged_since[k]) for k, v in view.leases.items())
+            }
+            return replace(view, unchanged_since=MappingProxyType(since))
+
+        return by_owner
+
+    patch.replace(LeaseView, "observe", make)
+
+
+BELIEF = (
+    Exhibit("B6", "a lease expires by the wall clock, at a time stored in its row", "vmware-go-kcl, kinsumer, harlow",
+            (Promise.ONE_OWNER,), expiry_by_wall_clock),
+    Exhibit("B12", "heartbeats are sent by the loop that hands out records", "Disney (Rust)",
+            (Promise.NO_CHURN,), heartbeats_only_between_batches),
+    Exhibit("B14", "the deadline counts from the answer, not from the request", "Java KCL 2.x",
+            (Promise.ONE_OWNER,), deadline_stamped_after_the_answer),
+    Exhibit("M19", "a heartbeat without an answer counts as one that was kept", "-",
+            (Promise.ONE_OWNER,), no_answer_taken_for_a_heartbeat),
+    Exhibit("M20", "the deadline is not looked at after a wait", "-",
+            (Promise.SILENT_AFTER_LOSS, Promise.ONE_OWNER), belief_not_checked),
+    Exhibit("M21", "a look at the table that fails stops the worker", "-",
+            (Promise.NO_FALSE_ALARM,), first_trouble_is_fatal),
+    Exhibit("M22", "a reader dies, its heartbeats go on", "-",
+            (Promise.ALL_DELIVERED, Promise.STOP, Promise.BALANCE), heartbeats_for_a_dead_reader),
+    Exhibit("M23", "no wait after a steal: both read", "-",
+            (Promise.ONE_OWNER,), no_wait_after_a_steal),
+    Exhibit("M24", "an expired lease is taken with a counter read again", "-",
+            (Promise.ONE_OWNER,), expired_lease_taken_with_a_fresh_counter),
+    Exhibit("M25", "a vital thread dies, and nobody notices", "-",
+            (Promise.ALL_DELIVERED, Promise.BALANCE, Promise.NO_CHURN, Promise.STOP, Promise.FAILOVER),
+            dead_threads_go_unnoticed),
+    Exhibit("M26", "a lease that was handed back is taken again at once", "here",
+            (Promise.BUDGETS,), handed_back_lease_taken_again),
+    Exhibit("M27", "a stop does not release", "-",
+            (Promise.STOP,), release_not_written),
+    Exhibit("M28", "dead workers are given twice the fail-over time", "-",
+            (Promise.FAILOVER,), expiry_takes_twice_as_long),
+    Exhibit("M29", "heartbeats do not count as signs of life", "-",
+            (Promise.ONE_OWNER, Promise.NO_CHURN, Promise.COUNTER_BY_ONE), owner_alone_shows_life),
+)  # fmt: skip

@@ -1,0 +1,90 @@
+"""Bugs in what a worker makes of the table and of the list of shards, and in how it stops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from museum_exhibit import Exhibit, Function, Patch
+
+from pykcl.planning import acquire, cleanup
+from pykcl.testing.storm import Promise
+from pykcl.worker import shard_end
+from pykcl.worker.gone_shards import GoneShards
+from pykcl.worker.lease_cleaner import LeaseCleaner
+from pykcl.worker.worker import Worker
+
+
+def unlisted_shard_taken_for_gone(patch: Patch) -> None:
+    patch.replace(LeaseCleaner, "_ask", lambda _: lambda self, candidates: set(candidates))
+
+
+def unlisted_parent_taken_for_gone(patch: Patch) -> None:
+    patch.replace(GoneShards, "confirm", lambda _: lambda self, shard_ids: None)
+
+
+def parent_deleted_before_its_child_began(patch: Patch) -> None:
+    def make(_: Function) -> Function:
+        def has_children(lease, tree, leases, unreadable):
+            children = tree.children_of(lease.key)
+            return lease.is_ended and bool(children) and all(child in leases for child in children)
+
+        return has_children
+
+    patch.replace(cleanup, "_is_completed", make)
+
+
+def other_side_of_a_merge_forgotten(patch: Patch) -> None:
+    def make(leases_before_end: Function) -> Function:
+        def child_alone(child, *surroundings):
+            return [one for one in leases_before_end(child, *surroundings) if one.lease.key == child.shard_id]
+
+        return child_alone
+
+    patch.replace(shard_end, "leases_before_end", make)
+
+
+def stop_does_not_wait_for_the_manager(patch: Patch) -> None:
+    def make(join: Function) -> Function:
+        def without_manager(self, tasks, deadline, *, any_signals=False):
+            manager = self._manager.tasks if self._manager else ()
+            others = [task for task in tasks if task not in manager]
+            return join(self, others, deadline, any_signals=any_signals)
+
+        return without_manager
+
+    patch.replace(Worker, "_join", make)
+
+
+def never_steals(patch: Patch) -> None:
+    patch.replace(acquire._Fleet, "steal", lambda _: lambda self, at_most, rng: [])
+
+
+def steals_from_who_has_one_more(patch: Patch) -> None:
+    def make(steal: Function) -> Function:
+        def greedy(self, at_most, rng):
+            # As if this worker had one lease less than it has.
+            modest = replace(self, load=Counter(self.load) - Counter({self.worker: 1}))
+            return steal(modest, min(at_most, 1), rng)
+
+        return greedy
+
+    patch.replace(acquire._Fleet, "steal", make)
+
+
+FLEETS = (
+    Exhibit("B5", "a shard that one listing lacks: its lease is deleted", "vmware-go-kcl, kinsumer, Disney (Rust)",
+            (Promise.DELETION_BY_EVIDENCE,), unlisted_shard_taken_for_gone),
+    Exhibit("M40", "a parent that one listing lacks passes for read", "here",
+            (Promise.ALL_DELIVERED, Promise.PARENTS_FIRST), unlisted_parent_taken_for_gone),
+    Exhibit("M42", "a parent's lease is deleted before its child has begun", "-",
+            (Promise.DELETION_BY_EVIDENCE,), parent_deleted_before_its_child_began),
+    Exhibit("M43", "only the child of a merge gets a lease, not the shards on its other side", "-",
+            (Promise.ALL_DELIVERED, Promise.PARENTS_FIRST), other_side_of_a_merge_forgotten),
+    Exhibit("M45", "a stop does not wait for the thread that starts readers", "here",
+            (Promise.THREADS, Promise.STOP, Promise.SILENT_AFTER_LOSS), stop_does_not_wait_for_the_manager),
+    Exhibit("M46", "nobody steals: who comes late gets nothing", "-",
+            (Promise.BALANCE,), never_steals),
+    Exhibit("M47", "a lease is stolen from whoever has one more", "-",
+            (Promise.NO_CHURN, Promise.BALANCE), steals_from_who_has_one_more),
+)  # fmt: skip

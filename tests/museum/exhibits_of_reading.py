@@ -1,0 +1,223 @@
+"""Bugs on a record's way from the stream to the processor, and from there to the checkpoint."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+from museum_exhibit import Exhibit, Function, Patch
+
+from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint, ReadFrom
+from pykcl.planning.lineage import FamilyTree
+from pykcl.planning.pace import SHARD_READ_INTERVAL
+from pykcl.processor import RecordProcessor
+from pykcl.testing.storm import Promise
+from pykcl.worker import shard_delivery
+from pykcl.worker.checkpointer import Progress
+from pykcl.worker.lease_manager import LeaseManager
+from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.processor_calls import ProcessorCalls
+from pykcl.worker.shard_delivery import ShardDelivery
+from pykcl.worker.shard_reader import Page, ShardReader
+
+
+def failure_taken_for_a_return(patch: Patch) -> None:
+    def make(attempt: Function) -> Function:
+        def always_returned(self, method, call, argument):
+            attempt(self, method, call, argument)
+
+        return always_returned
+
+    patch.replace(ProcessorCalls, "_attempt", make)
+
+
+def parent_done_when_fetched(patch: Patch) -> None:
+    fetched: dict[int, set[str]] = {}
+
+    def make_read(read: Function) -> Function:
+        def noting(self, give_up):
+            page = read(self, give_up)
+            if page is not None and page.is_last:
+                fetched.setdefault(id(self._context), set()).add(self._shard_id)
+            return page
+
+        return noting
+
+    def make_parents(unfinished: Function) -> Function:
+        return lambda self: tuple(k for k in unfinished(self) if k not in fetched.get(id(self._context), ()))
+
+    def make_step(step: Function) -> Function:
+        def believing(self, *arguments):
+            view = self._view
+            done = fetched.get(id(self._context), set())
+            leases = {k: v.with_(checkpoint=AT_SHARD_END) if k in done else v for k, v in view.leases.items()}
+            self._view = replace(view, leases=leases)
+            return step(self, *arguments)
+
+        return believing
+
+    patch.replace(ShardReader, "read", make_read)
+    patch.replace(LeaseWorker, "_unfinished_parents", make_parents)
+    patch.replace(LeaseManager, "_create_missing", make_step)
+    patch.replace(LeaseManager, "_acquire", make_step)
+
+
+def rest_of_a_page_dropped(patch: Patch) -> None:
+    patch.replace(Page, "chunks", lambda chunks: lambda self, most: list(chunks(self, most))[:1])
+
+
+def checkpoint_before_delivery(patch: Patch) -> None:
+    def make(deliver: Function) -> Function:
+        def checkpoint_first(self, records, millis_behind):
+            self._progress.handing_over(records[-1].position)
+            self._progress.batch_done(records[-1].position)
+            self._checkpoint_if_due()
+            return deliver(self, records, millis_behind)
+
+        return checkpoint_first
+
+    patch.replace(ShardDelivery, "_deliver", make)
+
+
+def any_position_may_be_checkpointed(patch: Patch) -> None:
+    patch.replace(Progress, "_refuse_unless_allowed", lambda _: lambda self, at, durable: None)
+
+
+def parents_not_waited_for(patch: Patch) -> None:
+    # Both: who takes no lease before its parents ended seldom has to wait for them, and the other way round.
+    patch.replace(FamilyTree, "parents_ended", lambda _: lambda self, key, leases, unreadable=(): True)
+    patch.replace(LeaseWorker, "_unfinished_parents", lambda _: lambda self: ())
+
+
+def read_after_the_checkpoint(patch: Patch) -> None:
+    def make(first_read: Function) -> Function:
+        def after(lease, start):
+            found = first_read(lease, start)
+            is_number = found.kind == "AT_SEQUENCE_NUMBER"
+            return replace(found, kind="AFTER_SEQUENCE_NUMBER") if is_number else found
+
+        return after
+
+    patch.replace(shard_delivery, "first_read", make)
+
+
+def latest_is_always_now(patch: Patch) -> None:
+    def make_first(first_read: Function) -> Function:
+        def now(lease, start):
+            found = first_read(lease, start)
+            return ReadFrom("LATEST") if lease.checkpoint.sequence_number == "LATEST" else found
+
+        return now
+
+    def make_open(open_: Function) -> Function:
+        def forgetting(self):
+            at = self._open_at
+            open_(self)
+            self._open_at = at
+
+        return forgetting
+
+    patch.replace(shard_delivery, "first_read", make_first)
+    patch.replace(ShardReader, "_open", make_open)
+
+
+def reopened_at_the_first_position(patch: Patch) -> None:
+    def make(finish: Function) -> Function:
+        def forgetting(self, page):
+            at, after = self._open_at, self._after
+            pause = finish(self, page)
+            self._open_at, self._after = at, after
+            return pause
+
+        return forgetting
+
+    patch.replace(ShardReader, "finish", make)
+
+
+def half_done_record_skipped(patch: Patch) -> None:
+    def make(init: Function) -> Function:
+        def whole_records(self, context, shard_id, hash_range, first, after, iterator=None):
+            behind = None if after is None else Checkpoint(after.sequence_number, 2**62)
+            init(self, context, shard_id, hash_range, first, behind, iterator)
+
+        return whole_records
+
+    patch.replace(ShardReader, "__init__", make)
+
+
+def loss_not_reported(patch: Patch) -> None:
+    patch.replace(ShardReader, "_notice_trimming", lambda _: lambda self, fetched: None)
+
+
+def no_pause_after_a_refused_iterator(patch: Patch) -> None:
+    def make(init: Function) -> Function:
+        def hasty(self, *args, pause, **options):
+            init(self, *args, pause=lambda s: pause(0.0 if s == SHARD_READ_INTERVAL else s), **options)
+
+        return hasty
+
+    patch.replace(ShardDelivery, "__init__", make)
+
+
+def last_checkpoint_left_out(patch: Patch) -> None:
+    patch.replace(ShardDelivery, "flush_before_leaving", lambda _: lambda self: None)
+
+
+def failed_initialize_counts(patch: Patch) -> None:
+    def make(_: Function) -> Function:
+        def once(self, init):
+            self._processor = self._context.processor()
+            with suppress(ValueError):
+                self._processor.initialize(init)
+
+        return once
+
+    patch.replace(LeaseWorker, "_make_processor", make)
+
+
+def one_processor_for_all_shards(patch: Patch) -> None:
+    made: dict[int, RecordProcessor] = {}
+
+    def make(_: Function) -> Function:
+        def shared(self, init):
+            processor = made.setdefault(id(self._context), self._context.processor())
+            processor.initialize(init)
+            self._processor = processor
+
+        return shared
+
+    patch.replace(LeaseWorker, "_make_processor", make)
+
+
+READING = (
+    Exhibit("B9", "a batch whose processor raised is passed over", "Java KCL 2.x",
+            (Promise.CHECKPOINT_AFTER_DELIVERY, Promise.NO_GAP), failure_taken_for_a_return),
+    Exhibit("B10", "a parent counts as done when its last page was fetched", "async-kinesis",
+            (Promise.PARENTS_FIRST,), parent_done_when_fetched),
+    Exhibit("B11", "the rest of a page is dropped, the next iterator used", "async-kinesis",
+            (Promise.NO_GAP, Promise.CHECKPOINT_AFTER_DELIVERY), rest_of_a_page_dropped),
+    Exhibit("M30", "a batch is checkpointed before it is handed out", "-",
+            (Promise.CHECKPOINT_AFTER_DELIVERY,), checkpoint_before_delivery),
+    Exhibit("M31", "children do not wait for their parents", "-",
+            (Promise.PARENTS_FIRST,), parents_not_waited_for),
+    Exhibit("M32", "reading goes on after the checkpointed record, not at it", "-",
+            (Promise.NO_GAP, Promise.LOSS_REPORTED), read_after_the_checkpoint),
+    Exhibit("M33", "LATEST means now, whenever a shard is opened", "-",
+            (Promise.NO_GAP,), latest_is_always_now),
+    Exhibit("M34", "a shard is opened again where this reader began", "-",
+            (Promise.NO_GAP,), reopened_at_the_first_position),
+    Exhibit("M35", "the rest of a half-done aggregate is skipped", "-",
+            (Promise.NO_GAP,), half_done_record_skipped),
+    Exhibit("M36", "what retention took is never reported", "-",
+            (Promise.LOSS_REPORTED,), loss_not_reported),
+    Exhibit("M37", "after a refused iterator the next read follows at once", "here",
+            (Promise.BUDGETS,), no_pause_after_a_refused_iterator),
+    Exhibit("M38", "a lease is given up without its last checkpoint", "-",
+            (Promise.NO_DUPLICATES,), last_checkpoint_left_out),
+    Exhibit("M39", "an initialize that raised is not called again", "-",
+            (Promise.LIFE_CYCLE,), failed_initialize_counts),
+    Exhibit("M44", "a checkpoint may move backwards, or ahead of what was delivered", "-",
+            (Promise.CHECKPOINT_FORWARD, Promise.CHECKPOINT_AFTER_DELIVERY), any_position_may_be_checkpointed),
+    Exhibit("M48", "one processor serves all shards of a worker", "-",
+            (Promise.LIFE_CYCLE, Promise.NO_GAP, Promise.SILENT_AFTER_LOSS), one_processor_for_all_shards),
+)  # fmt: skip

@@ -1,0 +1,160 @@
+"""`python tests/museum/run.py`: puts every known bug into the worker and looks how many storms it takes to catch it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+import click
+from museum import EXHIBITS, broken_promise
+
+KNOWN = Path(__file__).parent / "known_seeds.json"
+PROCESSES = 2
+_STARTS = (0, 1000, 2000)
+_SECONDS_EACH = 16.0
+_MOST_KNOWN = 2
+
+
+@dataclass
+class Found:
+    """What was found of one exhibit. tries: seeds until caught, from each starting point. caught: seed -> promise.
+
+    cut_short: seeds tried in vain from the last starting point, when time or seeds ran out there.
+    """
+
+    name: str
+    tries: list[int] = field(default_factory=list)
+    caught: dict[int, str] = field(default_factory=dict)
+    cut_short: int = 0
+
+    @property
+    def seeds(self) -> str:
+        """The median, counting a search that was cut short for more than it tried."""
+        if not self.tries:
+            return f"> {self.cut_short}"
+        middle = median_low([*self.tries, self.cut_short]) if self.cut_short else median_low(self.tries)
+        return str(middle)
+
+    @property
+    def promises(self) -> str:
+        return ", ".join(sorted(set(self.caught.values()))) or "nothing"
+
+
+def search(name: str, known: Sequence[int], most: int, seconds: float, blind: bool) -> Found:
+    """Storms from each starting point on; then, for what is seldom caught, those that once caught it."""
+    found = Found(name)
+    until = time.monotonic() + seconds
+    for start in _STARTS:
+        tried = _search_from(found, start, most, until, blind)
+        if tried is None:
+            break
+    for seed in known if not found.caught else ():
+        promise = broken_promise(EXHIBITS[name], seed, blind=blind)
+        if promise is not None:
+            found.caught[seed] = promise
+    return found
+
+
+def _search_from(found: Found, start: int, most: int, until: float, blind: bool) -> int | None:
+    for tried in range(1, most + 1):
+        if time.monotonic() > until:
+            found.cut_short = tried - 1
+            return None
+        seed = start + tried - 1
+        promise = broken_promise(EXHIBITS[found.name], seed, blind=blind)
+        if promise is not None:
+            found.caught[seed] = promise
+            found.tries.append(tried)
+            return tried
+    found.cut_short = most
+    return None
+
+
+def table(results: dict[str, Found]) -> list[str]:
+    """In Markdown, as in docs/museum.md."""
+    lines = ["| mutant | what | seen in | caught by | seeds (median) |", "|---|---|---|---|---|"]
+    for name, exhibit in EXHIBITS.items():
+        if name in results:
+            found = results[name]
+            lines.append(
+                f"| {name} | {exhibit.what} | {exhibit.seen_in} | {found.promises} | {found.seeds} |"
+            )
+    return lines
+
+
+def known_seeds() -> dict[str, dict[str, str]]:
+    """By exhibit: seeds that once caught it, and the promise it broke."""
+    return json.loads(KNOWN.read_text("utf-8")) if KNOWN.exists() else {}
+
+
+def _all(names: Sequence[str], most: int, seconds: float, blind: bool) -> Iterator[Found]:
+    known = known_seeds()
+    with ProcessPoolExecutor(
+        PROCESSES, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+    ) as pool:
+        futures: list[Future[Any]] = [
+            pool.submit(search, name, [int(seed) for seed in known.get(name, {})], most, seconds, blind)
+            for name in names
+        ]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+@click.command()
+@click.option(
+    "--seeds", type=click.IntRange(1), default=60, show_default=True, help="Storms tried from each start."
+)
+@click.option("--seconds", type=click.FloatRange(0.1), default=_SECONDS_EACH, show_default=True,
+              help="Time for each exhibit.")  # fmt: skip
+@click.option("--only", multiple=True, metavar="NAME", help="Such as B8; may be given several times.")
+@click.option("--blind", is_flag=True, help="Let no judge judge. The command must then fail.")
+@click.option("--relearn", is_flag=True, help="Write the seeds that caught something to known_seeds.json.")
+def main(seeds: int, seconds: float, only: tuple[str, ...], blind: bool, relearn: bool) -> None:
+    """Exit 0 when every exhibit is caught, 1 when one is not."""
+    unknown = sorted(set(only) - EXHIBITS.keys())
+    if unknown or (blind and relearn):
+        raise click.UsageError(
+            f"no exhibit {unknown}" if unknown else "--blind catches nothing to learn from"
+        )
+    names = list(only) or list(EXHIBITS)
+    if blind:
+        # Nothing is going to be caught: a few storms of each show it as well as many.
+        seeds = min(seeds, 2)
+    results: dict[str, Found] = {}
+    for found in _all(names, seeds, seconds, blind):
+        results[found.name] = found
+        click.echo(
+            f"{len(results):3} of {len(names)}  {found.name}: {found.promises}, {found.seeds} seeds", err=True
+        )
+    click.echo("\n".join(table(results)))
+    missed = [name for name in names if not results[name].caught]
+    if relearn:
+        _learn(results)
+    if missed:
+        click.echo(f"\nnot caught: {len(missed)} of {len(names)}: {', '.join(missed)}")
+    if blind:
+        click.echo("The judges were off: they, and nothing else, are what catches a broken worker.")
+    if not missed:
+        click.echo(f"\nall {len(names)} caught")
+    sys.exit(1 if missed else 0)
+
+
+def _learn(results: dict[str, Found]) -> None:
+    known = known_seeds()
+    for name, found in results.items():
+        if found.caught:
+            known[name] = {str(seed): promise for seed, promise in list(found.caught.items())[:_MOST_KNOWN]}
+    kept = {name: known[name] for name in EXHIBITS if name in known}
+    KNOWN.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
