@@ -1,6 +1,6 @@
 """Which storms the test suite runs: others for each commit, so that in time it sees all kinds.
 
-PYKCL_STORM_FIRST names the first one instead: whoever has to judge a change by the same storms as the last one.
+STORM_FIRST_SEED names the first one instead: whoever has to judge a change by the same storms as the last one.
 """
 
 import os
@@ -10,7 +10,7 @@ from pykcl.testing.storm.faults import KINDS
 
 COUNT = 100
 COMMIT = current_commit()
-FIRST = int(os.environ.get("PYKCL_STORM_FIRST", first_seed_of(COMMIT)))
+FIRST = int(os.environ.get("STORM_FIRST_SEED", first_seed_of(COMMIT)))
 SEEDS = range(FIRST, FIRST + COUNT)
 
 FINE_WEATHER = frozenset(KINDS)

@@ -1,5 +1,7 @@
 """A hundred storms, and the storms over processors of users."""
 
+import logging
+
 import pytest
 import storm_processors
 from storm_seeds import COMMIT, FINE_WEATHER, SEEDS
@@ -46,7 +48,8 @@ def test_a_processor_that_mixes_up_its_shards_is_caught_at_its_checkpoint():
     storm_processors.MixesShards.last.clear()
     outcome = run_storm(3, off=FINE_WEATHER, processor=storm_processors.MixesShards)
     assert isinstance(outcome.broken, PromiseBroken)
-    assert outcome.broken.promise in (Promise.CHECKPOINT_FORWARD, Promise.ALL_DELIVERED)
+    # Its checkpoint is refused, so the shard is handed back again and again and its records stay owed.
+    assert outcome.broken.promise in (Promise.NO_CHURN, Promise.ALL_DELIVERED)
 
 
 def test_a_processor_that_cannot_be_made_leaves_records_owed():
@@ -58,3 +61,15 @@ def test_a_processor_that_cannot_be_made_leaves_records_owed():
 
 def test_a_blind_storm_lets_everything_pass():
     assert run_storm(3, off=FINE_WEATHER, processor=storm_processors.CannotBeMade, blind=True).broken is None
+
+
+def test_after_a_storm_the_loggers_speak_as_before(caplog):
+    """A logger remembers whether it may speak; what it learned while the storm was silent must be forgotten."""
+
+    class Asks(storm_processors.Sound):
+        def initialize(self, init):
+            super().initialize(init)
+            assert not logging.getLogger("pykcl.events").isEnabledFor(logging.ERROR)
+
+    assert run_storm(3, off=FINE_WEATHER, processor=Asks).verdict == "kept"
+    assert logging.getLogger("pykcl.events").isEnabledFor(logging.ERROR)

@@ -37,7 +37,8 @@ def run_storm(
     must wait through nothing but what they are given, or the course will differ each time. blind: judge nothing.
     """
     quiet = logging.getLogger("pykcl")
-    level, quiet.level = quiet.level, logging.CRITICAL + 1
+    level = quiet.level
+    quiet.setLevel(logging.CRITICAL + 1)
     figures = Figures()
     simulation = Simulation(seed=seed)
     faults = Faults(
@@ -50,7 +51,9 @@ def run_storm(
     except AssertionError as error:
         broken = error
     finally:
-        quiet.level = level
+        quiet.setLevel(
+            level
+        )  # not `.level =`: the loggers below remember what they may say until this tells them
     return Outcome(
         seed=seed,
         digest=simulation.trace.digest,
