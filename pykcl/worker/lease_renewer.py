@@ -46,9 +46,12 @@ class LeaseRenewer:
 
     def stop(self) -> None:
         """Ask all threads to end. Heartbeats cease; leases still held expire for everyone after their deadline."""
-        self._stop.set()
+        with self._lock:
+            # Under the lock: a helper that finds the queue empty either clears `_work` before this, and is woken, or
+            # sees that it must not. 1) It sees no stop; 2) both are set; 3) it clears `_work`, and sleeps on.
+            self._stop.set()
+            self._work.set()
         self._held.changed.set()
-        self._work.set()
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -58,9 +61,11 @@ class LeaseRenewer:
         self._tasks.append(self._runtime.spawn(name, vital(body, name, self._on_fatal)))
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            # Cleared before looking: a lease added after the look sets it again and is not overslept.
+        while True:
+            # Cleared before looking: what is added or asked for after the look sets it again and is not overslept.
             self._held.changed.clear()
+            if self._stop.is_set():
+                return
             pause = self._dispatch()
             self._held.changed.wait(pause)
 
@@ -108,7 +113,8 @@ class LeaseRenewer:
     def _next(self) -> HeldLease | None:
         with self._lock:
             if not self._queue:
-                self._work.clear()
+                if not self._stop.is_set():
+                    self._work.clear()
                 return None
             held = self._queue.pop(0)
             self._under_way.add(held)

@@ -27,8 +27,11 @@ from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.simulation import Simulation
 from pykcl.worker.gone_shards import GoneShards
+from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.lease_cleaner import LeaseCleaner
+from pykcl.worker.lease_renewer import LeaseRenewer
 from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.trouble import Trouble
 
 
 def _shard(number):
@@ -605,3 +608,34 @@ def test_a_record_of_another_shard_is_no_checkpoint(new_fleet):
     with pytest.raises(CheckpointRefused, match=f"{mine.shard_id} at a record of {foreign.shard_id}"):
         mine.checkpointer.checkpoint(foreign)
     assert all(row.checkpoint.is_start for row in fleet.rows().values())
+
+
+class _Beating:
+    """A lease that is held, as the renewer sees it; `beat` is set at its first heartbeat."""
+
+    key, is_over, next_renewal = "A", False, 0.0
+
+    def __init__(self, key, runtime, beat):
+        self.key, self._runtime, self._beat = key, runtime, beat
+
+    def renew_if_due(self):
+        self.next_renewal = self._runtime.monotonic() + 100.0
+        self._beat.set()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_heartbeats_that_are_told_to_stop_do_not_sleep_first(seed):
+    """1) A helper sees no stop; 2) the stop wakes all helpers; 3) the helper clears what wakes them, and sleeps."""
+    with Simulation(seed=seed) as simulation:
+        runtime = simulation.runtime("w1")
+        held, beat = HeldLeases(runtime), runtime.event()
+        for key in "ABCD":
+            held.add(_Beating(key, runtime, beat))
+        trouble = Trouble(lambda event: None, runtime)
+        renewer = LeaseRenewer(held, runtime, trouble, name="w1", on_fatal=pytest.fail)
+        renewer.start()
+        beat.wait()
+        renewer.stop()
+        asked = simulation.now
+        simulation.run_until(lambda: not any(task.is_alive() for task in renewer.tasks), 10.0)
+        assert simulation.now < asked + 0.2
