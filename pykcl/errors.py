@@ -37,7 +37,8 @@ class WrongTable(SetupError):
 
 
 class TableGone(SetupError):
-    """The lease table was deleted while the worker ran. All delivery has stopped; positions are gone with it."""
+    """The lease table was deleted while the worker ran, and perhaps made anew. All delivery has stopped; positions are
+    gone with it."""
 
 
 class LeaseLost(PyKclError):

@@ -38,6 +38,8 @@ _READ_ATTEMPTS = 4
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 _MOST_ADOPTIONS = 4
+_STALE_WRITES = 20
+"""More writes than an owner sends in the moment by which an eventually consistent answer may lag."""
 
 
 class DynamoDBLeaseTable:
@@ -66,6 +68,7 @@ class DynamoDBLeaseTable:
         self._stop = stop or runtime.event()
         self._created = False
         self._last_scan: dict[str, tuple[Mapping[str, AttributeValue], Row]] = {}
+        self._table_id = ""
         decode_scans(client)
 
     @property
@@ -86,16 +89,21 @@ class DynamoDBLeaseTable:
             description = self._describe()
         if description is not None and description.status in _USABLE:
             self._check_schema(description)
+            self._table_id = self._table_id or description.table_id
             return self._created
         status = "missing" if description is None else description.status
         raise TemporaryError(f"Lease table {self._name!r} is {status}; waiting until it is ACTIVE.")
 
     def scan(self) -> TableScan:
-        """Every row, eventually consistent, page by page. Raises rather than returning a part."""
+        """Every row, eventually consistent, page by page. Raises rather than returning a part.
+
+        Raises TableGone, too, where the table is another one of the same name than that which was prepared.
+        """
         rows: list[Row] = []
         known = self._last_scan
         seen: dict[str, tuple[Mapping[str, AttributeValue], Row]] = {}
         read_units = 0.0
+        went_back = False
         after: str | None = None
         passed: set[str] = set()
         while True:
@@ -105,16 +113,34 @@ class DynamoDBLeaseTable:
                 before = known.get(key)
                 # Most rows are as they were a second ago, and comparing one costs a tenth of parsing it.
                 row = before[1] if before is not None and before[0] == item else parse_row(item)
+                went_back = went_back or (before is not None and _is_behind(row, before[1]))
                 seen[key] = (item, row)
                 rows.append(row)
             read_units += read_units_of(answer)
             after = last_key_of(answer)
             if after is None:
+                if went_back or _have_vanished(known, seen):
+                    self._refuse_another_table()
                 self._last_scan = seen
                 return TableScan(tuple(rows), read_units)
             if after in passed:
                 raise AnswerRefused(f"Scanning lease table {self._name!r} does not get past one of its keys.")
             passed.add(after)
+
+    def _refuse_another_table(self) -> None:
+        """Raise TableGone if the table was deleted and made again since `prepare`.
+
+        Asked only when a scan shows what the fleet itself never does. 1) A deploy makes the table anew; 2) the leases
+        of this worker are gone, and every shard seems to be one that nobody ever read; 3) it would be begun at the
+        start position: at LATEST all that was put meanwhile would be skipped.
+        """
+        description = self._describe()
+        if description is None or description.table_id != self._table_id:
+            raise TableGone(
+                f"Lease table {self._name!r} was deleted, and the present one is another one of that name. The "
+                "positions this worker read from are gone, so nothing is delivered. Restore it from a backup, "
+                "or start again to go on with what the present table says."
+            )
 
     def read(self, key: str) -> Row | None:
         """One row, strongly consistent; None where there is none."""
@@ -306,6 +332,24 @@ class _Sending:
     def rebase(self, seen: Lease) -> None:
         self.write = self.write.rebased(seen)
         self.adopted = seen
+
+
+def _is_behind(row: Row, before: Row) -> bool:
+    """Whether the counter, which only grows, has fallen further than for an answer that is a moment old."""
+    if not isinstance(row, Lease) or not isinstance(before, Lease):
+        return False
+    return row.counter <= 1 < before.counter or row.counter < before.counter - _STALE_WRITES
+
+
+def _have_vanished(known: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
+    """Whether leases are missing that had not ended: only those of shards that Kinesis forgot are deleted so.
+
+    One that nobody has held for long may be so young that an answer a moment old lacks it; but half of all rows at once
+    are worth a question, even if they had ended.
+    """
+    gone = [known[key][1] for key in known.keys() - seen.keys()]
+    leases = [row for row in gone if isinstance(row, Lease) and not row.is_ended]
+    return any(lease.counter > 1 for lease in leases) or (bool(gone) and 2 * len(gone) >= len(known))
 
 
 def _row_in(item: Any) -> Row | None:

@@ -68,11 +68,15 @@ def read_units_of(answer: Mapping[str, Any]) -> float:
 
 
 class Table(NamedTuple):
-    """status: such as "ACTIVE". key_schema: (attribute, "HASH" or "RANGE"). types: attribute -> "S", "N" or "B"."""
+    """status: such as "ACTIVE". key_schema: (attribute, "HASH" or "RANGE"). types: attribute -> "S", "N" or "B".
+
+    table_id: given anew to each table of the same name; "" where an endpoint does not tell.
+    """
 
     status: str
     key_schema: tuple[tuple[str, str], ...]
     types: Mapping[str, str]
+    table_id: str = ""
 
 
 def table_of(answer: Mapping[str, Any]) -> Table:
@@ -84,7 +88,8 @@ def table_of(answer: Mapping[str, Any]) -> Table:
     types = dict(_pairs(table.get("AttributeDefinitions"), "AttributeName", "AttributeType"))
     if not schema:
         raise AnswerRefused("DescribeTable was answered without the table's key. It is asked for again.")
-    return Table(table["TableStatus"], schema, types)
+    table_id = table.get("TableId")
+    return Table(table["TableStatus"], schema, types, table_id if isinstance(table_id, str) else "")
 
 
 def _pairs(parts: Any, first: str, second: str) -> Iterator[tuple[str, str]]:

@@ -163,10 +163,12 @@ class LeaseWrite:
 def create(lease: Lease) -> LeaseWrite:
     """Put a new row if its key is free. The row gets entityType LEASE and the private map.
 
-    Raises ValueError for a lease that is owned, has a counter, or starts at a sentinel with a sub-sequence
-    number (which would end as (SHARD_END, sub) and block Java's children for ever).
+    The counter is 0, except for a row that is put back after somebody deleted it: that goes on above the last one
+    known, so that no write from before finds its condition fulfilled again.
+    Raises ValueError for a lease that is owned, or starts at a sentinel with a sub-sequence number (which would end as
+    (SHARD_END, sub) and block Java's children for ever).
     """
-    if lease.owner is not None or lease.counter != 0 or lease.owner_switches != 0:
+    if lease.owner is not None or lease.counter < 0 or lease.owner_switches != 0:
         raise ValueError(f"a new lease is unowned and untouched; {lease.key!r} is not")
     _check_position(lease.checkpoint)
     new = lease.with_(entity_type=ENTITY_LEASE, note=lease.note or PrivateNote())
@@ -277,7 +279,8 @@ def settle(write: LeaseWrite, row: Row | None) -> Outcome:
     if write.kind == "create":
         return (
             "kept"
-            if row.counter == 0 and _same(write.written, _anonymous(row), _anonymous(write.after))
+            if row.counter == write.after.counter
+            and _same(write.written, _anonymous(row), _anonymous(write.after))
             else "lost"
         )
     if row.counter != write.after.counter or _other_process(row, write.after):

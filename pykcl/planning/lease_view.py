@@ -18,7 +18,8 @@ class LeaseView:
     """The lease table as of the last scan.
 
     leases: every readable lease row by key.
-    unchanged_since: monotonic seconds at which this worker first saw the lease's present counter and owner.
+    unchanged_since: monotonic seconds since when this worker has seen nobody work on the lease: the same counter, owner
+        and session.
     unreadable: rows that look like leases but cannot be understood; their children are left alone.
     observed_at: monotonic seconds of the last scan. A lease is judged by what was *seen* up to then: time
     that passed since is no evidence of silence, because its owner may have written unobserved.
@@ -48,9 +49,8 @@ class LeaseView:
                 continue
             key = row.key
             old = before.get(key)
-            same = old is not None and old.counter == row.counter and old.owner == row.owner
             leases[key] = row
-            since[key] = since_before.get(key, now) if same else now
+            since[key] = since_before.get(key, now) if old is not None and _stands_still(old, row) else now
         return LeaseView(leases, since, unreadable, now)
 
     def unchanged_for(self, key: str) -> float:
@@ -61,3 +61,17 @@ class LeaseView:
         """Whether an owned lease was seen unchanged for longer than `failover_time` seconds."""
         lease = self.leases.get(key)
         return lease is not None and lease.owner is not None and self.unchanged_for(key) > failover_time
+
+
+def _stands_still(old: Lease, row: Lease) -> bool:
+    """Whether nobody has worked on the lease in between, as far as two scans can tell.
+
+    The counter alone says so among workers that only let it grow. Where another library puts it back: 1) this worker
+    sees owner w1 at 4; 2) the counter is put back to 0; 3) others take the lease, the last of them another process
+    called w1, and it is at 4 again; 4) the next scan of this worker seems to show a lease that has not moved since 1.
+    """
+    return old.counter == row.counter and old.owner == row.owner and _session(old) == _session(row)
+
+
+def _session(lease: Lease) -> str | None:
+    return lease.note.process_token if lease.note is not None else None

@@ -19,6 +19,7 @@ class LeaseCreation:
         "child of an ended lease",
         "missing parent of a merge",
         "ancestor of a merge",
+        "its row was deleted by somebody else",
     ]
 
 

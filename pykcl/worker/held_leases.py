@@ -11,6 +11,8 @@ from pykcl.model.lease_row import LeaseWrite, renew
 from pykcl.ports import Kept, LeaseTable, Lost, Unknown
 from pykcl.runtime import Event, Runtime
 
+_ROW_GONE = "its row is gone"
+
 
 class HeldLease:
     """One lease as its holder believes it: the row as last written, and until when that may be trusted.
@@ -58,6 +60,11 @@ class HeldLease:
         """True once the lease is lost or was given up: nothing more will be written."""
         with self._state:
             return self._lost is not None or self._given_up
+
+    @property
+    def row_is_gone(self) -> bool:
+        """Whether it was lost because its row was deleted, while this worker rightly believed in it."""
+        return self.loss[0] == _ROW_GONE
 
     @property
     def loss(self) -> tuple[str, str | None]:
@@ -121,7 +128,7 @@ class HeldLease:
 
     def _cause(self, row: object) -> str:
         if not isinstance(row, Lease):
-            return "its row is gone"
+            return _ROW_GONE
         if row.owner == self.lease.owner:
             return f"another process uses the worker identifier {row.owner!r}; each needs its own"
         return "another worker took it"

@@ -22,6 +22,7 @@ from pykcl.worker.gone_shards import refuse_part_of_a_listing
 from pykcl.worker.lease_cleaner import LeaseCleaner
 from pykcl.worker.lease_creation import create_lease
 from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.vanished_rows import VanishedRows
 from pykcl.worker.vital import vital
 
 SHORTEST_SCAN_PAUSE = 0.2
@@ -42,6 +43,7 @@ class LeaseManager:
         self._workers: dict[str, tuple[LeaseWorker, Task]] = {}
         self._workers_lock = context.runtime.lock()
         self._view = LeaseView()
+        self._vanished = VanishedRows(context.config.renew_interval + context.config.request_timeout)
         self._cleaner = LeaseCleaner(context, lambda: self._stop)
         self._latest_iterators: dict[str, str] = {}
         self._ended_here: set[str] = set()
@@ -105,7 +107,8 @@ class LeaseManager:
         now = self._context.runtime.monotonic()
         self._reap()
         self._watch_processors(now)
-        listing = self._list_shards(now) if now >= self._next_listing else None
+        must_list = self._vanished.is_due(now) or now >= self._next_listing
+        listing = self._list_shards(now) if must_list else None
         if listing is not None or now >= self._next_scan:
             # In this order: a scan older than the listing could miss the lease of a parent.
             self._scan()
@@ -127,7 +130,8 @@ class LeaseManager:
         scan = context.table.scan()
         # The time after the scan: a counter in it stood so at the latest now, so an age is never overrated.
         now = self._scanned_at = context.runtime.monotonic()
-        self._view = self._view.observe(self._own_rows(scan.rows), now)
+        before, self._view = self._view, self._view.observe(self._own_rows(scan.rows), now)
+        self._vanished.observe(before, self._view)
         # Once anybody has taken the lease, reading goes on from the row. One whose row is not in the scan yet stays.
         taken = {key for key, lease in self._view.leases.items() if lease.counter > 0}
         self._latest_iterators = {
@@ -198,8 +202,9 @@ class LeaseManager:
         """False: not all of it was done; it shall be done again with another listing."""
         context = self._context
         view = self._view
-        creations = create_new_leases(
-            context.config.start_position, listing.shards, view.leases, view.unreadable.keys()
+        leases = {**view.leases, **self._vanished.remembered(listing.shards, view)}
+        creations = self._vanished.to_restore(view.observed_at) + create_new_leases(
+            context.config.start_position, listing.shards, leases, view.unreadable.keys()
         )
         starts_a_shard = any(plan.reason == "start of the application" for plan in creations)
         at_latest = context.config.start_position.kind == "LATEST"
@@ -223,7 +228,7 @@ class LeaseManager:
             return False
         context.trouble.worked("checking the list of shards")
         latest = [plan for plan in creations if plan.lease.checkpoint.sequence_number == LATEST]
-        if latest and not view.leases:
+        if latest and not leases:
             context.events.emit(
                 StartingAtLatest(shards=len(latest), server_time_millis=context.stream.server_time_millis())
             )
@@ -323,8 +328,10 @@ class LeaseManager:
             iterator=self._latest_iterators.pop(key, None) if plan.seen.counter == 0 else None,
             on_change=self._wake.set,
         )
-        task = self._context.runtime.spawn(f"{self._name}-{key}", worker.run)
+        # Under one lock: 1) the new thread comes to `initialize` at once; 2) that calls `Worker.stop`, which must know
+        # its own threads, or it waits for itself; 3) only now the thread would be entered.
         with self._workers_lock:
+            task = self._context.runtime.spawn(f"{self._name}-{key}", worker.run)
             self._workers[key] = (worker, task)
 
     def _reap(self) -> None:
@@ -341,6 +348,8 @@ class LeaseManager:
             if worker.state is State.ENDED:
                 self._ended_here.add(worker.key)
                 self._wake_children()
+            if worker.vanished is not None:
+                self._vanished.was_held(worker.vanished)
             if worker.gave_up:
                 self._left_alone[worker.key] = now + self._context.config.retry_for
         if finished:

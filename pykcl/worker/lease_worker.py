@@ -71,6 +71,11 @@ class LeaseWorker:
     def is_final(self) -> bool:
         return self.state in FINAL
 
+    @property
+    def vanished(self) -> Lease | None:
+        """The lease as last written, if somebody deleted its row under this worker, which was its owner."""
+        return self._held.lease if self._held is not None and self._held.row_is_gone else None
+
     def request_stop(self) -> None:
         self._stopping = True
         self._wake.set()

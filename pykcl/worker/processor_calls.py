@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from pykcl.errors import LeaseLost, ProcessorFailed, PyKclError
+from pykcl.errors import LeaseLost, ProcessorFailed, PyKclError, TableGone
 from pykcl.events import BatchSkipped, ProcessorRaised
 from pykcl.model.record import Record
 from pykcl.planning.pace import backoff
@@ -64,6 +64,9 @@ class ProcessorCalls:
             self._check()
             if error is None:
                 return CallResult.RETURNED
+            if isinstance(error, TableGone):
+                # A checkpoint met it inside the call. The processor has not failed, and trying again is of no use.
+                raise error
             # Never for our own errors (a checkpoint that could not be written) or sys.exit: the batch is not to blame.
             skip = (
                 config.on_error == "skip" and bool(records) and not isinstance(error, PyKclError | SystemExit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.lease import ForeignRow, Lease, UnreadableRow
+from pykcl.model.lease import ForeignRow, Lease, PrivateNote, UnreadableRow
 from pykcl.planning.lease_view import LeaseView
 
 A = Lease("a", Checkpoint("7"), counter=5, owner="x")
@@ -28,8 +28,12 @@ def test_a_lease_is_expired_when_seen_unchanged_for_longer_than_the_failover_tim
     assert seen((100.0, A), (110.5, A)).is_expired("a", 10)
 
 
-@pytest.mark.parametrize("change", [{"counter": 6}, {"counter": 4}, {"owner": "y"}])
-def test_a_change_of_counter_or_owner_starts_the_time_again(change):
+@pytest.mark.parametrize(
+    "change",
+    [{"counter": 6}, {"counter": 4}, {"owner": "y"}, {"note": PrivateNote(owner="x", process_token="2")}],
+    ids=str,
+)
+def test_a_change_of_counter_owner_or_session_starts_the_time_again(change):
     view = seen((100.0, A), (120.0, A.with_(**change)))
     assert view.unchanged_since["a"] == 120.0
     assert not view.is_expired("a", 10)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -38,7 +38,8 @@ class Fault:
     delay: seconds it waits before anything happens. late_answer: seconds from what it does to the answer.
     before: raised, and the request is never applied. after: raised although the request was applied. postponed:
     raised at once; the request is applied when the test calls `deliver_postponed`, as one that was still under
-    way when its sender gave up.
+    way when its sender gave up. on_effect: called when it made a difference: for `before` when it is raised, for
+    `after` when a request that was applied goes without its answer, for `postponed` when the request arrives.
     """
 
     before: Exception | None = None
@@ -46,11 +47,12 @@ class Fault:
     postponed: Exception | None = None
     delay: float = 0.0
     late_answer: float = 0.0
+    on_effect: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One applied write: the row before and after it (None: no row), and who sent it, where that is known."""
+    """One applied write: the row before and after it (None: no row), its sender, where known, and the request."""
 
     operation: str
     table: str
@@ -58,13 +60,15 @@ class Change:
     before: Item | None
     after: Item | None
     author: str = ""
+    params: Params = field(default_factory=dict)
 
 
 class Table:
     """One table: its rows by key, and what CreateTable said about it."""
 
-    def __init__(self, params: Params, describes_until_active: int) -> None:
+    def __init__(self, params: Params, describes_until_active: int, table_id: str = "") -> None:
         self.name: str = params["TableName"]
+        self.table_id = table_id
         self.schema: list[Mapping[str, str]] = list(params["KeySchema"])
         self.attributes: list[Mapping[str, str]] = list(params["AttributeDefinitions"])
         self.indexes: list[Mapping[str, Any]] = list(params.get("GlobalSecondaryIndexes", []))
@@ -80,7 +84,7 @@ class Table:
     def scan_order(self) -> list[tuple[int, str]]:
         """Every row as (hash, key), sorted: the order in which a scan runs through them."""
         if len(self._order) != len(self.rows) or any(key not in self.rows for _, key in self._order):
-            self._order = sorted(map(_spread_order, self.rows))
+            self._order = sorted(map(spread_order, self.rows))
         return self._order
 
     def row_bytes(self, key: str) -> int:
@@ -94,6 +98,7 @@ class Table:
     def description(self) -> dict[str, Any]:
         return {
             "TableName": self.name,
+            "TableId": self.table_id,
             "TableStatus": self.status,
             "KeySchema": [dict(part) for part in self.schema],
             "AttributeDefinitions": [dict(part) for part in self.attributes],
@@ -137,7 +142,8 @@ class MemoryDynamoDB:
         self._lock = self._runtime.lock()
         self.describes_until_active = describes_until_active
         self._page_bytes = page_bytes
-        self._postponed: list[tuple[str, Params, str]] = []
+        self._postponed: list[tuple[str, Params, str, Callable[[], None]]] = []
+        self._tables_made = 0
         self._author = author
         self.on_change = on_change
         self.fault = fault
@@ -180,11 +186,20 @@ class MemoryDynamoDB:
             found = self.tables[table]
             found.rows[item[found.key_name]["S"]] = copy_item(item)
 
+    def postponed_keys(self) -> set[str]:
+        """The keys of the rows that postponed requests are about."""
+        with self._lock:
+            given = [params.get("Key") or params.get("Item") or {} for _, params, *_ in self._postponed]
+        return {
+            value["S"] for key in given for value in key.values() if isinstance(value, dict) and "S" in value
+        }
+
     def deliver_postponed(self) -> None:
         """Apply the postponed requests now; whoever sent them is gone, so refusals go nowhere."""
         with self._lock:
             waiting, self._postponed = self._postponed, []
-        for operation, params, author in waiting:
+        for operation, params, author, on_effect in waiting:
+            on_effect()
             try:
                 self._apply(operation, params, author)
             except Exception as error:
@@ -199,15 +214,17 @@ class MemoryDynamoDB:
         if fault.delay > 0:
             self._runtime.event().wait(fault.delay)
         if fault.before is not None:
+            fault.on_effect()
             raise fault.before
         if fault.postponed is not None:
             with self._lock:
-                self._postponed.append((operation, params, self._author()))
+                self._postponed.append((operation, params, self._author(), fault.on_effect))
             raise fault.postponed
         answer = self._apply(operation, params, self._author())
         if fault.late_answer > 0:
             self._runtime.event().wait(fault.late_answer)
         if fault.after is not None:
+            fault.on_effect()
             raise fault.after
         return answer
 
@@ -244,7 +261,9 @@ class MemoryDynamoDB:
         name = params["TableName"]
         if name in self.tables:
             raise aws_error("ResourceInUseException", f"Table already exists: {name}", "CreateTable")
-        self.tables[name] = Table(params, self.describes_until_active)
+        self._tables_made += 1
+        table_id = f"00000000-0000-4000-8000-{self._tables_made:012}"
+        self.tables[name] = Table(params, self.describes_until_active, table_id)
         return {"TableDescription": self.tables[name].description()}
 
     def _describe(self, table: Table) -> dict[str, Any]:
@@ -265,7 +284,7 @@ class MemoryDynamoDB:
         segment, segments = requests.segment_of(params)
         ahead = table.scan_order()
         if "ExclusiveStartKey" in params:
-            last = _spread_order(requests.key_of(params["ExclusiveStartKey"], table.key_name))
+            last = spread_order(requests.key_of(params["ExclusiveStartKey"], table.key_name))
             ahead = ahead[bisect_right(ahead, last) :]
         keys = [key for spread, key in ahead if spread % segments == segment]
         limit = params.get("Limit", len(keys))
@@ -304,7 +323,7 @@ class MemoryDynamoDB:
             requests.check_row(after, table.index_types())
             table.rows[key] = after
         # Not copied: a row that is written takes the place of the one before, which stays as it was.
-        done = Change(operation, table.name, key, before, after, author)
+        done = Change(operation, table.name, key, before, after, author, params)
         self.changes.append(done)
         if self.on_change is not None:
             self.on_change(done)
@@ -361,7 +380,7 @@ def _form(value: Any) -> Any:
     return (type(value), value) if isinstance(value, int | float) else type(value)
 
 
-def _spread_order(key: str) -> tuple[int, str]:
+def spread_order(key: str) -> tuple[int, str]:
     # A scan runs through the rows in the order of a hash of their keys, not in the order people expect.
     return zlib.crc32(key.encode()), key
 

@@ -1,0 +1,96 @@
+"""Remembers leases whose rows somebody deleted by hand, so that they are put back where they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pykcl.model.lease import Lease
+from pykcl.model.shard import Shard
+from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.lineage import FamilyTree
+from pykcl.planning.plans import LeaseCreation
+
+_MORE_WRITES = 1000
+"""More than an owner has sent since its row was last seen."""
+
+
+class VanishedRows:
+    """Used by the LeaseManager's thread only. Leases that had ended are not of interest: those are deleted in order.
+
+    Without this a deleted row is one that never was. 1) An operator deletes the only row of an application that
+    started at LATEST; 2) records are put; 3) the shard gets a new lease, at LATEST: they are skipped. Or: 1) of the two
+    parents of a merge one has ended, and their child has a lease; 2) the row of the other, which is still being read,
+    is deleted; 3) it has a leased descendant and no row, as if it had been read and cleaned up: nobody reads its rest.
+
+    patience: seconds in which its owner, who knows its position best, notices the loss and puts the row back itself.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._seen: dict[str, tuple[Lease, float]] = {}
+        self._held: dict[str, Lease] = {}
+        self._again_at = 0.0
+
+    def observe(self, before: LeaseView, after: LeaseView) -> None:
+        """Note which leases that had not ended are missing, and which are there again."""
+        there = _keys(after)
+        for key in before.leases.keys() - there:
+            if not before.leases[key].is_ended:
+                self._seen[key] = (before.leases[key], after.observed_at)
+        self._seen = {key: seen for key, seen in self._seen.items() if key not in there}
+        self._held = {key: lease for key, lease in self._held.items() if key not in there}
+
+    def is_due(self, now: float) -> bool:
+        """Whether something can be put back; the shards have to be listed for it. True once in `patience` seconds."""
+        due = bool(self._held) or any(now - since >= self._patience for _, since in self._seen.values())
+        if not due or now < self._again_at:
+            return False
+        self._again_at = now + self._patience
+        return True
+
+    def was_held(self, lease: Lease) -> None:
+        """This worker was its owner: nobody else can have moved it since."""
+        self._held[lease.key] = lease
+
+    def remembered(self, shards: Iterable[Shard], view: LeaseView) -> dict[str, Lease]:
+        """The leases that are missing in `view` and must not be taken for new ones, by key.
+
+        shards: a complete listing; what is not in it has expired. What was only seen may have been read to its end and
+        cleaned up since, unless nobody has gone on from it.
+        """
+        tree = FamilyTree.of(shards, view.leases)
+        followed = tree.ancestors_of(_keys(view))
+        self._seen = {k: seen for k, seen in self._seen.items() if k in tree.listed and k not in followed}
+        self._held = {k: lease for k, lease in self._held.items() if k in tree.listed}
+        return {**{key: lease for key, (lease, _) in self._seen.items()}, **self._held}
+
+    def to_restore(self, now: float) -> list[LeaseCreation]:
+        """What of the remembered is to be put back by now (monotonic seconds), at the last known checkpoint."""
+        due = {key: lease for key, (lease, since) in self._seen.items() if now - since >= self._patience}
+        known = {**due, **self._held}
+        return [
+            LeaseCreation(_put_back(known[key]), "its row was deleted by somebody else")
+            for key in sorted(known)
+        ]
+
+
+def _keys(view: LeaseView) -> set[str]:
+    return view.leases.keys() | view.unreadable.keys()
+
+
+def _put_back(lease: Lease) -> Lease:
+    """Its counter goes on. 1) A checkpoint under counter 2 is delayed in the network, and sent again; 2) the row is
+    deleted and put back; 3) were it to begin at 0, its owner would come to counter 2 once more; 4) the delayed write
+    lands, and moves the checkpoint back.
+    """
+    return Lease(
+        key=lease.key,
+        checkpoint=lease.checkpoint,
+        counter=lease.counter + _MORE_WRITES,
+        parents=lease.parents,
+        children=lease.children,
+        hash_range=lease.hash_range,
+        pending=lease.pending,
+        entity_type=lease.entity_type,
+        note=lease.note,
+    )

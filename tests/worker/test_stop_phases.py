@@ -1,0 +1,32 @@
+"""Stops in phases that last only moments."""
+
+from pykcl.testing.fleet import RecordingProcessor
+
+
+def test_a_stop_out_of_initialize_returns_even_if_the_thread_was_only_just_started(new_fleet):
+    """Its starter had not entered it among the worker's threads: it waited for itself until the grace was over."""
+    fleet = new_fleet(shards=1)
+    took = []
+
+    class StopsAtOnce(RecordingProcessor):
+        def initialize(self, init):
+            super().initialize(init)
+            began = fleet.simulation.now
+            fleet.workers["w1"].stop()
+            took.append(fleet.simulation.now - began)
+
+    worker = fleet.worker("w1", processor=lambda: StopsAtOnce("w1", fleet.ledger))
+    spawn = worker._runtime.spawn
+
+    def spawn_slowly(name, body):
+        task = spawn(name, body)
+        if "shardId" in name:
+            fleet.simulation.sleep(1.0)
+        return task
+
+    worker._runtime.spawn = spawn_slowly
+    worker.start()
+    fleet.wait(lambda: took, 60.0, "initialize")
+    worker.stop()
+    assert took[0] < 2.0
+    assert fleet.owners() == {"shardId-000000000000": None}

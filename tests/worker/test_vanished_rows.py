@@ -1,0 +1,139 @@
+"""An operator deletes a lease row, or the whole table and makes it anew, while the fleet works."""
+
+import pytest
+
+from pykcl.errors import TableGone
+from pykcl.events import LeaseCreated, ProcessorRaised
+from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
+
+SHARD = "shardId-000000000000"
+OPTIONS = {"shard_sync_interval": 3600.0, "failover_time": 10.0}
+
+
+def _recreate(fleet, rows=()):
+    schema = fleet.dynamodb.tables[TABLE]
+    fleet.dynamodb.delete_table(TableName=TABLE)
+    fleet.dynamodb.create_table(
+        TableName=TABLE,
+        KeySchema=schema.schema,
+        AttributeDefinitions=schema.attributes,
+        BillingMode="PAY_PER_REQUEST",
+    )
+    for row in rows:
+        fleet.dynamodb.put_raw(TABLE, row)
+
+
+def _at_the_start(row):
+    return {
+        **{name: value for name, value in row.items() if name != "leaseOwner"},
+        "leaseCounter": {"N": "0"},
+        "checkpoint": {"S": "TRIM_HORIZON"},
+        "checkpointSubSequenceNumber": {"N": "0"},
+    }
+
+
+@pytest.mark.parametrize("start", ["TRIM_HORIZON", "LATEST"])
+@pytest.mark.parametrize("is_filled", [False, True])
+def test_a_table_made_anew_under_its_workers_stops_all_of_them(new_fleet, start, is_filled):
+    """Nobody restarts from the start position in silence, whether the new table is empty or others have begun there."""
+    fleet = new_fleet()
+    simulation = fleet.simulation
+    workers = [fleet.start(f"w{n}", start=start, **OPTIONS) for n in (1, 2, 3)]
+    fleet.wait(lambda: all(worker.wait_ready(0.0) for worker in workers))
+    fleet.wait_delivered(fleet.put(20))
+    simulation.sleep(15.0)
+    rows = [_at_the_start(row) for row in fleet.items().values()] if is_filled else []
+    _recreate(fleet, rows)
+    delivered = len(fleet.ledger.delivered)
+    fleet.wait(lambda: all(worker.failure is not None for worker in workers), 15.0, "the workers' failure")
+    assert all(isinstance(worker.failure, TableGone) for worker in workers)
+    assert "another one" in str(workers[0].failure)
+    for worker in workers:
+        worker.stop()
+    assert len(fleet.ledger.delivered) == delivered
+    assert list(fleet.dynamodb.rows(TABLE).values()) == rows
+
+
+def test_a_row_that_an_operator_deletes_comes_back_where_its_owner_was(new_fleet):
+    fleet = new_fleet()
+    simulation = fleet.simulation
+    workers = [fleet.start(f"w{n}", **OPTIONS) for n in (1, 2)]
+    fleet.wait(lambda: all(worker.wait_ready(0.0) for worker in workers))
+    fleet.wait_delivered(fleet.put(20))
+    simulation.sleep(15.0)
+    checkpoint, counter = fleet.rows()[SHARD].checkpoint, fleet.rows()[SHARD].counter
+    assert not checkpoint.is_sentinel
+    before = fleet.ledger.payloads
+    _delete(fleet, SHARD)
+    fleet.wait(lambda: fleet.owners().get(SHARD) is not None, 15.0, "the lease")
+    fleet.wait_delivered(fleet.put(20, "more"), 15.0)
+    assert {payload: fleet.ledger.payloads[payload] for payload in before} == before
+    (created,) = [event for event in fleet.happened(LeaseCreated) if "deleted" in event.reason]
+    assert created.checkpoint == str(checkpoint)
+    # A write from before, delayed in the network, must not find its counter there once more.
+    assert fleet.rows()[SHARD].counter > counter + 100
+    assert not any(worker.failure for worker in workers)
+    for worker in workers:
+        worker.stop()
+
+
+def test_the_only_row_of_a_start_at_latest_comes_back_and_nothing_is_skipped(new_fleet):
+    """Another worker that only saw it puts it back, too: its owner died with it."""
+    fleet = new_fleet(shards=1)
+    first = fleet.start("w1", start="LATEST", **OPTIONS)
+    fleet.wait(lambda: first.wait_ready(0.0))
+    second = fleet.start("w2", start="LATEST", **OPTIONS)
+    fleet.simulation.sleep(3.0)
+    owner = fleet.owners()[SHARD]
+    fleet.simulation.kill(owner)
+    _delete(fleet, SHARD)
+    fleet.wait_delivered(fleet.put(20), 40.0)
+    (second if owner == "w1" else first).stop()
+
+
+def test_the_row_of_a_parent_that_is_still_read_comes_back_though_its_child_has_a_lease(new_fleet):
+    """The other parent of the merge ended and left the child's row: without memory this one would count as read."""
+    fleet = new_fleet()
+    shards = fleet.open_shards()
+
+    def slowly(batch):
+        fleet.simulation.sleep(2.0 if batch.shard_id == SHARD else 0.0)
+
+    worker = fleet.start(
+        "w1", processor=lambda: RecordingProcessor("w1", fleet.ledger, slowly), max_records=1, **OPTIONS
+    )
+    fleet.wait(lambda: worker.wait_ready(0.0))
+    payloads = fleet.put(40)
+    fleet.kinesis.merge(STREAM, *shards)
+    fleet.wait(lambda: any(lease.is_ended for lease in fleet.rows().values()), 400.0, "the end of a parent")
+    assert not fleet.rows()[SHARD].is_ended
+    _delete(fleet, SHARD)
+    fleet.wait_delivered(payloads, 200.0)
+    worker.stop()
+
+
+@pytest.mark.parametrize("on_error", ["retry", "skip", "raise"])
+def test_a_checkpoint_that_finds_no_table_stops_the_worker_with_that_error(new_fleet, on_error):
+    """Not with ProcessorFailed, nor after having tried the same batch again and again: the processor did not fail."""
+    fleet = new_fleet(shards=1)
+
+    def by_hand(batch):
+        fleet.dynamodb.tables.pop(TABLE, None)
+        batch.checkpointer.checkpoint()
+
+    worker = fleet.start(
+        "w1",
+        processor=lambda: RecordingProcessor("w1", fleet.ledger, by_hand),
+        on_error=on_error,
+        checkpoint="manual",
+    )
+    fleet.put(3)
+    fleet.wait(lambda: worker.failure is not None, 30.0, "the failure")
+    assert isinstance(worker.failure, TableGone)
+    worker.stop()
+    assert not fleet.happened(ProcessorRaised)
+    assert [method for _, method, _ in fleet.ledger.calls].count("process_records") == 1
+
+
+def _delete(fleet, key):
+    fleet.dynamodb.delete_item(TableName=TABLE, Key={"leaseKey": {"S": key}})
