@@ -12,7 +12,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto $(ARGS)
 
-# Everything: lint, types, docs, and the suite on every Python found.
+# Lint, types, docs, and the suite on every Python found. What takes longer: tox -e sim, museum, conformance, chaos.
 check: $(VENV)/.dev
 	$(BIN)/tox $(ARGS)
 

@@ -53,6 +53,14 @@ AWS_LIBRARIES = {"boto3", "botocore"}
 CLOCKS_AND_THREADS = {
     "time", "threading", "random", "_thread", "asyncio", "concurrent", "multiprocessing", "queue", "sched",
 }  # fmt: skip
+NO_SEED_MODULES = CLOCKS_AND_THREADS | {"secrets"}
+NO_SEED = {
+    "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today",
+    "os.urandom", "os.getrandom", "uuid.uuid1", "uuid.uuid4", "uuid.getnode", "tempfile.mkstemp",
+}  # fmt: skip
+SIMULATED = ("pykcl/testing/memory/", "pykcl/testing/java/", "pykcl/testing/storm/")
+AROUND_THE_STORMS = {"pykcl/testing/storm/runner.py", "pykcl/testing/storm/__main__.py"}
+"""What runs storms is in none."""
 PURE = {"__future__", "collections", "dataclasses", "enum", "graphlib", "random", "typing"}
 
 
@@ -115,6 +123,57 @@ def reads_the_clock(path: str, source: str) -> list[str]:
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in ("now", "utcnow", "today")
     ]
+
+
+def names_in(source: str) -> Iterator[tuple[ast.expr, str]]:
+    """(node, full name) of what a module looks up in modules it imported: `now` of `from datetime import datetime as d`
+    and `d.now` is datetime.datetime.now, called or not.
+    """
+    tree = ast.parse(source)
+    known: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            # `import os.path` binds os.
+            known |= {
+                a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0]
+                for a in node.names
+            }
+        elif isinstance(node, ast.ImportFrom):
+            known |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            root, *rest = ast.unparse(node).split(".")
+            if root in known:
+                yield node, ".".join([known[root], *rest])
+
+
+def goes_past_the_runtime(path: str, source: str) -> list[str]:
+    """What no seed decides, wherever code of ours runs in a simulation. GuardedSeam sees most of it, but only if it is
+    called in a storm; the clock of datetime it cannot see at all.
+    """
+    if room_of(path) in ("runtime", "local", "cli") or (
+        path.startswith("pykcl/testing/") and not is_simulated(path)
+    ):
+        return []
+    found = []
+    empty = {
+        (node.func.lineno, node.func.col_offset)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and not node.args and not node.keywords
+    }
+    for node, name in names_in(source):
+        is_unseeded = name == "random.Random" and (node.lineno, node.col_offset) in empty
+        if is_unseeded or (name not in ("random.Random", "random") and is_outside_of_a_seed(name)):
+            found.append(f"{path}:{node.lineno}: {name} is decided by no seed")
+    return found
+
+
+def is_simulated(path: str) -> bool:
+    return path.startswith(SIMULATED) and path not in AROUND_THE_STORMS
+
+
+def is_outside_of_a_seed(name: str) -> bool:
+    return name in NO_SEED or name.split(".")[0] in NO_SEED_MODULES
 
 
 def talks_to_the_terminal(path: str, source: str) -> list[str]:
@@ -190,6 +249,30 @@ RULES = {
         reads_the_clock,
         [("pykcl/worker/x.py", "from datetime import datetime\ndatetime.now()")],
         [("pykcl/worker/x.py", "runtime.monotonic()")],
+    ),
+    "what runs in a simulation is decided by its seed": (
+        goes_past_the_runtime,
+        [
+            ("pykcl/worker/x.py", "import uuid\nuuid.uuid4()"),
+            ("pykcl/worker/x.py", "from uuid import uuid4\nfield(default_factory=uuid4)"),
+            ("pykcl/aws/x.py", "import os\nos.urandom(3)"),
+            ("pykcl/planning/x.py", "import secrets\nsecrets.token_hex()"),
+            ("pykcl/model/x.py", "import datetime as d\nd.datetime.now(d.timezone.utc)"),
+            ("pykcl/aws/x.py", "from datetime import datetime as at\ndef f(now=at.utcnow): return now()"),
+            ("pykcl/testing/memory/x.py", "from datetime import date\ndate.today()"),
+            ("pykcl/testing/storm/x.py", "from time import monotonic as now\nnow()"),
+            ("pykcl/testing/java/x.py", "import threading\nthreading.Lock()"),
+            ("pykcl/testing/storm/x.py", "import random\nrandom.choice([])"),
+            ("pykcl/testing/storm/x.py", "import random\nrandom.Random()"),
+            ("pykcl/worker/x.py", "from random import Random\nRandom()"),
+            ("pykcl/testing/storm/x.py", "from random import SystemRandom\nSystemRandom()"),
+        ],
+        [
+            ("pykcl/testing/storm/x.py", "import random\ndef f(rng: random.Random): random.Random(7)"),
+            ("pykcl/testing/storm/runner.py", "import time\ntime.monotonic()"),
+            ("pykcl/worker/x.py", "import os\nos.path.join('a')\ntime = simulation.now()\ntime.time()"),
+            ("pykcl/aws/x.py", "from datetime import datetime\ndatetime.fromtimestamp(0)"),
+        ],
     ),
     "library code leaves the terminal alone": (
         talks_to_the_terminal,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -156,9 +157,10 @@ def expired_lease_taken_with_a_fresh_counter(patch: Patch) -> None:
     def make(acquire: Function) -> Function:
         def refreshed(self):
             if self._plan.reason == "expired":
-                row = self._context.table.read(self.key)
-                if isinstance(row, Lease):
-                    self._plan = Acquisition(row, self._plan.reason)
+                with suppress(TemporaryError):
+                    row = self._context.table.read(self.key)
+                    if isinstance(row, Lease):
+                        self._plan = Acquisition(row, self._plan.reason)
             return acquire(self)
 
         return refreshed
@@ -229,12 +231,13 @@ BELIEF = (
     Exhibit("M23", "no wait after a steal: both read", "-",
             (Promise.ONE_OWNER,), no_wait_after_a_steal),
     Exhibit("M24", "an expired lease is taken with a counter read again", "-",
-            (Promise.ONE_OWNER,), expired_lease_taken_with_a_fresh_counter),
+            (Promise.ONE_OWNER,), expired_lease_taken_with_a_fresh_counter,
+            full=True, only=frozenset({"F1", "F3", "F8.stale"})),
     Exhibit("M25", "a vital thread dies, and nobody notices", "-",
             (Promise.ALL_DELIVERED, Promise.BALANCE, Promise.NO_CHURN, Promise.STOP, Promise.FAILOVER),
-            dead_threads_go_unnoticed),
+            dead_threads_go_unnoticed, full=True, only=frozenset({"F2"})),
     Exhibit("M26", "a lease that was handed back is taken again at once", "here",
-            (Promise.BUDGETS,), handed_back_lease_taken_again),
+            (Promise.BUDGETS,), handed_back_lease_taken_again, full=True),
     Exhibit("M27", "a stop does not release", "-",
             (Promise.STOP,), release_not_written),
     Exhibit("M28", "dead workers are given twice the fail-over time", "-",

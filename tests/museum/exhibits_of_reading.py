@@ -191,7 +191,7 @@ def one_processor_for_all_shards(patch: Patch) -> None:
 
 READING = (
     Exhibit("B9", "a batch whose processor raised is passed over", "Java KCL 2.x",
-            (Promise.CHECKPOINT_AFTER_DELIVERY, Promise.NO_GAP), failure_taken_for_a_return),
+            (Promise.CHECKPOINT_AFTER_DELIVERY, Promise.NO_GAP), failure_taken_for_a_return, full=True),
     Exhibit("B10", "a parent counts as done when its last page was fetched", "async-kinesis",
             (Promise.PARENTS_FIRST,), parent_done_when_fetched),
     Exhibit("B11", "the rest of a page is dropped, the next iterator used", "async-kinesis",
@@ -215,9 +215,10 @@ READING = (
     Exhibit("M38", "a lease is given up without its last checkpoint", "-",
             (Promise.NO_DUPLICATES,), last_checkpoint_left_out),
     Exhibit("M39", "an initialize that raised is not called again", "-",
-            (Promise.LIFE_CYCLE,), failed_initialize_counts),
+            (Promise.LIFE_CYCLE,), failed_initialize_counts, full=True),
     Exhibit("M44", "a checkpoint may move backwards, or ahead of what was delivered", "-",
-            (Promise.CHECKPOINT_FORWARD, Promise.CHECKPOINT_AFTER_DELIVERY), any_position_may_be_checkpointed),
+            (Promise.CHECKPOINT_FORWARD, Promise.CHECKPOINT_AFTER_DELIVERY), any_position_may_be_checkpointed,
+            full=True),
     Exhibit("M48", "one processor serves all shards of a worker", "-",
             (Promise.LIFE_CYCLE, Promise.NO_GAP, Promise.SILENT_AFTER_LOSS), one_processor_for_all_shards),
 )  # fmt: skip

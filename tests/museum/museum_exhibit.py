@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from pykcl.testing.storm import Promise
+from pykcl.testing.storm.faults import KINDS
 
 Function = Callable[..., Any]
 
@@ -29,7 +30,7 @@ class Patch:
         self._before: list[tuple[Any, str, Any]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
-        """Put `make(original)` where `owner.name` is. Raises NothingToPatch where nothing callable is."""
+        """Put `make(original)` where `owner.name` is. Raises NothingToPatch where nothing callable is, or nothing new."""
         before = vars(owner).get(name)
         is_property = isinstance(before, property)
         function = before.fget if is_property else before
@@ -37,7 +38,10 @@ class Patch:
             raise NothingToPatch(
                 f"{_name(owner)} has no function, method or property {name!r} (any more). Do: bring the exhibit in line."
             )
-        counted = self._counted(f"{_name(owner)}.{name}", function, make(function))
+        made = make(function)
+        if made is function:
+            raise NothingToPatch(f"{_name(owner)}.{name} was to be replaced by itself: that breaks nothing.")
+        counted = self._counted(f"{_name(owner)}.{name}", function, made)
         self._before.append((owner, name, before))
         setattr(owner, name, property(counted) if is_property else counted)
 
@@ -67,6 +71,8 @@ class Exhibit:
     """name: B1 to B14 are known from other libraries, M15 and up are ours. seen_in: a library, "here" or "-".
 
     caught_by: the promises under which it may be found; the first is the one that it breaks by its nature.
+    full: it is looked for in storms with everything, four workers and eight shards; only: no other kinds of faults than
+    these. For what is rare in a storm of chance.
     """
 
     name: str
@@ -74,6 +80,12 @@ class Exhibit:
     seen_in: str
     caught_by: tuple[Promise, ...]
     put_in: Callable[[Patch], None]
+    full: bool = False
+    only: frozenset[str] = frozenset()
+
+    @property
+    def off(self) -> frozenset[str]:
+        return frozenset(KINDS) - self.only if self.only else frozenset()
 
 
 def _name(owner: Any) -> str:

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from statistics import median_low
 from typing import Any
 
 import click
-from museum import EXHIBITS, broken_promise
+from museum import EXHIBITS, show
+from museum_exhibit import NothingToPatch
 
 KNOWN = Path(__file__).parent / "known_seeds.json"
 PROCESSES = 2
@@ -22,18 +24,48 @@ _STARTS = (0, 1000, 2000)
 _SECONDS_EACH = 16.0
 _MOST_KNOWN = 2
 
+Known = dict[str, dict[str, str]]
+"""By exhibit: seeds that once caught it, and the promise it broke."""
+
 
 @dataclass
 class Found:
     """What was found of one exhibit. tries: seeds until caught, from each starting point. caught: seed -> promise.
 
-    cut_short: seeds tried in vain from the last starting point, when time or seeds ran out there.
+    cut_short: seeds tried in vain from the last starting point, when time or seeds ran out there. verdicts: of all storms.
+    called: how often what was put into the worker. trouble: why it could not be shown at all.
     """
 
     name: str
     tries: list[int] = field(default_factory=list)
     caught: dict[int, str] = field(default_factory=dict)
     cut_short: int = 0
+    verdicts: Counter[str] = field(default_factory=Counter)
+    called: Counter[str] = field(default_factory=Counter)
+    last_crash: str = ""
+    trouble: str = ""
+
+    @property
+    def is_caught(self) -> bool:
+        return bool(self.caught) and not self.trouble
+
+    @property
+    def why_not(self) -> str:
+        """What its storms came to instead."""
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
+        crash = f"; the last crash: {self.last_crash}" if self.last_crash else ""
+        return self.trouble or f"of its storms {counts}{crash}"
+
+    def try_one(self, seed: int, blind: bool) -> bool:
+        """One storm; whether it caught the exhibit."""
+        showing = show(EXHIBITS[self.name], seed, blind=blind)
+        self.verdicts[showing.verdict] += 1
+        self.called.update(showing.called)
+        if showing.verdict == "crashed":
+            self.last_crash = f"seed {seed}: {showing.details}"
+        if showing.promise is not None:
+            self.caught[seed] = showing.promise
+        return showing.promise is not None
 
     @property
     def seeds(self) -> str:
@@ -51,31 +83,34 @@ class Found:
 def search(name: str, known: Sequence[int], most: int, seconds: float, blind: bool) -> Found:
     """Storms from each starting point on; then, for what is seldom caught, those that once caught it."""
     found = Found(name)
-    until = time.monotonic() + seconds
-    for start in _STARTS:
-        tried = _search_from(found, start, most, until, blind)
-        if tried is None:
-            break
-    for seed in known if not found.caught else ():
-        promise = broken_promise(EXHIBITS[name], seed, blind=blind)
-        if promise is not None:
-            found.caught[seed] = promise
+    try:
+        _search(found, known, most, time.monotonic() + seconds, blind)
+    except NothingToPatch as error:
+        found.trouble = str(error)
+    uncalled = sorted(place for place, count in found.called.items() if not count)
+    if uncalled and set(found.verdicts) != {"crashed"}:
+        found.trouble = f"put into the worker, but never called: {', '.join(uncalled)}"
     return found
 
 
-def _search_from(found: Found, start: int, most: int, until: float, blind: bool) -> int | None:
+def _search(found: Found, known: Sequence[int], most: int, until: float, blind: bool) -> None:
+    for start in _STARTS:
+        if not _search_from(found, start, most, until, blind):
+            break
+    for seed in known if not found.caught else ():
+        found.try_one(seed, blind)
+
+
+def _search_from(found: Found, start: int, most: int, until: float, blind: bool) -> bool:
     for tried in range(1, most + 1):
         if time.monotonic() > until:
             found.cut_short = tried - 1
-            return None
-        seed = start + tried - 1
-        promise = broken_promise(EXHIBITS[found.name], seed, blind=blind)
-        if promise is not None:
-            found.caught[seed] = promise
+            return False
+        if found.try_one(start + tried - 1, blind):
             found.tries.append(tried)
-            return tried
+            return True
     found.cut_short = most
-    return None
+    return False
 
 
 def table(results: dict[str, Found]) -> list[str]:
@@ -83,15 +118,14 @@ def table(results: dict[str, Found]) -> list[str]:
     lines = ["| mutant | what | seen in | caught by | seeds (median) |", "|---|---|---|---|---|"]
     for name, exhibit in EXHIBITS.items():
         if name in results:
-            found = results[name]
+            found, kind = results[name], " ¹" if exhibit.full else ""
             lines.append(
-                f"| {name} | {exhibit.what} | {exhibit.seen_in} | {found.promises} | {found.seeds} |"
+                f"| {name} | {exhibit.what} | {exhibit.seen_in} | {found.promises} | {found.seeds}{kind} |"
             )
     return lines
 
 
-def known_seeds() -> dict[str, dict[str, str]]:
-    """By exhibit: seeds that once caught it, and the promise it broke."""
+def known_seeds() -> Known:
     return json.loads(KNOWN.read_text("utf-8")) if KNOWN.exists() else {}
 
 
@@ -135,11 +169,12 @@ def main(seeds: int, seconds: float, only: tuple[str, ...], blind: bool, relearn
             f"{len(results):3} of {len(names)}  {found.name}: {found.promises}, {found.seeds} seeds", err=True
         )
     click.echo("\n".join(table(results)))
-    missed = [name for name in names if not results[name].caught]
+    missed = [name for name in names if not results[name].is_caught]
     if relearn:
-        _learn(results)
+        KNOWN.write_text(json.dumps(learned(known_seeds(), results), indent=1) + "\n", "utf-8")
     if missed:
         click.echo(f"\nnot caught: {len(missed)} of {len(names)}: {', '.join(missed)}")
+        click.echo("\n".join(f"  {name}: {results[name].why_not}" for name in missed))
     if blind:
         click.echo("The judges were off: they, and nothing else, are what catches a broken worker.")
     if not missed:
@@ -147,13 +182,12 @@ def main(seeds: int, seconds: float, only: tuple[str, ...], blind: bool, relearn
     sys.exit(1 if missed else 0)
 
 
-def _learn(results: dict[str, Found]) -> None:
-    known = known_seeds()
+def learned(known: Known, results: dict[str, Found]) -> Known:
+    """Every exhibit, and no other. What was not caught has no seeds, also when it once was."""
     for name, found in results.items():
-        if found.caught:
-            known[name] = {str(seed): promise for seed, promise in list(found.caught.items())[:_MOST_KNOWN]}
-    kept = {name: known[name] for name in EXHIBITS if name in known}
-    KNOWN.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+        caught = found.caught if found.is_caught else {}
+        known = {**known, name: {str(seed): promise for seed, promise in list(caught.items())[:_MOST_KNOWN]}}
+    return {name: known.get(name, {}) for name in EXHIBITS}
 
 
 if __name__ == "__main__":

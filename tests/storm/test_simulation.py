@@ -1,6 +1,8 @@
 """The simulation itself: its locks and events are as threading's, and what goes wrong in it is said clearly."""
 
 import random
+import re
+import sys
 import threading
 import time
 import types
@@ -28,31 +30,92 @@ _CALLS = {
     "threading.Thread": "import threading\ndef call(): return threading.Thread()",
     "random.random": "import random\ndef call(): return random.random()",
     "random.shuffle": "import random\ndef call(): return random.shuffle([])",
+    "random.seed": "import random\ndef call(): return random.seed(1)",
+    "random.Random() without a seed": "import random\ndef call(): return random.Random()",
+    "os.urandom": "import os\ndef call(): return os.urandom(1)",
+    "uuid.uuid4": "import uuid\ndef call(): return uuid.uuid4()",
+    "uuid.uuid1": "import uuid\ndef call(): return uuid.uuid1()",
+    "secrets.token_hex": "import secrets\ndef call(): return secrets.token_hex()",
+    "secrets.choice": "import secrets\ndef call(): return secrets.choice('a')",
+    "time.process_time": "import time\ndef call(): return time.process_time()",
+    "threading.get_ident": "import threading\ndef call(): return threading.get_ident()",
+}
+_BOUND_EARLY = {
+    "time.monotonic": "from time import monotonic\ndef call(): return monotonic()",
+    "uuid.uuid4": "from uuid import uuid4 as new\ndef call(): return new()",
+    "os.urandom": "from os import urandom\ndef call(): return urandom(1)",
+    "random.choice": "from random import choice\ndef call(): return choice('a')",
+    "threading.Lock": "from threading import Lock\ndef call(): return Lock()",
+    "secrets.token_bytes": "from secrets import token_bytes\ndef call(): return token_bytes()",
 }
 
 
 @pytest.mark.parametrize("shown", _CALLS)
 def test_a_module_of_pykcl_that_goes_past_the_runtime_is_refused_inside_and_not_outside(shown):
     module = _module_of("pykcl.worker.careless", _CALLS[shown])
-    with Simulation(), pytest.raises(SeamCrossed, match=rf"pykcl.worker.careless called {shown} "):
+    with pytest.raises(SeamCrossed, match=rf"pykcl.worker.careless called {re.escape(shown)} "), Simulation():
         module.call()
     module.call()
 
 
-@pytest.mark.parametrize("name", ["pykcl.runtime", "shop.orders", "pykcl_tools.x"])
-def test_the_runtime_and_modules_of_others_may(name):
-    module = _module_of(name, _CALLS["time.time"])
+@pytest.mark.parametrize("shown", _BOUND_EARLY)
+def test_what_a_module_of_pykcl_took_by_name_before_is_refused_inside_and_given_back(shown, monkeypatch):
+    module = _module_of("pykcl.worker.careless", _BOUND_EARLY[shown])
+    monkeypatch.setitem(sys.modules, "pykcl.worker.careless", module)
+    before = dict(vars(module))
+    with pytest.raises(SeamCrossed, match=rf"pykcl.worker.careless called {shown} "), Simulation():
+        module.call()
+    assert dict(vars(module)) == before
+    module.call()
+
+
+def test_a_module_that_is_imported_in_a_simulation_may_look_at_the_clock_after_it():
     with Simulation():
-        assert module.call() > 0
+        module = _module_of("pykcl.cli.late", _BOUND_EARLY["time.monotonic"])
+    assert module.call() > 0
+
+
+def test_who_catches_what_the_seam_raises_does_not_hide_it():
+    module = _module_of("pykcl.worker.careless", _CALLS["uuid.uuid4"])
+
+    def tolerant():
+        try:
+            module.call()
+        except Exception:  # noqa: BLE001 - as a worker takes it for an error of its processor
+            caught.append(True)
+
+    caught = []
+    with pytest.raises(SeamCrossed, match=r"uuid.uuid4"), Simulation() as simulation:
+        simulation.spawn("tolerant", "w1", tolerant)
+        simulation.sleep(1.0)
+        assert caught
+        raise AssertionError("what came of it")
+    with Simulation():
+        assert caught
+
+
+@pytest.mark.parametrize("name", ["pykcl.runtime", "shop.orders", "pykcl_tools.x"])
+@pytest.mark.parametrize("shown", ["time.time", "uuid.uuid4", "random.Random() without a seed"])
+def test_the_runtime_and_modules_of_others_may(name, shown):
+    module = _module_of(name, _CALLS[shown])
+    with Simulation():
+        assert module.call() is not None
+
+
+def test_a_generator_with_a_seed_is_for_everybody():
+    module = _module_of("pykcl.worker.careful", "import random\ndef call(): return random.Random(7).random()")
+    with Simulation():
+        assert module.call() == random.Random(7).random()
 
 
 def test_the_seam_opens_again_even_when_simulations_are_nested_or_fail():
-    before = (time.time, threading.Lock, threading.Event.__init__, random.random)
+    before = (time.time, threading.Lock, threading.Event.__init__, random.random, random.Random.__init__)
     with Simulation(), Simulation():
         assert time.time is not before[0]
     with pytest.raises(KeyError), Simulation():
         raise KeyError
-    assert (time.time, threading.Lock, threading.Event.__init__, random.random) == before
+    after = (time.time, threading.Lock, threading.Event.__init__, random.random, random.Random.__init__)
+    assert after == before
 
 
 # -- reports ---------------------------------------------------------------------------------------------------
@@ -94,6 +157,59 @@ def test_what_a_thread_dies_of_is_raised_at_the_end():
     with pytest.raises(ZeroDivisionError), Simulation() as simulation:
         simulation.spawn("dies", "w1", die)
         simulation.sleep(1.0)
+
+
+def _tolerant(simulation, call):
+    """A worker that carries on whatever it is told."""
+    runtime = simulation.runtime("w1")
+
+    def live():
+        while True:
+            try:
+                call()
+            except Exception:  # noqa: BLE001 - this is how an error of a judge gets lost
+                caught.append(True)
+            runtime.event().wait(1.0)
+
+    caught = []
+    simulation.spawn("tolerant", "w1", live)
+    return caught
+
+
+def test_what_is_insisted_on_ends_the_simulation_although_the_thread_it_came_up_in_caught_it():
+    def judge():
+        raise KeyError("in a judge")
+
+    for wrapped, ends in ((True, True), (False, False)):
+        simulation = Simulation()
+        try:
+            with simulation:
+                caught = _tolerant(simulation, simulation.insist(judge) if wrapped else judge)
+                for _ in range(100):
+                    simulation.sleep(1.0)
+        except KeyError:
+            assert ends
+            assert len(caught) < 5
+        else:
+            assert not ends
+            assert len(caught) > 50
+
+
+def test_a_watcher_of_the_switches_that_fails_ends_the_simulation_in_whatever_thread_it_was_called():
+    def watch():
+        if simulation.current_group == "w1":
+            raise KeyError("in a judge")
+
+    simulation = Simulation()
+    simulation.on_switch = watch
+    with pytest.raises(KeyError, match="in a judge"), simulation:
+        runtime = simulation.runtime("w1")
+        _tolerant(simulation, lambda: runtime.event().wait(1.0))
+        simulation.sleep(100.0)
+
+
+def test_what_is_insisted_on_returns_what_it_returns():
+    assert Simulation().insist(lambda one, *, two: one + two)(1, two=2) == 3
 
 
 def test_a_condition_that_never_comes_fails_by_its_name():

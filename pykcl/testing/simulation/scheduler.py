@@ -12,11 +12,12 @@ import random
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from pykcl.runtime import Task
 from pykcl.testing.simulation.clocks import GroupClock
 from pykcl.testing.simulation.runtime import SimulatedRuntime
-from pykcl.testing.simulation.seam import GuardedSeam
+from pykcl.testing.simulation.seam import GuardedSeam, SeamCrossed
 from pykcl.testing.simulation.tasks import Deadlock, SimTask, SimulationOver, ThreadStruck
 from pykcl.testing.simulation.trace import Trace
 
@@ -27,13 +28,15 @@ _SHORTEST_WAIT = 1e-6
 _MOST_SWITCHES_AT_ONCE = 20_000
 
 Waiters = list[tuple[SimTask, int]]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Simulation:
     """The scheduler. The thread that makes it is its first task; `runtime(group)` gives a Runtime to one worker.
 
-    Use as a context manager: leaving it ends every leftover thread and raises what a thread died of. Inside it, `time`,
-    `threading` and the global `random` refuse to work for pykcl's own modules other than `runtime`.
+    Use as a context manager: leaving it ends every leftover thread and raises what a thread died of. Inside it real
+    time, threads and chance refuse to work for pykcl's own modules other than `runtime`: see `seam`.
     on_switch: called after every switch, by whichever thread goes on; it must not wait.
     """
 
@@ -51,6 +54,7 @@ class Simulation:
         self._frozen: dict[str, list[SimTask]] = {}
         self._thaws_at: dict[str, float] = {}
         self._deadlock: Deadlock | None = None
+        self._insisted_on: Exception | None = None
         self._runtimes = 0
         self._stuck_since = 0
         self._clocks: dict[str, GroupClock] = {}
@@ -123,6 +127,21 @@ class Simulation:
                 raise AssertionError(f"{what} did not come within {timeout:g} simulated seconds")
             # Looked at by this thread alone, between steps: a condition may itself call what switches threads.
             self.sleep(min(_LOOK_SECONDS, deadline - self.now))
+
+    def insist(self, function: Callable[P, T]) -> Callable[P, T]:
+        """The function, but what it raises ends the simulation, whoever catches it.
+
+        For what watches a worker from inside of its own calls: a worker that carries on after an error would hide it.
+        """
+
+        def insisting(*args: P.args, **options: P.kwargs) -> T:
+            try:
+                return function(*args, **options)
+            except Exception as error:
+                self._insisted_on = self._insisted_on or error
+                raise
+
+        return insisting
 
     def spawn(self, name: str, group: str, body: Callable[[], None]) -> SimTask:
         task = SimTask(self, name, group)
@@ -202,13 +221,17 @@ class Simulation:
     def _go_on(self, me: SimTask) -> None:
         if self._dying and me is not self._main:
             raise SimulationOver
-        if self._deadlock is not None and me is self._main:
-            raise self._deadlock
+        if me is self._main and (self._deadlock or self._insisted_on) is not None:
+            raise self._deadlock or self._insisted_on  # type: ignore[misc]
         if me.struck:
             me.struck = False
             raise ThreadStruck
         if self.on_switch is not None:
-            self.on_switch()
+            try:
+                self.on_switch()
+            except Exception as error:
+                self._insisted_on = self._insisted_on or error
+                raise
 
     def _choose(self) -> SimTask:
         self.switches += 1
@@ -278,5 +301,10 @@ class Simulation:
                 task.thread.join(_END_SECONDS)
         errors = [task.error for task in self._tasks if task.error is not None]
         self._tasks = [self._main]
+        if self._seam.crossed and not isinstance(error, SeamCrossed):
+            # Whatever went wrong after it, or was made of it by who caught it: no seed brings that back.
+            raise self._seam.crossed[0]
+        if self._insisted_on is not None and error is not self._insisted_on:
+            raise self._insisted_on
         if errors and error is None:
             raise errors[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from pykcl.testing.simulation import SimTask
 from pykcl.testing.storm.fleet import StormFleet, failover_bound
 from pykcl.testing.storm.hosts import JavaHost, WorkerHost
 from pykcl.testing.storm.outcome import Figures
@@ -16,6 +17,7 @@ from pykcl.testing.storm.world import FAILOVER, World
 
 DELIVERY_SECONDS, BALANCE_SECONDS, REST_SECONDS, QUIET_SECONDS = 400.0, 120.0, 30.0, 50.0
 STRAINED_SECONDS = 25.0
+_READER, _NOBODY = "pykcl-", "nobody"
 _LOOK = 0.5
 
 
@@ -150,37 +152,64 @@ class Calm:
 
     def _a_dead_reader_is_replaced(self) -> None:
         """One thread dies; its worker goes on, and must not hold a lease that it does not read."""
-        rng, simulation = self._world.faults.rng("F2"), self._world.simulation
-        host = rng.choice(self._fleet.workers())
-        readers = [task for task in simulation.unfinished(host.name) if task.name.startswith("pykcl-shardId")]
-        if readers:
-            self._fleet.struck.add(host.name)
-            simulation.strike(rng.choice(readers))
-        self._producer.put_on_every_shard()
+        world = self._world
+        self._expect_soon(
+            lambda: bool(self._readers()), BALANCE_SECONDS, Promise.BALANCE, lambda: "nobody reads anything"
+        )
+        host, task = world.faults.rng("F2").choice(self._readers())
+        self._fleet.struck.add(host)
+        world.simulation.strike(task)
+        self._is_read_again({task.name.removeprefix(_READER)}, f"its reader in {host} died", _NOBODY)
         self._everything_is_delivered()
+
+    def _readers(self) -> list[tuple[str, SimTask]]:
+        """(host, thread) of every lease that is held and read."""
+        return [
+            (host.name, task)
+            for host in self._fleet.workers()
+            for task in self._world.simulation.unfinished(host.name)
+            if task.name.startswith(_READER + "shardId")
+            and self._world.beliefs.believes(host.name, task.name.removeprefix(_READER))
+        ]
+
+    def _is_read_again(self, keys: set[str], what: str, reader: str) -> None:
+        """FAILOVER. reader: who read these leases last, and reads them no more."""
+        world = self._world
+        began = world.simulation.now
+        for key in keys:
+            world.delivery.reader[key] = reader
+        self._producer.put_on_every_shard()
+        waiting = set(keys)
+        while waiting and world.simulation.now < began + failover_bound():
+            self._sleep(_LOOK / 2)
+            back = {key for key in waiting if world.delivery.reader.get(key) != reader}
+            if reader != _NOBODY:
+                self._figures.failovers += [world.simulation.now - began] * len(back)
+            waiting -= back
+        alone = f"{sorted(waiting)} not read {failover_bound():g} s after {what}"
+        world.verdict.expect(not waiting, Promise.FAILOVER, alone)
 
     def _survivors_take_over(self) -> None:
         """A crash in calm weather: everything the dead worker had is read again in time."""
         world, fleet = self._world, self._fleet
-        victim = world.faults.rng("F1").choice(fleet.workers())
-        orphans = {
-            key for key, owner in world.owners().items() if owner == victim.worker_id and self._is_active(key)
-        }
-        died = world.simulation.now
+        self._expect_soon(
+            lambda: any(self._leases_of(host) for host in fleet.workers()),
+            BALANCE_SECONDS,
+            Promise.BALANCE,
+            lambda: f"nobody has a lease: {world.owners()}",
+        )
+        victim = world.faults.rng("F1").choice([host for host in fleet.workers() if self._leases_of(host)])
+        orphans = self._leases_of(victim)
         fleet.kill(victim.name)
         while not fleet.alive:
             fleet.start()
-        for key in orphans:
-            world.delivery.reader[key] = victim.name
-        self._producer.put_on_every_shard()
-        while orphans and world.simulation.now < died + failover_bound():
-            self._sleep(_LOOK / 2)
-            back = {key for key in orphans if world.delivery.reader.get(key) != victim.name}
-            self._figures.failovers += [world.simulation.now - died] * len(back)
-            orphans -= back
-        alone = f"{sorted(orphans)} not read {failover_bound():g} s after {victim.name} died"
-        world.verdict.expect(not orphans, Promise.FAILOVER, alone)
+        self._is_read_again(orphans, f"{victim.name} died", victim.name)
         self._everything_is_delivered()
+
+    def _leases_of(self, host: WorkerHost) -> set[str]:
+        """Keys of the leases it holds and that have not ended."""
+        owners = self._world.owners().items()
+        return {key for key, owner in owners if owner == host.worker_id and self._is_active(key)}
 
     def _a_deploy_repeats_nothing(self) -> None:
         old = self._fleet.workers()[0]
@@ -214,11 +243,14 @@ class Calm:
     def _retention_passes_while_nobody_runs(self) -> None:
         """Whoever starts then must say what is missing, and read what is left."""
         world = self._world
+        # Retention is about to take what nobody was given, and no figure would show it any more.
+        self._figures.lost += sum(world.ledger.owed().values())
         self._producer.put_on_every_shard()
         self._sleep(20.0)
         world.kinesis_skew += past_retention(24, 5.0)
         world.note_trimming()
-        self._fleet.start()
+        for _ in range(self._fleet.fewest()):
+            self._fleet.start()
         self._producer.put_on_every_shard()
         self._everything_is_delivered()
 

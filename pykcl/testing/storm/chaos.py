@@ -10,7 +10,9 @@ from pykcl.testing.storm.faults import Faults
 from pykcl.testing.storm.fleet import StormFleet
 from pykcl.testing.storm.foreign import Foreigners
 from pykcl.testing.storm.hosts import WorkerHost
+from pykcl.testing.storm.operators import Operators
 from pykcl.testing.storm.producer import Producer
+from pykcl.testing.storm.stop_phases import StopPhases
 from pykcl.testing.storm.streams import past_retention
 from pykcl.testing.storm.world import FAILOVER, World
 
@@ -19,6 +21,8 @@ _ACTIONS = (
     "Scan", "GetItem", "UpdateItem", "PutItem", "DeleteItem", "DescribeTable",
     "GetRecords", "GetShardIterator", "ListShards", "DescribeStreamSummary",
 )  # fmt: skip
+_NOTED_WHEN_FELT = {"F10.kms", "F14.start", "F14.while"}
+"""Nothing has happened yet when they are arranged."""
 _HOUR_MILLIS = 3_600_000
 _LATE_WRITES_LAND = 0.4
 
@@ -30,18 +34,23 @@ class Chaos:
         self._world, self._fleet, self._producer, self._rng = world, fleet, producer, rng
         self._faults: Faults = world.faults
         self._foreigners = Foreigners(world, fleet)
+        operators = Operators(world, fleet)
+        world.on_request = StopPhases(world, fleet).request_sent
         self._actions: dict[str, Callable[[random.Random], bool]] = {
             "F1": self._kill,
             "F2": self._strike,
             "F3": self._freeze,
             "F4.wall": self._jump,
             "F5.outage": self._outage,
+            "F10.kms": self._lock_the_key,
             "F11": self._reshard_wildly,
             "F12": self._let_retention_pass,
             "F13.foreign": self._foreigners.visit_another_table,
             "F14.start": self._start_forbidden,
             "F14.while": self._forbid,
             "F15": self._foreigners.put_rows,
+            "F15.deleted": operators.delete_row,
+            "F15.counter": operators.put_counter_back,
             "F18.stop": lambda rng: self._stop(self._any_host(rng)),
             "F18.starting": self._stop_at_once,
             "F18.busy": lambda rng: self._stop(self._doing(rng, "process_records")),
@@ -65,7 +74,7 @@ class Chaos:
         if rng.random() < _LATE_WRITES_LAND:
             self._world.dynamodb.deliver_postponed()
         for name, act in self._actions.items():
-            if self._faults.is_due(name) and act(self._faults.rng(name)):
+            if self._faults.is_due(name) and act(self._faults.rng(name)) and name not in _NOTED_WHEN_FELT:
                 self._faults.note(name)
 
     def judge(self) -> None:
@@ -151,7 +160,6 @@ class Chaos:
     def _start_forbidden(self, rng: random.Random) -> bool:
         name = self._fleet.next_name()
         self._world.outages.forbidden[(rng.choice(_ACTIONS), name)] = float("inf")
-        self._fleet.forbidden.add(name)
         self._fleet.start()
         return True
 
@@ -166,7 +174,12 @@ class Chaos:
             return False
         until = self._world.simulation.now + rng.uniform(1, 40)
         self._world.outages.forbidden[(rng.choice(_ACTIONS), host.name)] = until
-        self._fleet.forbidden.add(host.name)
+        return True
+
+    def _lock_the_key(self, rng: random.Random) -> bool:
+        host = self._any_host(rng)
+        who = host.name if host is not None and rng.random() < 0.5 else ""
+        self._world.outages.lock(who, self._world.simulation.now + rng.uniform(1, 40), rng)
         return True
 
     def _outage(self, rng: random.Random) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
 from pykcl.processor import Batch, Checkpointer, PreparedCheckpoint
-from pykcl.testing.storm.delivery_judge import DeliveryJudge, Ownership
+from pykcl.testing.storm.delivery_judge import DeliveryJudge
+from pykcl.testing.storm.ownership import Ownership
 from pykcl.testing.storm.places import Place, place_of
 
 

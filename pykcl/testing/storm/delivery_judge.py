@@ -3,46 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.ledger import Ledger
+from pykcl.testing.storm.ownership import Ownership
 from pykcl.testing.storm.places import Place
 from pykcl.testing.storm.promises import Promise
-
-
-@dataclass(slots=True)
-class Ownership:
-    """One processor's time with one shard. after: what it was last given and returned from, or started at."""
-
-    host: str
-    shard_id: str
-    after: Place
-    state: str = "initialized"
-    busy: str = ""
-    delivered: set[Place] = field(default_factory=set)
-
-    @contextmanager
-    def call(self, judge: DeliveryJudge, method: str) -> Iterator[None]:
-        where = f"{self.host} {self.shard_id}"
-        judge.expect(not self.busy, Promise.LIFE_CYCLE, f"{where}: {method} while {self.busy} runs")
-        self.busy = method
-        try:
-            yield
-        finally:
-            self.busy = ""
-
-    @contextmanager
-    def tried_again_if_it_raises(self) -> Iterator[None]:
-        """What was delivered stays so, but the batch comes again from its first record."""
-        before = self.after
-        try:
-            yield
-        except BaseException:
-            self.after = before
-            raise
 
 
 class DeliveryJudge:
@@ -50,7 +17,9 @@ class DeliveryJudge:
 
     believes: whether a host believes in a lease, or cannot know better because it stood still until this moment.
     is_calm: whether a robbed owner must have noticed before its thief begins.
-    released: (host, shard) of which the worker said that it let go in order. reader: who last had records of a shard.
+    released: (host, shard) of which the row says that the host let go in order. reader: who last had records of it.
+    on_begins, on_batch, on_returned, on_repeated: other judges that hear of it: of a batch also whether records that
+    retention took are missing before it, of a repetition the owner before and why.
     """
 
     def __init__(self, ledger: Ledger, verdict: Verdict) -> None:
@@ -68,6 +37,10 @@ class DeliveryJudge:
         self.last: dict[str, Ownership] = {}
         self.believes: Callable[[str, str], bool] = lambda host, shard_id: True
         self.is_calm = False
+        self.on_begins: Callable[[Ownership], None] = lambda owning: None
+        self.on_batch: Callable[[Ownership, bool], None] = lambda owning, lacks: None
+        self.on_returned: Callable[[Ownership], None] = lambda owning: None
+        self.on_repeated: Callable[[Ownership, list[Place], str], None] = lambda last, repeated, cause: None
 
     def expect(self, holds: bool, promise: Promise, what: str) -> None:
         self._verdict.expect(holds, promise, what)
@@ -80,6 +53,7 @@ class DeliveryJudge:
         self.stolen.discard(shard_id)
         self.released.discard((host, shard_id))
         owning = self.last[shard_id] = Ownership(host, shard_id, position)
+        self.on_begins(owning)
         return owning
 
     def _judge_repetition(self, host: str, shard_id: str, repeated: list[Place]) -> None:
@@ -91,6 +65,8 @@ class DeliveryJudge:
             Promise.NO_DUPLICATES,
             f"{len(repeated)} records of {shard_id} come again to {host} after a clean stop",
         )
+        if shard_id in self.last:
+            self.on_repeated(self.last[shard_id], repeated, cause)
 
     def _cause(self, shard_id: str, repeated: list[Place]) -> str:
         last = self.last.get(shard_id)
@@ -104,16 +80,19 @@ class DeliveryJudge:
         return fate if own else "other"
 
     def called(self, owning: Ownership, method: str) -> None:
-        """LIFE_CYCLE: initialized, batches, shard_ended perhaps again, or lease_lost once and nothing more."""
+        """LIFE_CYCLE: initialized, batches, shard_ended perhaps again, shutdown_requested once, or lease_lost once and
+        nothing more."""
         allowed = {
             "process_records": ("initialized",),
             "shard_ended": ("initialized", "ended"),
             "shutdown_requested": ("initialized", "ended"),
-            "lease_lost": ("initialized", "ended"),
+            "lease_lost": ("initialized", "ended", "shut down"),
         }[method]
         promise = Promise.SILENT_AFTER_LOSS if owning.state == "lost" else Promise.LIFE_CYCLE
         where = f"{owning.host} {owning.shard_id}"
         self.expect(owning.state in allowed, promise, f"{where}: {method} when {owning.state}")
+        if method == "shutdown_requested":
+            owning.state = "shut down"
 
     def batch_begins(self, owning: Ownership, given: list[Place]) -> None:
         """NO_GAP, PARENTS_FIRST, and that the host may deliver at all."""
@@ -124,22 +103,41 @@ class DeliveryJudge:
         self.expect(believed, Promise.SILENT_AFTER_LOSS, f"{where}: a batch without belief in the lease")
         robbed = self.is_calm and self.last[owning.shard_id] is not owning
         self.expect(not robbed, Promise.ONE_OWNER, f"{where}: a batch after its thief had begun")
+        owning.in_calm = self.is_calm
+        self.on_batch(owning, self._lacks(owning, given, where))
+        owning.running = given
+        self._judge_parents(owning.shard_id, where)
+
+    def _lacks(self, owning: Ownership, given: list[Place], where: str) -> bool:
+        """NO_GAP. Whether records are missing that retention took; others were just fetched before they went."""
         shard = self.ledger.shard(owning.shard_id)
         ahead = iter(shard.after(owning.after))
+        lacks = False
         for place in given:
-            # What retention took may be missing, or may just have been fetched before it went.
-            wanted = next((p for p in ahead if p == place or p not in shard.trimmed), None)
+            wanted = next(ahead, None)
+            while wanted != place and wanted in shard.trimmed:
+                lacks, wanted = True, next(ahead, None)
             if wanted != place:
                 self.expect(False, Promise.NO_GAP, f"{where}: wanted {wanted}, given {place}")
                 break
-        for ancestor in sorted(self.ledger.ancestors(owning.shard_id)):
+        return lacks
+
+    def _judge_parents(self, shard_id: str, where: str) -> None:
+        for ancestor in sorted(self.ledger.ancestors(shard_id)):
             owed = self.ledger.shard(ancestor).first_owed()
             self.expect(owed is None, Promise.PARENTS_FIRST, f"{where}: {ancestor} still owes {owed}")
+
+    def java_delivers(self, name: str, shard_id: str, places: list[Place]) -> None:
+        """A Java worker gives these records to its application: pykcl may have made their shard known too early."""
+        self._judge_parents(shard_id, f"{name} {shard_id}")
+        self.last.pop(shard_id, None)
+        self.ledger.delivered(shard_id, places)
 
     def delivered(self, owning: Ownership, places: list[Place]) -> None:
         self.ledger.delivered(owning.shard_id, places)
         owning.delivered.update(places)
         owning.after = places[-1]
+        self.on_returned(owning)
 
     def refused(self, host: str, shard_id: str, error: Exception) -> None:
         """The application's own thread was told that its checkpoint did not come about."""
@@ -149,6 +147,14 @@ class DeliveryJudge:
         owed = self.ledger.shard(owning.shard_id).first_owed()
         where = f"{owning.host} {owning.shard_id}"
         self.expect(owed is None, Promise.NO_GAP, f"{where}: shard_ended, but {owed} is owed")
+        shard = self.ledger.shard(owning.shard_id)
+        rest = shard.after(owning.after)
+        left_out = next((place for place in rest if place not in shard.trimmed), None)
+        self.expect(
+            left_out is None, Promise.NO_GAP, f"{where}: shard_ended, and it was not given {left_out}"
+        )
+        if owning.state == "initialized":
+            self.on_batch(owning, bool(rest))
         owning.state = "ended"
         self._ended.add((owning.host, owning.shard_id))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB, Params
+from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB, Params, spread_order
 from pykcl.testing.memory.faults import denied, failing, throttled, timed_out
 from pykcl.testing.memory.values import Item, copy_item
 from pykcl.testing.storm.faults import Faults
@@ -53,8 +53,12 @@ class DynamoFaults:
             return Fault(before=timed_out(), delay=REQUEST_SECONDS)
         if self._faults.healed:
             return self._in_calm_weather(operation, params, host)
-        if self._outages.is_forbidden(operation, host, now):
-            return Fault(before=denied(operation))
+        forbidden = self._outages.forbids(operation, host, now)
+        if forbidden is not None:
+            return Fault(
+                before=denied(operation),
+                on_effect=lambda: self._faults.note(forbidden, f"{operation} by {host}"),
+            )
         return self._in_the_storm(operation, params, host)
 
     def _in_the_storm(self, operation: str, params: Params, host: str) -> Fault | None:
@@ -84,12 +88,19 @@ class DynamoFaults:
     def _of_write(self, operation: str, params: Params, host: str) -> Fault | None:
         kind = kind_of_write(operation, params)
         faults = self._faults
-        if faults.happens(f"F6.{kind}", f"{kind} by {host}"):
+        about = f"{kind} by {host}"
+        if faults.is_due(f"F6.{kind}"):
             # A client that waited for its answer as long as it may, or one that was cut off at once.
             seconds = faults.rng(f"F6.{kind}").choice([0, REQUEST_SECONDS])
-            return Fault(after=timed_out(), late_answer=seconds)
-        if faults.happens("F7", f"{kind} by {host}"):
-            return Fault(postponed=timed_out(), delay=faults.rng("F7").choice([0, REQUEST_SECONDS]))
+            return Fault(
+                after=timed_out(), late_answer=seconds, on_effect=lambda: faults.note(f"F6.{kind}", about)
+            )
+        if faults.is_due("F7"):
+            return Fault(
+                postponed=timed_out(),
+                delay=faults.rng("F7").choice([0, REQUEST_SECONDS]),
+                on_effect=lambda: faults.note("F7", about),
+            )
         return self._refused(operation, host)
 
     def _refused(self, operation: str, host: str) -> Fault | None:
@@ -126,10 +137,19 @@ class StaleScan:
         if self._faults.healed or not self._faults.happens("F8.stale", self._host):
             return answer
         before = self._was(self._faults.rng("F8.stale").uniform(0.1, 2.0))
-        found = []
-        for item in answer["Items"]:
-            key = item.get("leaseKey", {}).get("S", "")
-            row = before.get(key, item)
-            if row is not None:
-                found.append(copy_item(row))
-        return {**answer, "Items": found}
+        page = {item.get("leaseKey", {}).get("S", ""): item for item in answer["Items"]}
+        # What was deleted since is still there for this replica, on the page that its key belongs to.
+        page.update(
+            {key: row for key, row in before.items() if key in page or _belongs_to(params, answer, key)}
+        )
+        return {
+            **answer,
+            "Items": [copy_item(page[key]) for key in sorted(page, key=spread_order) if page[key]],
+        }
+
+
+def _belongs_to(params: Params, answer: Mapping[str, Any], key: str) -> bool:
+    """Whether a row of this key would be on that page of a scan."""
+    first, last = params.get("ExclusiveStartKey"), answer.get("LastEvaluatedKey")
+    after_first = first is None or spread_order(first["leaseKey"]["S"]) < spread_order(key)
+    return after_first and (last is None or spread_order(key) <= spread_order(last["leaseKey"]["S"]))

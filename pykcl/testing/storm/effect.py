@@ -9,12 +9,14 @@ from dataclasses import replace
 from pykcl.testing.storm.faults import KINDS
 from pykcl.testing.storm.runner import Job, SeedResult
 
-ENOUGH = 3
-"""How often a kind has to be shown effective in a long run; then it is not tried any more."""
+MANY_SEEDS = 100
+"""From so many seeds on, a kind of fault that was never injected, or never changed anything, fails the run.
 
-MANY_SEEDS = 500
-"""From so many seeds on, a kind of fault that was never injected, or never changed anything, fails the run."""
+The rarest kinds happen in one storm of eight: that a hundred storms have none of one is a chance of one in a million.
+"""
 
+VERY_MANY_SEEDS = 500
+_ENOUGH = 3
 _MOST_TRIES = 40
 _OF_ONE_STORM = 4
 
@@ -22,14 +24,13 @@ _OF_ONE_STORM = 4
 class Effects:
     """Counts injections, plans the storms that are run again without one kind, and judges what they show.
 
-    seeds: how many the run will have: short ones spend at most a quarter more on it.
+    seeds: how many the run will have. Short ones spend at most a quarter more on it, and fail for nothing it shows.
     """
 
     def __init__(self, seeds: int, off: Collection[str] = ()) -> None:
-        is_long = seeds >= MANY_SEEDS
         self._noted = 0
-        self._enough = ENOUGH if is_long else 1
-        self._left = len(KINDS) * _MOST_TRIES if is_long else seeds // 4
+        self._enough = enough(seeds)
+        self._left = len(KINDS) * _MOST_TRIES if seeds >= MANY_SEEDS else seeds // 4
         self._kinds = [name for name in KINDS if name not in off]
         self.injected: Counter[str] = Counter()
         self.seeds: Counter[str] = Counter()
@@ -46,16 +47,18 @@ class Effects:
         if not result.kept:
             # Cut short where it broke: with a fault left out it would break elsewhere.
             return []
-        # A few of each storm, so that every kind is tried in different ones.
+        # A few of each storm, so that every kind is tried in different ones: first those that seldom happen, for the
+        # others there will be another.
         wanted = [name for name in self._kinds if name in result.injected and self._is_wanted(name)]
-        wanted.sort(key=lambda name: self.tried[name])
+        wanted.sort(key=lambda name: (self._shown[name] + self._under_way(name), self.seeds[name]))
         return [self._without(name, result) for name in wanted[: min(_OF_ONE_STORM, self._left)]]
 
     def _is_wanted(self, name: str) -> bool:
-        under_way = sum(kind == name for kind, _ in self._pending.values())
-        return (
-            self._left > 0 and self.tried[name] < _MOST_TRIES and self._shown[name] + under_way < self._enough
-        )
+        shown = self._shown[name] + self._under_way(name)
+        return self._left > 0 and self.tried[name] < _MOST_TRIES and shown < self._enough
+
+    def _under_way(self, name: str) -> int:
+        return sum(kind == name for kind, _ in self._pending.values())
 
     def _without(self, name: str, result: SeedResult) -> Job:
         self._left -= 1
@@ -98,6 +101,11 @@ class Effects:
     def fails_the_run(self) -> bool:
         """Only a long run does: in a short one chance leaves out too much."""
         return self._noted >= MANY_SEEDS and bool(self.not_exercised())
+
+
+def enough(seeds: int) -> int:
+    """How often a kind has to be shown effective in a run of so many seeds; then it is not tried any more."""
+    return _ENOUGH if seeds >= VERY_MANY_SEEDS else 1
 
 
 def _mark(job: Job) -> tuple[int, str]:

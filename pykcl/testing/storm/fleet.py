@@ -5,18 +5,22 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from pykcl.errors import InternalError, SetupError
+from pykcl.errors import InternalError, ProcessorFailed, SetupError, TableGone
 from pykcl.testing.storm.hosts import JavaHost, WorkerHost
+from pykcl.testing.storm.producer import MOST_SHARDS
 from pykcl.testing.storm.promises import Promise
 from pykcl.testing.storm.world import FAILOVER, World
 
 GRACE, STOP_MARGIN = 25.0, 6.0
 _HELPERS = 8
 _OWN_THREADS = 3
+_CAUSED_WITHIN = 5.0
+"""Seconds between the cause of a failure and the failure."""
 
 
 class StormFleet:
-    """alive: hosts that have neither been killed nor asked to stop. struck, forbidden: hosts that may fail for it.
+    """alive: hosts that have neither been killed nor asked to stop. struck: whose threads died, and when. forbidden:
+    hosts that were refused something. Both may fail of it, when it happens to them.
 
     wanted: how many workers there should be. clock_rate: how fast the next worker's clock runs.
     """
@@ -27,14 +31,15 @@ class StormFleet:
         self.clock_rate: Callable[[], float] = lambda: 1.0
         self.alive: dict[str, WorkerHost | JavaHost] = {}
         self.leaving: dict[str, WorkerHost | JavaHost] = {}
-        self.struck: set[str] = set()
-        self.forbidden: set[str] = set()
-        self.frozen_ever: set[str] = set()
+        self.struck = world.observer.struck
+        self.forbidden = world.outages.refused
         self.stops: dict[str, float] = {}
         self.phase = "storm"
         self._asked_in_calm: set[str] = set()
+        self._not_judged: dict[str, WorkerHost] = {}
         self._count = 0
         self._java_count = 0
+        world.observer.ownership.is_stopping = self._is_stopping
 
     @property
     def started(self) -> int:
@@ -55,13 +60,19 @@ class StormFleet:
 
     def start_java(self, rng: random.Random) -> bool:
         # Java begins a lease at LATEST when it comes to read it, whatever was put since the lease was made.
-        at_latest = self._world.options["start"] == "LATEST"
-        if at_latest or sum(isinstance(host, JavaHost) for host in self.alive.values()) >= 2:
+        # And it is not told the time of a start at a time.
+        from_the_start = self._world.options["start"] == "TRIM_HORIZON"
+        if not from_the_start or sum(isinstance(host, JavaHost) for host in self.alive.values()) >= 2:
             return False
         self._java_count += 1
         host = self._world.java(f"java{self._java_count}", rng)
         self.alive[host.name] = host
         return True
+
+    def fewest(self) -> int:
+        """How many workers it takes to hold the leases of all shards of a storm."""
+        most = self._world.options.get("max_leases", MOST_SHARDS)
+        return int(-(-MOST_SHARDS // most))
 
     def workers(self) -> list[WorkerHost]:
         return [host for _, host in sorted(self.alive.items()) if isinstance(host, WorkerHost)]
@@ -71,7 +82,7 @@ class StormFleet:
 
     def kill(self, name: str) -> None:
         self._world.simulation.kill(name)
-        self._world.beliefs.forget(name)
+        self._world.observer.killed(name)
         self._world.delivery.fates[name] = "crash"
         del self.alive[name]
 
@@ -79,23 +90,36 @@ class StormFleet:
         self._world.simulation.freeze(name, seconds)
         self._world.thaws_at[name] = self._world.simulation.now + seconds
         self._world.delivery.fates[name] = "pause"
-        self.frozen_ever.add(name)
+        self._world.observer.frozen.add(name, seconds)
 
     def ask_to_stop(self, host: WorkerHost | JavaHost) -> None:
         self.alive.pop(host.name, None)
-        self.leaving[host.name] = host
+        self._leaves(host)
         if self.phase == "calm":
             self._asked_in_calm.add(host.name)
         host.ask_to_stop()
 
-    def _stopped_by_processor(self, name: str) -> None:
+    def _stopped_by_processor(self, name: str) -> bool:
+        """False: it was asked before."""
         host = self.alive.get(name)
+        if not isinstance(host, WorkerHost):
+            return False
+        # Called by its own processor: the first call only asks, the process then stops in order.
+        host.was_asked = True
+        host.worker.stop()
+        self.alive.pop(name, None)
+        self._leaves(host)
+        host.ask_to_stop()
+        return True
+
+    def _leaves(self, host: WorkerHost | JavaHost) -> None:
+        self.leaving[host.name] = host
         if isinstance(host, WorkerHost):
-            # Called by its own processor: the first call only asks, the process then stops in order.
-            host.worker.stop()
-            self.alive.pop(name)
-            self.leaving[name] = host
-            host.ask_to_stop()
+            self._not_judged[host.name] = host
+
+    def _is_stopping(self, name: str) -> bool:
+        host = self.alive.get(name)
+        return not isinstance(host, WorkerHost) or host.was_asked or host.worker.failure is not None
 
     def all_have_left(self) -> bool:
         return all(host.is_over for host in self.leaving.values())
@@ -106,21 +130,35 @@ class StormFleet:
         """Hosts that ended by themselves leave the fleet, for a reason; and nobody has threads too many."""
         for host in self.workers():
             if host.is_over or host.worker.failure is not None:
-                self._judge_failure(host)
                 del self.alive[host.name]
-                self.leaving[host.name] = host
+                self._leaves(host)
             else:
                 self._judge_threads(host)
+        for host in [host for host in self._not_judged.values() if host.is_over or not host.was_asked]:
+            del self._not_judged[host.name]
+            self._judge_failure(host)
+        self._world.observer.look()
 
     def _judge_failure(self, host: WorkerHost) -> None:
+        """What it ended with, whether it was asked to end or not: a failure needs a cause shortly before it."""
         failure = host.failure or host.worker.failure
-        allowed: tuple[type[BaseException], ...] = ()
-        if host.name in self.struck:
-            allowed += (InternalError,)
-        if host.name in self.forbidden:
-            allowed += (SetupError,)
-        fine = host.was_asked or isinstance(failure, allowed)
+        fine = host.was_asked if failure is None else self._has_cause(host, failure)
         self._world.verdict.expect(fine, Promise.NO_FALSE_ALARM, f"{host.name} ended: {failure!r}")
+
+    def _has_cause(self, host: WorkerHost, failure: Exception) -> bool:
+        seen = self._world.observer
+        since = seen.frozen.awake_seconds_before(host.name, host.fine_at, _CAUSED_WITHIN)
+        if isinstance(failure, InternalError):
+            return seen.struck.since(host.name, since)
+        if isinstance(failure, ProcessorFailed):
+            return self._world.options.get("on_error") == "raise" and seen.raised.since(host.name, since)
+        if isinstance(failure, TableGone):
+            return seen.without_table.since(host.name, since)
+        if not isinstance(failure, SetupError) or host.name not in self.forbidden:
+            return False
+        # Once it has worked, a permission that is refused is trouble that may pass.
+        worked = max(seen.took.get(host.name, since), seen.read.get(host.name, since))
+        return worked >= since and seen.denied.since(host.name, since)
 
     def _judge_threads(self, host: WorkerHost) -> None:
         names = [task.name for task in self._world.simulation.unfinished(host.name)]
@@ -134,26 +172,24 @@ class StormFleet:
     def _ended(self, host: WorkerHost, seconds: float) -> None:
         """Called by the host's own thread when its worker's stop returned."""
         self.stops[self.phase] = max(self.stops.get(self.phase, 0.0), seconds)
-        if host.name in self.frozen_ever:
-            return
-        longest = (GRACE + STOP_MARGIN) / self._world.simulation.clock(host.name).rate
-        self._world.verdict.expect(
-            seconds <= longest, Promise.STOP, f"{host.name} took {seconds:.1f} s to stop"
-        )
-        left = [t.name for t in self._world.simulation.unfinished(host.name) if t.name.startswith("pykcl-")]
-        told = self._world.left_behind.get(host.name, frozenset())
-        fine = told.issuperset(left) or host.name in self.struck
-        self._world.verdict.expect(fine, Promise.THREADS, f"{host.name} left {left}")
+        self._judge_failure(host)
+        world = self._world
+        began = world.simulation.now - seconds
+        stood_still = world.observer.frozen.seconds_since(host.name, began)
+        longest = (GRACE + STOP_MARGIN) / world.simulation.clock(host.name).rate + stood_still
+        world.verdict.expect(seconds <= longest, Promise.STOP, f"{host.name} took {seconds:.1f} s to stop")
+        left = [t.name for t in world.simulation.unfinished(host.name) if t.name.startswith("pykcl-")]
+        told = world.left_behind.get(host.name, frozenset())
+        world.verdict.expect(told.issuperset(left), Promise.THREADS, f"{host.name} left {left}")
+        world.observer.lives.host_stopped(host.name, left)
         # Only user code may keep a stop from ending: what reads and delivers runs in threads named after shards.
         own = [name for name in left if not name.startswith("pykcl-shardId")]
         if len(own) < len(left):
             # A heartbeat waits for the checkpoint that user code is writing.
             own = [name for name in own if "-renewer-" not in name]
-        self._world.verdict.expect(
-            not own or host.name in self.struck, Promise.STOP, f"{host.name} could not stop {own}"
-        )
+        world.verdict.expect(not own or stood_still > 0, Promise.STOP, f"{host.name} could not stop {own}")
         if host.name in self._asked_in_calm and not host.timed_out:
-            self._world.delivery.fates[host.name] = "clean stop"
+            world.delivery.fates[host.name] = "clean stop"
 
 
 def failover_bound(table_pages: int = 1) -> float:

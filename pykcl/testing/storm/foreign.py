@@ -84,7 +84,7 @@ class Foreigners:
 
     def _visit(self, table: str, row: dict[str, Any]) -> None:
         name = f"w0{table}"
-        worker = self._world.worker(name, table=table, stop=lambda: None)
+        worker = self._world.worker(name, table=table, stop=lambda: False)
         refused = False
         try:
             worker.start()

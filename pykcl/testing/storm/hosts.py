@@ -27,7 +27,10 @@ class Host(Protocol):
 
 
 class WorkerHost:
-    """A pykcl worker in a process of its own. on_end: told when it ended, with the seconds its stop took."""
+    """A pykcl worker in a process of its own. on_end: told when it ended, with the seconds its stop took.
+
+    fine_at: when it was last seen not to have failed.
+    """
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class WorkerHost:
         self.timed_out = False
         self.has_started = False
         self.was_asked = False
+        self.fine_at = simulation.now
         self._simulation = simulation
         self._on_end = on_end
         self._asked = simulation.runtime(name).event()
@@ -71,6 +75,7 @@ class WorkerHost:
             return
         self.has_started = True
         while not self._asked.is_set() and self.worker.failure is None:
+            self.fine_at = self._simulation.now
             self._asked.wait(_LOOK)
         began = self._simulation.now
         self._stop_quietly()

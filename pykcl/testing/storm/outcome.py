@@ -10,14 +10,16 @@ from pykcl.testing.storm.promises import PromiseBroken
 
 @dataclass(slots=True)
 class Figures:
-    """Of one storm. Seconds are simulated. duplicates: by cause; most_duplicates: of one shard at one time.
+    """Of one storm. Seconds are simulated. lost: records that nobody was given although all faults had ended.
 
-    overlap: longest time two workers believed in one lease, "steal" or "expiry". failovers: from a kill in calm weather
-    to the first delivery of each of its leases by another. to_balance: from the end of all faults.
+    duplicates: by cause; most_duplicates: of one shard at one time. overlap: longest time two workers believed in one
+    lease, "steal" or "expiry". failovers: from a kill in calm weather to the first delivery of each of its leases by
+    another. to_balance: from the end of all faults.
     """
 
     records: int = 0
     deliveries: int = 0
+    lost: int = 0
     taken_by_retention: int = 0
     duplicates: Counter[str] = field(default_factory=Counter)
     most_duplicates: Counter[str] = field(default_factory=Counter)

@@ -17,17 +17,24 @@ from pykcl.processor import (
 )
 from pykcl.testing.simulation import Simulation
 from pykcl.testing.storm.claims import claiming
-from pykcl.testing.storm.delivery_judge import DeliveryJudge, Ownership
+from pykcl.testing.storm.delivery_judge import DeliveryJudge
 from pykcl.testing.storm.faults import Faults
-from pykcl.testing.storm.places import place_of
+from pykcl.testing.storm.ownership import Ownership
+from pykcl.testing.storm.places import Place, place_of
 from pykcl.testing.storm.promises import Promise
+from pykcl.testing.storm.skips import Skips
 
 _BY_HAND = 0.6
 _STRAINED_BATCH_SECONDS = 20.0
 
 
 class StormProcessor(RecordProcessor):
-    """One per lease. inner: the user's processor, which is called in between. stop_worker: asks the host to stop."""
+    """One per lease. inner: the user's processor, which is called in between.
+
+    stop_worker: asks the host to stop; False when it had been asked before.
+
+    skips: told of batches for which it raises, where they are then skipped.
+    """
 
     def __init__(
         self,
@@ -38,17 +45,20 @@ class StormProcessor(RecordProcessor):
         *,
         by_hand: bool,
         inner: RecordProcessor | None,
-        stop_worker: Callable[[], None],
+        stop_worker: Callable[[], bool],
+        skips: Skips | None = None,
     ) -> None:
         self._host, self._simulation, self._faults, self._judge = host, simulation, faults, judge
         self._by_hand = by_hand
         self._inner = inner
         self._stop_worker = stop_worker
+        self._skips = skips
         self._never = False
         self._owning: Ownership | None = None
         self._last: tuple[Checkpointer, Record] | None = None
 
     def initialize(self, init: Initialization) -> None:
+        self._stop_perhaps("F18.initialize", init.shard_id)
         self._raise_perhaps(init.shard_id)
         self._never = self._by_hand and self._faults.happens("F17.never", f"{self._host} {init.shard_id}")
         if self._inner is not None:
@@ -64,7 +74,7 @@ class StormProcessor(RecordProcessor):
             self._dawdle_perhaps(batch.shard_id)
             if self._inner is not None:
                 self._inner.process_records(claiming(batch, owning, self._judge))
-            self._raise_perhaps(batch.shard_id)
+            self._raise_perhaps(batch.shard_id, owning, places)
             self._judge.delivered(owning, places)
             self._last = (batch.checkpointer, batch.records[-1])
             self._checkpoint_somehow(batch)
@@ -72,6 +82,7 @@ class StormProcessor(RecordProcessor):
     def lease_lost(self, loss: LeaseLoss) -> None:
         owning = self._must_own("lease_lost")
         self._judge.ownership_lost(owning)
+        self._stop_perhaps("F18.losing", loss.shard_id)
         if self._last is not None and self._faults.happens("F17.lost", f"{self._host} {loss.shard_id}"):
             self._must_refuse(LeaseLost, Promise.SILENT_AFTER_LOSS, *self._last)
         if self._inner is not None:
@@ -97,9 +108,19 @@ class StormProcessor(RecordProcessor):
 
     # -- misbehaviour ------------------------------------------------------------------------------------------
 
-    def _raise_perhaps(self, shard_id: str) -> None:
+    def _raise_perhaps(
+        self, shard_id: str, owning: Ownership | None = None, places: list[Place] | None = None
+    ) -> None:
         if self._faults.happens("F17.raises", f"{self._host} {shard_id}"):
+            if self._skips is not None and owning is not None and places:
+                self._skips.raises(owning, places)
             raise ValueError("at random")
+
+    def _stop_perhaps(self, fault: str, shard_id: str) -> None:
+        """The worker is asked to stop, and finds this call still running for a while."""
+        if self._faults.is_due(fault) and self._stop_worker():
+            self._faults.note(fault, f"{self._host} {shard_id}")
+            self._simulation.sleep(self._faults.rng(fault).uniform(0, 5))
 
     def _dawdle_perhaps(self, shard_id: str) -> None:
         rng = self._faults.rng("F17.hangs")
@@ -107,8 +128,8 @@ class StormProcessor(RecordProcessor):
             self._simulation.sleep(_STRAINED_BATCH_SECONDS)
         if self._faults.happens("F17.hangs", f"{self._host} {shard_id}"):
             self._simulation.sleep(rng.uniform(8, 30))
-        if self._faults.happens("F18.processor", self._host):
-            self._stop_worker()
+        if self._faults.is_due("F18.processor") and self._stop_worker():
+            self._faults.note("F18.processor", self._host)
 
     def _checkpoint_somehow(self, batch: Batch) -> None:
         faults, about = self._faults, f"{self._host} {batch.shard_id}"

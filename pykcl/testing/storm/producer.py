@@ -44,7 +44,7 @@ class Producer:
         key = f"k{self._rng.randint(0, 50)}"
         count = self._rng.choice([1, 1, 1, self._rng.randint(2, 6)])
         data = [f"{self._count}.{number}".encode() for number in range(count)]
-        malformed = self._world.faults.happens("F16")
+        malformed = self._world.faults.is_due("F16")
         if count == 1 and not malformed:
             self._put(data[0], key, None, 1)
             return
@@ -58,10 +58,11 @@ class Producer:
         rng = self._world.faults.rng("F16")
         how = rng.choice(["cut", "garbage", "elsewhere"])
         if how == "cut":
-            self._put(blob[: rng.randint(5, len(blob) - 1)], key, None, 1)
+            self._note_malformed(*self._put(blob[: rng.randint(5, len(blob) - 1)], key, None, 1))
         elif how == "garbage":
             place = rng.randrange(4, len(blob))
-            self._put(blob[:place] + bytes([blob[place] ^ 0xFF]) + blob[place + 1 :], key, None, 1)
+            blob = blob[:place] + bytes([blob[place] ^ 0xFF]) + blob[place + 1 :]
+            self._note_malformed(*self._put(blob, key, None, 1))
         else:
             # Put into a shard that its keys do not hash into: dropped and reported, as Java does.
             shards = self._world.kinesis.list_shards(STREAM, operation=None)
@@ -71,10 +72,16 @@ class Producer:
             if put.shard_id != shard.shard_id:
                 dropped = self._world.kinesis.put_record(STREAM, blob, key, _first_key(shard))
                 self._world.ledger.shard(dropped.shard_id).drop(self._world.kinesis_millis())
+                self._note_malformed(dropped.shard_id, dropped.sequence_number)
 
-    def _put(self, data: bytes, key: str, hash_key: int | None, count: int) -> None:
+    def _note_malformed(self, shard_id: str, sequence_number: str) -> None:
+        """It has gone wrong for nobody before a worker fetches it."""
+        self._world.malformed.add((shard_id, sequence_number))
+
+    def _put(self, data: bytes, key: str, hash_key: int | None, count: int) -> tuple[str, str]:
         put = self._world.kinesis.put_record(STREAM, data, key, hash_key)
         self._enter(put.shard_id, put.sequence_number, count)
+        return put.shard_id, put.sequence_number
 
     def _enter(self, shard_id: str, sequence_number: str, count: int) -> None:
         short = int(self._world.numbers.shorten(sequence_number))

@@ -10,13 +10,15 @@ class Promise(Enum):
 
     CHECKPOINT_AFTER_DELIVERY = "I1: no checkpoint passes a record that was not delivered"
     ALL_DELIVERED = "I2, L4: once the faults end, every record is delivered"
-    LOSS_REPORTED = "I2: what retention took before it was delivered is reported, and nothing else is"
+    LOSS_REPORTED = (
+        "I2: each gap that retention tore is reported once by whoever reads across it, and nothing else is"
+    )
     CHECKPOINT_FORWARD = "I3: no checkpoint moves back, leaves SHARD_END, or is one the format does not know"
     PARENTS_FIRST = "I4: no record is delivered before all records of the ancestors of its shard"
     ONE_OWNER = "I5: no two workers believe in one lease, except for a moment after a steal"
     SILENT_AFTER_LOSS = "I5: who lost a lease is called no more, and writes no more"
     NO_GAP = "I6: an owner is given every record after its checkpoint, in order"
-    LIFE_CYCLE = "I6: a processor is called by one thread at a time, in the order of its life"
+    LIFE_CYCLE = "I6: a processor is called by one thread at a time, in the order of its life, and to its end"
     CONDITIONAL = (
         "I7: every write has a condition, none creates a row by update or overwrites one by creation"
     )
@@ -26,13 +28,17 @@ class Promise(Enum):
         "I8: a row is deleted only after SHARD_END with children begun, or when its shard is gone"
     )
     THREADS = "I9: at most one reader of a lease in a process, and none is left after a stop"
-    BUDGETS = "I10: at most five reads a second of a shard, and no loop without a pause"
+    BUDGETS = (
+        "I10: at most five reads a second of a shard, and no request more often than there is a reason for it"
+    )
     BALANCE = "L1: leases are spread evenly"
     NO_CHURN = "L2: leases stay where they are when nothing happens"
     FAILOVER = "L3: the leases of a dead worker are read again in time"
     STOP = "L5: a stop ends in time and leaves nothing owned"
-    NO_DUPLICATES = "D0: nothing comes twice because of a clean stop"
-    NO_FALSE_ALARM = "no worker fails without a reason"
+    NO_DUPLICATES = (
+        "D0: nothing comes twice because of a clean stop, and in calm weather no more than the running batch"
+    )
+    NO_FALSE_ALARM = "no worker fails without a reason, or tells what is not so"
 
 
 class PromiseBroken(AssertionError):

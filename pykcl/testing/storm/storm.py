@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from typing import Any
+from datetime import datetime
 
 from pykcl.processor import RecordProcessor
 from pykcl.testing.simulation import Simulation
 from pykcl.testing.storm.calm import Calm
 from pykcl.testing.storm.chaos import Chaos
 from pykcl.testing.storm.faults import Faults
-from pykcl.testing.storm.fleet import GRACE, StormFleet
+from pykcl.testing.storm.fleet import StormFleet
+from pykcl.testing.storm.options import storm_options
 from pykcl.testing.storm.outcome import Figures, Outcome
 from pykcl.testing.storm.producer import Producer
+from pykcl.testing.storm.promises import Promise
 from pykcl.testing.storm.table_loss import lose_and_restore_the_table
 from pykcl.testing.storm.world import World
 
@@ -81,7 +83,7 @@ class _Storm:
         self._rng = rng = random.Random(f"{simulation.seed}/story")  # noqa: S311 - reproducible
         self._simulation, self._faults, self._figures = simulation, faults, figures
         self._seconds = _FULL_SECONDS if full else rng.uniform(60, 300)
-        options = _options(rng)
+        options = storm_options(simulation.seed, rng, faults, own_processor=processor is not None)
         self._world = World(
             simulation,
             faults,
@@ -99,6 +101,8 @@ class _Storm:
         if self._world.options["start"] == "LATEST":
             self._start_at_latest()
         else:
+            if self._world.options["start"] != "TRIM_HORIZON":
+                self._let_time_pass_until(self._world.options["start"])
             self._producer.put_some()
             self._fleet.start()
         until = self._simulation.now + self._seconds
@@ -110,6 +114,8 @@ class _Storm:
         self._producer.put_some()
         if self._faults.happens("F13.deleted"):
             lose_and_restore_the_table(self._world, self._fleet, self._producer)
+        elif self._faults.happens("F13.recreated"):
+            lose_and_restore_the_table(self._world, self._fleet, self._producer, is_made_anew=True)
         Calm(self._world, self._fleet, self._producer, self._figures).run()
         self._chaos.judge()
         self._note_figures()
@@ -125,17 +131,28 @@ class _Storm:
             self._simulation.sleep(0.1)
             # The worst storms let nobody become ready; what is put is only promised from then on.
             self._faults.healed = self._simulation.now > deadline
+            in_time = self._simulation.now < deadline + _READY_SECONDS
+            self._world.verdict.expect(in_time, Promise.BALANCE, f"{host.name} does not become ready")
             self._world.verdict.check()
             if host.is_over or host.worker.failure is not None:
                 self._fleet.look_after()
                 host = self._fleet.start()
+            while len(self._fleet.alive) < self._fleet.fewest():
+                self._fleet.start()
         self._faults.healed = False
         self._producer.is_on = True
+
+    def _let_time_pass_until(self, start: datetime) -> None:
+        """What is put before that time is not read."""
+        self._world.kinesis.put_record("orders", b"before", "before")
+        millis = int(start.timestamp() * 1000)
+        self._simulation.sleep((millis - self._world.kinesis_millis()) / 1000 + 0.5)
 
     def _note_figures(self) -> None:
         world, figures = self._world, self._figures
         figures.records = world.ledger.records()
         figures.deliveries = world.ledger.deliveries
+        figures.lost += sum(world.ledger.owed().values())
         figures.taken_by_retention = sum(len(s.never_delivered()) for s in world.ledger.shards.values())
         figures.duplicates = world.delivery.duplicates
         figures.most_duplicates = world.delivery.most_duplicates
@@ -143,21 +160,3 @@ class _Storm:
         figures.stops = self._fleet.stops
         figures.workers = self._fleet.started
         figures.shards = len(world.ledger.parents)
-
-
-def _options(rng: random.Random) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "start": rng.choice(["TRIM_HORIZON"] * 4 + ["LATEST"]),
-        "checkpoint": rng.choice(["auto", "auto", "interval", "manual"]),
-        "max_records": rng.choice([2, 5, 10_000]),
-        "cleanup_interval": rng.choice([3.0, 20.0]),
-        "shard_sync_interval": rng.choice([5.0, 30.0]),
-        "retry_for": rng.choice([5.0, 30.0]),
-        "parent_poll_interval": rng.choice([0.5, 2.0]),
-        "max_leases_to_steal_at_one_time": rng.choice([1, 3]),
-        "shutdown_grace": GRACE,
-    }
-    interval = rng.choice([0.5, 5.0])
-    if options["checkpoint"] == "interval":
-        options["checkpoint_interval"] = interval
-    return options

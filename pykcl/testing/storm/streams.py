@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pykcl.errors import (
     AnswerRefused,
@@ -48,29 +49,58 @@ class ShortNumbers:
         return str(int(sequence_number) + self._base)
 
 
+_UNUSABLE_KEYS = (
+    "KMSAccessDeniedException", "KMSDisabledException", "KMSInvalidStateException", "KMSNotFoundException",
+    "KMSOptInRequired", "KMSThrottlingException",
+)  # fmt: skip
+
+
 @dataclass(slots=True)
 class Outages:
-    """Until when which service is down, for whom ("" for everybody); and which action is forbidden to whom."""
+    """Until when which service is down, for whom ("" for everybody); and which action is forbidden to whom.
 
-    down: dict[tuple[str, str], float]
-    forbidden: dict[tuple[str, str], float]
+    locked: until when GetRecords is refused for the stream's encryption key, and with which error code, by host.
+    refused: hosts that were refused an action, and may give up for it.
+    """
+
+    down: dict[tuple[str, str], float] = field(default_factory=dict)
+    forbidden: dict[tuple[str, str], float] = field(default_factory=dict)
+    locked: dict[str, tuple[float, str]] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
 
     def is_down(self, service: str, host: str, now: float) -> bool:
         return max(self.down.get((service, host), 0.0), self.down.get((service, ""), 0.0)) > now
 
-    def is_forbidden(self, action: str, host: str, now: float) -> bool:
-        return self.forbidden.get((action, host), 0.0) > now
+    def forbids(self, action: str, host: str, now: float) -> str | None:
+        """The kind of fault that refuses this action to this host, or None."""
+        until = self.forbidden.get((action, host), 0.0)
+        if until <= now:
+            return None
+        self.refused.add(host)
+        return "F14.start" if until == float("inf") else "F14.while"
+
+    def lock(self, host: str, until: float, rng: random.Random) -> None:
+        """From now on the stream's encryption key is of no use to this host ("": to nobody)."""
+        self.locked[host] = (until, rng.choice(_UNUSABLE_KEYS))
+
+    def why_locked(self, host: str, now: float) -> str | None:
+        """The error code with which GetRecords is refused now, or None."""
+        return next(
+            (code for who in (host, "") for until, code in (self.locked.get(who, (0.0, "")),) if until > now),
+            None,
+        )
 
     def heal(self) -> None:
         self.down.clear()
         self.forbidden.clear()
+        self.locked.clear()
 
 
 class StormStream:
     """`ports.Stream` for one host.
 
     over_budget: told of a shard that this host reads more often than Kinesis allows. listing_before: what ListShards
-    would have told so many seconds ago.
+    would have told so many seconds ago. on_fetch: told the shard and the (long) sequence number of each fetched record.
     """
 
     def __init__(
@@ -87,6 +117,7 @@ class StormStream:
         switch: Callable[[], None],
         over_budget: Callable[[str], None],
         listing_before: Callable[[float], ShardListing],
+        on_fetch: Callable[[str, str], None] = lambda shard_id, sequence_number: None,
     ) -> None:
         self._inner = MemoryStream(kinesis, STREAM, runtime, switch)
         self._host, self._numbers, self._faults, self._outages = host, numbers, faults, outages
@@ -94,6 +125,7 @@ class StormStream:
         self._kinesis_millis = kinesis_millis
         self._over_budget = over_budget
         self._listing_before = listing_before
+        self._on_fetch = on_fetch
         self._reads: dict[str, deque[float]] = {}
 
     @property
@@ -127,6 +159,7 @@ class StormStream:
     def fetch(self, shard_id: str, iterator: str, limit: int) -> Fetched:
         self._count_read(shard_id)
         self._fail_perhaps("GetRecords")
+        self._refuse_if_locked(shard_id)
         faults = self._faults
         if faults.happens("F10.expired", shard_id):
             raise IteratorExpired("ExpiredIteratorException")
@@ -137,6 +170,7 @@ class StormStream:
             raise AnswerRefused(f"Kinesis ended {shard_id} without naming its children.")
         fetched = self._inner.fetch(shard_id, iterator, limit)
         for record in fetched.records:
+            self._on_fetch(shard_id, record.sequence_number)
             record.sequence_number = self._numbers.shorten(record.sequence_number)
         return fetched
 
@@ -149,7 +183,9 @@ class StormStream:
 
     def _fail_perhaps(self, action: str) -> None:
         now = self._now()
-        if self._outages.is_forbidden(action, self._host, now):
+        forbidden = self._outages.forbids(action, self._host, now)
+        if forbidden is not None:
+            self._faults.note(forbidden, f"{action} by {self._host}")
             raise SetupError(f"AccessDeniedException: {action} is not allowed.")
         if self._outages.is_down("kinesis", self._host, now):
             raise TemporaryError("InternalFailure")
@@ -157,6 +193,16 @@ class StormStream:
             if self._faults.rng("F5.kinesis").random() < 0.5:
                 raise Throttled("ProvisionedThroughputExceededException")
             raise TemporaryError("InternalFailure")
+
+    def _refuse_if_locked(self, shard_id: str) -> None:
+        code = self._outages.why_locked(self._host, self._now())
+        if code is None:
+            return
+        self._faults.note("F10.kms", f"{code} for {self._host} {shard_id}")
+        if code == "KMSThrottlingException":
+            raise Throttled(code)
+        self._outages.refused.add(self._host)
+        raise SetupError(f"GetRecords failed: the stream's KMS key cannot be used ({code}).")
 
     def _count_read(self, shard_id: str) -> None:
         reads = self._reads.setdefault(shard_id, deque(maxlen=READS_PER_SECOND + 1))

@@ -1,44 +1,118 @@
-"""F13: the lease table is deleted under a working fleet, and later restored from a backup."""
+"""F13: the lease table is deleted under a working fleet, perhaps made anew by others, and later restored."""
 
 from __future__ import annotations
 
-from pykcl.errors import SetupError
+import random
+from collections.abc import Sequence
+
+from pykcl.errors import TableGone
+from pykcl.testing.memory.dynamodb import Change, Table
+from pykcl.testing.memory.values import Item
 from pykcl.testing.storm.fleet import StormFleet
 from pykcl.testing.storm.hosts import WorkerHost
+from pykcl.testing.storm.places import END, checkpoint_place
 from pykcl.testing.storm.producer import Producer
 from pykcl.testing.storm.promises import Promise
 from pykcl.testing.storm.world import TABLE, World
 
 _NOTICED_AFTER = 60.0
+_NOTICED_ANEW_AFTER = 120.0
+"""Every heartbeat meets a table that is not there; that it is another one is found by a scan that succeeds."""
+_STILL_UNDER_WAY = 5.0
 _LOOK = 0.1
 
 
-def lose_and_restore_the_table(world: World, fleet: StormFleet, producer: Producer) -> None:
-    """Every worker must stop with a clear error, deliver nothing any more, and not make the table anew."""
-    for name in sorted(fleet.alive):
-        if not isinstance(fleet.alive[name], WorkerHost):
-            fleet.kill(name)
+def lose_and_restore_the_table(
+    world: World, fleet: StormFleet, producer: Producer, *, is_made_anew: bool = False
+) -> None:
+    """Every worker must stop with a clear error, deliver nothing any more, and not make the table or its rows anew."""
     backup = world.dynamodb.tables[TABLE]
+    working = _keep_only_who_works(world, fleet)
     world.dynamodb.delete_table(TableName=TABLE)
-    # What is still starting may rightly make a table: it never knew the old one.
-    working = [host for host in fleet.workers() if host.has_started]
-    for host in fleet.workers():
-        if not host.has_started:
-            fleet.kill(host.name)
+    if is_made_anew:
+        _make_anew(world, backup, world.faults.rng("F13.recreated"))
     thawing = 60.0 if any(world.simulation.is_frozen(host.name) for host in working) else 0.0
-    deadline = world.simulation.now + _NOTICED_AFTER + thawing
+    deadline = world.simulation.now + thawing + (_NOTICED_ANEW_AFTER if is_made_anew else _NOTICED_AFTER)
+    late_from = world.simulation.now + _STILL_UNDER_WAY
+    late: int | None = None
     while not all(host.is_over for host in working) and world.simulation.now < deadline:
-        if TABLE in world.dynamodb.tables:
+        if TABLE in world.dynamodb.tables and not is_made_anew:
             break
+        if is_made_anew:
+            for name in (*fleet.alive, *fleet.leaving):
+                world.observer.without_table.add(name)
+        if late is None and world.simulation.now >= late_from:
+            late = len(world.dynamodb.changes)
         world.simulation.sleep(_LOOK)
-    made_anew = TABLE in world.dynamodb.tables
-    world.verdict.expect(not made_anew, Promise.NO_FALSE_ALARM, "a worker made the lost lease table anew")
+    if is_made_anew:
+        changes = world.dynamodb.changes[late:] if late is not None else []
+        _judge_writes(world, backup, changes)
+    else:
+        made_anew = TABLE in world.dynamodb.tables
+        world.verdict.expect(not made_anew, Promise.NO_FALSE_ALARM, "a worker made the lost lease table anew")
+    _judge_ends(world, fleet, working)
+    _nothing_is_delivered(world, producer)
+    world.dynamodb.tables[TABLE] = backup
+
+
+def _keep_only_who_works(world: World, fleet: StormFleet) -> list[WorkerHost]:
+    """What is still starting may rightly make a table, or use the new one: it never knew the old one."""
+    for name in sorted(fleet.alive):
+        host = fleet.alive[name]
+        if not isinstance(host, WorkerHost) or not host.has_started:
+            fleet.kill(name)
+    return fleet.workers()
+
+
+def _make_anew(world: World, old: Table, rng: random.Random) -> None:
+    """Empty; or with the rows that another deploy has put by now, at the start position and owned by nobody."""
+    world.dynamodb.create_table(
+        TableName=TABLE,
+        KeySchema=old.schema,
+        AttributeDefinitions=old.attributes,
+        BillingMode="PAY_PER_REQUEST",
+    )
+    world.dynamodb.tables[TABLE].status = "ACTIVE"
+    if rng.random() < 0.5:
+        for row in old.rows.values():
+            # One that was hardly taken is the same in both tables: no lease of anybody can be told from it.
+            if _is_lease(row) and int(row["leaseCounter"]["N"]) > 1:
+                world.dynamodb.put_raw(TABLE, _at_the_start(row))
+
+
+def _is_lease(row: Item) -> bool:
+    try:
+        return checkpoint_place(row) < END and int(row["leaseCounter"]["N"]) >= 0
+    except (KeyError, ValueError):
+        return False
+
+
+def _at_the_start(row: Item) -> Item:
+    return {
+        **{name: value for name, value in row.items() if name != "leaseOwner"},
+        "leaseCounter": {"N": "0"},
+        "checkpoint": {"S": "TRIM_HORIZON"},
+        "checkpointSubSequenceNumber": {"N": "0"},
+    }
+
+
+def _judge_writes(world: World, backup: Table, changes: Sequence[Change]) -> None:
+    """Who worked with the old table may have sent a write before it knew; after that it writes nothing."""
+    ours = [c for c in changes if c.table == TABLE and c.author.startswith("w") and c.key in backup.rows]
+    what = ", ".join(f"{c.operation} of {c.key} by {c.author}" for c in ours[:3])
+    world.verdict.expect(not ours, Promise.SILENT_AFTER_LOSS, f"in a table made anew: {what}")
+
+
+def _judge_ends(world: World, fleet: StormFleet, working: Sequence[WorkerHost]) -> None:
     for host in working:
-        told = isinstance(host.failure, SetupError) or host.was_asked or host.name in fleet.struck
+        told = isinstance(host.failure, TableGone) or host.was_asked or host.name in fleet.struck
         world.verdict.expect(
             told, Promise.NO_FALSE_ALARM, f"{host.name} did not tell of the loss: {host.failure!r}"
         )
         fleet.alive.pop(host.name, None)
+
+
+def _nothing_is_delivered(world: World, producer: Producer) -> None:
     before = world.delivery.batches
     producer.put_some()
     world.simulation.sleep(5.0)
@@ -47,4 +121,3 @@ def lose_and_restore_the_table(world: World, fleet: StormFleet, producer: Produc
         Promise.SILENT_AFTER_LOSS,
         "records were delivered without a lease table",
     )
-    world.dynamodb.tables[TABLE] = backup

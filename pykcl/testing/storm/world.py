@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.events import DataLost, Event, LeaseHandedBack, LeaseReleased, LeaseTaken, ThreadsLeft
+from pykcl.events import BatchSkipped, DataLost, Event, ThreadsLeft
 from pykcl.local.shards import HOUR_MILLIS
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import Checkpoint
@@ -28,18 +28,25 @@ from pykcl.testing.storm.faults import Faults
 from pykcl.testing.storm.hosts import JavaHost
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.ledger import Ledger
+from pykcl.testing.storm.metering import MeteredClient, MeteredStream
+from pykcl.testing.storm.observer import Observer
 from pykcl.testing.storm.places import END, checkpoint_place, place_of
 from pykcl.testing.storm.processors import StormProcessor
 from pykcl.testing.storm.promises import Promise
 from pykcl.testing.storm.row_judge import RowJudge
+from pykcl.testing.storm.skips import Skips
 from pykcl.testing.storm.streams import STREAM, Outages, ShortNumbers, StormStream
 from pykcl.worker.worker import Worker
 
 TABLE = "orders-app"
 FAILOVER = 10.0
-_SMALL_PAGES = 1500
+_PAGE_BYTES_PER_SHARD = 600
+_DESCRIBES_UNTIL_ACTIVE = 3
 _SLOWEST = 0.9
 _MOMENT = 0.25
+_ASKED_BY_PROCESSORS = (
+    "ownership_begins", "called", "batch_begins", "delivered", "shard_ends", "ownership_lost",
+)  # fmt: skip
 _LAST_ANSWERS = 20.0
 """Seconds after the storm in which the last of its delayed answers come."""
 
@@ -61,7 +68,9 @@ class World:
         self.processor = processor
         self.verdict = Verdict(blind=blind)
         self.ledger = Ledger(lambda: self.kinesis_millis() - 24 * HOUR_MILLIS)
-        self.outages = Outages({}, {})
+        self.outages = Outages()
+        self.malformed: set[tuple[str, str]] = set()
+        self.on_request: Callable[[str, Params, str], None] = lambda operation, params, host: None
         self.kinesis_skew = 0
         self.numbers = ShortNumbers(EPOCH_MILLIS + int(simulation.now * 1000))
         self.kinesis = LocalKinesis(self.kinesis_millis)
@@ -70,9 +79,10 @@ class World:
         self.note_shards()
         self.dynamodb = MemoryDynamoDB(
             runtime=simulation.runtime("dynamodb"),
-            page_bytes=_SMALL_PAGES if faults.has("F8.broken") or faults.has("F8.stale") else 1_000_000,
+            describes_until_active=_DESCRIBES_UNTIL_ACTIVE if faults.has("F18.creating") else 0,
+            page_bytes=_page_bytes(faults, shards),
             author=lambda: simulation.current_group,
-            on_change=self._row_changed,
+            on_change=simulation.insist(self._row_changed),
         )
         self._dynamo_faults = DynamoFaults(
             faults,
@@ -81,20 +91,22 @@ class World:
             now=lambda: simulation.now,
             spares=lambda host: not host.startswith("w"),
         )
-        self.dynamodb.fault = self._request
-        self._appoint_judges()
+        self.dynamodb.fault = simulation.insist(self._request)
         self.thaws_at: dict[str, float] = {}
-        self._left_alone: dict[tuple[str, str], float] = {}
         self._streams: dict[str, StormStream] = {}
         self.calm_since = float("inf")
         self.left_behind: dict[str, frozenset[str]] = {}
         self.lost: list[DataLost] = []
         self._recent: deque[tuple[float, Change]] = deque(maxlen=100)
         self.must_be_reported: set[str] = set()
-        self.taken = 0
+        self._appoint_judges()
+        self.skips = Skips(self.delivery)
 
     def _appoint_judges(self) -> None:
         self.delivery = DeliveryJudge(self.ledger, self.verdict)
+        for asked in _ASKED_BY_PROCESSORS:
+            # A worker takes an error for its processor's own and tries again: one of a judge must not pass for that.
+            setattr(self.delivery, asked, self.simulation.insist(getattr(self.delivery, asked)))
         self.row_judge = RowJudge(
             self.ledger,
             self.verdict,
@@ -112,6 +124,25 @@ class World:
         )
         self.simulation.on_switch = self.beliefs.look
         self.delivery.believes = self._may_believe
+        self.observer = Observer(
+            self.simulation,
+            self.ledger,
+            self.verdict,
+            self.delivery,
+            self.beliefs,
+            options=self.options,
+            failover=FAILOVER,
+            row=self.row,
+            worker_ids=self.row_judge.worker_ids,
+            is_gone=self.is_gone,
+            by_user=self.processor is not None,
+        )
+        self.observer.ownership.on_taken = lambda host, key: self._streams[host].begins_anew(key)
+
+    @property
+    def taken(self) -> int:
+        """How many leases moved to a pykcl worker, as the rows tell."""
+        return self.observer.ownership.taken
 
     # -- time and shards ---------------------------------------------------------------------------------------
 
@@ -152,6 +183,11 @@ class World:
         rows = table.rows if table else {}
         return {key: row for key, row in rows.items() if key in self.ledger.parents}
 
+    def row(self, key: str) -> Any:
+        """One of them, or None."""
+        table = self.dynamodb.tables.get(TABLE)
+        return table.rows.get(key) if table else None
+
     def owners(self) -> dict[str, str | None]:
         return {key: row.get("leaseOwner", {}).get("S") for key, row in self.rows().items()}
 
@@ -176,6 +212,7 @@ class World:
         host = self.simulation.current_group
         if params.get("TableName") == TABLE:
             self.row_judge.request_sent(operation, params, host)
+        self.on_request(operation, params, host)
         return self._dynamo_faults(operation, params)
 
     def _row_changed(self, change: Change) -> None:
@@ -187,6 +224,7 @@ class World:
             self.simulation.now, f"{change.author}: {change.operation} {change.key} -> {shown}"
         )
         self.row_judge.row_changed(change)
+        self.observer.row_changed(change)
         if change.after:
             owner = change.after.get("leaseOwner", {}).get("S")
             self.beliefs.wrote_owner(change.author, change.key, owner)
@@ -203,40 +241,29 @@ class World:
         return before
 
     def _heard(self, host: str, event: Event) -> None:
-        if isinstance(event, LeaseHandedBack):
-            # The worker counts from its next look at the table on, which comes later.
-            left_alone = self.simulation.clock(host).real_seconds(event.left_alone_for)
-            self._left_alone[(host, event.shard)] = self.simulation.now + left_alone
-        if isinstance(event, LeaseTaken):
-            waited = self.simulation.now >= self._left_alone.get((host, event.shard), 0.0)
-            self.verdict.expect(waited, Promise.BUDGETS, f"{host} gave {event.shard} up, and takes it again")
-            self.taken += 1
-            self._streams[host].begins_anew(event.shard)
-            if event.reason == "rebalance":
-                self.beliefs.stolen(event.shard)
-                self.delivery.stolen.add(event.shard)
-            else:
-                self.delivery.stolen.discard(event.shard)
+        if isinstance(event, BatchSkipped):
+            self.skips.heard(host, event)
         if isinstance(event, ThreadsLeft):
             self.left_behind[host] = frozenset(event.threads)
-        if isinstance(event, LeaseReleased):
-            self.delivery.released.add((host, event.shard))
         if isinstance(event, DataLost):
             self.lost.append(event)
+        self.observer.heard(host, event)
         self.simulation.trace.add(self.simulation.now, f"{host}: {event}")
 
     # -- hosts -------------------------------------------------------------------------------------------------
 
     def worker(
-        self, name: str, *, worker_id: str | None = None, table: str = TABLE, stop: Callable[[], None]
+        self, name: str, *, worker_id: str | None = None, table: str = TABLE, stop: Callable[[], bool]
     ) -> Worker:
-        """A pykcl worker of host `name`, not started. stop: what its processors call to stop it."""
+        """A pykcl worker of host `name`, not started. stop: what its processors call to stop it; whether it was new."""
         runtime = self.simulation.runtime(name)
         lease_table = DynamoDBLeaseTable(
-            _Client(
+            MeteredClient(
                 self.dynamodb,
                 self.simulation.switch,
                 StaleScan(self.dynamodb, self.faults, name, partial(self._rows_before, table)),
+                name,
+                self.observer,
             ),
             table,
             runtime,
@@ -256,6 +283,7 @@ class World:
                 False, Promise.BUDGETS, f"{name} reads {shard} more than five times a second"
             ),
             listing_before=self.listing_before,
+            on_fetch=self._fetched,
         )
         self._streams[name] = stream
         self.row_judge.worker_ids[name] = worker_id or name
@@ -264,8 +292,8 @@ class World:
             stream=STREAM,
             table_name=table,
             processor=lambda: self._processor(name, stop),
-            adapters=(lease_table, stream),
-            listeners=[lambda event: self._heard(name, event)],
+            adapters=(lease_table, MeteredStream(stream, name, self.observer)),
+            listeners=[self.simulation.insist(lambda event: self._heard(name, event))],
             runtime=runtime,
             worker_id=worker_id or name,
             failover_time=FAILOVER,
@@ -274,7 +302,7 @@ class World:
         self.beliefs.watch(name, worker.held)
         return worker
 
-    def _processor(self, name: str, stop: Callable[[], None]) -> StormProcessor:
+    def _processor(self, name: str, stop: Callable[[], bool]) -> StormProcessor:
         return StormProcessor(
             name,
             self.simulation,
@@ -283,7 +311,13 @@ class World:
             by_hand=self.options["checkpoint"] == "manual",
             inner=self.processor() if self.processor else None,
             stop_worker=stop,
+            skips=self.skips if self.options.get("on_error") == "skip" else None,
         )
+
+    def _fetched(self, shard_id: str, sequence_number: str) -> None:
+        if (shard_id, sequence_number) in self.malformed:
+            self.malformed.discard((shard_id, sequence_number))
+            self.faults.note("F16", f"{shard_id} {sequence_number}")
 
     def java(self, name: str, rng: random.Random) -> JavaHost:
         """A Java worker, started."""
@@ -294,7 +328,7 @@ class World:
             host=name,
             numbers=self.numbers,
             faults=self.faults,
-            outages=Outages({}, {}),
+            outages=Outages(),
             now=lambda: self.simulation.now,
             kinesis_millis=self.kinesis_millis,
             switch=self.simulation.switch,
@@ -317,28 +351,14 @@ class World:
 
     def _java_delivers(self, name: str, shard_id: str, records: Sequence[Record]) -> Checkpoint | None:
         places = [place_of(r.sequence_number, r.sub_sequence_number) for r in records]
-        self.delivery.last.pop(shard_id, None)
-        self.ledger.delivered(shard_id, places)
+        self.delivery.java_delivers(name, shard_id, places)
         return None
 
 
-class _Client:
-    """The DynamoDB client of one host: another thread may go first before and after each call."""
-
-    def __init__(self, client: MemoryDynamoDB, switch: Callable[[], None], scan: StaleScan) -> None:
-        self._client, self._switch, self._scan = client, switch, scan
-
-    def __getattr__(self, name: str) -> Any:
-        operation = self._scan if name == "scan" else getattr(self._client, name)
-
-        def call(**params: Any) -> Any:
-            self._switch()
-            try:
-                return operation(**params)
-            finally:
-                self._switch()
-
-        return call
+def _page_bytes(faults: Faults, shards: int) -> int:
+    """Of a scan: small pages where something is to go wrong between two of them."""
+    cut = faults.has("F8.broken") or faults.has("F8.stale")
+    return max(1500, _PAGE_BYTES_PER_SHARD * shards) if cut else 1_000_000
 
 
 def _short(row: Any) -> str:

@@ -1,0 +1,55 @@
+"""Judges that each gap that retention tore is told of once by whoever reads across it, and that no other is."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable
+
+from pykcl.events import DataLost
+from pykcl.testing.storm.judge import Verdict
+from pykcl.testing.storm.ledger import Ledger
+from pykcl.testing.storm.ownership import Ownership
+from pykcl.testing.storm.places import place_of
+from pykcl.testing.storm.promises import Promise
+
+
+class LossJudge:
+    """is_gone: whether Kinesis knows a shard no more."""
+
+    def __init__(self, ledger: Ledger, verdict: Verdict, *, is_gone: Callable[[str], bool]) -> None:
+        self._ledger, self._verdict, self._is_gone = ledger, verdict, is_gone
+        self._told: Counter[tuple[str, str]] = Counter()
+
+    def heard(self, host: str, event: DataLost) -> None:
+        self._told[host, event.shard] += 1
+        true = self._is_gone(event.shard) or self._is_lost(event.shard, event.checkpoint)
+        self._expect(true, f"{host} gives a false alarm about {event.shard} at {event.checkpoint}")
+
+    def _is_lost(self, shard_id: str, checkpoint: str) -> bool:
+        """The record of the checkpoint is gone; of one that the ledger does not know, any record."""
+        number, _, sub = checkpoint.partition(":")
+        place = place_of(number, int(sub or 0))
+        shard = self._ledger.shard(shard_id)
+        index = bisect_left(shard.put, (place[0], -1))
+        if index < len(shard.put) and shard.put[index][0] == place[0]:
+            return shard.put[index] in shard.trimmed
+        return shard.is_trimmed
+
+    def begins(self, owning: Ownership) -> None:
+        owning.told = self._told[owning.host, owning.shard_id]
+
+    def returned(self, owning: Ownership) -> None:
+        """A batch is done: what was told before belongs to it."""
+        owning.told = self._told[owning.host, owning.shard_id]
+
+    def reads_on(self, owning: Ownership, lacks: bool) -> None:
+        """The next batch, or the end. lacks: whether records before it were trimmed and not given."""
+        told = self._told[owning.host, owning.shard_id] - owning.told
+        where = f"{owning.host} {owning.shard_id} after {owning.after}"
+        if lacks and owning.after[0] > 0:
+            self._expect(told > 0, f"{where}: records are missing, and it does not tell")
+        self._expect(told <= 1 or self._is_gone(owning.shard_id), f"{where}: told of {told} times")
+
+    def _expect(self, holds: bool, what: str) -> None:
+        self._verdict.expect(holds, Promise.LOSS_REPORTED, what)

@@ -1,0 +1,134 @@
+"""A worker's clients, metered: every request is told to the judges when it was answered, or failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pykcl.errors import IteratorExpired, SetupError, TemporaryError
+from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.shard import ShardListing, StreamDescription
+from pykcl.ports import Fetched
+from pykcl.testing.memory.dynamodb import MemoryDynamoDB, Params
+from pykcl.testing.storm.dynamo_faults import StaleScan, kind_of_write
+from pykcl.testing.storm.observer import Observer
+from pykcl.testing.storm.streams import StormStream
+
+_OPERATIONS = {
+    "get_item": "GetItem",
+    "update_item": "UpdateItem",
+    "put_item": "PutItem",
+    "delete_item": "DeleteItem",
+    "scan": "Scan",
+    "create_table": "CreateTable",
+    "describe_table": "DescribeTable",
+}
+_WRITES = ("UpdateItem", "PutItem", "DeleteItem")
+_REFUSED = "ConditionalCheckFailedException"
+_NEARLY_TRIMMED = 0.9
+"""Part of the retention period from which on a worker opens a shard anew for each page."""
+_IDLE_AFTER = 2
+
+Answer = TypeVar("Answer")
+
+
+class MeteredClient:
+    """The DynamoDB client of one host: another thread may go first before and after each call."""
+
+    def __init__(
+        self,
+        client: MemoryDynamoDB,
+        switch: Callable[[], None],
+        scan: StaleScan,
+        host: str,
+        observer: Observer,
+    ) -> None:
+        self._client, self._switch, self._scan = client, switch, scan
+        self._host, self._observer = host, observer
+
+    def __getattr__(self, name: str) -> Any:
+        operation = self._scan if name == "scan" else getattr(self._client, name)
+        kind = _OPERATIONS.get(name, name)
+
+        def call(**params: Any) -> Any:
+            self._switch()
+            error: Exception | None = None
+            try:
+                return operation(**params)
+            except Exception as failure:
+                error = failure
+                raise
+            finally:
+                self._told(kind, params, error)
+                self._switch()
+
+        return call
+
+    def _told(self, operation: str, params: Params, error: Exception | None) -> None:
+        kind = kind_of_write(operation, params) if operation in _WRITES else operation
+        code = getattr(error, "response", {}).get("Error", {}).get("Code", "") if error else ""
+        failed = error is not None and code != _REFUSED
+        self._observer.asked_dynamodb(self._host, kind, _key_of(params), code, failed=failed)
+
+
+def _key_of(params: Params) -> str:
+    """The lease a request is about; of a scan, behind which lease its page begins."""
+    for name in ("Key", "Item", "ExclusiveStartKey"):
+        if name in params:
+            return str(params[name].get("leaseKey", {}).get("S", ""))
+    return ""
+
+
+class MeteredStream:
+    """`ports.Stream` for one host."""
+
+    def __init__(self, inner: StormStream, host: str, observer: Observer) -> None:
+        self._inner, self._host, self._observer = inner, host, observer
+        self._idle: dict[str, int] = {}
+        self._retention_millis = 24 * 3_600_000
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def describe(self) -> StreamDescription:
+        return self._metered("describe", "", self._inner.describe)
+
+    def list_shards(self) -> ShardListing:
+        return self._metered("list", "", self._inner.list_shards)
+
+    def open(self, shard_id: str, start: ReadFrom) -> str:
+        return self._metered("open", shard_id, lambda: self._inner.open(shard_id, start))
+
+    def fetch(self, shard_id: str, iterator: str, limit: int) -> Fetched:
+        fetched = self._metered("fetch", shard_id, lambda: self._inner.fetch(shard_id, iterator, limit))
+        behind = fetched.millis_behind_latest or 0
+        if behind > self._retention_millis * _NEARLY_TRIMMED:
+            self._observer.asked_kinesis(self._host, "page nearly trimmed", shard_id)
+        if fetched.records or behind:
+            self._idle[shard_id] = 0
+            return fetched
+        self._idle[shard_id] = self._idle.get(shard_id, 0) + 1
+        if self._idle[shard_id] > _IDLE_AFTER:
+            self._observer.asked_kinesis(self._host, "idle read", shard_id)
+        return fetched
+
+    def server_time_millis(self) -> int:
+        return self._inner.server_time_millis()
+
+    def _metered(self, kind: str, shard_id: str, call: Callable[[], Answer]) -> Answer:
+        error: Exception | None = None
+        try:
+            return call()
+        except IteratorExpired as failure:
+            self._observer.asked_kinesis(self._host, "iterator expired", shard_id)
+            error = failure
+            raise
+        except Exception as failure:
+            error = failure
+            raise
+        finally:
+            failed = isinstance(error, TemporaryError | SetupError)
+            self._observer.asked_kinesis(
+                self._host, kind, shard_id, failed=failed, denied=isinstance(error, SetupError)
+            )

@@ -1,0 +1,95 @@
+"""Hands that reach into the lease table without its rules: an operator, and a library that puts counters back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from pykcl.testing.memory.values import Item
+from pykcl.testing.storm.dynamo_faults import REQUEST_SECONDS
+from pykcl.testing.storm.fleet import StormFleet
+from pykcl.testing.storm.places import END, checkpoint_place
+from pykcl.testing.storm.world import FAILOVER, TABLE, World
+
+_LOOK = 0.5
+_PATIENCE = 120.0
+_LATEST_REQUEST = 2 * REQUEST_SECONDS
+_LIBRARY = "other-library"
+
+
+class Operators:
+    """F15.deleted and F15.counter. What they do is their own fault; that nothing is lost by it is pykcl's."""
+
+    def __init__(self, world: World, fleet: StormFleet) -> None:
+        self._world, self._fleet = world, fleet
+        self._taken = 0
+
+    def delete_row(self, rng: random.Random) -> bool:
+        """The row of a lease that is held by an owner who believes in it, while no other row depends on it."""
+        late = self._world.dynamodb.postponed_keys()
+        key = self._choose(rng, lambda key, row: key not in late and self._is_read(key, row))
+        if key is None:
+            return False
+        del self._world.dynamodb.tables[TABLE].rows[key]
+        self._world.beliefs.stolen(key)
+        if self._world.options["start"] == "LATEST":
+            # A worker that never saw the row cannot tell it from one that never was; none may start meanwhile.
+            self._wait_for(key)
+        return True
+
+    def put_counter_back(self, rng: random.Random) -> bool:
+        """Taken with counter 1, without looking at the one before, and some seconds later given back with 0."""
+        # A write that is still under way could find its condition fulfilled once more: nothing can protect from that.
+        late = self._world.dynamodb.postponed_keys()
+        key = self._choose(rng, lambda key, row: checkpoint_place(row) != END and key not in late)
+        if key is None:
+            return False
+        self._taken += 1
+        # A name of its own each time: the same name with the same counter would be the same row as before.
+        owner = f"{_LIBRARY}-{self._taken}"
+        self._write(key, {"leaseOwner": {"S": owner}, "leaseCounter": {"N": "1"}})
+        self._world.beliefs.stolen(key)
+        seconds = rng.uniform(_LATEST_REQUEST, 1.5 * FAILOVER)
+        self._world.simulation.spawn(owner, _LIBRARY, lambda: self._give_back(key, owner, seconds))
+        return True
+
+    def _choose(self, rng: random.Random, fits: Callable[[str, Item], bool]) -> str | None:
+        keys = sorted(key for key, row in self._world.rows().items() if fits(key, row))
+        return rng.choice(keys) if keys else None
+
+    def _is_read(self, key: str, row: Item) -> bool:
+        world = self._world
+        owner = row.get("leaseOwner", {}).get("S")
+        awake = [host for host in self._fleet.awake_workers() if host.worker_id == owner]
+        if (
+            not any(world.beliefs.believes(host.name, key) for host in awake)
+            or key not in world.open_shards()
+        ):
+            return False
+        others = {other: row for other, row in world.rows().items() if other != key}
+        if world.options["start"] == "LATEST":
+            # Without a row that tells since when, a worker started just now would begin the shard at that moment.
+            others = {
+                other: row
+                for other, row in others.items()
+                if "latestFrom" in row.get("pykcl", {}).get("M", {})
+            }
+        return bool(others) and not set(world.ledger.children(key)) & world.rows().keys()
+
+    def _wait_for(self, key: str) -> None:
+        deadline = self._world.simulation.now + _PATIENCE
+        while key not in self._world.rows() and self._world.simulation.now < deadline:
+            self._world.simulation.sleep(_LOOK)
+
+    def _give_back(self, key: str, owner: str, seconds: float) -> None:
+        self._world.simulation.sleep(seconds)
+        if self._world.owners().get(key) == owner:
+            self._write(key, {"leaseCounter": {"N": "0"}})
+            row = self._world.dynamodb.tables[TABLE].rows[key]
+            self._world.dynamodb.tables[TABLE].rows[key] = {k: v for k, v in row.items() if k != "leaseOwner"}
+            self._world.beliefs.stolen(key)
+
+    def _write(self, key: str, changes: Item) -> None:
+        # Rows are replaced, never changed in place.
+        rows = self._world.dynamodb.tables[TABLE].rows
+        rows[key] = {**rows[key], **changes}

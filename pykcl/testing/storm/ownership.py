@@ -1,0 +1,60 @@
+"""One processor's time with one shard, as the judges follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pykcl.testing.storm.places import Place
+from pykcl.testing.storm.promises import Promise
+
+
+class Judging(Protocol):
+    """Where broken promises are noted."""
+
+    def expect(self, holds: bool, promise: Promise, what: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Ownership:
+    """after: what it was last given and returned from, or started at. began: virtual seconds.
+
+    state: initialized, ended (shard_ended was called), shut down or lost. running: the batch last given. returned: when
+    which batches returned, by their last places. told: how many losses of this shard the host had told of. in_calm:
+    whether the last batch was given in calm weather.
+    """
+
+    host: str
+    shard_id: str
+    after: Place
+    began: float = 0.0
+    state: str = "initialized"
+    busy: str = ""
+    delivered: set[Place] = field(default_factory=set)
+    running: list[Place] = field(default_factory=list)
+    returned: list[tuple[float, Place]] = field(default_factory=list)
+    told: int = 0
+    in_calm: bool = False
+    is_durable_end: bool = False
+
+    @contextmanager
+    def call(self, judge: Judging, method: str) -> Iterator[None]:
+        where = f"{self.host} {self.shard_id}"
+        judge.expect(not self.busy, Promise.LIFE_CYCLE, f"{where}: {method} while {self.busy} runs")
+        self.busy = method
+        try:
+            yield
+        finally:
+            self.busy = ""
+
+    @contextmanager
+    def tried_again_if_it_raises(self) -> Iterator[None]:
+        """What was delivered stays so, but the batch comes again from its first record."""
+        before = self.after
+        try:
+            yield
+        except BaseException:
+            self.after = before
+            raise

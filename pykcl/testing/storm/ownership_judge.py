@@ -1,0 +1,177 @@
+"""Judges who takes and frees which lease by the rows alone, and whether what workers tell of it is true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pykcl.events import Event, LeaseHandedBack, LeaseTaken
+from pykcl.testing.memory.dynamodb import Change
+from pykcl.testing.memory.values import Item
+from pykcl.testing.storm.dynamo_faults import kind_of_write
+from pykcl.testing.storm.judge import Verdict
+from pykcl.testing.storm.places import Place, checkpoint_place
+from pykcl.testing.storm.promises import Promise
+
+_TOLD_WITHIN = 3.0
+_MOMENT = 0.05
+
+
+@dataclass(slots=True)
+class _Taking:
+    """at: virtual seconds. stood_still: for how long the row had not changed. reason: as told, once it was."""
+
+    at: float
+    counter: int
+    from_owner: str | None
+    stood_still: float
+    reason: str = ""
+
+
+class OwnershipJudge:
+    """failover, settling, left_alone: seconds that a lease must stand still before it is taken from its owner, that a
+    thief waits before its processor is made, and for which a lease that was handed back is left alone; each on the
+    clock of the host: on_clock of (host, seconds) tells how many virtual seconds these are at least.
+
+    row: the lease row as it is. worker_ids: of each pykcl host. is_stopping: whether a host releases because it ends.
+    excused: whether it could not go on since a time: frozen or struck. on_taken: (host, lease) of a row that was taken;
+    on_stolen: whether a lease that was taken was stolen, as its taker says and the row does not deny; on_released.
+    """
+
+    def __init__(
+        self,
+        verdict: Verdict,
+        *,
+        now: Callable[[], float],
+        row: Callable[[str], Item | None],
+        worker_ids: dict[str, str],
+        failover: float,
+        settling: float,
+        left_alone: float,
+        on_clock: Callable[[str, float], float],
+    ) -> None:
+        self._verdict, self._now, self._row, self._worker_ids = verdict, now, row, worker_ids
+        self._failover, self._settling, self._left_alone_for = failover, settling, left_alone
+        self._on_clock = on_clock
+        self._changed_at: dict[str, float] = {}
+        self._taker: dict[str, str] = {}
+        self._takings: dict[tuple[str, str], _Taking] = {}
+        self._untold: dict[tuple[str, str], float] = {}
+        self._left_alone: dict[tuple[str, str], float] = {}
+        self.taken = 0
+        self.on_taken: Callable[[str, str], None] = lambda host, key: None
+        self.on_stolen: Callable[[str, bool], None] = lambda key, stolen: None
+        self.on_released: Callable[[str, str], None] = lambda host, key: None
+        self.is_stopping: Callable[[str], bool] = lambda host: False
+        self.excused: Callable[[str, float], bool] = lambda host, since: False
+
+    def durable(self, host: str, key: str) -> Place | None:
+        """The checkpoint in the row, if this host is the last who took the lease and still its owner."""
+        row = self._row(key) if self._taker.get(key) == host else None
+        if row is None:
+            return None
+        is_owner = row.get("leaseOwner", {}).get("S") == self._worker_ids.get(host)
+        return checkpoint_place(row) if is_owner and "pendingCheckpoint" not in row else None
+
+    def row_changed(self, change: Change) -> None:
+        key, host = change.key, change.author
+        stood_still = self._now() - self._changed_at.get(key, float("-inf"))
+        self._changed_at[key] = self._now()
+        if change.before is None or change.after is None:
+            return
+        if host not in self._worker_ids:
+            if change.before.get("leaseOwner") != change.after.get("leaseOwner"):
+                self._taker.pop(key, None)
+            return
+        kind = kind_of_write(change.operation, change.params)
+        if kind == "take":
+            self._was_taken(host, change, stood_still)
+        elif kind == "release":
+            self._was_released(host, key)
+
+    def _was_taken(self, host: str, change: Change, stood_still: float) -> None:
+        key, before = change.key, change.before or {}
+        waited = self._now() >= self._left_alone.get((host, key), 0.0)
+        self._expect(waited, Promise.BUDGETS, f"{host} gave {key} up, and takes it again")
+        counter = int((change.after or {})["leaseCounter"]["N"])
+        owner = before.get("leaseOwner", {}).get("S")
+        self._takings[host, key] = _Taking(self._now(), counter, owner, stood_still)
+        self._taker[key] = host
+        self.taken += 1
+        self.on_taken(host, key)
+
+    def _was_released(self, host: str, key: str) -> None:
+        self._taker.pop(key, None)
+        self.on_released(host, key)
+        if not self.is_stopping(host):
+            # Who does not stop lets go only of what it cannot work on.
+            self._leave_alone(host, key, self._left_alone_for)
+
+    def _leave_alone(self, host: str, key: str, seconds: float) -> None:
+        # The worker counts from its next look at the table on, which comes later.
+        self._left_alone[host, key] = self._now() + self._on_clock(host, seconds)
+
+    def answered(self, host: str, key: str) -> None:
+        """The host was told that it has the lease; so it has to tell that it took it."""
+        self._untold[host, key] = self._now()
+
+    def heard(self, host: str, event: Event) -> None:
+        if isinstance(event, LeaseHandedBack):
+            self._leave_alone(host, event.shard, event.left_alone_for)
+        if isinstance(event, LeaseTaken):
+            self._untold.pop((host, event.shard), None)
+            self._told_of(host, event)
+
+    def _told_of(self, host: str, event: LeaseTaken) -> None:
+        key = event.shard
+        taking = self._takings.get((host, key))
+        what = f"{host} tells that it took {key} ({event.reason} from {event.from_owner}, {event.counter})"
+        again = taking is not None and taking.reason and taking.counter == event.counter
+        if taking is not None and again and self.excused(host, taking.at):
+            # Its reader died, and the next one, planned by an older scan, found the row as it would have left it.
+            return
+        if taking is None or taking.counter != event.counter or taking.reason:
+            self._expect(False, Promise.NO_FALSE_ALARM, f"{what}, but no row says so")
+            return
+        taking.reason = event.reason
+        is_free = taking.from_owner is None
+        fits = taking.from_owner == event.from_owner and is_free == (event.reason in ("unowned", "child"))
+        self._expect(fits, Promise.NO_FALSE_ALARM, f"{what}, but the row says: from {taking.from_owner}")
+        # Two processes under one name take each other's writes for their own.
+        others = taking.from_owner != self._worker_ids[host]
+        waited = taking.stood_still >= self._on_clock(host, self._failover) - _MOMENT
+        self._expect(
+            waited or not others or event.reason != "expired",
+            Promise.ONE_OWNER,
+            f"{what} after {taking.stood_still:.2f} s",
+        )
+        self.on_stolen(key, event.reason == "rebalance")
+
+    def begins(self, host: str, key: str, position: Place) -> None:
+        """A processor of this host was initialized there: at the checkpoint of the row, and not too soon."""
+        durable = self.durable(host, key)
+        what = f"{host} begins {key} at {position}"
+        self._expect(durable in (None, position), Promise.NO_GAP, f"{what}, its row is at {durable}")
+        taking = self._takings.get((host, key))
+        if taking is not None and taking.reason == "rebalance":
+            waited = self._now() - taking.at
+            settled = waited >= self._on_clock(host, self._settling) - _MOMENT
+            self._expect(settled, Promise.ONE_OWNER, f"{what}, {waited:.2f} s after it stole it")
+
+    def forget(self, host: str) -> None:
+        """It is dead: what it was told it will tell nobody."""
+        self._untold = {mark: at for mark, at in self._untold.items() if mark[0] != host}
+
+    def look(self) -> None:
+        """Every lease that a host knows to have taken has been told of."""
+        if not self._untold:
+            return
+        for (host, key), at in list(self._untold.items()):
+            if self.excused(host, at):
+                del self._untold[host, key]
+                continue
+            told = self._now() - at < _TOLD_WITHIN
+            self._expect(told, Promise.NO_FALSE_ALARM, f"{host} took {key}, and does not tell")
+
+    def _expect(self, holds: bool, promise: Promise, what: str) -> None:
+        self._verdict.expect(holds, promise, what)

@@ -1,0 +1,306 @@
+"""Every kind of fault happens where its name says, is counted when it happened, and a worker that bears it badly is caught."""
+
+import random
+
+import pytest
+from storm_seeds import FINE_WEATHER
+
+from pykcl.aws import lease_table
+from pykcl.errors import InternalError
+from pykcl.events import BatchSkipped
+from pykcl.planning.lease_view import LeaseView
+from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB
+from pykcl.testing.memory.faults import timed_out
+from pykcl.testing.storm import Promise, PromiseBroken, run_storm
+from pykcl.testing.storm.delivery_judge import DeliveryJudge
+from pykcl.testing.storm.dynamo_faults import DynamoFaults, StaleScan
+from pykcl.testing.storm.faults import KINDS, Faults
+from pykcl.testing.storm.judge import Verdict
+from pykcl.testing.storm.ledger import Ledger
+from pykcl.testing.storm.options import storm_options
+from pykcl.testing.storm.skips import Skips
+from pykcl.testing.storm.streams import Outages
+from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.shard_delivery import ShardDelivery
+from pykcl.worker.vanished_rows import VanishedRows
+
+FIRST = 62000
+MOST = 60
+
+
+def storms_with(*kinds, options=None):
+    """Storms with these kinds of faults and no others, and where those are on: (seed, outcome)."""
+    off = FINE_WEATHER - set(kinds)
+    for seed in range(FIRST, FIRST + MOST):
+        faults = Faults(seed, off=off)
+        if all(map(faults.has, kinds)) and (options is None or options(_options(seed, faults))):
+            yield seed, run_storm(seed, off=off)
+
+
+def _options(seed, faults):
+    return storm_options(seed, random.Random(f"{seed}/story"), faults, own_processor=False)
+
+
+def a_storm_with(*kinds, options=None):
+    """The first of them in which every kind happened."""
+    for _, outcome in storms_with(*kinds, options=options):
+        if all(outcome.injected[kind] for kind in kinds):
+            return outcome
+    raise AssertionError(f"{kinds} did not happen in {MOST} seeds")
+
+
+def broken_in_a_storm_with(*kinds, options=None):
+    """The promise that the first storm broke that broke one."""
+    for _, outcome in storms_with(*kinds, options=options):
+        if outcome.broken is not None:
+            assert isinstance(outcome.broken, PromiseBroken), outcome.broken
+            return outcome.broken.promise
+    return None
+
+
+# -- each happens, and a sound worker comes through ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "F10.kms", "F13.recreated", "F14.while", "F15.deleted", "F15.counter", "F16", "F18.creating", "F18.initialize",
+        "F18.checkpoint",
+    ],
+)  # fmt: skip
+def test_it_happens_and_every_promise_is_kept(kind):
+    assert a_storm_with(kind).verdict == "kept"
+
+
+def test_a_second_stop_while_leases_are_released_happens_and_every_promise_is_kept():
+    assert a_storm_with("F18.releasing", "F18.stop").verdict == "kept"
+
+
+def test_a_stop_while_lease_lost_runs_happens_and_every_promise_is_kept():
+    assert a_storm_with("F18.losing", "F15.counter").verdict == "kept"
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("on_error", lambda options: options.get("on_error") == "skip"),
+        ("on_error", lambda options: options.get("on_error") == "raise"),
+        ("processor_timeout", lambda options: "processor_timeout" in options),
+        ("max_leases", lambda options: "max_leases" in options),
+        ("start", lambda options: not isinstance(options["start"], str)),
+    ],
+    ids=["skip", "raise", "processor_timeout", "max_leases", "AT_TIMESTAMP"],
+)
+def test_an_option_is_drawn_and_every_promise_is_kept(name, wanted):
+    outcome = a_storm_with("F17.raises", "F17.hangs", options=wanted)
+    assert outcome.verdict == "kept", name
+
+
+# -- a worker that bears it badly is caught --------------------------------------------------------------------
+
+
+def test_a_worker_that_takes_a_table_made_anew_for_its_own(monkeypatch):
+    monkeypatch.setattr(lease_table, "_have_vanished", lambda known, seen: False)
+    monkeypatch.setattr(lease_table, "_is_behind", lambda row, before: False)
+    assert broken_in_a_storm_with("F13.recreated") in (Promise.SILENT_AFTER_LOSS, Promise.NO_FALSE_ALARM)
+
+
+def test_a_worker_that_abandons_a_shard_whose_row_was_deleted(monkeypatch):
+    monkeypatch.setattr(VanishedRows, "to_restore", lambda self, now: [])
+    monkeypatch.setattr(VanishedRows, "is_due", lambda self, now: False)
+    assert broken_in_a_storm_with("F15.deleted") in (Promise.ALL_DELIVERED, Promise.BALANCE)
+
+
+def test_a_worker_that_believes_that_counters_only_grow(monkeypatch):
+    observe = LeaseView.observe
+
+    def strict(self, rows, now):
+        rows = list(rows)
+        for row in rows:
+            known = self.leases.get(row.key)
+            if known is not None and getattr(row, "counter", known.counter) < known.counter:
+                raise InternalError(f"the counter of {row.key} fell")
+        return observe(self, rows, now)
+
+    monkeypatch.setattr(LeaseView, "observe", strict)
+    assert broken_in_a_storm_with("F15.counter") is Promise.NO_FALSE_ALARM
+
+
+def test_a_worker_that_ends_for_a_key_that_cannot_be_used_for_a_while(monkeypatch):
+    ends = ShardDelivery._trouble_ends_it
+
+    def at_once(self, error):
+        if "KMS" in str(error):
+            self._context.on_fatal(error)
+            return True
+        return ends(self, error)
+
+    monkeypatch.setattr(ShardDelivery, "_trouble_ends_it", at_once)
+    assert broken_in_a_storm_with("F10.kms") is Promise.NO_FALSE_ALARM
+
+
+def test_a_worker_that_holds_a_lease_whose_reader_died(monkeypatch):
+    run = LeaseWorker.run
+
+    def keeps_it(self):
+        remove, self._context.held.remove = self._context.held.remove, lambda held: None
+        try:
+            run(self)
+        finally:
+            self._context.held.remove = remove
+
+    monkeypatch.setattr(LeaseWorker, "run", keeps_it)
+    assert broken_in_a_storm_with() is Promise.FAILOVER
+
+
+# -- what is skipped by promise --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def skips():
+    judge = DeliveryJudge(Ledger(lambda: 0), Verdict())
+    for number in (1, 2, 3):
+        judge.ledger.shard("s").add((number, 0), 0)
+    return Skips(judge)
+
+
+def _skipped(first, last, records):
+    return BatchSkipped(shard="s", records=records, first=f"{first}:0", last=f"{last}:0")
+
+
+def test_the_batch_that_raised_is_owed_no_more_and_counts_as_skipped(skips):
+    owning = skips._judge.ownership_begins("w1", "s", (0, 0))
+    skips.raises(owning, [(1, 0), (2, 0)])
+    skips.heard("w1", _skipped(1, 2, 2))
+    skips._judge._verdict.check()
+    assert (skips.skipped, skips._judge.ledger.owed(), owning.after) == (2, {"s": 1}, (2, 0))
+
+
+@pytest.mark.parametrize(("first", "last", "records"), [(1, 3, 3), (2, 3, 2), (1, 2, 1)])
+def test_a_worker_that_skips_anything_else(skips, first, last, records):
+    skips.raises(skips._judge.ownership_begins("w1", "s", (0, 0)), [(1, 0), (2, 0)])
+    skips.heard("w1", _skipped(first, last, records))
+    with pytest.raises(PromiseBroken, match="NO_GAP"):
+        skips._judge._verdict.check()
+    assert skips._judge.ledger.owed() == {"s": 3}
+
+
+def test_a_worker_that_skips_what_did_not_raise(skips):
+    skips.heard("w1", _skipped(1, 2, 2))
+    with pytest.raises(PromiseBroken, match="NO_GAP"):
+        skips._judge._verdict.check()
+
+
+# -- counted when it happened ----------------------------------------------------------------------------------
+
+
+def _table(fault=None):
+    client = MemoryDynamoDB(fault=fault)
+    client.create_table(
+        TableName="t",
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    return client
+
+
+def _put(client, key):
+    return client.put_item(
+        TableName="t", Item={"leaseKey": {"S": key}}, ConditionExpression="attribute_not_exists(leaseKey)"
+    )
+
+
+def test_an_answer_is_lost_only_if_the_write_was_applied():
+    lost = []
+    client = _table(
+        lambda operation, params: (
+            Fault(after=timed_out(), on_effect=lambda: lost.append(operation))
+            if operation == "PutItem"
+            else None
+        )
+    )
+    with pytest.raises(type(timed_out())):
+        _put(client, "a")
+    assert lost == ["PutItem"]
+    with pytest.raises(Exception, match="conditional request failed"):
+        _put(client, "a")
+    assert lost == ["PutItem"]
+
+
+def test_a_write_that_is_under_way_counts_when_it_arrives():
+    arrived = []
+    client = _table(
+        lambda operation, params: (
+            Fault(postponed=timed_out(), on_effect=lambda: arrived.append(operation))
+            if operation == "PutItem"
+            else None
+        )
+    )
+    with pytest.raises(type(timed_out())):
+        _put(client, "a")
+    assert arrived == []
+    client.deliver_postponed()
+    assert arrived == ["PutItem"]
+
+
+def test_a_forbidden_action_counts_when_it_is_refused():
+    faults, outages = Faults(1, off=FINE_WEATHER), Outages()
+    client = _table(
+        DynamoFaults(faults, outages, host=lambda: "w1", now=lambda: 0.0, spares=lambda host: False)
+    )
+    outages.forbidden[("Scan", "w1")] = 10.0
+    assert (faults.injected["F14.while"], outages.refused) == (0, set())
+    client.get_item(TableName="t", Key={"leaseKey": {"S": "a"}})
+    assert faults.injected["F14.while"] == 0
+    with pytest.raises(Exception, match="not authorized"):
+        client.scan(TableName="t")
+    assert (faults.injected["F14.while"], outages.refused) == (1, {"w1"})
+
+
+def test_a_scan_that_is_a_moment_old_shows_what_was_deleted_and_not_what_is_new():
+    class Always(Faults):
+        def happens(self, name, about=""):
+            return name == "F8.stale"
+
+    client = _table()
+    for number in range(9):
+        _put(client, f"k{number}")
+    old = {"leaseKey": {"S": "gone"}}
+    for first in (None, "k3"):
+        start = {} if first is None else {"ExclusiveStartKey": {"leaseKey": {"S": first}}}
+        scan = StaleScan(client, Always(1), "w1", lambda seconds: {"gone": old, "k5": None})
+        keys = [item["leaseKey"]["S"] for item in scan(TableName="t", Limit=4, **start)["Items"]]
+        fresh = [item["leaseKey"]["S"] for item in client.scan(TableName="t", Limit=4, **start)["Items"]]
+        assert [key for key in keys if key != "gone"] == [key for key in fresh if key != "k5"]
+    everything = [item["leaseKey"]["S"] for item in _pages(scan)]
+    assert sorted(everything) == sorted({"gone", *(f"k{number}" for number in range(9))} - {"k5"})
+
+
+def _pages(scan):
+    start = {}
+    while True:
+        answer = scan(TableName="t", Limit=2, **start)
+        yield from answer["Items"]
+        if "LastEvaluatedKey" not in answer:
+            return
+        start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+
+
+def test_a_malformed_record_counts_when_it_is_fetched():
+    from pykcl.testing.storm.producer import Producer
+
+    put = []
+    note = Producer._note_malformed
+    try:
+        Producer._note_malformed = lambda self, shard_id, number: (
+            put.append(number) or note(self, shard_id, number)
+        )
+        outcome = a_storm_with("F16")
+    finally:
+        Producer._note_malformed = note
+    assert 0 < outcome.injected["F16"] <= len(put)
+
+
+def test_every_kind_has_a_text_of_its_own():
+    assert len({kind.what for kind in KINDS.values()}) == len(KINDS)

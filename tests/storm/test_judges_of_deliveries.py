@@ -1,0 +1,117 @@
+"""The judges of deliveries, processors' lives, gaps and repetitions, each fed what breaks its promise."""
+
+import pytest
+from judging import broken_by, delivery_judge, given
+
+from pykcl.testing.storm import Promise
+from pykcl.testing.storm.places import place_of
+
+
+@pytest.fixture
+def delivery():
+    return delivery_judge()
+
+
+def test_a_life_in_order_breaks_nothing(delivery):
+    parent = delivery.ownership_begins("w1", "parent", place_of("TRIM_HORIZON", 0))
+    given(delivery, parent, 1, 2)
+    given(delivery, parent, 3, 4)
+    delivery.called(parent, "shard_ended")
+    delivery.shard_ends(parent)
+    child = delivery.ownership_begins("w2", "child", place_of("TRIM_HORIZON", 0))
+    given(delivery, child, 9)
+    delivery.called(child, "lease_lost")
+    delivery.ownership_lost(child)
+    assert broken_by(delivery.verdict) is None
+
+
+@pytest.mark.parametrize("numbers", [(2,), (1, 3), (2, 1), (1, 1), (7,)])
+def test_a_batch_with_a_gap_a_repeat_or_another_order(delivery, numbers):
+    given(delivery, delivery.ownership_begins("w1", "parent", (0, 0)), *numbers)
+    assert broken_by(delivery.verdict) is Promise.NO_GAP
+
+
+def test_the_end_of_a_shard_that_still_owes(delivery):
+    delivery.shard_ends(delivery.ownership_begins("w1", "parent", (0, 0)))
+    assert broken_by(delivery.verdict) is Promise.NO_GAP
+
+
+def test_a_child_before_its_parent(delivery):
+    given(delivery, delivery.ownership_begins("w1", "parent", (0, 0)), 1, 2, 3)
+    given(delivery, delivery.ownership_begins("w2", "child", (0, 0)), 9)
+    assert broken_by(delivery.verdict) is Promise.PARENTS_FIRST
+
+
+def test_two_calls_at_once(delivery):
+    owning = delivery.ownership_begins("w1", "parent", (0, 0))
+    with owning.call(delivery, "process_records"), owning.call(delivery, "shard_ended"):
+        pass
+    assert broken_by(delivery.verdict) is Promise.LIFE_CYCLE
+
+
+def test_a_batch_after_the_end_of_the_shard(delivery):
+    owning = delivery.ownership_begins("w1", "parent", (0, 0))
+    owning.state = "ended"
+    delivery.called(owning, "process_records")
+    assert broken_by(delivery.verdict) is Promise.LIFE_CYCLE
+
+
+def test_a_call_after_the_lease_was_lost(delivery):
+    owning = delivery.ownership_begins("w1", "parent", (0, 0))
+    delivery.ownership_lost(owning)
+    delivery.called(owning, "lease_lost")
+    assert broken_by(delivery.verdict) is Promise.SILENT_AFTER_LOSS
+
+
+def test_a_batch_without_belief_in_the_lease(delivery):
+    delivery.believes = lambda host, shard_id: False
+    given(delivery, delivery.ownership_begins("w1", "parent", (0, 0)), 1)
+    assert broken_by(delivery.verdict) is Promise.SILENT_AFTER_LOSS
+
+
+def test_a_batch_in_calm_weather_after_the_thief_began(delivery):
+    old = delivery.ownership_begins("w1", "parent", (0, 0))
+    delivery.ownership_begins("w2", "parent", (0, 0))
+    delivery.is_calm = True
+    given(delivery, old, 1)
+    assert broken_by(delivery.verdict) is Promise.ONE_OWNER
+
+
+def test_what_comes_again_after_a_clean_stop_and_after_a_crash(delivery):
+    given(delivery, delivery.ownership_begins("w1", "parent", (0, 0)), 1, 2)
+    delivery.fates["w1"] = "crash"
+    delivery.ownership_begins("w2", "parent", (0, 0))
+    assert broken_by(delivery.verdict) is None
+    assert delivery.duplicates == {"crash": 2}
+    given(delivery, delivery.ownership_begins("w2", "parent", (2, 0)), 3)
+    delivery.fates["w2"] = "clean stop"
+    delivery.released.add(("w2", "parent"))
+    delivery.ownership_begins("w3", "parent", (2, 0))
+    assert broken_by(delivery.verdict) is Promise.NO_DUPLICATES
+
+
+def test_the_end_of_a_shard_of_which_this_owner_was_not_given_all(delivery):
+    given(delivery, delivery.ownership_begins("w1", "parent", (0, 0)), 1, 2, 3, 4)
+    owning = delivery.ownership_begins("w2", "parent", (1, 0))
+    given(delivery, owning, 2, 3)
+    delivery.shard_ends(owning)
+    assert broken_by(delivery.verdict) is Promise.NO_GAP
+
+
+def test_a_java_worker_that_is_given_a_child_before_its_parent(delivery):
+    delivery.ledger.delivered("parent", [(1, 0), (2, 0), (3, 0), (4, 0)])
+    delivery.java_delivers("java1", "child", [(9, 0)])
+    assert broken_by(delivery.verdict) is None
+    delivery.ledger.shard("parent").add((5, 0), 0)
+    delivery.java_delivers("java1", "child", [(9, 0)])
+    assert broken_by(delivery.verdict) is Promise.PARENTS_FIRST
+
+
+@pytest.mark.parametrize("method", ["process_records", "shard_ended", "shutdown_requested"])
+def test_a_call_after_the_processor_was_asked_to_shut_down(delivery, method):
+    owning = delivery.ownership_begins("w1", "parent", (0, 0))
+    delivery.called(owning, "shutdown_requested")
+    delivery.called(owning, "lease_lost")
+    assert broken_by(delivery.verdict) is None
+    delivery.called(owning, method)
+    assert broken_by(delivery.verdict) is Promise.LIFE_CYCLE

@@ -1,0 +1,336 @@
+"""The judges see what is wrong with a whole fleet, by workers that are broken on purpose."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import storm_processors
+from judging import broken_by, storm_verdict
+from storm_seeds import FINE_WEATHER
+
+from pykcl.errors import InternalError, SetupError, TableGone
+from pykcl.events import EventFan, LeaseHandedBack, LeaseReleased, LeaseTaken
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.planning.lifecycle import Signal
+from pykcl.testing.simulation import Simulation
+from pykcl.testing.storm import Promise, PromiseBroken, run_storm, storm
+from pykcl.testing.storm.calm import Calm
+from pykcl.testing.storm.excuses import Freezes, Marks
+from pykcl.testing.storm.faults import Faults
+from pykcl.testing.storm.fleet import StormFleet
+from pykcl.testing.storm.judge import Verdict
+from pykcl.testing.storm.ledger import Ledger
+from pykcl.testing.storm.life_judge import LifeJudge
+from pykcl.testing.storm.outcome import Figures
+from pykcl.testing.storm.places import END
+from pykcl.worker import lease_manager, lease_worker
+from pykcl.worker.checkpointer import Progress
+from pykcl.worker.lease_manager import LeaseManager
+from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.shard_delivery import ShardDelivery
+from pykcl.worker.shard_reader import ShardReader
+from pykcl.worker.worker import Worker
+
+
+def test_a_storm_in_fine_weather_breaks_nothing():
+    assert storm_verdict() is None
+
+
+def test_a_worker_that_never_steals(monkeypatch):
+    plan = lease_manager.calculate_acquire
+    monkeypatch.setattr(
+        lease_manager,
+        "calculate_acquire",
+        lambda *a, **o: [p for p in plan(*a, **o) if p.reason != "rebalance"],
+    )
+    assert storm_verdict() is Promise.BALANCE
+
+
+def test_a_worker_that_waits_too_long_for_the_dead(monkeypatch):
+    plan = lease_manager.calculate_acquire
+    monkeypatch.setattr(
+        lease_manager, "calculate_acquire", lambda *a, **o: plan(*a, **{**o, "failover_time": 300.0})
+    )
+    assert storm_verdict() is Promise.FAILOVER
+
+
+def test_a_worker_that_stops_without_stopping(monkeypatch):
+    monkeypatch.setattr(Worker, "stop", lambda self, grace=None: None)
+    assert storm_verdict() is Promise.THREADS
+
+
+def test_a_worker_that_reads_without_a_pause(monkeypatch):
+    init = ShardDelivery.__init__
+    monkeypatch.setattr(
+        ShardDelivery,
+        "__init__",
+        lambda self, *a, pause, **o: init(self, *a, pause=lambda s: pause(0.01), **o),
+    )
+    assert storm_verdict() is Promise.BUDGETS
+
+
+def test_a_worker_that_fails_for_no_reason(monkeypatch):
+    def fail(self):
+        raise RuntimeError("at random")
+
+    monkeypatch.setattr(LeaseManager, "_reap", fail)
+    assert storm_verdict() is Promise.NO_FALSE_ALARM
+
+
+def test_a_worker_that_reads_nothing(monkeypatch):
+    fetch = ShardReader.read
+    monkeypatch.setattr(ShardReader, "read", lambda self, give_up: fetch(self, give_up) and None)
+    assert storm_verdict() in (Promise.ALL_DELIVERED, Promise.NO_GAP)
+
+
+@pytest.mark.parametrize(("must", "reported", "fine"), [
+    (["s"], ["s"], True), (["s"], [], False), ([], ["s"], True), ([], ["whole"], False), ([], [], True),
+])  # fmt: skip
+def test_a_loss_that_nobody_tells_of_and_an_alarm_about_none(must, reported, fine):
+    world, fleet = _fleet_of_one()
+    world.ledger = Ledger(lambda: 100)
+    world.ledger.shard("s").add((1, 0), 50)
+    world.ledger.shard("whole").add((2, 0), 150)
+    world.must_be_reported, world.is_gone = set(must), lambda key: False
+    world.lost = [SimpleNamespace(shard=shard) for shard in reported]
+    calm = Calm(world, fleet, SimpleNamespace(), Figures())
+    if fine:
+        calm._losses_were_reported()
+        return
+    with pytest.raises(PromiseBroken) as broken:
+        calm._losses_were_reported()
+    assert broken.value.promise is Promise.LOSS_REPORTED
+
+
+def _fleet_of_one():
+    """A world of nothing but what a fleet looks at, whose time can be set; `w1` has a processor of "shard"."""
+    verdict, simulation = Verdict(), Simulation()
+    now = partial(getattr, simulation, "now")
+    lives = LifeJudge(
+        verdict, now=now, believes=lambda host, key: False, threads=lambda host: ["pykcl-shard"],
+        cannot_tell=lambda host, since: False, struck=lambda host, since: False,
+    )  # fmt: skip
+    observer = SimpleNamespace(
+        frozen=Freezes(now), struck=Marks(now), denied=Marks(now), without_table=Marks(now), raised=Marks(now),
+        read={}, took={}, lives=lives, ownership=SimpleNamespace(), look=lambda: None,
+    )  # fmt: skip
+    world = SimpleNamespace(
+        verdict=verdict, simulation=simulation, delivery=SimpleNamespace(fates={}), taken=0, thaws_at={}, left_behind={},
+        faults=SimpleNamespace(strained=False), observer=observer, outages=SimpleNamespace(refused=set()), options={},
+    )  # fmt: skip
+    return world, StormFleet(world, 2)
+
+
+def _host(*, failure=None, was_asked=True, fine_at=0.0, timed_out=False):
+    return SimpleNamespace(
+        name="w1", failure=failure, worker=SimpleNamespace(failure=None), was_asked=was_asked, fine_at=fine_at,
+        timed_out=timed_out,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("seconds", "stood_still", "fine"), [
+    (30.0, 0.0, True), (32.0, 0.0, False), (60.0, 40.0, True), (80.0, 40.0, False),
+])  # fmt: skip
+def test_a_stop_that_takes_too_long_apart_from_the_time_in_which_the_host_stood_still(
+    seconds, stood_still, fine
+):
+    world, fleet = _fleet_of_one()
+    # Long before the stop it stood still too: that is no excuse any more.
+    world.observer.frozen.add("w1", 50.0)
+    world.simulation.now += 1000.0
+    world.observer.frozen.add("w1", stood_still)
+    world.simulation.now += seconds
+    fleet._ended(_host(), seconds)
+    assert broken_by(world.verdict) is (None if fine else Promise.STOP)
+
+
+def _ended_with(fleet, failure, *, was_asked, fine_at):
+    host = _host(failure=failure, was_asked=was_asked, fine_at=fine_at)
+    fleet._judge_failure(host)
+    return broken_by(fleet._world.verdict)
+
+
+@pytest.mark.parametrize("was_asked", [True, False])
+@pytest.mark.parametrize(("failure", "cause"), [
+    (InternalError("x"), "struck"), (TableGone("x"), "without_table"), (SetupError("x"), "denied"),
+])  # fmt: skip
+def test_a_failure_needs_a_cause_shortly_before_it_also_after_the_worker_was_asked_to_stop(
+    failure, cause, was_asked
+):
+    world, fleet = _fleet_of_one()
+    world.outages.refused.add("w1")
+    fine_at = world.simulation.now
+    getattr(world.observer, cause).add("w1")
+    assert _ended_with(fleet, failure, was_asked=was_asked, fine_at=fine_at) is None
+    assert _ended_with(fleet, failure, was_asked=was_asked, fine_at=fine_at + 10) is Promise.NO_FALSE_ALARM
+
+
+def test_the_time_in_which_a_host_stood_still_does_not_part_a_failure_from_its_cause():
+    world, fleet = _fleet_of_one()
+    world.observer.struck.add("w1")
+    world.observer.frozen.add("w1", 30.0)
+    world.simulation.now += 31.0
+    assert _ended_with(fleet, InternalError("x"), was_asked=False, fine_at=world.simulation.now) is None
+
+
+def test_a_refused_permission_is_no_reason_to_fail_for_a_worker_that_had_worked_with_it():
+    world, fleet = _fleet_of_one()
+    world.outages.refused.add("w1")
+    world.observer.took["w1"] = world.observer.read["w1"] = world.simulation.now
+    world.simulation.now += 100.0
+    world.observer.denied.add("w1")
+    fine_at = world.simulation.now
+    assert _ended_with(fleet, SetupError("x"), was_asked=False, fine_at=fine_at) is Promise.NO_FALSE_ALARM
+
+
+def test_what_a_worker_ended_with_is_judged_when_its_stop_returns():
+    world, fleet = _fleet_of_one()
+    fleet._ended(_host(failure=InternalError("x")), 1.0)
+    assert broken_by(world.verdict) is Promise.NO_FALSE_ALARM
+
+
+def test_a_worker_that_fails_when_it_is_asked_to_stop(monkeypatch):
+    finish = Worker._finish
+
+    def fail(self, *arguments):
+        self._fail(InternalError("at random"))
+        finish(self, *arguments)
+
+    monkeypatch.setattr(Worker, "_finish", fail)
+    assert storm_verdict() is Promise.NO_FALSE_ALARM
+
+
+def test_threads_that_a_stop_left_and_did_not_tell_of(monkeypatch):
+    world, fleet = _fleet_of_one()
+    world.observer.struck.add("w1")
+    world.simulation = SimpleNamespace(
+        now=world.simulation.now, clock=world.simulation.clock,
+        unfinished=lambda host: [SimpleNamespace(name="pykcl-shardId-1")],
+    )  # fmt: skip
+    host = _host(timed_out=True)
+    world.left_behind["w1"] = {"pykcl-shardId-1"}
+    fleet._ended(host, 26.0)
+    assert broken_by(world.verdict) is None
+    world.left_behind.clear()
+    fleet._ended(host, 26.0)
+    assert broken_by(world.verdict) is Promise.THREADS
+
+
+def test_a_processor_that_is_not_told_of_its_loss(monkeypatch):
+    monkeypatch.setattr(LeaseWorker, "_lose", lambda self: Signal.DONE)
+    assert storm_verdict() is Promise.LIFE_CYCLE
+
+
+def test_a_processor_that_is_not_told_of_the_stop(monkeypatch):
+    monkeypatch.setattr(ShardDelivery, "shut_down", lambda self: None)
+    assert storm_verdict() is Promise.LIFE_CYCLE
+
+
+def test_a_worker_that_begins_where_its_row_is_not(monkeypatch):
+    started = lease_worker.Initialization
+
+    def elsewhere(**given):
+        number = given["position"].sequence_number
+        later = Checkpoint(str(int(number) + 1)) if number.isdecimal() else given["position"]
+        return started(**{**given, "position": later})
+
+    monkeypatch.setattr(lease_worker, "Initialization", elsewhere)
+    assert storm_verdict() is Promise.NO_GAP
+
+
+def _emit_instead(monkeypatch, change):
+    """Workers tell `change(event)` instead of each event; None: nothing."""
+    emit = EventFan.emit
+
+    def tell(self, event):
+        told = change(event)
+        if told is not None:
+            emit(self, told)
+
+    monkeypatch.setattr(EventFan, "emit", tell)
+
+
+def test_a_gap_that_nobody_tells_of_beside_java_workers_who_never_tell(monkeypatch):
+    monkeypatch.setattr(ShardReader, "_notice_trimming", lambda self, fetched: None)
+    with_java = FINE_WEATHER - {"F20"}
+    seed = next(seed for seed in range(100) if Faults(seed, off=with_java).has("F20"))
+    assert storm_verdict(seed, with_java) is Promise.LOSS_REPORTED
+
+
+def _with_options(monkeypatch, **options):
+    """Storms whose workers have these options, whatever their seeds say."""
+    drawn = storm.storm_options
+    monkeypatch.setattr(storm, "storm_options", lambda *a, **o: drawn(*a, **o) | options)
+
+
+@pytest.mark.parametrize("change", [
+    lambda e: None if isinstance(e, LeaseTaken) and e.reason == "unowned" else e,
+    lambda e: replace(e, reason="expired") if isinstance(e, LeaseTaken) and e.reason == "unowned" else e,
+    lambda e: replace(e, counter=e.counter + 1) if isinstance(e, LeaseTaken) else e,
+    lambda e: replace(e, from_owner="w9") if isinstance(e, LeaseTaken) else e,
+], ids=["silent", "reason", "counter", "owner"])  # fmt: skip
+def test_a_worker_that_lies_about_what_it_takes(monkeypatch, change):
+    _emit_instead(monkeypatch, change)
+    assert storm_verdict() is Promise.NO_FALSE_ALARM
+
+
+def test_a_thief_that_does_not_wait_for_its_victim_to_notice(monkeypatch):
+    monkeypatch.setattr(LeaseWorker, "_settle", lambda self: Signal.SETTLED)
+    assert storm_verdict() is Promise.ONE_OWNER
+
+
+def test_a_deploy_that_repeats_records_of_a_worker_that_does_not_tell_of_its_releases(monkeypatch):
+    _emit_instead(monkeypatch, lambda event: None if isinstance(event, LeaseReleased) else event)
+    monkeypatch.setattr(ShardDelivery, "flush_before_leaving", lambda self: None)
+    _with_options(monkeypatch, checkpoint="interval", checkpoint_interval=5.0)
+    assert storm_verdict() is Promise.NO_DUPLICATES
+
+
+def test_a_worker_that_takes_back_what_it_handed_back_without_a_word(monkeypatch):
+    _emit_instead(monkeypatch, lambda event: None if isinstance(event, LeaseHandedBack) else event)
+    monkeypatch.setattr(
+        LeaseWorker, "gave_up", property(lambda self: False, lambda self, value: None), raising=False
+    )
+    outcome = run_storm(3, off=FINE_WEATHER, processor=storm_processors.StumblesForEver)
+    assert isinstance(outcome.broken, PromiseBroken)
+    assert outcome.broken.promise is Promise.BUDGETS
+
+
+def test_a_worker_that_checkpoints_only_every_third_batch(monkeypatch):
+    flush, calls = ShardDelivery._flush, Counter()
+
+    def seldom(self):
+        calls[id(self)] += 1
+        if calls[id(self)] % 3 == 0:
+            flush(self)
+
+    monkeypatch.setattr(ShardDelivery, "_flush", seldom)
+    _with_options(monkeypatch, checkpoint="auto", checkpoint_interval=10.0)
+    assert storm_verdict() is Promise.NO_DUPLICATES
+
+
+def test_a_worker_that_checkpoints_at_ten_times_its_interval(monkeypatch):
+    seconds = Progress.seconds_since_write
+    monkeypatch.setattr(Progress, "seconds_since_write", lambda self: seconds(self) / 10)
+    _with_options(monkeypatch, checkpoint="interval", checkpoint_interval=2.0)
+    assert storm_verdict() is Promise.NO_DUPLICATES
+
+
+def test_leases_that_move_at_rest():
+    world, fleet = _fleet_of_one()
+    fleet.look_after = lambda: None
+    figures = Figures()
+
+    def sleep(seconds):
+        world.taken += 1
+
+    world.simulation = SimpleNamespace(sleep=sleep, now=0.0)
+    with pytest.raises(PromiseBroken) as broken:
+        calm = Calm(world, fleet, SimpleNamespace(), figures)
+        calm._nothing_moves()
+        world.verdict.check()
+    assert broken.value.promise is Promise.NO_CHURN
+    assert figures.moves_at_rest == 1
+    assert END > (10**100, 0)

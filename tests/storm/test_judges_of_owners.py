@@ -1,0 +1,134 @@
+"""The judge of who takes and frees which lease, fed with rows and with what workers tell of them; and excuses."""
+
+import pytest
+from judging import broken_by, row
+
+from pykcl.events import LeaseTaken
+from pykcl.testing.memory.dynamodb import Change
+from pykcl.testing.storm import Promise
+from pykcl.testing.storm.excuses import Freezes, Marks
+from pykcl.testing.storm.judge import Verdict
+from pykcl.testing.storm.ownership_judge import OwnershipJudge
+from pykcl.testing.storm.places import place_of
+
+
+@pytest.fixture
+def ownership():
+    """A judge of the lease "parent", its row in `table`, over a clock that can be set; a thief settles for 5 s."""
+    verdict, table = Verdict(), {}
+    judge = OwnershipJudge(
+        verdict, now=lambda: judge.time, row=table.get, worker_ids={"w1": "w1", "w2": "w2"}, failover=10.0, settling=5.0,
+        left_alone=30.0, on_clock=lambda host, seconds: seconds,
+    )  # fmt: skip
+    judge.verdict, judge.table, judge.time = verdict, table, 100.0
+    return judge
+
+
+def _writes(judge, host, *, takes_from=None, releases=False, counter=2):
+    after = row(counter=counter)
+    after["leaseOwner"] = {"S": host}
+    before = {**after, "leaseOwner": {"S": takes_from}} if takes_from else {**after}
+    if takes_from is None:
+        del before["leaseOwner"]
+    request = {"ExpressionAttributeValues": {":leaseOwner": {"S": host}}}
+    if releases:
+        before, after = after, before
+        request = {"UpdateExpression": "SET leaseCounter = :c REMOVE leaseOwner"}
+    judge.table["parent"] = after
+    judge.row_changed(Change("UpdateItem", "leases", "parent", before, after, host, request))
+
+
+def _tells(judge, host, reason, from_owner=None, counter=2):
+    judge.heard(host, LeaseTaken(shard="parent", reason=reason, from_owner=from_owner, counter=counter))
+    return broken_by(judge.verdict)
+
+
+def test_who_tells_what_the_row_says_breaks_nothing(ownership):
+    _writes(ownership, "w1")
+    assert _tells(ownership, "w1", "unowned") is None
+    ownership.begins("w1", "parent", place_of("TRIM_HORIZON", 0))
+    ownership.time += 10.0
+    _writes(ownership, "w2", takes_from="w1")
+    assert _tells(ownership, "w2", "expired", "w1") is None
+    ownership.look()
+    assert (ownership.taken, broken_by(ownership.verdict)) == (2, None)
+
+
+@pytest.mark.parametrize(("reason", "owner", "counter"), [
+    ("unowned", None, 3), ("expired", "w1", 2), ("unowned", "w1", 2), ("rebalance", None, 2),
+])  # fmt: skip
+def test_who_tells_what_the_row_does_not_say(ownership, reason, owner, counter):
+    _writes(ownership, "w1")
+    assert _tells(ownership, "w1", reason, owner, counter) is Promise.NO_FALSE_ALARM
+
+
+def test_who_tells_twice_of_one_lease_that_it_took(ownership):
+    _writes(ownership, "w1")
+    _tells(ownership, "w1", "unowned")
+    assert _tells(ownership, "w1", "unowned") is Promise.NO_FALSE_ALARM
+
+
+@pytest.mark.parametrize(("excused", "expected"), [(False, Promise.NO_FALSE_ALARM), (True, None)])
+def test_who_was_answered_that_it_has_the_lease_tells_of_it(ownership, excused, expected):
+    ownership.excused = lambda host, since: excused
+    ownership.answered("w1", "parent")
+    ownership.look()
+    ownership.time += 4.0
+    ownership.look()
+    assert broken_by(ownership.verdict) is expected
+
+
+def test_a_lease_that_is_taken_before_it_stood_still_for_long_enough(ownership):
+    _writes(ownership, "w1")
+    ownership.time += 9.0
+    _writes(ownership, "w2", takes_from="w1")
+    assert _tells(ownership, "w2", "expired", "w1") is Promise.ONE_OWNER
+
+
+@pytest.mark.parametrize(("seconds", "fine"), [(4.0, False), (5.0, True)])
+def test_a_thief_waits_before_it_begins(ownership, seconds, fine):
+    _writes(ownership, "w2", takes_from="w1")
+    _tells(ownership, "w2", "rebalance", "w1")
+    ownership.time += seconds
+    ownership.begins("w2", "parent", place_of("TRIM_HORIZON", 0))
+    assert broken_by(ownership.verdict) is (None if fine else Promise.ONE_OWNER)
+
+
+@pytest.mark.parametrize(("host", "place", "fine"), [
+    ("w1", "TRIM_HORIZON", True), ("w1", "7", False), ("w2", "7", True),
+])  # fmt: skip
+def test_an_owner_begins_where_its_row_says(ownership, host, place, fine):
+    _writes(ownership, "w1")
+    ownership.begins(host, "parent", place_of(place, 0))
+    assert broken_by(ownership.verdict) is (None if fine else Promise.NO_GAP)
+
+
+@pytest.mark.parametrize(
+    ("stopping", "seconds", "fine"), [(False, 29.0, False), (False, 30.0, True), (True, 0.0, True)]
+)
+def test_who_let_go_without_a_stop_leaves_the_lease_alone(ownership, stopping, seconds, fine):
+    released = []
+    ownership.on_released = lambda host, key: released.append((host, key))
+    ownership.is_stopping = lambda host: stopping
+    _writes(ownership, "w1", releases=True)
+    ownership.time += seconds
+    _writes(ownership, "w1")
+    assert released == [("w1", "parent")]
+    assert broken_by(ownership.verdict) is (None if fine else Promise.BUDGETS)
+
+
+def test_an_excuse_counts_from_its_moment_and_the_time_of_a_freeze_does_not_count():
+    now = [100.0]
+    marks, freezes = Marks(lambda: now[0]), Freezes(lambda: now[0])
+    marks.add("w1")
+    freezes.add("w1", 10.0)
+    now[0] = 120.0
+    assert (marks.since("w1", 100.0), marks.since("w1", 100.1), marks.since("w2", 0.0)) == (
+        True,
+        False,
+        False,
+    )
+    assert freezes.seconds_since("w1", 105.0) == 5.0
+    assert freezes.awake_seconds_before("w1", 112.0, 5.0) == 97.0
+    assert freezes.awake_seconds_before("w1", 120.0, 5.0) == 115.0
+    assert freezes.awake_seconds_before("w1", 99.0, 5.0) == 94.0

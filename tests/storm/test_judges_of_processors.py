@@ -1,0 +1,198 @@
+"""The judges of processors' ends, of gaps, and of what comes again, each fed what breaks its promise."""
+
+import pytest
+from judging import broken_by, delivery_judge, given
+
+from pykcl.events import DataLost
+from pykcl.testing.storm import Promise
+from pykcl.testing.storm.debt_judge import DebtJudge
+from pykcl.testing.storm.judge import Verdict
+from pykcl.testing.storm.ledger import Ledger
+from pykcl.testing.storm.life_judge import TOLD_WITHIN, LifeJudge
+from pykcl.testing.storm.loss_judge import LossJudge
+from pykcl.testing.storm.ownership import Ownership
+from pykcl.testing.storm.places import place_of
+
+
+@pytest.fixture
+def delivery():
+    return delivery_judge()
+
+
+# -- the ends of processors ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lives():
+    """A judge of one processor, `owning`, whose host `believes`, has `threads`, and was `frozen` or `struck` or not."""
+    verdict = Verdict()
+    judge = LifeJudge(
+        verdict, now=lambda: judge.time, believes=lambda host, key: judge.believed,
+        threads=lambda host: judge.threads, cannot_tell=lambda host, since: judge.frozen,
+        struck=lambda host, since: judge.struck,
+    )  # fmt: skip
+    judge.verdict, judge.time, judge.believed, judge.frozen, judge.struck = verdict, 0.0, True, False, False
+    judge.threads = ["pykcl-parent"]
+    judge.owning = Ownership("w1", "parent", (0, 0))
+    judge.begins(judge.owning)
+    return judge
+
+
+def _waits(lives, seconds):
+    for _ in range(2):
+        lives.look()
+        lives.time += seconds
+    lives.look()
+    return broken_by(lives.verdict)
+
+
+def test_a_processor_hears_of_the_loss_of_its_lease_within_a_time(lives):
+    assert _waits(lives, 100.0) is None
+    lives.believed = False
+    assert _waits(lives, TOLD_WITHIN / 2 - 1) is None
+    assert _waits(lives, TOLD_WITHIN) is Promise.LIFE_CYCLE
+
+
+@pytest.mark.parametrize(("name", "value"), [("frozen", True), ("struck", True)])
+def test_a_host_that_stands_still_and_a_thread_that_died_tell_nobody(lives, name, value):
+    lives.believed = False
+    setattr(lives, name, value)
+    lives.threads = [] if name == "struck" else lives.threads
+    assert _waits(lives, TOLD_WITHIN * 2) is None
+
+
+@pytest.mark.parametrize("state", ["lost", "shut down"])
+def test_who_was_told_is_waited_for_no_more(lives, state):
+    lives.believed = False
+    lives.owning.state = state
+    lives.host_stopped("w1", [])
+    assert _waits(lives, TOLD_WITHIN * 2) is None
+
+
+def test_a_thread_that_ends_without_telling_its_processor(lives):
+    lives.believed, lives.threads = False, []
+    assert _waits(lives, 0.0) is Promise.LIFE_CYCLE
+
+
+def test_an_end_that_was_told_counts_once_it_is_in_the_row(lives):
+    lives.owning.state = "ended"
+    lives.ended_in_row("w1", "parent")
+    lives.host_stopped("w1", [])
+    assert broken_by(lives.verdict) is None
+
+
+@pytest.mark.parametrize(("left", "fine"), [(["pykcl-parent"], True), (["pykcl-child"], False)])
+def test_a_stop_ends_the_processors_of_all_threads_but_those_it_says_it_left(lives, left, fine):
+    lives.host_stopped("w1", left)
+    assert broken_by(lives.verdict) is (None if fine else Promise.LIFE_CYCLE)
+
+
+def test_a_processor_whose_successor_begins_before_it_was_told(lives):
+    lives.begins(Ownership("w1", "parent", (0, 0)))
+    assert broken_by(lives.verdict) is Promise.LIFE_CYCLE
+
+
+# -- gaps ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gaps(delivery):
+    """A judge of losses beside the judge of deliveries, records 1 to 4 of "parent" put at those moments; `horizon` is
+    what retention has come to."""
+    horizon = [0]
+    ledger = Ledger(lambda: horizon[0])
+    for number in (1, 2, 3, 4):
+        ledger.shard("parent").add((number, 0), number)
+    delivery.ledger = ledger
+    judge = LossJudge(ledger, delivery.verdict, is_gone=lambda key: False)
+    delivery.on_begins, delivery.on_batch, delivery.on_returned = judge.begins, judge.reads_on, judge.returned
+    judge.horizon, judge.verdict = horizon, delivery.verdict
+    return judge
+
+
+def _lost(at="1:0"):
+    return DataLost(shard="parent", checkpoint=at, resumed_at=None)
+
+
+@pytest.mark.parametrize(("told", "fine"), [(0, False), (1, True), (2, False)])
+def test_each_gap_is_told_of_once(delivery, gaps, told, fine):
+    owning = delivery.ownership_begins("w1", "parent", (0, 0))
+    given(delivery, owning, 1)
+    gaps.horizon[0] = 3
+    for _ in range(told):
+        gaps.heard("w1", _lost())
+    given(delivery, owning, 3)
+    assert broken_by(gaps.verdict) is (None if fine else Promise.LOSS_REPORTED)
+
+
+def test_a_second_gap_is_told_of_too(delivery, gaps):
+    owning = delivery.ownership_begins("w1", "parent", (0, 0))
+    given(delivery, owning, 1)
+    gaps.horizon[0] = 3
+    gaps.heard("w1", _lost())
+    given(delivery, owning, 3)
+    gaps.horizon[0] = 5
+    delivery.shard_ends(owning)
+    assert broken_by(gaps.verdict) is Promise.LOSS_REPORTED
+
+
+def test_nobody_tells_of_what_went_before_anybody_had_read(delivery, gaps):
+    gaps.horizon[0] = 3
+    given(delivery, delivery.ownership_begins("w1", "parent", place_of("TRIM_HORIZON", 0)), 3, 4)
+    assert broken_by(gaps.verdict) is None
+
+
+@pytest.mark.parametrize(("at", "fine"), [("1:0", True), ("2:5", True), ("3:0", False)])
+def test_an_alarm_is_false_while_the_record_of_the_checkpoint_is_retained(gaps, at, fine):
+    gaps.horizon[0] = 3
+    gaps.heard("w1", _lost(at))
+    assert broken_by(gaps.verdict) is (None if fine else Promise.LOSS_REPORTED)
+
+
+# -- what comes again ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def debts():
+    """A judge of what may be owed at an interval of 5 s, or `interval`; the row is at `row`; writes `failed` or not."""
+    verdict = Verdict()
+
+    def of(interval=5.0, row=(0, 0), failed=False):
+        return DebtJudge(
+            verdict, interval=interval, now=lambda: 100.0, durable=lambda host, key: row,
+            failed=lambda host, key, since: failed, on_clock=lambda host, seconds: seconds,
+        )  # fmt: skip
+
+    of.verdict = verdict
+    return of
+
+
+def _owner(*times):
+    """Returned from batch 1, 2, … at these times; the last one runs in calm weather."""
+    owning = Ownership("w1", "parent", (len(times), 0), in_calm=True)
+    owning.returned = [(at, (number, 0)) for number, at in enumerate(times, 1)]
+    owning.delivered = {place for _, place in owning.returned}
+    owning.running = [(len(times), 0)]
+    return owning
+
+
+@pytest.mark.parametrize(("interval", "row", "failed", "fine"), [
+    (0.0, (3, 0), False, True), (0.0, (2, 0), False, False), (0.0, (2, 0), True, True), (0.0, None, False, True),
+    (5.0, (1, 0), False, True), (5.0, (0, 0), False, False), (None, (0, 0), False, True),
+])  # fmt: skip
+def test_what_was_done_is_in_the_row_before_the_next_batch(debts, interval, row, failed, fine):
+    debts(interval, row, failed).batch_begins(_owner(90.0, 96.0, 99.0))
+    assert broken_by(debts.verdict) is (None if fine else Promise.NO_DUPLICATES)
+
+
+@pytest.mark.parametrize(("interval", "repeated", "cause", "fine"), [
+    (0.0, [3], "crash", True), (0.0, [2, 3], "crash", False), (0.0, [2, 3], "steal", False),
+    (0.0, [2, 3], "other", True), (5.0, [2, 3], "crash", True), (5.0, [1, 2, 3], "crash", False),
+    (None, [1, 2, 3], "crash", True),
+])  # fmt: skip
+def test_after_a_crash_and_a_steal_in_calm_weather_only_the_running_batch_comes_again(
+    debts, interval, repeated, cause, fine
+):
+    places = [(number, 0) for number in repeated]
+    debts(interval).comes_again(_owner(90.0, 96.0, 99.0), places, cause)
+    assert broken_by(debts.verdict) is (None if fine else Promise.NO_DUPLICATES)

@@ -1,0 +1,140 @@
+"""I10: every kind of request has its budget; a worker that asks five times as often as it should is seen."""
+
+import pytest
+from judging import broken_by, storm_verdict
+
+from pykcl.config import Config
+from pykcl.model import lease_row
+from pykcl.planning.lifecycle import Signal
+from pykcl.testing.storm import Promise
+from pykcl.testing.storm.budget_judge import BudgetJudge, Rule, rules_for
+from pykcl.testing.storm.judge import Verdict
+from pykcl.worker import lease_manager
+from pykcl.worker.checkpointer import Progress
+from pykcl.worker.lease_manager import LeaseManager
+from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.shard_reader import ShardReader
+
+OPTIONS = {"shard_sync_interval": 5.0, "parent_poll_interval": 0.5, "cleanup_interval": 20.0}
+
+
+@pytest.fixture
+def budgets():
+    """A judge with one rule: three requests in ten seconds, and one more for each reason; `now` can be set."""
+    judge = BudgetJudge(Verdict(), {"ask": Rule(10, 3, ("reason", "cause*"), tries=6)}, lambda: judge.now)
+    judge.now = 0.0
+    return judge
+
+
+def _asks(judge, times, *, key="s", failed=False):
+    for _ in range(times):
+        judge.spent("w1", "ask", key, failed=failed)
+    return broken_by(judge._verdict)
+
+
+def test_a_budget_counts_answered_requests_of_one_host_about_one_key_in_its_window(budgets):
+    assert _asks(budgets, 3) is None
+    assert _asks(budgets, 3, key="t") is None
+    budgets.spent("w2", "ask", "s")
+    budgets.now = 10.5
+    assert _asks(budgets, 3) is None
+    assert _asks(budgets, 1) is Promise.BUDGETS
+
+
+def test_a_request_may_follow_from_a_reason_of_the_same_key_or_of_any(budgets):
+    budgets.spent("w1", "reason", "t")
+    budgets.spent("w1", "reason", "s")
+    budgets.spent("w1", "cause", "t")
+    assert _asks(budgets, 5) is None
+    assert _asks(budgets, 1) is Promise.BUDGETS
+
+
+def test_failed_requests_are_tried_again_but_not_in_a_spin(budgets):
+    assert _asks(budgets, 6, failed=True) is None
+    assert _asks(budgets, 1, failed=True) is Promise.BUDGETS
+
+
+@pytest.mark.parametrize(("kind", "pause"), [
+    ("renew", 10 / 3), ("Scan", 1.0), ("list", 5.0), ("idle read", 1.0), ("GetItem", 0.25),
+])  # fmt: skip
+@pytest.mark.parametrize(("times_too_often", "expected"), [(1.1, None), (5, Promise.BUDGETS)])
+def test_who_asks_five_times_as_often_as_it_should_is_seen_and_whose_clock_is_fast_is_not(
+    kind, pause, times_too_often, expected
+):
+    judge = BudgetJudge(Verdict(), rules_for(OPTIONS, 10.0), lambda: judge.now)
+    judge.now = 0.0
+    while judge.now < 240:
+        judge.spent("w1", kind)
+        judge.now += pause / times_too_often
+    assert broken_by(judge._verdict) is expected
+
+
+def test_a_worker_whose_heartbeats_come_every_tenth_of_a_second(monkeypatch):
+    monkeypatch.setattr(Config, "renew_interval", property(lambda self: 0.1))
+    # Its thieves wait a tenth of a second too, and are seen for that, if they come first.
+    assert storm_verdict() in (Promise.BUDGETS, Promise.ONE_OWNER)
+    monkeypatch.setattr(LeaseWorker, "_settle", _settled_as_before)
+    assert storm_verdict() is Promise.BUDGETS
+
+
+def _settled_as_before(self):
+    return Signal.STOP if self._pause(16 / 3) else Signal.SETTLED
+
+
+def test_a_worker_that_scans_without_a_pause(monkeypatch):
+    monkeypatch.setattr(lease_manager, "scan_pause", lambda *_, **__: 0.1)
+    assert storm_verdict() is Promise.BUDGETS
+
+
+def test_a_worker_that_lists_the_shards_without_a_pause(monkeypatch):
+    monkeypatch.setattr(LeaseManager, "_listing_done", lambda self: setattr(self, "_next_listing", 0.0))
+    assert storm_verdict() is Promise.BUDGETS
+
+
+def test_a_worker_that_opens_a_shard_anew_for_each_page(monkeypatch):
+    finish = ShardReader.finish
+
+    def forget(self, page):
+        pause = finish(self, page)
+        self._iterator = None
+        return pause
+
+    monkeypatch.setattr(ShardReader, "finish", forget)
+    assert storm_verdict() is Promise.BUDGETS
+
+
+def test_a_worker_that_opens_a_shard_in_a_loop(monkeypatch):
+    opened = ShardReader._open
+
+    def again(self):
+        for _ in range(25):
+            opened(self)
+
+    monkeypatch.setattr(ShardReader, "_open", again)
+    assert storm_verdict() is Promise.BUDGETS
+
+
+def test_a_worker_that_asks_which_stream_it_reads_before_each_page(monkeypatch):
+    read = ShardReader.read
+
+    def ask_first(self, give_up):
+        self._context.identity.confirm()
+        return read(self, give_up)
+
+    monkeypatch.setattr(ShardReader, "read", ask_first)
+    assert storm_verdict() is Promise.BUDGETS
+
+
+def test_a_worker_that_polls_idle_shards_as_fast_as_busy_ones(monkeypatch):
+    finish = ShardReader.finish
+    monkeypatch.setattr(ShardReader, "finish", lambda self, page: finish(self, page) and 0.21)
+    assert storm_verdict() is Promise.BUDGETS
+
+
+def test_a_worker_that_writes_the_same_checkpoint_at_each_heartbeat_and_read(monkeypatch):
+    def flush(self):
+        if self.done is not None and not self.is_prepared:
+            self._held.write(lambda lease: lease_row.checkpoint(lease, max(self.done, lease.checkpoint)))
+
+    monkeypatch.setattr(Progress, "flush", flush)
+    assert storm_verdict() is Promise.BUDGETS

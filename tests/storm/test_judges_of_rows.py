@@ -1,0 +1,141 @@
+"""The judges of the lease table and of who believes in which lease, each fed what breaks its promise."""
+
+from types import SimpleNamespace
+
+import pytest
+from judging import broken_by, delivery_judge, row
+
+from pykcl.testing.memory.dynamodb import Change
+from pykcl.testing.storm import Promise
+from pykcl.testing.storm.belief_judge import BeliefJudge
+from pykcl.testing.storm.judge import Verdict
+from pykcl.testing.storm.row_judge import RowJudge
+
+
+@pytest.fixture
+def rows():
+    """A row judge over the same shards; w1 is ours, java1 is not; `table` is the lease table, `gone` what Kinesis forgot."""
+    delivery = delivery_judge()
+    table, gone = {"parent": row(), "child": row()}, set()
+    judge = RowJudge(
+        delivery.ledger, delivery.verdict,
+        is_peer=lambda host: host.startswith("java"), rows=lambda: table, is_gone=gone.__contains__,
+    )  # fmt: skip
+    return SimpleNamespace(
+        judge=judge, verdict=delivery.verdict, ledger=delivery.ledger, table=table, gone=gone
+    )
+
+
+def _changed(rows, before, after, *, operation="UpdateItem", key="parent", author="w1"):
+    rows.judge.row_changed(Change(operation, "leases", key, before, after, author))
+    return broken_by(rows.verdict)
+
+
+def test_a_checkpoint_up_to_what_was_delivered_breaks_nothing(rows):
+    rows.ledger.delivered("parent", [(1, 0), (2, 0)])
+    assert _changed(rows, row(), row("2", 2)) is None
+
+
+def test_a_checkpoint_before_its_delivery(rows):
+    rows.ledger.delivered("parent", [(1, 0)])
+    assert _changed(rows, row(), row("2", 2)) is Promise.CHECKPOINT_AFTER_DELIVERY
+
+
+def test_a_shard_end_before_its_delivery_even_by_java(rows):
+    rows.ledger.delivered("parent", [(1, 0)])
+    after = row("SHARD_END", 2)
+    assert _changed(rows, row(), after, author="java1") is Promise.CHECKPOINT_AFTER_DELIVERY
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("2", "1"), ("SHARD_END", "2"), ("10", "9"), ("1", "TRIM_HORIZON"), ("1", "junk")]
+)
+def test_a_checkpoint_that_moves_back_or_is_none(rows, old, new):
+    rows.ledger.delivered("parent", [(number, 0) for number in (1, 2, 3, 4)])
+    assert _changed(rows, row(old), row(new, 2)) is Promise.CHECKPOINT_FORWARD
+
+
+def test_a_checkpoint_where_no_record_is(rows):
+    rows.ledger.delivered("parent", [(number, 0) for number in (1, 2, 3, 4)])
+    after = row("2", 2, checkpointSubSequenceNumber={"N": "7"})
+    assert _changed(rows, row(), after) is Promise.CHECKPOINT_FORWARD
+
+
+@pytest.mark.parametrize("counter", [1, 3, 0])
+def test_a_counter_that_does_not_rise_by_one(rows, counter):
+    assert _changed(rows, row(), row(counter=counter)) is Promise.COUNTER_BY_ONE
+
+
+def test_an_attribute_of_others_that_disappears(rows):
+    assert _changed(rows, row(theirs={"S": "x"}), row(counter=2)) is Promise.FOREIGN_KEPT
+
+
+def test_a_write_to_a_row_that_is_not_of_the_stream(rows):
+    assert _changed(rows, row(), row(counter=2), key="Leader") is Promise.FOREIGN_KEPT
+
+
+@pytest.mark.parametrize(("operation", "condition"), [
+    ("UpdateItem", ""), ("UpdateItem", "leaseOwner = :me"), ("PutItem", "leaseCounter = :c"), ("DeleteItem", ""),
+])  # fmt: skip
+def test_a_request_without_its_condition(rows, operation, condition):
+    rows.judge.request_sent(operation, {"ConditionExpression": condition}, "java1")
+    assert broken_by(rows.verdict) is None
+    rows.judge.request_sent(operation, {"ConditionExpression": condition}, "w1")
+    assert broken_by(rows.verdict) is Promise.CONDITIONAL
+
+
+def test_an_update_that_creates_and_a_creation_that_overwrites(rows):
+    assert _changed(rows, None, row()) is Promise.CONDITIONAL
+    other = Verdict()
+    rows.judge._verdict = other
+    rows.judge.row_changed(Change("PutItem", "leases", "parent", row(), row(), "w1"))
+    assert broken_by(other) is Promise.CONDITIONAL
+
+
+@pytest.mark.parametrize(("place", "child", "is_gone", "allowed"), [
+    ("SHARD_END", "9", False, True), ("2", "9", False, False), ("SHARD_END", "TRIM_HORIZON", False, False),
+    ("2", "TRIM_HORIZON", True, True),
+])  # fmt: skip
+def test_a_deletion_needs_the_end_and_children_begun_or_that_the_shard_is_gone(
+    rows, place, child, is_gone, allowed
+):
+    rows.table["child"] = row(child)
+    del rows.table["parent"]
+    rows.gone.update({"parent"} if is_gone else ())
+    found = _changed(rows, row(place), None, operation="DeleteItem")
+    assert found is (None if allowed else Promise.DELETION_BY_EVIDENCE)
+
+
+# -- beliefs ---------------------------------------------------------------------------------------------------
+
+
+class _Held(dict):
+    """What a worker believes: as HeldLeases looks to the judge."""
+
+    version = 0
+
+    def glance(self):
+        return dict(self)
+
+
+@pytest.mark.parametrize(("stolen", "frozen", "gave_up", "broken_after"), [
+    (False, False, False, 0.0), (True, False, False, 5.0), (False, True, False, None), (False, False, True, None),
+])  # fmt: skip
+def test_two_who_believe_in_one_lease(stolen, frozen, gave_up, broken_after):
+    now, verdict = [0.0], Verdict()
+    judge = BeliefJudge(
+        verdict, now=lambda: now[0], is_frozen=lambda host: frozen and host == "w1",
+        steal_overlap=lambda: 5.0, drift_overlap=lambda one, other: 0.0,
+    )  # fmt: skip
+    for host in ("w1", "w2"):
+        judge.watch(host, _Held(parent=SimpleNamespace(glance=lambda: True)))
+    if stolen:
+        judge.stolen("parent")
+    if gave_up:
+        judge.wrote_owner("w1", "parent", None)
+    judge.look()
+    for now[0] in (4.0, 6.0):
+        judge.look()
+    expected = None if broken_after is None else Promise.ONE_OWNER
+    assert broken_by(verdict) is expected
+    assert judge.worst["steal"] == (4.0 if stolen else 0.0) or broken_after != 5.0
