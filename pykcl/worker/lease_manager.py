@@ -352,9 +352,9 @@ class LeaseManager:
                 self._vanished.was_held(worker.vanished)
             if worker.gave_up:
                 self._left_alone[worker.key] = now + self._context.config.retry_for
-        if finished:
+        if any(worker.had_the_lease for worker, _ in finished):
             # What they freed or created is worth a look soon, yet never in a spin: leases that end as quickly as they
-            # are taken must not cost more than a few scans a second.
+            # are taken must not cost more than a few scans a second. Who was refused the lease has changed nothing.
             self._next_scan = min(self._next_scan, self._scanned_at + SHORTEST_SCAN_PAUSE)
 
     def _wake_children(self) -> None:

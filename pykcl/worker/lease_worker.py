@@ -72,6 +72,11 @@ class LeaseWorker:
         return self.state in FINAL
 
     @property
+    def had_the_lease(self) -> bool:
+        """Whether it ever took the lease it was made for."""
+        return self._held is not None
+
+    @property
     def vanished(self) -> Lease | None:
         """The lease as last written, if somebody deleted its row under this worker, which was its owner."""
         return self._held.lease if self._held is not None and self._held.row_is_gone else None

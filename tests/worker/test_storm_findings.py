@@ -12,6 +12,7 @@ from pykcl.events import (
     LeaseDeleted,
     LeaseHandedBack,
     LeaseTaken,
+    LeaseTakenAway,
     StartingAtLatest,
     ThreadsLeft,
     TroubleBegan,
@@ -25,6 +26,7 @@ from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.memory.faults import denied
 from pykcl.testing.simulation import Simulation
 from pykcl.worker.gone_shards import GoneShards
 from pykcl.worker.held_leases import HeldLeases
@@ -639,3 +641,25 @@ def test_heartbeats_that_are_told_to_stop_do_not_sleep_first(seed):
         asked = simulation.now
         simulation.run_until(lambda: not any(task.is_alive() for task in renewer.tasks), 10.0)
         assert simulation.now < asked + 0.2
+
+
+def test_a_lease_that_cannot_be_taken_is_not_asked_for_in_a_spin(new_fleet):
+    fleet = new_fleet(shards=2)
+    fleet.start("w1")
+    fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 2)
+    asked = []
+
+    def forbid(operation, params):
+        if operation != "UpdateItem":
+            return None
+        asked.append(fleet.simulation.now)
+        return Fault(before=denied(operation))
+
+    fleet.dynamodb.fault = forbid
+    fleet.wait(lambda: len(fleet.happened(LeaseTakenAway)) == 2, 30, "both leases to lapse")
+    fleet.simulation.sleep(5.0)
+    asked.clear()
+    fleet.simulation.sleep(20.0)
+    assert 20 <= len(asked) <= 50
+    fleet.dynamodb.fault = None
+    fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 4, 5, "both leases to be taken again")
