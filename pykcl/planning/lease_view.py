@@ -18,8 +18,8 @@ class LeaseView:
     """The lease table as of the last scan.
 
     leases: every readable lease row by key.
-    unchanged_since: monotonic seconds since when this worker has seen nobody work on the lease: the same counter, owner
-        and session.
+    unchanged_since: monotonic seconds since when this worker has seen nobody work on the lease: the counter, the owner,
+        its session and the number of owner switches are the same.
     unreadable: rows that look like leases but cannot be understood; their children are left alone.
     observed_at: monotonic seconds of the last scan. A lease is judged by what was *seen* up to then: time
     that passed since is no evidence of silence, because its owner may have written unobserved.
@@ -67,10 +67,15 @@ def _stands_still(old: Lease, row: Lease) -> bool:
     """Whether nobody has worked on the lease in between, as far as two scans can tell.
 
     The counter alone says so among workers that only let it grow. Where another library puts it back: 1) this worker
-    sees owner w1 at 4; 2) the counter is put back to 0; 3) others take the lease, the last of them another process
-    called w1, and it is at 4 again; 4) the next scan of this worker seems to show a lease that has not moved since 1.
+    sees owner w1 at 4; 2) the counter is put back to 0; 3) others take the lease, the last of them w1 or another
+    process of that name, and it is at 4 again; 4) to the next scan of this worker the lease has not moved since 1.
     """
-    return old.counter == row.counter and old.owner == row.owner and _session(old) == _session(row)
+    return (
+        old.counter == row.counter
+        and old.owner == row.owner
+        and old.owner_switches == row.owner_switches
+        and _session(old) == _session(row)
+    )
 
 
 def _session(lease: Lease) -> str | None:

@@ -30,7 +30,13 @@ def test_a_lease_is_expired_when_seen_unchanged_for_longer_than_the_failover_tim
 
 @pytest.mark.parametrize(
     "change",
-    [{"counter": 6}, {"counter": 4}, {"owner": "y"}, {"note": PrivateNote(owner="x", process_token="2")}],
+    [
+        {"counter": 6},
+        {"counter": 4},
+        {"owner": "y"},
+        {"owner_switches": 1},
+        {"note": PrivateNote(owner="x", process_token="2")},
+    ],
     ids=str,
 )
 def test_a_change_of_counter_owner_or_session_starts_the_time_again(change):

@@ -77,6 +77,14 @@ def test_a_batch_in_calm_weather_after_the_thief_began(delivery):
     assert broken_by(delivery.verdict) is Promise.ONE_OWNER
 
 
+def test_who_begins_late_and_has_lost_the_lease_already_robs_nobody(delivery):
+    owner = delivery.ownership_begins("w1", "parent", (0, 0))
+    delivery.ownership_begins("w2", "parent", (0, 0))
+    delivery.is_calm, delivery.owns = True, lambda host, shard_id: host == "w1"
+    given(delivery, owner, 1)
+    assert broken_by(delivery.verdict) is None
+
+
 def test_what_comes_again_after_a_clean_stop_and_after_a_crash(delivery):
     given(delivery, delivery.ownership_begins("w1", "parent", (0, 0)), 1, 2)
     delivery.fates["w1"] = "crash"

@@ -16,6 +16,7 @@ class DeliveryJudge:
     """fates: how a host's last time with its leases ended, by host: "crash", "clean stop", "pause" or nothing known.
 
     believes: whether a host believes in a lease, or cannot know better because it stood still until this moment.
+    owns: whether it is the last who took the lease, as the row tells.
     is_calm: whether a robbed owner must have noticed before its thief begins.
     released: (host, shard) of which the row says that the host let go in order. reader: who last had records of it.
     on_begins, on_batch, on_returned, on_repeated: other judges that hear of it: of a batch also whether records that
@@ -36,6 +37,7 @@ class DeliveryJudge:
         self._ended: set[tuple[str, str]] = set()
         self.last: dict[str, Ownership] = {}
         self.believes: Callable[[str, str], bool] = lambda host, shard_id: True
+        self.owns: Callable[[str, str], bool] = lambda host, shard_id: False
         self.is_calm = False
         self.on_begins: Callable[[Ownership], None] = lambda owning: None
         self.on_batch: Callable[[Ownership, bool], None] = lambda owning, lacks: None
@@ -101,7 +103,10 @@ class DeliveryJudge:
         where = f"{owning.host} {owning.shard_id} after {owning.after}"
         believed = self.believes(owning.host, owning.shard_id)
         self.expect(believed, Promise.SILENT_AFTER_LOSS, f"{where}: a batch without belief in the lease")
-        robbed = self.is_calm and self.last[owning.shard_id] is not owning
+        last = self.last.get(owning.shard_id)
+        # One that begins late, and has lost the lease again already, robs nobody.
+        is_last = last is None or last is owning or self.owns(owning.host, owning.shard_id)
+        robbed = self.is_calm and not is_last
         self.expect(not robbed, Promise.ONE_OWNER, f"{where}: a batch after its thief had begun")
         owning.in_calm = self.is_calm
         self.on_batch(owning, self._lacks(owning, given, where))

@@ -6,12 +6,15 @@ import random
 from collections.abc import Callable
 
 from pykcl.errors import InternalError, ProcessorFailed, SetupError, TableGone
+from pykcl.testing.storm.dynamo_faults import REQUEST_SECONDS
 from pykcl.testing.storm.hosts import JavaHost, WorkerHost
 from pykcl.testing.storm.producer import MOST_SHARDS
 from pykcl.testing.storm.promises import Promise
 from pykcl.testing.storm.world import FAILOVER, World
 
 GRACE, STOP_MARGIN = 25.0, 6.0
+_SLOWEST_CLOCK = 0.9
+_LOOKS = 2.0
 _HELPERS = 8
 _OWN_THREADS = 3
 _CAUSED_WITHIN = 5.0
@@ -192,6 +195,10 @@ class StormFleet:
             world.delivery.fates[host.name] = "clean stop"
 
 
-def failover_bound(table_pages: int = 1) -> float:
-    """Seconds until the leases of a dead worker are read again: the owner's time, two looks at the table, a start."""
-    return FAILOVER + 4.0 * table_pages
+def failover_bound() -> float:
+    """Seconds until the leases of a dead worker are read again: they expire, and the next look at the table finds them.
+
+    Or they are stolen just before: then the thief waits for as long as a robbed owner may take to notice.
+    """
+    settling = FAILOVER / 3 + REQUEST_SECONDS
+    return (FAILOVER + settling) / _SLOWEST_CLOCK + _LOOKS

@@ -65,13 +65,15 @@ class OwnershipJudge:
         self.is_stopping: Callable[[str], bool] = lambda host: False
         self.excused: Callable[[str, float], bool] = lambda host, since: False
 
-    def durable(self, host: str, key: str) -> Place | None:
-        """The checkpoint in the row, if this host is the last who took the lease and still its owner."""
+    def owns(self, host: str, key: str) -> bool:
+        """Whether this host is the last who took the lease, and still its owner, as the row tells."""
         row = self._row(key) if self._taker.get(key) == host else None
-        if row is None:
-            return None
-        is_owner = row.get("leaseOwner", {}).get("S") == self._worker_ids.get(host)
-        return checkpoint_place(row) if is_owner and "pendingCheckpoint" not in row else None
+        return row is not None and row.get("leaseOwner", {}).get("S") == self._worker_ids.get(host)
+
+    def durable(self, host: str, key: str) -> Place | None:
+        """The checkpoint in the row of a lease that this host owns."""
+        row = self._row(key) if self.owns(host, key) else None
+        return None if row is None or "pendingCheckpoint" in row else checkpoint_place(row)
 
     def row_changed(self, change: Change) -> None:
         key, host = change.key, change.author
