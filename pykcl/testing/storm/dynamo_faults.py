@@ -25,6 +25,8 @@ def kind_of_write(operation: str, params: Params) -> str:
     checkpoint = values.get(":checkpoint", {}).get("S")
     if checkpoint is not None:
         return "shard_end" if checkpoint == "SHARD_END" else "checkpoint"
+    if ":pendingCheckpoint" in values:
+        return "checkpoint"
     if ":leaseOwner" in values:
         return "take"
     return "release" if "leaseOwner" in params["UpdateExpression"].partition(" REMOVE ")[2] else "renew"

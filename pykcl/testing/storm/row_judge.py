@@ -8,7 +8,7 @@ from pykcl.testing.memory.dynamodb import Change, Params
 from pykcl.testing.memory.values import Item
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.ledger import Ledger
-from pykcl.testing.storm.places import END, Place, checkpoint_place
+from pykcl.testing.storm.places import AT_LATEST, END, Place, checkpoint_place
 from pykcl.testing.storm.promises import Promise
 
 _OURS = {
@@ -132,6 +132,7 @@ class RowJudge:
         if shard_id in self._begun:
             return True
         if shard_id in rows:
-            return checkpoint_place(rows[shard_id])[0] >= 0
+            # LATEST is no start of a child, but of an application: whoever is there was promised nothing older.
+            return checkpoint_place(rows[shard_id]) >= AT_LATEST
         children = self._ledger.children(shard_id)
         return bool(children) and all(self._has_begun(child, rows) for child in children)
