@@ -101,7 +101,7 @@ def room_in_share(
 
 def still_awaited(view: LeaseView, ended: Collection[str]) -> set[str]:
     """Those of the leases a worker ended whose children it may still have to take: the others can be forgotten."""
-    tree = FamilyTree.of(leases=view.leases)
+    tree = view.tree
 
     def is_settled(child: str) -> bool:
         lease = view.leases.get(child)
@@ -138,7 +138,7 @@ class _Fleet:
         in_hand: frozenset[str],
     ) -> _Fleet:
         leases = view.leases
-        tree = FamilyTree.of(leases=leases)
+        tree = view.tree
         countable = [lease for lease in tree.readable(leases, view.unreadable) if lease.key not in left_alone]
         owners: dict[str, str | None] = {}
         for lease in countable:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pykcl.model.lease import Lease, Row, UnreadableRow
+from pykcl.planning.lineage import FamilyTree
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LeaseView:
     """The lease table as of the last scan.
 
@@ -52,6 +54,11 @@ class LeaseView:
             leases[key] = row
             since[key] = since_before.get(key, now) if old is not None and _stands_still(old, row) else now
         return LeaseView(leases, since, unreadable, now)
+
+    @cached_property
+    def tree(self) -> FamilyTree:
+        """Who descends from whom, by the rows alone. Asked for several times between two scans."""
+        return FamilyTree.of(leases=self.leases)
 
     def unchanged_for(self, key: str) -> float:
         """Seconds between the first and the last scan that showed the present counter and owner."""

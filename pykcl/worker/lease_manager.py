@@ -12,7 +12,7 @@ from pykcl.model.shard import ShardListing
 from pykcl.planning.acquire import calculate_acquire, room_in_share, still_awaited
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
-from pykcl.planning.lineage import FamilyTree, cover_every_key
+from pykcl.planning.lineage import cover_every_key
 from pykcl.planning.new_leases import create_new_leases
 from pykcl.planning.pace import backoff, scan_pause
 from pykcl.planning.plans import Acquisition, LeaseCreation
@@ -382,7 +382,7 @@ class LeaseManager:
         """Ready: every lease that can be read now is owned, and ours have answered GetRecords."""
         leases = self._view.leases
         # The very leases that may be acquired: one below a row nobody can understand is awaited by nobody.
-        open_leases = FamilyTree.of(leases=leases).readable(leases, self._view.unreadable)
+        open_leases = self._view.tree.readable(leases, self._view.unreadable)
         answered = {worker.key for worker, _ in self.workers() if worker.has_answered}
         mine = self._context.worker_id
         if open_leases and all(

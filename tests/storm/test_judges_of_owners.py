@@ -68,6 +68,14 @@ def test_who_tells_twice_of_one_lease_that_it_took(ownership):
     assert _tells(ownership, "w1", "unowned") is Promise.NO_FALSE_ALARM
 
 
+def test_who_finds_its_own_late_heartbeat_in_the_row_may_tell_that_it_took_the_lease(ownership):
+    ownership.table["parent"] = after = {**row(counter=7), "leaseOwner": {"S": "w1"}}
+    before = {**after, "leaseCounter": {"N": "6"}}
+    request = {"UpdateExpression": "SET leaseCounter = :c", "ExpressionAttributeValues": {}}
+    ownership.row_changed(Change("UpdateItem", "leases", "parent", before, after, "w1", request))
+    assert _tells(ownership, "w1", "expired", "w1", 7) is None
+
+
 @pytest.mark.parametrize(("excused", "expected"), [(False, Promise.NO_FALSE_ALARM), (True, None)])
 def test_who_was_answered_that_it_has_the_lease_tells_of_it(ownership, excused, expected):
     ownership.excused = lambda host, since: excused

@@ -53,9 +53,8 @@ def run_storm(
     except AssertionError as error:
         broken = error
     finally:
-        quiet.setLevel(
-            level
-        )  # not `.level =`: the loggers below remember what they may say until this tells them
+        # Not `.level =`: the loggers below remember what they may say until this tells them to forget it.
+        quiet.setLevel(level)
     return Outcome(
         seed=seed,
         digest=simulation.trace.digest,
