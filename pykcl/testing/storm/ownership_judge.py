@@ -155,8 +155,10 @@ class OwnershipJudge:
         self.on_stolen(key, event.reason == "rebalance")
 
     def _has_written(self, host: str, key: str, counter: int) -> bool:
-        """Whether the row names this host, by a write of its own: a heartbeat from before, say, that came late and found
-        the lease as it had left it. Then its take is refused, and finds the row as it would have made it.
+        """Whether the row names this host, by a write of its own.
+
+        Say, a heartbeat from before came late, and found the lease as it had left it. Then the take is refused, and finds
+        the row as it would have made it.
         """
         row = self._row(key) or {}
         is_owner = row.get("leaseOwner", {}).get("S") == self._worker_ids[host]
