@@ -61,7 +61,7 @@ NO_SEED = {
 SIMULATED = ("pykcl/testing/memory/", "pykcl/testing/java/", "pykcl/testing/storm/")
 AROUND_THE_STORMS = {"pykcl/testing/storm/runner.py", "pykcl/testing/storm/__main__.py"}
 """What runs storms is in none."""
-PURE = {"__future__", "collections", "dataclasses", "enum", "graphlib", "random", "typing"}
+PURE = {"__future__", "collections", "dataclasses", "enum", "functools", "graphlib", "random", "typing"}
 
 
 def room_of(path: str) -> str:

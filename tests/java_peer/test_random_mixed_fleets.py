@@ -73,7 +73,7 @@ MUTANTS = {
     pykcl_checkpoints_without_moving_the_counter: ("moved by 0", 0),
     pykcl_creates_rows_that_java_cannot_read: ("Java cannot read the table", 0),
     java_checkpoints_before_it_delivers: ("passes undelivered", 0),
-    java_does_not_wait_for_parents: ("before its ancestor", 10),
+    java_does_not_wait_for_parents: ("before its ancestor", 43),
     java_does_not_renew: ("an even load", 8),
 }
 """Broken worker -> what is said about it, and the first of the seeds that are tried."""

@@ -217,8 +217,7 @@ READING = (
     Exhibit("M39", "an initialize that raised is not called again", "-",
             (Promise.LIFE_CYCLE,), failed_initialize_counts, full=True),
     Exhibit("M44", "a checkpoint may move backwards, or ahead of what was delivered", "-",
-            (Promise.CHECKPOINT_FORWARD, Promise.CHECKPOINT_AFTER_DELIVERY), any_position_may_be_checkpointed,
-            full=True),
+            (Promise.CHECKPOINT_FORWARD, Promise.CHECKPOINT_AFTER_DELIVERY), any_position_may_be_checkpointed),
     Exhibit("M48", "one processor serves all shards of a worker", "-",
             (Promise.LIFE_CYCLE, Promise.NO_GAP, Promise.SILENT_AFTER_LOSS), one_processor_for_all_shards),
 )  # fmt: skip

@@ -157,8 +157,8 @@ class OwnershipJudge:
     def _has_written(self, host: str, key: str, counter: int) -> bool:
         """Whether the row names this host, by a write of its own.
 
-        Say, a heartbeat from before came late, and found the lease as it had left it. Then the take is refused, and finds
-        the row as it would have made it.
+        Say, a heartbeat from before came late, and found the lease as it had left it. Then the take is refused, and
+        finds the row as it would have made it.
         """
         row = self._row(key) or {}
         is_owner = row.get("leaseOwner", {}).get("S") == self._worker_ids[host]
