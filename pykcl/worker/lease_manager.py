@@ -54,7 +54,8 @@ class LeaseManager:
         self._scanned_at = 0.0
         self._next_listing = 0.0
         self._listing_failures = 0
-        self._start_is_unfinished = False
+        # As far as it knows, until it has listed the shards: another worker may just have begun to create the leases.
+        self._start_is_unfinished = True
         self._next_steal = 0.0
         self._task: Task | None = None
 
@@ -379,13 +380,14 @@ class LeaseManager:
         self._slow_calls = current
 
     def _judge_readiness(self) -> None:
-        """Ready: every lease that can be read now is owned, and ours have answered GetRecords."""
+        """Ready: no shard lacks its lease, whatever can be read now is owned, and ours have answered GetRecords."""
         leases = self._view.leases
         # The very leases that may be acquired: one below a row nobody can understand is awaited by nobody.
         open_leases = self._view.tree.readable(leases, self._view.unreadable)
         answered = {worker.key for worker, _ in self.workers() if worker.has_answered}
         mine = self._context.worker_id
-        if open_leases and all(
+        is_known = not self._start_is_unfinished
+        if (is_known and open_leases) and all(
             lease.key in answered or lease.owner not in (None, mine) for lease in open_leases
         ):
             self.ready.set()

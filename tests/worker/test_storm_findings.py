@@ -24,7 +24,7 @@ from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard, ShardListing
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
-from pykcl.testing.fleet import STREAM, RecordingProcessor
+from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.faults import denied
 from pykcl.testing.simulation import Simulation
@@ -663,3 +663,34 @@ def test_a_lease_that_cannot_be_taken_is_not_asked_for_in_a_spin(new_fleet):
     assert 20 <= len(asked) <= 50
     fleet.dynamodb.fault = None
     fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 4, 5, "both leases to be taken again")
+
+
+def test_half_a_start_at_latest_is_neither_read_nor_called_ready_by_who_cannot_list_the_shards(new_fleet):
+    """1) w1 creates one of two leases, and is throttled; 2) w2, whose listing fails, finds that one, and reads it; 3) it
+    calls the application ready; 4) what is put into the other shard from then on comes before its lease."""
+    fleet = new_fleet(shards=2)
+    truth, is_throttled = fleet.kinesis.list_shards, [True]
+
+    def list_shards(stream, shard_filter=None, operation="ListShards"):
+        if operation is not None and is_throttled:
+            raise AwsError("ProvisionedThroughputExceededException", "too many")
+        return truth(stream, shard_filter, operation)
+
+    fleet.kinesis.list_shards = list_shards
+    worker = fleet.start("w2", start="LATEST")
+    fleet.wait(lambda: TABLE in fleet.dynamodb.tables)
+    fleet.dynamodb.put_item(
+        TableName=TABLE,
+        Item={
+            "leaseKey": {"S": _shard(0)},
+            "leaseCounter": {"N": "0"},
+            "ownerSwitchesSinceCheckpoint": {"N": "0"},
+            "checkpoint": {"S": "LATEST"},
+            "checkpointSubSequenceNumber": {"N": "0"},
+        },
+    )
+    assert not worker.wait_ready(20.0)
+    assert not fleet.happened(LeaseTaken)
+    is_throttled.clear()
+    assert worker.wait_ready(60.0)
+    assert len(fleet.happened(LeaseTaken)) == 2
