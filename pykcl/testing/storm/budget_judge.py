@@ -52,7 +52,8 @@ def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
         "renew": Rule(20, paced(failover / 3, 20, 3), tries=80),
         "take": Rule(20, 15),
         "create": Rule(60, 12, tries=80),
-        "checkpoint": Rule(20, 6, ("batch",)),
+        # One that was refused is sent again, as long as the row itself cannot be read to tell why.
+        "checkpoint": Rule(20, 6, ("batch", "GetItem")),
         "shard_end": Rule(60, 6, ("take",), tries=60),
         "release": Rule(60, 6, ("take",)),
         "delete": Rule(60, paced(cleaning, 60, 3)),
