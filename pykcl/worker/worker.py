@@ -143,7 +143,9 @@ class Worker:
         if first:
             self._finish(manager, renewer, self._runtime.monotonic() + grace)
         else:
-            self._stopped.wait(grace)
+            # The first one asks the heartbeats to end when the grace is over. 1) Both wait for the same time; 2) this
+            # one would return with threads still there that nobody names.
+            self._stopped.wait(grace + self.config.request_timeout + 1.0)
 
     def _finish(self, manager: LeaseManager, renewer: LeaseRenewer, deadline: float) -> None:
         self._join(manager.tasks, deadline)

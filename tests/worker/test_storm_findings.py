@@ -1,6 +1,7 @@
 """What simulated storms over whole fleets brought to light, each as one directed test of the unmodified worker."""
 
 import dataclasses
+from contextlib import suppress
 from datetime import datetime, timezone
 
 import pytest
@@ -694,3 +695,24 @@ def test_half_a_start_at_latest_is_neither_read_nor_called_ready_by_who_cannot_l
     is_throttled.clear()
     assert worker.wait_ready(60.0)
     assert len(fleet.happened(LeaseTaken)) == 2
+
+
+def test_of_two_stops_neither_returns_before_the_heartbeats_have_ended(new_fleet):
+    fleet = new_fleet(shards=2)
+    hang = fleet.simulation.runtime("w1").event()
+    worker = fleet.start(
+        "w1", processor=lambda: RecordingProcessor("w1", fleet.ledger, lambda batch: hang.wait())
+    )
+    fleet.put(9)
+    fleet.wait(lambda: any(call[1] == "process_records" for call in fleet.ledger.calls))
+    left = []
+
+    def stop():
+        with suppress(StopTimedOut):
+            worker.stop(grace=7.0)
+        left.append({task.name for task in fleet.simulation.unfinished("w1") if "renewer" in task.name})
+
+    for name in ("one", "other"):
+        fleet.simulation.runtime("main").spawn(name, stop)
+    fleet.wait(lambda: len(left) == 2, 30)
+    assert left == [set(), set()]

@@ -38,6 +38,7 @@ class DeliveryJudge:
         self.last: dict[str, Ownership] = {}
         self.believes: Callable[[str, str], bool] = lambda host, shard_id: True
         self.owns: Callable[[str, str], bool] = lambda host, shard_id: False
+        self.is_made_by_pykcl: Callable[[str], bool] = lambda shard_id: True
         self.is_calm = False
         self.on_begins: Callable[[Ownership], None] = lambda owning: None
         self.on_batch: Callable[[Ownership, bool], None] = lambda owning, lacks: None
@@ -133,8 +134,12 @@ class DeliveryJudge:
             self.expect(owed is None, Promise.PARENTS_FIRST, f"{where}: {ancestor} still owes {owed}")
 
     def java_delivers(self, name: str, shard_id: str, places: list[Place]) -> None:
-        """A Java worker gives these records to its application: pykcl may have made their shard known too early."""
-        self._judge_parents(shard_id, f"{name} {shard_id}")
+        """A Java worker gives these records to its application: pykcl may have made their shard known too early.
+
+        What Java itself made of a list of shards that lacked one is not for us to judge.
+        """
+        if self.is_made_by_pykcl(shard_id):
+            self._judge_parents(shard_id, f"{name} {shard_id}")
         self.last.pop(shard_id, None)
         self.ledger.delivered(shard_id, places)
 

@@ -98,6 +98,7 @@ class Observer:
     def _appoint(self) -> None:
         delivery = self._delivery
         delivery.owns = self.ownership.owns
+        delivery.is_made_by_pykcl = self.ownership.is_made_by_pykcl
         delivery.on_begins = self._begins
         delivery.on_batch = self._batch
         delivery.on_returned = self._returned

@@ -55,6 +55,7 @@ class OwnershipJudge:
         self._on_clock = on_clock
         self._changed_at: dict[str, float] = {}
         self._taker: dict[str, str] = {}
+        self._creator: dict[str, str] = {}
         self._last_write: dict[str, tuple[str, int]] = {}
         self._takings: dict[tuple[str, str], _Taking] = {}
         self._untold: dict[tuple[str, str], float] = {}
@@ -65,6 +66,10 @@ class OwnershipJudge:
         self.on_released: Callable[[str, str], None] = lambda host, key: None
         self.is_stopping: Callable[[str], bool] = lambda host: False
         self.excused: Callable[[str, float], bool] = lambda host, since: False
+
+    def is_made_by_pykcl(self, key: str) -> bool:
+        """Whether the row, as it last came to be, was created by a pykcl worker."""
+        return self._creator.get(key) in self._worker_ids
 
     def owns(self, host: str, key: str) -> bool:
         """Whether this host is the last who took the lease, and still its owner, as the row tells."""
@@ -80,6 +85,8 @@ class OwnershipJudge:
         key, host = change.key, change.author
         stood_still = self._now() - self._changed_at.get(key, float("-inf"))
         self._changed_at[key] = self._now()
+        if change.before is None:
+            self._creator[key] = host
         if change.before is None or change.after is None:
             return
         self._last_write[key] = (host, int(change.after.get("leaseCounter", {}).get("N", -1)))

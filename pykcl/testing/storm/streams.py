@@ -100,7 +100,7 @@ class StormStream:
     """`ports.Stream` for one host.
 
     over_budget: told of a shard that this host reads more often than Kinesis allows. listing_before: what ListShards
-    would have told so many seconds ago. on_fetch: told the shard and the (long) sequence number of each fetched record.
+    would have told so many seconds ago; None for who believes every listing, as Java does: it gets sound ones. on_fetch: told the shard and the (long) sequence number of each fetched record.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class StormStream:
         kinesis_millis: Callable[[], int],
         switch: Callable[[], None],
         over_budget: Callable[[str], None],
-        listing_before: Callable[[float], ShardListing],
+        listing_before: Callable[[float], ShardListing] | None,
         on_fetch: Callable[[str, str], None] = lambda shard_id, sequence_number: None,
     ) -> None:
         self._inner = MemoryStream(kinesis, STREAM, runtime, switch)
@@ -140,6 +140,8 @@ class StormStream:
         self._fail_perhaps("ListShards")
         listing = self._inner.list_shards()
         faults = self._faults
+        if self._listing_before is None:
+            return listing
         if faults.happens("F9.stale", self._host):
             return self._listing_before(faults.rng("F9.stale").uniform(0.5, _STALEST_LISTING))
         shards = listing.shards

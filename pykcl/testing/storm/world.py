@@ -333,7 +333,7 @@ class World:
             kinesis_millis=self.kinesis_millis,
             switch=self.simulation.switch,
             over_budget=lambda _: None,
-            listing_before=self.listing_before,
+            listing_before=None,
         )
         options = JavaOptions(
             failover=FAILOVER, startup_wait=rng.uniform(1, 5), parent_poll=2.0, two_phase=rng.random() < 0.3
