@@ -100,7 +100,8 @@ class StormStream:
     """`ports.Stream` for one host.
 
     over_budget: told of a shard that this host reads more often than Kinesis allows. listing_before: what ListShards
-    would have told so many seconds ago; None for who believes every listing, as Java does: it gets sound ones. on_fetch: told the shard and the (long) sequence number of each fetched record.
+    would have told so many seconds ago; None for who believes every listing, as Java does: it gets sound ones.
+    on_fetch: told the shard and the (long) sequence number of each fetched record.
     """
 
     def __init__(
