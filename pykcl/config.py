@@ -128,6 +128,11 @@ class Config:
         return 3 * self.request_timeout
 
     @property
+    def loss_noticed_within(self) -> float:
+        """Seconds until an owner knows that its row is another's, or gone: its next heartbeat, and the answer to it."""
+        return self.renew_interval + self.request_timeout
+
+    @property
     def belief_time(self) -> float:
         """How long a lease is believed after its last heartbeat was *sent*: clocks may run 10 % apart."""
         return self.failover_time * 0.9

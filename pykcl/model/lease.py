@@ -80,6 +80,11 @@ class Lease:
         """Who really works on it now: during a KCL 3.x hand-off that is the checkpoint owner, not the next owner."""
         return self.checkpoint_owner or self.owner
 
+    @property
+    def latest_from(self) -> int | None:
+        """Server time, epoch milliseconds, of the start at LATEST that this lease goes back to, where its row tells."""
+        return self.note.latest_from if self.note is not None else None
+
     def with_(self, **changes: Any) -> Lease:
         return replace(self, **changes)
 

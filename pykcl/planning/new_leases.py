@@ -90,7 +90,7 @@ class _Plan:
             # A start at LATEST leases only shards no ancestor of which was ever leased, and no ancestor of a
             # lease is leased later. So the note such a row carries proves that its ancestors were passed
             # over, not read.
-            skipped = tree.ancestors_of(key for key, lease in leases.items() if _latest_from(lease)) - leased
+            skipped = tree.ancestors_of(key for key, lease in leases.items() if lease.latest_from) - leased
             was_read = leased | ((history - skipped) & by_id.keys())
             known = leased | by_id.keys()
             # Whoever was away for longer than retention finds grandchildren of what was leased, and nothing that
@@ -187,7 +187,7 @@ class _Plan:
         return row.with_(note=PrivateNote(latest_from=min(times))) if times else row
 
     def _latest_times(self) -> list[int]:
-        return [time for lease in self.leases.values() if (time := _latest_from(lease)) is not None]
+        return [time for lease in self.leases.values() if (time := lease.latest_from) is not None]
 
     def _order(self, creation: LeaseCreation) -> tuple[int, str]:
         began = self.shards[creation.lease.key].starting_sequence_number
@@ -203,7 +203,3 @@ def _row(shard: Shard, checkpoint: Checkpoint) -> Lease:
         hash_range=shard.hash_range,
         entity_type="LEASE",
     )
-
-
-def _latest_from(lease: Lease) -> int | None:
-    return lease.note.latest_from if lease.note is not None else None

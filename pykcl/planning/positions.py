@@ -18,7 +18,7 @@ def first_read(lease: Lease, start: StartPosition) -> ReadFrom:
     if sequence_number == TRIM_HORIZON:
         return ReadFrom("TRIM_HORIZON")
     if sequence_number == LATEST:
-        since = lease.note.latest_from if lease.note else None
+        since = lease.latest_from
         if since is None:
             return ReadFrom("LATEST")
         return ReadFrom("AT_TIMESTAMP", at_millis=since)

@@ -43,7 +43,7 @@ class LeaseManager:
         self._workers: dict[str, tuple[LeaseWorker, Task]] = {}
         self._workers_lock = context.runtime.lock()
         self._view = LeaseView()
-        self._vanished = VanishedRows(context.config.renew_interval + context.config.request_timeout)
+        self._vanished = VanishedRows(context.config.loss_noticed_within)
         self._cleaner = LeaseCleaner(context, lambda: self._stop)
         self._latest_iterators: dict[str, str] = {}
         self._ended_here: set[str] = set()
@@ -386,10 +386,8 @@ class LeaseManager:
         open_leases = self._view.tree.readable(leases, self._view.unreadable)
         answered = {worker.key for worker, _ in self.workers() if worker.has_answered}
         mine = self._context.worker_id
-        is_known = not self._start_is_unfinished
-        if (is_known and open_leases) and all(
-            lease.key in answered or lease.owner not in (None, mine) for lease in open_leases
-        ):
+        are_read = all(lease.key in answered or lease.owner not in (None, mine) for lease in open_leases)
+        if open_leases and are_read and not self._start_is_unfinished:
             self.ready.set()
         else:
             self.ready.clear()

@@ -229,8 +229,7 @@ class LeaseWorker:
 
     def _settle(self) -> Signal:
         """Let the robbed owner notice (its next heartbeat fails) before the first record is read a second time."""
-        config = self._context.config
-        return Signal.STOP if self._pause(config.renew_interval + config.request_timeout) else Signal.SETTLED
+        return Signal.STOP if self._pause(self._context.config.loss_noticed_within) else Signal.SETTLED
 
     def _wait_for_parents(self) -> Signal:
         attempt, reported = 0, False

@@ -70,6 +70,5 @@ def _surroundings(
     shards = listing.by_id
     tree = FamilyTree.of([child, *shards.values()])
     context.gone.confirm(tree.unaccounted([child.shard_id], leased))
-    notes = [row.note for row in rows if isinstance(row, Lease) and row.note is not None]
-    started_at = min((note.latest_from for note in notes if note.latest_from is not None), default=None)
-    return shards, leased, started_at
+    times = [row.latest_from for row in rows if isinstance(row, Lease) and row.latest_from is not None]
+    return shards, leased, min(times, default=None)

@@ -58,6 +58,8 @@ class VanishedRows:
         shards: a complete listing; what is not in it has expired. What was only seen may have been read to its end and
         cleaned up since, unless nobody has gone on from it.
         """
+        if not self._seen and not self._held:
+            return {}
         tree = FamilyTree.of(shards, view.leases)
         followed = tree.ancestors_of(_keys(view))
         self._seen = {k: seen for k, seen in self._seen.items() if k in tree.listed and k not in followed}

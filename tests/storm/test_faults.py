@@ -211,15 +211,14 @@ def _put(client, key):
     )
 
 
+def _table_with(fault):
+    """A table in which this goes wrong with every PutItem."""
+    return _table(lambda operation, params: fault if operation == "PutItem" else None)
+
+
 def test_an_answer_is_lost_only_if_the_write_was_applied():
     lost = []
-    client = _table(
-        lambda operation, params: (
-            Fault(after=timed_out(), on_effect=lambda: lost.append(operation))
-            if operation == "PutItem"
-            else None
-        )
-    )
+    client = _table_with(Fault(after=timed_out(), on_effect=lambda: lost.append("PutItem")))
     with pytest.raises(type(timed_out())):
         _put(client, "a")
     assert lost == ["PutItem"]
@@ -230,13 +229,7 @@ def test_an_answer_is_lost_only_if_the_write_was_applied():
 
 def test_a_write_that_is_under_way_counts_when_it_arrives():
     arrived = []
-    client = _table(
-        lambda operation, params: (
-            Fault(postponed=timed_out(), on_effect=lambda: arrived.append(operation))
-            if operation == "PutItem"
-            else None
-        )
-    )
+    client = _table_with(Fault(postponed=timed_out(), on_effect=lambda: arrived.append("PutItem")))
     with pytest.raises(type(timed_out())):
         _put(client, "a")
     assert arrived == []

@@ -117,7 +117,7 @@ def _fleet_of_one():
         read={}, took={}, lives=lives, ownership=SimpleNamespace(), look=lambda: None,
     )  # fmt: skip
     world = SimpleNamespace(
-        verdict=verdict, simulation=simulation, delivery=SimpleNamespace(fates={}), taken=0, thaws_at={}, left_behind={},
+        verdict=verdict, simulation=simulation, delivery=SimpleNamespace(fates={}), taken=0, left_behind={},
         faults=SimpleNamespace(strained=False), observer=observer, outages=SimpleNamespace(refused=set()), options={},
     )  # fmt: skip
     return world, StormFleet(world, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from pykcl.local.shards import HOUR_MILLIS
 from pykcl.testing.simulation import SimTask
 from pykcl.testing.storm.faults import Faults
 from pykcl.testing.storm.fleet import StormFleet
@@ -23,7 +24,6 @@ _ACTIONS = (
 )  # fmt: skip
 _NOTED_WHEN_FELT = {"F10.kms", "F14.start", "F14.while"}
 """Nothing has happened yet when they are arranged."""
-_HOUR_MILLIS = 3_600_000
 _LATE_WRITES_LAND = 0.4
 
 
@@ -193,7 +193,7 @@ class Chaos:
         host = self._any_host(rng)
         if host is None:
             return False
-        self._world.simulation.clock(host.name).wall_offset += rng.randint(-12, 12) * _HOUR_MILLIS
+        self._world.simulation.clock(host.name).wall_offset += rng.randint(-12, 12) * HOUR_MILLIS
         return True
 
     def clock_rate(self) -> float:

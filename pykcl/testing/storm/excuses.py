@@ -35,6 +35,10 @@ class Freezes:
         """From now on, for so long."""
         self._times.setdefault(host, []).append((self._now(), self._now() + seconds))
 
+    def just_ended(self, host: str) -> bool:
+        """Whether it goes on at this very moment."""
+        return any(end == self._now() for _, end in self._times.get(host, ()))
+
     def seconds_since(self, host: str, then: float) -> float:
         """For how many of the seconds since `then` it stood still; what lies ahead does not count."""
         now = self._now()

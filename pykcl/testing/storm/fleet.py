@@ -6,14 +6,12 @@ import random
 from collections.abc import Callable
 
 from pykcl.errors import InternalError, ProcessorFailed, SetupError, TableGone
-from pykcl.testing.storm.dynamo_faults import REQUEST_SECONDS
 from pykcl.testing.storm.hosts import JavaHost, WorkerHost
 from pykcl.testing.storm.producer import MOST_SHARDS
 from pykcl.testing.storm.promises import Promise
-from pykcl.testing.storm.world import FAILOVER, World
+from pykcl.testing.storm.world import FAILOVER, SETTLING, SLOWEST_CLOCK, World
 
 GRACE, STOP_MARGIN = 25.0, 6.0
-_SLOWEST_CLOCK = 0.9
 _LOOKS = 2.0
 _HELPERS = 8
 _OWN_THREADS = 3
@@ -91,7 +89,6 @@ class StormFleet:
 
     def freeze(self, name: str, seconds: float) -> None:
         self._world.simulation.freeze(name, seconds)
-        self._world.thaws_at[name] = self._world.simulation.now + seconds
         self._world.delivery.fates[name] = "pause"
         self._world.observer.frozen.add(name, seconds)
 
@@ -200,5 +197,4 @@ def failover_bound() -> float:
 
     Or they are stolen just before: then the thief waits for as long as a robbed owner may take to notice.
     """
-    settling = FAILOVER / 3 + REQUEST_SECONDS
-    return (FAILOVER + settling) / _SLOWEST_CLOCK + _LOOKS
+    return (FAILOVER + SETTLING) / SLOWEST_CLOCK + _LOOKS

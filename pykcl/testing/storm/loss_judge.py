@@ -10,7 +10,7 @@ from pykcl.events import DataLost
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.ledger import Ledger
 from pykcl.testing.storm.ownership import Ownership
-from pykcl.testing.storm.places import place_of
+from pykcl.testing.storm.places import place_in
 from pykcl.testing.storm.promises import Promise
 
 
@@ -28,8 +28,7 @@ class LossJudge:
 
     def _is_lost(self, shard_id: str, checkpoint: str) -> bool:
         """The record of the checkpoint is gone; of one that the ledger does not know, any record."""
-        number, _, sub = checkpoint.partition(":")
-        place = place_of(number, int(sub or 0))
+        place = place_in(checkpoint)
         shard = self._ledger.shard(shard_id)
         index = bisect_left(shard.put, (place[0], -1))
         if index < len(shard.put) and shard.put[index][0] == place[0]:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pykcl.errors import IteratorExpired, SetupError, TemporaryError
+from pykcl.local.request_log import ROW_WRITES
+from pykcl.local.shards import HOUR_MILLIS
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import ShardListing, StreamDescription
 from pykcl.ports import Fetched
@@ -14,19 +16,9 @@ from pykcl.testing.storm.dynamo_faults import StaleScan, kind_of_write
 from pykcl.testing.storm.observer import Observer
 from pykcl.testing.storm.streams import StormStream
 
-_OPERATIONS = {
-    "get_item": "GetItem",
-    "update_item": "UpdateItem",
-    "put_item": "PutItem",
-    "delete_item": "DeleteItem",
-    "scan": "Scan",
-    "create_table": "CreateTable",
-    "describe_table": "DescribeTable",
-}
-_WRITES = ("UpdateItem", "PutItem", "DeleteItem")
 _REFUSED = "ConditionalCheckFailedException"
-_NEARLY_TRIMMED = 0.9
-"""Part of the retention period from which on a worker opens a shard anew for each page."""
+_NEARLY_TRIMMED_MILLIS = 24 * HOUR_MILLIS * 0.9
+"""So far behind, with a day of retention, a worker opens a shard anew for each page."""
 _IDLE_AFTER = 2
 
 Answer = TypeVar("Answer")
@@ -48,7 +40,7 @@ class MeteredClient:
 
     def __getattr__(self, name: str) -> Any:
         operation = self._scan if name == "scan" else getattr(self._client, name)
-        kind = _OPERATIONS.get(name, name)
+        kind = name.title().replace("_", "")
 
         def call(**params: Any) -> Any:
             self._switch()
@@ -65,7 +57,7 @@ class MeteredClient:
         return call
 
     def _told(self, operation: str, params: Params, error: Exception | None) -> None:
-        kind = kind_of_write(operation, params) if operation in _WRITES else operation
+        kind = kind_of_write(operation, params) if operation in ROW_WRITES else operation
         code = getattr(error, "response", {}).get("Error", {}).get("Code", "") if error else ""
         failed = error is not None and code != _REFUSED
         self._observer.asked_dynamodb(self._host, kind, _key_of(params), code, failed=failed)
@@ -85,7 +77,6 @@ class MeteredStream:
     def __init__(self, inner: StormStream, host: str, observer: Observer) -> None:
         self._inner, self._host, self._observer = inner, host, observer
         self._idle: dict[str, int] = {}
-        self._retention_millis = 24 * 3_600_000
 
     @property
     def name(self) -> str:
@@ -103,7 +94,7 @@ class MeteredStream:
     def fetch(self, shard_id: str, iterator: str, limit: int) -> Fetched:
         fetched = self._metered("fetch", shard_id, lambda: self._inner.fetch(shard_id, iterator, limit))
         behind = fetched.millis_behind_latest or 0
-        if behind > self._retention_millis * _NEARLY_TRIMMED:
+        if behind > _NEARLY_TRIMMED_MILLIS:
             self._observer.asked_kinesis(self._host, "page nearly trimmed", shard_id)
         if fetched.records or behind:
             self._idle[shard_id] = 0
@@ -120,14 +111,12 @@ class MeteredStream:
         error: Exception | None = None
         try:
             return call()
-        except IteratorExpired as failure:
-            self._observer.asked_kinesis(self._host, "iterator expired", shard_id)
-            error = failure
-            raise
         except Exception as failure:
             error = failure
             raise
         finally:
+            if isinstance(error, IteratorExpired):
+                self._observer.asked_kinesis(self._host, "iterator expired", shard_id)
             failed = isinstance(error, TemporaryError | SetupError)
             self._observer.asked_kinesis(
                 self._host, kind, shard_id, failed=failed, denied=isinstance(error, SetupError)

@@ -13,7 +13,6 @@ from pykcl.testing.storm.belief_judge import BeliefJudge
 from pykcl.testing.storm.budget_judge import BudgetJudge, rules_for
 from pykcl.testing.storm.debt_judge import DebtJudge
 from pykcl.testing.storm.delivery_judge import DeliveryJudge
-from pykcl.testing.storm.dynamo_faults import REQUEST_SECONDS
 from pykcl.testing.storm.excuses import Freezes, Marks
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.ledger import Ledger
@@ -44,6 +43,7 @@ class Observer:
         *,
         options: Mapping[str, Any],
         failover: float,
+        settling: float,
         row: Callable[[str], Item | None],
         worker_ids: dict[str, str],
         is_gone: Callable[[str], bool],
@@ -69,7 +69,7 @@ class Observer:
             row=row,
             worker_ids=worker_ids,
             failover=failover,
-            settling=failover / 3 + REQUEST_SECONDS,
+            settling=settling,
             left_alone=options["retry_for"],
             on_clock=self.on_clock,
         )
@@ -90,13 +90,13 @@ class Observer:
             cannot_tell=lambda host, since: self.frozen.seconds_since(host, since) > 0,
             struck=self.struck.since,
         )
-        self.ownership.on_stolen = self._stolen
-        self.ownership.on_released = lambda host, key: delivery.released.add((host, key))
-        self.ownership.excused = self._could_not_tell
         self._appoint()
 
     def _appoint(self) -> None:
         delivery = self._delivery
+        self.ownership.on_stolen = self._stolen
+        self.ownership.on_released = lambda host, key: delivery.released.add((host, key))
+        self.ownership.excused = self._could_not_tell
         delivery.owns = self.ownership.owns
         delivery.is_made_by_pykcl = self.ownership.is_made_by_pykcl
         delivery.on_begins = self._begins

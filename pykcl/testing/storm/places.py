@@ -20,6 +20,12 @@ def place_of(sequence_number: str, sub_sequence_number: int) -> Place:
     return sentinel if sentinel is not None else (int(sequence_number), sub_sequence_number)
 
 
+def place_in(text: str) -> Place:
+    """Of a position as events write it: "5:2", or a sentinel. Raises ValueError."""
+    number, _, sub = text.partition(":")
+    return place_of(number, int(sub or 0))
+
+
 def checkpoint_place(item: Mapping[str, Any]) -> Place:
     """The checkpoint of a row in wire form. Raises ValueError, KeyError."""
     return place_of(item["checkpoint"]["S"], int(item["checkpointSubSequenceNumber"]["N"]))

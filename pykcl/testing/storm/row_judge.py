@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pykcl.local.request_log import ROW_WRITES
 from pykcl.testing.memory.dynamodb import Change, Params
 from pykcl.testing.memory.values import Item
 from pykcl.testing.storm.judge import Verdict
@@ -45,7 +46,7 @@ class RowJudge:
         self._verdict.expect(holds, promise, what)
 
     def request_sent(self, operation: str, params: Params, host: str) -> None:
-        if operation in ("PutItem", "UpdateItem", "DeleteItem") and not self._is_peer(host):
+        if operation in ROW_WRITES and not self._is_peer(host):
             condition = params.get("ConditionExpression", "")
             # A counter that is compared, or a key that must be free: without one of the two a write is not fenced.
             wanted = "attribute_not_exists" if operation == "PutItem" else "leaseCounter"

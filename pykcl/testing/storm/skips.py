@@ -5,7 +5,7 @@ from __future__ import annotations
 from pykcl.events import BatchSkipped
 from pykcl.testing.storm.delivery_judge import DeliveryJudge
 from pykcl.testing.storm.ownership import Ownership
-from pykcl.testing.storm.places import Place, place_of
+from pykcl.testing.storm.places import Place, place_in
 from pykcl.testing.storm.promises import Promise
 
 
@@ -24,7 +24,7 @@ class Skips:
     def heard(self, host: str, event: BatchSkipped) -> None:
         """The worker skipped a batch: it must be the very one that raised last. From then on nobody owes it."""
         owning, places = self._raised.pop((host, event.shard), (None, []))
-        said = (event.records, _place(event.first), _place(event.last))
+        said = (event.records, place_in(event.first), place_in(event.last))
         if owning is None or not places or said != (len(places), places[0], places[-1]):
             what = f"{host} skipped {event.records} records of {event.shard} up to {event.last}, which did not raise"
             self._judge.expect(False, Promise.NO_GAP, what)
@@ -32,8 +32,3 @@ class Skips:
         self.skipped += len(places)
         owning.after = places[-1]
         self._judge.ledger.shards[event.shard].delivered.update(places)
-
-
-def _place(text: str) -> Place:
-    number, _, sub = text.partition(":")
-    return place_of(number, int(sub or 0))

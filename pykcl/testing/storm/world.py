@@ -42,7 +42,9 @@ TABLE = "orders-app"
 FAILOVER = 10.0
 _PAGE_BYTES_PER_SHARD = 600
 _DESCRIBES_UNTIL_ACTIVE = 3
-_SLOWEST = 0.9
+SETTLING = FAILOVER / 3 + REQUEST_SECONDS
+"""Seconds in which a robbed owner notices, and for which its thief waits: a heartbeat, and the answer to it."""
+SLOWEST_CLOCK = 0.9
 _MOMENT = 0.25
 _ASKED_BY_PROCESSORS = (
     "ownership_begins", "called", "batch_begins", "delivered", "shard_ends", "ownership_lost",
@@ -92,7 +94,6 @@ class World:
             spares=lambda host: not host.startswith("w"),
         )
         self.dynamodb.fault = simulation.insist(self._request)
-        self.thaws_at: dict[str, float] = {}
         self._streams: dict[str, StormStream] = {}
         self.calm_since = float("inf")
         self.left_behind: dict[str, frozenset[str]] = {}
@@ -132,6 +133,7 @@ class World:
             self.beliefs,
             options=self.options,
             failover=FAILOVER,
+            settling=SETTLING,
             row=self.row,
             worker_ids=self.row_judge.worker_ids,
             is_gone=self.is_gone,
@@ -195,11 +197,11 @@ class World:
         """Until the robbed worker must have noticed: its next heartbeat, or while none gets through its deadline."""
         if self.simulation.now < self.calm_since + _LAST_ANSWERS:
             return FAILOVER
-        return (FAILOVER / 3 + REQUEST_SECONDS) / _SLOWEST + _MOMENT
+        return SETTLING / SLOWEST_CLOCK + _MOMENT
 
     def _may_believe(self, host: str, shard_id: str) -> bool:
         # Who looked at its deadline, was frozen and goes on cannot know how late it is.
-        return self.beliefs.believes(host, shard_id) or self.thaws_at.get(host) == self.simulation.now
+        return self.beliefs.believes(host, shard_id) or self.observer.frozen.just_ended(host)
 
     def _drift_overlap(self, first: str, second: str) -> float:
         """How much longer the slower clock lets its worker believe than the faster one makes the other wait."""
