@@ -1,14 +1,19 @@
 """I10: every kind of request has its budget; a worker that asks five times as often as it should is seen."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 from judging import broken_by, storm_verdict
 
 from pykcl.config import Config
+from pykcl.errors import IteratorExpired, TemporaryError
 from pykcl.model import lease_row
 from pykcl.planning.lifecycle import Signal
 from pykcl.testing.storm import Promise
 from pykcl.testing.storm.budget_judge import BudgetJudge, Rule, rules_for
 from pykcl.testing.storm.judge import Verdict
+from pykcl.testing.storm.metering import MeteredStream
 from pykcl.worker import lease_manager
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
@@ -138,3 +143,20 @@ def test_a_worker_that_writes_the_same_checkpoint_at_each_heartbeat_and_read(mon
 
     monkeypatch.setattr(Progress, "flush", flush)
     assert storm_verdict() is Promise.BUDGETS
+
+
+@pytest.mark.parametrize("error", [IteratorExpired("x"), TemporaryError("x"), None])
+def test_only_a_page_shows_that_a_host_may_read(error):
+    given = []
+    observer = SimpleNamespace(asked_kinesis=lambda *a, **o: None, was_given_a_page=given.append)
+    page = SimpleNamespace(records=(), millis_behind_latest=0)
+
+    def fetch(shard_id, iterator, limit):
+        if error:
+            raise error
+        return page
+
+    stream = MeteredStream(SimpleNamespace(fetch=fetch), "w1", observer)
+    with pytest.raises(type(error)) if error else nullcontext():
+        stream.fetch("shard", "iterator", 10)
+    assert given == ([] if error else ["w1"])

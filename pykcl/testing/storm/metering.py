@@ -93,6 +93,7 @@ class MeteredStream:
 
     def fetch(self, shard_id: str, iterator: str, limit: int) -> Fetched:
         fetched = self._metered("fetch", shard_id, lambda: self._inner.fetch(shard_id, iterator, limit))
+        self._observer.was_given_a_page(self._host)
         behind = fetched.millis_behind_latest or 0
         if behind > _NEARLY_TRIMMED_MILLIS:
             self._observer.asked_kinesis(self._host, "page nearly trimmed", shard_id)

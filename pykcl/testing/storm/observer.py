@@ -132,8 +132,10 @@ class Observer:
         self.budgets.spent(host, kind, shard_id, failed=failed)
         if denied:
             self.denied.add(host)
-        if kind == "fetch" and not failed:
-            self.read.setdefault(host, self._now())
+
+    def was_given_a_page(self, host: str) -> None:
+        """A refused iterator is an answer too, and does not show that the host may read."""
+        self.read.setdefault(host, self._now())
 
     # -- what happens ------------------------------------------------------------------------------------------
 
