@@ -54,6 +54,19 @@ def test_who_tells_what_the_row_says_breaks_nothing(ownership):
     assert (ownership.taken, broken_by(ownership.verdict)) == (2, None)
 
 
+@pytest.mark.parametrize(("counter", "promise"), [(2, None), (3, Promise.ONE_OWNER)])
+def test_only_a_row_whose_counter_moved_shows_that_somebody_works_on_the_lease(ownership, counter, promise):
+    _writes(ownership, "w1")
+    _tells(ownership, "w1", "unowned")
+    ownership.time += 6.0
+    before = ownership.table["parent"]
+    after = {**before, "leaseCounter": {"N": str(counter)}, "childShardIds": {"SS": ["child"]}}
+    ownership.row_changed(Change("UpdateItem", "leases", "parent", before, after, "java1", {}))
+    ownership.time += 6.0
+    _writes(ownership, "w2", takes_from="w1")
+    assert _tells(ownership, "w2", "expired", "w1") is promise
+
+
 @pytest.mark.parametrize(("reason", "owner", "counter"), [
     ("unowned", None, 3), ("expired", "w1", 2), ("unowned", "w1", 2), ("rebalance", None, 2),
 ])  # fmt: skip

@@ -84,7 +84,8 @@ class OwnershipJudge:
     def row_changed(self, change: Change) -> None:
         key, host = change.key, change.author
         stood_still = self._now() - self._changed_at.get(key, float("-inf"))
-        self._changed_at[key] = self._now()
+        if _is_sign_of_life(change):
+            self._changed_at[key] = self._now()
         if change.before is None:
             self._creator[key] = host
         if change.before is None or change.after is None:
@@ -199,3 +200,12 @@ class OwnershipJudge:
 
     def _expect(self, holds: bool, promise: Promise, what: str) -> None:
         self._verdict.expect(holds, promise, what)
+
+
+def _is_sign_of_life(change: Change) -> bool:
+    """Whether others can tell from it that somebody works on the lease.
+
+    A Java worker notes the children of a shard, and the range of its hash keys, without moving the counter.
+    """
+    before, after = change.before or {}, change.after or {}
+    return any(before.get(name) != after.get(name) for name in ("leaseCounter", "leaseOwner"))

@@ -78,6 +78,8 @@ def _make_anew(world: World, old: Table, rng: random.Random) -> None:
             # One that was hardly taken is the same in both tables: no lease of anybody can be told from it.
             if _is_lease(row) and int(row["leaseCounter"]["N"]) > 1:
                 world.dynamodb.put_raw(TABLE, _at_the_start(row))
+                # Who scanned before may take it there, until the heartbeat of the one who had it is refused.
+                world.beliefs.stolen(row["leaseKey"]["S"])
 
 
 def _is_lease(row: Item) -> bool:
