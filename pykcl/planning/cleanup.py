@@ -92,16 +92,19 @@ def _is_completed(
 def _leaves_nothing_behind(
     lease: Lease, tree: FamilyTree, leases: Mapping[str, Lease], unreadable: Collection[str]
 ) -> bool:
-    """Whether the listed children of a gone shard have their leases, and the table would not be left without any.
+    """Whether the listed children of a gone shard have their leases, and a listed shard is still being read.
 
-    An unended row is the only sign that its shard was being read. Without it the children look like the start of an
-    application, which LATEST would begin now. The reader of the gone shard creates their leases when it ends.
+    The row may be the only sign that its shard was read. Without it the children look like the start of an
+    application, which LATEST would begin now. The same where the fleet slept for longer than retention: 1) its shards
+    end, or are trimmed away, with descendants that are not listed any more; 2) their rows are deleted, the last of the
+    table; 3) the shards that are listed by now are begun at LATEST, and what was put into them since 1 is skipped.
+    An ended lease does not speak against that: it may be deleted in the same pass, and the listing may be older than
+    its end.
     """
-    if lease.is_ended:
-        return True
     has_lease = leases.keys() | set(unreadable)
     children = tree.listed.intersection(tree.children_of(lease.key))
-    return children <= has_lease and not tree.listed.isdisjoint(has_lease)
+    being_read = {key for key in has_lease if key not in leases or not leases[key].is_ended}
+    return children <= has_lease and not tree.listed.isdisjoint(being_read)
 
 
 def _is_of_another_stream(lease: Lease, stream: StreamDescription | None) -> bool:
