@@ -21,7 +21,7 @@ class LeaseView:
 
     leases: every readable lease row by key.
     unchanged_since: monotonic seconds since when this worker has seen nobody work on the lease: the counter, the owner,
-        its session and the number of owner switches are the same.
+        its session, the number of owner switches and the checkpoint are the same.
     unreadable: rows that look like leases but cannot be understood; their children are left alone.
     observed_at: monotonic seconds of the last scan. A lease is judged by what was *seen* up to then: time
     that passed since is no evidence of silence, because its owner may have written unobserved.
@@ -76,12 +76,14 @@ def _stands_still(old: Lease, row: Lease) -> bool:
     The counter alone says so among workers that only let it grow. Where another library puts it back: 1) this worker
     sees owner w1 at 4; 2) the counter is put back to 0; 3) others take the lease, the last of them w1 or another
     process of that name, and it is at 4 again; 4) to the next scan of this worker the lease has not moved since 1.
+    Who has read meanwhile has moved the checkpoint.
     """
     return (
         old.counter == row.counter
         and old.owner == row.owner
         and old.owner_switches == row.owner_switches
         and _session(old) == _session(row)
+        and (old.checkpoint, old.pending) == (row.checkpoint, row.pending)
     )
 
 

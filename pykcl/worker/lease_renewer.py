@@ -90,12 +90,14 @@ class LeaseRenewer:
 
     def _hand_out(self, due: list[HeldLease]) -> None:
         with self._lock:
+            # Under the lock, with the helpers: 1) this thread sees no stop; 2) the stop comes, and its caller waits for
+            # the threads that there are; 3) a helper is started that nobody waits for.
+            if self._stop.is_set():
+                return
             self._queue.extend(due)
-            missing = min(MOST_HELPERS, len(self._held)) - self._helpers
-            numbers = range(self._helpers + 1, self._helpers + 1 + max(0, missing))
-            self._helpers += max(0, missing)
-        for number in numbers:
-            self._spawn(f"{self._name}-renewer-{number}", self._help)
+            while self._helpers < min(MOST_HELPERS, len(self._held)):
+                self._helpers += 1
+                self._spawn(f"{self._name}-renewer-{self._helpers}", self._help)
         self._work.set()
 
     def _help(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.lease import ForeignRow, Lease, PrivateNote, UnreadableRow
+from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PrivateNote, UnreadableRow
 from pykcl.planning.lease_view import LeaseView
 
 A = Lease("a", Checkpoint("7"), counter=5, owner="x")
@@ -36,18 +36,20 @@ def test_a_lease_is_expired_when_seen_unchanged_for_longer_than_the_failover_tim
         {"owner": "y"},
         {"owner_switches": 1},
         {"note": PrivateNote(owner="x", process_token="2")},
+        {"checkpoint": Checkpoint("8")},
+        {"pending": PendingCheckpoint(Checkpoint("8"), None)},
     ],
     ids=str,
 )
-def test_a_change_of_counter_owner_or_session_starts_the_time_again(change):
+def test_a_change_of_counter_owner_session_or_position_starts_the_time_again(change):
     view = seen((100.0, A), (120.0, A.with_(**change)))
     assert view.unchanged_since["a"] == 120.0
     assert not view.is_expired("a", 10)
 
 
-def test_a_new_checkpoint_without_a_heartbeat_is_no_sign_of_life():
-    """Such a row is written by foreign libraries that do not hold the lease."""
-    assert seen((100.0, A), (120.0, A.with_(checkpoint=Checkpoint("8")))).is_expired("a", 10)
+def test_what_owners_do_not_write_is_no_sign_of_life():
+    """A Java worker notes the children of a shard, and its hash keys, without a heartbeat."""
+    assert seen((100.0, A), (120.0, A.with_(children=("b",)))).is_expired("a", 10)
 
 
 def test_time_that_passes_without_a_scan_is_no_evidence():

@@ -644,6 +644,24 @@ def test_heartbeats_that_are_told_to_stop_do_not_sleep_first(seed):
         assert simulation.now < asked + 0.2
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_no_thread_for_heartbeats_begins_once_they_are_told_to_stop(seed):
+    """1) The renewer sees no stop; 2) the stop waits for the threads that there are; 3) a helper is started."""
+    with Simulation(seed=seed) as simulation:
+        runtime = simulation.runtime("w1")
+        held, beat = HeldLeases(runtime), runtime.event()
+        renewer = LeaseRenewer(
+            held, runtime, Trouble(lambda event: None, runtime), name="w1", on_fatal=pytest.fail
+        )
+        renewer.start()
+        for key in "ABCD":
+            held.add(_Beating(key, runtime, beat))
+        renewer.stop()
+        there = renewer.tasks
+        simulation.run_until(lambda: not any(task.is_alive() for task in renewer.tasks), 10.0)
+        assert renewer.tasks == there
+
+
 def test_a_lease_that_cannot_be_taken_is_not_asked_for_in_a_spin(new_fleet):
     fleet = new_fleet(shards=2)
     fleet.start("w1")

@@ -142,10 +142,11 @@ class StormFleet:
     def _judge_failure(self, host: WorkerHost) -> None:
         """What it ended with, whether it was asked to end or not: a failure needs a cause shortly before it."""
         failure = host.failure or host.worker.failure
-        fine = host.was_asked if failure is None else self._has_cause(host, failure)
+        fine = host.was_asked if failure is None else self.has_cause(host, failure)
         self._world.verdict.expect(fine, Promise.NO_FALSE_ALARM, f"{host.name} ended: {failure!r}")
 
-    def _has_cause(self, host: WorkerHost, failure: Exception) -> bool:
+    def has_cause(self, host: WorkerHost, failure: Exception) -> bool:
+        """Whether something was done to this worker shortly before it that may rightly end it with this failure."""
         seen = self._world.observer
         since = seen.frozen.awake_seconds_before(host.name, host.fine_at, _CAUSED_WITHIN)
         if isinstance(failure, InternalError):

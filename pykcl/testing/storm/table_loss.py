@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from pykcl.errors import SetupError, TableGone
+from pykcl.errors import TableGone
 from pykcl.testing.memory.dynamodb import Change, Table
 from pykcl.testing.memory.values import Item
 from pykcl.testing.storm.fleet import StormFleet
@@ -107,11 +107,12 @@ def _judge_writes(world: World, backup: Table, changes: Sequence[Change]) -> Non
 
 def _judge_ends(world: World, fleet: StormFleet, working: Sequence[WorkerHost]) -> None:
     for host in working:
-        told = isinstance(host.failure, TableGone) or host.was_asked or host.name in fleet.struck
-        # Who may not describe the table says that, and stops as well.
-        told = told or (isinstance(host.failure, SetupError) and host.name in fleet.forbidden)
+        failure = host.failure
+        told = host.was_asked or host.name in fleet.struck or isinstance(failure, TableGone)
+        # Its processor may have stopped it, or who may not describe the table says that.
+        told = told or (failure is not None and fleet.has_cause(host, failure))
         world.verdict.expect(
-            told, Promise.NO_FALSE_ALARM, f"{host.name} did not tell of the loss: {host.failure!r}"
+            told, Promise.NO_FALSE_ALARM, f"{host.name} did not tell of the loss: {failure!r}"
         )
         fleet.alive.pop(host.name, None)
 
