@@ -10,10 +10,11 @@ from pykcl.config import Config
 from pykcl.errors import IteratorExpired, TemporaryError
 from pykcl.model import lease_row
 from pykcl.planning.lifecycle import Signal
+from pykcl.testing.simulation.tasks import ThreadStruck
 from pykcl.testing.storm import Promise
 from pykcl.testing.storm.budget_judge import BudgetJudge, Rule, rules_for
 from pykcl.testing.storm.judge import Verdict
-from pykcl.testing.storm.metering import MeteredStream
+from pykcl.testing.storm.metering import MeteredClient, MeteredStream
 from pykcl.worker import lease_manager
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
@@ -160,3 +161,19 @@ def test_only_a_page_shows_that_a_host_may_read(error):
     with pytest.raises(type(error)) if error else nullcontext():
         stream.fetch("shard", "iterator", 10)
     assert given == ([] if error else ["w1"])
+
+
+@pytest.mark.parametrize(("error", "told"), [(None, 1), (ValueError("x"), 1), (ThreadStruck(), 0)])
+def test_who_is_struck_down_while_it_waits_is_told_nothing(error, told):
+    answers = []
+    observer = SimpleNamespace(asked_dynamodb=lambda *a, **o: answers.append(a))
+
+    def get_item(**params):
+        if error:
+            raise error
+        return {}
+
+    client = MeteredClient(SimpleNamespace(get_item=get_item), lambda: None, None, "w1", observer)
+    with pytest.raises(type(error)) if error else nullcontext():
+        client.get_item(Key={"leaseKey": {"S": "shard"}})
+    assert len(answers) == told

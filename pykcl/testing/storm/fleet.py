@@ -85,7 +85,8 @@ class StormFleet:
         self._world.simulation.kill(name)
         self._world.observer.killed(name)
         self._world.delivery.fates[name] = "crash"
-        del self.alive[name]
+        for hosts in (self.alive, self.leaving, self._not_judged):
+            hosts.pop(name, None)
 
     def freeze(self, name: str, seconds: float) -> None:
         self._world.simulation.freeze(name, seconds)

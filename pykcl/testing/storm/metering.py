@@ -44,14 +44,16 @@ class MeteredClient:
 
         def call(**params: Any) -> Any:
             self._switch()
-            error: Exception | None = None
             try:
-                return operation(**params)
-            except Exception as failure:
-                error = failure
-                raise
-            finally:
+                answer = operation(**params)
+            except Exception as error:
                 self._told(kind, params, error)
+                raise
+            else:
+                # A thread that is struck down while it waits, and ends with no Exception, is told nothing.
+                self._told(kind, params, None)
+                return answer
+            finally:
                 self._switch()
 
         return call
@@ -96,29 +98,31 @@ class MeteredStream:
         self._observer.was_given_a_page(self._host)
         behind = fetched.millis_behind_latest or 0
         if behind > _NEARLY_TRIMMED_MILLIS:
-            self._observer.asked_kinesis(self._host, "page nearly trimmed", shard_id)
+            self._asked("page nearly trimmed", shard_id)
         if fetched.records or behind:
             self._idle[shard_id] = 0
             return fetched
         self._idle[shard_id] = self._idle.get(shard_id, 0) + 1
         if self._idle[shard_id] > _IDLE_AFTER:
-            self._observer.asked_kinesis(self._host, "idle read", shard_id)
+            self._asked("idle read", shard_id)
         return fetched
 
     def server_time_millis(self) -> int:
         return self._inner.server_time_millis()
 
     def _metered(self, kind: str, shard_id: str, call: Callable[[], Answer]) -> Answer:
-        error: Exception | None = None
         try:
-            return call()
-        except Exception as failure:
-            error = failure
+            answer = call()
+        except IteratorExpired:
+            self._asked("iterator expired", shard_id)
+            self._asked(kind, shard_id)
             raise
-        finally:
-            if isinstance(error, IteratorExpired):
-                self._observer.asked_kinesis(self._host, "iterator expired", shard_id)
+        except Exception as error:
             failed = isinstance(error, TemporaryError | SetupError)
-            self._observer.asked_kinesis(
-                self._host, kind, shard_id, failed=failed, denied=isinstance(error, SetupError)
-            )
+            self._asked(kind, shard_id, failed=failed, denied=isinstance(error, SetupError))
+            raise
+        self._asked(kind, shard_id)
+        return answer
+
+    def _asked(self, kind: str, shard_id: str, *, failed: bool = False, denied: bool = False) -> None:
+        self._observer.asked_kinesis(self._host, kind, shard_id, failed=failed, denied=denied)

@@ -56,10 +56,14 @@ def lose_and_restore_the_table(
 
 
 def _keep_only_who_works(world: World, fleet: StormFleet) -> list[WorkerHost]:
-    """What is still starting may rightly make a table, or use the new one: it never knew the old one."""
-    for name in sorted(fleet.alive):
-        host = fleet.alive[name]
-        if not isinstance(host, WorkerHost) or not host.has_started:
+    """What is still starting may rightly make a table, or use the new one: it never knew the old one.
+
+    So may who was asked to stop while it starts: it makes the table it has found missing before it heeds that.
+    """
+    for name, host in sorted({**fleet.leaving, **fleet.alive}.items()):
+        is_leaving = name in fleet.leaving
+        works = isinstance(host, WorkerHost) and host.has_started
+        if not works and not (is_leaving and host.is_over):
             fleet.kill(name)
     return fleet.workers()
 
