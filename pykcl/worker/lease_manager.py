@@ -309,7 +309,7 @@ class LeaseManager:
 
     def _end_troubles_of_others(self, busy: set[str]) -> None:
         """A lease that could not be taken may live on elsewhere: nobody else would tell the end of that trouble."""
-        for key in self._context.trouble.shards() - busy:
+        for key in sorted(self._context.trouble.shards() - busy):
             lease = self._view.leases.get(key)
             if lease is None or lease.is_ended or self._lives_elsewhere(lease):
                 self._context.trouble.over(key)

@@ -34,7 +34,7 @@ class VanishedRows:
     def observe(self, before: LeaseView, after: LeaseView) -> None:
         """Note which leases that had not ended are missing, and which are there again."""
         there = _keys(after)
-        for key in before.leases.keys() - there:
+        for key in sorted(before.leases.keys() - there):
             if not before.leases[key].is_ended:
                 self._seen[key] = (before.leases[key], after.observed_at)
         self._seen = {key: seen for key, seen in self._seen.items() if key not in there}

@@ -69,19 +69,27 @@ def test_a_batch_without_belief_in_the_lease(delivery):
     assert broken_by(delivery.verdict) is Promise.SILENT_AFTER_LOSS
 
 
+def _begins(delivery, host, *, as_owner):
+    delivery.owns = lambda other, shard_id: as_owner and other == host
+    return delivery.ownership_begins(host, "parent", (0, 0))
+
+
 def test_a_batch_in_calm_weather_after_the_thief_began(delivery):
-    old = delivery.ownership_begins("w1", "parent", (0, 0))
-    delivery.ownership_begins("w2", "parent", (0, 0))
+    old = _begins(delivery, "w1", as_owner=True)
+    _begins(delivery, "w2", as_owner=True)
     delivery.is_calm = True
     given(delivery, old, 1)
     assert broken_by(delivery.verdict) is Promise.ONE_OWNER
 
 
 def test_who_begins_late_and_has_lost_the_lease_already_robs_nobody(delivery):
-    owner = delivery.ownership_begins("w1", "parent", (0, 0))
-    delivery.ownership_begins("w2", "parent", (0, 0))
-    delivery.is_calm, delivery.owns = True, lambda host, shard_id: host == "w1"
+    owner = _begins(delivery, "w1", as_owner=True)
+    _begins(delivery, "w2", as_owner=False)
+    delivery.is_calm = True
     given(delivery, owner, 1)
+    # A third one has just taken the lease, and waits: until then the owner may go on.
+    _begins(delivery, "w3", as_owner=False)
+    given(delivery, owner, 2)
     assert broken_by(delivery.verdict) is None
 
 

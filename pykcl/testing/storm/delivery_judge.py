@@ -36,6 +36,7 @@ class DeliveryJudge:
         self.batches = 0
         self._ended: set[tuple[str, str]] = set()
         self.last: dict[str, Ownership] = {}
+        self._owning: dict[str, Ownership] = {}
         self.believes: Callable[[str, str], bool] = lambda host, shard_id: True
         self.owns: Callable[[str, str], bool] = lambda host, shard_id: False
         self.is_made_by_pykcl: Callable[[str], bool] = lambda shard_id: True
@@ -56,6 +57,11 @@ class DeliveryJudge:
         self.stolen.discard(shard_id)
         self.released.discard((host, shard_id))
         owning = self.last[shard_id] = Ownership(host, shard_id, position)
+        # One that begins late, and has lost the lease again already, robs nobody.
+        if self.owns(host, shard_id):
+            if shard_id in self._owning:
+                self._owning[shard_id].is_robbed = True
+            self._owning[shard_id] = owning
         self.on_begins(owning)
         return owning
 
@@ -104,10 +110,7 @@ class DeliveryJudge:
         where = f"{owning.host} {owning.shard_id} after {owning.after}"
         believed = self.believes(owning.host, owning.shard_id)
         self.expect(believed, Promise.SILENT_AFTER_LOSS, f"{where}: a batch without belief in the lease")
-        last = self.last.get(owning.shard_id)
-        # One that begins late, and has lost the lease again already, robs nobody.
-        is_last = last is None or last is owning or self.owns(owning.host, owning.shard_id)
-        robbed = self.is_calm and not is_last
+        robbed = self.is_calm and owning.is_robbed
         self.expect(not robbed, Promise.ONE_OWNER, f"{where}: a batch after its thief had begun")
         owning.in_calm = self.is_calm
         self.on_batch(owning, self._lacks(owning, given, where))

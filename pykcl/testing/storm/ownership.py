@@ -23,7 +23,7 @@ class Ownership:
 
     state: initialized, ended (shard_ended was called), shut down or lost. running: the batch last given. returned: when
     which batches returned, by their last places. told: how many losses of this shard the host had told of. in_calm:
-    whether the last batch was given in calm weather.
+    whether the last batch was given in calm weather. is_robbed: whether the next owner of the lease has begun.
     """
 
     host: str
@@ -38,6 +38,7 @@ class Ownership:
     told: int = 0
     in_calm: bool = False
     is_durable_end: bool = False
+    is_robbed: bool = False
 
     @contextmanager
     def call(self, judge: Judging, method: str) -> Iterator[None]:

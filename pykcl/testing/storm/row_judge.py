@@ -77,7 +77,7 @@ class RowJudge:
     def _updated_by_us(self, who: str, before: Item, after: Item) -> None:
         counters = int(before["leaseCounter"]["N"]), int(after["leaseCounter"]["N"])
         self._expect(counters[1] == counters[0] + 1, Promise.COUNTER_BY_ONE, f"{who}: {counters}")
-        for name in (before.keys() | after.keys()) - _OURS:
+        for name in sorted((before.keys() | after.keys()) - _OURS):
             kept = before.get(name) == after.get(name)
             self._expect(kept, Promise.FOREIGN_KEPT, f"{who}: attribute {name}")
 
