@@ -18,9 +18,14 @@ from pykcl.model.shard import Shard, ShardListing, StreamDescription
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The write took effect. `lease` is the row after it; None after a delete."""
+    """The write took effect. `lease` is the row after it; None after a delete.
+
+    settled: no answer said so: the row itself showed it, when the same write was sent once more. It may have taken
+    effect at the time of any equal write before, the outcome of which stayed unknown.
+    """
 
     lease: Lease | None
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

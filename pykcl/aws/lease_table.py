@@ -213,7 +213,7 @@ class DynamoDBLeaseTable:
             raise self._sorted(error, doing)
         outcome = settle(write, row)
         if outcome == "kept":
-            return Kept(row if isinstance(row, Lease) else None)
+            return Kept(row if isinstance(row, Lease) else None, settled=True)
         return row if outcome == "adopt" and isinstance(row, Lease) else Lost(row)
 
     def _row_of(self, error: Exception, key: str) -> Row | None:

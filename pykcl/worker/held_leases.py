@@ -19,6 +19,9 @@ class HeldLease:
 
     Belief ends `belief_time` after the last successful write was *sent* (never after it was answered: the row moves
     no later than the answer, so an observer's clock may already run while the answer is on its way).
+    Where only the row tells of the success, it may be that of an earlier write, so belief counts from the first one
+    that got no answer: 1) a heartbeat sent at 0 s lands, and its answer and those to its repetitions are lost; 2) the
+    next one, sent at 7 s, is refused: the row is as it would make it; 3) to others the lease stands still since 0 s.
     All writes for the lease go through `write`, one at a time, because each is conditional on the counter that the
     one before it left behind.
     """
@@ -36,6 +39,7 @@ class HeldLease:
         self._state = runtime.lock()
         self._lease = lease
         self._sent = sent
+        self._unknown_since: float | None = None
         self._lost: str | None = None
         self._new_owner: str | None = None
         self._given_up = False
@@ -112,9 +116,12 @@ class HeldLease:
             with self._state:
                 self._given_up = answer.lease.owner != self._lease.owner
                 self._lease = answer.lease
-                self._sent = sent
+                self._sent = first_sent(answer, sent, self._unknown_since)
+                self._unknown_since = None
             return answer.lease
         if isinstance(answer, Unknown):
+            if self._unknown_since is None:
+                self._unknown_since = sent
             if answer.seen is not None:
                 # An earlier write of ours landed after all: the row is ours, one counter further than believed. Its
                 # age is not known better than before.
@@ -148,15 +155,25 @@ class HeldLease:
         self.write(renew, within=self._config.write_timeout)
 
 
+def first_sent(kept: Kept, sent: float, unknown_since: float | None) -> float:
+    """Monotonic seconds at which a write that took effect may have done so at the earliest.
+
+    sent: when it was sent this time. unknown_since: when the first of the writes before it was sent that got no answer.
+    """
+    return sent if unknown_since is None or not kept.settled else min(sent, unknown_since)
+
+
 class HeldLeases:
     """The registry: lease workers put in what they took; the renewer goes over it.
 
-    version: grows with every change of who is in it.
+    version: grows with every change of who is in it. unknown_takes: by lease, when the first take was sent of which
+    nobody knows whether it took effect.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._lock = runtime.lock()
         self._held: dict[str, HeldLease] = {}
+        self.unknown_takes: dict[str, float] = {}
         self.changed = runtime.event()
         self.version = 0
 

@@ -31,7 +31,7 @@ from pykcl.ports import Kept, Unknown
 from pykcl.processor import Initialization, LeaseLoss, RecordProcessor
 from pykcl.worker.checkpointer import Progress, ShardCheckpointer
 from pykcl.worker.context import Context
-from pykcl.worker.held_leases import HeldLease
+from pykcl.worker.held_leases import HeldLease, first_sent
 from pykcl.worker.processor_calls import ProcessorCalls
 from pykcl.worker.shard_delivery import NOT_RETURNED, ShardDelivery
 
@@ -202,8 +202,10 @@ class LeaseWorker:
         except TemporaryError as error:
             context.trouble.failed("taking", error, shard=self.key)
             return Signal.REFUSED
+        unknown_since = context.held.unknown_takes.pop(self.key, None)
         if isinstance(answer, Unknown):
             # It may have landed: then the row names us without a reader, and is taken again once it has expired.
+            context.held.unknown_takes[self.key] = sent if unknown_since is None else unknown_since
             context.trouble.failed("taking", TemporaryError(answer.cause), shard=self.key)
             return Signal.REFUSED
         context.trouble.worked("taking", shard=self.key)
@@ -217,7 +219,7 @@ class LeaseWorker:
         )
         self._held = HeldLease(
             answer.lease,
-            sent,
+            first_sent(answer, sent, unknown_since),
             table=context.table,
             runtime=context.runtime,
             config=context.config,

@@ -3,7 +3,7 @@
 import pytest
 from judging import broken_by, delivery_judge, given
 
-from pykcl.events import DataLost
+from pykcl.events import BatchSkipped, DataLost
 from pykcl.testing.storm import Promise
 from pykcl.testing.storm.debt_judge import DebtJudge
 from pykcl.testing.storm.judge import Verdict
@@ -12,6 +12,7 @@ from pykcl.testing.storm.life_judge import TOLD_WITHIN, LifeJudge
 from pykcl.testing.storm.loss_judge import LossJudge
 from pykcl.testing.storm.ownership import Ownership
 from pykcl.testing.storm.places import place_of
+from pykcl.testing.storm.skips import Skips
 
 
 @pytest.fixture
@@ -105,7 +106,12 @@ def gaps(delivery):
         ledger.shard("parent").add((number, 0), number)
     delivery.ledger = ledger
     judge = LossJudge(ledger, delivery.verdict, is_gone=lambda key: False)
-    delivery.on_begins, delivery.on_batch, delivery.on_returned = judge.begins, judge.reads_on, judge.returned
+    delivery.on_begins, delivery.on_batch, delivery.on_returned = (
+        judge.begins,
+        judge.reads_on,
+        judge.batch_is_over,
+    )
+    delivery.on_skipped = judge.batch_is_over
     judge.horizon, judge.verdict = horizon, delivery.verdict
     return judge
 
@@ -134,6 +140,20 @@ def test_a_second_gap_is_told_of_too(delivery, gaps):
     gaps.horizon[0] = 5
     delivery.shard_ends(owning)
     assert broken_by(gaps.verdict) is Promise.LOSS_REPORTED
+
+
+def test_a_gap_behind_a_batch_that_was_skipped_is_another_one(delivery, gaps):
+    owning, skips = delivery.ownership_begins("w1", "parent", (0, 0)), Skips(delivery)
+    given(delivery, owning, 1)
+    gaps.horizon[0] = 2
+    gaps.heard("w1", _lost())
+    delivery.batch_begins(owning, [(2, 0)])
+    skips.raises(owning, [(2, 0)])
+    skips.heard("w1", BatchSkipped(shard="parent", records=1, first="2:0", last="2:0"))
+    gaps.horizon[0] = 4
+    gaps.heard("w1", _lost("2:0"))
+    delivery.batch_begins(owning, [(4, 0)])
+    assert broken_by(gaps.verdict) is None
 
 
 def test_nobody_tells_of_what_went_before_anybody_had_read(delivery, gaps):

@@ -44,6 +44,7 @@ class DeliveryJudge:
         self.on_begins: Callable[[Ownership], None] = lambda owning: None
         self.on_batch: Callable[[Ownership, bool], None] = lambda owning, lacks: None
         self.on_returned: Callable[[Ownership], None] = lambda owning: None
+        self.on_skipped: Callable[[Ownership], None] = lambda owning: None
         self.on_repeated: Callable[[Ownership, list[Place], str], None] = lambda last, repeated, cause: None
 
     def expect(self, holds: bool, promise: Promise, what: str) -> None:

@@ -38,8 +38,8 @@ class LossJudge:
     def begins(self, owning: Ownership) -> None:
         owning.told = self._told[owning.host, owning.shard_id]
 
-    def returned(self, owning: Ownership) -> None:
-        """A batch is done: what was told before belongs to it."""
+    def batch_is_over(self, owning: Ownership) -> None:
+        """It is done, or was skipped: what was told before belongs to it."""
         owning.told = self._told[owning.host, owning.shard_id]
 
     def reads_on(self, owning: Ownership, lacks: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from pykcl.aws.failures import error_code
 from pykcl.errors import IteratorExpired, SetupError, TemporaryError
 from pykcl.local.request_log import ROW_WRITES
 from pykcl.local.shards import HOUR_MILLIS
@@ -60,7 +61,7 @@ class MeteredClient:
 
     def _told(self, operation: str, params: Params, error: Exception | None) -> None:
         kind = kind_of_write(operation, params) if operation in ROW_WRITES else operation
-        code = getattr(error, "response", {}).get("Error", {}).get("Code", "") if error else ""
+        code = (error_code(error) or "") if error else ""
         failed = error is not None and code != _REFUSED
         self._observer.asked_dynamodb(self._host, kind, _key_of(params), code, failed=failed)
 

@@ -102,6 +102,7 @@ class Observer:
         delivery.on_begins = self._begins
         delivery.on_batch = self._batch
         delivery.on_returned = self._returned
+        delivery.on_skipped = self.losses.batch_is_over
         delivery.on_repeated = self.debts.comes_again
 
     def _now(self) -> float:
@@ -186,7 +187,7 @@ class Observer:
 
     def _returned(self, owning: Ownership) -> None:
         owning.returned.append((self._now(), owning.after))
-        self.losses.returned(owning)
+        self.losses.batch_is_over(owning)
 
 
 def _interval(options: Mapping[str, Any]) -> float | None:

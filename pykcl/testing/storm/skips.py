@@ -32,3 +32,4 @@ class Skips:
         self.skipped += len(places)
         owning.after = places[-1]
         self._judge.ledger.shards[event.shard].delivered.update(places)
+        self._judge.on_skipped(owning)

@@ -1,0 +1,92 @@
+"""Until when a lease is believed: from before the request was sent that moved its row, whichever request that was."""
+
+import pytest
+from botocore.exceptions import ReadTimeoutError
+
+from pykcl.config import Config
+from pykcl.errors import TemporaryError
+from pykcl.events import LeaseTaken, LeaseTakenAway
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.lease import Lease
+from pykcl.model.lease_row import renew
+from pykcl.ports import Kept, Unknown
+from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.simulation import Simulation
+from pykcl.worker.held_leases import HeldLease
+
+CONFIG = Config(application="orders-app", stream="orders", failover_time=10.0)
+
+
+class _Table:
+    """Answers writes with what is in `answers`: how long that takes, and the answer; None: the row as it should be."""
+
+    def __init__(self, simulation, answers):
+        self._simulation, self._answers = simulation, list(answers)
+
+    def write(self, write, *, until):
+        seconds, answer = self._answers.pop(0)
+        self._simulation.sleep(seconds)
+        return answer or Kept(write.after)
+
+
+@pytest.mark.parametrize(
+    ("answers", "believed_from"),
+    [
+        ([(1.0, None)], 0.0),
+        ([(2.0, Unknown("lost", None)), (1.0, None)], 2.0),
+        ([(2.0, Unknown("lost", None)), (1.0, "settled")], 0.0),
+        ([(2.0, Unknown("lost", None)), (2.0, Unknown("lost", None)), (1.0, "settled")], 0.0),
+        ([(2.0, Unknown("lost", None)), (1.0, "settled"), (1.0, "settled")], 3.0),
+    ],
+)
+def test_a_heartbeat_that_only_the_row_tells_of_may_be_the_first_one_without_an_answer(
+    answers, believed_from
+):
+    with Simulation(seed=0) as simulation:
+        runtime, began = simulation.runtime("w1"), simulation.now
+        lease = Lease("shard", Checkpoint("7"), owner="w1", counter=3)
+        settled = Kept(lease.with_(counter=4), settled=True)
+        table = _Table(simulation, [(s, settled if a == "settled" else a) for s, a in answers])
+        held = HeldLease(lease, began, table=table, runtime=runtime, config=CONFIG, wake=runtime.event())
+        for _, answer in answers:
+            if isinstance(answer, Unknown):
+                with pytest.raises(TemporaryError):
+                    held.write(renew)
+            else:
+                held.write(renew)
+        assert held.deadline - CONFIG.belief_time == pytest.approx(began + believed_from)
+
+
+def test_a_take_that_only_the_row_tells_of_may_be_the_first_one_without_an_answer(new_fleet):
+    """1) w1 takes a lease, and no answer comes; 2) it tries again, planned by a scan that shows the row as it was, and
+    finds it as it would make it; 3) all heartbeats fail. To the others the lease stands still since 1, so they may have
+    it before w1 would stop, counted from 2."""
+    fleet = new_fleet(shards=1)
+    sent, stale, scan = [], {}, fleet.dynamodb.scan
+
+    def stale_scan(**params):
+        answer = scan(**params)
+        if answer["Items"] and not fleet.happened(LeaseTaken):
+            return stale.setdefault("answer", answer)
+        return answer
+
+    def lose_answers(operation, params):
+        if operation != "UpdateItem":
+            return None
+        sent.append(fleet.simulation.now)
+        lost = ReadTimeoutError(endpoint_url="-")
+        if len(sent) == 1:
+            return Fault(after=lost, delay=1.0)
+        # Once a take was refused, and so found to have taken effect, nothing gets through any more.
+        is_second_take = (
+            not fleet.happened(LeaseTaken) and fleet.simulation.now > sent[0] + CONFIG.write_timeout
+        )
+        return None if is_second_take else Fault(before=lost, delay=1.0)
+
+    fleet.dynamodb.fault, fleet.dynamodb.scan = lose_answers, stale_scan
+    fleet.start("w1")
+    fleet.wait(lambda: fleet.happened(LeaseTaken), 30, "the lease to be taken")
+    assert fleet.happened(LeaseTaken)[0].counter == 1
+    assert fleet.simulation.now > sent[0] + CONFIG.write_timeout
+    fleet.wait(lambda: fleet.happened(LeaseTakenAway), 30, "the belief to end")
+    assert fleet.simulation.now <= sent[0] + CONFIG.belief_time + 0.5
