@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pykcl.errors import WrongStream
+from pykcl.errors import TemporaryError, WrongStream
 from pykcl.model.lease import Lease, Row
 from pykcl.model.shard import StreamDescription
 from pykcl.ports import Stream
 from pykcl.runtime import Runtime
 
 _FRESH_SECONDS = 5.0
+_SHARED_FAILURE_SECONDS = 1.0
 
 
 class StreamIdentity:
@@ -22,6 +23,9 @@ class StreamIdentity:
         self._runtime = runtime
         self._table = table
         self._lock = runtime.lock()
+        self._one_asks = runtime.lock()
+        self._failed_at = float("-inf")
+        self._failure = ""
         self._confirmed_at = runtime.monotonic()
         self._retention_hours = description.retention_hours
 
@@ -52,8 +56,17 @@ class StreamIdentity:
             self._retention_hours = now.retention_hours
 
     def confirm_before_opening(self) -> None:
-        """As `confirm`; many shards are opened at once, so an answer of the last seconds will do."""
-        self.confirm(max_age=_FRESH_SECONDS)
+        """As `confirm`; many shards are opened at once, so an answer of the last seconds will do, and a failure of the
+        last second: an account may ask twenty times a second, and in an outage all shards of all workers want to know.
+        """
+        with self._one_asks:
+            if self._runtime.monotonic() - self._failed_at < _SHARED_FAILURE_SECONDS:
+                raise TemporaryError(self._failure)
+            try:
+                self.confirm(max_age=_FRESH_SECONDS)
+            except TemporaryError as error:
+                self._failed_at, self._failure = self._runtime.monotonic(), str(error)
+                raise
 
     def conflicts_with(self, lease: Lease) -> bool:
         """Whether the private attribute says that the lease belongs to another stream, or an earlier one."""

@@ -734,3 +734,28 @@ def test_of_two_stops_neither_returns_before_the_heartbeats_have_ended(new_fleet
         fleet.simulation.runtime("main").spawn(name, stop)
     fleet.wait(lambda: len(left) == 2, 30)
     assert left == [set(), set()]
+
+
+def test_the_shards_of_a_worker_ask_together_for_a_stream_that_kinesis_does_not_describe(new_fleet):
+    """An account may ask twenty times a second, and the shards of one worker alone would ask more often."""
+    fleet = new_fleet(shards=16)
+    fleet.start("w1")
+    fleet.wait_delivered(fleet.put(40))
+    describe, get_records, asked = fleet.kinesis.describe, fleet.kinesis.get_records, []
+    began = fleet.simulation.now
+
+    def fails(stream, operation="DescribeStreamSummary"):
+        if operation is None:
+            return describe(stream, operation)
+        asked.append(fleet.simulation.now)
+        raise AwsError("LimitExceededException", "too many")
+
+    def expires(iterator, limit):
+        raise AwsError("ExpiredIteratorException", "too old")
+
+    fleet.kinesis.describe, fleet.kinesis.get_records = fails, expires
+    fleet.simulation.sleep(30.0)
+    assert 10 <= len(asked) <= 35
+    fleet.kinesis.describe, fleet.kinesis.get_records = describe, get_records
+    fleet.wait_delivered(fleet.put(40))
+    assert fleet.simulation.now < began + 60.0

@@ -62,7 +62,8 @@ def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
         "CreateTable": Rule(60, 3, tries=80),
         "DescribeTable": Rule(60, 15, tries=80),
         "list": Rule(120, paced(listing, 120, 6), ("shard_end*", "create*")),
-        "describe": Rule(60, paced(cleaning, 60, 6), ("list*", "open*")),
+        # All its shards together ask once a second while no answer comes.
+        "describe": Rule(60, paced(cleaning, 60, 6), ("list*", "open*"), tries=80),
         "open": Rule(
             20, paced(cleaning, 20, 4), ("list*", "take", "iterator expired", "page nearly trimmed")
         ),
