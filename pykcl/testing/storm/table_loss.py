@@ -35,12 +35,15 @@ def lose_and_restore_the_table(
     deadline = world.simulation.now + thawing + (_NOTICED_ANEW_AFTER if is_made_anew else _NOTICED_AFTER)
     late_from = world.simulation.now + _STILL_UNDER_WAY
     late: int | None = None
-    while not all(host.is_over for host in working) and world.simulation.now < deadline:
-        if TABLE in world.dynamodb.tables and not is_made_anew:
-            break
+    while True:
         if is_made_anew:
+            # Also those that were asked to stop before, who may find out at any time.
             for name in (*fleet.alive, *fleet.leaving):
                 world.observer.without_table.add(name)
+        if all(host.is_over for host in working) or world.simulation.now >= deadline:
+            break
+        if TABLE in world.dynamodb.tables and not is_made_anew:
+            break
         if late is None and world.simulation.now >= late_from:
             late = len(world.dynamodb.changes)
         world.simulation.sleep(_LOOK)
