@@ -99,10 +99,14 @@ class ForeignRow:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """A row that looks like a lease but cannot be understood: reported once, never counted or touched."""
+    """A row that looks like a lease but cannot be understood: reported once, never counted or touched.
+
+    owner: its leaseOwner, if that is text of any kind: Java may understand the row, and count its owner as a worker.
+    """
 
     key: str
     problem: str
+    owner: str | None = None
 
 
 Row = Lease | ForeignRow | UnreadableRow

@@ -96,12 +96,14 @@ def parse_row(item: Mapping[str, AttributeValue]) -> Row:
         return ForeignRow(key=_shown_key(item, key), kind=foreign)
     if key is None or not 0 < len(key) <= MAX_NAME:
         return UnreadableRow(
-            key=(key or "")[:MAX_NAME], problem=f"leaseKey is not text of 1 to {MAX_NAME} characters"
+            key=(key or "")[:MAX_NAME],
+            problem=f"leaseKey is not text of 1 to {MAX_NAME} characters",
+            owner=_text_of(item.get(LEASE_OWNER)),
         )
     try:
         return _parse_lease(key, item)
     except _BadValueError as bad:
-        return UnreadableRow(key=key, problem=str(bad))
+        return UnreadableRow(key=key, problem=str(bad), owner=_text_of(item.get(LEASE_OWNER)))
 
 
 def to_item(lease: Lease) -> dict[str, AttributeValue]:

@@ -32,6 +32,15 @@ Keys marked + are ours; the others are those of the public Rust library, whose f
 `to_delete` (+): the keys `plan_deletions` must plan.
     leases, shards, complete (default true), gone, unreadable
     to_ask              what `garbage_candidates` must name
+
+`holes` (+): the hash keys [first, last] that the last of some audits must find in no lease.
+    leases, shards, unreadable
+    earlier             the `leases` of each audit before that one; default: none
+    audits              how often the last one is repeated (1)
+    confirmed, closed   the holes it must tell of, or tell the end of; default: none
+    must_sync           whether the shards have to be listed at once; default: false
+    fills               lease key -> [first, last] to be written into its row; default: none
+    unplaced            keys of leases with a range nobody knows; default: none
 """
 
 from __future__ import annotations
@@ -44,13 +53,25 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pykcl.model.checkpoint import AT_TIMESTAMP, Checkpoint, StartPosition
-from pykcl.model.lease import Lease, PrivateNote, UnreadableRow
-from pykcl.model.shard import HashRange, Shard, ShardListing
+from pykcl.model.lease import UnreadableRow
+from pykcl.model.shard import ShardListing
 from pykcl.planning.acquire import calculate_acquire, fair_share
+from pykcl.planning.auditor import Audit, Findings, Hole
 from pykcl.planning.cleanup import garbage_candidates, plan_deletions
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.new_leases import create_new_leases
+from pykcl.testing.scenario_json import (
+    ScenarioError,
+    described,
+    leases_of,
+    normal,
+    or_default,
+    refuse_unknown,
+    shards_of,
+    start_of,
+)
+
+__all__ = ["Failure", "Scenario", "ScenarioError", "load", "main", "parse"]
 
 SEEDS = range(20)
 """Random seeds every acquisition scenario is tried under."""
@@ -70,24 +91,11 @@ _ACQUIRE_KEYS = {
     *("recently_ended_by_us", "max_steal", "failover_time", "held", "pending", "left_alone", "unreadable"),
     *("reason", "fair_share"),
 }
+_AUDIT_KEYS = {
+    *("comment", "leases", "shards", "unreadable", "earlier", "audits"),
+    *("holes", "confirmed", "closed", "must_sync", "fills", "unplaced"),
+}
 _CLEANUP_KEYS = {"comment", "leases", "shards", "complete", "gone", "unreadable", "to_delete", "to_ask"}
-_SHARD_KEYS = {
-    *("shard_id", "parent_shard_id", "adjacent_parent_shard_id", "hash_key_range", "sequence_number_range"),
-}
-_UNUSED_LEASE_KEYS = {"pending_checkpoint", "pending_checkpoint_state", "throughput_kbps"}
-_LEASE_KEYS = {
-    *("lease_key", "checkpoint", "parent_shard_ids", "child_shard_ids", "lease_owner"),
-    *("starting_hash_key", "ending_hash_key", "lease_counter", "owner_switches_since_checkpoint"),
-    *("checkpoint_owner", "entity_type", "latest_from"),
-    *_UNUSED_LEASE_KEYS,
-}
-_HASH_KEYS = {"starting_hash_key", "ending_hash_key"}
-_SEQUENCE_KEYS = {"starting_sequence_number", "ending_sequence_number"}
-_CHECKPOINT_KEYS = {"sequence_number", "sub_sequence_number"}
-
-
-class ScenarioError(ValueError):
-    """A file or scenario that is not in the form above. The text says what is wrong and in which scenario."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +149,7 @@ def parse(raw: Any) -> Scenario:
         )
     keys, check = _KINDS[kinds[0]]
     try:
-        _refuse_unknown(raw, keys, "scenario")
+        refuse_unknown(raw, keys, "scenario")
     except ScenarioError as error:
         raise ScenarioError(f"{error} in {comment!r}") from error
     return Scenario(comment, raw, check)
@@ -186,16 +194,16 @@ def _plain(text: object) -> str:
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(text))
 
 
-# --- the three kinds ----------------------------------------------------------------------------------------
+# --- the four kinds -----------------------------------------------------------------------------------------
 
 
 def _check_create(body: Mapping[str, Any]) -> Failure | None:
-    start = _start(body.get("strategy") or "TRIM_HORIZON")
+    start = start_of(body.get("strategy") or "TRIM_HORIZON")
     plans = create_new_leases(
-        start, _shards(body), _leases(body.get("leases")), frozenset(body.get("unreadable") or ())
+        start, shards_of(body), leases_of(body.get("leases")), frozenset(body.get("unreadable") or ())
     )
-    expected = [_normal(row) for row in body["to_create"]]
-    actual = [_describe(plan.lease, start) for plan in plans]
+    expected = [normal(row) for row in body["to_create"]]
+    actual = [described(plan.lease, start) for plan in plans]
     if not body.get("ordered"):
         expected.sort(key=_lease_key)
         actual.sort(key=_lease_key)
@@ -206,28 +214,28 @@ def _check_create(body: Mapping[str, Any]) -> Failure | None:
 
 
 def _check_acquire(body: Mapping[str, Any]) -> Failure | None:
-    leases = _leases(body.get("leases"))
+    leases = leases_of(body.get("leases"))
     ages = body.get("heartbeats") or {}
     unreadable = {key: UnreadableRow(key, "scenario") for key in body.get("unreadable") or ()}
     view = LeaseView(leases, {key: -float(age) for key, age in ages.items()}, unreadable, observed_at=0.0)
-    max_leases = _or_default(body, "max_leases", sys.maxsize)
+    max_leases = or_default(body, "max_leases", sys.maxsize)
     fleet: dict[str, Any] = {
-        "worker": _or_default(body, "worker", "worker"),
+        "worker": or_default(body, "worker", "worker"),
         "max_leases": max_leases,
-        "failover_time": _or_default(body, "failover_time", 10),
+        "failover_time": or_default(body, "failover_time", 10),
         **{name: frozenset(body.get(name) or ()) for name in ("held", "pending", "left_alone")},
     }
     if "fair_share" in body and (share := fair_share(view, **fleet)) != body["fair_share"]:
         return Failure(f"fair share {body['fair_share']}", f"fair share {share}")
-    allowed = set(_or_default(body, "available", leases))
+    allowed = set(or_default(body, "available", leases))
     reason = body.get("reason")
     wanted = f"{body['expected']} of {sorted(allowed)}" + (f" because {reason}" if reason else "")
     for seed in SEEDS:
         plans = calculate_acquire(
             view,
             **fleet,
-            leases_to_acquire=_or_default(body, "leases_to_acquire", sys.maxsize),
-            max_steal=_or_default(body, "max_steal", 1),
+            leases_to_acquire=or_default(body, "leases_to_acquire", sys.maxsize),
+            max_steal=or_default(body, "max_steal", 1),
             recently_ended_by_us=frozenset(body.get("recently_ended_by_us") or ()),
             rng=Random(seed),  # noqa: S311 - which lease is chosen is no secret
         )
@@ -240,8 +248,8 @@ def _check_acquire(body: Mapping[str, Any]) -> Failure | None:
 
 
 def _check_cleanup(body: Mapping[str, Any]) -> Failure | None:
-    leases = _leases(body.get("leases"))
-    listing = ShardListing(_shards(body), _or_default(body, "complete", True))
+    leases = leases_of(body.get("leases"))
+    listing = ShardListing(shards_of(body), or_default(body, "complete", True))
     deletions = plan_deletions(
         leases,
         listing=listing,
@@ -257,129 +265,42 @@ def _check_cleanup(body: Mapping[str, Any]) -> Failure | None:
     return None
 
 
+def _check_audit(body: Mapping[str, Any]) -> Failure | None:
+    shards = {shard.shard_id: shard for shard in shards_of(body)}
+    unreadable = frozenset(body.get("unreadable") or ())
+    repeated = or_default(body, "audits", 1)
+    if not isinstance(repeated, int) or not 0 < repeated < 100:
+        raise ScenarioError(f"{repeated!r} audits")
+    audit, findings = Audit(), Findings()
+    for leases in [*(body.get("earlier") or ()), *[body.get("leases")] * repeated]:
+        audit, findings = audit.next(leases_of(leases), shards, unreadable)
+    actual = {
+        "holes": [_ends(hole) for hole in findings.holes],
+        "confirmed": [_ends(found.hole) for found in findings.confirmed],
+        "closed": [_ends(hole) for hole in findings.closed],
+        "must_sync": findings.must_sync,
+        "fills": {
+            fill.seen.key: [fill.hash_range.starting_hash_key, fill.hash_range.ending_hash_key]
+            for fill in findings.fills
+        },
+        "unplaced": list(findings.unplaced),
+    }
+    nothing: dict[str, Any] = {key: type(value)() for key, value in actual.items()}
+    expected = {key: or_default(body, key, default) for key, default in nothing.items()}
+    return None if actual == expected else Failure(json.dumps(expected), json.dumps(actual))
+
+
+def _ends(hole: Hole) -> list[str]:
+    return [str(hole.first), str(hole.last)]
+
+
 _Kind = tuple[Collection[str], Callable[[Mapping[str, Any]], Failure | None]]
 _KINDS: Mapping[str, _Kind] = {
     "to_create": (_CREATE_KEYS, _check_create),
     "expected": (_ACQUIRE_KEYS, _check_acquire),
     "to_delete": (_CLEANUP_KEYS, _check_cleanup),
+    "holes": (_AUDIT_KEYS, _check_audit),
 }
-
-
-# --- JSON to values and back --------------------------------------------------------------------------------
-
-
-def _refuse_unknown(raw: Mapping[str, Any], known: Collection[str], what: str) -> None:
-    unknown = sorted(raw.keys() - set(known))
-    if unknown:
-        raise ScenarioError(f"unknown key {', '.join(map(repr, unknown))} of a {what}")
-
-
-def _or_default(body: Mapping[str, Any], key: str, default: Any) -> Any:
-    value = body.get(key)
-    return default if value is None else value
-
-
-def _start(raw: Any) -> StartPosition:
-    if raw in ("TRIM_HORIZON", "LATEST"):
-        return StartPosition(raw)
-    if isinstance(raw, dict) and raw.keys() == {AT_TIMESTAMP} and isinstance(raw[AT_TIMESTAMP], int):
-        return StartPosition(AT_TIMESTAMP, at_millis=raw[AT_TIMESTAMP])  # type: ignore[arg-type]
-    raise ScenarioError(
-        f'strategy {raw!r} is none of "TRIM_HORIZON", "LATEST", {{"AT_TIMESTAMP": epoch millis}}'
-    )
-
-
-def _shards(body: Mapping[str, Any]) -> tuple[Shard, ...]:
-    return tuple(_shard(raw) for raw in body.get("shards") or ())
-
-
-def _shard(raw: Mapping[str, Any]) -> Shard:
-    _refuse_unknown(raw, _SHARD_KEYS, "shard")
-    hash_range = raw.get("hash_key_range") or {}
-    _refuse_unknown(hash_range, _HASH_KEYS, "hash key range")
-    sequence_range = raw.get("sequence_number_range") or {}
-    _refuse_unknown(sequence_range, _SEQUENCE_KEYS, "sequence number range")
-    parents = (raw.get("parent_shard_id"), raw.get("adjacent_parent_shard_id"))
-    return Shard(
-        raw["shard_id"],
-        tuple(parent for parent in parents if parent),
-        _hash_range(hash_range),
-        sequence_range.get("starting_sequence_number"),
-        sequence_range.get("ending_sequence_number"),
-    )
-
-
-def _hash_range(raw: Mapping[str, Any]) -> HashRange | None:
-    start, end = raw.get("starting_hash_key"), raw.get("ending_hash_key")
-    return None if start is None or end is None else HashRange(start, end)
-
-
-def _leases(raw: Sequence[Mapping[str, Any]] | None) -> dict[str, Lease]:
-    return {lease.key: lease for lease in map(_lease, raw or ())}
-
-
-def _lease(raw: Mapping[str, Any]) -> Lease:
-    _refuse_unknown(raw, _LEASE_KEYS, "lease")
-    latest_from = raw.get("latest_from")
-    return Lease(
-        key=raw["lease_key"],
-        checkpoint=_checkpoint(raw["checkpoint"]),
-        counter=raw.get("lease_counter") or 0,
-        owner=raw.get("lease_owner"),
-        owner_switches=raw.get("owner_switches_since_checkpoint") or 0,
-        parents=tuple(raw.get("parent_shard_ids") or ()),
-        children=tuple(raw.get("child_shard_ids") or ()),
-        hash_range=_hash_range(raw),
-        checkpoint_owner=raw.get("checkpoint_owner"),
-        entity_type=raw.get("entity_type"),
-        note=PrivateNote(latest_from=latest_from) if latest_from is not None else None,
-    )
-
-
-def _checkpoint(raw: Mapping[str, Any]) -> Checkpoint:
-    _refuse_unknown(raw, _CHECKPOINT_KEYS, "checkpoint")
-    sequence_number = raw["sequence_number"]
-    sub = 0 if sequence_number == AT_TIMESTAMP else raw.get("sub_sequence_number") or 0
-    return Checkpoint(sequence_number, sub)
-
-
-def _describe(lease: Lease, start: StartPosition) -> dict[str, Any]:
-    """A planned row in the form of `to_create`, every key given; the checkpoint as two keys of its own."""
-    at_timestamp = lease.checkpoint.sequence_number == AT_TIMESTAMP
-    return {
-        "lease_key": lease.key,
-        "sequence_number": lease.checkpoint.sequence_number,
-        "sub_sequence_number": start.at_millis if at_timestamp else lease.checkpoint.sub_sequence_number,
-        "parent_shard_ids": tuple(sorted(lease.parents)),
-        "child_shard_ids": tuple(sorted(lease.children)),
-        "lease_owner": lease.owner,
-        "starting_hash_key": lease.hash_range.starting_hash_key if lease.hash_range else None,
-        "ending_hash_key": lease.hash_range.ending_hash_key if lease.hash_range else None,
-        "lease_counter": lease.counter,
-        "owner_switches_since_checkpoint": lease.owner_switches,
-        "checkpoint_owner": lease.checkpoint_owner,
-        "entity_type": lease.entity_type,
-        "latest_from": lease.note.latest_from if lease.note else None,
-        "pending_checkpoint": None,
-        "pending_checkpoint_state": None,
-        "throughput_kbps": None,
-    }
-
-
-def _normal(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """An expected row, comparable with `_describe`: only the keys given."""
-    _refuse_unknown(raw, _LEASE_KEYS, "lease")
-    row = {key: value for key, value in raw.items() if key != "checkpoint"}
-    row["lease_key"] = raw["lease_key"]
-    checkpoint = raw.get("checkpoint") or {}
-    _refuse_unknown(checkpoint, _CHECKPOINT_KEYS, "checkpoint")
-    row.update(checkpoint)
-    if row.get("sub_sequence_number", 0) is None:
-        row["sub_sequence_number"] = 0
-    for key in ("parent_shard_ids", "child_shard_ids"):
-        if key in row:
-            row[key] = tuple(sorted(row[key] or ()))
-    return row
 
 
 def _lease_key(row: Mapping[str, Any]) -> str:

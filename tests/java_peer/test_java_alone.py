@@ -12,7 +12,7 @@ from pykcl.testing.fleet import STREAM, TABLE
 from pykcl.testing.java.cleanup import LeaseCleanup
 from pykcl.testing.java.lease import JavaLease
 from pykcl.testing.java.requests import JavaRequests
-from pykcl.testing.java.shard_sync import elected, first_hole, first_leases, missing_leases, ranges_to_fill
+from pykcl.testing.java.shard_sync import first_hole, first_leases, missing_leases, ranges_to_fill
 from pykcl.testing.java.table import JavaTable
 from pykcl.testing.java.taking import LeaseTaker
 from pykcl.testing.memory.dynamodb import Fault
@@ -270,17 +270,6 @@ def test_a_start_at_latest_skips_what_was_there_before(new_fleet):
     fleet.put_everywhere(1)
     fleet.wait_all_delivered()
     assert not set(old) & fleet.ledger.payloads.keys()
-
-
-# What `java.util.Collections.shuffle(sorted, new Random(1947)).get(0)` answers for 1 to 40 workers, by OpenJDK 17.
-LEADERS = [0, 0, 2, 3, 4, 2, 2, 2, 3, 8, 6, 9, 12, 4, 10, 11, 13, 11, 0, 14]
-LEADERS += [13, 7, 1, 1, 0, 3, 9, 20, 12, 3, 22, 19, 21, 31, 23, 19, 22, 31, 35, 18]
-
-
-def test_the_leader_is_elected_as_by_java():
-    for count, index in enumerate(LEADERS, start=1):
-        names = [f"w{number:02d}" for number in range(count)]
-        assert elected(set(names)) == names[index]
 
 
 FAMILY = {0: (), 1: (), 2: (), 3: (), 4: (), 5: (), 6: (0, 1), 7: (2, 3), 8: (6, 7), 9: (5,), 10: (5,)}

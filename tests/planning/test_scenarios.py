@@ -13,7 +13,9 @@ import pytest
 from pykcl.testing import scenarios
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-FILES = ("create_new_leases.json", "calculate_acquire.json", "cleanup.json")
+FILES = ("create_new_leases.json", "calculate_acquire.json", "cleanup.json", "audit.json")
+JAVAS_ANSWERS = {"election.json"}
+"""No scenarios: see election_vectors.py."""
 ALL = [(name, raw) for name in FILES for raw in scenarios.load(FIXTURES / name)]
 
 
@@ -24,7 +26,7 @@ def test_scenario(raw):
 
 
 def test_every_scenario_file_of_the_fixtures_is_run():
-    assert {path.name for path in FIXTURES.glob("*.json")} == set(FILES)
+    assert {path.name for path in FIXTURES.glob("*.json")} == set(FILES) | JAVAS_ANSWERS
 
 
 def test_no_two_scenarios_have_the_same_comment():
@@ -46,6 +48,8 @@ def test_the_command_prints_a_broken_expectation_and_exits_non_zero(tmp_path, na
         broken["expected"] += 1
     elif "to_create" in broken:
         broken["to_create"] = [*broken["to_create"], {"lease_key": "no such shard", "checkpoint": {}}]
+    elif "holes" in broken:
+        broken["holes"] = [*broken["holes"], ["0", "1"]]
     else:
         broken["to_delete"] = ["no such lease"]
     done = _run_command(tmp_path, _write(tmp_path, raw))
@@ -71,6 +75,8 @@ ROW = {"lease_key": "a", "checkpoint": {"sequence_number": "TRIM_HORIZON"}}
         {"leases": [ROW], "expected": 1, "colour": "red"},
         {"leases": [ROW | {"checkpoint": {"sequence_number": "1", "colour": "red"}}], "expected": 1},
         {"leases": [ROW], "to_delete": [], "colour": "red"},
+        {"leases": [ROW], "holes": [], "colour": "red"},
+        {"earlier": [[ROW | {"colour": "red"}]], "holes": []},
     ],
 )
 def test_an_unknown_key_is_named_together_with_its_comment(tmp_path, capsys, wrong):
@@ -95,6 +101,7 @@ def test_an_unknown_key_is_named_together_with_its_comment(tmp_path, capsys, wro
         ('[{"comment": "odd start", "strategy": "NOW", "shards": [], "to_create": []}]', "strategy 'NOW'"),
         ('[{"comment": "no key", "leases": [{"checkpoint": {}}], "expected": 0}]', "no key"),
         ('[{"comment": "no number", "leases": [], "expected": "many"}]', "many"),
+        ('[{"comment": "no audit", "leases": [], "audits": 0, "holes": []}]', "0 audits"),
     ],
 )
 def test_a_malformed_file_fails_with_a_reason(tmp_path, capsys, text, complaint):
@@ -133,6 +140,28 @@ def test_the_sub_sequence_number_of_an_expected_row_is_compared(tmp_path, capsys
     path = _write(tmp_path, [{"comment": "sub", "strategy": strategy, "shards": [SHARD], "to_create": [row]}])
     assert scenarios.main([str(path)]) == 1
     assert "FAILED sub" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"confirmed": []},
+        {"closed": [["0", "9"]]},
+        {"must_sync": False},
+        {"fills": {"b": ["0", "9"]}},
+        {"unplaced": ["b"]},
+        {"audits": 2},
+        {"leases": [ROW | {"starting_hash_key": "9", "ending_hash_key": "19"}]},
+    ],
+)
+def test_each_expectation_of_an_audit_is_compared(tmp_path, capsys, wrong):
+    top = str(2**128 - 1)
+    covered = ROW | {"starting_hash_key": "10", "ending_hash_key": top}
+    hole = {"holes": [["0", "9"]], "confirmed": [["0", "9"]], "must_sync": True, "audits": 3}
+    right = {"comment": "audit", "leases": [covered], **hole}
+    assert scenarios.main([str(_write(tmp_path, [right]))]) == 0
+    assert scenarios.main([str(_write(tmp_path, [right | wrong]))]) == 1
+    assert "FAILED audit" in capsys.readouterr().out
 
 
 def _write(folder: Path, raw: object) -> Path:

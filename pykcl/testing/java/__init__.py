@@ -2,7 +2,8 @@
 
 It sends the requests a real one was recorded sending (legacy `Expected` and `AttributeUpdates`), at Java's times and by
 Java's rules; what the rules are is said where they are. It knows the model, the runtime and the stream port, never
-pykcl's worker or planning: a mistake they share would show in no test.
+pykcl's worker or planning: a mistake they share would show in no test. Only the election of the leader is common to
+both, for Java's own class was asked about it.
 """
 
 from pykcl.testing.java.options import JavaAction, JavaEvent, JavaOptions

@@ -8,6 +8,7 @@ from typing import Any
 from pykcl.errors import PyKclError
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
+from pykcl.planning.election import is_leader
 from pykcl.ports import Stream
 from pykcl.runtime import Runtime, Task
 from pykcl.testing.java.cleanup import LeaseCleanup
@@ -16,7 +17,7 @@ from pykcl.testing.java.failures import DependencyFailed
 from pykcl.testing.java.lease import JavaLease
 from pykcl.testing.java.options import JavaAction, JavaEvent, JavaOptions
 from pykcl.testing.java.renewer import LeaseRenewer
-from pykcl.testing.java.shard_sync import first_hole, first_leases, is_leader, missing_leases, ranges_to_fill
+from pykcl.testing.java.shard_sync import first_hole, first_leases, missing_leases, ranges_to_fill
 from pykcl.testing.java.table import JavaTable
 from pykcl.testing.java.taking import LeaseTaker
 
@@ -205,7 +206,8 @@ class JavaPeer:
         leases: list[JavaLease] | None = None
         if now - self._elected_at >= self.options.election_interval:
             leases = self._table.scan()
-            self._leads, self._elected_at = is_leader(self.name, leases), now
+            owners = {lease.owner for lease in leases if lease.owner is not None}
+            self._leads, self._elected_at = is_leader(self.name, owners), now
         if not self._leads:
             return
         leases = self._with_ranges(self._table.scan() if leases is None else leases)

@@ -1,7 +1,7 @@
-"""What Java's leader does for the fleet: who it is, which leases are missing, where the hash keys have holes.
+"""What Java's leader does for the fleet: which leases are missing, where the hash keys have holes.
 
-Pure. Java KCL 2.7.3: `leases/HierarchicalShardSyncer.java`, `coordinator/PeriodicShardSyncManager.java`,
-`coordinator/DeterministicShuffleShardSyncLeaderDecider.java`.
+Pure. Java KCL 2.7.3: `leases/HierarchicalShardSyncer.java`, `coordinator/PeriodicShardSyncManager.java`. Who leads is
+told by `planning/election.py`, which was checked against Java's own class.
 """
 
 from __future__ import annotations
@@ -13,43 +13,6 @@ from pykcl.model.shard import HashRange, Shard
 from pykcl.testing.java.lease import JavaLease, new_lease
 
 _LAST_HASH_KEY = 2**128 - 1
-_SEED = 1947
-
-
-def is_leader(worker: str, leases: Iterable[JavaLease]) -> bool:
-    """The owners of all rows, living or dead, Java or not, shuffled alike by everyone: the first one leads."""
-    owners = {lease.owner for lease in leases if lease.owner is not None}
-    return not owners or elected(owners) == worker
-
-
-def elected(owners: Collection[str]) -> str:
-    # Java sorts by UTF-16 code units.
-    names = sorted(owners, key=lambda name: name.encode("utf-16-be"))
-    chance = _JavaRandom(_SEED)
-    for last in range(len(names) - 1, 0, -1):
-        other = chance.below(last + 1)
-        names[last], names[other] = names[other], names[last]
-    return names[0]
-
-
-class _JavaRandom:
-    """java.util.Random, as its documentation defines it."""
-
-    def __init__(self, seed: int) -> None:
-        self._state = (seed ^ 0x5DEECE66D) % 2**48
-
-    def below(self, bound: int) -> int:
-        if bound & (bound - 1) == 0:
-            return (bound * self._next()) >> 31
-        while True:
-            bits = self._next()
-            value = bits % bound
-            if bits - value + bound - 1 < 2**31:
-                return value
-
-    def _next(self) -> int:
-        self._state = (self._state * 0x5DEECE66D + 0xB) % 2**48
-        return self._state >> 17
 
 
 def first_leases(shards: Sequence[Shard], start: StartPosition) -> list[JavaLease]:
