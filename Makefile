@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check interop bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pykcl demo $(ARGS)
@@ -12,9 +12,13 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto $(ARGS)
 
-# Lint, types, docs, and the suite on every Python found. What takes longer: tox -e sim, museum, conformance, chaos.
+# Lint, types, docs, and the suite on every Python found. What takes longer: tox -e sim, museum, conformance, chaos, interop.
 check: $(VENV)/.dev
 	$(BIN)/tox $(ARGS)
+
+# Fleets with real Java workers; their jars come through Maven into .cache the first time.
+interop: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 0 --java tests/interop $(ARGS)
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -3,12 +3,18 @@ from pathlib import Path
 
 import pytest
 
-# Loaded here, not in tests/conformance: where tests run in several processes, only this conftest is in the first one.
+# Loaded here, not in tests/conformance or tests/interop: where tests run in several processes, only this conftest is in the first one.
 sys.path.insert(0, str(Path(__file__).parent / "conformance"))
 sys.path.insert(0, str(Path(__file__).parent / "storm"))
+sys.path.insert(0, str(Path(__file__).parent / "interop"))
 
+import interop_report
 from conformance_report import pytest_report_teststatus, pytest_terminal_summary  # noqa: F401
 from storm_seeds import COMMIT, SEEDS
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(interop_report, "interop-report")
 
 
 def pytest_report_header() -> str:
@@ -20,4 +26,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--npm",
         action="store_true",
         help="tests/conformance: run also over dynalite and kinesis-local, installed from npm into .cache",
+    )
+    parser.addoption(
+        "--java",
+        action="store_true",
+        help="tests/interop: run real Java workers, whose jars Maven puts into .cache",
+    )
+    parser.addoption(
+        "--kinesis",
+        choices=("local", "kinesis-local"),
+        default="local",
+        help="tests/interop: which Kinesis the workers read; kinesis-local comes from npm",
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EXIT_FAIL = 1
 EXIT_INTERRUPTED = 130
-_NEEDED = ("moto", "hypercorn", "py_partiql_parser")
+_NEEDED = ("moto", "hypercorn", "cbor2", "py_partiql_parser")
 _MOST_SEED = 10_000
 
 

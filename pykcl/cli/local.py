@@ -65,7 +65,7 @@ def local(port: int, streams: tuple[str, ...], limits: bool, request_log: Path |
 def start_local_aws(port: int, *, limits: bool = False, request_log: Path | None = None) -> LocalAws:
     """A local AWS, not started yet (it is a context manager). Raises ConfigError where the extra is missing."""
     try:
-        for needed in ("hypercorn", "moto", "py_partiql_parser"):
+        for needed in ("cbor2", "hypercorn", "moto", "py_partiql_parser"):
             importlib.import_module(needed)
         from pykcl.local.server import LocalAws
     except ModuleNotFoundError as error:

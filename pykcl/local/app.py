@@ -16,11 +16,14 @@ from pykcl.local import kinesis_wire
 from pykcl.local.aws_parts import CLOUDWATCH_PREFIX, DYNAMODB_PREFIX, MotoParts, PartAnswer
 from pykcl.local.errors import AwsError
 from pykcl.local.faults import CONTROL_PATH, NOT_DONE, Connections, FaultRule, Faults, refusal
+from pykcl.local.formats import format_of
 from pykcl.local.request_log import LoggedRequest, RequestLog
 from pykcl.local.stream import LocalKinesis
 
 FaultHook = Callable[[str, str, dict[str, Any]], str | None]
 LOSE_ANSWER = "lose-answer"
+MOST_BODY_BYTES = 16 * 1024 * 1024
+"""Enough for 10 MB of records in base64, and what DynamoDB allows."""
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -56,10 +59,20 @@ class AwsApp:
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
             return
-        if scope["type"] != "http":
-            return
-        body = await _read_body(receive)
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            body = await _read_body(receive)
+        except AwsError as error:
+            service, operation = _addressee(scope, headers, b"")
+            self._log(service, operation, {}, error.status, error.code)
+            await _send_answer(send, _error_answer(service, error, headers), self._now())
+            return
+        if body is None:
+            return
         if scope["path"] == CONTROL_PATH:
             await _send_answer(send, self._control(scope["method"], body), self._now())
             return
@@ -99,7 +112,7 @@ class AwsApp:
             if rule.kind == "reset-before":
                 error = AwsError("ConnectionReset", "", 0)
             self._log(service, operation, _shown(service, headers, body), error.status, error.code)
-            return None if rule.kind == "reset-before" else _error_answer(error, headers)
+            return None if rule.kind == "reset-before" else _error_answer(service, error, headers)
         if rule.kind == "late":
             await asyncio.sleep(rule.seconds)
         answer = await self._answer(service, operation, scope["path"], headers, body)
@@ -108,7 +121,7 @@ class AwsApp:
         if rule.kind in ("reset-after", "lost-answer"):
             return None
         return (
-            _error_answer(refusal(rule, service, operation), headers)
+            _error_answer(service, refusal(rule, service, operation), headers)
             if rule.kind == "error-after"
             else answer
         )
@@ -121,8 +134,9 @@ class AwsApp:
             params = _parameters(service, headers, body)
             lose = await self._ask_fault_hook(service, operation, params)
             if service == "kinesis":
-                content = kinesis_wire.encode(self._wire.answer(operation, params))
-                answer = PartAnswer(200, {"content-type": kinesis_wire.CONTENT_TYPE}, content)
+                wire = format_of(headers)
+                content = wire.encode(self._wire.answer(operation, params))
+                answer = PartAnswer(200, {"content-type": wire.CONTENT_TYPE}, content)
             elif service:
                 loop = asyncio.get_running_loop()
                 answer = await loop.run_in_executor(
@@ -133,15 +147,15 @@ class AwsApp:
                     "UnknownOperationException", "The local AWS speaks Kinesis, DynamoDB and CloudWatch."
                 )
         except AwsError as error:
-            answer, lose = _error_answer(error, headers), False
+            answer, lose = _error_answer(service, error, headers), False
         except Exception as error:
             log.exception("local AWS failed service=%s operation=%s", service, operation)
-            answer, lose = _error_answer(_failure(error), headers), False
+            answer, lose = _error_answer(service, _failure(error), headers), False
         shown = kinesis_wire.loggable(params) if service == "kinesis" else params
         self._log(service, operation, shown, answer.status, answer.error_code)
         if lose:
             lost = AwsError("InternalServerError", "The answer was lost on purpose.", 500)
-            return _error_answer(lost, headers)
+            return _error_answer(service, lost, headers)
         return answer
 
     def _log(
@@ -178,7 +192,7 @@ def _addressee(scope: Scope, headers: dict[str, str], body: bytes) -> tuple[str,
 
 def _parameters(service: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
     if service == "kinesis":
-        return kinesis_wire.decode(body)
+        return format_of(headers).decode(body)
     if service == "cloudwatch" and "json" not in headers.get("content-type", ""):
         return {}  # the query protocol, or compressed
     if headers.get("content-encoding"):
@@ -199,21 +213,36 @@ def _shown(service: str, headers: dict[str, str], body: bytes) -> dict[str, Any]
     return kinesis_wire.loggable(params) if service == "kinesis" else params
 
 
-def _error_answer(error: AwsError, headers: dict[str, str]) -> PartAnswer:
-    content_type = headers.get("content-type", kinesis_wire.CONTENT_TYPE)
-    content = json.dumps({"__type": error.code, "message": error.message}).encode()
-    return PartAnswer(error.status, {"content-type": content_type}, content, error.code)
+def _error_answer(service: str, error: AwsError, headers: dict[str, str]) -> PartAnswer:
+    wire = format_of(headers)
+    # DynamoDB and CloudWatch have content types of their own.
+    content_type = (
+        wire.CONTENT_TYPE if service == "kinesis" else headers.get("content-type", wire.CONTENT_TYPE)
+    )
+    content = wire.encode({"__type": error.code, "message": error.message})
+    answered = {"content-type": content_type, "x-amzn-errortype": error.code}
+    return PartAnswer(error.status, answered, content, error.code)
 
 
-async def _read_body(receive: Receive) -> bytes:
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False):
-        return body
-    parts = [body]
-    while message.get("more_body", False):
+async def _read_body(receive: Receive) -> bytes | None:
+    """The body; None when the client went before its end. Raises AwsError, after its end, for too large a one."""
+    parts, size, more = [], 0, True
+    while more:
         message = await receive()
-        parts.append(message.get("body", b""))
+        if message["type"] == "http.disconnect":
+            return None
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        # Read to the end even so: what is left unread would stop the other streams of an HTTP/2 connection.
+        if size <= MOST_BODY_BYTES:
+            parts.append(part)
+        else:
+            parts.clear()
+        more = message.get("more_body", False)
+    if size > MOST_BODY_BYTES:
+        raise AwsError(
+            "RequestEntityTooLargeException", f"A request body holds at most {MOST_BODY_BYTES} bytes.", 413
+        )
     return b"".join(parts)
 
 

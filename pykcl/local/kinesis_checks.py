@@ -8,6 +8,7 @@ from typing import Any
 
 from pykcl.local.errors import AwsError, invalid
 from pykcl.local.listing import FILTER_TYPES
+from pykcl.local.wire_values import Instant, not_serialized
 
 ITERATOR_TYPES = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP")
 
@@ -49,14 +50,26 @@ class Number:
         return ""
 
 
-Kind = Text | Number | type[dict[str, Any]] | type[list[Any]] | type[float]
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes, at most so many."""
+
+    most: int
+
+    def problem(self, value: bytes) -> str:
+        if len(value) > self.most:
+            return f"Member must have length less than or equal to {self.most}"
+        return ""
+
+
+Kind = Text | Number | Blob | type[dict[str, Any]] | type[list[Any]] | type[Instant]
 
 _NAME = Text(1, 128, r"[a-zA-Z0-9_.-]+")
 _NUMBER = Text(1, 129, r"0|([1-9]\d{0,128})")
 _HASH_KEY = Text(1, 39, r"0|([1-9]\d{0,38})")
 _KINDS: dict[str, Kind] = {
     "AdjacentShardToMerge": _NAME,
-    "Data": Text(0, 14_680_064),
+    "Data": Blob(10_485_760),
     "ExclusiveStartShardId": _NAME,
     "ExclusiveStartStreamName": _NAME,
     "ExplicitHashKey": _HASH_KEY,
@@ -83,7 +96,7 @@ _KINDS: dict[str, Kind] = {
     "TagKeys": list,
     "Tags": dict,
     "TargetShardCount": Number(1),
-    "Timestamp": float,
+    "Timestamp": Instant,
     "Type": Text(words=FILTER_TYPES),
 }
 
@@ -104,7 +117,7 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
 
 
 def check(operation: str, params: dict[str, Any]) -> None:
-    """Raises AwsError SerializationException (wrong JSON type) or ValidationException, worded as AWS does."""
+    """Raises AwsError SerializationException (wrong type) or ValidationException, worded as AWS does."""
     _check_members(params, _REQUIRED.get(operation, ()), "")
     if operation == "PutRecords":
         _check_batch(params["Records"])
@@ -121,7 +134,7 @@ def _check_batch(records: list[Any]) -> None:
         if not isinstance(record, dict):
             raise _mistyped("Records")
         _check_members(record, ("Data", "PartitionKey"), f"records.{number}.member.")
-        size += len(record["Data"]) * 3 // 4 + len(record["PartitionKey"])
+        size += len(record["Data"]) + len(record["PartitionKey"])
     if size > 10 * 1024 * 1024:
         raise AwsError("InvalidArgumentException", "Records size exceeds 10 MB limit")
 
@@ -139,7 +152,7 @@ def _check_members(params: dict[str, Any], required: tuple[str, ...], path: str)
 def _check_member(name: str, value: Any, kind: Kind, path: str) -> None:
     if not _is_of(value, kind):
         raise _mistyped(name)
-    if isinstance(kind, Text | Number):
+    if isinstance(kind, Text | Number | Blob):
         problem = kind.problem(value)
         if problem:
             raise _refused(path + _lower(name), problem)
@@ -148,11 +161,11 @@ def _check_member(name: str, value: Any, kind: Kind, path: str) -> None:
 def _is_of(value: Any, kind: Kind) -> bool:
     if isinstance(kind, Text):
         return isinstance(value, str)
-    if isinstance(value, bool):
-        return False
+    if isinstance(kind, Blob):
+        return isinstance(value, bytes)
     if isinstance(kind, Number):
-        return isinstance(value, int)
-    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, kind)
 
 
 def _lower(name: str) -> str:
@@ -160,7 +173,7 @@ def _lower(name: str) -> str:
 
 
 def _mistyped(name: str) -> AwsError:
-    return AwsError("SerializationException", f"The member {name} has the wrong JSON type.")
+    return not_serialized(f"The member {name} has the wrong type.")
 
 
 def _refused(path: str, problem: str, shown: str = "") -> AwsError:

@@ -1,13 +1,10 @@
-"""The Kinesis wire protocol over `LocalKinesis`: AWS JSON 1.1 in, AWS JSON 1.1 out.
+"""The operations of Kinesis over `LocalKinesis`: a request's members in, an answer's members out, as Python values.
 
-`decode` and `encode` are the only places that know the format; the operations in between speak Python values.
+What they look like on the wire is the business of `wire_json` and `wire_cbor`.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,58 +12,34 @@ from pykcl.local.errors import AwsError, in_use, invalid, invalid_argument
 from pykcl.local.iterators import ListingPlace, read_next_token, write_next_token
 from pykcl.local.kinesis_checks import check
 from pykcl.local.listing import ShardFilter
-from pykcl.local.shards import StoredRecord
 from pykcl.local.stream import MAX_PAGE_RECORDS, Entry, LocalKinesis, Put, StreamView
+from pykcl.local.wire_values import Instant, Params
 from pykcl.model.shard import Shard
 
-CONTENT_TYPE = "application/x-amz-json-1.1"
 TARGET_PREFIX = "Kinesis_20131202."
 
-Params = dict[str, Any]
 Answer = dict[str, Any]
 
 _PRIVATE = frozenset({"Data", "PartitionKey", "ExplicitHashKey", "Records", "ShardIterator", "NextToken"})
 
 
-def decode(body: bytes) -> Params:
-    """A request body. Raises AwsError SerializationException when it is not a JSON object."""
-    try:
-        params = json.loads(body or b"{}")
-    except ValueError:
-        params = None
-    if not isinstance(params, dict):
-        raise AwsError("SerializationException", "The request body is not a JSON object.")
-    return params
-
-
-def encode(answer: Answer) -> bytes:
-    """An answer body. Records are served from text made once per record: GetRecords is the hot path."""
-    records = answer.get("Records")
-    if not records or not isinstance(records[0], StoredRecord):
-        return json.dumps(answer, separators=(",", ":")).encode()
-    others = {key: value for key, value in answer.items() if key != "Records"}
-    rest = json.dumps(others, separators=(",", ":"))
-    return b"".join(
-        (b'{"Records":[', b",".join([r.json or _encode_record(r) for r in records]), b"],", rest[1:].encode())
-    )
-
-
-def _encode_record(record: StoredRecord) -> bytes:
-    record.json = (
-        f'{{"SequenceNumber":"{record.sequence_number}",'
-        f'"ApproximateArrivalTimestamp":{record.arrived_at_millis / 1000:.3f},'
-        f'"Data":"{base64.b64encode(record.data).decode()}",'
-        f'"PartitionKey":{json.dumps(record.partition_key)}}}'
-    ).encode()
-    return record.json
-
-
 def loggable(params: Mapping[str, Any]) -> Params:
-    """The parameters without payloads, keys and iterators."""
-    shown = {key: value for key, value in params.items() if key not in _PRIVATE}
+    """The parameters without payloads, keys and iterators, the same for every format."""
+    shown = {key: _plain(value) for key, value in params.items() if key not in _PRIVATE}
     if isinstance(params.get("Records"), list):
         shown["RecordCount"] = len(params["Records"])
     return shown
+
+
+def _plain(value: Any) -> Any:
+    """Times as seconds, and nothing that a line of JSON could not hold. Bytes are nobody's but a payload's."""
+    if isinstance(value, Instant):
+        return value.millis / 1000
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value if value is None or isinstance(value, str | int | float) else "..."
 
 
 class KinesisWire:
@@ -202,8 +175,8 @@ class KinesisWire:
         if view.status in ("CREATING", "DELETING"):
             raise in_use(f"Stream {view.name} is in state {view.status}: its shards cannot be listed.")
         given = params.get("ShardFilter") or {}
-        at_seconds = given.get("Timestamp")
-        value = given.get("ShardId") if at_seconds is None else str(round(at_seconds * 1000))
+        at = given.get("Timestamp")
+        value = given.get("ShardId") if at is None else str(at.millis)
         return ListingPlace(
             view.name,
             self._kinesis.incarnation(stream),
@@ -229,13 +202,13 @@ class KinesisWire:
         }
 
     def _get_shard_iterator(self, params: Params) -> Answer:
-        at_seconds = params.get("Timestamp")
+        at = params.get("Timestamp")
         iterator = self._kinesis.get_shard_iterator(
             _stream(params),
             params["ShardId"],
             params["ShardIteratorType"],
             sequence_number=params.get("StartingSequenceNumber"),
-            at_millis=None if at_seconds is None else round(at_seconds * 1000),
+            at_millis=None if at is None else at.millis,
         )
         return {"ShardIterator": iterator}
 
@@ -307,12 +280,8 @@ def _stream(params: Params) -> str:
 
 
 def _entry(params: Params) -> Entry:
-    try:
-        data = base64.b64decode(params["Data"], validate=True)
-    except (binascii.Error, ValueError, TypeError) as error:
-        raise AwsError("SerializationException", "Data is not base64 text.") from error
     key = params.get("ExplicitHashKey")
-    return Entry(data, params["PartitionKey"], None if key is None else int(key))
+    return Entry(params["Data"], params["PartitionKey"], None if key is None else int(key))
 
 
 def _put_answer(answer: Put | AwsError) -> Answer:
@@ -345,7 +314,7 @@ def _stream_summary(view: StreamView) -> Answer:
         "StreamARN": view.arn,
         "StreamStatus": view.status,
         "StreamModeDetails": {"StreamMode": view.mode},
-        "StreamCreationTimestamp": view.created_at / 1000,
+        "StreamCreationTimestamp": Instant(view.created_at),
     }
 
 

@@ -20,6 +20,11 @@ from pykcl.local.stream import LocalKinesis
 
 START_SECONDS = 10.0
 STOP_SECONDS = 10.0
+MOST_STREAMS = 500
+"""Requests under way on one HTTP/2 connection.
+
+hypercorn keeps them in a tree of at most 1,000, those given up lately among them, and hangs the connection beyond.
+"""
 
 log = logging.getLogger("pykcl.local")
 
@@ -173,4 +178,7 @@ def _config(listener: socket.socket) -> Any:
     config.keep_alive_timeout = 3600
     config.keep_alive_max_requests = 1 << 62
     config.backlog = 1024
+    # A client with more requests under way than it was told of loses the whole connection; Java sends each shard's
+    # requests over one.
+    config.h2_max_concurrent_streams = MOST_STREAMS
     return config

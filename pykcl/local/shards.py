@@ -19,9 +19,13 @@ HOUR_MILLIS = 3_600_000
 
 
 class StoredRecord:
-    """One stored record. json: its entry in a GetRecords answer, kept from the first time it is served."""
+    """One stored record.
 
-    __slots__ = ("arrived_at_millis", "data", "json", "partition_key", "sequence_number", "size")
+    json, cbor: its entry in a GetRecords answer of that format, kept from the first time it is served; the CBOR without
+    the data, which come last in it.
+    """
+
+    __slots__ = ("arrived_at_millis", "cbor", "data", "json", "partition_key", "sequence_number", "size")
 
     def __init__(self, data: bytes, partition_key: str, sequence_number: str, arrived_at_millis: int) -> None:
         self.data = data
@@ -30,6 +34,7 @@ class StoredRecord:
         self.arrived_at_millis = arrived_at_millis
         self.size = len(data) + len(partition_key.encode())
         self.json: bytes | None = None
+        self.cbor: bytes | None = None
 
 
 def sequence_of(record: StoredRecord) -> str:

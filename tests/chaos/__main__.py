@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+
+sys.path.append(str(Path(__file__).parents[1] / "fleet"))
+
 from chaos_breaks import BREAKS
 from chaos_checks import Check, all_checks
-from chaos_evidence import load
 from chaos_processes import Settings
 from chaos_report import figure_lines, table
 from chaos_run import Run
 from chaos_schedule import schedule
+from fleet_evidence import load
 
 LONG = 3.0
 """Minutes from which on everything must have happened: a check that examined nothing fails the run."""

@@ -7,145 +7,30 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from chaos_duplicates import repeats
-from chaos_evidence import Evidence, Item, Life, Process
-from chaos_ownership import ownerships
-from chaos_rows import RowWrite, shown
+from fleet_checks import (
+    Check,
+    check_of,
+    no_strangers,
+    nothing_lost,
+    one_life,
+    order_without_gaps,
+    parents_first,
+)
+from fleet_duplicates import repeats
+from fleet_evidence import Evidence, Item, Process
+from fleet_ownership import ownerships
+from fleet_rows import RowWrite, shown
 
 FORCED_EXIT = 70
 ACTIONS = ("kill", "freeze", "terminate", "force", "split", "merge", "update shard count", "rolling restart")
 OWNERS_WRITES = ("renew", "checkpoint", "end", "release")
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """examined: what was looked at, in words. problems: one line each. exercised: whether there was anything."""
-
-    name: str
-    examined: str
-    problems: tuple[str, ...]
-    exercised: bool
-
-    @property
-    def verdict(self) -> str:
-        return "FAILED" if self.problems else "ok" if self.exercised else "NOT EXERCISED"
-
-
 def all_checks(evidence: Evidence) -> list[Check]:
     """Every check, in the order of the table."""
     return [check(evidence) for check in CHECKS]
-
-
-def _check(name: str, examined: str, problems: Iterable[str], count: int) -> Check:
-    return Check(name, examined, tuple(problems), count > 0)
-
-
-# -- records ---------------------------------------------------------------------------------------------------
-
-
-def nothing_lost(evidence: Evidence) -> Check:
-    """Every record that was put was worked on to its end by somebody."""
-    done = {(life.shard, item.at) for life in evidence.lives for _, item in life.done}
-    put = sum(map(len, evidence.records.values()))
-    lost = [
-        (shard, item)
-        for shard, items in sorted(evidence.records.items())
-        for item in items
-        if (shard, item.at) not in done
-    ]
-    problems = [
-        f"{item} of {shard} was put and never finished{_last_seen(evidence, shard, item)}"
-        for shard, item in lost[:50]
-    ]
-    problems += [f"… and {len(lost) - 50} more"] if len(lost) > 50 else []
-    return _check("nothing lost", f"{put} records put", problems, put)
-
-
-def _last_seen(evidence: Evidence, shard: str, item: Item) -> str:
-    """Who said that it was done, and who had it in hand: where to begin looking."""
-    words = []
-    for write in evidence.writes:
-        after = write.after
-        if write.key == shard and write.applied and after and after.checkpoint >= item.at:
-            words.append(f"{write.writer or 'somebody'} checkpointed {shown(after.checkpoint)}")
-            break
-    holders = [life.worker for life in evidence.lives if life.shard == shard and _was_given(life, item)]
-    return "".join(f"; {word}" for word in [*words, *([f"given to {', '.join(holders)}"] if holders else [])])
-
-
-def _was_given(life: Life, item: Item) -> bool:
-    return any(item in batch for _, batch in life.given)
-
-
-def no_strangers(evidence: Evidence) -> Check:
-    """What was delivered is what was put."""
-    known = {(shard, item) for shard, items in evidence.records.items() for item in items}
-    given = [(life, item) for life in evidence.lives for _, batch in life.given for item in batch]
-    problems = [
-        f"{item}, given to {life}, was never put there"
-        for life, item in given
-        if (life.shard, item) not in known
-    ]
-    return _check("nothing but what was put", f"{len(given)} deliveries", problems, len(given))
-
-
-def order_without_gaps(evidence: Evidence) -> Check:
-    """Each processor got the records of its shard behind its start in order, each once, and left none out."""
-    problems, count = [], 0
-    for life in evidence.lives:
-        given = [item for _, batch in life.given for item in batch]
-        count += len(given)
-        items = evidence.records.get(life.shard, [])
-        first = bisect_right([item.at for item in items], life.start)
-        expected = items[first : first + len(given)]
-        problems += _first_difference(life, given, expected)
-        finished = [item for _, item in life.done]
-        if finished != given[: len(finished)]:
-            problems.append(f"{life} finished records in another order than it got them")
-    examined = f"{count} deliveries to {len(evidence.lives)} processors"
-    return _check("order per shard, no gaps", examined, problems, count)
-
-
-def _first_difference(life: Life, given: list[Item], expected: list[Item]) -> list[str]:
-    for number, item in enumerate(given):
-        if number >= len(expected):
-            return [f"{life} got {item} beyond the last one put"]
-        if item != expected[number]:
-            return [f"{life} got {item} where {expected[number]} was due"]
-    return []
-
-
-def one_life(evidence: Evidence) -> Check:
-    """Initialized once per ownership, ended at most once, and told nothing after that."""
-    seen = Counter((life.worker, life.shard, life.token) for life in evidence.lives)
-    problems = [
-        f"{worker} was initialized {n} times for {shard}" for (worker, shard, _), n in seen.items() if n > 1
-    ]
-    for life in evidence.lives:
-        problems += [f"{life} was told of {what} after its end ({life.ends[0]})" for what in life.after_end]
-    return _check("life of a processor", f"{len(evidence.lives)} processors", problems, len(evidence.lives))
-
-
-def parents_first(evidence: Evidence) -> Check:
-    """A child is begun when the end of each parent is in the table, and every record of the parents is done."""
-    ended = {w.key: w.t for w in reversed(evidence.writes) if w.kind == "end" and w.applied}
-    done: dict[tuple[str, Item], int] = {}
-    for life in evidence.lives:
-        for t, item in life.done:
-            done[life.shard, item] = min(t, done.get((life.shard, item), t))
-    problems, count = [], 0
-    for life in evidence.lives:
-        for parent in evidence.parents.get(life.shard, ()):
-            count += 1
-            if parent not in ended or life.t < ended[parent]:
-                problems.append(f"{life} began before the end of its parent {parent} was in the table")
-            late = [i for i in evidence.records.get(parent, ()) if done.get((parent, i), life.t + 1) > life.t]
-            if late:
-                problems.append(f"{life} began before {late[0]} of its parent {parent} was finished")
-    return _check("parents before children", f"{count} starts behind a parent", problems, count)
 
 
 # -- checkpoints -----------------------------------------------------------------------------------------------
@@ -164,7 +49,7 @@ def starts_at_checkpoint(evidence: Evidence) -> Check:
             problems.append(f"{life} began at {shown(life.start)}, its row stood at {shown(own.checkpoint)}")
         again = [item for _, batch in life.given for item in batch if item.at <= own.checkpoint]
         problems += [f"{life} got {item} again, which was checkpointed when it began" for item in again[:1]]
-    return _check(
+    return check_of(
         "start at the durable checkpoint", f"{len(evidence.lives)} starts", problems, len(evidence.lives)
     )
 
@@ -196,7 +81,7 @@ def checkpoint_behind_work(evidence: Evidence) -> Check:
                     f"{write.writer} wrote the checkpoint {shown(after.checkpoint)} of {write.key} before {item} was finished"
                 )
                 break
-    return _check("checkpoints behind the work", f"{count} checkpoints moved", problems, count)
+    return check_of("checkpoints behind the work", f"{count} checkpoints moved", problems, count)
 
 
 def confirmed_is_durable(evidence: Evidence) -> Check:
@@ -214,7 +99,7 @@ def confirmed_is_durable(evidence: Evidence) -> Check:
                 problems.append(
                     f"{life} was told that {shown(at)} is written, and the table never had it by then"
                 )
-    return _check("confirmed means durable", f"{count} confirmations", problems, count)
+    return check_of("confirmed means durable", f"{count} confirmations", problems, count)
 
 
 # -- duplicates ------------------------------------------------------------------------------------------------
@@ -229,7 +114,7 @@ def none_after_release(evidence: Evidence) -> Check:
         for repeat in repeats(evidence)
         if repeat.kind == "D0"
     ]
-    return _check(
+    return check_of(
         "no duplicates on clean stop", f"{len(clean)} releases and shard ends", problems, len(clean)
     )
 
@@ -246,7 +131,7 @@ def within_one_batch(evidence: Evidence) -> Check:
             )
     unfinished = sum(own.how != "D0" for own in ownerships(evidence))
     examined = f"{unfinished} ownerships that broke off"
-    return _check("duplicates within one batch", examined, problems, unfinished)
+    return check_of("duplicates within one batch", examined, problems, unfinished)
 
 
 # -- the table -------------------------------------------------------------------------------------------------
@@ -263,7 +148,7 @@ def counters(evidence: Evidence) -> Check:
     ]
     made = Counter(write.key for write in applied if write.kind == "create")
     problems += [f"the row of {key} was made {count} times" for key, count in made.items() if count > 1]
-    return _check("lease counters grow by one", f"{len(applied)} writes applied", problems, len(applied))
+    return check_of("lease counters grow by one", f"{len(applied)} writes applied", problems, len(applied))
 
 
 def conditions(evidence: Evidence) -> Check:
@@ -280,7 +165,7 @@ def conditions(evidence: Evidence) -> Check:
             )
     refused = sum(write.refused for write in evidence.writes)
     examined = f"{len(evidence.writes)} writes, {refused} of them refused"
-    return _check("every write conditional", examined, problems, len(evidence.writes))
+    return check_of("every write conditional", examined, problems, len(evidence.writes))
 
 
 def only_owners_write(evidence: Evidence) -> Check:
@@ -292,7 +177,7 @@ def only_owners_write(evidence: Evidence) -> Check:
         for write in written
         if write.before is None or write.writer is None or write.before.owner != write.writer
     ]
-    return _check("only owners write", f"{len(written)} writes of owners", problems, len(written))
+    return check_of("only owners write", f"{len(written)} writes of owners", problems, len(written))
 
 
 def zombies(evidence: Evidence) -> Check:
@@ -318,7 +203,7 @@ def zombies(evidence: Evidence) -> Check:
             and own.closing < write.index < own.next_by_same
         ]  # fmt: skip
     examined = f"{len(taken)} leases taken from frozen workers, {refused} of their writes refused"
-    return _check("zombies write nothing", examined, problems, len(taken))
+    return check_of("zombies write nothing", examined, problems, len(taken))
 
 
 def nothing_owned_after_stop(evidence: Evidence) -> Check:
@@ -335,7 +220,7 @@ def nothing_owned_after_stop(evidence: Evidence) -> Check:
             # A take whose answer it never saw is not its to release, nor is what it knows to be lost.
             if held and (own.shard, own.token) in process.takes and own.shard not in process.excused:
                 problems.append(f"{process.worker} stopped with exit code 0 and still owned {own.shard}")
-    return _check("nothing owned after clean stop", f"{count} clean stops, {takes} leases", problems, takes)
+    return check_of("nothing owned after clean stop", f"{count} clean stops, {takes} leases", problems, takes)
 
 
 # -- processes -------------------------------------------------------------------------------------------------
@@ -354,7 +239,7 @@ def exit_codes(evidence: Evidence) -> Check:
                 f"{process.worker} ({how}) ended with {process.code} instead of {expected}{words}"
             )
     examined = ", ".join(f"{count} {how}" for how, count in sorted(ends.items()))
-    return _check("exit codes", examined or "none", problems, len(ends))
+    return check_of("exit codes", examined or "none", problems, len(ends))
 
 
 def _expected_code(process: Process) -> tuple[str, int | None]:
@@ -367,12 +252,12 @@ def _expected_code(process: Process) -> tuple[str, int | None]:
 
 def no_crash(evidence: Evidence) -> Check:
     problems = [f"{p.worker} printed a traceback" for p in evidence.processes.values() if p.crashed]
-    return _check("no traceback", f"{len(evidence.processes)} logs", problems, len(evidence.processes))
+    return check_of("no traceback", f"{len(evidence.processes)} logs", problems, len(evidence.processes))
 
 
 def came_to_rest(evidence: Evidence) -> Check:
     """With the faults off the fleet got everything done that was left."""
-    return _check("all work done in the end", f"{len(evidence.parents)} shards", evidence.unsettled, 1)
+    return check_of("all work done in the end", f"{len(evidence.parents)} shards", evidence.unsettled, 1)
 
 
 # -- what the run was --------------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from statistics import median
 
 from chaos_checks import Check
-from chaos_duplicates import DUPLICATES, repeats
-from chaos_evidence import Evidence
-from chaos_ownership import ownerships
+from fleet_duplicates import DUPLICATES, repeats
+from fleet_evidence import Evidence
+from fleet_ownership import ownerships
 
 SHOWN_PROBLEMS = 12
 

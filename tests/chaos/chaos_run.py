@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
-from chaos_clock import now_millis
-from chaos_evidence import END, HARNESS, PUTS, REQUESTS, TABLE
-from chaos_processes import Child, Server, Settings, all_ended
-from chaos_rows import SHARD_END, LeaseRows
+from chaos_processes import Child, Settings
 from chaos_schedule import RESHARDS, WINDOWS, Rule, Step, rules_of
-from chaos_stream import CountingProducer, Stream, client
+from fleet_clock import now_millis
+from fleet_evidence import END, HARNESS, PUTS, REQUESTS, TABLE
+from fleet_processes import Server, all_ended
+from fleet_rows import SHARD_END, LeaseRows
+from fleet_stream import CountingProducer, Stream, client
 
 MOST_DESERTERS = 20
 PATIENCE = 60.0
@@ -59,7 +60,7 @@ class Run:
             processes: list[Child | Server] = []
             self._processes = processes
             stack.enter_context(all_ended(processes))
-            self._server = Server(self.settings)
+            self._server = Server(self.settings.folder, self.settings.shards)
             processes.append(self._server)
             kinesis = client(self._server.url)
             stack.callback(kinesis.close)

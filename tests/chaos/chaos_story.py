@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos_checks import Check
-from chaos_evidence import END, HARNESS, PUTS, REQUESTS, TABLE, Evidence, load
+from fleet_evidence import END, HARNESS, PUTS, REQUESTS, TABLE, Evidence, load
 
 from pykcl.local.faults import KINDS
 from pykcl.model import lease_row

@@ -5,6 +5,7 @@ import pytest
 
 # Test modules are imported by path (--import-mode=importlib), so their helpers are found only if we say where.
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
 
 from chaos_checks import ACTIONS, all_checks
 from chaos_story import good_story

@@ -12,11 +12,11 @@ from threading import Event
 
 import pytest
 from chaos_checks import all_checks
-from chaos_evidence import load
 from chaos_processes import Settings
 from chaos_report import figure_lines, table
 from chaos_run import Run
 from chaos_schedule import RESHARDS, TROUBLES, WINDOWS, Step, rules_of, schedule
+from fleet_evidence import load
 
 from pykcl.local.faults import KINDS, FaultRule
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from chaos_checks import CHECKS, all_checks
-from chaos_duplicates import repeats
-from chaos_evidence import Evidence
-from chaos_ownership import ownerships
 from chaos_report import failover_seconds, figure_lines, table
 from chaos_story import Story, red
+from fleet_duplicates import repeats
+from fleet_evidence import Evidence
+from fleet_ownership import ownerships
 
 # -- all is well -----------------------------------------------------------------------------------------------
 

@@ -3,9 +3,9 @@
 import copy
 
 import pytest
-from chaos_evidence import REQUESTS, TABLE
-from chaos_rows import LeaseRows, position
 from chaos_story import Story, red
+from fleet_evidence import REQUESTS, TABLE
+from fleet_rows import LeaseRows, position
 
 from pykcl.model import lease_row
 from pykcl.model.checkpoint import Checkpoint

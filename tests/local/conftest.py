@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -12,6 +14,9 @@ from botocore.config import Config
 
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import LocalKinesis
+
+# Test modules are imported by path (--import-mode=importlib), so their helpers are found only if we say where.
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @dataclass

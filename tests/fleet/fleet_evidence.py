@@ -1,20 +1,22 @@
-"""Everything a run leaves behind, as values: read from its folder when it is over, judged by `chaos_checks`."""
+"""Everything a run leaves behind, as values: read from its folder when it is over."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos_rows import LeaseRows, Position, RowWrite, position
+from fleet_recording import complete_lines
+from fleet_rows import LeaseRows, Position, RowWrite, position
 
 from pykcl.events import LeaseTaken, LeaseTakenAway, ReleaseUnconfirmed
 
-TABLE = "chaos-app"
+TABLE = "fleet-app"
+STREAM = "fleet"
 REQUESTS = "requests.jsonl"
 HARNESS = "harness.jsonl"
 PUTS = "puts.jsonl"
@@ -86,6 +88,7 @@ class Evidence:
     """records: what was put, by shard, in order. parents: of every shard. actions: what was done to the fleet.
 
     faults: how many of each kind were injected. unsettled: what had not come to rest when the run gave up waiting.
+    elsewhere: tables that pykcl wrote into beside the lease table.
     """
 
     records: dict[str, list[Item]]
@@ -96,6 +99,7 @@ class Evidence:
     actions: Counter[str]
     faults: dict[str, int]
     unsettled: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 def load(folder: Path) -> Evidence:
@@ -114,15 +118,8 @@ def load(folder: Path) -> Evidence:
         actions=actions,
         faults=end["faults"],
         unsettled=tuple(end["unsettled"]),
+        elsewhere=tuple(rows.elsewhere),
     )
-
-
-def complete_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of JSON that have an end: a process may have been killed in the middle of the last one."""
-    if not path.exists():
-        return
-    for line in path.read_bytes().split(b"\n")[:-1]:
-        yield json.loads(line)
 
 
 def _records(path: Path) -> dict[str, list[Item]]:

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import boto3
 from botocore.config import Config
-from chaos_processes import STREAM
+from fleet_evidence import STREAM
 
 from pykcl.cli.demo_producer import CELLS, Producer, Put
 
@@ -26,10 +26,14 @@ def client(url: str) -> Any:
 
 
 class CountingProducer(Producer):
-    """Also writes down which numbers went where."""
+    """Also writes down which numbers went where. aggregated: share of aggregates, 0 to 1; the seed's if None."""
 
-    def __init__(self, client: Any, file: TextIO, *, seed: int, rate: int) -> None:
+    def __init__(
+        self, client: Any, file: TextIO, *, seed: int, rate: int, aggregated: float | None = None
+    ) -> None:
         super().__init__(client, STREAM, seed=seed, rate=rate)
+        if aggregated is not None:
+            self._mix._aggregated = aggregated
         self._file = file
         self.last: dict[str, tuple[int, int]] = {}
         self.count = 0
@@ -38,6 +42,7 @@ class CountingProducer(Producer):
         super()._placed(put, shard, sequence)
         line = {"shard": shard, "sequence": sequence, "numbers": put.ids}
         self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self._file.flush()
         self.last[shard] = (int(sequence), len(put.ids) - 1)
         self.count += len(put.ids)
 

@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 
-OFFSET_VARIABLE = "CHAOS_CLOCK_OFFSET_MS"
-PARENT_VARIABLE = "CHAOS_PARENT"
+OFFSET_VARIABLE = "FLEET_CLOCK_OFFSET_MS"
+PARENT_VARIABLE = "FLEET_PARENT"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -30,7 +30,7 @@ def die_with_the_harness() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    threading.Thread(target=_watch, args=(parent,), name="chaos-parent", daemon=True).start()
+    threading.Thread(target=_watch, args=(parent,), name="fleet-parent", daemon=True).start()
 
 
 def _watch(parent: int) -> None:

@@ -24,11 +24,11 @@ _REFUSED = "ConditionalCheckFailedException"
 
 def position(text: str, sub: int = 0) -> Position:
     """Of "TRIM_HORIZON", "SHARD_END", a sequence number, or "sequence:sub"."""
-    if text in ("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"):
-        return START
-    if text == "SHARD_END":
-        return SHARD_END
     sequence, _, after = text.partition(":")
+    if sequence in ("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"):
+        return START
+    if sequence == "SHARD_END":
+        return SHARD_END
     return int(sequence), int(after or sub)
 
 
@@ -48,7 +48,7 @@ class RowWrite:
     """One write that reached the table. index: its place in the log. t: when it was answered, milliseconds.
 
     kind: create, take, renew, checkpoint, end, release, delete, or other. writer: who sent it, as far as it says.
-    before, after: the row; None where there is none. condition: as sent, empty for none.
+    before, after: the row; None where there is none. condition: as sent, empty for none. by_java: as its form tells.
     """
 
     index: int
@@ -61,10 +61,14 @@ class RowWrite:
     before: RowState | None
     after: RowState | None
     condition: str
+    by_java: bool = False
 
 
 class LeaseRows:
-    """Reads the log while it grows. `writes`: all so far; `rows`: the table as it is now."""
+    """Reads the log while it grows. `writes`: all so far; `rows`: the table as it is now.
+
+    elsewhere: the table of each write into another table, but for those by Java.
+    """
 
     def __init__(self, log: Path, table: str) -> None:
         self._log = log
@@ -73,6 +77,7 @@ class LeaseRows:
         self._rest = b""
         self.writes: list[RowWrite] = []
         self.rows: dict[str, RowState] = {}
+        self.elsewhere: list[str] = []
 
     def poll(self) -> None:
         """Read what was logged since the last call."""
@@ -90,10 +95,14 @@ class LeaseRows:
     def take(self, request: Mapping[str, Any]) -> None:
         """Fold in one line of the log."""
         params = request["parameters"]
-        if request["operation"] not in _WRITES or params.get("TableName", self._table) != self._table:
+        if request["operation"] not in _WRITES:
             return
+        table = params.get("TableName", self._table)
         row = params.get("Key") or params.get("Item") or {}
         key = row.get("leaseKey", {}).get("S", "?")
+        if table != self._table:
+            self.elsewhere += [] if by_java(params) else [table]
+            return
         before = self.rows.get(key)
         applied = request["status"] == 200
         kind, writer, after = _effect(request["operation"], params, before)
@@ -103,7 +112,7 @@ class LeaseRows:
         self.writes.append(
             RowWrite(
                 len(self.writes), request["at_millis"], key, kind, writer, applied,
-                request["error_code"] == _REFUSED, before, after, params.get("ConditionExpression", ""),
+                request["error_code"] == _REFUSED, before, after, params.get("ConditionExpression", ""), by_java(params),
             )
         )  # fmt: skip
 
@@ -117,16 +126,28 @@ class LeaseRows:
         return sorted(key for key, row in self.rows.items() if row.owner == worker)
 
 
+def by_java(params: Mapping[str, Any]) -> bool:
+    """Whether a write has the older form that Java uses for leases, or the mapped names of its other tables and rows."""
+    names = params.get("ExpressionAttributeNames", {})
+    return (
+        "Expected" in params or "AttributeUpdates" in params or any("AMZN_MAPPED" in name for name in names)
+    )
+
+
 def _effect(
     operation: str, params: Mapping[str, Any], before: RowState | None
 ) -> tuple[str, str | None, RowState | None]:
     """Kind, writer and the row afterwards, if it is applied."""
     if operation == "PutItem":
+        if params["Item"].get("entityType", {"S": "LEASE"})["S"] != "LEASE":
+            return "other", None, before  # a row of Java 3.x that is no lease
         return "create", None, _state(params["Item"], RowState(None, 0, START))
     if operation == "DeleteItem":
         return "delete", None, None
     if operation != "UpdateItem":
         return "other", None, before
+    if "AttributeUpdates" in params:
+        return _effect_of_java(params["AttributeUpdates"], before)
     values = params.get("ExpressionAttributeValues", {})
     expression = params.get("UpdateExpression", "")
     changes = {name: values[placeholder] for name, placeholder in _sets(expression) if placeholder in values}
@@ -139,6 +160,25 @@ def _effect(
     if "leaseOwner" in changes:
         return "take", after.owner, after
     return _kind(changes, removed), writer, after
+
+
+def _effect_of_java(
+    updates: Mapping[str, Any], before: RowState | None
+) -> tuple[str, str | None, RowState | None]:
+    """Of the older request form, the only one Java workers use. They name the counter they believe in, never
+    themselves: who renews or checkpoints is whom the row names."""
+    if before is None:
+        return "other", None, None
+    changes = {name: update["Value"] for name, update in updates.items() if update.get("Action") == "PUT"}
+    removed = {name for name, update in updates.items() if update.get("Action") == "DELETE"}
+    after = _state(changes, before)
+    if "leaseOwner" in changes:
+        return "take", after.owner, after
+    if "leaseOwner" in removed:
+        after = RowState(None, after.counter, after.checkpoint)
+    # 3.x tells the throughput of a shard with its renewals. Children are added by anybody, and the counter stays.
+    kind = _kind({name: value for name, value in changes.items() if name != "throughputKBps"}, removed)
+    return kind, before.owner if "leaseCounter" in changes else None, after
 
 
 def _kind(changes: Mapping[str, Any], removed: set[str]) -> str:

@@ -1,4 +1,4 @@
-"""The local AWS of a run, a process of its own: `python chaos_server.py STREAM SHARDS REQUEST_LOG`.
+"""The local AWS of a run, a process of its own: `python fleet_server.py STREAM SHARDS REQUEST_LOG`.
 
 Its clock is the run's, so that its log can be compared with what the workers wrote down. Prints its URL.
 """
@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from chaos_clock import die_with_the_harness, now_millis
+from fleet_clock import die_with_the_harness, now_millis
 
 from pykcl.local.server import LocalAws
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chaos_evidence import Evidence, Process
-from chaos_rows import Position, RowWrite
+from fleet_evidence import Evidence, Life, Process
+from fleet_rows import Position, RowWrite
 
 FOREVER = 1 << 62
 
@@ -49,6 +50,14 @@ def ownerships(evidence: Evidence) -> list[Ownership]:
         if write.kind == "take"
     ]
     return sorted(found, key=lambda own: own.since)
+
+
+def ownership_of(life: Life, owned: Sequence[Ownership]) -> Ownership | None:
+    """Of a processor: a pykcl worker's knows its token, a Java worker's was begun after the take. owned: see above."""
+    taken = [own for own in owned if own.shard == life.shard and own.worker == life.worker]
+    exact = [own for own in taken if own.token == life.token]
+    earlier = [own for own in taken if own.since <= life.t]
+    return next(iter(exact or earlier[-1:]), None)
 
 
 def _ownership(take: RowWrite, later: list[RowWrite], evidence: Evidence) -> Ownership:

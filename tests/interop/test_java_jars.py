@@ -1,0 +1,99 @@
+"""The jars come once, whole, or there is a reason: shown with a Maven that only copies what it is told."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import java_jars
+import pytest
+from java_jars import DAEMON, Unavailable, resolved
+
+MAVEN = """#!/bin/sh
+echo called >> {calls}
+for word; do case $word in -DoutputDirectory=*) cp {store}/* "${{word#*=}}"/ ;; esac; done
+"""
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """A PATH with a Java and a Maven of ours; returns where they, the jars to copy and the calls are."""
+    store, folder, calls = tmp_path / "store", tmp_path / "bin", tmp_path / "calls"
+    store.mkdir()
+    folder.mkdir()
+    jar(store / "daemon.jar", DAEMON)
+    jar(store / "library.jar", "x.class")
+    program(folder / "java", "#!/bin/sh\necho 'java 17 of ours' >&2\n")
+    program(folder / "mvn", MAVEN.format(calls=calls, store=store))
+    for needed in ("cp", "sh"):
+        (folder / needed).symlink_to(shutil.which(needed))
+    monkeypatch.setenv("PATH", str(folder))
+    java_jars.java_version.cache_clear()
+    yield tmp_path
+    java_jars.java_version.cache_clear()
+
+
+def program(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def jar(path, name):
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr(name, "")
+
+
+def calls(programs):
+    return (programs / "calls").read_text().splitlines()
+
+
+def test_there_is_a_pom_of_each_version():
+    assert java_jars.VERSIONS == ("2.7.2", "3.1.3", "3.5.1")
+
+
+def test_maven_is_asked_once_and_all_jars_are_there(programs):
+    first = resolved("2.7.2", programs / "cache")
+    assert [path.name for path in first] == ["daemon.jar", "library.jar"]
+    assert resolved("2.7.2", programs / "cache") == first
+    assert calls(programs) == ["called"]
+    assert sorted(path.name for path in (programs / "cache").iterdir()) == [first[0].parent.name, "lock"]
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"half")], ids=["gone", "cut"])
+def test_an_incomplete_folder_is_resolved_again(programs, harm):
+    harm(resolved("2.7.2", programs / "cache")[1])
+    assert all(zipfile.is_zipfile(path) for path in resolved("2.7.2", programs / "cache"))
+    assert len(calls(programs)) == 2
+
+
+def test_two_processes_resolve_once(programs, monkeypatch):
+    code = (
+        f"import java_jars, pathlib; java_jars.resolved('2.7.2', pathlib.Path({str(programs / 'cache')!r}))"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(Path(java_jars.__file__).parent))
+    both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [one.wait(60) for one in both] == [0, 0]
+    assert calls(programs) == ["called"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (lambda root: (root / "bin" / "java").unlink(), "java not found"),
+        (lambda root: (root / "bin" / "mvn").unlink(), "mvn .Maven. not found"),
+        (
+            lambda root: program(root / "bin" / "mvn", "#!/bin/sh\necho '[ERROR] no route'\nexit 1\n"),
+            "could not resolve it: .ERROR. no route",
+        ),
+        (lambda root: (root / "store" / "daemon.jar").unlink(), "none of the 1 jars holds MultiLangDaemon"),
+        (lambda root: (root / "store" / "library.jar").write_text("<html>"), "a broken library.jar"),
+    ],
+    ids=["no java", "no maven", "no repository", "no daemon", "no jar"],
+)
+def test_without_java_maven_or_whole_jars_there_is_a_reason_and_nothing_is_kept(programs, harm, reason):
+    harm(programs)
+    java_jars.java_version.cache_clear()
+    with pytest.raises(Unavailable, match=reason):
+        resolved("2.7.2", programs / "cache")
+    assert list((programs / "cache").glob("2.7.2-*")) == []
