@@ -72,7 +72,7 @@ def test_a_write_on_a_missing_row_is_lost_and_creates_nothing(bench, write):
 
 
 def test_deleting_a_missing_row_is_kept(bench):
-    assert bench.write(WRITES["delete-ended"]) == Kept(None)
+    assert bench.write(WRITES["delete-ended"]) == Kept(None, settled=True)
     assert bench.items() == {}
 
 

@@ -154,7 +154,7 @@ def test_a_refusal_that_shows_no_row_is_settled_by_a_consistent_read(bench):
     """The way that a DynamoDB which ignores ALL_OLD makes every refusal go; here the row is taken away."""
     bench.put(lease_row.renew(HELD).after)
     bench.client.faults.append(answered("ConditionalCheckFailedException"))
-    assert bench.write(WRITES["renew"]) == Kept(lease_row.renew(HELD).after)
+    assert bench.write(WRITES["renew"]) == Kept(lease_row.renew(HELD).after, settled=True)
     assert [operation for operation, _ in bench.client.calls] == ["update_item", "get_item"]
     assert bench.client.calls[-1][1]["ConsistentRead"] is True
 
