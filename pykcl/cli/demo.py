@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pykcl.cli.demo_board import Board, View
+from pykcl.cli.local import NEEDED_MODULES
 from pykcl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 EXIT_FAIL = 1
 EXIT_INTERRUPTED = 130
-_NEEDED = ("moto", "hypercorn", "cbor2", "py_partiql_parser")
 _MOST_SEED = 10_000
 
 
@@ -60,7 +60,7 @@ def demo(fast: bool, headless: bool, keep: bool, seed: int | None) -> None:
 
 def refuse_missing_parts() -> None:
     """Raise ConfigError unless the local AWS can run here and processes can be killed here."""
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    missing = [name for name in NEEDED_MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
             f"The demo needs {', '.join(missing)}, which is not installed. Do: pip install 'pykcl[demo]'."

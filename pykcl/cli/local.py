@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 4567
 MOST_SHARDS = 10_000
+NEEDED_MODULES = ("cbor2", "hypercorn", "moto", "py_partiql_parser")
+"""What the extra `local` brings."""
 _STREAM = re.compile(r"(?P<name>[A-Za-z0-9_.-]{1,128})(?::(?P<shards>[0-9]{1,6})?)?\Z")
 
 
@@ -65,7 +67,7 @@ def local(port: int, streams: tuple[str, ...], limits: bool, request_log: Path |
 def start_local_aws(port: int, *, limits: bool = False, request_log: Path | None = None) -> LocalAws:
     """A local AWS, not started yet (it is a context manager). Raises ConfigError where the extra is missing."""
     try:
-        for needed in ("cbor2", "hypercorn", "moto", "py_partiql_parser"):
+        for needed in NEEDED_MODULES:
             importlib.import_module(needed)
         from pykcl.local.server import LocalAws
     except ModuleNotFoundError as error:

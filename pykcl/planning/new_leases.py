@@ -11,12 +11,12 @@ the reader of their parent died before it made them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from pykcl.model.checkpoint import AT_LATEST, AT_START_TIMESTAMP, AT_TRIM_HORIZON, Checkpoint, StartPosition
-from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease import Lease, PrivateNote, Row
 from pykcl.model.shard import Shard
 from pykcl.planning.lineage import FamilyTree
 from pykcl.planning.plans import LeaseCreation
@@ -38,6 +38,12 @@ def create_new_leases(
     now.
     """
     return _Plan.of(start, shards, leases, unreadable).creations()
+
+
+def started_at_latest(rows: Iterable[Row]) -> int | None:
+    """Server time, epoch milliseconds, of the earliest start at LATEST that these rows tell of; None: of none."""
+    times = (row.latest_from for row in rows if isinstance(row, Lease))
+    return min((time for time in times if time is not None), default=None)
 
 
 class _Parent(Enum):
@@ -128,9 +134,8 @@ class _Plan:
             return None
         if parents & _WAS_READ:
             return LeaseCreation(_row(shard, self._child_position(parents)), "child of an ended lease")
-        if shard.shard_id in self.orphans and (times := self._latest_times()):
-            at_latest = _row(shard, AT_LATEST).with_(note=PrivateNote(latest_from=min(times)))
-            return LeaseCreation(at_latest, "oldest shard still listed")
+        if shard.shard_id in self.orphans and started_at_latest(self.leases.values()) is not None:
+            return LeaseCreation(self._row_at_latest(shard), "oldest shard still listed")
         at = AT_START_TIMESTAMP if self.start.kind == "AT_TIMESTAMP" else AT_TRIM_HORIZON
         return LeaseCreation(
             _row(shard, at), "oldest shard still listed" if self.leased else "start of the application"
@@ -183,11 +188,8 @@ class _Plan:
         read by a Java worker; 3) records are put into the third.
         """
         row = _row(shard, AT_LATEST)
-        times = self._latest_times()
-        return row.with_(note=PrivateNote(latest_from=min(times))) if times else row
-
-    def _latest_times(self) -> list[int]:
-        return [time for lease in self.leases.values() if (time := lease.latest_from) is not None]
+        since = started_at_latest(self.leases.values())
+        return row if since is None else row.with_(note=PrivateNote(latest_from=since))
 
     def _order(self, creation: LeaseCreation) -> tuple[int, str]:
         began = self.shards[creation.lease.key].starting_sequence_number

@@ -7,9 +7,9 @@ from functools import partial
 from pykcl.errors import TemporaryError
 from pykcl.events import DataLost, ShardEnded
 from pykcl.model import lease_row
-from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard
 from pykcl.planning.lineage import FamilyTree
+from pykcl.planning.new_leases import started_at_latest
 from pykcl.planning.shard_end import leases_before_end
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
@@ -70,5 +70,4 @@ def _surroundings(
     shards = listing.by_id
     tree = FamilyTree.of([child, *shards.values()])
     context.gone.confirm(tree.unaccounted([child.shard_id], leased))
-    times = [row.latest_from for row in rows if isinstance(row, Lease) and row.latest_from is not None]
-    return shards, leased, min(times, default=None)
+    return shards, leased, started_at_latest(rows)

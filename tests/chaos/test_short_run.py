@@ -17,6 +17,7 @@ from chaos_report import figure_lines, table
 from chaos_run import Run
 from chaos_schedule import RESHARDS, TROUBLES, WINDOWS, Step, rules_of, schedule
 from fleet_evidence import load
+from fleet_processes import processes
 
 from pykcl.local.faults import KINDS, FaultRule
 
@@ -109,15 +110,7 @@ def wait_for(condition, seconds=60.0):
 
 
 def children_of(pid):
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            found.append(int(path.parent.name))
-    return found
+    return [child for child, _, parent, _ in processes() if parent == pid]
 
 
 def is_alive(pid):

@@ -206,3 +206,14 @@ def all_ended(processes: Sequence[WorkerProcess | Server]) -> Iterator[None]:
     finally:
         for one in processes:
             one.end()
+
+
+def processes() -> Iterator[tuple[int, str, int, int]]:
+    """Every process of this machine: its id, its state (Z: it has ended and was not waited for), parent and group."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name before may hold anything, brackets too.
+            state, parent, group = path.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        yield int(path.parent.name), state, int(parent), int(group)

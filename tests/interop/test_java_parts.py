@@ -12,7 +12,7 @@ from threading import Event
 
 import pytest
 from fleet_evidence import Item, lives_of
-from fleet_processes import environment
+from fleet_processes import environment, processes
 from fleet_recording import POLICY_VARIABLE, RECORDING_VARIABLE, WORKER_VARIABLE, Policy
 
 HERE = Path(__file__).parent
@@ -144,15 +144,7 @@ def test_frozen_processes_end_with_a_harness_that_was_killed():
 
 def members(group):
     """Living processes of a process group."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[2]) == group and fields[0] != "Z":
-            found.append(int(path.parent.name))
-    return found
+    return [pid for pid, state, _, its_group in processes() if its_group == group and state != "Z"]
 
 
 def wait_for(condition, seconds=30.0):
