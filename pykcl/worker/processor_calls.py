@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -58,8 +59,12 @@ class ProcessorCalls:
         attempt = 0
         while True:
             attempt += 1
-            self._check()
-            error = self._attempt(method, call, argument)
+            with self._running(method):
+                # The very last thing before the call, behind every wait. 1) The lease is believed; 2) this thread waits
+                # for a lock, if only that of `busy`; 3) a heartbeat is refused, and the lease is another's; 4) the
+                # processor would be handed a batch all the same.
+                self._check()
+                error = _raised_by(call, argument)
             # A processor that raises because its checkpoint was refused has not failed: its lease is gone.
             self._check()
             if error is None:
@@ -92,21 +97,20 @@ class ProcessorCalls:
 
     def once(self, method: str, call: Callable[[Input], None], argument: Input) -> None:
         """Call; report what it raises, once, and go on. For methods after which nothing can be retried."""
-        error = self._attempt(method, call, argument)
+        with self._running(method):
+            error = _raised_by(call, argument)
         if error is not None and not isinstance(error, LeaseLost):
             self._report(method, error, 1, (), None)
 
-    def _attempt(self, method: str, call: Callable[[Input], None], argument: Input) -> BaseException | None:
+    @contextmanager
+    def _running(self, method: str) -> Iterator[None]:
         with self._lock:
             self._busy = (method, self._context.runtime.monotonic())
         try:
-            call(argument)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything; it is reported
-            return error
+            yield
         finally:
             with self._lock:
                 self._busy = None
-        return None
 
     def _report(
         self, method: str, error: BaseException, attempt: int, records: Sequence[Record], pause: float | None
@@ -123,6 +127,14 @@ class ProcessorCalls:
                 **_span(records),
             )
         )
+
+
+def _raised_by(call: Callable[[Input], None], argument: Input) -> BaseException | None:
+    try:
+        call(argument)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything; it is reported
+        return error
+    return None
 
 
 def _span(records: Sequence[Record]) -> dict[str, str]:

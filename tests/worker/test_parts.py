@@ -1,9 +1,12 @@
 """The small parts: the buffer gate, the life cycle's table, pace, start positions, events."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
+from pykcl.config import Config
+from pykcl.errors import LeaseLost
 from pykcl.events import DataLost, EventFan, LeaseTaken, TroubleBegan
 from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.lease import Lease, PrivateNote
@@ -11,11 +14,13 @@ from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State, next_state
 from pykcl.planning.pace import backoff, read_pause, scan_pause
 from pykcl.planning.plans import Acquisition, LeaseCreation
 from pykcl.planning.positions import first_read
+from pykcl.runtime import SystemRuntime
 from pykcl.testing.fleet import STREAM
 from pykcl.testing.simulation import Deadlock, Simulation
 from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.lease_creation import create_lease
 from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.processor_calls import ProcessorCalls
 from pykcl.worker.trouble import Trouble
 
 NOW = StartPosition("LATEST")
@@ -220,3 +225,32 @@ def test_a_lease_worker_waits_for_parents_whose_rows_have_not_ended_whatever_its
     assert fleet.rows()[parent].is_ended
     worker.request_stop()
     fleet.simulation.run_until(lambda: worker.is_final, 10)
+
+
+def test_the_lease_is_looked_at_behind_the_last_wait_before_a_call():
+    # 1) The worker looks: the lease is held. 2) It waits for a lock. 3) A heartbeat is refused. 4) The batch is delivered.
+    lost, called = [], []
+
+    def check():
+        if lost:
+            raise LeaseLost("another worker took it")
+
+    class LossWhileWaiting:
+        def __enter__(self):
+            lost.append(True)
+
+        def __exit__(self, *_):
+            pass
+
+    class LosingRuntime(SystemRuntime):
+        def lock(self):
+            return LossWhileWaiting()
+
+    context = SimpleNamespace(
+        runtime=LosingRuntime(), config=Config(application="orders-app", stream="orders")
+    )
+    calls = ProcessorCalls(context, "s1", check, _never)
+    with pytest.raises(LeaseLost):
+        calls.until_it_returns("process_records", called.append, "a batch")
+    assert called == []
+    assert calls.busy is None
