@@ -59,12 +59,7 @@ class ProcessorCalls:
         attempt = 0
         while True:
             attempt += 1
-            with self._running(method):
-                # The very last thing before the call, behind every wait. 1) The lease is believed; 2) this thread waits
-                # for a lock, if only that of `busy`; 3) a heartbeat is refused, and the lease is another's; 4) the
-                # processor would be handed a batch all the same.
-                self._check()
-                error = _raised_by(call, argument)
+            error = self._attempt(method, call, argument, only_if_held=True)
             # A processor that raises because its checkpoint was refused has not failed: its lease is gone.
             self._check()
             if error is None:
@@ -97,10 +92,25 @@ class ProcessorCalls:
 
     def once(self, method: str, call: Callable[[Input], None], argument: Input) -> None:
         """Call; report what it raises, once, and go on. For methods after which nothing can be retried."""
-        with self._running(method):
-            error = _raised_by(call, argument)
+        error = self._attempt(method, call, argument, only_if_held=False)
         if error is not None and not isinstance(error, LeaseLost):
             self._report(method, error, 1, (), None)
+
+    def _attempt(
+        self, method: str, call: Callable[[Input], None], argument: Input, *, only_if_held: bool
+    ) -> BaseException | None:
+        """What the call raised. Raises LeaseLost, without a call, where it is only for who holds the lease."""
+        with self._running(method):
+            if only_if_held:
+                # The very last thing before the call, behind every wait. 1) The lease is believed; 2) this thread waits
+                # for a lock, if only that of `busy`; 3) a heartbeat is refused, and the lease is another's; 4) the
+                # processor would be handed a batch all the same.
+                self._check()
+            try:
+                call(argument)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything; it is reported
+                return error
+        return None
 
     @contextmanager
     def _running(self, method: str) -> Iterator[None]:
@@ -127,14 +137,6 @@ class ProcessorCalls:
                 **_span(records),
             )
         )
-
-
-def _raised_by(call: Callable[[Input], None], argument: Input) -> BaseException | None:
-    try:
-        call(argument)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything; it is reported
-        return error
-    return None
 
 
 def _span(records: Sequence[Record]) -> dict[str, str]:

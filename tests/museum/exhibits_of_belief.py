@@ -77,11 +77,11 @@ def heartbeats_only_between_batches(patch: Patch) -> None:
     busy: set[tuple[int, str]] = set()
 
     def make_attempt(attempt: Function) -> Function:
-        def noted(self, method, call, argument):
+        def noted(self, method, call, argument, **how):
             mark = (id(self._context.held), self._shard)
             busy.add(mark)
             try:
-                return attempt(self, method, call, argument)
+                return attempt(self, method, call, argument, **how)
             finally:
                 busy.discard(mark)
 

@@ -23,8 +23,8 @@ from pykcl.worker.shard_reader import Page, ShardReader
 
 def failure_taken_for_a_return(patch: Patch) -> None:
     def make(attempt: Function) -> Function:
-        def always_returned(self, method, call, argument):
-            attempt(self, method, call, argument)
+        def always_returned(self, method, call, argument, **how):
+            attempt(self, method, call, argument, **how)
 
         return always_returned
 
