@@ -227,7 +227,7 @@ BELIEF = (
     Exhibit("M21", "a look at the table that fails stops the worker", "-",
             (Promise.NO_FALSE_ALARM,), first_trouble_is_fatal),
     Exhibit("M22", "a reader dies, its heartbeats go on", "-",
-            (Promise.ALL_DELIVERED, Promise.STOP, Promise.BALANCE), heartbeats_for_a_dead_reader),
+            (Promise.FAILOVER, Promise.ALL_DELIVERED, Promise.STOP, Promise.BALANCE), heartbeats_for_a_dead_reader),
     Exhibit("M23", "no wait after a steal: both read", "-",
             (Promise.ONE_OWNER,), no_wait_after_a_steal),
     Exhibit("M24", "an expired lease is taken with a counter read again", "-",
