@@ -7,9 +7,13 @@ class PyKclError(Exception):
     """Base of everything pykcl raises on purpose. Its text is one line, whatever the names in it came from."""
 
     def __str__(self) -> str:
-        text = super().__str__()
         # A lease key or an owner is what somebody wrote into a row: it must not forge a line or drive a terminal.
-        return text if text.isprintable() else "".join(map(_shown, text))
+        return printable(super().__str__())
+
+
+def printable(text: str) -> str:
+    """`text` as one line that drives no terminal: what cannot be printed is shown as Python would write it."""
+    return text if text.isprintable() else "".join(map(_shown, text))
 
 
 def _shown(character: str) -> str:

@@ -1,3 +1,4 @@
+import signal
 import sys
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from storm_seeds import COMMIT, SEEDS
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # So it is for what a shell starts in the background; the programs of the tests would ignore their Ctrl-C, too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(interop_report, "interop-report")
 
 

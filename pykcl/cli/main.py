@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from pykcl import __version__
+from pykcl.errors import printable
 
 # verb: (module:attribute, one line for --help)
 VERBS = {
@@ -31,9 +35,27 @@ class LazyGroup(click.Group):
             raise TypeError(f"{VERBS[cmd_name][0]} is not a command")
         return command
 
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        with _printable_errors():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _printable_errors():
+            return super().invoke(ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """click repeats what it does not understand; it must not drive a terminal."""
+    try:
+        yield
+    except click.ClickException as error:
+        vars(error)["message"] = printable(error.message)
+        raise
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

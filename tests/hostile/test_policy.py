@@ -85,7 +85,7 @@ def rows(aws):
 def whole_life(aws):
     """Create the table, read, checkpoint, reshard, end a shard, clean its lease up, lose a worker, release, stop."""
     Orders.seen.clear()
-    options = {"stream": "orders", "processor": Orders, "failover_time": 1.0, "parent_poll_interval": 0.1}
+    options = {"stream": "orders", "processor": Orders, "failover_time": 10.0, "parent_poll_interval": 0.1}
     options |= {"cleanup_interval": 0.2, "shard_sync_interval": 1.0, "start": "TRIM_HORIZON"}
     first = Worker("orders-app", worker_id="first", **options)
     with first:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from weakref import WeakSet
 
 from museum_exhibit import Exhibit, Function, Patch
 
@@ -189,6 +190,23 @@ def one_processor_for_all_shards(patch: Patch) -> None:
     patch.replace(LeaseWorker, "_make_processor", make)
 
 
+def refused_iterator_ends_the_reading(patch: Patch) -> None:
+    ended: WeakSet[ShardReader] = WeakSet()
+
+    def make_reopen(reopen: Function) -> Function:
+        def for_the_last_time(self):
+            reopen(self)
+            ended.add(self)
+
+        return for_the_last_time
+
+    def make_read(read: Function) -> Function:
+        return lambda self, give_up: None if self in ended else read(self, give_up)
+
+    patch.replace(ShardReader, "reopen", make_reopen)
+    patch.replace(ShardReader, "read", make_read)
+
+
 READING = (
     Exhibit("B9", "a batch whose processor raised is passed over", "Java KCL 2.x",
             (Promise.CHECKPOINT_AFTER_DELIVERY, Promise.NO_GAP), failure_taken_for_a_return, full=True),
@@ -220,4 +238,6 @@ READING = (
             (Promise.CHECKPOINT_FORWARD, Promise.CHECKPOINT_AFTER_DELIVERY), any_position_may_be_checkpointed),
     Exhibit("M48", "one processor serves all shards of a worker", "-",
             (Promise.LIFE_CYCLE, Promise.NO_GAP, Promise.SILENT_AFTER_LOSS), one_processor_for_all_shards),
+    Exhibit("M49", "after a refused iterator a lease is held, and its shard read no more", "-",
+            (Promise.ALL_DELIVERED,), refused_iterator_ends_the_reading),
 )  # fmt: skip
