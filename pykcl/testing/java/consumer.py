@@ -168,6 +168,7 @@ class ShardConsumer:
 
     def _hand_over(self, records: list[Record]) -> None:
         """Deliver, then checkpoint: the application's answer says how far, by default everything."""
+        self.held.unreported += sum(len(record.data) for record in records)
         chosen = self._deliver(self.key, records)
         self._position = records[-1].position
         self._to_checkpoint = chosen if chosen is not None else self._position

@@ -1,4 +1,4 @@
-"""A lease row as Java KCL 2.7 reads it: strictly (`leases/dynamodb/DynamoDBLeaseSerializer.java`, v2.7.3)."""
+"""A lease row as Java reads it: strictly (`leases/dynamodb/DynamoDBLeaseSerializer.java`, v2.7.3 and v3.5.1)."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ class JavaLease:
     hash_range: HashRange | None = None
     pending: Checkpoint | None = None
     pending_state: bytes | None = None
+    checkpoint_owner: str | None = None
+
+    @property
+    def actual_owner(self) -> str | None:
+        """(3.x) Who works on it: during a hand-off the checkpoint owner."""
+        return self.checkpoint_owner or self.owner
 
     @property
     def is_ended(self) -> bool:
@@ -35,6 +41,11 @@ class JavaLease:
 
     def with_(self, **changes: Any) -> JavaLease:
         return replace(self, **changes)
+
+
+def is_lease_row(item: Item) -> bool:
+    """(From 3.5 on) Whether it is tried to be read at all. Older versions try every row of the table."""
+    return bool(item.get("entityType", {}).get("S", "LEASE") == "LEASE")
 
 
 def new_lease(shard: Shard, checkpoint: Checkpoint) -> JavaLease:
@@ -61,6 +72,7 @@ def read_row(item: Item) -> JavaLease:
             hash_range=_hash_range(item),
             pending=pending,
             pending_state=item["pendingCheckpointState"]["B"] if "pendingCheckpointState" in item else None,
+            checkpoint_owner=item.get("checkpointOwner", {}).get("S"),
         )
     except (KeyError, ValueError) as problem:
         raise RowUnreadable(f"{key!r}: {problem!r}") from None

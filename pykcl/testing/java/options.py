@@ -21,6 +21,9 @@ JavaAction = Literal[
 ]
 
 
+JavaVersion = Literal["2.7.2", "3.5.1"]
+"""3.5.1: in the configuration COMPATIBLE_WITH_2X_PHASE1, in which it behaves as 2.x and writes no rows of its own."""
+
 _OLDEST = StartPosition("TRIM_HORIZON")
 
 
@@ -47,6 +50,7 @@ class JavaOptions:
     `retrieval/polling/PollingConfig.java`.
     """
 
+    version: JavaVersion = "2.7.2"
     failover: float = 10.0
     """[failoverTimeMillis] Renewals come every third of it, lease taking every 2 * (it + 25 ms)."""
     start: StartPosition = _OLDEST

@@ -1,4 +1,7 @@
-"""`JavaPeer`: a scripted Java KCL 2.x worker in three tasks of a Runtime: coordinator, renewer, consumers."""
+"""`JavaPeer`: a scripted Java KCL worker in three tasks of a Runtime: coordinator, renewer, consumers.
+
+It is one of 2.x, or of 3.x configured to behave as 2.x. What else 3.x does is in `assignment` and `migration`.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ class JavaPeer:
         self._stream = stream
         self._on_records = on_records
         self._on_event = on_event
-        self._table = JavaTable(client, table, runtime, self.options.sdk_attempts)
+        self._table = JavaTable(client, table, runtime, self.options.sdk_attempts, self.options.version)
         self._renewer = LeaseRenewer(
             self._table, runtime, self.options.failover, lambda lease: self._report("lost", lease.key)
         )

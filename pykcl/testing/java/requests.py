@@ -1,7 +1,7 @@
-"""The DynamoDB requests of Java KCL 2.7.2, as recorded from real workers: dicts for a boto3 client.
+"""The DynamoDB requests of Java KCL 2.7.2 and 3.5.1, as recorded from real workers: dicts for a boto3 client.
 
 Pure. Java's writes use DynamoDB's legacy parameters and are fenced by the counter alone
-(`leases/dynamodb/DynamoDBLeaseRefresher.java` and `DynamoDBLeaseSerializer.java`, v2.7.3).
+(`leases/dynamodb/DynamoDBLeaseRefresher.java` and `DynamoDBLeaseSerializer.java`, v2.7.3 and v3.5.1).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.shard import HashRange
 from pykcl.testing.java.lease import JavaLease
+from pykcl.testing.java.options import JavaVersion
 
 Params = dict[str, Any]
 
@@ -19,8 +20,9 @@ Params = dict[str, Any]
 class JavaRequests:
     """Each method returns the parameters of one request on this table."""
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str, version: JavaVersion = "2.7.2") -> None:
         self.table = table
+        self.is_3x = version == "3.5.1"
 
     def describe_table(self) -> Params:
         return {"TableName": self.table}
@@ -34,12 +36,19 @@ class JavaRequests:
             "DeletionProtectionEnabled": False,
         }
 
-    def scan(self, start_key: dict[str, Any] | None = None) -> Params:
-        return {"TableName": self.table, **({"ExclusiveStartKey": start_key} if start_key else {})}
+    def migration_state(self) -> Params:
+        """(3.x) A GetItem, at start. In a table of an application of 2.x there is no such row."""
+        return {**self._row("Migration3.0"), "ConsistentRead": True}
 
-    def is_empty(self) -> Params:
-        """A Scan."""
-        return {"TableName": self.table, "Limit": 1}
+    def scan(self, start_key: dict[str, Any] | None = None) -> Params:
+        """3.5 scans in segments; small tables in one."""
+        segment: Params = {"TotalSegments": 1, "Segment": 0} if self.is_3x else {}
+        return {"TableName": self.table, **segment, **_after(start_key)}
+
+    def is_empty(self, start_key: dict[str, Any] | None = None) -> Params:
+        """A Scan. For 3.5, whose own rows may be in the table, one row is not enough."""
+        limit: Params = {} if self.is_3x else {"Limit": 1}
+        return {"TableName": self.table, **limit, **_after(start_key)}
 
     def get(self, key: str) -> Params:
         return {**self._row(key), "ConsistentRead": False}
@@ -53,6 +62,8 @@ class JavaRequests:
             "checkpoint": {"S": lease.checkpoint.sequence_number},
             "checkpointSubSequenceNumber": _number(lease.checkpoint.sub_sequence_number),
         }
+        if self.is_3x:
+            item["entityType"] = {"S": "LEASE"}
         if lease.parents:
             item["parentShardId"] = {"SS": list(lease.parents)}
         if lease.hash_range is not None:
@@ -65,10 +76,18 @@ class JavaRequests:
         updates = {"leaseOwner": _put({"S": worker})}
         if seen.owner is not None and seen.owner != worker:
             updates["ownerSwitchesSinceCheckpoint"] = {"Value": {"N": "1"}, "Action": "ADD"}
+        if self.is_3x:
+            updates["checkpointOwner"] = {"Action": "DELETE"}
         return self._fenced(seen, updates)
 
-    def renew(self, held: JavaLease) -> Params:
-        return self._fenced(held, {})
+    def renew(self, held: JavaLease, throughput: float | None = None) -> Params:
+        """throughput: (3.x) KB/s, once there is anything to tell."""
+        if not self.is_3x:
+            return self._fenced(held, {})
+        updates = {} if throughput is None else {"throughputKBps": _put({"N": f"{throughput:.6f}"})}
+        request = self._fenced(held, updates)
+        request["Expected"]["checkpointOwner"] = {"Exists": False}
+        return {**request, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
     def checkpoint(self, held: JavaLease, at: Checkpoint) -> Params:
         """`held`: the lease in memory, which is written back. The end of a shard is a checkpoint like any other."""
@@ -122,6 +141,10 @@ class JavaRequests:
     def _unfenced(self, key: str, updates: Params) -> Params:
         exists = {"leaseKey": {"Value": {"S": key}, "Exists": True}}
         return {**self._row(key), "AttributeUpdates": updates, "Expected": exists}
+
+
+def _after(start_key: dict[str, Any] | None) -> Params:
+    return {"ExclusiveStartKey": start_key} if start_key else {}
 
 
 def _put(value: Params) -> Params:

@@ -9,8 +9,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from pykcl.model.shard import HashRange
 from pykcl.runtime import Runtime
-from pykcl.testing.java.failures import DependencyFailed
-from pykcl.testing.java.lease import JavaLease, read_row
+from pykcl.testing.java.failures import DependencyFailed, RowUnreadable
+from pykcl.testing.java.lease import JavaLease, is_lease_row, read_row
+from pykcl.testing.java.options import JavaVersion
 from pykcl.testing.java.requests import JavaRequests, Params
 
 _ANSWERS = ("ConditionalCheckFailedException", "ResourceNotFoundException", "ResourceInUseException")
@@ -20,9 +21,11 @@ _PAUSE = 0.05
 class JavaTable:
     """Every method may raise DependencyFailed; those that read rows also its RowUnreadable."""
 
-    def __init__(self, client: Any, table: str, runtime: Runtime, attempts: int) -> None:
+    def __init__(
+        self, client: Any, table: str, runtime: Runtime, attempts: int, version: JavaVersion = "2.7.2"
+    ) -> None:
         self._client = client
-        self._requests = JavaRequests(table)
+        self._requests = JavaRequests(table, version)
         self._runtime = runtime
         self._attempts = attempts
 
@@ -40,16 +43,33 @@ class JavaTable:
             "TableStatus"
         ] not in ("ACTIVE", "UPDATING"):
             self._wait(10.0)
+        if self._requests.is_3x:
+            self._read(self._client.get_item, self._requests.migration_state())
 
     def is_empty(self) -> bool:
+        if self._requests.is_3x:
+            return not any(map(is_lease_row, self._items(self._requests.is_empty)))
         return not self._read(self._client.scan, self._requests.is_empty())["Items"]
 
     def scan(self) -> list[JavaLease]:
-        found: list[JavaLease] = []
+        """Up to 3.4 one row that cannot be read makes the whole scan fail; from 3.5 on it is left out."""
+        items = self._items(self._requests.scan)
+        if not self._requests.is_3x:
+            return [read_row(item) for item in items]
+        found = []
+        for item in filter(is_lease_row, items):
+            try:
+                found.append(read_row(item))
+            except RowUnreadable:
+                continue
+        return found
+
+    def _items(self, request: Callable[[Params | None], Params]) -> list[Any]:
+        found: list[Any] = []
         start: Params | None = None
         while True:
-            page = self._read(self._client.scan, self._requests.scan(start))
-            found += map(read_row, page["Items"])
+            page = self._read(self._client.scan, request(start))
+            found += page["Items"]
             start = page.get("LastEvaluatedKey")
             if not start:
                 return found
@@ -64,12 +84,14 @@ class JavaTable:
     def take(self, seen: JavaLease, worker: str) -> bool:
         return self._write(self._client.update_item, self._requests.take(seen, worker))
 
-    def renew(self, held: JavaLease) -> bool:
-        if self._write(self._client.update_item, self._requests.renew(held)):
+    def renew(self, held: JavaLease, throughput: float | None = None) -> bool:
+        if self._write(self._client.update_item, self._requests.renew(held, throughput)):
             return True
         # The SDK may have sent it twice: then the row shows what the first one did.
         row = self.get(held.key)
-        return row is not None and row.owner == held.owner and row.counter == held.counter + 1
+        if row is None or row.counter != held.counter + 1:
+            return False
+        return held.owner == (row.actual_owner if self._requests.is_3x else row.owner)
 
     def update(self, lease: JavaLease) -> bool:
         """No such recovery here: a checkpoint that was sent twice costs the lease."""
