@@ -69,6 +69,11 @@ class Config:
     """How often a child shard looks whether its parents have ended."""
     cleanup_interval: float = 60.0
     """How often ended leases are looked over for deletion. 0: never."""
+    audit_interval: float = 120.0
+    """How often the leases are looked over for hash keys that nobody reads; the worker that Java's rule elects tells of
+    them. 0: never."""
+    audit_confirmations: int = 3
+    """How many audits in a row must find the same hash keys without a lease before anything is made of it."""
     shutdown_grace: float = 25.0
     """How long stop() waits for running batches (container platforms kill at 30)."""
     processor_warn_after: float = 60.0
@@ -77,6 +82,8 @@ class Config:
     """A processor call longer than this costs the lease, so that another worker may try. None: never."""
     create_table: bool = True
     """Whether a missing lease table may be created."""
+    unsafe_join_v3: bool = False
+    """Whether to join a fleet of Java KCL 3.x in its own mode all the same; it is refused otherwise (NativeFleet)."""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -196,9 +203,10 @@ def _check_types(config: Config) -> None:
         value = getattr(config, name)
         if not isinstance(value, str) and (value is not None or name in ("application", "stream")):
             raise ConfigError(f"{name} is text, not {type(value).__name__}")
-    if not isinstance(config.create_table, bool):
-        # Not by its truth: "false" would create a table.
-        raise ConfigError(f"create_table is True or False, not {type(config.create_table).__name__}")
+    for name in ("create_table", "unsafe_join_v3"):
+        if not isinstance(getattr(config, name), bool):
+            # Not by its truth: "false" would create a table.
+            raise ConfigError(f"{name} is True or False, not {type(getattr(config, name)).__name__}")
 
 
 def _check_names(config: Config) -> None:
@@ -235,10 +243,15 @@ _SMALLEST: dict[str, float] = {
     "shard_sync_interval": 1.0,
     "parent_poll_interval": 0.1,
     "cleanup_interval": 0.0,
+    "audit_interval": 0.0,
+    "audit_confirmations": 1,
     "shutdown_grace": 0.0,
     "processor_warn_after": 0.1,
     "processor_timeout": 0.1,
 }
+_WHOLE = (
+    "max_leases", "max_leases_to_steal_at_one_time", "max_records", "max_buffered_bytes", "audit_confirmations",
+)  # fmt: skip
 _LARGEST = 1_000_000
 """Of every time and count above: no wait overflows the operating system's (11 days), no number a float."""
 
@@ -255,7 +268,7 @@ def _check_numbers(config: Config) -> None:
             raise ConfigError(
                 f"{name} is out of range: at least {smallest:g}, and finite: at most {_LARGEST:g}"
             )
-    for name in ("max_leases", "max_leases_to_steal_at_one_time", "max_records", "max_buffered_bytes"):
+    for name in _WHOLE:
         if isinstance(getattr(config, name), bool) or not isinstance(getattr(config, name), int):
             raise ConfigError(f"{name}={getattr(config, name)!r} is not a whole number")
     if config.max_records > 10_000:

@@ -40,6 +40,11 @@ class WrongTable(SetupError):
     """A table of that name exists and is not a lease table. Nothing was changed in it."""
 
 
+class NativeFleet(SetupError):
+    """Java KCL 3.x works on the lease table in its own mode, in which a leader assigns the leases. Nothing was
+    changed."""
+
+
 class TableGone(SetupError):
     """The lease table was deleted while the worker ran, and perhaps made anew. All delivery has stopped; positions are
     gone with it."""

@@ -46,6 +46,61 @@ class TableCreated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FleetJoined(Event):
+    """Who else works on the lease table, by its rows. evidence: what tells of KCL 3.x, or of several streams."""
+
+    TEXT = "fleet joined"
+    beside: str
+    kind: str
+    java_workers: int
+    pykcl_workers: int
+    failover_time: float
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetChanged(Event):
+    """The fleet is of another kind than before, and has been for a while."""
+
+    TEXT = "fleet changed"
+    kind: str
+    beside: str
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetWentNative(Event):
+    """Nothing is lost: it keeps its leases and takes what nobody reads, but nothing from living owners any more."""
+
+    LEVEL = logging.ERROR
+    TEXT = "Java KCL 3.x has left the mode of 2.x; this worker goes on, but its next start will be refused"
+    beside: str
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwinWorker(Event):
+    """Do: leave worker_id to pykcl, or make it unique per process. Leases are safe, but move to and fro."""
+
+    LEVEL = logging.WARNING
+    TEXT = "another living process has our worker identifier; make it unique, or leave it out"
+    worker_id: str
+    shard: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerRhythmDiffers(Event):
+    """A peer renews its leases in the rhythm of another fail-over time; both are in seconds, theirs is an estimate."""
+
+    LEVEL = logging.WARNING
+    TEXT = "a peer has another fail-over time; make them equal, or the shorter side takes living leases"
+    owner: str
+    their_failover_time: float
+    our_failover_time: float
+    who_takes: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartingAtLatest(Event):
     LEVEL = logging.WARNING
     TEXT = "starting at LATEST: records put before now are not read"
@@ -224,6 +279,58 @@ class RowRefused(Event):
     TEXT = "row of the lease table cannot be read and is left alone"
     key: str
     problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderElected(Event):
+    """Java's rule elects this worker, so it audits for the whole fleet. owners: how many workers own leases."""
+
+    TEXT = "this worker leads now"
+    worker_id: str
+    owners: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadershipMoved(Event):
+    """This worker led, and does no more. leader: who does, by Java's rule."""
+
+    TEXT = "another worker leads now"
+    leader: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoleFound(Event):
+    """Nobody reads the records of these hash keys, and listing the shards has not mended it: a person has to look.
+
+    first, last: decimal, both included. audits: how many in a row have found it. shards: the open ones that take these
+    keys, as far as they are listed: the rows to look at, or for.
+    """
+
+    LEVEL = logging.ERROR
+    TEXT = "hash keys without a lease, nobody reads their records"
+    first: str
+    last: str
+    audits: int
+    shards: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoleClosed(Event):
+    """Each of these hash keys, which a HoleFound told of, has a lease again."""
+
+    TEXT = "hash keys have a lease again"
+    first: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashRangeFilled(Event):
+    """The row lacked the hash range of its shard, as those of KCL before 2.3 do."""
+
+    TEXT = "hash range written into a lease"
+    shard: str
+    first: str
+    last: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

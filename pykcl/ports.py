@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pykcl.events import Event
 from pykcl.model.checkpoint import ReadFrom
-from pykcl.model.lease import Lease, Row
+from pykcl.model.lease import JavaState, Lease, Row
 from pykcl.model.lease_row import LeaseWrite
 from pykcl.model.record import Record
 from pykcl.model.shard import Shard, ShardListing, StreamDescription
@@ -71,6 +71,10 @@ class LeaseTable(Protocol):
 
     def read(self, key: str) -> Row | None:
         """One row, strongly consistent."""
+
+    def java_state(self) -> JavaState:
+        """What KCL 3.x keeps beside the rows. What cannot be read is no error: the answer says so, and nothing is
+        raised."""
 
     def write(self, write: LeaseWrite, *, until: float) -> WriteAnswer:
         """Send a conditional write, again and again while its outcome is unknown, until monotonic time `until`.

@@ -32,6 +32,9 @@ HELD = Lease(
 )
 
 
+BARE = HELD.with_(hash_range=None)
+
+
 def row(**changes):
     item = {
         "leaseKey": {"S": KEY},
@@ -377,6 +380,31 @@ def test_deleting_asks_for_the_row_as_seen_a_lease_and_where_told_its_end():
     assert "checkpoint" not in request(lease_row.delete(HELD, ended=False))[0]
 
 
+def test_filling_asks_for_no_owner_and_no_counter_and_names_nothing_but_the_hash_range():
+    seen = parse_row(row(leaseOwner={"S": "they"}, startingHashKey=None, endingHashKey={"NULL": True}))
+    operation, params = lease_row.fill_hash_range(seen, HashRange("0", "9")).request()
+    assert operation == "update_item"
+    assert params["ConditionExpression"] == (
+        "attribute_exists(leaseCounter) AND (attribute_not_exists(entityType) OR entityType = :lease) AND "
+        "attribute_not_exists(startingHashKey) AND attribute_type(endingHashKey, :seenEndingHashKey)"
+    )
+    assert (
+        params["UpdateExpression"] == "SET startingHashKey = :startingHashKey, endingHashKey = :endingHashKey"
+    )
+    assert params["ExpressionAttributeValues"] == {
+        ":lease": {"S": "LEASE"},
+        ":seenEndingHashKey": {"S": "NULL"},
+        ":startingHashKey": {"S": "0"},
+        ":endingHashKey": {"S": "9"},
+    }
+
+
+def test_a_filled_row_knows_its_hash_range_once_and_keeps_its_counter():
+    seen = parse_row(row(startingHashKey={"S": "0"}, endingHashKey=None))
+    after = lease_row.fill_hash_range(seen, HashRange("0", "9")).after
+    assert (after.counter, after.hash_range, after.extra) == (seen.counter, HashRange("0", "9"), {})
+
+
 def test_a_take_writes_the_private_note_with_what_later_versions_put_there_and_no_other_update_does():
     note = PrivateNote(owner="me", extra={"later": {"S": "x"}})
     taken = lease_row.take(HELD, "you", note)
@@ -414,6 +442,8 @@ def test_a_take_writes_the_private_note_with_what_later_versions_put_there_and_n
         lambda: lease_row.take(HELD, "x" * 257),
         lambda: lease_row.delete(HELD, ended=True),
         lambda: lease_row.delete(HELD, ended=False).rebased(HELD),
+        lambda: lease_row.fill_hash_range(HELD, HashRange("0", "9")),
+        lambda: lease_row.fill_hash_range(BARE, HashRange("0", "9")).rebased(BARE),
     ],
 )
 def test_writes_that_would_harm_the_row_cannot_be_built(build):
@@ -490,6 +520,14 @@ def test_an_identical_row_by_a_peer_is_as_good_as_our_own_creation():
     assert settle(ours, theirs.after.with_(owner="they")) == "lost"
     assert settle(ours, theirs.after.with_(checkpoint=AT_LATEST)) == "lost"
     assert settle(ours, theirs.after.with_(note=PrivateNote("arn:other"))) == "lost"
+
+
+def test_a_fill_is_kept_where_the_row_has_that_hash_range_whoever_wrote_it_and_whatever_else_is_there():
+    fill = lease_row.fill_hash_range(BARE, HashRange("0", "9"))
+    there = fill.after.with_(owner="they", counter=99, checkpoint=Checkpoint("77"))
+    assert settle(fill, there) == "kept"
+    for row_now in (None, BARE, there.with_(hash_range=HashRange("0", "8")), UnreadableRow(KEY, "junk")):
+        assert settle(fill, row_now) == "lost"
 
 
 def test_a_delete_is_kept_only_when_the_row_is_gone():

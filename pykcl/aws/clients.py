@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pykcl.aws.failures import aws_errors, sort_failure
+from pykcl.aws.state_table import state_table_of
 from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, SetupError
 from pykcl.ports import LeaseTable, Stream
@@ -50,7 +51,12 @@ def connect(
         connections = min(_MOST_CONNECTIONS, config.max_leases + _SPARE_CONNECTIONS)
         given = {**open_clients(config, session=session, max_pool_connections=connections), **given}
     table = DynamoDBLeaseTable(
-        given["dynamodb"], config.table, runtime, request_timeout=config.request_timeout, stop=stop
+        given["dynamodb"],
+        config.table,
+        runtime,
+        request_timeout=config.request_timeout,
+        stop=stop,
+        state_table=state_table_of(config.application),
     )
     return table, KinesisStream(given["kinesis"], config.stream, runtime)
 

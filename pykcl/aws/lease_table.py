@@ -9,12 +9,14 @@ ConditionalCheckFailed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
 from pykcl.aws.failures import MALFORMED, aws_errors, error_code, sort_failure
 from pykcl.aws.fast_scan import decode_scans
+from pykcl.aws.state_table import read_state, state_table_of
 from pykcl.aws.table_answers import (
     Table,
     items_of,
@@ -25,8 +27,8 @@ from pykcl.aws.table_answers import (
     table_of,
 )
 from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
-from pykcl.model.lease import AttributeValue, Lease, Row, UnreadableRow
-from pykcl.model.lease_parse import LEASE_KEY, parse_row
+from pykcl.model.lease import AttributeValue, JavaState, Lease, Row, UnreadableRow
+from pykcl.model.lease_parse import LEASE_KEY, OWNER_INDEX, parse_row
 from pykcl.model.lease_row import LeaseWrite, settle
 from pykcl.ports import Kept, Lost, TableScan, Unknown, WriteAnswer
 from pykcl.runtime import Event, Runtime
@@ -49,7 +51,7 @@ class DynamoDBLeaseTable:
     client: a boto3 DynamoDB client of one attempt per call. table_name: the table. runtime: time and chance.
     request_timeout: seconds after which the client gives one request up; a write may end this much after its
     deadline. stop: once set, nothing is tried a second time (for the forced stop: an orderly one still
-    releases).
+    releases). state_table: where KCL 3.0-3.4 keeps its state; by default named after the lease table.
     """
 
     def __init__(
@@ -60,9 +62,12 @@ class DynamoDBLeaseTable:
         *,
         request_timeout: float = 2.0,
         stop: Event | None = None,
+        state_table: str | None = None,
     ) -> None:
         self._client = client
         self._name = table_name
+        self._state_table = state_table or state_table_of(table_name)
+        self._has_owner_index = False
         self._runtime = runtime
         self._request_timeout = request_timeout
         self._stop = stop or runtime.event()
@@ -90,6 +95,7 @@ class DynamoDBLeaseTable:
         if description is not None and description.status in _USABLE:
             self._check_schema(description)
             self._table_id = self._table_id or description.table_id
+            self._has_owner_index = OWNER_INDEX in description.indexes
             return self._created
         status = "missing" if description is None else description.status
         raise TemporaryError(f"Lease table {self._name!r} is {status}; waiting until it is ACTIVE.")
@@ -145,6 +151,15 @@ class DynamoDBLeaseTable:
     def read(self, key: str) -> Row | None:
         """One row, strongly consistent; None where there is none."""
         return self._attempts(lambda state: state.attempt_number >= _READ_ATTEMPTS)(self._read_once, key)
+
+    def java_state(self) -> JavaState:
+        """See `ports.LeaseTable`. The index is that of the last `prepare`."""
+        attempts = self._attempts(lambda state: state.attempt_number >= _READ_ATTEMPTS)
+        try:
+            found = attempts(read_state, self._client, self._state_table)
+        except TemporaryError:
+            found = JavaState(unread="AWS did not answer")
+        return replace(found, has_owner_index=self._has_owner_index)
 
     def _read_once(self, key: str) -> Row | None:
         answer = self._call(

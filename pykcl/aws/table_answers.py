@@ -70,13 +70,14 @@ def read_units_of(answer: Mapping[str, Any]) -> float:
 class Table(NamedTuple):
     """status: such as "ACTIVE". key_schema: (attribute, "HASH" or "RANGE"). types: attribute -> "S", "N" or "B".
 
-    table_id: given anew to each table of the same name; "" where an endpoint does not tell.
+    table_id: given anew to each table of the same name; "" where an endpoint does not tell. indexes: their names.
     """
 
     status: str
     key_schema: tuple[tuple[str, str], ...]
     types: Mapping[str, str]
     table_id: str = ""
+    indexes: frozenset[str] = frozenset()
 
 
 def table_of(answer: Mapping[str, Any]) -> Table:
@@ -89,7 +90,19 @@ def table_of(answer: Mapping[str, Any]) -> Table:
     if not schema:
         raise AnswerRefused("DescribeTable was answered without the table's key. It is asked for again.")
     table_id = table.get("TableId")
-    return Table(table["TableStatus"], schema, types, table_id if isinstance(table_id, str) else "")
+    return Table(
+        table["TableStatus"],
+        schema,
+        types,
+        table_id if isinstance(table_id, str) else "",
+        frozenset(_names(table.get("GlobalSecondaryIndexes"))),
+    )
+
+
+def _names(indexes: Any) -> Iterator[str]:
+    for index in indexes if isinstance(indexes, list) else ():
+        if isinstance(index, Mapping):
+            yield str(index.get("IndexName"))
 
 
 def _pairs(parts: Any, first: str, second: str) -> Iterator[tuple[str, str]]:

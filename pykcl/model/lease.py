@@ -91,10 +91,29 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ForeignRow:
-    """A row of the table that is not a lease of ours (KCL 3.5 state, another stream): never counted or touched."""
+    """A row of the table that is not a lease of ours (KCL 3.5 state, another stream): never counted or touched.
+
+    client_version: of KCL 3.x's own state (`Migration3.0`), by which protocol its workers work, such as
+    CLIENT_VERSION_2X; None where the row does not say so in a form that is believed.
+    """
 
     key: str
     kind: str
+    client_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JavaState:
+    """What can be known of KCL 3.x beside the rows of a scan.
+
+    has_owner_index: the lease table has KCL 3.x's index of owners, `LeaseOwnerToLeaseKeyIndex`.
+    migration: the row `Migration3.0` that KCL 3.0-3.4 keeps in a table of its own; None: there is none, or it could not
+    be read. unread: why it could not; "" where it was read, or where there is no such table.
+    """
+
+    has_owner_index: bool = False
+    migration: ForeignRow | None = None
+    unread: str = ""
 
 
 @dataclass(frozen=True, slots=True)

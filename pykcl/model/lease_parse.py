@@ -66,9 +66,14 @@ _FOREIGN_MARKS = {
     "leaseDuration": "LEADER",
     "streamId": "STREAM",
 }
+OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
+"""KCL 3.x's index of the lease table (`leases/dynamodb/DynamoDBLeaseRefresher.java`)."""
+MIGRATION_KEY = "Migration3.0"
+MIGRATION_KIND = "CLIENT_VERSION_MIGRATION"
+_CLIENT_VERSION = re.compile(r"CLIENT_VERSION_[A-Z0-9_]{1,48}\Z")
 _FOREIGN_KEYS = {
     "Leader": "LEADER",
-    "Migration3.0": "CLIENT_VERSION_MIGRATION",
+    MIGRATION_KEY: MIGRATION_KIND,
     "TableMigration3.5": "TABLE_MIGRATION",
 }
 
@@ -93,7 +98,7 @@ def parse_row(item: Mapping[str, AttributeValue]) -> Row:
     key = _text_of(item.get(LEASE_KEY))
     foreign = _foreign_kind(item, key)
     if foreign is not None:
-        return ForeignRow(key=_shown_key(item, key), kind=foreign)
+        return ForeignRow(_shown_key(item, key), foreign, _client_version(item, foreign))
     if key is None or not 0 < len(key) <= MAX_NAME:
         return UnreadableRow(
             key=(key or "")[:MAX_NAME],
@@ -195,6 +200,11 @@ def _foreign_kind(item: Mapping[str, AttributeValue], key: str | None) -> str | 
         if mark in item:
             return kind
     return _FOREIGN_KEYS.get(key) if key is not None else None
+
+
+def _client_version(item: Mapping[str, AttributeValue], kind: str) -> str | None:
+    text = _text_of(item.get("cv")) if kind == MIGRATION_KIND else None
+    return text if text is not None and _CLIENT_VERSION.match(text) else None
 
 
 def _shown_key(item: Mapping[str, AttributeValue], key: str | None) -> str:

@@ -1,10 +1,10 @@
-"""The eight conditional writes of the lease protocol, as values, and how their outcome is told from a row.
+"""The nine conditional writes of the lease protocol, as values, and how their outcome is told from a row.
 
-Every write is fenced by the counter and the owner its writer believes in, and moves the counter by exactly
-one: the counter is the only fence Java workers honour, and Java's recovery from an ambiguous renewal accepts
-exactly +1. No write can create a row but `create`, none leaves an owner that is empty or NULL, and none
-touches an attribute it does not name. Reading rows is `parse_row`, writing a whole one `to_item` (both from
-`lease_parse`).
+Every write but one is fenced by the counter and the owner its writer believes in, and moves the counter by
+exactly one: the counter is the only fence Java workers honour, and Java's recovery from an ambiguous renewal
+accepts exactly +1. The exception, `fill_hash_range`, says nothing about who works on the lease. No write can
+create a row but `create`, none leaves an owner that is empty or NULL, and none touches an attribute it does
+not name. Reading rows is `parse_row`, writing a whole one `to_item` (both from `lease_parse`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pykcl.model.lease_parse import (
     parse_row,
     to_item,
 )
+from pykcl.model.shard import HashRange
 
 __all__ = [
     "LeaseWrite",
@@ -38,6 +39,7 @@ __all__ = [
     "create",
     "delete",
     "end_shard",
+    "fill_hash_range",
     "parse_row",
     "prepare",
     "release",
@@ -47,7 +49,7 @@ __all__ = [
     "to_item",
 ]
 
-WriteKind = Literal["create", "take", "renew", "checkpoint", "prepare", "end", "release", "delete"]
+WriteKind = Literal["create", "take", "renew", "checkpoint", "prepare", "end", "release", "delete", "fill"]
 Outcome = Literal["kept", "adopt", "lost"]
 
 MAX_PENDING_STATE = 256 * 1024
@@ -75,7 +77,7 @@ class LeaseWrite:
 
     @property
     def writer(self) -> str | None:
-        """Who owns the lease while this writer holds it; None for a creation."""
+        """Who owns the lease while this writer holds it; None for a creation. A fill is anybody's."""
         if self.kind == "take":
             return self.after.owner if self.after else None
         return self.seen.owner
@@ -105,9 +107,9 @@ class LeaseWrite:
         """The same write on a newer row of the same writer: an earlier one turned out to have landed.
 
         A checkpoint never moves backwards: if that earlier write got further, its position stays.
-        Raises ValueError for a creation or a delete, which are never sent again on another row.
+        Raises ValueError for a creation, a delete or a fill, which are never sent again on another row.
         """
-        if self.after is None or self.kind == "create":
+        if self.after is None or self.kind in ("create", "fill"):
             raise ValueError(f"a {self.kind} cannot be rebased")
         if self.kind == "take":
             return take(seen, str(self.after.owner), self.after.note if "note" in self.written else None)
@@ -118,6 +120,8 @@ class LeaseWrite:
 
     def _condition(self) -> tuple[str, dict[str, AttributeValue]]:
         seen = self.seen
+        if self.kind == "fill":
+            return _range_as_seen(seen)
         values: dict[str, AttributeValue] = {":seenCounter": {"N": str(seen.counter)}}
         # Compare the owner too: a KCL 3.x leader starts a hand-off by moving leaseOwner, not the counter.
         clauses = [
@@ -131,8 +135,7 @@ class LeaseWrite:
         if self.kind == "renew":
             clauses.append(f"attribute_not_exists({CHECKPOINT_OWNER})")
         if self.kind == "delete":
-            values[":lease"] = {"S": ENTITY_LEASE}
-            clauses.append(f"(attribute_not_exists({ENTITY_TYPE}) OR {ENTITY_TYPE} = :lease)")
+            clauses.append(_is_lease(values))
         if self.ended:
             values[":shardEnd"] = {"S": AT_SHARD_END.sequence_number}
             clauses.append(f"{CHECKPOINT} = :shardEnd")
@@ -264,25 +267,37 @@ def delete(seen: Lease, *, ended: bool) -> LeaseWrite:
     return LeaseWrite("delete", seen=seen, after=None, ended=ended)
 
 
+def fill_hash_range(seen: Lease, found: HashRange) -> LeaseWrite:
+    """Write the hash range of the shard into a row that lacks it, as rows of KCL before 2.3 do. Nothing else.
+
+    Not fenced, and the counter stays (Java: the same, `updateLeaseWithMetaInfo`): 1) an owner in Java holds the
+    lease at counter 7; 2) a write of somebody else moves it to 8; 3) its next checkpoint expects 7, is refused,
+    and Java gives the lease up. A shard keeps its range for ever, so nothing newer can be written over. What Java
+    does not ask for: the row is still a lease, and its two attributes are as they were seen, be it absent, NULL,
+    or one of them there. Raises ValueError for a row that has its range.
+    """
+    if seen.hash_range is not None:
+        raise ValueError(f"{seen.key!r} has its hash range")
+    extra = {name: raw for name, raw in seen.extra.items() if name not in FIELD_ATTRIBUTES["hash_range"]}
+    return LeaseWrite(
+        "fill", seen=seen, after=seen.with_(hash_range=found, extra=extra), written=("hash_range",)
+    )
+
+
 def settle(write: LeaseWrite, row: Row | None) -> Outcome:
     """Whose doing is it that the condition failed, judged by the row that stands there now (None: no row)?
 
     "kept": the row is what this write makes, so an earlier attempt of it was applied. "adopt": an earlier,
     different write of the same writer landed (right owner, counter + 1); send this one again, rebased on that
     row. "lost": the row is someone else's now, or gone. For a creation an identical row by someone else is as
-    good as ours.
+    good as ours, and so is for a fill the same hash range.
     """
     if write.kind == "delete":
         return "kept" if row is None else "lost"
     if write.after is None or not isinstance(row, Lease):
         return "lost"
-    if write.kind == "create":
-        return (
-            "kept"
-            if row.counter == write.after.counter
-            and _same(write.written, _anonymous(row), _anonymous(write.after))
-            else "lost"
-        )
+    if write.kind in ("create", "fill"):
+        return "kept" if _serves_as_well(write.kind, write.after, row) else "lost"
     if row.counter != write.after.counter or _other_process(row, write.after):
         return "lost"
     # Owner, counter + 1 and every attribute we wrote. The counter alone would not do: 1) our renewal is
@@ -291,6 +306,13 @@ def settle(write: LeaseWrite, row: Row | None) -> Outcome:
     if _same(("owner", *write.written), row, write.after):
         return "kept"
     return "adopt" if row.owner is not None and row.owner == write.writer else "lost"
+
+
+def _serves_as_well(kind: WriteKind, ours: Lease, row: Lease) -> bool:
+    """Whether the row is as good as ours, whoever wrote it."""
+    if kind == "fill":
+        return row.hash_range == ours.hash_range
+    return row.counter == ours.counter and _same(tuple(FIELD_ATTRIBUTES), _anonymous(row), _anonymous(ours))
 
 
 def _other_process(row: Lease, ours: Lease) -> bool:
@@ -312,7 +334,7 @@ def _update_of(kind: WriteKind, seen: Lease, **changes: Any) -> LeaseWrite:
 
 
 def _as_seen(seen: Lease, field: str, name: str, placeholder: str, values: dict[str, AttributeValue]) -> str:
-    """A condition that the attribute is as the writer saw it, be it absent or of type NULL."""
+    """A condition that the attribute is as the writer saw it, be it absent or of type NULL. field: text or None."""
     text = getattr(seen, field)
     if text is None and seen.extra.get(name) == {"NULL": True}:
         values[placeholder] = {"S": "NULL"}
@@ -321,6 +343,22 @@ def _as_seen(seen: Lease, field: str, name: str, placeholder: str, values: dict[
         return f"attribute_not_exists({name})"
     values[placeholder] = seen.extra[name] if text is None else {"S": text}
     return f"{name} = {placeholder}"
+
+
+def _is_lease(values: dict[str, AttributeValue]) -> str:
+    """A condition that the row, if there is one, is that of a lease."""
+    values[":lease"] = {"S": ENTITY_LEASE}
+    return f"(attribute_not_exists({ENTITY_TYPE}) OR {ENTITY_TYPE} = :lease)"
+
+
+def _range_as_seen(seen: Lease) -> tuple[str, dict[str, AttributeValue]]:
+    """A condition that the row is there, is that of a lease, and lacks its hash range as it did."""
+    values: dict[str, AttributeValue] = {}
+    clauses = [f"attribute_exists({LEASE_COUNTER})", _is_lease(values)]
+    for name in FIELD_ATTRIBUTES["hash_range"]:
+        placeholder = f":seen{name[0].upper()}{name[1:]}"
+        clauses.append(_as_seen(seen, "hash_range", name, placeholder, values))
+    return " AND ".join(clauses), values
 
 
 def _same(fields: tuple[str, ...], one: Lease, other: Lease) -> bool:

@@ -27,9 +27,7 @@ from pykcl.model.lease import Lease
 from pykcl.model.shard import HashRange, Shard
 
 FIRST_AUDIT_AFTER = 60.0
-"""Seconds; Java: the same."""
-AUDIT_INTERVAL = 120.0
-"""Seconds; Java: `leasesRecoveryAuditorExecutionFrequencyMillis`."""
+"""Seconds, unless audits come sooner than that; Java: the same."""
 CONFIRMATIONS = 3
 """Java: `leasesRecoveryAuditorInconsistencyConfidenceThreshold`. While a shard ends, its keys may seem to be nobody's:
 an eventually consistent scan shows the end of the parent and not yet the rows of the children."""

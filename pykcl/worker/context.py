@@ -12,6 +12,7 @@ from pykcl.ports import Events, LeaseTable, Stream
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
 from pykcl.worker.buffer_gate import BufferGate
+from pykcl.worker.fleet_watch import FleetWatch
 from pykcl.worker.gone_shards import GoneShards
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.identity import StreamIdentity
@@ -38,6 +39,7 @@ class Context:
     held: HeldLeases
     gate: BufferGate
     gone: GoneShards
+    fleet: FleetWatch
     processor: ProcessorFactory
     on_fatal: Callable[[Exception], None]
     has_taken: Event

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pykcl.errors import SetupError, ShardGone, StreamMissing, TableGone, TemporaryError, WrongStream
-from pykcl.events import ProcessorSlow, RowRefused, StartingAtLatest
+from pykcl.events import RowRefused, StartingAtLatest
 from pykcl.model.checkpoint import LATEST, ReadFrom
 from pykcl.model.lease import ForeignRow, Lease, Row, UnreadableRow
-from pykcl.model.shard import ShardListing
+from pykcl.model.shard import Shard, ShardListing
 from pykcl.planning.acquire import calculate_acquire, room_in_share, still_awaited
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
@@ -19,9 +19,11 @@ from pykcl.planning.plans import Acquisition, LeaseCreation
 from pykcl.runtime import Task
 from pykcl.worker.context import Context
 from pykcl.worker.gone_shards import refuse_part_of_a_listing
+from pykcl.worker.leader_duty import LeaderDuty
 from pykcl.worker.lease_cleaner import LeaseCleaner
 from pykcl.worker.lease_creation import create_lease
 from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.processor_watch import ProcessorWatch
 from pykcl.worker.vanished_rows import VanishedRows
 from pykcl.worker.vital import vital
 
@@ -45,11 +47,13 @@ class LeaseManager:
         self._view = LeaseView()
         self._vanished = VanishedRows(context.config.loss_noticed_within)
         self._cleaner = LeaseCleaner(context, lambda: self._stop)
+        self._shards: Mapping[str, Shard] = {}
+        self._duty = LeaderDuty(context, lambda: self._stop)
+        self._processors = ProcessorWatch(context)
         self._latest_iterators: dict[str, str] = {}
         self._ended_here: set[str] = set()
         self._left_alone: dict[str, float] = {}
         self._refused_rows: set[str] = set()
-        self._slow_calls: set[tuple[str, float]] = set()
         self._next_scan = 0.0
         self._scanned_at = 0.0
         self._next_listing = 0.0
@@ -107,7 +111,7 @@ class LeaseManager:
         """One round; returns the seconds until the next one."""
         now = self._context.runtime.monotonic()
         self._reap()
-        self._watch_processors(now)
+        self._processors.look([worker for worker, _ in self.workers()], now)
         must_list = self._vanished.is_due(now) or now >= self._next_listing
         listing = self._list_shards(now) if must_list else None
         if listing is not None or now >= self._next_scan:
@@ -118,6 +122,8 @@ class LeaseManager:
             if not self._must_finish_the_start():
                 self._acquire()
             self._cleaner.clean(self._view)
+            if not self._start_is_unfinished and self._duty.audit(self._view, self._shards):
+                self._list_at_once()
         self._judge_readiness()
         return max(
             0.01, min(self._next_scan, self._next_listing, now + 1.0) - self._context.runtime.monotonic()
@@ -129,9 +135,11 @@ class LeaseManager:
         """Fold one scan into the view."""
         context = self._context
         scan = context.table.scan()
+        self._duty.scanned(scan.rows)
         # The time after the scan: a counter in it stood so at the latest now, so an age is never overrated.
         now = self._scanned_at = context.runtime.monotonic()
         before, self._view = self._view, self._view.observe(self._own_rows(scan.rows), now)
+        context.fleet.look(scan.rows, self._view)
         self._vanished.observe(before, self._view)
         # Once anybody has taken the lease, reading goes on from the row. One whose row is not in the scan yet stays.
         taken = {key for key, lease in self._view.leases.items() if lease.counter > 0}
@@ -191,6 +199,7 @@ class LeaseManager:
             return None
         context.trouble.worked("listing shards")
         self._cleaner.listed(listing)
+        self._shards = listing.by_id
         return listing
 
     def _listing_done(self) -> None:
@@ -198,6 +207,11 @@ class LeaseManager:
         self._listing_failures = 0
         interval = context.config.shard_sync_interval * context.runtime.random().uniform(0.9, 1.1)
         self._next_listing = context.runtime.monotonic() + interval
+
+    def _list_at_once(self) -> None:
+        # While listing fails its own pauses hold: what no listing mends must not cost more than one for each audit.
+        if self._listing_failures == 0:
+            self._next_listing = self._context.runtime.monotonic()
 
     def _create_missing(self, listing: ShardListing) -> bool:
         """False: not all of it was done; it shall be done again with another listing."""
@@ -288,7 +302,7 @@ class LeaseManager:
             held=busy,
         )
         # Stealing is slower than taking what is free: a steal costs its owner a batch.
-        may_steal = now >= self._next_steal
+        may_steal = now >= self._next_steal and context.fleet.may_steal
         plans = calculate_acquire(
             self._view,
             worker=context.worker_id,
@@ -323,10 +337,12 @@ class LeaseManager:
         if self._stop:
             return
         key = plan.lease_key
+        shard = self._shards.get(key)
         worker = LeaseWorker(
             self._context,
             plan,
             iterator=self._latest_iterators.pop(key, None) if plan.seen.counter == 0 else None,
+            listed=shard.hash_range if shard else None,
             on_change=self._wake.set,
         )
         # Under one lock: 1) the new thread comes to `initialize` at once; 2) that calls `Worker.stop`, which must know
@@ -361,23 +377,6 @@ class LeaseManager:
     def _wake_children(self) -> None:
         for worker, _ in self.workers():
             worker.nudge()
-
-    def _watch_processors(self, now: float) -> None:
-        config = self._context.config
-        current: set[tuple[str, float]] = set()
-        for worker, _ in self.workers():
-            busy = worker.busy
-            if busy is None or now - busy[1] < config.processor_warn_after:
-                continue
-            method, since = busy
-            current.add((worker.key, since))
-            if (worker.key, since) not in self._slow_calls:
-                self._context.events.emit(ProcessorSlow(shard=worker.key, method=method, seconds=now - since))
-            if config.processor_timeout is not None and now - since >= config.processor_timeout:
-                worker.abandon(
-                    f"{method} did not return within processor_timeout={config.processor_timeout:g} s"
-                )
-        self._slow_calls = current
 
     def _judge_readiness(self) -> None:
         """Ready: no shard lacks its lease, whatever can be read now is owned, and ours have answered GetRecords."""

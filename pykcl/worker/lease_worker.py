@@ -24,6 +24,7 @@ from pykcl.events import (
 )
 from pykcl.model import lease_row
 from pykcl.model.lease import Lease
+from pykcl.model.shard import HashRange
 from pykcl.planning.lifecycle import FINAL, Signal, State, next_state
 from pykcl.planning.pace import backoff
 from pykcl.planning.plans import Acquisition
@@ -40,11 +41,18 @@ class LeaseWorker:
     """The body of one thread. Other threads only call `request_stop`, `nudge` and `abandon`, and read attributes.
 
     iterator: opened at LATEST when this process put the row, if nobody has read from it since.
+    listed: the hash range of the shard as Kinesis lists it, for a row that lacks it.
     on_change: told of the first answer and of the end.
     """
 
     def __init__(
-        self, context: Context, plan: Acquisition, *, iterator: str | None, on_change: Callable[[], None]
+        self,
+        context: Context,
+        plan: Acquisition,
+        *,
+        iterator: str | None,
+        listed: HashRange | None = None,
+        on_change: Callable[[], None],
     ) -> None:
         self.key = plan.lease_key
         self.state = State.ACQUIRING
@@ -53,6 +61,7 @@ class LeaseWorker:
         self._context = context
         self._plan = plan
         self._iterator = iterator
+        self._listed = listed
         self._on_change = on_change
         self._wake = context.runtime.event()
         self._stopping = False
@@ -290,6 +299,7 @@ class LeaseWorker:
             pause=self._pause,
             stopping=self._stop_asked,
             iterator=self._iterator,
+            hash_range=held.lease.hash_range or self._listed,
             on_answer=self._answered,
         )
         context.events.emit(ShardStarted(shard=self.key, position=str(held.lease.checkpoint)))

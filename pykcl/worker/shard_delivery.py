@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pykcl.errors import SetupError, ShardGone, StreamMissing, TableGone, TemporaryError, WrongStream
 from pykcl.events import ShardEndNotCheckpointed
 from pykcl.model.record import Record
-from pykcl.model.shard import Shard
+from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.pace import SHARD_READ_INTERVAL, backoff
 from pykcl.planning.positions import first_read
@@ -28,6 +28,7 @@ class ShardDelivery:
 
     pause: waits so many seconds; True when the lease worker shall stop; raises LeaseLost. stopping: whether it shall.
     iterator: opened at LATEST when this process put the row, if nobody has read from it since; None otherwise.
+    hash_range: of the shard; None where nobody knows it: then sub-records of other shards are delivered, too.
     on_answer: told of every answer.
     """
 
@@ -42,6 +43,7 @@ class ShardDelivery:
         pause: Callable[[float], bool],
         stopping: Callable[[], bool],
         iterator: str | None,
+        hash_range: HashRange | None,
         on_answer: Callable[[], None],
     ) -> None:
         self._context = context
@@ -55,7 +57,7 @@ class ShardDelivery:
         lease = held.lease
         after = None if lease.checkpoint.is_sentinel else lease.checkpoint
         first = first_read(lease, context.config.start_position)
-        self._reader = ShardReader(context, held.key, lease.hash_range, first, after, iterator)
+        self._reader = ShardReader(context, held.key, hash_range, first, after, iterator)
         self._children: tuple[Shard, ...] = ()
 
     # -- reading -----------------------------------------------------------------------------------------------

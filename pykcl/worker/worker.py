@@ -20,6 +20,7 @@ from pykcl.processor import ProcessorFactory, RecordProcessor
 from pykcl.runtime import Runtime, SystemRuntime, Task, in_main_thread
 from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.context import Context
+from pykcl.worker.fleet_watch import FleetWatch
 from pykcl.worker.gone_shards import GoneShards
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.identity import StreamIdentity
@@ -241,10 +242,11 @@ class Worker:
             self._events.emit(TableCreated(table=self.config.table))
         from pykcl import __version__
 
+        token = self._runtime.token()
         context = Context(
             config=self.config,
             worker_id=self.worker_id,
-            process_token=self._runtime.token(),
+            process_token=token,
             version=__version__,
             identity=StreamIdentity(description, stream, self._runtime, self.config.table),
             table=table,
@@ -254,6 +256,7 @@ class Worker:
             trouble=trouble,
             held=self.held,
             gone=GoneShards(stream, self._runtime),
+            fleet=FleetWatch(self.config, self.worker_id, token, table, self._events, self._runtime),
             gate=BufferGate(self.config.max_buffered_bytes, self._runtime),
             processor=self._processor,
             on_fatal=self._fail,
@@ -264,6 +267,7 @@ class Worker:
         if scan is None:
             return None
         context.identity.refuse_foreign_leases(scan.rows)
+        context.fleet.join(scan.rows)
         return context
 
     def _aws_adapters(self) -> tuple[LeaseTable, Stream]:

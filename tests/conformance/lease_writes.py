@@ -22,6 +22,7 @@ HELD = Lease(
 )
 FREE = HELD.with_(owner=None)
 THEIRS = HELD.with_(owner="you", checkpoint_owner="before")
+BARE = THEIRS.with_(hash_range=None, checkpoint_owner=None)
 ENDED = FREE.with_(checkpoint=AT_SHARD_END, pending=None)
 
 WRITES = {
@@ -37,6 +38,7 @@ WRITES = {
     "release": lease_row.release(HELD),
     "delete-ended": lease_row.delete(ENDED, ended=True),
     "delete-gone": lease_row.delete(FREE, ended=False),
+    "fill": lease_row.fill_hash_range(BARE, HashRange("0", "9")),
 }
 
 

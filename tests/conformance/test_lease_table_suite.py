@@ -5,17 +5,23 @@ from pathlib import Path
 
 import pytest
 from lease_bench import answered, timed_out
-from lease_writes import ENDED, FREE, HELD, KEY, NEW, NOTE, WRITES, plain, taken_over
+from lease_writes import BARE, ENDED, FREE, HELD, KEY, NEW, NOTE, WRITES, plain, taken_over
 
 from pykcl.model import lease_row
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import ForeignRow, Lease, PrivateNote, UnreadableRow
 from pykcl.model.lease_row import parse_row, to_item
+from pykcl.model.shard import HashRange
 from pykcl.ports import Kept, Lost, Unknown
 
 NEVER = float("inf")
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 EVERY = pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+FENCED = pytest.mark.parametrize(
+    "write",
+    [one for one in WRITES.values() if one.kind != "fill"],
+    ids=[name for name, one in WRITES.items() if one.kind != "fill"],
+)
 UPDATES = pytest.mark.parametrize(
     "write",
     [one for one in WRITES.values() if one.kind not in ("create", "delete")],
@@ -46,7 +52,7 @@ def test_a_write_on_the_row_as_seen_is_kept_and_changes_exactly_what_it_says(ben
     assert len(bench.writes) == 1
 
 
-@EVERY
+@FENCED
 def test_a_write_on_a_row_another_worker_changed_is_lost_and_changes_nothing(bench, write):
     theirs = taken_over(write)
     bench.put(theirs)
@@ -56,7 +62,7 @@ def test_a_write_on_a_row_another_worker_changed_is_lost_and_changes_nothing(ben
     assert plain(bench.item(KEY)) == plain(to_item(theirs))
 
 
-@EVERY
+@FENCED
 def test_a_write_whose_owner_changed_without_the_counter_is_lost(bench, write):
     handed_over = write.seen.with_(owner="next", checkpoint_owner="me")
     bench.put(handed_over)
@@ -127,7 +133,7 @@ def test_an_unknown_write_that_was_applied_is_kept_when_sent_again_later(bench, 
     assert_kept(bench, write, bench.write(write))
 
 
-@EVERY
+@FENCED
 def test_an_applied_write_with_its_answer_lost_is_lost_once_another_worker_took_over(bench, write):
     seed(bench, write)
     theirs = (write.after or HELD).with_(owner="you", counter=99)
@@ -220,6 +226,75 @@ def test_deleting_asks_again_whether_the_row_has_ended_and_is_a_lease(bench):
         assert plain(bench.item(KEY)) == plain(item)
 
 
+LACKING = {
+    "neither": {},
+    "null": {"startingHashKey": {"NULL": True}, "endingHashKey": {"NULL": True}},
+    "half": {"startingHashKey": {"S": "0"}},
+    "half-and-null": {"startingHashKey": {"NULL": True}, "endingHashKey": {"S": "7"}},
+}
+
+
+def bare_with(attributes):
+    return {**to_item(BARE), **attributes}
+
+
+@pytest.mark.parametrize("lacking", LACKING.values(), ids=LACKING)
+def test_a_hash_range_is_filled_into_a_row_that_lacks_it_in_whatever_way(bench, lacking):
+    bench.put_item(bare_with(lacking))
+    answer = bench.write(lease_row.fill_hash_range(bench.table.read(KEY), HashRange("0", "9")))
+    assert isinstance(answer, Kept)
+    assert answer.lease.hash_range == HashRange("0", "9")
+    filled = {"startingHashKey": {"S": "0"}, "endingHashKey": {"S": "9"}}
+    assert plain(bench.item(KEY)) == plain(bare_with(filled))
+
+
+@pytest.mark.parametrize("now", LACKING.values(), ids=LACKING)
+@pytest.mark.parametrize("lacking", LACKING.values(), ids=LACKING)
+def test_a_hash_range_is_not_filled_into_a_row_that_lacks_it_in_another_way_than_was_seen(
+    bench, lacking, now
+):
+    bench.put_item(bare_with(lacking))
+    write = lease_row.fill_hash_range(bench.table.read(KEY), HashRange("0", "9"))
+    bench.put_item(bare_with(now))
+    assert isinstance(bench.write(write), Kept if now == lacking else Lost)
+    assert (plain(bench.item(KEY)) == plain(bare_with(now))) == (now != lacking)
+
+
+def test_a_hash_range_is_filled_in_whatever_the_owner_did_meanwhile_and_leaves_that_as_it_is(bench):
+    theirs = BARE.with_(counter=99, checkpoint=Checkpoint("77", 1), owner="they")
+    bench.put(theirs)
+    assert isinstance(bench.write(WRITES["fill"]), Kept)
+    assert plain(bench.item(KEY)) == plain(to_item(theirs.with_(hash_range=HashRange("0", "9"))))
+
+
+def test_after_a_hash_range_was_filled_in_its_owner_writes_on(bench):
+    held = BARE.with_(owner="me")
+    bench.put(held)
+    assert isinstance(bench.write(WRITES["fill"]), Kept)
+    renewed = bench.write(lease_row.renew(held))
+    assert isinstance(renewed, Kept)
+    assert renewed.lease.hash_range == HashRange("0", "9")
+
+
+def test_a_hash_range_that_a_peer_filled_in_first_is_kept_and_another_one_is_not_written_over(bench):
+    for theirs, expected in ((HashRange("0", "9"), Kept), (HashRange("0", "8"), Lost)):
+        bench.put(BARE.with_(hash_range=theirs))
+        assert isinstance(bench.write(WRITES["fill"]), expected)
+        assert bench.table.read(KEY).hash_range == theirs
+
+
+def test_a_hash_range_is_not_filled_into_a_row_of_that_key_that_is_no_lease(bench):
+    not_leases = (
+        {"leaseKey": {"S": KEY}},
+        {"leaseKey": {"S": KEY}, "checkpoint": {"S": "12"}},
+        {**to_item(BARE), "entityType": {"S": "STREAM"}},
+    )
+    for item in not_leases:
+        bench.put_item(item)
+        assert isinstance(bench.write(WRITES["fill"]), Lost)
+        assert plain(bench.item(KEY)) == plain(item)
+
+
 def test_foreign_and_unreadable_rows_of_real_fleets_are_never_changed(bench):
     path = FIXTURES / "java-3.5.1-compatible-with-2x.jsonl"
     items = {
@@ -239,6 +314,7 @@ def test_foreign_and_unreadable_rows_of_real_fleets_are_never_changed(bench):
                 "create": lease_row.create,
                 "delete": lambda lease: lease_row.delete(lease, ended=False),
                 "take": lambda lease: lease_row.take(lease, "me"),
+                "fill": lambda lease: lease_row.fill_hash_range(lease, HashRange("0", "9")),
             }.get(write.kind, lease_row.renew)(forged)
             answer = bench.write(again)
             assert isinstance(answer, Lost)

@@ -12,6 +12,7 @@ from pykcl.model.lease_row import (
     create,
     delete,
     end_shard,
+    fill_hash_range,
     prepare,
     release,
     renew,
@@ -37,11 +38,12 @@ def _noted(lease: Lease, worker: tuple[str, str]) -> PrivateNote:
     )
 
 
+_RANGE = HashRange("0", "170141183460469231731687303715884105727")
 _BARE = Lease(
     "shardId-000000000002",
     AT_TRIM_HORIZON,
     parents=("shardId-000000000000",),
-    hash_range=HashRange("0", "170141183460469231731687303715884105727"),
+    hash_range=_RANGE,
 )
 NEW = _BARE.with_(note=_noted(_BARE, A))
 
@@ -72,6 +74,7 @@ def by_heading() -> dict[str, LeaseWrite]:
         "end": ended,
         "release": release(_after(prepared)),
         "delete an ended lease": delete(_after(ended), ended=True),
+        "fill in a hash range": fill_hash_range(_after(prepared).with_(hash_range=None), _RANGE),
         "delete the lease of a shard that is gone": delete(_after(prepared), ended=False),
     }
 

@@ -107,7 +107,7 @@ def test_every_write_is_printed_as_it_is_sent():
     assert printed.keys() == writes.keys()
     for heading, write in writes.items():
         assert printed[heading] == printable(write), heading
-    assert len({write.kind for write in writes.values()}) == 8
+    assert len({write.kind for write in writes.values()}) == 9
 
 
 def test_the_row_table_has_every_attribute_with_its_type():

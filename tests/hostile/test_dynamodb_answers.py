@@ -18,6 +18,7 @@ from pykcl.model import lease_row
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
 from pykcl.model.lease_parse import to_item
+from pykcl.model.shard import HashRange
 from pykcl.ports import Kept, Lost, Unknown
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "dynamodb").glob("*.json"))
@@ -45,6 +46,7 @@ WRITES = {
     "end": lease_row.end_shard(HELD, ("shardId-000000000001",)),
     "release": lease_row.release(HELD),
     "delete": lease_row.delete(HELD, ended=False),
+    "fill": lease_row.fill_hash_range(HELD, HashRange("0", "9")),
 }
 CODES = [
     "ConditionalCheckFailedException",

@@ -111,7 +111,7 @@ def whole_life(aws):
 def test_a_worker_calls_in_its_whole_life_exactly_what_the_policy_allows(aws):
     found = whole_life(aws)
     assert found == actions_of(POLICY)
-    assert resources(aws) == {"orders", "orders-app"}
+    assert resources(aws) == {"orders", "orders-app", "orders-app-CoordinatorState"}
 
 
 def test_pykcl_run_calls_nothing_else(aws, tmp_path):
@@ -181,6 +181,29 @@ def test_without_the_right_to_create_the_table_everything_else_is_enough(aws):
         put(aws, "a")
         wait(has_seen("a"), "the records")
     assert denied == []
+
+
+def test_without_the_right_to_read_the_state_of_java_everything_else_is_enough(aws):
+    from pykcl.events import TroubleBegan
+    from pykcl.local.errors import AwsError
+
+    denied, troubles = [], []
+
+    def all_but_that_table(service, operation, parameters):
+        if parameters.get("TableName") == "orders-app-CoordinatorState":
+            denied.append(operation)
+            raise AwsError("AccessDeniedException", "not authorized")
+
+    def hear(event):
+        if isinstance(event, TroubleBegan) and event.what != "preparing the lease table":
+            troubles.append(event)
+
+    aws.fault = all_but_that_table
+    Orders.seen.clear()
+    with Worker("orders-app", stream="orders", processor=Orders, start="TRIM_HORIZON", listeners=[hear]):
+        put(aws, "a")
+        wait(has_seen("a"), "the records")
+    assert (denied, troubles) == (["GetItem"], [])
 
 
 def test_the_policy_on_the_page_is_the_one_of_the_code():

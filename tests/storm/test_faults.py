@@ -1,6 +1,7 @@
 """Every kind of fault happens where its name says, is counted when it happened, and a worker that bears it badly is caught."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from storm_seeds import FINE_WEATHER
@@ -8,6 +9,9 @@ from storm_seeds import FINE_WEATHER
 from pykcl.aws import lease_table
 from pykcl.errors import InternalError
 from pykcl.events import BatchSkipped
+from pykcl.model import lease_row
+from pykcl.model.lease_row import LeaseWrite
+from pykcl.model.shard import HashRange
 from pykcl.planning.lease_view import LeaseView
 from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB
 from pykcl.testing.memory.faults import timed_out
@@ -20,6 +24,8 @@ from pykcl.testing.storm.ledger import Ledger
 from pykcl.testing.storm.options import storm_options
 from pykcl.testing.storm.skips import Skips
 from pykcl.testing.storm.streams import Outages
+from pykcl.testing.storm.world import TABLE, World
+from pykcl.worker.leader_duty import LeaderDuty
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.shard_delivery import ShardDelivery
 from pykcl.worker.vanished_rows import VanishedRows
@@ -64,7 +70,7 @@ def broken_in_a_storm_with(*kinds, options=None):
 @pytest.mark.parametrize(
     "kind",
     [
-        "F10.kms", "F13.recreated", "F14.while", "F15.deleted", "F15.counter", "F16", "F18.creating", "F18.initialize",
+        "F10.kms", "F13.recreated", "F14.while", "F15.deleted", "F15.counter", "F15.ranges", "F16", "F18.creating", "F18.initialize",
         "F18.checkpoint",
     ],
 )  # fmt: skip
@@ -124,6 +130,79 @@ def test_a_worker_that_believes_that_counters_only_grow(monkeypatch):
 
     monkeypatch.setattr(LeaseView, "observe", strict)
     assert broken_in_a_storm_with("F15.counter") is Promise.NO_FALSE_ALARM
+
+
+def _filling_without_condition(monkeypatch, instead):
+    request = LeaseWrite.request
+
+    def careless(self):
+        operation, params = request(self)
+        if self.kind == "fill":
+            params["ConditionExpression"] = instead
+            wanted = params["ExpressionAttributeValues"]
+            params["ExpressionAttributeValues"] = {
+                k: wanted[k] for k in (":startingHashKey", ":endingHashKey")
+            }
+        return operation, params
+
+    monkeypatch.setattr(LeaseWrite, "request", careless)
+
+
+@pytest.mark.parametrize("is_careless", [True, False])
+def test_a_worker_that_makes_a_row_where_it_wants_to_fill_in_a_hash_range(monkeypatch, is_careless):
+    """Its condition speaks of the counter, so only the row that comes of it can tell."""
+    if is_careless:
+        always = "attribute_exists(leaseCounter) OR attribute_not_exists(leaseCounter)"
+        _filling_without_condition(monkeypatch, always)
+    worlds, make, fill = [], World.__init__, LeaderDuty._fill_one
+
+    def made(self, *args, **options):
+        make(self, *args, **options)
+        worlds.append(self)
+
+    def the_row_goes_first(self, one, until):
+        worlds[-1].beliefs.stolen(one.seen.key)
+        worlds[-1].dynamodb.tables[TABLE].rows.pop(one.seen.key, None)
+        fill(self, one, until)
+
+    monkeypatch.setattr(World, "__init__", made)
+    monkeypatch.setattr(LeaderDuty, "_fill_one", the_row_goes_first)
+    # With the condition it makes no row; that rows go is what other promises suffer from.
+    assert (broken_in_a_storm_with("F15.ranges") is Promise.CONDITIONAL) is is_careless
+
+
+def test_a_worker_that_fills_in_hash_ranges_unconditionally(monkeypatch):
+    _filling_without_condition(monkeypatch, "attribute_not_exists(nothing)")
+    assert broken_in_a_storm_with("F15.ranges") is Promise.CONDITIONAL
+
+
+def test_a_worker_that_moves_the_counter_when_it_fills_in_a_hash_range(monkeypatch):
+    fill = lease_row.fill_hash_range
+
+    def counted(seen, found):
+        write = fill(seen, found)
+        return replace(
+            write, after=write.after.with_(counter=seen.counter + 1), written=("counter", "hash_range")
+        )
+
+    monkeypatch.setattr(lease_row, "fill_hash_range", counted)
+    assert broken_in_a_storm_with("F15.ranges") in (Promise.SILENT_AFTER_LOSS, Promise.COUNTER_BY_ONE)
+
+
+def test_a_worker_that_fills_in_the_hash_range_of_another_shard(monkeypatch):
+    fill = lease_row.fill_hash_range
+    monkeypatch.setattr(lease_row, "fill_hash_range", lambda seen, found: fill(seen, HashRange("0", "9")))
+    assert broken_in_a_storm_with("F15.ranges") is Promise.COUNTER_BY_ONE
+
+
+def test_a_worker_that_never_fills_in_a_hash_range(monkeypatch):
+    monkeypatch.setattr(LeaderDuty, "_fill", lambda self, fills: None)
+    assert broken_in_a_storm_with("F15.ranges") is Promise.BALANCE
+
+
+def test_a_worker_that_lists_the_shards_with_each_scan(monkeypatch):
+    monkeypatch.setattr(LeaderDuty, "audit", lambda self, view, shards: True)
+    assert broken_in_a_storm_with("F15.ranges") is Promise.BUDGETS
 
 
 def test_a_worker_that_ends_for_a_key_that_cannot_be_used_for_a_while(monkeypatch):

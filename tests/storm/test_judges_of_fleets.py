@@ -86,14 +86,15 @@ def test_a_worker_that_reads_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize(("must", "reported", "fine"), [
-    (["s"], ["s"], True), (["s"], [], False), ([], ["s"], True), ([], ["whole"], False), ([], [], True),
+    ({(1, 0)}, ["s"], True), ({(1, 0)}, [], False), (set(), ["s"], True), (set(), ["whole"], False), (set(), [], True),
+    ({(0, 9)}, [], True),
 ])  # fmt: skip
 def test_a_loss_that_nobody_tells_of_and_an_alarm_about_none(must, reported, fine):
     world, fleet = _fleet_of_one()
     world.ledger = Ledger(lambda: 100)
     world.ledger.shard("s").add((1, 0), 50)
     world.ledger.shard("whole").add((2, 0), 150)
-    world.must_be_reported, world.is_gone = set(must), lambda key: False
+    world.must_be_reported, world.is_gone = {"s": must}, lambda key: False
     world.lost = [SimpleNamespace(shard=shard) for shard in reported]
     calm = Calm(world, fleet, SimpleNamespace(), Figures())
     if fine:

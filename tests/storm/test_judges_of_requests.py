@@ -21,7 +21,12 @@ from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.shard_reader import ShardReader
 
-OPTIONS = {"shard_sync_interval": 5.0, "parent_poll_interval": 0.5, "cleanup_interval": 20.0}
+OPTIONS = {
+    "shard_sync_interval": 5.0,
+    "parent_poll_interval": 0.5,
+    "cleanup_interval": 20.0,
+    "audit_interval": 20.0,
+}
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from judging import broken_by, delivery_judge, row
 
+from pykcl.model.shard import HashRange
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.storm import Promise
 from pykcl.testing.storm.belief_judge import BeliefJudge
@@ -64,6 +65,28 @@ def test_a_checkpoint_where_no_record_is(rows):
 @pytest.mark.parametrize("counter", [1, 3, 0])
 def test_a_counter_that_does_not_rise_by_one(rows, counter):
     assert _changed(rows, row(), row(counter=counter)) is Promise.COUNTER_BY_ONE
+
+
+RANGE = {"startingHashKey": {"S": "0"}, "endingHashKey": {"S": "9"}}
+NULLS = {"startingHashKey": {"NULL": True}, "endingHashKey": {"NULL": True}}
+
+
+@pytest.mark.parametrize("lacking", [{}, NULLS, {"startingHashKey": {"S": "0"}}])
+@pytest.mark.parametrize("place", ["TRIM_HORIZON", "SHARD_END"])
+def test_a_hash_range_that_a_row_lacked_may_be_added_by_anybody_at_the_same_counter(rows, lacking, place):
+    rows.ledger.ranges["parent"] = HashRange("0", "9")
+    assert _changed(rows, row(place, **lacking), row(place, **RANGE), author="w2") is None
+
+
+@pytest.mark.parametrize(("before", "after", "listed"), [
+    ({}, RANGE, ("0", "8")), (RANGE, {**RANGE, "endingHashKey": {"S": "8"}}, ("0", "8")), (RANGE, {}, ("0", "9")),
+    ({}, {"startingHashKey": {"S": "0"}}, ("0", "9")), ({}, {**RANGE, "childShardIds": {"SS": ["child"]}}, ("0", "9")),
+    ({}, {**RANGE, "leaseOwner": {"S": "w2"}}, ("0", "9")), ({}, {**RANGE, "checkpoint": {"S": "1"}}, ("0", "9")),
+])  # fmt: skip
+def test_a_hash_range_that_is_wrong_or_replaced_or_comes_with_something_else(rows, before, after, listed):
+    rows.ledger.ranges["parent"] = HashRange(*listed)
+    rows.ledger.delivered("parent", [(1, 0)])
+    assert _changed(rows, row(**before), row(**after), author="w2") is Promise.COUNTER_BY_ONE
 
 
 def test_an_attribute_of_others_that_disappears(rows):

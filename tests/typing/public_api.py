@@ -16,6 +16,7 @@ from pykcl import (
     InternalError,
     LeaseLoss,
     LeaseLost,
+    NativeFleet,
     PendingCheckpoint,
     PreparedCheckpoint,
     ProcessorFailed,
@@ -116,7 +117,15 @@ def main() -> int:
         worker.run()
     except StopTimedOut as late:
         print(late.threads)
-    except (WrongStream, WrongTable, StreamMissing, TableGone, SetupError, InternalError) as error:
+    except (
+        NativeFleet,
+        WrongStream,
+        WrongTable,
+        StreamMissing,
+        TableGone,
+        SetupError,
+        InternalError,
+    ) as error:
         print(error)
     except (ConfigError, ProcessorFailed, PyKclError):
         return 1

@@ -45,7 +45,7 @@ def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
     # Sooner than after a second it scans when one of its lease workers has ended; and once more beside each listing.
     scans = Rule(20, paced(1.0, 20, 6), ("list*", "list*", "take*", "release*", "shard_end*", "create*"))
     listing, polling = options["shard_sync_interval"], options["parent_poll_interval"]
-    cleaning = options["cleanup_interval"]
+    cleaning, auditing = options["cleanup_interval"], options["audit_interval"]
     # Each of two children asks for its parent; and once more whenever a shard ends here.
     parents = 2 * 20 * _FASTEST / polling + 10
     return {
@@ -56,14 +56,18 @@ def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
         "checkpoint": Rule(20, 6, ("batch", "GetItem")),
         "shard_end": Rule(60, 6, ("take",), tries=60),
         "release": Rule(60, 6, ("take",)),
+        "fill": Rule(60, paced(auditing, 60, 3)),
         "delete": Rule(60, paced(cleaning, 60, 3)),
         "Scan": scans,
         "GetItem": Rule(20, parents, ("take", "shard_end*", "shard_end*", "create*"), tries=8 * parents),
+        # At the start, and then once a minute: what Java 3.0-3.4 keeps elsewhere.
+        "state": Rule(60, paced(60.0, 60, 2), tries=16),
         "CreateTable": Rule(60, 3, tries=80),
         "DescribeTable": Rule(60, 15, tries=80),
-        "list": Rule(120, paced(listing, 120, 6), ("shard_end*", "create*")),
+        # And once for each audit, while there are hash keys that no listing brings a lease.
+        "list": Rule(120, paced(listing, 120, 6) + paced(auditing, 120, 0), ("shard_end*", "create*")),
         # All its shards together ask once a second while no answer comes.
-        "describe": Rule(60, paced(cleaning, 60, 6), ("list*", "open*"), tries=80),
+        "describe": Rule(60, paced(cleaning, 60, 6), ("list*", "open*", "fill*"), tries=80),
         "open": Rule(
             20, paced(cleaning, 20, 4), ("list*", "take", "iterator expired", "page nearly trimmed")
         ),

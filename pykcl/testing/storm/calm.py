@@ -17,6 +17,8 @@ from pykcl.testing.storm.world import FAILOVER, World
 
 DELIVERY_SECONDS, BALANCE_SECONDS, REST_SECONDS, QUIET_SECONDS = 400.0, 120.0, 30.0, 50.0
 STRAINED_SECONDS = 25.0
+FILLING_SECONDS = 150.0
+"""Until a leader that is dead is believed to be, and the next one has audited."""
 _READER, _NOBODY = "pykcl-", "nobody"
 _LOOK = 0.5
 
@@ -101,6 +103,12 @@ class Calm:
             BALANCE_SECONDS,
             Promise.BALANCE,
             lambda: f"open shards without a lease: {self._unleased()}",
+        )
+        self._expect_soon(
+            lambda: not self._without_range(),
+            FILLING_SECONDS,
+            Promise.BALANCE,
+            lambda: f"leases without the hash range of their shard: {self._without_range()}",
         )
 
     def _newcomer_gets_its_share(self) -> None:
@@ -258,7 +266,9 @@ class Calm:
         reported = {event.shard for event in self._world.lost}
         ledger = self._world.ledger
         silent = {
-            key for key in self._world.must_be_reported if ledger.shard(key).never_delivered()
+            key
+            for key, places in self._world.must_be_reported.items()
+            if places.intersection(ledger.shard(key).never_delivered())
         } - reported
         self._world.verdict.expect(
             not silent, Promise.LOSS_REPORTED, f"nobody told of a loss in {sorted(silent)}"
@@ -294,6 +304,12 @@ class Calm:
 
     def _unleased(self) -> list[str]:
         return sorted(set(self._world.open_shards()) - self._world.rows().keys())
+
+    def _without_range(self) -> list[str]:
+        rows = self._world.rows()
+        return sorted(
+            key for key in rows if self._is_active(key) and "S" not in rows[key].get("endingHashKey", {})
+        )
 
     def _is_balanced(self) -> bool:
         loads = self._load()

@@ -51,6 +51,7 @@ class Chaos:
             "F15": self._foreigners.put_rows,
             "F15.deleted": operators.delete_row,
             "F15.counter": operators.put_counter_back,
+            "F15.ranges": operators.drop_ranges,
             "F18.stop": lambda rng: self._stop(self._any_host(rng)),
             "F18.starting": self._stop_at_once,
             "F18.busy": lambda rng: self._stop(self._doing(rng, "process_records")),

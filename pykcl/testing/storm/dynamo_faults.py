@@ -18,7 +18,7 @@ _READS = ("Scan", "GetItem")
 
 
 def kind_of_write(operation: str, params: Params) -> str:
-    """create, take, renew, checkpoint, shard_end, release or delete."""
+    """create, take, renew, checkpoint, shard_end, release, fill or delete."""
     if operation != "UpdateItem":
         return "create" if operation == "PutItem" else "delete"
     values = params.get("ExpressionAttributeValues", {})
@@ -29,6 +29,8 @@ def kind_of_write(operation: str, params: Params) -> str:
         return "checkpoint"
     if ":leaseOwner" in values:
         return "take"
+    if ":startingHashKey" in values:
+        return "fill"
     return "release" if "leaseOwner" in params["UpdateExpression"].partition(" REMOVE ")[2] else "renew"
 
 

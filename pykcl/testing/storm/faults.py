@@ -44,6 +44,7 @@ KINDS: Mapping[str, Kind] = {
         Kind("F6.shard_end", "SHARD_END was written, the answer is lost", _PER_BATCH),
         Kind("F6.release", "a lease was released, the answer is lost", _PER_BATCH),
         Kind("F6.delete", "a lease was deleted, the answer is lost", _PER_BATCH),
+        Kind("F6.fill", "a hash range was filled in, the answer is lost", (0.3, 0.6)),
         Kind("F7", "a write reaches the table after its sender gave up", _PER_CALL),
         Kind("F8.broken", "a scan fails between two pages", _PER_CALL),
         Kind(
@@ -66,6 +67,11 @@ KINDS: Mapping[str, Kind] = {
         Kind("F15", "foreign rows of every kind lie in the lease table", (0.5, 1.0)),
         Kind("F15.deleted", "an operator deletes the row of a lease that is being read", _PER_STEP),
         Kind("F15.counter", "another library takes a lease and puts its counter back", _PER_STEP),
+        Kind(
+            "F15.ranges",
+            "rows lack the hash range of their shard, as those of old versions do",
+            (0.03, 0.06, 0.1),
+        ),
         Kind("F16", "malformed aggregates and aggregates of other shards", (0.05, 0.3)),
         Kind("F17.raises", "the processor raises", _PER_BATCH),
         Kind("F17.hangs", "the processor works for longer than the lease", (0.01, 0.05)),
@@ -139,6 +145,8 @@ class Faults:
             self._have_one_of({"F15"}, {"F20"})
         # Two processes of one identifier are told apart by the counter alone: not promised where it starts again.
         self._have_one_of({"F15.deleted", "F15.counter"}, {"F19.same"})
+        # A worker that comes to no listing cannot tell an aggregate of another shard where the row lacks the range.
+        self._have_one_of({"F15.ranges"}, {"F16"})
         for name in off:
             self._rates.pop(name, None)
 

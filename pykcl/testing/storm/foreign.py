@@ -5,18 +5,25 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from pykcl.errors import SetupError
+from pykcl.errors import NativeFleet, SetupError
 from pykcl.testing.storm.fleet import StormFleet
 from pykcl.testing.storm.promises import Promise
 from pykcl.testing.storm.world import TABLE, World
 
 _N0 = {"N": "0"}
 _ELSEWHERE = "arn:aws:kinesis:us-east-1:123456789012:stream/elsewhere"
+_MIGRATION = "Migration3.0"
+_NATIVE = {
+    "leaseKey": {"S": _MIGRATION},
+    "entityType": {"S": "CLIENT_VERSION_MIGRATION"},
+    "cv": {"S": "CLIENT_VERSION_3X"},
+}
+_MULTI_STREAM = "123456789012:other:1790000000000:shardId-000000000000"
 _ROWS: dict[str, dict[str, Any]] = {
     "worker-metrics": {"entityType": {"S": "WORKER_METRIC_STATS"}, "sts": {"M": {"C": {"L": [_N0]}}}},
     "Leader": {"entityType": {"S": "LEADER"}, "leaderName": {"S": "x"}, "leaseDuration": {"N": "300000"}},
-    "Migration3.0": {"entityType": {"S": "CLIENT_VERSION_MIGRATION"}, "cv": {"S": "CLIENT_VERSION_3X"}, "h": {"L": []}},
-    "123456789012:other:1790000000000:shardId-000000000000": {
+    _MIGRATION: {"entityType": {"S": "CLIENT_VERSION_MIGRATION"}, "cv": {"S": "CLIENT_VERSION_2X"}, "h": {"L": []}},
+    _MULTI_STREAM: {
         "leaseCounter": {"N": "7"}, "checkpoint": {"S": "TRIM_HORIZON"}, "checkpointSubSequenceNumber": _N0,
         "ownerSwitchesSinceCheckpoint": _N0, "streamName": {"S": "123456789012:other:1790000000000"},
     },
@@ -47,11 +54,18 @@ class Foreigners:
             self._world.dynamodb.tables[TABLE].rows[key] = {**leases[key], **note}
             return True
         key = rng.choice(sorted(_ROWS))
-        if key in self._put:
+        # A table of such leases alone is that of another application, and refused.
+        if key in self._put or (key == _MULTI_STREAM and not leases):
             return False
+        if key == "Leader" and _MIGRATION not in self._put:
+            # Left over in a fleet that went back to 2.x. A leader of whom nobody knows better is a reason to refuse.
+            self._put_row(_MIGRATION)
+        self._put_row(key)
+        return True
+
+    def _put_row(self, key: str) -> None:
         self._put[key] = {"leaseKey": {"S": key}, **_ROWS[key]}
         self._world.dynamodb.put_raw(TABLE, self._put[key])
-        return True
 
     def judge(self) -> None:
         """FOREIGN_KEPT, once more at the end: the rows are as they were put."""
@@ -78,6 +92,8 @@ class Foreigners:
                 "checkpointSubSequenceNumber": _N0,
             }
             row |= {"ownerSwitchesSinceCheckpoint": _N0, "pykcl": {"M": {"streamArn": {"S": _ELSEWHERE}}}}
+            if self._tables % 2 == 0:
+                row = _NATIVE
         self._world.dynamodb.put_raw(table, row)
         self._world.simulation.spawn(f"visitor-{table}", f"w0{table}", lambda: self._visit(table, row))
         return True
@@ -88,8 +104,10 @@ class Foreigners:
         refused = False
         try:
             worker.start()
+        except NativeFleet:
+            refused = row is _NATIVE
         except SetupError:
-            refused = True
+            refused = row is not _NATIVE
         worker.stop()
         found = self._world.dynamodb.rows(table)
         self._world.beliefs.forget(name)

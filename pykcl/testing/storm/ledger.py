@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
 
+from pykcl.model.shard import HashRange
 from pykcl.testing.storm.places import Place
 
 
@@ -63,13 +64,15 @@ class ShardLedger:
 class Ledger:
     """All shards, with their parents, also those that Kinesis has forgotten.
 
-    horizon: tells what retention has taken by now: everything that arrived before it, epoch milliseconds.
+    horizon: tells what retention has taken by now: everything that arrived before it, epoch milliseconds. ranges: the
+    hash keys of each shard.
     """
 
     def __init__(self, horizon: Callable[[], int]) -> None:
         self._horizon = horizon
         self.shards: dict[str, ShardLedger] = defaultdict(ShardLedger)
         self.parents: dict[str, tuple[str, ...]] = {}
+        self.ranges: dict[str, HashRange] = {}
         self.deliveries = 0
 
     def shard(self, shard_id: str) -> ShardLedger:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pykcl.aws.failures import error_code
+from pykcl.aws.state_table import STATE_SUFFIX
 from pykcl.errors import IteratorExpired, SetupError, TemporaryError
 from pykcl.local.request_log import ROW_WRITES
 from pykcl.local.shards import HOUR_MILLIS
@@ -18,6 +19,7 @@ from pykcl.testing.storm.observer import Observer
 from pykcl.testing.storm.streams import StormStream
 
 _REFUSED = "ConditionalCheckFailedException"
+_MISSING = "ResourceNotFoundException"
 _NEARLY_TRIMMED_MILLIS = 24 * HOUR_MILLIS * 0.9
 """So far behind, with a day of retention, a worker opens a shard anew for each page."""
 _IDLE_AFTER = 2
@@ -63,6 +65,10 @@ class MeteredClient:
         kind = kind_of_write(operation, params) if operation in ROW_WRITES else operation
         code = (error_code(error) or "") if error else ""
         failed = error is not None and code != _REFUSED
+        if str(params.get("TableName", "")).endswith(STATE_SUFFIX):
+            # It may be missing, or forbidden: that excuses nothing.
+            self._observer.budgets.spent(self._host, "state", failed=failed and code != _MISSING)
+            return
         self._observer.asked_dynamodb(self._host, kind, _key_of(params), code, failed=failed)
 
 

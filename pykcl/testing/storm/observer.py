@@ -14,6 +14,7 @@ from pykcl.testing.storm.budget_judge import BudgetJudge, rules_for
 from pykcl.testing.storm.debt_judge import DebtJudge
 from pykcl.testing.storm.delivery_judge import DeliveryJudge
 from pykcl.testing.storm.excuses import Freezes, Marks
+from pykcl.testing.storm.fleet_judge import FleetJudge
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.ledger import Ledger
 from pykcl.testing.storm.life_judge import LifeJudge
@@ -45,6 +46,7 @@ class Observer:
         failover: float,
         settling: float,
         row: Callable[[str], Item | None],
+        rows: Callable[[], Mapping[str, Item]],
         worker_ids: dict[str, str],
         is_gone: Callable[[str], bool],
         by_user: bool,
@@ -73,6 +75,7 @@ class Observer:
             left_alone=options["retry_for"],
             on_clock=self.on_clock,
         )
+        self.fleet = FleetJudge(verdict, now=now, rows=rows, worker_ids=worker_ids)
         self.losses = LossJudge(ledger, verdict, is_gone=is_gone)
         self.debts = DebtJudge(
             verdict,
@@ -141,11 +144,13 @@ class Observer:
     # -- what happens ------------------------------------------------------------------------------------------
 
     def row_changed(self, change: Change) -> None:
+        self.fleet.row_changed(change)
         self.ownership.row_changed(change)
         if change.after and change.after.get("checkpoint", {}).get("S") == "SHARD_END":
             self.lives.ended_in_row(change.author, change.key)
 
     def heard(self, host: str, event: Event) -> None:
+        self.fleet.heard(host, event)
         self.ownership.heard(host, event)
         if isinstance(event, ProcessorRaised):
             self.raised.add(host)

@@ -15,10 +15,14 @@ _LOOK = 0.5
 _PATIENCE = 120.0
 _LATEST_REQUEST = 2 * REQUEST_SECONDS
 _LIBRARY = "other-library"
+_RANGE = {"startingHashKey", "endingHashKey"}
+_NULL: Item = {"startingHashKey": {"NULL": True}, "endingHashKey": {"NULL": True}}
+_WITHOUT_RANGE: tuple[tuple[set[str], Item], ...] = ((_RANGE, {}), ({"endingHashKey"}, {}), (_RANGE, _NULL))
+"""What of a row to remove, and what to put."""
 
 
 class Operators:
-    """F15.deleted and F15.counter. What they do is their own fault; that nothing is lost by it is pykcl's."""
+    """F15.deleted, F15.counter, F15.ranges. What they do is their own fault; that nothing is lost by it is pykcl's."""
 
     def __init__(self, world: World, fleet: StormFleet) -> None:
         self._world, self._fleet = world, fleet
@@ -52,6 +56,20 @@ class Operators:
         seconds = rng.uniform(_LATEST_REQUEST, 1.5 * FAILOVER)
         self._world.simulation.spawn(owner, _LIBRARY, lambda: self._give_back(key, owner, seconds))
         return True
+
+    def drop_ranges(self, rng: random.Random) -> bool:
+        """Rows as versions before 2.3 leave them, or with half of their hash range, or with NULL for it."""
+        rows = self._world.rows()
+        keys = [
+            key for key, row in sorted(rows.items()) if row.keys() >= _RANGE and checkpoint_place(row) != END
+        ]
+        # The scripted Java worker has no word for NULL.
+        gone, left = _WITHOUT_RANGE[rng.randrange(2 if self._world.faults.has("F20") else 3)]
+        chosen = [key for key in keys if rng.random() < 0.5]
+        for key in chosen:
+            kept = {name: value for name, value in rows[key].items() if name not in gone}
+            self._world.dynamodb.tables[TABLE].rows[key] = kept | left
+        return bool(chosen)
 
     def _choose(self, rng: random.Random, fits: Callable[[str, Item], bool]) -> str | None:
         keys = sorted(key for key, row in self._world.rows().items() if fits(key, row))

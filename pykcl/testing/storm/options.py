@@ -32,6 +32,11 @@ def storm_options(seed: int, rng: random.Random, faults: Faults, *, own_processo
     if _own(seed, "processor_timeout").random() < 0.25:
         # Longer than the batches that are slow on purpose in calm weather, by a fast clock too.
         options["processor_warn_after"], options["processor_timeout"] = 10.0, 25.0
+    audits = _own(seed, "audits")
+    options["audit_interval"], options["audit_confirmations"] = (
+        audits.choice([5.0, 20.0]),
+        audits.choice([1, 3]),
+    )
     if _own(seed, "max_leases").random() < 0.25:
         options["max_leases"] = FEW_LEASES
     return options

@@ -22,7 +22,9 @@ class Promise(Enum):
     CONDITIONAL = (
         "I7: every write has a condition, none creates a row by update or overwrites one by creation"
     )
-    COUNTER_BY_ONE = "I7: every write raises the lease counter by exactly one"
+    COUNTER_BY_ONE = (
+        "I7: every write raises the lease counter by exactly one, or only adds a missing hash range"
+    )
     FOREIGN_KEPT = "I7: rows and attributes that are not pykcl's stay as they are"
     DELETION_BY_EVIDENCE = (
         "I8: a row is deleted only after SHARD_END with children begun, or when its shard is gone"

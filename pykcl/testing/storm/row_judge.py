@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pykcl.local.request_log import ROW_WRITES
+from pykcl.model.shard import HashRange
 from pykcl.testing.memory.dynamodb import Change, Params
 from pykcl.testing.memory.values import Item
 from pykcl.testing.storm.judge import Verdict
@@ -18,6 +19,18 @@ _OURS = {
     "pendingCheckpoint", "pendingCheckpointSubSequenceNumber", "pendingCheckpointState", "pykcl", "entityType",
     "checkpointOwner",
 }  # fmt: skip
+_RANGE = ("startingHashKey", "endingHashKey")
+_ABOUT_THE_SHARD = {"childShardIds", *_RANGE}
+
+
+def tells_of_the_shard_only(change: Change) -> bool:
+    """Whether it is one of the writes that no counter fences and that leave it: Java's two, and pykcl's fill."""
+    changed = _changed(change.before, change.after) if change.before and change.after else set()
+    return bool(changed) and changed <= _ABOUT_THE_SHARD
+
+
+def _changed(before: Item, after: Item) -> set[str]:
+    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
 
 
 class RowJudge:
@@ -66,6 +79,9 @@ class RowJudge:
             self._expect(not wrong, Promise.CONDITIONAL, who)
             self._expect(key in self._ledger.parents, Promise.FOREIGN_KEPT, who)
         if before and after:
+            if ours and tells_of_the_shard_only(change):
+                self._filled(key, who, before, after)
+                return
             if ours:
                 self._updated_by_us(who, before, after)
             self._checkpoint_moved(key, who, before, after)
@@ -77,9 +93,16 @@ class RowJudge:
     def _updated_by_us(self, who: str, before: Item, after: Item) -> None:
         counters = int(before["leaseCounter"]["N"]), int(after["leaseCounter"]["N"])
         self._expect(counters[1] == counters[0] + 1, Promise.COUNTER_BY_ONE, f"{who}: {counters}")
-        for name in sorted((before.keys() | after.keys()) - _OURS):
-            kept = before.get(name) == after.get(name)
-            self._expect(kept, Promise.FOREIGN_KEPT, f"{who}: attribute {name}")
+        foreign = sorted(_changed(before, after) - _OURS)
+        self._expect(not foreign, Promise.FOREIGN_KEPT, f"{who}: attributes {foreign}")
+
+    def _filled(self, key: str, who: str, before: Item, after: Item) -> None:
+        """A row that lacked its hash range has it, by whomever, and the counter may stay where it is."""
+        lacked = not all("S" in before.get(name, {}) for name in _RANGE)
+        found = HashRange(*(after.get(name, {}).get("S", "") for name in _RANGE))
+        fits = _changed(before, after) <= set(_RANGE) and found == self._ledger.ranges.get(key)
+        what = f"{who}: {sorted(_changed(before, after))} at the same counter"
+        self._expect(lacked and fits, Promise.COUNTER_BY_ONE, what)
 
     def _written_by_its_owner(self, change: Change, before: Item, after: Item) -> None:
         """Who is not the owner may take a lease, and do nothing else; and no shard ends behind its processor's back."""

@@ -30,10 +30,10 @@ from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.ledger import Ledger
 from pykcl.testing.storm.metering import MeteredClient, MeteredStream
 from pykcl.testing.storm.observer import Observer
-from pykcl.testing.storm.places import END, checkpoint_place, place_of
+from pykcl.testing.storm.places import END, Place, checkpoint_place, place_of
 from pykcl.testing.storm.processors import StormProcessor
 from pykcl.testing.storm.promises import Promise
-from pykcl.testing.storm.row_judge import RowJudge
+from pykcl.testing.storm.row_judge import RowJudge, tells_of_the_shard_only
 from pykcl.testing.storm.skips import Skips
 from pykcl.testing.storm.streams import STREAM, Outages, ShortNumbers, StormStream
 from pykcl.worker.worker import Worker
@@ -99,7 +99,7 @@ class World:
         self.left_behind: dict[str, frozenset[str]] = {}
         self.lost: list[DataLost] = []
         self._recent: deque[tuple[float, Change]] = deque(maxlen=100)
-        self.must_be_reported: set[str] = set()
+        self.must_be_reported: dict[str, set[Place]] = {}
         self._appoint_judges()
         self.skips = Skips(self.delivery)
 
@@ -135,6 +135,7 @@ class World:
             failover=FAILOVER,
             settling=SETTLING,
             row=self.row,
+            rows=self.rows,
             worker_ids=self.row_judge.worker_ids,
             is_gone=self.is_gone,
             by_user=self.processor is not None,
@@ -156,6 +157,8 @@ class World:
         self._listings.append((self.simulation.now, ShardListing(tuple(shards))))
         for shard in shards:
             self.ledger.parents[shard.shard_id] = tuple(shard.parents)
+            if shard.hash_range is not None:
+                self.ledger.ranges[shard.shard_id] = shard.hash_range
 
     def listing_before(self, seconds: float) -> ShardListing:
         """What ListShards would have told so many seconds ago."""
@@ -174,10 +177,11 @@ class World:
         rows = {} if self.faults.has("F20") else self.rows()
         for key, row in rows.items():
             place = checkpoint_place(row)
-            never = self.ledger.shard(key).never_delivered()
-            # What went before anybody had read that far was never known to anybody.
-            if 0 < place[0] < END[0] and never and never[-1] > place:
-                self.must_be_reported.add(key)
+            # What went before anybody had read that far was never known to anybody. And of the rest a batch that is
+            # under way may still come to be delivered.
+            unread = {lost for lost in self.ledger.shard(key).never_delivered() if lost > place}
+            if 0 < place[0] < END[0] and unread:
+                self.must_be_reported.setdefault(key, set()).update(unread)
 
     def rows(self) -> dict[str, Any]:
         """The lease rows of this stream by key; without taking a lock, and not to be changed."""
@@ -226,6 +230,9 @@ class World:
             self.simulation.now, f"{change.author}: {change.operation} {change.key} -> {shown}"
         )
         self.row_judge.row_changed(change)
+        if tells_of_the_shard_only(change):
+            # It says nothing of who works on the lease, neither to workers nor to the judges of that.
+            return
         self.observer.row_changed(change)
         if change.after:
             owner = change.after.get("leaseOwner", {}).get("S")

@@ -1,0 +1,183 @@
+"""Tells from the counters of leases whether a peer renews in the rhythm of another fail-over time.
+
+Java renews each lease every third of its fail-over time less 25 ms, at a fixed rate (v2.7.2
+`leases/dynamodb/DynamoDBLeaseCoordinator.java`), and each renewal raises the counter by one. What else raises it writes
+something that can be seen, a checkpoint or an owner: so only stretches count in which nothing of a row but its counter
+changed. In such a stretch every increment is a renewal, and:
+
+* **faster** than ours is proved by the number alone. Pauses, failures and slow scans only make a worker look slower.
+  After a pause a fixed rate catches up, but no lease survives a pause longer than its fail-over time: three renewals
+  at most.
+* **slower** than ours can also be a worker in trouble. It counts only if the increments come one by one and evenly,
+  as a clock makes them and trouble does not.
+
+Either way twice in a row, with no idle lease of that owner saying otherwise. A wrong alarm sends people to change
+what is right; a peer that is always busy, or whose table is scanned rarely, goes unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pykcl.model.lease import Lease
+from pykcl.planning.fleet_sense import is_of_pykcl
+
+Verdict = Literal["faster", "slower", "same", "unclear"]
+
+CLEARLY_FASTER, CLEARLY_SLOWER = 1.3, 1.5
+"""Two clocks that run 10 % fast and slow differ by 1.22; slowness is the weaker evidence."""
+WINDOW = 6
+"""Length of a stretch, in fail-over times of ours."""
+_LONGEST_WINDOW = 30
+_FEWEST = 6
+_EPSILON = 0.025
+_CAUGHT_UP = 3
+_STALE = 2.0
+"""Seconds by which an eventually consistent answer may lag."""
+_EVEN = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """owner: whose. failover_time: about what it is there, seconds. is_faster: than ours."""
+
+    owner: str
+    failover_time: float
+    is_faster: bool
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Of one lease, in which only its counter moved.
+
+    began: monotonic seconds of the scan before the first one. moves: of each scan that showed an increment. gap: the
+    longest time between two scans. jumped: it moved by more than one between two scans.
+    """
+
+    lease: Lease
+    first: int
+    began: float
+    scanned: float
+    moves: list[float] = field(default_factory=list)
+    gap: float = 0.0
+    jumped: bool = False
+
+
+@dataclass(slots=True)
+class _Opinion:
+    """What the last windows of an owner's leases said, all alike. since: when the first of them began."""
+
+    verdict: Verdict
+    since: float
+    intervals: list[float]
+
+
+class RhythmWatch:
+    """Folds scans; no clock of its own. failover_time: ours, seconds. Workers of pykcl are not listened to: after a
+    lost answer they write again, which raises the counter as well.
+    """
+
+    def __init__(self, failover_time: float) -> None:
+        self._failover = failover_time
+        self._interval = failover_time / 3 - _EPSILON
+        self._stretches: dict[str, _Stretch] = {}
+        self._opinions: dict[str, _Opinion] = {}
+        self._told: set[str] = set()
+        self._scanned = 0.0
+
+    def observe(self, leases: Iterable[Lease], now: float, *, worker: str) -> list[Rhythm]:
+        """After one more complete scan that was answered at `now`, monotonic seconds: what has become clear by it.
+
+        Each owner is told of once. worker: one's own identifier.
+        """
+        before, self._scanned = self._scanned or now, now
+        stretches: dict[str, _Stretch] = {}
+        closed: list[tuple[str, Verdict, float, _Stretch]] = []
+        for lease in leases:
+            if lease.owner in (None, worker) or is_of_pykcl(lease):
+                continue
+            stretch = self._stretches.get(lease.key)
+            if stretch is None or not _goes_on(stretch.lease, lease):
+                stretches[lease.key] = _Stretch(lease, lease.counter, before, now)
+                continue
+            _extend(stretch, lease, now)
+            stretches[lease.key] = stretch
+            if self._is_long_enough(stretch, now):
+                verdict, interval = self._judge(stretch, now)
+                closed.append((stretch.lease.owner or "", verdict, interval, stretch))
+                stretches[lease.key] = _Stretch(lease, lease.counter, before, now)
+        self._stretches = stretches
+        self._forget_the_gone(stretches)
+        return [found for each in closed if (found := self._hear(*each, now)) is not None]
+
+    def _is_long_enough(self, stretch: _Stretch, now: float) -> bool:
+        length = now - stretch.began
+        enough = stretch.lease.counter - stretch.first >= _FEWEST
+        return length >= _LONGEST_WINDOW * self._failover or (enough and length >= WINDOW * self._failover)
+
+    def _judge(self, stretch: _Stretch, now: float) -> tuple[Verdict, float]:
+        """And about how many seconds lie between two renewals."""
+        count = stretch.lease.counter - stretch.first
+        if count < _FEWEST:
+            return "unclear", 0.0
+        sure = count - 1 - _CAUGHT_UP
+        if sure > 0 and (now - stretch.began + _STALE) / sure * CLEARLY_FASTER <= self._interval:
+            return "faster", (now - stretch.began) / count
+        if stretch.jumped:
+            return "same", 0.0
+        gaps = [later - earlier for earlier, later in zip(stretch.moves, stretch.moves[1:], strict=False)]
+        mean = sum(gaps) / len(gaps)
+        if mean < CLEARLY_SLOWER * self._interval:
+            return "same", mean
+        # Each move may have come anywhere between two scans.
+        is_even = max(abs(gap - mean) for gap in gaps) <= _EVEN * mean and stretch.gap <= mean / 2
+        return ("slower", mean) if is_even else ("unclear", 0.0)
+
+    def _hear(
+        self, owner: str, verdict: Verdict, interval: float, stretch: _Stretch, now: float
+    ) -> Rhythm | None:
+        if verdict in ("same", "unclear"):
+            self._opinions.pop(owner, None)
+            return None
+        opinion = self._opinions.get(owner)
+        if opinion is None or opinion.verdict != verdict:
+            self._opinions[owner] = _Opinion(verdict, stretch.began, [interval])
+            return None
+        opinion.intervals.append(interval)
+        if owner in self._told or stretch.began < opinion.since + WINDOW * self._failover:
+            return None
+        self._told.add(owner)
+        mean = sum(opinion.intervals) / len(opinion.intervals)
+        return Rhythm(owner, 3 * (mean + _EPSILON), verdict == "faster")
+
+    def _forget_the_gone(self, stretches: dict[str, _Stretch]) -> None:
+        owners = {stretch.lease.owner for stretch in stretches.values()}
+        self._opinions = {owner: each for owner, each in self._opinions.items() if owner in owners}
+
+
+def _extend(stretch: _Stretch, lease: Lease, now: float) -> None:
+    step = lease.counter - stretch.lease.counter
+    if step:
+        stretch.moves.append(now)
+        stretch.jumped = stretch.jumped or step > 1
+    stretch.gap = max(stretch.gap, now - stretch.scanned)
+    stretch.lease, stretch.scanned = lease, now
+
+
+def _goes_on(old: Lease, row: Lease) -> bool:
+    """Whether nothing but the counter has moved. One that fell is a stale answer, or nothing that Java does."""
+    return row.counter >= old.counter and _written(old) == _written(row)
+
+
+def _written(lease: Lease) -> tuple[object, ...]:
+    return (
+        lease.owner,
+        lease.checkpoint,
+        lease.pending,
+        lease.owner_switches,
+        lease.checkpoint_owner,
+        lease.children,
+        lease.note,
+    )

@@ -1,0 +1,101 @@
+"""Judges what workers tell of their fleet: who else is there, who bears their name, who beats another time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from pykcl.events import Event, FleetChanged, FleetJoined, FleetWentNative, PeerRhythmDiffers, TwinWorker
+from pykcl.planning.fleet_sense import FleetKind
+from pykcl.testing.memory.dynamodb import Change
+from pykcl.testing.memory.values import Item
+from pykcl.testing.storm.judge import Verdict
+from pykcl.testing.storm.promises import Promise
+
+_SCAN_SECONDS = 20.0
+"""Within which a scan has read what it shows: its pages are tried again, and may be old."""
+_NATIVE = (FleetKind.JAVA_3X_NATIVE.value,)
+
+
+class FleetJudge:
+    """No fleet of a storm is native, and all of it has one fail-over time.
+
+    rows: the leases as they are. worker_ids: of each pykcl host there ever was.
+    """
+
+    def __init__(
+        self,
+        verdict: Verdict,
+        *,
+        now: Callable[[], float],
+        rows: Callable[[], Mapping[str, Item]],
+        worker_ids: Mapping[str, str],
+    ) -> None:
+        self._verdict, self._now, self._rows, self._worker_ids = verdict, now, rows, worker_ids
+        self._wrote: dict[str, float] = {}
+        self._owners: dict[str, tuple[str | None, float]] = {}
+        self._named: deque[tuple[float, str]] = deque(maxlen=2000)
+        self.twins_told = 0
+
+    def row_changed(self, change: Change) -> None:
+        now = self._now()
+        self._wrote[change.author] = now
+        for item in (change.before, change.after):
+            for name in _owners_in(item or {}):
+                self._named.append((now, name))
+        owner = (change.after or {}).get("leaseOwner", {}).get("S")
+        if self._owners.get(change.key, (None, 0.0))[0] != owner:
+            self._owners[change.key] = (owner, now)
+
+    def heard(self, host: str, event: Event) -> None:
+        if isinstance(event, FleetJoined):
+            self._judge_joined(host, event)
+        elif isinstance(event, FleetChanged):
+            self._expect(event.kind not in _NATIVE, f"{host}: {event}")
+        elif isinstance(event, FleetWentNative | PeerRhythmDiffers):
+            self._expect(False, f"{host}: {event}")
+        elif isinstance(event, TwinWorker):
+            self.twins_told += 1
+            self._expect(self._has_twin(host), f"{host} tells of a twin, and has none")
+
+    def _judge_joined(self, host: str, event: FleetJoined) -> None:
+        mine = self._worker_ids[host]
+        pykcl = set(self._worker_ids.values())
+        lately = self._named_lately() - {mine}
+        surely = self._owners_for_long() - {mine}
+        self._expect(
+            len(surely & pykcl) <= event.pykcl_workers <= len(lately & pykcl)
+            and len(surely - pykcl) <= event.java_workers <= len(lately - pykcl)
+            and event.kind not in _NATIVE,
+            f"{host} joined {event}; for long there are {sorted(surely)}, of late {sorted(lately)}",
+        )
+
+    def _named_lately(self) -> set[str]:
+        since = self._now() - _SCAN_SECONDS
+        recent = {name for at, name in self._named if at >= since}
+        return recent.union(*map(_owners_in, self._rows().values()))
+
+    def _owners_for_long(self) -> set[str]:
+        """Whoever has been the owner of one and the same row for as long as a scan may take."""
+        since = self._now() - _SCAN_SECONDS
+        found = set()
+        for key, row in self._rows().items():
+            owner, began = self._owners.get(key, (None, self._now()))
+            if owner is not None and began < since and owner in _owners_in(row):
+                found.add(owner)
+        return found
+
+    def _has_twin(self, host: str) -> bool:
+        since = self._now() - _SCAN_SECONDS
+        name = self._worker_ids[host]
+        return any(
+            other != host and self._worker_ids.get(other) == name and at >= since
+            for other, at in self._wrote.items()
+        )
+
+    def _expect(self, holds: bool, what: str) -> None:
+        self._verdict.expect(holds, Promise.NO_FALSE_ALARM, what)
+
+
+def _owners_in(item: Item) -> set[str]:
+    return {item[name]["S"] for name in ("leaseOwner", "checkpointOwner") if "S" in item.get(name, {})}

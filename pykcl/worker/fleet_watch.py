@@ -1,0 +1,192 @@
+"""Looks at every scan for what the worker has joined: refuses a native fleet at the start, tells of changes later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pykcl.config import Config
+from pykcl.errors import NativeFleet, WrongStream
+from pykcl.events import FleetChanged, FleetJoined, FleetWentNative, PeerRhythmDiffers, TwinWorker
+from pykcl.model.lease import JavaState, Lease, Row
+from pykcl.planning.fleet_sense import Fleet, FleetKind, sense_fleet
+from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.rhythm import RhythmWatch
+from pykcl.planning.twins import TwinWatch
+from pykcl.ports import Events, LeaseTable
+from pykcl.runtime import Runtime
+
+STATE_INTERVAL = 60.0
+"""Seconds between two looks at the state table of KCL 3.0-3.4; Java looks about as often."""
+STATE_INTERVAL_UNREAD = 600.0
+
+
+class FleetWatch:
+    """`join` is called once before the threads start, `look` by the LeaseManager's thread after each scan.
+
+    What a worker does when Java's fleet goes native while it runs: it goes on. Its writes are fenced as ever, a
+    native leader leaves leases alone whose counter moves and whose owner reports no metrics, and stopping would leave
+    the shards unread until that leader gives them to somebody. It takes what is free or expired, but nothing from a
+    living owner any more: that is the leader's business now.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        worker_id: str,
+        process_token: str,
+        table: LeaseTable,
+        events: Events,
+        runtime: Runtime,
+    ) -> None:
+        self._config, self._worker_id = config, worker_id
+        self._table, self._events, self._runtime = table, events, runtime
+        self._state = JavaState()
+        self._next_state = 0.0
+        self._next_look = 0.0
+        self._fleet: Fleet | None = None
+        self._differs_since: float | None = None
+        self._hand_offs: dict[str, tuple[int, bool]] = {}
+        self._handing_off = False
+        self._went_native = False
+        self._rhythms = RhythmWatch(config.failover_time)
+        self._twins = TwinWatch(worker_id, process_token, config.failover_time)
+
+    @property
+    def may_steal(self) -> bool:
+        """Whether leases may be taken from living owners to even out the load."""
+        return not self._went_native
+
+    def join(self, rows: Iterable[Row]) -> None:
+        """Raise NativeFleet where Java KCL 3.x assigns the leases, unless `unsafe_join_v3` is set; WrongStream for a
+        table of leases of several streams: Java 2.x could not read a row of ours, and would stop taking leases.
+        """
+        rows = tuple(rows)
+        self._read_state(self._runtime.monotonic())
+        fleet = self._sense(rows)
+        if fleet.why_native and not self._config.unsafe_join_v3:
+            raise NativeFleet(_native_text(self._config, fleet))
+        if fleet.kind is FleetKind.MULTI_STREAM and not fleet.has_leases:
+            raise WrongStream(
+                f"Table {self._config.table!r} holds leases of several streams and none of a single one: it belongs to "
+                "an application that reads several streams. Nothing was changed in it: Java could not read a row of "
+                "another form. Do: use another application name."
+            )
+
+    def look(self, rows: Iterable[Row], view: LeaseView) -> None:
+        """After a scan. rows: all of it. view: folded from it."""
+        now = view.observed_at
+        rows = tuple(rows)
+        leases = [row for row in rows if isinstance(row, Lease)]
+        self._watch_hand_offs(leases)
+        for rhythm in self._rhythms.observe(leases, now, worker=self._worker_id):
+            who = "it takes living leases of ours" if rhythm.is_faster else "we take living leases of its"
+            self._events.emit(
+                PeerRhythmDiffers(
+                    owner=rhythm.owner,
+                    their_failover_time=rhythm.failover_time,
+                    our_failover_time=self._config.failover_time,
+                    who_takes=who,
+                )
+            )
+        twin = self._twins.observe(leases, now)
+        if twin is not None:
+            self._events.emit(TwinWorker(worker_id=self._worker_id, shard=twin))
+        if now < self._next_look:
+            return
+        self._next_look = now + self._config.renew_interval
+        if now >= self._next_state and self._fleet is not None and self._fleet.java:
+            self._read_state(now)
+        self._compare(self._sense(rows, view), now)
+
+    def _compare(self, fleet: Fleet, now: float) -> None:
+        before = self._fleet
+        if before is None:
+            self._fleet = fleet
+            self._events.emit(
+                FleetJoined(
+                    beside=fleet.beside,
+                    kind=fleet.kind.value,
+                    java_workers=len(fleet.java),
+                    pykcl_workers=len(fleet.pykcl),
+                    failover_time=self._config.failover_time,
+                    evidence=fleet.evidence,
+                )
+            )
+        if fleet.why_native and not self._went_native and not self._config.unsafe_join_v3:
+            self._went_native = True
+            self._fleet = fleet
+            self._events.emit(FleetWentNative(evidence=fleet.evidence, beside=fleet.beside))
+            return
+        if not fleet.why_native:
+            self._went_native = False
+        if before is None or fleet.kind is before.kind:
+            self._differs_since = None
+            self._fleet = fleet
+            return
+        # A worker that comes to hold its first lease, or its last one for a moment, is no news.
+        if self._differs_since is None:
+            self._differs_since = now
+        if now - self._differs_since < 2 * self._config.failover_time:
+            return
+        self._differs_since = None
+        self._fleet = fleet
+        self._events.emit(FleetChanged(kind=fleet.kind.value, beside=fleet.beside, evidence=fleet.evidence))
+
+    def _sense(self, rows: Iterable[Row], view: LeaseView | None = None) -> Fleet:
+        return sense_fleet(
+            rows,
+            worker=self._worker_id,
+            state=self._state,
+            dead=_silent(view, self._config.failover_time) if view is not None else frozenset(),
+            handing_off=self._handing_off,
+        )
+
+    def _read_state(self, now: float) -> None:
+        state = self._table.java_state()
+        if state.unread and self._state.migration is not None:
+            # What was known once is still the best that is known: a state is left by people, and rarely.
+            state = JavaState(state.has_owner_index, self._state.migration, state.unread)
+        self._state = state
+        self._next_state = now + (STATE_INTERVAL_UNREAD if state.unread else STATE_INTERVAL)
+
+    def _watch_hand_offs(self, leases: Iterable[Lease]) -> None:
+        """Note whether a hand-off began between two scans.
+
+        A row that is a moment old may show one that was over already; so the counter has to have moved on as well.
+        """
+        seen: dict[str, tuple[int, bool]] = {}
+        for lease in leases:
+            is_handed = lease.checkpoint_owner is not None
+            before = self._hand_offs.get(lease.key)
+            if before is not None and before[0] < lease.counter and is_handed and not before[1]:
+                self._handing_off = True
+            seen[lease.key] = (lease.counter, is_handed)
+        self._hand_offs = seen
+
+
+def _silent(view: LeaseView, failover_time: float) -> frozenset[str]:
+    """Owners of whom no lease has moved within the fail-over time."""
+    silent: set[str] = set()
+    living: set[str] = set()
+    for key, lease in view.leases.items():
+        if lease.owner is not None:
+            (silent if view.is_expired(key, failover_time) else living).add(lease.owner)
+    return frozenset(silent - living)
+
+
+def _native_text(config: Config, fleet: Fleet) -> str:
+    if fleet.client_version == "CLIENT_VERSION_3X_WITH_ROLLBACK":
+        back = "roll it back with KCL's own KclMigrationTool.py (--mode rollback)"
+    else:
+        back = (
+            "KCL has no way back from there, so cut over: stop all Java workers for good, and start pykcl with "
+            "unsafe_join_v3=True"
+        )
+    return (
+        f"Java KCL 3.x works on lease table {config.table!r} in its own mode: {fleet.why_native}; beside "
+        f"{fleet.beside}. There a leader assigns the leases by metrics that pykcl does not report, so both sides would "
+        "move leases by rules of their own. The state stays when the Java workers are gone. Nothing was changed. Do: "
+        f"{back}. Java workers that are to stay beside pykcl run with CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1 "
+        "from their first day on 3.5, or with CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X (with 3.5 that puts rows into "
+        "this table which stop KCL 2.x workers). unsafe_join_v3=True joins as it is."
+    )
