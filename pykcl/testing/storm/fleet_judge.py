@@ -41,11 +41,14 @@ class FleetJudge:
         now = self._now()
         self._wrote[change.author] = now
         for item in (change.before, change.after):
-            for name in _owners_in(item or {}):
-                self._named.append((now, name))
+            self.names(item or {})
         owner = (change.after or {}).get("leaseOwner", {}).get("S")
         if self._owners.get(change.key, (None, 0.0))[0] != owner:
             self._owners[change.key] = (owner, now)
+
+    def names(self, row: Item) -> None:
+        """Whoever this row names, a scan of a moment later may still name."""
+        self._named.extend((self._now(), name) for name in _owners_in(row))
 
     def heard(self, host: str, event: Event) -> None:
         if isinstance(event, FleetJoined):

@@ -34,7 +34,7 @@ class Operators:
         key = self._choose(rng, lambda key, row: key not in late and self._is_read(key, row))
         if key is None:
             return False
-        del self._world.dynamodb.tables[TABLE].rows[key]
+        self._world.observer.fleet.names(self._world.dynamodb.tables[TABLE].rows.pop(key))
         self._world.beliefs.stolen(key)
         if self._world.options["start"] == "LATEST":
             # A worker that never saw the row cannot tell it from one that never was; none may start meanwhile.
@@ -51,7 +51,9 @@ class Operators:
         self._taken += 1
         # A name of its own each time: the same name with the same counter would be the same row as before.
         owner = f"{_LIBRARY}-{self._taken}"
-        self._write(key, {"leaseOwner": {"S": owner}, "leaseCounter": {"N": "1"}})
+        # Rows are replaced, never changed in place.
+        rows = self._world.dynamodb.tables[TABLE].rows
+        rows[key] = {**rows[key], "leaseOwner": {"S": owner}, "leaseCounter": {"N": "1"}}
         self._world.beliefs.stolen(key)
         seconds = rng.uniform(_LATEST_REQUEST, 1.5 * FAILOVER)
         self._world.simulation.spawn(owner, _LIBRARY, lambda: self._give_back(key, owner, seconds))
@@ -102,12 +104,8 @@ class Operators:
     def _give_back(self, key: str, owner: str, seconds: float) -> None:
         self._world.simulation.sleep(seconds)
         if self._world.owners().get(key) == owner:
-            self._write(key, {"leaseCounter": {"N": "0"}})
-            row = self._world.dynamodb.tables[TABLE].rows[key]
-            self._world.dynamodb.tables[TABLE].rows[key] = {k: v for k, v in row.items() if k != "leaseOwner"}
+            rows = self._world.dynamodb.tables[TABLE].rows
+            self._world.observer.fleet.names(rows[key])
+            rows[key] = {**rows[key], "leaseCounter": {"N": "0"}}
+            del rows[key]["leaseOwner"]
             self._world.beliefs.stolen(key)
-
-    def _write(self, key: str, changes: Item) -> None:
-        # Rows are replaced, never changed in place.
-        rows = self._world.dynamodb.tables[TABLE].rows
-        rows[key] = {**rows[key], **changes}
