@@ -42,3 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="local",
         help="tests/interop: which Kinesis the workers read; kinesis-local comes from npm",
     )
+    parser.addoption(
+        "--write-docs",
+        action="store_true",
+        help="tests/interop: write the figures of the fleets into docs/mixed-fleet.md if all passed",
+    )

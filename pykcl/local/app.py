@@ -68,7 +68,7 @@ class AwsApp:
             body = await _read_body(receive)
         except AwsError as error:
             service, operation = _addressee(scope, headers, b"")
-            self._log(service, operation, {}, error.status, error.code)
+            self._log(service, operation, {}, error.status, error.code, headers)
             await _send_answer(send, _error_answer(service, error, headers), self._now())
             return
         if body is None:
@@ -111,7 +111,7 @@ class AwsApp:
             error = refusal(rule, service, operation)
             if rule.kind == "reset-before":
                 error = AwsError("ConnectionReset", "", 0)
-            self._log(service, operation, _shown(service, headers, body), error.status, error.code)
+            self._log(service, operation, _shown(service, headers, body), error.status, error.code, headers)
             return None if rule.kind == "reset-before" else _error_answer(service, error, headers)
         if rule.kind == "late":
             await asyncio.sleep(rule.seconds)
@@ -152,16 +152,23 @@ class AwsApp:
             log.exception("local AWS failed service=%s operation=%s", service, operation)
             answer, lose = _error_answer(service, _failure(error), headers), False
         shown = kinesis_wire.loggable(params) if service == "kinesis" else params
-        self._log(service, operation, shown, answer.status, answer.error_code)
+        self._log(service, operation, shown, answer.status, answer.error_code, headers)
         if lose:
             lost = AwsError("InternalServerError", "The answer was lost on purpose.", 500)
             return _error_answer(service, lost, headers)
         return answer
 
     def _log(
-        self, service: str, operation: str, shown: dict[str, Any], status: int, error_code: str | None
+        self,
+        service: str,
+        operation: str,
+        shown: dict[str, Any],
+        status: int,
+        code: str | None,
+        headers: dict[str, str],
     ) -> None:
-        self._requests.add(LoggedRequest(self._now(), service, operation, shown, status, error_code))
+        client = headers.get("user-agent", "")
+        self._requests.add(LoggedRequest(self._now(), service, operation, shown, status, code, client))
 
     async def _ask_fault_hook(self, service: str, operation: str, params: dict[str, Any]) -> bool:
         """Whether to lose the answer. In a thread: a hook may wait, and only its request waits with it."""

@@ -18,7 +18,8 @@ ROW_WRITES = ("PutItem", "UpdateItem", "DeleteItem")
 class LoggedRequest:
     """One request. at_millis: when it was answered, epoch. service: kinesis, dynamodb or cloudwatch.
 
-    parameters: as sent, without Kinesis payloads, keys and iterators. error_code: None when it succeeded.
+    parameters: as sent, without Kinesis payloads, keys and iterators. error_code: None when it succeeded. user_agent:
+    how the client calls itself; AWS_SDK_UA_APP_ID in its environment stands there as `app/…`.
     """
 
     at_millis: int
@@ -27,6 +28,7 @@ class LoggedRequest:
     parameters: dict[str, Any]
     status: int
     error_code: str | None = None
+    user_agent: str = ""
 
 
 class RequestLog:

@@ -184,7 +184,7 @@ def test_properties_are_javas_and_agree_with_the_configuration_beside_them():
     ]
     assert {name for name, _ in pairs} == JAVA_PROPERTIES
     values = dict(pairs)
-    (ours,) = [block for block in PYTHON if block.page == "docs/beside-java.md"]
+    (ours,) = [block for block in PYTHON if block.page == "docs/mixed-fleet.md"]
     names = {}
     exec(ours.text, names)
     config = names["config"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fleet_clock import OFFSET, OFFSET_VARIABLE, PARENT_VARIABLE
-from fleet_evidence import REQUESTS, STREAM, TABLE
+from fleet_evidence import ENDINGS, REQUESTS, STREAM, TABLE
 from fleet_recording import RECORDING_VARIABLE, WORKER_VARIABLE
 
 from pykcl.cli.local import local_environment
@@ -22,6 +22,8 @@ from pykcl.events import WorkerStarted
 from pykcl.local.faults import CONTROL_PATH
 
 HERE = Path(__file__).parent
+NAME_VARIABLE = "AWS_SDK_UA_APP_ID"
+"""The SDKs of both languages put it into each request."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -85,7 +87,8 @@ class WorkerProcess:
     """One worker of whatever kind, its recording read while it grows. Subclasses start it.
 
     worker: its identifier. in_hand: records of running batches, by (shard, token). finished: (shard, sequence number,
-    sub-sequence number) since somebody last emptied it. noted_exit, frozen, leaving: for whoever runs the fleet.
+    sub-sequence number) since somebody last emptied it. processors: by shard, the token of the one that has begun there
+    and has not been told to end. noted_exit, frozen, leaving: for whoever runs the fleet.
     """
 
     STARTED: ClassVar[str]
@@ -100,6 +103,7 @@ class WorkerProcess:
         self.frozen = False
         self.leaving = False
         self.in_hand: dict[tuple[str, int], int] = {}
+        self.processors: dict[str, int] = {}
         self.hanging = False
         self.finished: list[tuple[str, str, int]] = []
         self._has_started = False
@@ -138,6 +142,10 @@ class WorkerProcess:
         what = line["what"]
         if what == "hanging":
             self.hanging = True
+        elif what == "init":
+            self.processors[line["shard"]] = line["token"]
+        elif what in ENDINGS and self.processors.get(line["shard"]) == line["token"]:
+            del self.processors[line["shard"]]
         elif what == "given":
             self.in_hand[line["shard"], line["token"]] = len(line["records"])
         elif what == "done":
@@ -182,6 +190,7 @@ class PykclWorker(WorkerProcess):
             *(word for name, value in options.items() for word in ("--option", f"{name}={value}")),
         ]  # fmt: skip
         asked = {**local_environment(url), RECORDING_VARIABLE: str(self.recording), WORKER_VARIABLE: worker}
+        asked[NAME_VARIABLE] = worker
         if kinesis_url is not None:
             asked["AWS_ENDPOINT_URL_KINESIS"] = kinesis_url
         with self.log.open("wb") as err:

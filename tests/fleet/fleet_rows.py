@@ -48,7 +48,7 @@ class RowWrite:
     """One write that reached the table. index: its place in the log. t: when it was answered, milliseconds.
 
     kind: create, take, renew, checkpoint, end, release, delete, or other. writer: who sent it, as far as it says.
-    before, after: the row; None where there is none. condition: as sent, empty for none. by_java: as its form tells.
+    before, after: the row; None where there is none. condition: as sent, empty for none. by_java: as its sender says.
     """
 
     index: int
@@ -101,7 +101,7 @@ class LeaseRows:
         row = params.get("Key") or params.get("Item") or {}
         key = row.get("leaseKey", {}).get("S", "?")
         if table != self._table:
-            self.elsewhere += [] if by_java(params) else [table]
+            self.elsewhere += [] if by_java(request) else [table]
             return
         before = self.rows.get(key)
         applied = request["status"] == 200
@@ -112,7 +112,7 @@ class LeaseRows:
         self.writes.append(
             RowWrite(
                 len(self.writes), request["at_millis"], key, kind, writer, applied,
-                request["error_code"] == _REFUSED, before, after, params.get("ConditionExpression", ""), by_java(params),
+                request["error_code"] == _REFUSED, before, after, params.get("ConditionExpression", ""), by_java(request),
             )
         )  # fmt: skip
 
@@ -126,18 +126,23 @@ class LeaseRows:
         return sorted(key for key, row in self.rows.items() if row.owner == worker)
 
 
-def by_java(params: Mapping[str, Any]) -> bool:
-    """Whether a write has the older form that Java uses for leases, or the mapped names of its other tables and rows."""
-    names = params.get("ExpressionAttributeNames", {})
-    return (
-        "Expected" in params or "AttributeUpdates" in params or any("AMZN_MAPPED" in name for name in names)
-    )
+def by_java(request: Mapping[str, Any]) -> bool:
+    """Whether a client in Java sent a line of the log."""
+    return "aws-sdk-java" in request.get("user_agent", "")
+
+
+def sender(request: Mapping[str, Any]) -> str:
+    """Which worker sent a line of the log; empty for anybody else. Each has its identifier in AWS_SDK_UA_APP_ID."""
+    found = re.search(r"\bapp/(\S+)", request.get("user_agent", ""))
+    return found[1] if found else ""
 
 
 def _effect(
     operation: str, params: Mapping[str, Any], before: RowState | None
 ) -> tuple[str, str | None, RowState | None]:
     """Kind, writer and the row afterwards, if it is applied."""
+    if any("AMZN_MAPPED" in name for name in params.get("ExpressionAttributeNames", {})):
+        return "other", None, before  # in the newer form, Java writes what is no lease
     if operation == "PutItem":
         if params["Item"].get("entityType", {"S": "LEASE"})["S"] != "LEASE":
             return "other", None, before  # a row of Java 3.x that is no lease

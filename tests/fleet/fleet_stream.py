@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any, TextIO
 
 import boto3
 from botocore.config import Config
+from fleet_aggregates import OtherEncoder
 from fleet_evidence import STREAM
 
-from pykcl.cli.demo_producer import CELLS, Producer, Put
+from pykcl.cli.demo_producer import CELLS, Mix, Producer, Put
 
 RING = 1 << 128
 MOST_SHARDS = 12
@@ -25,13 +27,44 @@ def client(url: str) -> Any:
     return session.client("kinesis", endpoint_url=url, config=config)
 
 
+class TwoEncoders(Mix):
+    """Has every second aggregate made by the other encoder, if there is one. made: Kinesis records of each kind."""
+
+    def __init__(self, seed: int, other: OtherEncoder | None) -> None:
+        super().__init__(seed)
+        self._other = other
+        self.made: Counter[str] = Counter()
+
+    def _plain(self, cell: int) -> Put:
+        self.made["plain"] += 1
+        return super()._plain(cell)
+
+    def _aggregate(self, cell: int, size: int) -> Put:
+        if self._other is None or self.made["pykcl"] <= self.made["aws-kinesis-agg"]:
+            self.made["pykcl"] += 1
+            return super()._aggregate(cell, size)
+        self.made["aws-kinesis-agg"] += 1
+        drawn = [self._user_record(cell) for _ in range(size)]
+        key, data = self._other.aggregate([(key, data) for _, key, data in drawn])
+        return Put(data, key, tuple(number for number, _, _ in drawn))
+
+
 class CountingProducer(Producer):
-    """Also writes down which numbers went where. aggregated: share of aggregates, 0 to 1; the seed's if None."""
+    """Also writes down which numbers went where. aggregated: share of aggregates, 0 to 1; the seed's if None. other:
+    makes every second aggregate."""
 
     def __init__(
-        self, client: Any, file: TextIO, *, seed: int, rate: int, aggregated: float | None = None
+        self,
+        client: Any,
+        file: TextIO,
+        *,
+        seed: int,
+        rate: int,
+        aggregated: float | None = None,
+        other: OtherEncoder | None = None,
     ) -> None:
         super().__init__(client, STREAM, seed=seed, rate=rate)
+        self._mix: TwoEncoders = TwoEncoders(seed, other)
         if aggregated is not None:
             self._mix._aggregated = aggregated
         self._file = file
@@ -45,6 +78,11 @@ class CountingProducer(Producer):
         self._file.flush()
         self.last[shard] = (int(sequence), len(put.ids) - 1)
         self.count += len(put.ids)
+
+    @property
+    def made(self) -> dict[str, int]:
+        """Kinesis records: "plain", and aggregates by "pykcl" and "aws-kinesis-agg"."""
+        return dict(self._mix.made)
 
 
 class Stream:

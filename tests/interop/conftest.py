@@ -1,6 +1,7 @@
 """Fleets of pykcl and real Java workers. They take minutes and need Java and Maven: `--java` runs them."""
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "mixed_fleet"))
 
+import interop_report
 import java_jars
 import java_worker
 import npm_emulators
+from interop_figures import errors_beyond, figures_of, report
 from interop_fleet import Fleet
-from interop_report import NOT_RUN
-from interop_verdict import report
+from java_alone import control_run, errors_of
 
 TRAINED_AS = {"3.1.3": java_worker.COMPATIBLE, "3.5.1": java_worker.PHASE_1}
 """Modes in which the classes of 3.x are gathered; 2.x knows none."""
@@ -27,7 +30,7 @@ def java(request, tmp_path_factory):
 
     def ready(version):
         if not request.config.getoption("--java"):
-            pytest.skip(NOT_RUN)
+            pytest.skip(interop_report.NOT_RUN)
         try:
             java_worker.train(version, tmp_path_factory.mktemp("train"), TRAINED_AS.get(version))
         except java_jars.Unavailable as reason:
@@ -37,8 +40,8 @@ def java(request, tmp_path_factory):
     return ready
 
 
-@pytest.fixture
-def fleet(request, tmp_path):
+@pytest.fixture(scope="session")
+def fleet(request, tmp_path_factory):
     """fleet(shards=…): a Fleet, to be entered."""
 
     def made(**more):
@@ -48,19 +51,41 @@ def fleet(request, tmp_path):
                 npm_emulators.installed()
             except npm_emulators.Unavailable as reason:
                 pytest.skip(f"Java with {kinesis} SKIPPED: {reason}")
-        return Fleet(tmp_path, kinesis=kinesis, **more)
+        return Fleet(tmp_path_factory.mktemp("fleet"), kinesis=kinesis, **more)
 
     return made
 
 
+@pytest.fixture(scope="session")
+def control(java, fleet):
+    """control(version, mode): the `Control` of two such Java workers and nobody else, run when it is first asked for."""
+
+    @cache
+    def of(version, mode):
+        java(version)
+        return control_run(fleet, version, mode)
+
+    return of
+
+
 @pytest.fixture
 def judged(capsys):
-    """judged(fleet): ends it; its evidence, reported on the terminal even where the test passes."""
+    """judged(fleet): ends it; its evidence, and its figures, shown on the terminal even where the test passes.
 
-    def end(fleet):
-        evidence = fleet.finish()
+    name: of a fleet for the summary. control: ERROR lines of Java workers alone.
+    """
+
+    def end(run, name="", control=None):
+        evidence = run.finish()
+        errors = errors_of(run)
+        figures = figures_of(
+            evidence, name or "a small fleet", run.kinds(), made=run.producer.made, balances=run.balances,
+            errors=errors, beyond=None if control is None else errors_beyond(errors, control),
+        )  # fmt: skip
         with capsys.disabled():
-            print(f"\n{report(evidence, fleet.kinds(), fleet.java_errors())}")
-        return evidence
+            print(f"\n{report(evidence, figures)}")
+        if name:
+            interop_report.fleets.append(figures)
+        return evidence, figures
 
     return end

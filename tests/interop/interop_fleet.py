@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 import npm_emulators
+from fleet_aggregates import OtherEncoder
 from fleet_clock import now_millis
 from fleet_evidence import END, HARNESS, PUTS, REQUESTS, STREAM, TABLE, Evidence, load
 from fleet_processes import PykclWorker, Server, WorkerProcess
@@ -39,7 +40,8 @@ class Fleet:
     """Use as a context manager: at its end no process of it is left. say: gets a line of progress.
 
     kinesis: "local", or "kinesis-local" from npm as a second opinion (raises npm_emulators.Unavailable where it is missing).
-    aggregated: share of user records that come in aggregates; drawn from the seed if None.
+    aggregated: share of user records that come in aggregates; drawn from the seed if None. Every second aggregate is by
+    aws-kinesis-agg. balances: leases of unfinished shards of each living worker, whenever balance was waited for.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Fleet:
         self._done: set[tuple[str, str, int]] = set()
         self._delivered: Counter[str] = Counter()
         self.workers: dict[str, WorkerProcess] = {}
+        self.balances: list[dict[str, int]] = []
 
     def __enter__(self) -> Fleet:
         with contextlib.ExitStack() as stack:
@@ -78,8 +81,9 @@ class Fleet:
             stack.callback(kinesis.close)
             self.stream = Stream(kinesis, self.say)
             self.producer = CountingProducer(
-                kinesis, puts, seed=self._seed, rate=self._rate, aggregated=self._aggregated
-            )
+                kinesis, puts, seed=self._seed, rate=self._rate, aggregated=self._aggregated,
+                other=stack.enter_context(OtherEncoder()),
+            )  # fmt: skip
             stack.callback(self.producer.stop)
             stack.callback(self._end_workers)
             self._stack = stack.pop_all()
@@ -206,20 +210,42 @@ class Fleet:
         return self.wait_for(f"{names} to start", lambda: all(worker.has_started for worker in workers))
 
     def wait_until_balanced(self) -> float:
-        """Until every lease of an unfinished shard has an owner that runs, and nobody has two more than another."""
-        return self.wait_for("balance", self.balanced)
+        """Until every lease of an unfinished shard has an owner that runs and has begun to process it, and nobody has two
+        more than another."""
+        seconds = self.wait_for("balance", lambda: self.balanced() and self.all_begun())
+        self.balances.append(self._counts())
+        return seconds
 
     def wait_until_delivered(self) -> float:
         """Until all that was put has been finished, and the table says so of every shard."""
         return self.wait_for("all records delivered", lambda: self.missing() == 0 and not self.unsettled())
 
     def balanced(self) -> bool:
-        alive = [name for name, worker in self.workers.items() if worker.runs and not worker.leaving]
-        leases = {key: row for key, row in self.rows.rows.items() if row.checkpoint != SHARD_END}
-        counts = [sum(row.owner == name for row in leases.values()) for name in alive]
-        return (
-            bool(alive) and len(leases) > 0 and sum(counts) == len(leases) and max(counts) - min(counts) <= 1
+        counts = self._counts().values()
+        return self.all_owned() and max(counts) - min(counts) <= 1
+
+    def all_owned(self) -> bool:
+        """Whether every lease of an unfinished shard has an owner that lives."""
+        unfinished = sum(row.checkpoint != SHARD_END for row in self.rows.rows.values())
+        return sum(self._counts().values()) == unfinished > 0
+
+    def all_begun(self) -> bool:
+        """Whether every lease of an unfinished shard has an owner that lives and has begun to process it."""
+        return self.all_owned() and all(
+            key in worker.processors for worker in self._living() for key in self.leases_of(worker)
         )
+
+    def _living(self) -> list[WorkerProcess]:
+        return [one for one in self.workers.values() if one.runs and not one.leaving and not one.frozen]
+
+    def _counts(self) -> dict[str, int]:
+        """Leases of unfinished shards, of each worker that lives."""
+        return {worker.worker: len(self.leases_of(worker)) for worker in self._living()}
+
+    def all_known(self) -> bool:
+        """Whether every shard has had a row."""
+        keys = {write.key for write in self.rows.writes}
+        return all(shard["ShardId"] in keys for shard in self.stream.shards())
 
     def leases_of(self, worker: WorkerProcess) -> list[str]:
         """Of unfinished shards."""
@@ -291,21 +317,14 @@ class Fleet:
         (self.folder / END).write_text(json.dumps(end), "utf-8")
         return load(self.folder)
 
-    def kinds(self) -> dict[str, str]:
-        """ "pykcl", or "java" and its version, of each worker."""
-        return {
-            name: f"java {worker.version}" if isinstance(worker, JavaWorker) else "pykcl"
-            for name, worker in self.workers.items()
-        }
+    @property
+    def java_workers(self) -> list[JavaWorker]:
+        return [worker for worker in self.workers.values() if isinstance(worker, JavaWorker)]
 
-    def java_errors(self) -> list[str]:
-        """What Java workers logged as errors, as "worker logger: text"."""
-        return [
-            f"{name} {line.logger}: {line.text[:200]}"
-            for name, worker in self.workers.items()
-            if isinstance(worker, JavaWorker)
-            for line in worker.lines("ERROR")
-        ]
+    def kinds(self) -> dict[str, str]:
+        """ "pykcl", or "Java" and its version, of each worker."""
+        java = {worker.worker: f"Java {worker.version}" for worker in self.java_workers}
+        return {name: java.get(name, "pykcl") for name in self.workers}
 
     def delivered(self, worker: WorkerProcess) -> int:
         """User records that it has finished, repeats included."""

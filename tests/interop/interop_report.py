@@ -1,21 +1,45 @@
-"""What the terminal shows of the fleets with Java: a line where they did not run. The root conftest registers it."""
+"""What the terminal shows of the fleets with Java: their figures, and a line where they did not run. The root conftest
+registers it."""
+
+import json
+from pathlib import Path
 
 import pytest
 
 REASON = "Java"
 """How the reason of each skip here begins."""
-NOT_RUN = "Java workers NOT RUN; `tox -e interop` runs them"
+NOT_RUN = "Java workers NOT RUN; `make interop` or `tox -e interop` runs them"
+ROOT = Path(__file__).parents[2]
+FIGURES_FILE = ROOT / ".cache" / "interop.json"
+PAGE = ROOT / "docs" / "mixed-fleet.md"
+
+fleets = []
+"""Figures of the fleets of this run, in order."""
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter):
+def pytest_terminal_summary(terminalreporter, exitstatus, config):
     reasons = sorted(
         {reason for report in terminalreporter.stats.get("skipped", []) if (reason := reason_of(report))}
     )
-    if reasons:
+    if reasons or fleets:
         terminalreporter.section("interop")
     for reason in reasons:
         terminalreporter.line(f"interop: {reason}", red=reason != NOT_RUN)
+    if fleets:
+        _show(terminalreporter, config.getoption("--write-docs") and exitstatus == 0)
+
+
+def _show(terminalreporter, into_page):
+    from interop_figures import summary, written_into
+
+    FIGURES_FILE.write_text(json.dumps([figures.as_json() for figures in fleets], indent=1) + "\n", "utf-8")
+    for line in summary(fleets).splitlines():
+        terminalreporter.line(line)
+    terminalreporter.line(f"in full: {FIGURES_FILE.relative_to(ROOT)}")
+    if into_page:
+        PAGE.write_text(written_into(PAGE.read_text("utf-8"), fleets), "utf-8")
+        terminalreporter.line(f"written into {PAGE.relative_to(ROOT)}")
 
 
 def reason_of(report):

@@ -1,9 +1,8 @@
-"""The verdict over a fleet of both kinds, and its figures as text. Pure functions over `Evidence`."""
+"""The verdict over a fleet of both kinds. Pure functions over `Evidence`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet_checks import (
@@ -23,13 +22,18 @@ from fleet_rows import shown
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """A lease of a worker that was killed, terminated or frozen. seconds: until another's processor began."""
+    """A lease that went from one worker to another. what: why, of CAUSES. seconds: from then until the other's
+    processor began."""
 
     what: str
     worker: str
     successor: str
     shard: str
     seconds: float
+
+
+CAUSES = ("killed", "frozen", "terminated", "stolen")
+"""What was done to the worker that had the lease; "stolen": nothing, and the seconds begin with the take."""
 
 
 def checks_of(evidence: Evidence) -> list[Check]:
@@ -93,7 +97,7 @@ def duplicates_by_kind(evidence: Evidence) -> Counter[str]:
 
 
 def handovers(evidence: Evidence) -> list[Handover]:
-    """In the order of what was done to the workers."""
+    """In the order of what was done to the workers, and then of the steals."""
     owned, found = ownerships(evidence), []
     for process in evidence.processes.values():
         events = [("killed", process.killed), ("terminated", process.terminated)]
@@ -102,7 +106,25 @@ def handovers(evidence: Evidence) -> list[Handover]:
             if at is not None:
                 held = [own for own in owned if own.worker == process.worker and own.since <= at < own.until]
                 found += [one for own in held if (one := _handover(evidence, what, at, own))]
+    for own in owned:
+        if _was_stolen(own, evidence):
+            begun = next(
+                (one.t for one in evidence.lives if ownership_of(one, owned) == _next_of(own, owned)), None
+            )
+            if begun is not None:
+                seconds = (begun - own.until) / 1000
+                found.append(Handover("stolen", own.worker, str(own.successor), own.shard, seconds))
     return found
+
+
+def _next_of(own: Ownership, owned: list[Ownership]) -> Ownership | None:
+    return next((one for one in owned if one.shard == own.shard and one.since >= own.until), None)
+
+
+def _was_stolen(own: Ownership, evidence: Evidence) -> bool:
+    """By another, from a worker to which nothing was done."""
+    stopped = evidence.processes[own.worker].terminated
+    return own.how == "D2" and own.successor != own.worker and (stopped is None or own.until < stopped)
 
 
 def _handover(evidence: Evidence, what: str, at: int, own: Ownership) -> Handover | None:
@@ -114,37 +136,3 @@ def _handover(evidence: Evidence, what: str, at: int, own: Ownership) -> Handove
         return None
     first = min(later, key=lambda life: life.t)
     return Handover(what, own.worker, first.worker, own.shard, (first.t - at) / 1000)
-
-
-def report(evidence: Evidence, kinds: Mapping[str, str], java_errors: Sequence[str] = ()) -> str:
-    """kinds: of each worker, such as "pykcl" or "java 2.7.2". java_errors: lines, as text."""
-    checks = {check.name: check for check in checks_of(evidence)}
-    lines = [f"{check.name:<34}{check.verdict:<14}{check.examined}" for check in checks.values()]
-    lines += [f"    {problem}" for check in checks.values() for problem in check.problems[:8]]
-    by_kind = ", ".join(f"{kind} {count}" for kind, count in sorted(duplicates_by_kind(evidence).items()))
-    lines += [
-        f"records put {sum(map(len, evidence.records.values()))}, "
-        f"lost {len(checks['nothing lost'].problems)}, "
-        f"out of order {len(checks['order per shard, no gaps'].problems)}, "
-        f"duplicates {duplicates(evidence)} ({by_kind or 'none'}), "
-        f"of them unexplained {len(unexplained(evidence))}"
-    ]
-    for worker, kind in kinds.items():
-        lives = [life for life in evidence.lives if life.worker == worker]
-        done = sum(len(life.done) for life in lives)
-        lines.append(f"{worker} ({kind}): {done} records of {len({life.shard for life in lives})} shards")
-    for what, worker_kind, successor in sorted({_by_kind(one, kinds) for one in handovers(evidence)}):
-        seconds = sorted(
-            one.seconds
-            for one in handovers(evidence)
-            if _by_kind(one, kinds) == (what, worker_kind, successor)
-        )
-        shown_seconds = ", ".join(f"{second:.1f}" for second in seconds)
-        lines.append(f"{worker_kind} {what}, {successor} goes on after {shown_seconds} s")
-    lines.append(f"Java ERROR lines: {len(java_errors)}")
-    lines += [f"    {line}" for line in java_errors[:8]]
-    return "\n".join(lines)
-
-
-def _by_kind(one: Handover, kinds: Mapping[str, str]) -> tuple[str, str, str]:
-    return one.what, kinds[one.worker], kinds[one.successor]

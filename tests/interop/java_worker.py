@@ -17,7 +17,7 @@ from typing import Any
 
 import boto3
 from fleet_evidence import STREAM, TABLE
-from fleet_processes import WorkerProcess, environment
+from fleet_processes import NAME_VARIABLE, WorkerProcess, environment
 from fleet_reaper import Reaper
 from fleet_recording import POLICY_VARIABLE, RECORDING_VARIABLE, WORK_VARIABLE, WORKER_VARIABLE
 from java_jars import java_version, locked, resolved
@@ -99,7 +99,7 @@ class JavaWorker(WorkerProcess):
         flags: Sequence[str] | None = None,
     ) -> None:
         super().__init__(folder, worker)
-        self.version = version
+        self.version, self.mode = version, mode
         self._reaper = reaper
         jars = resolved(version)
         if flags is None:
@@ -124,7 +124,7 @@ class JavaWorker(WorkerProcess):
         more = {
             "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true", RECORDING_VARIABLE: str(self.recording), WORKER_VARIABLE: worker,
-            POLICY_VARIABLE: policy, WORK_VARIABLE: str(work),
+            POLICY_VARIABLE: policy, WORK_VARIABLE: str(work), NAME_VARIABLE: worker,
         }  # fmt: skip
         with (folder / f"{worker}.out").open("wb") as out:
             self.process = subprocess.Popen(

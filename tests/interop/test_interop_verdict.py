@@ -9,9 +9,23 @@ import pytest
 from fleet_evidence import TABLE, Evidence, Item, Life, Process
 from fleet_ownership import ownerships
 from fleet_rows import SHARD_END, START, LeaseRows
-from interop_verdict import checks_of, duplicates, duplicates_by_kind, handovers, problems_of, report
+from interop_figures import (
+    BEGIN,
+    END,
+    error_lines,
+    errors_beyond,
+    figures_of,
+    markdown,
+    report,
+    summary,
+    written_into,
+)
+from interop_verdict import checks_of, duplicates, duplicates_by_kind, handovers, problems_of
+from java_worker import LogLine
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
+JAVA = "aws-sdk-java/2.33.0 md/io#sync app/j1"
+PYTHON = "Boto3/1.44.5 md/Botocore#1.44.5 app/p1 pykcl/0.1.0"
 
 
 def items(*numbers):
@@ -24,9 +38,9 @@ class Table:
     def __init__(self, log):
         self.rows = LeaseRows(log, TABLE)
 
-    def _ask(self, t, operation, **params):
+    def _ask(self, t, operation, user_agent=JAVA, **params):
         self.rows.take(
-            {"operation": operation, "at_millis": t, "status": 200, "error_code": None,
+            {"operation": operation, "at_millis": t, "status": 200, "error_code": None, "user_agent": user_agent,
              "parameters": {"TableName": TABLE, **params}}
         )  # fmt: skip
 
@@ -46,7 +60,7 @@ class Table:
     def pykcl_takes(self, t, shard, worker):
         counter = self.rows.rows[shard].counter
         self._ask(
-            t, "UpdateItem", Key={"leaseKey": {"S": shard}},
+            t, "UpdateItem", PYTHON, Key={"leaseKey": {"S": shard}},
             UpdateExpression="SET leaseOwner = :owner, leaseCounter = :counter",
             ExpressionAttributeValues={":owner": {"S": worker}, ":counter": {"N": str(counter + 1)}},
         )  # fmt: skip
@@ -100,12 +114,62 @@ def test_a_fleet_that_kept_every_promise_passes(evidence):
     assert (one.what, one.worker, one.successor, one.seconds) == ("killed", "j1", "p1", 4.1)
 
 
+def figures(evidence, **more):
+    facts = {"made": {"plain": 4, "pykcl": 1, "aws-kinesis-agg": 2}, "balances": [{"j1": 1}, {"j1": 1, "p1": 3}],
+             "errors": ["j1 Scheduler: oh"], "beyond": ["j1 Scheduler: oh"]}  # fmt: skip
+    return figures_of(evidence, "j and p", {"j1": "Java 2.7.2", "p1": "pykcl"}, **{**facts, **more})
+
+
 def test_the_report_counts_what_there_was(evidence):
-    text = report(evidence, {"j1": "java 2.7.2", "p1": "pykcl"}, ["j1 Scheduler: oh"])
-    assert "records put 5, lost 0, out of order 0, duplicates 1 (D1 1), of them unexplained 0" in text
-    assert "j1 (java 2.7.2): 3 records of 1 shards" in text
-    assert "java 2.7.2 killed, pykcl goes on after 4.1 s" in text
-    assert "Java ERROR lines: 1\n    j1 Scheduler: oh" in text
+    text = report(evidence, figures(evidence))
+    assert "records put 5 (4 plain, 1 aggregates by pykcl, 2 aggregates by aws-kinesis-agg), lost 0" in text
+    assert "duplicates 1 (1 after a crash), explained by tails without a checkpoint 1, unexplained 0" in text
+    assert "leases per worker at balance j1=1 · j1=1 p1=3" in text
+    assert "writes by pykcl 2, to what is no lease 0" in text
+    assert "Java ERROR lines 1, beyond those of Java alone 1\n    j1 Scheduler: oh" in text
+    assert "kill -9, Java → pykcl: 4.1 s" in text
+
+
+def test_the_summary_has_a_line_per_fleet_and_per_way_of_a_lease(evidence):
+    told = [line.split() for line in summary([figures(evidence), figures(evidence)]).splitlines()]
+    assert told.count(["j", "and", "p", "5", "0", "0", "1", "0", "2", "0", "1"]) == 2
+    assert ["kill", "-9", "Java", "→", "pykcl", "2", "4.1", "s", "4.1", "s"] in told
+
+
+def test_the_tables_of_the_page_are_replaced_and_nothing_else_is(evidence):
+    page = written_into(f"before\n{BEGIN}\nold\n{END}\nafter\n", [figures(evidence)])
+    assert page == f"before\n{BEGIN}\n{markdown([figures(evidence)])}\n{END}\nafter\n"
+    with pytest.raises(ValueError, match="interop: begin"):
+        written_into("before", [figures(evidence)])
+
+
+def test_figures_count_what_is_lost_out_of_order_unexplained_or_foreign(evidence):
+    evidence.lives[2].done.clear()
+    evidence.lives[0].given[0][1].reverse()
+    evidence.lives[1].done.insert(0, (5_101, items(2)[0]))
+    evidence.elsewhere = ("fleet-app-WorkerMetricStats",)
+    told = figures(evidence)
+    assert (told.lost, told.out_of_order, told.unexplained, told.foreign) == (1, 3, 1, 1)
+
+
+def test_a_lease_that_was_taken_from_a_living_owner_is_a_steal(evidence):
+    evidence.processes["j1"].killed = evidence.processes["j1"].exited = None
+    (one,) = handovers(evidence)
+    assert (one.what, one.worker, one.successor, one.seconds) == ("stolen", "j1", "p1", 0.1)
+    evidence.processes["j1"].terminated = 4_000
+    (one,) = handovers(evidence)
+    assert (one.what, one.seconds) == ("terminated", 1.1)
+
+
+def test_only_errors_unlike_those_of_the_control_run_are_beyond_it():
+    def of(worker, *texts):
+        return error_lines(worker, [LogLine("ERROR", "Scheduler", text) for text in texts])
+
+    control = of("j1", "shardId-000000000003 failed after 17 ms | java.lang.Oh: 1a2b3c4d")
+    lines = of(
+        "j3", "shardId-000000000001 failed after 5 ms | java.lang.Oh: 99887766", "shardId-000000000001 lost"
+    )
+    assert errors_beyond(lines, control) == lines[1:]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +231,7 @@ def test_requests_of_real_java_workers_are_told_apart(tmp_path, name):
 def logged(operation, params, error=None):
     return {
         "operation": operation, "at_millis": 1, "status": 400 if error else 200, "error_code": error,
-        "parameters": {**params, "TableName": TABLE},
+        "parameters": {**params, "TableName": TABLE}, "user_agent": JAVA,
     }  # fmt: skip
 
 
@@ -183,15 +247,16 @@ def test_the_end_of_a_shard_a_release_and_rows_that_are_no_leases_are_told_apart
     metrics = {"leaseKey": {"S": "j1"}, "entityType": {"S": "WORKER_METRIC_STATS"}}
     rows.take(logged("PutItem", {"Item": metrics}))
     rows.take(logged("UpdateItem", {"Key": {"leaseKey": {"S": "j2"}}, "AttributeUpdates": {}}))
-    rows.take(
-        {
-            **logged("PutItem", {"Item": metrics, "Expected": {}}),
-            "parameters": {"TableName": "stats", "Expected": {}},
-        }
-    )
-    rows.take({**logged("PutItem", {"Item": metrics}), "parameters": {"TableName": "stats"}})
+    load = {
+        "ExpressionAttributeNames": {"#AMZN_MAPPED_sup": "sup"},
+        "UpdateExpression": "SET #AMZN_MAPPED_sup = :s",
+    }
+    rows.take(logged("UpdateItem", {"Key": {"leaseKey": {"S": "j2"}}, **load}))
+    elsewhere = {**logged("PutItem", {"Item": metrics}), "parameters": {"TableName": "stats"}}
+    rows.take(elsewhere)
+    rows.take({**elsewhere, "user_agent": PYTHON})
     assert rows.elsewhere == ["stats"]
-    assert [write.kind for write in rows.writes] == ["create", "end", "release", "other", "other"]
+    assert [write.kind for write in rows.writes] == ["create", "end", "release", "other", "other", "other"]
     assert {name: (row.owner, row.counter, row.checkpoint) for name, row in rows.rows.items()} == {
         "A": (None, 2, SHARD_END)
     }

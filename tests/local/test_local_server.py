@@ -111,6 +111,16 @@ def test_the_request_log_knows_the_last_write_of_every_row(aws, client):
     assert (refused.status, refused.error_code) == (400, "ConditionalCheckFailedException")
 
 
+def test_the_request_log_tells_which_client_asked(aws, client, monkeypatch):
+    monkeypatch.setenv("AWS_SDK_UA_APP_ID", "w1")
+    client("kinesis").list_streams()
+    with pytest.raises(ClientError):
+        client("dynamodb").describe_table(TableName="none")
+    asked = [request.user_agent for request in aws.requests]
+    assert len(asked) == 2
+    assert all("Boto3/" in agent and "app/w1" in agent for agent in asked)
+
+
 def test_the_request_log_holds_neither_payloads_nor_keys_nor_iterators(tmp_path):
     import boto3
 
