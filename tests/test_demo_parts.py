@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from pykcl import events
 from pykcl.cli import demo as command
+from pykcl.cli import demo_worker
 from pykcl.cli.demo_board import Board, Entry, ShardLine, WorkerLine, grouped
 from pykcl.cli.demo_crew import worker_environment
 from pykcl.cli.demo_ledger import LedgerFile, Ledgers, payload, payload_id
@@ -214,10 +217,20 @@ def drawn(board: Board, width: int = 80, height: int = 24) -> list[str]:
     return console.file.getvalue().rstrip("\n").split("\n")
 
 
+def board_with_java(verdict: Verdict | None = None) -> Board:
+    """One worker, one joining and one kill more."""
+    board = full_board(verdict)
+    board.java = "2.7.2"
+    board.workers.append(WorkerLine("java", "running", 5, 123456))
+    board.entries += board.entries[:2]
+    return board
+
+
 @pytest.mark.parametrize("verdict", [None, PASS])
+@pytest.mark.parametrize("board", [full_board, board_with_java])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 32), (200, 60)])
-def test_the_picture_fits_into_the_terminal(verdict, width, height):
-    lines = drawn(full_board(verdict), width, height)
+def test_the_picture_fits_into_the_terminal(board, verdict, width, height):
+    lines = drawn(board(verdict), width, height)
     assert len(lines) < height
     assert max(map(len, lines)) <= width
     # Cut texts end in an ellipsis; only the tail of the next steps may be cut.
@@ -330,3 +343,23 @@ def test_workers_see_the_local_aws_and_nothing_else_of_aws():
     assert environment["AWS_ENDPOINT_URL"] == "http://127.0.0.1:1"
     assert environment["NO_PROXY"] == "127.0.0.1"
     assert not {"AWS_PROFILE", "AWS_ENDPOINT_URL_KINESIS"} & environment.keys()
+
+
+EVENTS = [
+    found for found in vars(events).values() if isinstance(found, type) and issubclass(found, events.Event)
+]
+
+
+@pytest.mark.parametrize(
+    "event", [one for one in EVENTS if one is not events.Event], ids=lambda one: one.__name__
+)
+def test_every_event_of_a_worker_can_be_written_down_and_read_again(event, tmp_path: Path):
+    # One that could not would silence the listener, and the demo would miss every alarm after it.
+    values = {field.name: "x" for field in fields(event)}
+    demo_worker._write_down(LedgerFile(tmp_path / "w.jsonl", "py-1"), event(**values))
+    ledgers = Ledgers()
+    ledgers.add(tmp_path / "w.jsonl")
+    ledgers.poll()
+    (note,) = ledgers.notes
+    assert (note.kind, note.worker) == (event.__name__, "py-1")
+    assert dict(note.fields) == {name: "x" for name in values if name != "worker_id"}

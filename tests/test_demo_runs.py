@@ -68,6 +68,15 @@ def test_a_build_that_checkpoints_before_delivery_fails_the_demo(tmp_path):
     assert_nothing_is_left(tmp_path)
 
 
+def test_without_java_the_demo_says_so_and_goes_on_with_the_python_workers(tmp_path):
+    with demo(tmp_path, "--seed", "7", "--with-java", PATH="/nowhere") as process:
+        output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert "no Java worker: java not found. Going on with the Python workers alone." in output
+    assert "Java joins" not in output
+    assert output.splitlines()[-1].startswith("PASS"), output
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_ends_its_workers_and_removes_its_folder(tmp_path, number):
     with demo(tmp_path) as process:

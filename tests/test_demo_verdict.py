@@ -33,7 +33,7 @@ GOOD = Evidence(
     put_counts={"s0": 2, "s1": 1, "s1b": 1, "s2": 1, "s3": 1, "s4": 1},
     deliveries=DELIVERIES,
     parents=PARENTS,
-    kill=Kill("py-3", ("s0",), undelivered=2, in_hand=1),
+    kills=(Kill("py-3", ("s0",), undelivered=2, in_hand=1),),
     split_children=("s2", "s3"),
     merge_children=("s4",),
     terminated="py-2",
@@ -130,9 +130,19 @@ def test_a_parents_record_delivered_again_after_its_children_is_no_disorder():
 
 
 def test_a_kill_that_proves_nothing_fails():
-    assert "no worker was killed" in reasons(kill=None)
-    assert "py-3 owned no lease when it was killed" in reasons(kill=Kill("py-3", (), 2, 1))
-    assert "py-3 had no undelivered records" in reasons(kill=Kill("py-3", ("s0",), 0, 1))
+    assert "no Python worker was killed" in reasons(kills=())
+    assert "py-3 owned no lease when it was killed" in reasons(kills=[Kill("py-3", (), 2, 1)])
+    assert "py-3 had no undelivered records" in reasons(kills=[Kill("py-3", ("s0",), 0, 1)])
+
+
+def test_a_java_worker_counts_only_when_it_delivered_and_was_killed_beside_a_python_worker():
+    both = [*GOOD.kills, Kill("java", ("s1",), undelivered=2, in_hand=1)]
+    delivered = [replace(one, worker="java") if one.shard == "s1" else one for one in DELIVERIES]
+    assert reasons(java="java", kills=both, deliveries=delivered) == ""
+    assert "java was not killed" in reasons(java="java", deliveries=delivered)
+    assert "no Python worker was killed" in reasons(java="java", kills=both[1:], deliveries=delivered)
+    assert "java delivered nothing" in reasons(java="java", kills=both)
+    assert "java owned no lease" in reasons(java="java", kills=[*GOOD.kills, Kill("java", (), 2, 1)])
 
 
 def test_no_sigterm_fails():

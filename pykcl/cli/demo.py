@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,16 +35,20 @@ _MOST_SEED = 10_000
 @click.command()
 @click.option("--fast", is_flag=True, help="The same script in less than 25 seconds.")
 @click.option("--headless", is_flag=True, help="Plain lines instead of the live picture.")
+@click.option("--with-java", is_flag=True, help="One worker more: a real one of Java KCL 2.7.2.")
 @click.option("--keep", is_flag=True, help="Leave the local AWS and the last worker running until Ctrl-C.")
 @click.option(
     "--seed", type=int, help="Decides the records, who is killed and what is split. Default: by chance."
 )
-def demo(fast: bool, headless: bool, keep: bool, seed: int | None) -> None:
+def demo(fast: bool, headless: bool, with_java: bool, keep: bool, seed: int | None) -> None:
     """Watch three workers share a stream and survive a kill -9, a split, a merge and a SIGTERM.
 
     Everything runs on this machine: an embedded Kinesis and DynamoDB, three worker processes, and a producer of
     plain and aggregated records. Each worker writes down what it processed; the verdict is computed from that and
     from the put counts of the stream.
+
+    With --with-java a Java worker joins them on the same lease table, takes its share and is killed, too. It needs
+    Java, and Maven the first time; without them the line "no Java worker" says why, and the demo goes on.
 
     Exit code 0 only if no record was lost and none was out of order.
     """
@@ -52,8 +57,9 @@ def demo(fast: bool, headless: bool, keep: bool, seed: int | None) -> None:
     with exit_codes(), _interruptible():
         refuse_missing_parts()
         broken = chosen_break()
+        jars = _java_jars() if with_java else None
         number = random.SystemRandom().randrange(_MOST_SEED) if seed is None else seed
-        verdict = _perform(_view(headless), fast=fast, keep=keep, seed=number, broken=broken)
+        verdict = _perform(_view(headless), jars, fast=fast, keep=keep, seed=number, broken=broken)
         if not verdict.passed:
             sys.exit(EXIT_FAIL)
 
@@ -79,7 +85,25 @@ def chosen_break() -> str | None:
     return value
 
 
-def _perform(view: View, *, fast: bool, keep: bool, seed: int, broken: str | None) -> Verdict:
+def _java_jars() -> tuple[Path, ...] | None:
+    """Of the Java worker, or None: then a line says why there will be none."""
+    from pykcl.cli.demo_java import VERSION, java_jars
+    from pykcl.cli.java.jars import Unavailable
+
+    click.echo(
+        f"Java KCL {VERSION}: looking for its jars; the first time Maven brings them (75 MB)", err=True
+    )
+    try:
+        return java_jars(os.environ)
+    except Unavailable as reason:
+        click.secho(f"no Java worker: {reason}. Going on with the Python workers alone.", fg="red", err=True)
+        return None
+
+
+def _perform(
+    view: View, jars: tuple[Path, ...] | None, *, fast: bool, keep: bool, seed: int, broken: str | None
+) -> Verdict:
+    from pykcl.cli.demo_java import VERSION
     from pykcl.cli.demo_script import FAST, NORMAL, SHARDS, Script
     from pykcl.cli.demo_worker import STREAM
     from pykcl.cli.local import local_environment
@@ -89,9 +113,10 @@ def _perform(view: View, *, fast: bool, keep: bool, seed: int, broken: str | Non
     with tempfile.TemporaryDirectory(prefix="pykcl-demo-") as folder, LocalAws() as aws:
         aws.kinesis.create_stream(STREAM, SHARDS)
         local = local_environment(aws.url)
-        board = Board(aws.url, seed, SHARDS, broken)
-        watch, hire = _stage(aws, local, Path(folder), view, board, pace.rate)
-        script = Script(watch, hire=hire, board=board, pace=pace)
+        board = Board(aws.url, seed, SHARDS, broken, VERSION if jars else None)
+        watch, environment = _stage(aws, local, view, board, pace.rate)
+        hire, hire_java = _hiring(environment, Path(folder), aws.url, jars)
+        script = Script(watch, hire=hire, hire_java=hire_java, board=board, pace=pace)
         try:
             view.begin(board)
             try:
@@ -106,11 +131,11 @@ def _perform(view: View, *, fast: bool, keep: bool, seed: int, broken: str | Non
 
 
 def _stage(
-    aws: LocalAws, local: dict[str, str], folder: Path, view: View, board: Board, rate: int
-) -> tuple[Watch, Callable[[str], WorkerProcess]]:
-    """What the script needs: somebody who looks, and somebody who starts workers."""
+    aws: LocalAws, local: dict[str, str], view: View, board: Board, rate: int
+) -> tuple[Watch, dict[str, str]]:
+    """What the script needs: somebody who looks, and the environment of the workers."""
     from pykcl.aws.clients import connect
-    from pykcl.cli.demo_crew import WorkerProcess, worker_environment
+    from pykcl.cli.demo_crew import worker_environment
     from pykcl.cli.demo_producer import Producer
     from pykcl.cli.demo_watch import Watch
     from pykcl.cli.demo_worker import STREAM, config
@@ -121,8 +146,18 @@ def _stage(
     os.environ.update(environment)
     table, _ = connect(config(), SystemRuntime())
     producer = Producer(_kinesis_client(aws.url), STREAM, seed=board.seed, rate=rate)
-    watch = Watch(aws.kinesis, table, producer, view, board)
-    return watch, lambda name: WorkerProcess(name, folder, environment)
+    return Watch(aws.kinesis, table, producer, view, board), environment
+
+
+def _hiring(
+    environment: dict[str, str], folder: Path, url: str, jars: tuple[Path, ...] | None
+) -> tuple[Callable[[str], WorkerProcess], Callable[[], WorkerProcess] | None]:
+    """Who starts a Python worker of a name, and who starts the Java worker."""
+    from pykcl.cli.demo_crew import python_worker
+    from pykcl.cli.demo_java import java_worker
+
+    hire_java = partial(java_worker, jars, folder, environment, url) if jars else None
+    return lambda name: python_worker(name, folder, environment), hire_java
 
 
 def _kinesis_client(url: str) -> Any:

@@ -42,12 +42,13 @@ class WorkerLine:
 
 @dataclass(slots=True)
 class Board:
-    """The whole picture at one moment."""
+    """The whole picture at one moment. java: the version of the Java worker in the fleet, if there is one."""
 
     url: str
     seed: int
     shards_at_start: int
     broken: str | None = None
+    java: str | None = None
     elapsed: float = 0.0
     phase: str = "starting"
     shards: list[ShardLine] = field(default_factory=list)
@@ -93,11 +94,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def headline(board: Board) -> str:
-    return f"pykcl demo · stream demo ({board.shards_at_start} shards) · table pykcl-demo · seed {board.seed}"
+    fleet = f"with Java KCL {board.java}" if board.java else f"stream demo ({board.shards_at_start} shards)"
+    return f"pykcl demo · {fleet} · table pykcl-demo · seed {board.seed}"
 
 
 def why_duplicates(board: Board) -> str:
-    return f"at-least-once: 1 kill, {counted(board.steals, 'steal')}"
+    kills = sum(line.state == "killed" for line in board.workers)
+    return f"at-least-once: {counted(kills, 'kill')}, {counted(board.steals, 'steal')}"
 
 
 def totals(verdict: Verdict, why: str) -> str:

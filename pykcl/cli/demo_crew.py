@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pykcl.errors import PyKclError
@@ -21,24 +21,24 @@ class DemoBroken(PyKclError):
 
 
 class WorkerProcess:
-    """One worker. state: "running", "killed", "leaving" (SIGTERM sent) or "stopped"."""
+    """One worker: the leader of a process group, and whatever it starts. state: "running", "killed", "leaving"
+    (SIGTERM sent) or "stopped".
+    """
 
-    def __init__(self, name: str, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         self.ledger = folder / f"{name}.jsonl"
         self._log = folder / f"{name}.log"
         self.state = "running"
+
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], where: Path | None = None
+    ) -> None:
+        """Once, before anything else is asked of it. It ends by itself when its standard input does."""
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module, by the running interpreter
-                [
-                    sys.executable,
-                    "-m",
-                    "pykcl.cli.demo_worker",
-                    "--worker-id",
-                    name,
-                    "--ledger",
-                    str(self.ledger),
-                ],
+            self._process = subprocess.Popen(  # noqa: S603 - our own modules, by the running interpreter
+                command,
+                cwd=where,
                 env=dict(environment),
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -59,16 +59,16 @@ class WorkerProcess:
 
     def freeze(self) -> None:
         """Stop it in its tracks, so that it can be looked at. Returns when it stands still."""
-        self._process.send_signal(signal.SIGSTOP)
+        self._send_all(signal.SIGSTOP)
         os.waitpid(self._process.pid, os.WUNTRACED)
 
     def thaw(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
+        self._send_all(signal.SIGCONT)
 
     def kill(self) -> None:
         """kill -9, and wait until it is gone."""
         self.state = "killed"
-        self._process.kill()
+        self._send_all(signal.SIGKILL)
         self._process.wait()
 
     def terminate(self) -> None:
@@ -92,6 +92,19 @@ class WorkerProcess:
     def close(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+    def _send_all(self, number: signal.Signals) -> None:
+        """Nothing when it has been waited for: from then on its number may be another group's."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, number)
+
+
+def python_worker(name: str, folder: Path, environment: Mapping[str, str]) -> WorkerProcess:
+    """Starts one. environment: see `worker_environment`."""
+    worker = WorkerProcess(name, folder)
+    command = [sys.executable, "-m", "pykcl.cli.demo_worker", "--worker-id", name]
+    worker.start([*command, "--ledger", str(worker.ledger)], environment)
+    return worker
 
 
 def end_all(workers: list[WorkerProcess]) -> None:

@@ -57,8 +57,8 @@ class LedgerFile:
         self._lock = threading.Lock()
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def note(self, kind: str, **fields: Any) -> None:
-        self._write([{"note": kind, "worker": self._worker, "at": time.monotonic_ns(), **fields}])
+    def note(self, kind: str, /, **fields: Any) -> None:
+        self._write([{**fields, "note": kind, "worker": self._worker, "at": time.monotonic_ns()}])
 
     def delivered(self, run: int, records: Iterable[Record]) -> None:
         at = time.monotonic_ns()

@@ -28,6 +28,8 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _BAR = 20
 _ROOMY_HEIGHT = 28
 _MOST_REASONS = 6
+_MOST_AT_LENGTH = 3
+"""Workers whose numbers can have a word beside them in 80 columns."""
 _MARKS = {"running": "●", "killed": "✗", "leaving": "○", "stopped": "○"}
 _STATES = {"open": "green", "closed": "yellow", "ended": "bright_black"}
 
@@ -143,13 +145,15 @@ def _workers(board: Board) -> Text:
     for line in board.workers:
         colour = "red" if line.state == "killed" else colour_of(board, line.name)
         text.append(f"{_MARKS[line.state]} {line.name} ", style=f"bold {colour}")
-        text.append(f"{_worker_state(line)}   ", style="" if line.state == "running" else "bright_black")
+        state = _worker_state(line, short=len(board.workers) > _MOST_AT_LENGTH)
+        text.append(f"{state}   ", style="" if line.state == "running" else "bright_black")
     return text
 
 
-def _worker_state(line: WorkerLine) -> str:
+def _worker_state(line: WorkerLine, *, short: bool) -> str:
     if line.state == "running":
-        return f"{counted(line.leases, 'lease')}, {grouped(line.delivered)}"
+        leases = str(line.leases) if short else counted(line.leases, "lease")
+        return f"{leases}, {grouped(line.delivered)}"
     return {"killed": "killed", "leaving": "leaving", "stopped": "stopped"}[line.state]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -11,12 +11,13 @@ from pykcl.cli.demo_board import Board, counted, grouped, short
 from pykcl.cli.demo_crew import DemoBroken, WorkerProcess, end_all
 from pykcl.cli.demo_ledger import Delivery
 from pykcl.cli.demo_verdict import Evidence, Kill, Verdict, judge
-from pykcl.cli.demo_watch import Watch
+from pykcl.cli.demo_watch import STEP_SECONDS, Watch
 from pykcl.cli.demo_worker import STREAM
 
 SHARDS = 4
 WORKERS = ("py-1", "py-2", "py-3")
-_MOST_EACH = SHARDS - len(WORKERS) + 1
+JAVA_SECONDS = 90.0
+"""For a Java worker until it has its share: its start, and it looks for leases only every two fail-over times."""
 _KILL_ATTEMPTS = 20
 _BURST = 200
 
@@ -43,17 +44,28 @@ class Moment:
 
 
 class Script:
-    """One performance, driven by the thread that calls `play`. hire: starts a worker process of that name."""
+    """One performance, driven by the thread that calls `play`.
+
+    hire: starts a Python worker of that name. hire_java: starts a Java worker, if there shall be one.
+    """
 
     def __init__(
-        self, watch: Watch, *, hire: Callable[[str], WorkerProcess], board: Board, pace: Pace
+        self,
+        watch: Watch,
+        *,
+        hire: Callable[[str], WorkerProcess],
+        hire_java: Callable[[], WorkerProcess] | None = None,
+        board: Board,
+        pace: Pace,
     ) -> None:
         self._watch = watch
         self._hire = hire
+        self._hire_java = hire_java
+        self._java: WorkerProcess | None = None
         self._board = board
         self._pace = pace
         self._random = Random(board.seed)  # noqa: S311 - which shard and which worker, no secret
-        self._kill: Kill | None = None
+        self._kills: list[Kill] = []
         self._terminated: str | None = None
         self._split_children: tuple[str, ...] = ()
         self._merge_children: tuple[str, ...] = ()
@@ -61,7 +73,12 @@ class Script:
     def play(self, *, keep: bool) -> Verdict:
         """The whole script. keep: leave the last worker running. Raises DemoBroken."""
         self._start()
-        for deed in (self._kill_one, self._split_one, self._merge_two, self._terminate_one):
+        deeds = [self._kill_one, self._split_one, self._merge_two, self._terminate_one]
+        if self._hire_java:
+            # Before any shard has ended: Java reckons its share from all rows, and with those of ended shards among
+            # them may not ask for any of the few that are left.
+            deeds[0:1] = [self._start_java, self._kill_one, self._kill_java]
+        for deed in deeds:
             self._calm()
             deed()
         self._calm()
@@ -79,30 +96,59 @@ class Script:
 
     def _start(self) -> None:
         watch = self._watch
-        watch.phase("three workers start and share four shards")
+        watch.phase(f"three workers start and share {self._board.shards_at_start} shards")
         for name in WORKERS:
-            watch.workers[name] = self._hire(name)
-            watch.ledgers.add(watch.workers[name].ledger)
+            self._add(self._hire(name))
         watch.producer.start()
         self._await_shared()
-        loads = watch.loads()
-        leases = "/".join(str(loads[name]) for name in WORKERS)
-        watch.log("workers up", " ".join(WORKERS), f"leases {leases}")
+        watch.log("workers up", " ".join(WORKERS), f"leases {self._leases(WORKERS)}")
 
-    def _await_shared(self) -> None:
+    def _start_java(self) -> None:
+        """Into a table that has leases: into an empty one Java would wait for up to thirty seconds, by lot."""
         watch = self._watch
-        if not watch.wait(lambda: watch.is_shared(WORKERS, _MOST_EACH), "the workers to share the shards"):
-            words = "\n".join(f"{name}: {watch.workers[name].log_tail()}" for name in WORKERS)
+        if self._hire_java is None:
+            return
+        watch.phase("a Java KCL worker starts and takes its share")
+        before = self._now()
+        self._java = self._hire_java()
+        self._add(self._java)
+        self._await_shared(JAVA_SECONDS)
+        outcome = f"leases {self._leases(watch.workers)} after {watch.elapsed - before.elapsed:.1f}s"
+        watch.log("Java joins", self._java.name, outcome, at=before.elapsed)
+
+    def _add(self, worker: WorkerProcess) -> None:
+        self._watch.workers[worker.name] = worker
+        self._watch.ledgers.add(worker.ledger)
+
+    def _leases(self, names: Iterable[str]) -> str:
+        loads = self._watch.loads()
+        return "/".join(str(loads[name]) for name in names)
+
+    def _await_shared(self, seconds: float = STEP_SECONDS) -> None:
+        watch, names = self._watch, self._watch.running()
+        most = self._board.shards_at_start - len(names) + 1
+        if not watch.wait(
+            lambda: watch.is_shared(names, most), "the workers to share the shards", seconds=seconds
+        ):
+            words = "\n".join(f"{name}: {watch.workers[name].log_tail()}" for name in names)
             raise DemoBroken(
                 f"the workers did not share the shards: {dict(watch.loads())}. Last words:\n{words}"
             )
 
     def _kill_one(self) -> None:
         """kill -9 in the middle of a batch: the victim stands still while it is looked at, then it dies."""
-        watch = self._watch
         self._await_shared()
-        loads = watch.loads()
-        victim = self._random.choice([name for name in WORKERS if loads[name] == max(loads.values())])
+        loads = self._watch.loads()
+        most = max(loads[name] for name in WORKERS)
+        self._kill_it(self._random.choice([name for name in WORKERS if loads[name] == most]))
+
+    def _kill_java(self) -> None:
+        """The same, with whoever is left of the Python workers as heirs."""
+        if self._java is not None:
+            self._kill_it(self._java.name)
+
+    def _kill_it(self, victim: str) -> None:
+        watch = self._watch
         watch.phase(f"kill -9 {victim} in the middle of a batch")
         kill = self._bad_moment(victim)
         before = self._now()
@@ -111,7 +157,7 @@ class Script:
         heirs = self._peers_deliver(kill.leases, victim, before.mark)
         detail = f"{counted(len(kill.leases), 'lease')}, {kill.undelivered} undelivered"
         watch.log(f"kill -9 {victim}", detail, _after(heirs, before), at=before.elapsed)
-        self._kill = kill
+        self._kills.append(kill)
 
     def _bad_moment(self, victim: str) -> Kill:
         """Freeze the victim when it owns leases and has begun, but not finished, a batch of a burst."""
@@ -164,9 +210,9 @@ class Script:
     def _terminate_one(self) -> None:
         watch = self._watch
         watch.scan()
-        candidates = [name for name in watch.running() if watch.owned_by(name)]
+        candidates = [name for name in WORKERS if name in watch.running() and watch.owned_by(name)]
         if not candidates:
-            raise DemoBroken(f"no running worker owns a lease: {dict(watch.loads())}")
+            raise DemoBroken(f"no running Python worker owns a lease: {dict(watch.loads())}")
         name = self._random.choice(candidates)
         watch.phase(f"SIGTERM {name}: it finishes, checkpoints and releases")
         before, notes = self._now(), len(watch.ledgers.notes)
@@ -212,7 +258,8 @@ class Script:
                 put_counts=watch.kinesis.put_counts(STREAM),
                 deliveries=watch.ledgers.deliveries,
                 parents={shard.shard_id: shard.parents for shard in watch.shards()},
-                kill=self._kill,
+                kills=tuple(self._kills),
+                java=self._java.name if self._java else None,
                 split_children=self._split_children,
                 merge_children=self._merge_children,
                 terminated=self._terminated,

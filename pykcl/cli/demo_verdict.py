@@ -27,7 +27,7 @@ class Kill:
 class Evidence:
     """produced: user record id -> shard it was put to. acknowledged: Kinesis records the producer put.
     put_counts: Kinesis records per shard as the server counts them. parents: of every shard.
-    troubles: what went wrong on the way, as texts.
+    java: the Java worker's name, if there was one. troubles: what went wrong on the way, as texts.
     """
 
     produced: Mapping[int, str]
@@ -35,10 +35,11 @@ class Evidence:
     put_counts: Mapping[str, int]
     deliveries: Sequence[Delivery]
     parents: Mapping[str, tuple[str, ...]]
-    kill: Kill | None
+    kills: Sequence[Kill]
     split_children: tuple[str, ...]
     merge_children: tuple[str, ...]
     terminated: str | None
+    java: str | None = None
     troubles: tuple[str, ...] = ()
 
 
@@ -148,15 +149,24 @@ def _bookkeeping(evidence: Evidence) -> list[str]:
     return reasons
 
 
+def _kills(evidence: Evidence) -> list[str]:
+    killed = {kill.worker for kill in evidence.kills}
+    reasons = [] if killed - {evidence.java} else ["no Python worker was killed"]
+    if evidence.java is not None:
+        if evidence.java not in killed:
+            reasons.append(f"{evidence.java} was not killed")
+        if all(delivery.worker != evidence.java for delivery in evidence.deliveries):
+            reasons.append(f"{evidence.java} delivered nothing")
+    for kill in evidence.kills:
+        if not kill.leases:
+            reasons.append(f"{kill.worker} owned no lease when it was killed")
+        elif not kill.undelivered:
+            reasons.append(f"{kill.worker} had no undelivered records when it was killed")
+    return reasons
+
+
 def _preconditions(evidence: Evidence) -> list[str]:
-    reasons = []
-    kill = evidence.kill
-    if kill is None:
-        reasons.append("no worker was killed")
-    elif not kill.leases:
-        reasons.append(f"{kill.worker} owned no lease when it was killed")
-    elif not kill.undelivered:
-        reasons.append(f"{kill.worker} had no undelivered records when it was killed")
+    reasons = _kills(evidence)
     if evidence.terminated is None:
         reasons.append("no worker was stopped by SIGTERM")
     delivering = {delivery.shard for delivery in evidence.deliveries}

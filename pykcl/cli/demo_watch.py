@@ -52,18 +52,20 @@ class Watch:
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
-    def wait(self, condition: Callable[[], bool], what: str, *, quick: bool = False) -> bool:
+    def wait(
+        self, condition: Callable[[], bool], what: str, *, quick: bool = False, seconds: float = STEP_SECONDS
+    ) -> bool:
         """Look on until the condition holds; False, and a trouble noted, when it does not in time.
 
         quick: only read the ledgers, when every millisecond counts.
         """
-        deadline = time.monotonic() + STEP_SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             self.ledgers.poll() if quick else self.look()
             if condition():
                 return True
             if time.monotonic() >= deadline:
-                self.troubles.append(f"waited {STEP_SECONDS:g} s in vain for {what}")
+                self.troubles.append(f"waited {seconds:g} s in vain for {what}")
                 return False
             time.sleep(_LOOK_SECONDS)
 

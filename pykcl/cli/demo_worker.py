@@ -7,13 +7,13 @@ import os
 import signal
 import sys
 import threading
-import time
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from pykcl.cli.demo_ledger import LedgerFile
+from pykcl.cli.demo_work import work_on
 from pykcl.config import Config
 from pykcl.events import Event
 from pykcl.processor import Batch, Initialization, RecordProcessor
@@ -25,10 +25,6 @@ FAILOVER_TIME = 3.0
 
 BREAK_VARIABLE = "PYKCL_DEMO_BREAK"
 CHECKPOINT_BEFORE_DELIVERY = "checkpoint-before-delivery"
-
-WORK_SECONDS = 0.12
-"""How long a batch takes, whatever its size: the time in which a kill -9 finds it half done."""
-PARTS = 4
 
 
 def config(worker_id: str = "observer") -> Config:
@@ -47,7 +43,7 @@ def config(worker_id: str = "observer") -> Config:
 
 
 class DemoProcessor(RecordProcessor):
-    """Works on each batch in four parts and writes down each part when it is done."""
+    """Works on each batch and writes down what is done of it."""
 
     def __init__(self, ledger: LedgerFile) -> None:
         self._ledger = ledger
@@ -57,11 +53,7 @@ class DemoProcessor(RecordProcessor):
         self._run = init.fencing_token
 
     def process_records(self, batch: Batch) -> None:
-        self._ledger.note("Batch", shard=batch.shard_id, records=len(batch))
-        size = -(-len(batch) // PARTS)
-        for start in range(0, len(batch), size):
-            time.sleep(WORK_SECONDS / PARTS)
-            self._ledger.delivered(self._run, batch.records[start : start + size])
+        work_on(self._ledger, self._run, batch.records)
 
 
 class CheckpointsTooEarly(DemoProcessor):

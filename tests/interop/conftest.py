@@ -13,12 +13,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "mixed_fleet"))
 
 import interop_report
-import java_jars
 import java_worker
 import npm_emulators
 from interop_figures import errors_beyond, figures_of, report
 from interop_fleet import Fleet
 from java_alone import control_run, errors_of
+
+from pykcl.cli.java.jars import Unavailable
 
 TRAINED_AS = {"3.1.3": java_worker.COMPATIBLE, "3.5.1": java_worker.PHASE_1}
 """Modes in which the classes of 3.x are gathered; 2.x knows none."""
@@ -33,7 +34,7 @@ def java(request, tmp_path_factory):
             pytest.skip(interop_report.NOT_RUN)
         try:
             java_worker.train(version, tmp_path_factory.mktemp("train"), TRAINED_AS.get(version))
-        except java_jars.Unavailable as reason:
+        except Unavailable as reason:
             pytest.skip(f"Java {version} SKIPPED: {reason}")
         return version
 

@@ -1,9 +1,8 @@
-"""`JavaWorker`: a real worker of Amazon's Java KCL, as a process of a fleet; `class_archive`: what makes it start fast."""
+"""`JavaWorker`: a real worker of Amazon's Java KCL, as a process of a fleet; `train`: what makes it start fast."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import signal
@@ -20,11 +19,12 @@ from fleet_evidence import STREAM, TABLE
 from fleet_processes import NAME_VARIABLE, WorkerProcess, environment
 from fleet_reaper import Reaper
 from fleet_recording import POLICY_VARIABLE, RECORDING_VARIABLE, WORK_VARIABLE, WORKER_VARIABLE
-from java_jars import java_version, locked, resolved
+from java_jars import resolved
+
+from pykcl.cli.java.daemon import archive_of, daemon_command, local_properties, shared_classes
+from pykcl.cli.java.jars import locked
 
 HERE = Path(__file__).parent
-CHEAP = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Many of them share two cores: one thread that collects garbage, and only the compiler that is quick."""
 COMPATIBLE = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"
 PHASE_1 = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"
 """Values of clientVersionConfig of 3.x. PHASE_1 is known to 3.5 and leaves the lease table to leases."""
@@ -32,14 +32,6 @@ STOP_SECONDS = 15.0
 TRAINING_SECONDS = 120.0
 
 _LINE = re.compile(r"^(?P<t>\S+) (?P<level>[A-Z]+) +(?P<logger>\S+) - (?P<text>.*)")
-_LOGBACK = """<configuration>
-  <appender name="file" class="ch.qos.logback.core.FileAppender">
-    <file>{log}</file>
-    <encoder><pattern>%d{{HH:mm:ss.SSS}} %-5level %logger{{0}} - %msg%n</pattern></encoder>
-  </appender>
-  <root level="INFO"><appender-ref ref="file"/></root>
-</configuration>
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +69,7 @@ class JavaWorker(WorkerProcess):
 
     url: of all of AWS; kinesis_url: of a Kinesis elsewhere. mode: clientVersionConfig, needed by 3.x. policy: see
     `fleet_recording.Policy`. work: seconds per record. properties: any others, by Java's names. flags: of the JVM.
-    Raises java_jars.Unavailable.
+    Raises jars.Unavailable.
     """
 
     STARTED = "Initialization complete. Starting worker loop."
@@ -103,24 +95,15 @@ class JavaWorker(WorkerProcess):
         self._reaper = reaper
         jars = resolved(version)
         if flags is None:
-            flags = shared_classes(version, jars)
+            flags = shared_classes(jars)
+        executable = f"{sys.executable} -I -S {HERE / 'record_processor.py'}"
         asked = {
-            "executableName": f"{sys.executable} -I -S {HERE / 'record_processor.py'}",
-            "applicationName": TABLE, "streamName": STREAM, "workerId": worker, "regionName": "us-east-1",
-            "initialPositionInStream": "TRIM_HORIZON", "retrievalMode": "POLLING", "metricsLevel": "NONE",
-            "AwsCredentialsProvider": "EnvironmentVariableCredentialsProvider",
-            "kinesisEndpoint": kinesis_url or url, "dynamoDBEndpoint": url,
+            **local_properties(application=TABLE, stream=STREAM, worker=worker, url=url, executable=executable),
+            **({"kinesisEndpoint": kinesis_url} if kinesis_url else {}),
             **({"clientVersionConfig": mode} if mode else {}),
             **(timing or Timing()).properties(), **(properties or {}),
         }  # fmt: skip
-        settings, logback = folder / f"{worker}.properties", folder / f"{worker}.logback.xml"
-        settings.write_text("".join(f"{name} = {value}\n" for name, value in asked.items()), "utf-8")
-        logback.write_text(_LOGBACK.format(log=self.log), "utf-8")
-        command = [
-            "java", *CHEAP, *flags, f"-Dlogback.configurationFile={logback}", "-cp", os.pathsep.join(map(str, jars)),
-            "software.amazon.kinesis.multilang.MultiLangDaemon",
-            "--properties-file", str(settings), "--log-configuration", str(logback),
-        ]  # fmt: skip
+        command = daemon_command(jars, folder, worker, properties=asked, log=self.log, flags=flags)
         more = {
             "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true", RECORDING_VARIABLE: str(self.recording), WORKER_VARIABLE: worker,
@@ -196,22 +179,11 @@ class JavaWorker(WorkerProcess):
 # -- a fast start --------------------------------------------------------------------------------------------------
 
 
-def archive_of(jars: Sequence[Path]) -> Path:
-    """Where the classes of a version are kept as this Java wants them; it may not be there yet."""
-    return jars[0].parent / f"classes-{hashlib.sha256(java_version().encode()).hexdigest()[:12]}.jsa"
-
-
-def shared_classes(version: str, jars: Sequence[Path]) -> tuple[str, ...]:
-    """The flags that make Java load its classes from the archive, if there is one."""
-    archive = archive_of(jars)
-    return (f"-XX:SharedArchiveFile={archive}", "-Xshare:auto") if archive.exists() else ()
-
-
 def train(version: str, folder: Path, mode: str | None = None) -> bool:
     """Make the archive if there is none: have a daemon consume one shard, and keep the classes it needed.
 
     Starts take a third of the time and of the processor with it, and there are many on two cores. folder: for its
-    files. Returns whether there is one; a Java that cannot make it only starts slower. Raises java_jars.Unavailable.
+    files. Returns whether there is one; a Java that cannot make it only starts slower. Raises jars.Unavailable.
     """
     jars = resolved(version)
     archive = archive_of(jars)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import java_jars
 import pytest
-from java_jars import DAEMON, Unavailable, resolved
+
+from pykcl.cli.java import jars
+from pykcl.cli.java.jars import DAEMON, KCL_2, Unavailable, resolved, users_cache
 
 MAVEN = """#!/bin/sh
 echo called >> {calls}
@@ -29,9 +31,9 @@ def programs(tmp_path, monkeypatch):
     for needed in ("cp", "sh"):
         (folder / needed).symlink_to(shutil.which(needed))
     monkeypatch.setenv("PATH", str(folder))
-    java_jars.java_version.cache_clear()
+    jars.java_version.cache_clear()
     yield tmp_path
-    java_jars.java_version.cache_clear()
+    jars.java_version.cache_clear()
 
 
 def program(path, text):
@@ -49,29 +51,30 @@ def calls(programs):
 
 
 def test_there_is_a_pom_of_each_version():
-    assert java_jars.VERSIONS == ("2.7.2", "3.1.3", "3.5.1")
+    assert tuple(java_jars.POMS) == ("2.7.2", "3.1.3", "3.5.1")
 
 
 def test_maven_is_asked_once_and_all_jars_are_there(programs):
-    first = resolved("2.7.2", programs / "cache")
+    first = resolved(KCL_2, programs / "cache")
     assert [path.name for path in first] == ["daemon.jar", "library.jar"]
-    assert resolved("2.7.2", programs / "cache") == first
+    assert resolved(KCL_2, programs / "cache") == first
     assert calls(programs) == ["called"]
     assert sorted(path.name for path in (programs / "cache").iterdir()) == [first[0].parent.name, "lock"]
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"half")], ids=["gone", "cut"])
 def test_an_incomplete_folder_is_resolved_again(programs, harm):
-    harm(resolved("2.7.2", programs / "cache")[1])
-    assert all(zipfile.is_zipfile(path) for path in resolved("2.7.2", programs / "cache"))
+    harm(resolved(KCL_2, programs / "cache")[1])
+    assert all(zipfile.is_zipfile(path) for path in resolved(KCL_2, programs / "cache"))
     assert len(calls(programs)) == 2
 
 
 def test_two_processes_resolve_once(programs, monkeypatch):
     code = (
-        f"import java_jars, pathlib; java_jars.resolved('2.7.2', pathlib.Path({str(programs / 'cache')!r}))"
+        "import pathlib; from pykcl.cli.java.jars import KCL_2, resolved; "
+        f"resolved(KCL_2, pathlib.Path({str(programs / 'cache')!r}))"
     )
-    monkeypatch.setenv("PYTHONPATH", str(Path(java_jars.__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(jars.__file__).parents[3]))
     both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [one.wait(60) for one in both] == [0, 0]
     assert calls(programs) == ["called"]
@@ -93,7 +96,13 @@ def test_two_processes_resolve_once(programs, monkeypatch):
 )
 def test_without_java_maven_or_whole_jars_there_is_a_reason_and_nothing_is_kept(programs, harm, reason):
     harm(programs)
-    java_jars.java_version.cache_clear()
+    jars.java_version.cache_clear()
     with pytest.raises(Unavailable, match=reason):
-        resolved("2.7.2", programs / "cache")
+        resolved(KCL_2, programs / "cache")
     assert list((programs / "cache").glob("2.7.2-*")) == []
+
+
+def test_the_cache_is_the_one_that_was_chosen_or_the_users():
+    assert users_cache({"PYKCL_JAVA_CACHE": "/c", "XDG_CACHE_HOME": "/x"}) == Path("/c")
+    assert users_cache({"XDG_CACHE_HOME": "/x"}) == Path("/x/pykcl/java")
+    assert users_cache({}) == Path.home() / ".cache" / "pykcl" / "java"

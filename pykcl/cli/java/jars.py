@@ -1,0 +1,133 @@
+"""The jars of real Java workers, resolved on demand by Maven from `VERSION/pom.xml`.
+
+They go into a cache: a folder per POM, with the list of what belongs there, so that the second run starts no Maven and
+an incomplete folder is noticed. Nothing of them is part of pykcl.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+KCL_2 = Path(__file__).parent / "2.7.2" / "pom.xml"
+"""Of the last Java KCL of the line 2."""
+CACHE_VARIABLE = "PYKCL_JAVA_CACHE"
+LIST = "jars.json"
+DAEMON = "software/amazon/kinesis/multilang/MultiLangDaemon.class"
+RESOLVE_SECONDS = 900.0
+ASK_SECONDS = 60.0
+
+
+class Unavailable(Exception):
+    """Java workers cannot be run here, for this reason."""
+
+
+def version_of(pom: Path) -> str:
+    """Of the library that a POM asks for: the name of its folder."""
+    return pom.parent.name
+
+
+def users_cache(environment: Mapping[str, str]) -> Path:
+    """PYKCL_JAVA_CACHE, or the folder for such things of the user who runs this."""
+    if chosen := environment.get(CACHE_VARIABLE):
+        return Path(chosen)
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pykcl" / "java"
+
+
+def resolved(pom: Path, cache: Path) -> tuple[Path, ...]:
+    """The jars that a POM asks for, sorted. Raises Unavailable without Java, Maven or a repository."""
+    java_version()
+    target = cache / f"{version_of(pom)}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    with locked(cache):
+        found = _complete(target)
+        if found is None:
+            shutil.rmtree(target, ignore_errors=True)
+            _resolve(pom, cache, target)
+            found = _complete(target)
+    if found is None:
+        raise Unavailable(f"what Maven put into {target} is not what it said")
+    return found
+
+
+@cache
+def java_version() -> str:
+    """What `java -version` says, as one line. Raises Unavailable."""
+    java = shutil.which("java")
+    if java is None:
+        raise Unavailable("java not found")
+    done = subprocess.run(  # noqa: S603 - the Java of the path, whichever the user has
+        [java, "-version"], capture_output=True, text=True, timeout=ASK_SECONDS, check=False
+    )
+    if done.returncode != 0:
+        raise Unavailable(f"java -version ended with {done.returncode}")
+    return " ".join(done.stderr.split())
+
+
+@contextlib.contextmanager
+def locked(cache: Path) -> Iterator[None]:
+    """One process at a time: downloads and shared archives are big, and two of them would only wait for each other."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _complete(target: Path) -> tuple[Path, ...] | None:
+    """The jars of the list, if every one is there in its size."""
+    try:
+        sizes = json.loads((target / LIST).read_text("utf-8"))
+        whole = all((target / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return None
+    return tuple(target / name for name in sorted(sizes)) if whole and sizes else None
+
+
+def _resolve(pom: Path, cache: Path, target: Path) -> None:
+    if shutil.which("mvn") is None:
+        raise Unavailable("mvn (Maven) not found")
+    # Elsewhere first, then moved as a whole: a broken-off download never looks like a finished one.
+    aside = Path(tempfile.mkdtemp(dir=cache))
+    try:
+        command = [
+            "mvn", "-B", "-q", "--strict-checksums", "-f", str(pom), "dependency:copy-dependencies",
+            "-DincludeScope=runtime", f"-DoutputDirectory={aside}",
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(  # noqa: S603 - Maven, with a POM of ours
+                command, cwd=aside, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                text=True, timeout=RESOLVE_SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"Maven did not finish within {RESOLVE_SECONDS:g} s") from None
+        if done.returncode != 0:
+            said = [line for line in done.stdout.splitlines() if "ERROR" in line]
+            raise Unavailable(f"Maven could not resolve it: {said[0][:300] if said else 'no reason given'}")
+        _write_list(aside)
+        os.rename(aside, target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write_list(folder: Path) -> None:
+    """Raises Unavailable when a jar is broken or the daemon is in none of them."""
+    jars, daemon = sorted(folder.glob("*.jar")), False
+    for jar in jars:
+        try:
+            with zipfile.ZipFile(jar) as opened:
+                daemon = daemon or DAEMON in opened.namelist()
+        except zipfile.BadZipFile:
+            raise Unavailable(f"Maven left a broken {jar.name}") from None
+    if not daemon:
+        raise Unavailable(f"none of the {len(jars)} jars holds MultiLangDaemon")
+    sizes = {jar.name: jar.stat().st_size for jar in jars}
+    (folder / LIST).write_text(json.dumps(sizes, indent=1), "utf-8")
