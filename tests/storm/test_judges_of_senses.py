@@ -10,6 +10,7 @@ from pykcl.planning.fleet_sense import sense_fleet
 from pykcl.planning.rhythm import Rhythm, RhythmWatch
 from pykcl.planning.twins import TwinWatch
 from pykcl.testing.storm import Promise, PromiseBroken, run_storm
+from pykcl.testing.storm.excuses import Freezes
 from pykcl.testing.storm.fleet_judge import FleetJudge
 from pykcl.testing.storm.judge import Verdict
 from pykcl.worker import fleet_watch
@@ -53,13 +54,22 @@ def test_a_worker_that_joins_a_native_fleet(monkeypatch):
     assert broken.promise in (Promise.FOREIGN_KEPT, Promise.NO_FALSE_ALARM)
 
 
-@pytest.mark.parametrize("is_named", [True, False])
-def test_a_peer_that_was_in_a_row_a_moment_ago_may_be_told_of(is_named):
-    verdict = Verdict()
-    judge = FleetJudge(verdict, now=lambda: 100.0, rows=dict, worker_ids={"w1": "w1"})
-    if is_named:
+@pytest.mark.parametrize(
+    ("named_at", "frozen", "may"),
+    [(100.0, 0.0, True), (None, 0.0, False), (70.0, 0.0, False), (70.0, 25.0, True)],
+    ids=["named now", "never named", "named long ago", "named before it stood still"],
+)
+def test_a_peer_that_was_in_a_row_a_moment_ago_may_be_told_of(named_at, frozen, may):
+    clock, verdict = [0.0], Verdict()
+    freezes = Freezes(lambda: clock[0])
+    judge = FleetJudge(verdict, now=lambda: clock[0], rows=dict, worker_ids={"w1": "w1"}, frozen=freezes)
+    if named_at is not None:
+        clock[0] = named_at
         judge.names({"leaseOwner": {"S": "java1"}})
+    clock[0] = 72.0
+    freezes.add("w1", frozen)
+    clock[0] = 100.0
     judge.heard("w1", FleetJoined(
         beside="1 Java worker", kind="Java KCL 2.x", java_workers=1, pykcl_workers=0, failover_time=10.0, evidence=(),
     ))  # fmt: skip
-    assert broken_by(verdict) is (None if is_named else Promise.NO_FALSE_ALARM)
+    assert broken_by(verdict) is (None if may else Promise.NO_FALSE_ALARM)

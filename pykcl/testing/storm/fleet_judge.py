@@ -9,6 +9,7 @@ from pykcl.events import Event, FleetChanged, FleetJoined, FleetWentNative, Peer
 from pykcl.planning.fleet_sense import FleetKind
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.memory.values import Item
+from pykcl.testing.storm.excuses import Freezes
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.promises import Promise
 
@@ -20,7 +21,8 @@ _NATIVE = (FleetKind.JAVA_3X_NATIVE.value,)
 class FleetJudge:
     """No fleet of a storm is native, and all of it has one fail-over time.
 
-    rows: the leases as they are. worker_ids: of each pykcl host there ever was.
+    rows: the leases as they are. worker_ids: of each pykcl host there ever was. frozen: when hosts stood still:
+    what one has read before, it tells afterwards.
     """
 
     def __init__(
@@ -30,8 +32,10 @@ class FleetJudge:
         now: Callable[[], float],
         rows: Callable[[], Mapping[str, Item]],
         worker_ids: Mapping[str, str],
+        frozen: Freezes,
     ) -> None:
         self._verdict, self._now, self._rows, self._worker_ids = verdict, now, rows, worker_ids
+        self._frozen = frozen
         self._wrote: dict[str, float] = {}
         self._owners: dict[str, tuple[str | None, float]] = {}
         self._named: deque[tuple[float, str]] = deque(maxlen=2000)
@@ -64,8 +68,9 @@ class FleetJudge:
     def _judge_joined(self, host: str, event: FleetJoined) -> None:
         mine = self._worker_ids[host]
         pykcl = set(self._worker_ids.values())
-        lately = self._named_lately() - {mine}
-        surely = self._owners_for_long() - {mine}
+        since = self._frozen.awake_seconds_before(host, self._now(), _SCAN_SECONDS)
+        lately = self._named_since(since) - {mine}
+        surely = self._owners_since(since) - {mine}
         self._expect(
             len(surely & pykcl) <= event.pykcl_workers <= len(lately & pykcl)
             and len(surely - pykcl) <= event.java_workers <= len(lately - pykcl)
@@ -73,14 +78,12 @@ class FleetJudge:
             f"{host} joined {event}; for long there are {sorted(surely)}, of late {sorted(lately)}",
         )
 
-    def _named_lately(self) -> set[str]:
-        since = self._now() - _SCAN_SECONDS
+    def _named_since(self, since: float) -> set[str]:
         recent = {name for at, name in self._named if at >= since}
         return recent.union(*map(_owners_in, self._rows().values()))
 
-    def _owners_for_long(self) -> set[str]:
-        """Whoever has been the owner of one and the same row for as long as a scan may take."""
-        since = self._now() - _SCAN_SECONDS
+    def _owners_since(self, since: float) -> set[str]:
+        """Whoever has been the owner of one and the same row since then, as long as a scan may take."""
         found = set()
         for key, row in self._rows().items():
             owner, began = self._owners.get(key, (None, self._now()))
@@ -89,7 +92,7 @@ class FleetJudge:
         return found
 
     def _has_twin(self, host: str) -> bool:
-        since = self._now() - _SCAN_SECONDS
+        since = self._frozen.awake_seconds_before(host, self._now(), _SCAN_SECONDS)
         name = self._worker_ids[host]
         return any(
             other != host and self._worker_ids.get(other) == name and at >= since

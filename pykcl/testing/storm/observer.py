@@ -75,7 +75,7 @@ class Observer:
             left_alone=options["retry_for"],
             on_clock=self.on_clock,
         )
-        self.fleet = FleetJudge(verdict, now=now, rows=rows, worker_ids=worker_ids)
+        self.fleet = FleetJudge(verdict, now=now, rows=rows, worker_ids=worker_ids, frozen=self.frozen)
         self.losses = LossJudge(ledger, verdict, is_gone=is_gone)
         self.debts = DebtJudge(
             verdict,
