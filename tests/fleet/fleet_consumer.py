@@ -6,7 +6,6 @@ Writes down everything it is told and does, as `fleet_recording` says.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import threading
 import time
@@ -20,6 +19,7 @@ from fleet_recording import (
     WORKER_VARIABLE,
     Policy,
     Recording,
+    number_of,
 )
 
 from pykcl import Batch, Initialization, LeaseLoss, RecordProcessor, ShardEnd, ShutdownRequest
@@ -77,7 +77,7 @@ class Consumer(RecordProcessor):
 
 
 def _number(record: Record) -> int:
-    return int(json.loads(record.data)["id"])
+    return number_of(record.data)
 
 
 def _named(record: Record) -> tuple[str, int, int]:

@@ -13,7 +13,8 @@ from botocore.config import Config
 from fleet_aggregates import OtherEncoder
 from fleet_evidence import STREAM
 
-from pykcl.cli.demo_producer import CELLS, Mix, Producer, Put
+from pykcl.cli.demo_producer import CELLS, Mix, Producer, Put, cells_in
+from pykcl.model.shard import HashRange
 
 RING = 1 << 128
 MOST_SHARDS = 12
@@ -34,6 +35,9 @@ class TwoEncoders(Mix):
         super().__init__(seed)
         self._other = other
         self.made: Counter[str] = Counter()
+
+    def aggregate(self, cell: int, size: int) -> Put:
+        return self._aggregate(cell, size)
 
     def _plain(self, cell: int) -> Put:
         self.made["plain"] += 1
@@ -78,6 +82,20 @@ class CountingProducer(Producer):
         self._file.flush()
         self.last[shard] = (int(sequence), len(put.ids) - 1)
         self.count += len(put.ids)
+
+    def aggregate(self, count: int, hash_range: HashRange) -> None:
+        """Put one aggregate of so many user records into that range now."""
+        with self._lock:
+            self._put([self._mix.aggregate(cells_in(hash_range)[0], count)])
+
+    def put_as_it_is(self, data: bytes, hash_range: HashRange, numbers: tuple[int, ...]) -> None:
+        """Put one Kinesis record into that range. numbers: of the records that a reader shall be given of it."""
+        with self._lock:
+            answer = self._client.put_record(
+                StreamName=self._stream, PartitionKey="k", Data=data, ExplicitHashKey=hash_range.starting_hash_key
+            )  # fmt: skip
+            if numbers:
+                self._placed(Put(data, "k", numbers), answer["ShardId"], answer["SequenceNumber"])
 
     @property
     def made(self) -> dict[str, int]:

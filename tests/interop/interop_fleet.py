@@ -41,7 +41,8 @@ class Fleet:
 
     kinesis: "local", or "kinesis-local" from npm as a second opinion (raises npm_emulators.Unavailable where it is missing).
     aggregated: share of user records that come in aggregates; drawn from the seed if None. Every second aggregate is by
-    aws-kinesis-agg. balances: leases of unfinished shards of each living worker, whenever balance was waited for.
+    aws-kinesis-agg. server: what makes the local AWS, of a folder and a number of shards. balances: leases of unfinished
+    shards of each living worker, whenever balance was waited for.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class Fleet:
         aggregated: float | None = None,
         timing: Timing | None = None,
         kinesis: str = "local",
+        server: Callable[[Path, int], Any] = Server,
         say: Callable[[str], None] = print,
     ) -> None:
         self.folder = folder
         self.timing = timing or Timing()
         self._shards, self._seed, self._rate = shards, seed, rate
         self._aggregated, self._kinesis_kind, self._say = aggregated, kinesis, say
+        self._new_server = server
         self._begun = time.monotonic()
         self._stack = contextlib.ExitStack()
         self._pause = threading.Event()
@@ -74,7 +77,7 @@ class Fleet:
             self._facts = stack.enter_context((self.folder / HARNESS).open("w", encoding="utf-8"))
             puts = stack.enter_context((self.folder / PUTS).open("w", encoding="utf-8"))
             self._reaper = stack.enter_context(Reaper())
-            self.server = Server(self.folder, self._shards)
+            self.server = self._new_server(self.folder, self._shards)
             stack.callback(self.server.end)
             self.rows = LeaseRows(self.folder / REQUESTS, TABLE)
             kinesis = client(self._url_of_kinesis(stack))
@@ -176,13 +179,18 @@ class Fleet:
 
     def put(self, count: int) -> None:
         """So many user records over all open shards, now."""
-        ranges = []
+        ranges = list(self.open_ranges().values())
+        self.producer.burst(count, ranges)
+        self.say(f"put {count} records into {len(ranges)} shards")
+
+    def open_ranges(self) -> dict[str, HashRange]:
+        """The hash keys of each open shard, in their order."""
+        found = {}
         for shard in self.stream.shards():
             if "EndingSequenceNumber" not in shard["SequenceNumberRange"]:
                 keys = shard["HashKeyRange"]
-                ranges.append(HashRange(keys["StartingHashKey"], keys["EndingHashKey"]))
-        self.producer.burst(count, ranges)
-        self.say(f"put {count} records into {len(ranges)} shards")
+                found[shard["ShardId"]] = HashRange(keys["StartingHashKey"], keys["EndingHashKey"])
+        return dict(sorted(found.items(), key=lambda one: int(one[1].starting_hash_key)))
 
     def reshard(self, what: str) -> None:
         """ "split" or "merge"."""
@@ -255,6 +263,11 @@ class Fleet:
     def missing(self) -> int:
         """User records that were put and nobody has finished."""
         return self.producer.count - len(self._done)
+
+    def missing_of(self, shard: str) -> int:
+        """Kinesis records that were put there and nobody has finished; none of them aggregates."""
+        done = {sequence for key, sequence, _ in self._done if key == shard}
+        return len(self.producer.sequences.get(shard, ())) - len(done)
 
     def unsettled(self) -> list[str]:
         """What the table still lacks, in words."""

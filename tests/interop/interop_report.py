@@ -1,10 +1,16 @@
-"""What the terminal shows of the fleets with Java: their figures, and a line where they did not run. The root conftest
-registers it."""
+"""What the terminal shows of the fleets with Java: the scenarios, their figures, and a line where they did not run. The
+root conftest registers it."""
 
 import json
+import sys
 from pathlib import Path
 
+import java_scenarios
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "mixed_fleet"))
+
+from scenario_titles import TITLES
 
 REASON = "Java"
 """How the reason of each skip here begins."""
@@ -22,10 +28,13 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
     reasons = sorted(
         {reason for report in terminalreporter.stats.get("skipped", []) if (reason := reason_of(report))}
     )
-    if reasons or fleets:
+    scenarios = list(java_scenarios.lines(terminalreporter.stats, TITLES))
+    if reasons or fleets or scenarios:
         terminalreporter.section("interop")
     for reason in reasons:
         terminalreporter.line(f"interop: {reason}", red=reason != NOT_RUN)
+    for line in scenarios:
+        terminalreporter.line(line, red=line.endswith("FAILED"))
     if fleets:
         _show(terminalreporter, config.getoption("--write-docs") and exitstatus == 0)
 

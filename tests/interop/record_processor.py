@@ -7,7 +7,6 @@ worker, the policy (`fleet_recording.Policy`) and the seconds of work per record
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -24,6 +23,7 @@ from fleet_recording import (
     WORKER_VARIABLE,
     Policy,
     Recording,
+    number_of,
 )
 
 from pykcl.cli.java.multilang import MultiLangProcessor, payload_of, position_of
@@ -43,7 +43,7 @@ class Processor(MultiLangProcessor):
         self._recording.write("init", **self._run, at=f"{sequence_number}:{sub_sequence_number}")
 
     def process(self, records: list[dict[str, Any]]) -> None:
-        named = [(*position_of(record), int(json.loads(payload_of(record))["id"])) for record in records]
+        named = [(*position_of(record), number_of(payload_of(record))) for record in records]
         if not named:
             return
         self._recording.write("given", **self._run, records=named)

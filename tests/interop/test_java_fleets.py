@@ -5,6 +5,8 @@ from interop_verdict import duplicates, problems_of
 from java_alone import forms_of
 from java_requests import LATER, recorded
 from java_worker import COMPATIBLE, PHASE_1
+from scenario_log import told_by
+from scenario_owners import moved_once
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -148,6 +150,7 @@ def test_a_pykcl_worker_joins_a_java_worker_and_takes_all_when_that_is_stopped(j
         run.wait_until_delivered()
         evidence, _ = judged(run)
     assert problems_of(evidence) == []
+    assert moved_once(told_by(run.folder, evidence, {}), "p1", "j1") == []
     assert {life.worker for life in evidence.lives} == {"j1", "p1"}
 
 
