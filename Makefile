@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-# Where `make demo ARGS=--with-java` finds the jars that `make interop` has brought, or brings them.
-export PYKCL_JAVA_CACHE ?= $(CURDIR)/.cache/java
 
 .PHONY: demo test check interop bench clean
 
+# With --with-java it finds the jars that `make interop` has brought, or brings them.
+demo: export JAVA_KCL_CACHE ?= $(CURDIR)/.cache/java
 demo: $(VENV)/.demo
 	$(BIN)/pykcl demo $(ARGS)
 

@@ -13,7 +13,7 @@ def test_the_demo_passes_with_a_java_worker_in_the_fleet(java, tmp_path):
     java("2.7.2")
     folder = tmp_path / "a folder"  # with a blank, which Java's properties cannot quote
     folder.mkdir()
-    own = {"TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8", "PYKCL_JAVA_CACHE": str(java_jars.CACHE)}
+    own = {"TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8", "JAVA_KCL_CACHE": str(java_jars.CACHE)}
     done = subprocess.run(
         COMMAND, env={**os.environ, **own}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
         timeout=300, check=False,

@@ -19,7 +19,9 @@ from test_election import JAVA
 def test_the_jars_still_elect_whom_the_fixture_says(java, version):
     java(version)
     if shutil.which("jshell") is None:
-        pytest.skip(f"ELECTION NOT COMPARED WITH JAVA {version}, ONLY WITH {FIXTURE.name}: there is no jshell")
+        pytest.skip(
+            f"ELECTION NOT COMPARED WITH JAVA {version}, ONLY WITH {FIXTURE.name}: there is no jshell"
+        )
     answers = ask_java(os.pathsep.join(map(str, java_jars.resolved(version))))
     assert answers
     assert dump(answers) == dump({name: JAVA[name] for name in answers})

@@ -10,7 +10,8 @@ import java_jars
 import pytest
 
 from pykcl.cli.java import jars
-from pykcl.cli.java.jars import DAEMON, KCL_2, Unavailable, resolved, users_cache
+from pykcl.cli.java.jars import CACHE_VARIABLE, DAEMON, KCL_2, Unavailable, resolved, users_cache
+from pykcl.cli.options import from_environment
 
 MAVEN = """#!/bin/sh
 echo called >> {calls}
@@ -102,7 +103,11 @@ def test_without_java_maven_or_whole_jars_there_is_a_reason_and_nothing_is_kept(
     assert list((programs / "cache").glob("2.7.2-*")) == []
 
 
+def test_the_caches_variable_is_not_taken_for_an_option_of_a_worker():
+    assert from_environment({CACHE_VARIABLE: "/c"}) == {}
+
+
 def test_the_cache_is_the_one_that_was_chosen_or_the_users():
-    assert users_cache({"PYKCL_JAVA_CACHE": "/c", "XDG_CACHE_HOME": "/x"}) == Path("/c")
+    assert users_cache({"JAVA_KCL_CACHE": "/c", "XDG_CACHE_HOME": "/x"}) == Path("/c")
     assert users_cache({"XDG_CACHE_HOME": "/x"}) == Path("/x/pykcl/java")
     assert users_cache({}) == Path.home() / ".cache" / "pykcl" / "java"

@@ -21,7 +21,8 @@ from pathlib import Path
 
 KCL_2 = Path(__file__).parent / "2.7.2" / "pom.xml"
 """Of the last Java KCL of the line 2."""
-CACHE_VARIABLE = "PYKCL_JAVA_CACHE"
+CACHE_VARIABLE = "JAVA_KCL_CACHE"
+"""Not PYKCL_…: those are the options of Config, and `pykcl run` refuses one that is none."""
 LIST = "jars.json"
 DAEMON = "software/amazon/kinesis/multilang/MultiLangDaemon.class"
 RESOLVE_SECONDS = 900.0
@@ -38,7 +39,7 @@ def version_of(pom: Path) -> str:
 
 
 def users_cache(environment: Mapping[str, str]) -> Path:
-    """PYKCL_JAVA_CACHE, or the folder for such things of the user who runs this."""
+    """JAVA_KCL_CACHE, or the folder for such things of the user who runs this."""
     if chosen := environment.get(CACHE_VARIABLE):
         return Path(chosen)
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pykcl" / "java"
