@@ -9,6 +9,7 @@ ARGS ?=
 # With --with-java it finds the jars that `make interop` has brought, or brings them.
 demo: export JAVA_KCL_CACHE ?= $(CURDIR)/.cache/java
 demo: $(VENV)/.demo
+	@echo "# to see it on a web page, too: make demo ARGS=--ui"
 	$(BIN)/pykcl demo $(ARGS)
 
 test: $(VENV)/.dev
@@ -18,10 +19,12 @@ test: $(VENV)/.dev
 check: $(VENV)/.dev
 	$(BIN)/tox $(ARGS)
 
-# Fleets with real Java workers; their jars come through Maven into .cache the first time.
+# With real Java workers; their jars come through Maven, amazon_kclpy through pip, aws-kcl through npm into .cache the first time.
 interop: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 0 --java tests/interop $(ARGS)
 
+# All tables and pictures. Peers come through pip and Maven into .cache the first time; what cannot be had is skipped, and told.
+bench: export JAVA_KCL_CACHE ?= $(CURDIR)/.cache/java
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(ARGS)
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime, timezone
+from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from pykcl.errors import ConfigError
+from pykcl.metrics.choices import MetricsLevel, metrics_problem, parts
 from pykcl.model.checkpoint import StartPosition
+from pykcl.start_text import shown, start_position
 
 CheckpointMode = Literal["auto", "interval", "manual"]
 OnError = Literal["retry", "skip", "raise"]
+Transport = Literal["auto", "lean", "boto3"]
+Wire = Literal["auto", "cbor", "json"]
+TableLooks = Literal["auto", "whole", "parts"]
 
 LARGEST_FETCH_BYTES = 14 * 1024 * 1024
 """The largest GetRecords answer: 10 MiB of data, base64 in JSON."""
@@ -56,13 +63,23 @@ class Config:
     max_leases: int = 1000
     """Most leases this worker holds at once."""
     max_leases_to_steal_at_one_time: int = 1
+    """Most leases taken from live owners in one pass; a pass comes every third of the fail-over time."""
     max_records: int = 10_000
     """Most records per GetRecords call and per process_records call."""
-    idle_time: float = 1.0
-    """Longest pause between two reads of a shard that is caught up; 0.25 s while records arrive, 0.2 s while behind."""
+    empty_batches: bool = False
+    """Whether process_records is called with an empty batch, too, when a read brought nothing."""
+    idle_time: float | None = None
+    """Pause between reads of a shard that is caught up. None: 0.25 s while records arrive, up to 1 s while none do."""
     max_buffered_bytes: int = 256 * 1024 * 1024
     """Most bytes of GetRecords answers this process holds at any time. Each call reserves 14 MiB, the largest
     answer, until its size is known: at the default 18 shards are fetched at the same moment, the others wait."""
+    transport: Transport = "auto"
+    """How records are read, and how the lease table is scanned, read and updated. "lean": over connections of pykcl's
+    own, at far less CPU than "boto3"; "auto": the same, unless something stands against it (a proxy, a handler on the
+    client, another kind of signature) and is logged."""
+    wire: Wire = "auto"
+    """The form records come in over the lean transport: "cbor" is smaller and cheaper than "json". "auto": "cbor" once
+    a second read of some records in it gave the same; "json" again, for good, when anything goes wrong with it."""
     shard_sync_interval: float = 60.0
     """How often the shards are listed; also done at start. Children of an ended shard need no listing."""
     parent_poll_interval: float = 2.0
@@ -82,14 +99,39 @@ class Config:
     """A processor call longer than this costs the lease, so that another worker may try. None: never."""
     create_table: bool = True
     """Whether a missing lease table may be created."""
+    table_deletion_protection: bool = False
+    """Whether a lease table that this worker creates is protected against deletion."""
+    table_recovery: bool = False
+    """Whether point-in-time recovery is switched on for a lease table that this worker creates."""
+    table_looks: TableLooks = "auto"
+    """How free and silent leases are found. "whole": each worker scans the lease table, about once a second; "parts":
+    it looks at a part of its own, and scans all of it now and then. "auto": "parts" where that reads less."""
+    state_table: str | None = None
+    """Where Java KCL 3.0-3.4 keeps its state, if not in `<application>-CoordinatorState`. It is only read."""
     unsafe_join_v3: bool = False
     """Whether to join a fleet of Java KCL 3.x in its own mode all the same; it is refused otherwise (NativeFleet)."""
+    metrics: str = "none"
+    """Where metrics go: "none", or "cloudwatch", "prometheus", "otel", several with commas between."""
+    metrics_level: MetricsLevel = "SUMMARY"
+    """"SUMMARY", or "DETAILED" with each request to AWS, or "NONE": nothing is measured, whatever metrics says."""
+    metrics_dimensions: str = "ALL"
+    """What values are told apart by: "ALL", or some of Operation (always on), ShardId, WorkerIdentifier, Cause."""
+    metrics_namespace: str | None = None
+    """Namespace in CloudWatch, if it is not called like the application."""
+    metrics_buffer_time: float = 60.0
+    """Seconds between two times that metrics are sent to CloudWatch. From 60 on, each minute is sent once, when it is
+    over."""
+    metrics_queue_size: int = 10_000
+    """Most metrics of one minute each that wait for CloudWatch; beyond it the oldest are dropped, and counted."""
 
     def __post_init__(self) -> None:
         _check_types(self)
         _check_names(self)
         _check_numbers(self)
         _check_choices(self)
+        problem = metrics_problem(self.metrics, self.metrics_dimensions, self.metrics_namespace)
+        if problem:
+            raise ConfigError(problem)
         start_position(self.start)
 
     @property
@@ -120,14 +162,25 @@ class Config:
         return start_position(self.start)
 
     @property
+    def metrics_sinks(self) -> tuple[str, ...]:
+        """`metrics` as the names of sinks; none where the level is NONE."""
+        return () if self.metrics == "none" or self.metrics_level == "NONE" else parts(self.metrics)
+
+    @property
     def renew_interval(self) -> float:
-        """A third of the fail-over time, as Java: two heartbeats may go wrong before the lease is in danger."""
+        """Half the fail-over time. Java renews each third of it, half as many writes more, and tries once each time.
+        pykcl tries again at once, thrice before the lease is in danger."""
+        return self.failover_time / 2
+
+    @property
+    def steal_interval(self) -> float:
+        """Between two passes in which leases may be taken from living owners."""
         return self.failover_time / 3
 
     @property
     def request_timeout(self) -> float:
-        """Of one DynamoDB request: three of them fit into what a missed heartbeat leaves."""
-        return min(2.0, self.failover_time / 5)
+        """Of one DynamoDB request: three of them fit between the time of a heartbeat and the end of the belief."""
+        return min(2.0, self.failover_time * 0.12)
 
     @property
     def write_timeout(self) -> float:
@@ -144,11 +197,6 @@ class Config:
         """How long a lease is believed after its last heartbeat was *sent*: clocks may run 10 % apart."""
         return self.failover_time * 0.9
 
-    @property
-    def full_scan_interval(self) -> float:
-        """The longest pause between two scans of the lease table, as Java's lease taker."""
-        return self.failover_time * 2
-
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Config:
         """A Config from loosely typed options. Raises ConfigError for an unknown one, with the nearest name."""
@@ -160,50 +208,54 @@ class Config:
                 raise ConfigError(f"Unknown option {name!r}.{hint}")
         return cls(**options)
 
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] | None = None) -> Config:
+        """A Config from PYKCL_NAME variables, by default of this process. Raises ConfigError."""
+        from pykcl.config_sources import config_from_environment
 
-def start_position(start: str | datetime) -> StartPosition:
-    """`start` as a value. Raises ConfigError."""
-    if isinstance(start, str):
-        if start in ("LATEST", "TRIM_HORIZON"):
-            return StartPosition(start)  # type: ignore[arg-type]
-        start = _parse_time(start)
-    if not isinstance(start, datetime):
-        raise ConfigError(
-            f"start={_shown(start)} is not a position. Use 'LATEST', 'TRIM_HORIZON' or an aware datetime."
-        )
-    if start.tzinfo is None:
-        raise ConfigError(f"start={start.isoformat()} has no time zone. Say which: add 'Z' or an offset.")
-    try:
-        at_millis = int(start.astimezone(timezone.utc).timestamp() * 1000)
-    except OverflowError:
-        at_millis = -1
-    if at_millis < 0:
-        raise ConfigError(
-            f"start={start.isoformat()} is before 1970 or beyond the calendar. No record is that old."
-        )
-    return StartPosition("AT_TIMESTAMP", at_millis=at_millis)
+        return config_from_environment(os.environ if environment is None else environment)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Config:
+        """A Config from a file such as pykcl.toml. Raises ConfigError with file and key.
+
+        A file with a table `clients` is refused: its endpoints and credentials are for `pykcl run --config`.
+        """
+        from pykcl.config_sources import config_from_toml
+
+        return config_from_toml(Path(path))
+
+    @classmethod
+    def from_properties(cls, path: str | Path) -> Config:
+        """A Config from the .properties file of a MultiLangDaemon. Raises ConfigError with file, line and key.
+
+        A file that names endpoints, credentials or regions of its own for a service is refused: a Config holds none.
+        """
+        from pykcl.compat.properties import config_from_properties
+
+        return config_from_properties(Path(path))
 
 
-def _parse_time(text: str) -> datetime:
-    try:
-        # Python 3.10 does not know the Z suffix.
-        return datetime.fromisoformat(re.sub(r"[Zz]\Z", "+00:00", text))
-    except ValueError:
-        near = difflib.get_close_matches(text.upper(), ["LATEST", "TRIM_HORIZON"], n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(
-            f"start={text!r} is not a position.{hint} "
-            "Use LATEST, TRIM_HORIZON or a time such as 2026-11-20T09:00:00Z."
-        ) from None
+_METRICS_TEXTS = ("metrics", "metrics_dimensions", "metrics_namespace")
+_NEVER_NONE = ("application", "stream", "metrics", "metrics_dimensions")
+_FLAGS = ("empty_batches", "create_table", "table_deletion_protection", "table_recovery", "unsafe_join_v3")
 
 
 def _check_types(config: Config) -> None:
     """Of what no other check asks for the type."""
-    for name in ("application", "stream", "table_name", "region", "worker_id"):
+    for name in (
+        "application",
+        "stream",
+        "table_name",
+        "region",
+        "worker_id",
+        "state_table",
+        *_METRICS_TEXTS,
+    ):
         value = getattr(config, name)
-        if not isinstance(value, str) and (value is not None or name in ("application", "stream")):
+        if not isinstance(value, str) and (value is not None or name in _NEVER_NONE):
             raise ConfigError(f"{name} is text, not {type(value).__name__}")
-    for name in ("create_table", "unsafe_join_v3"):
+    for name in _FLAGS:
         if not isinstance(getattr(config, name), bool):
             # Not by its truth: "false" would create a table.
             raise ConfigError(f"{name} is True or False, not {type(getattr(config, name)).__name__}")
@@ -214,10 +266,10 @@ def _check_names(config: Config) -> None:
         raise ConfigError(
             f"application={config.application!r} cannot name a lease table: use 3 to 255 of A-Z a-z 0-9 _ . -"
         )
-    if config.table_name is not None and not _APPLICATION.match(config.table_name):
-        raise ConfigError(
-            f"table_name={config.table_name!r} is no table name: use 3 to 255 of A-Z a-z 0-9 _ . -"
-        )
+    for name in ("table_name", "state_table"):
+        table = getattr(config, name)
+        if table is not None and not _APPLICATION.match(table):
+            raise ConfigError(f"{name}={table!r} is no table name: use 3 to 255 of A-Z a-z 0-9 _ . -")
     arn = _STREAM_ARN.match(config.stream)
     if arn is None and not _STREAM.match(config.stream):
         raise ConfigError(
@@ -248,9 +300,12 @@ _SMALLEST: dict[str, float] = {
     "shutdown_grace": 0.0,
     "processor_warn_after": 0.1,
     "processor_timeout": 0.1,
+    "metrics_buffer_time": 1.0,
+    "metrics_queue_size": 1,
 }
 _WHOLE = (
     "max_leases", "max_leases_to_steal_at_one_time", "max_records", "max_buffered_bytes", "audit_confirmations",
+    "metrics_queue_size",
 )  # fmt: skip
 _LARGEST = 1_000_000
 """Of every time and count above: no wait overflows the operating system's (11 days), no number a float."""
@@ -259,15 +314,13 @@ _LARGEST = 1_000_000
 def _check_numbers(config: Config) -> None:
     for name, smallest in _SMALLEST.items():
         value = getattr(config, name)
-        if value is None and name == "processor_timeout":
+        if value is None and name in ("idle_time", "processor_timeout"):
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"{name}={value!r} is not a number")
         if not smallest <= value <= _LARGEST:
             # Without the value: a whole number of thousands of digits cannot be shown.
-            raise ConfigError(
-                f"{name} is out of range: at least {smallest:g}, and finite: at most {_LARGEST:g}"
-            )
+            raise ConfigError(f"{name} is out of range: at least {smallest:g}, at most {_LARGEST:g} (finite)")
     for name in _WHOLE:
         if isinstance(getattr(config, name), bool) or not isinstance(getattr(config, name), int):
             raise ConfigError(f"{name}={getattr(config, name)!r} is not a whole number")
@@ -281,30 +334,28 @@ def _check_numbers(config: Config) -> None:
         )
 
 
-def _shown(value: object) -> str:
-    try:
-        return repr(value)[:200]
-    except ValueError:
-        # A whole number of more digits than Python is willing to write down.
-        return f"<a {type(value).__name__} too long to show>"
-
-
 def _check_choices(config: Config) -> None:
     for name, allowed in (
         ("checkpoint", ("auto", "interval", "manual")),
         ("on_error", ("retry", "skip", "raise")),
+        ("transport", ("auto", "lean", "boto3")),
+        ("wire", ("auto", "cbor", "json")),
+        ("table_looks", ("auto", "whole", "parts")),
+        ("metrics_level", ("NONE", "SUMMARY", "DETAILED")),
     ):
         value = getattr(config, name)
         if value not in allowed:
             near = difflib.get_close_matches(value if isinstance(value, str) else "", allowed, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{name}={_shown(value)} is not one of {', '.join(map(repr, allowed))}.{hint}")
+            raise ConfigError(f"{name}={shown(value)} is not one of {', '.join(map(repr, allowed))}.{hint}")
     default = Config.__dataclass_fields__["checkpoint_interval"].default
     if config.checkpoint != "interval" and config.checkpoint_interval != default:
         raise ConfigError(
             f"checkpoint_interval={config.checkpoint_interval} has no meaning with checkpoint={config.checkpoint!r}: "
             "nothing is written at intervals. Use checkpoint='interval', or drop checkpoint_interval."
         )
+    if config.wire == "cbor" and config.transport == "boto3":
+        raise ConfigError("wire='cbor' contradicts transport='boto3', which reads JSON only: drop one")
     if config.processor_timeout is not None and config.processor_timeout < config.processor_warn_after:
         raise ConfigError(
             f"processor_timeout={config.processor_timeout} is shorter than "

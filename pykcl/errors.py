@@ -2,9 +2,48 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+from pykcl.mistakes import docs_of, hint_of, with_names
+
+Raised = TypeVar("Raised", bound="PyKclError")
+
 
 class PyKclError(Exception):
-    """Base of everything pykcl raises on purpose. Its text is one line, whatever the names in it came from."""
+    """Base of everything pykcl raises on purpose. Its text is one line, whatever the names in it came from.
+
+    code: of the mistake it is about, such as "E05"; None where it is about none that docs/errors/ tells of.
+    """
+
+    code: str | None = None
+    _hint: str | None = None
+    _names: dict[str, str] = {}  # noqa: RUF012 - replaced as a whole, never changed
+
+    @property
+    def hint(self) -> str | None:
+        """The next command or edit; None without a code."""
+        return with_names(self._hint, self._names) if self._hint else hint_of(self.code, self._names)
+
+    @property
+    def docs(self) -> str | None:
+        """Address of the page about the mistake; None without a code."""
+        return docs_of(self.code)
+
+    @property
+    def explanation(self) -> str | None:
+        """Code, hint and address of the page in one line; None where it is about no mistake."""
+        return None if self.code is None else printable(f"{self.code}. Do: {self.hint}. {self.docs}")
+
+    def about(self: Raised, code: str, hint: str | None = None) -> Raised:
+        """Say which mistake this is, and (better than the general hint) what to do about it. Returns the error."""
+        self.code, self._hint = code, hint
+        return self
+
+    def naming(self: Raised, *, application: str | None, stream: str | None, table: str | None) -> Raised:
+        """Put these names, as far as they are known, in their places in the hint. Returns the error."""
+        names = {"APPLICATION": application, "STREAM": stream, "TABLE": table}
+        self._names = {word: name for word, name in names.items() if name is not None}
+        return self
 
     def __str__(self) -> str:
         # A lease key or an owner is what somebody wrote into a row: it must not forge a line or drive a terminal.
@@ -31,18 +70,26 @@ class SetupError(PyKclError):
 class StreamMissing(SetupError):
     """The stream does not exist in that region and account, or is being deleted."""
 
+    code = "E03"
+
 
 class WrongStream(SetupError):
     """The lease table belongs to another stream, or to an earlier stream of the same name. Nothing was read."""
+
+    code = "E07"
 
 
 class WrongTable(SetupError):
     """A table of that name exists and is not a lease table. Nothing was changed in it."""
 
+    code = "E05"
+
 
 class NativeFleet(SetupError):
     """Java KCL 3.x works on the lease table in its own mode, in which a leader assigns the leases. Nothing was
     changed."""
+
+    code = "E06"
 
 
 class TableGone(SetupError):
@@ -53,13 +100,28 @@ class TableGone(SetupError):
 class LeaseLost(PyKclError):
     """This worker may no longer write for the shard. Stop work on it, do not retry; another worker continues."""
 
+    code = "E10"
+
 
 class CheckpointRefused(PyKclError, ValueError):
     """The position lies behind the last checkpoint or beyond what was delivered. Checkpoint a delivered record."""
 
+    code = "E13"
+
+
+class RestartShard(PyKclError):
+    """Raised *by* a record processor that is of no use any more (a process it stood for has died, say).
+
+    After a back-off the shard begins anew under the same lease, at its last checkpoint and with a new instance; the old
+    one is called no more, but for lease_lost or shutdown_requested in the meantime; its checkpointers raise LeaseLost.
+    If no new one gets past that place for `retry_for`, the lease is handed back and left alone.
+    """
+
 
 class ProcessorFailed(PyKclError):
     """A record processor raised and `on_error="raise"` stops the worker. `__cause__` is its exception."""
+
+    code = "E12"
 
 
 class StopTimedOut(PyKclError):
@@ -95,6 +157,10 @@ class PositionRefused(TemporaryError):
 
     Other shards are not concerned. It is asked again now and then, so that a corrected row is picked up.
     """
+
+
+class Refused(PyKclError):
+    """What an operator asked for would do harm now, or is no longer what was shown. Nothing was written for it."""
 
 
 class InternalError(PyKclError):

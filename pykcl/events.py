@@ -7,15 +7,14 @@ never payloads, partition keys, iterators or the text of foreign exceptions, whi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-log = logging.getLogger("pykcl")
+from pykcl.mistakes import Explained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Explained):
     """Base of all events. LEVEL: logging level. TEXT: the line's first words, in the past tense."""
 
     LEVEL: ClassVar[int] = logging.INFO
@@ -35,6 +34,13 @@ class WorkerStarted(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStopped(Event):
     TEXT = "worker stopped"
+    worker_id: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStopping(Event):
+    TEXT = "worker stops"
     worker_id: str
     cause: str
 
@@ -186,6 +192,26 @@ class ShardEnded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointed(Event):
+    """The row of the lease has the position now. counter: of the lease, after that write."""
+
+    LEVEL = logging.DEBUG
+    TEXT = "checkpoint written"
+    shard: str
+    checkpoint: str
+    counter: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseStateChanged(Event):
+    LEVEL = logging.DEBUG
+    TEXT = "lease state changed"
+    shard: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataLost(Event):
     """Records between the checkpoint and the oldest one still retained can no longer be read by anyone."""
 
@@ -235,8 +261,22 @@ class LeaseHandedBack(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorSlow(Event):
+    """stack: where its thread stands, innermost last, as "file.py:12 in function"."""
+
     LEVEL = logging.WARNING
     TEXT = "record processor has not returned"
+    shard: str
+    method: str
+    seconds: float
+    thread: str = ""
+    stack: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorReturned(Event):
+    """The call that a ProcessorSlow told of is over. seconds: that it took, to about one more."""
+
+    TEXT = "record processor returned at last"
     shard: str
     method: str
     seconds: float
@@ -335,16 +375,15 @@ class HashRangeFilled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TroubleBegan(Event):
-    """Something fails again and again; the next event with this `what` and `shard` is TroubleEnded.
-
-    shard: the one it is about; None: the whole worker.
-    """
+    """Something fails again and again, until TroubleEnded with this `what` and `shard` (None: the whole worker)."""
 
     LEVEL = logging.WARNING
     TEXT = "trouble began"
     what: str
     shard: str | None = None
     cause: str
+    code: str | None = field(default=None, repr=False)
+    hint: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,41 +398,3 @@ class ThreadsLeft(Event):
     LEVEL = logging.ERROR
     TEXT = "threads did not stop in time"
     threads: tuple[str, ...]
-
-
-def log_event(event: Event) -> None:
-    """The listener that is always there: one log line per event, `key=value`, foreign text through %r."""
-    if not log.isEnabledFor(event.LEVEL):
-        return
-    words = " ".join(f"{field.name}={_shown(getattr(event, field.name))}" for field in fields(event))
-    log.log(event.LEVEL, "%s %s", event.TEXT, words)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.1f}"
-    if isinstance(value, tuple):
-        return ",".join(_shown(item) for item in value) or "-"
-    if isinstance(value, str):
-        return value if value.replace("-", "").replace(":", "").isalnum() else repr(value)
-    return "-" if value is None else str(value)
-
-
-class EventFan:
-    """Hands each event to every listener; a listener that raises is reported once and then left out."""
-
-    def __init__(self, listeners: Sequence[Callable[[Event], None]] = ()) -> None:
-        self._listeners = [log_event, *listeners]
-
-    def emit(self, event: Event) -> None:
-        for listener in tuple(self._listeners):
-            try:
-                listener(event)
-            except Exception as error:  # noqa: BLE001 - a user's listener must never end a lease
-                # A new list, so that two threads that meet the same failing listener do not trip over each other.
-                self._listeners = [other for other in self._listeners if other is not listener]
-                log.error(
-                    "event listener raised and is left out from now on listener=%r error=%s",
-                    getattr(listener, "__name__", type(listener).__name__),
-                    type(error).__name__,
-                )

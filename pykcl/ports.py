@@ -66,8 +66,11 @@ class LeaseTable(Protocol):
         Raises WrongTable for a table that is not a lease table, SetupError when it is missing and not allowed.
         """
 
-    def scan(self) -> TableScan:
-        """Every row, eventually consistent."""
+    def scan(self, *, consistent: bool = False) -> TableScan:
+        """Every row; eventually consistent, unless `consistent`, at twice the read units."""
+
+    def scan_part(self, segment: int, segments: int) -> TableScan:
+        """The rows of one of `segments` parts, counted from 0; eventually consistent. Together they are the table."""
 
     def read(self, key: str) -> Row | None:
         """One row, strongly consistent."""

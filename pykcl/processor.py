@@ -73,7 +73,7 @@ class Initialization:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one shard in order; never empty.
+    """Records of one shard in order; empty only with `empty_batches`.
 
     millis_behind_latest: how far the end of this batch's page is behind the tip of the shard, as Kinesis says.
     """

@@ -5,15 +5,20 @@ Everything that waits, waits through a Runtime, so that the unmodified worker al
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
+from pathlib import PurePath
+from types import FrameType, TracebackType
 from typing import Protocol
 
 log = logging.getLogger("pykcl.runtime")
+
+_one_at_a_time = threading.Lock()
 
 
 class Lock(Protocol):
@@ -61,6 +66,9 @@ class Runtime(Protocol):
     def is_current(self, task: Task) -> bool:
         """Whether the caller runs in that thread."""
 
+    def stack(self, task: Task) -> tuple[str, ...]:
+        """Where that thread stands, innermost last, each as "file.py:12 in function"; empty once it has ended."""
+
     def random(self) -> random.Random:
         """The source of chance, shared by all threads of a worker."""
 
@@ -95,6 +103,9 @@ class SystemRuntime:
     def is_current(self, task: Task) -> bool:
         return task is threading.current_thread()
 
+    def stack(self, task: Task) -> tuple[str, ...]:
+        return stack_of(task if isinstance(task, threading.Thread) else None)
+
     def random(self) -> random.Random:
         return self._random
 
@@ -105,6 +116,34 @@ class SystemRuntime:
 def in_main_thread() -> bool:
     """Whether the caller may install signal handlers."""
     return threading.current_thread() is threading.main_thread()
+
+
+def stack_of(thread: threading.Thread | None) -> tuple[str, ...]:
+    """See `Runtime.stack`. Names of files without their folders, and no values: an argument may be a payload."""
+    frame = _frames().get(thread.ident or 0) if thread is not None else None
+    lines: list[str] = []
+    while frame is not None:
+        code = frame.f_code
+        lines.append(f"{PurePath(code.co_filename).name}:{frame.f_lineno} in {code.co_name}")
+        frame = frame.f_back
+    return tuple(reversed(lines))
+
+
+def _frames() -> dict[int, FrameType]:
+    """What each thread is doing, without a collection of garbage meanwhile.
+
+    Python 3.11 and older can stop for good there, with all their threads (python/cpython#106883): 1) the interpreter
+    locks its list of threads; 2) making the frames is an allocation too many, and garbage is collected; 3) in it is a
+    thread's local value, and to drop that the list is locked once more.
+    """
+    with _one_at_a_time:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            if was_enabled:
+                gc.enable()
 
 
 def _guarded(name: str, body: Callable[[], None]) -> None:

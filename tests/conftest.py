@@ -1,5 +1,8 @@
+import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,14 +13,20 @@ sys.path.insert(0, str(Path(__file__).parent / "storm"))
 sys.path.insert(0, str(Path(__file__).parent / "interop"))
 
 import interop_report
+from botocore.handlers import BUILTIN_HANDLERS
 from conformance_report import pytest_report_teststatus, pytest_terminal_summary  # noqa: F401
 from storm_seeds import COMMIT, SEEDS
+
+from pykcl.testing.fleet import Fleet
+from pykcl.testing.simulation import Simulation
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # So it is for what a shell starts in the background; the programs of the tests would ignore their Ctrl-C, too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # xdist tells its processes how wide its own terminal is; commands under test would cut their tables to that.
+    os.environ.pop("COLUMNS", None)
     config.pluginmanager.register(interop_report, "interop-report")
 
 
@@ -47,3 +56,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="tests/interop: write the figures of the fleets into docs/mixed-fleet.md if all passed",
     )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def moto_answers_no_client() -> None:
+    """Importing moto puts a handler of its own into every client made afterwards, and with a stranger's handler nothing
+    is read over the lean transport. Of moto the suite uses what the local AWS does: its request handlers alone."""
+    from moto.core import models
+
+    BUILTIN_HANDLERS.remove(("before-send", models.botocore_stubber))
+
+
+@pytest.fixture(params=range(3), ids=lambda seed: f"seed{seed}")
+def new_fleet(request: pytest.FixtureRequest) -> Iterator[Callable[..., Fleet]]:
+    """new_fleet(shards=…): the unmodified worker in simulated time, under each of three seeds."""
+    with ExitStack() as stack:
+
+        def make(**options: object) -> Fleet:
+            simulation = stack.enter_context(Simulation(seed=request.param))
+            return Fleet(simulation, **options)
+
+        yield make

@@ -23,14 +23,14 @@ def test_defaults_are_consistent_and_derived_times_follow_the_failover_time():
     config = _config()
     assert config.table == "orders-app"
     assert (config.renew_interval, config.request_timeout, config.belief_time) == (
-        pytest.approx(10 / 3),
-        2.0,
+        5.0,
+        1.2,
         9.0,
     )
     fast = _config(failover_time=3.0)
-    assert fast.request_timeout == pytest.approx(0.6)
+    assert fast.request_timeout == pytest.approx(0.36)
     assert 3 * fast.request_timeout < fast.belief_time
-    assert fast.renew_interval + 2 * fast.request_timeout < fast.belief_time
+    assert fast.renew_interval + 3 * fast.request_timeout < fast.belief_time
 
 
 def test_an_arn_names_stream_and_region():

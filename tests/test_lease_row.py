@@ -8,7 +8,8 @@ import pytest
 from pykcl.model import lease_row
 from pykcl.model.checkpoint import AT_LATEST, AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PrivateNote, UnreadableRow
-from pykcl.model.lease_row import parse_row, settle, to_item
+from pykcl.model.lease_outcome import settle
+from pykcl.model.lease_row import parse_row, to_item
 from pykcl.model.shard import HashRange
 
 FIXTURES = Path(__file__).parent / "fixtures"

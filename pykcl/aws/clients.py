@@ -12,12 +12,16 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pykcl.aws.failures import aws_errors, sort_failure
+from pykcl.aws.new_table import NewTable
 from pykcl.aws.state_table import state_table_of
 from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, SetupError
 from pykcl.ports import LeaseTable, Stream
 from pykcl.runtime import Event, Runtime
 
+SERVICES = ("kinesis", "dynamodb")
+ALL_SERVICES = (*SERVICES, "cloudwatch")
+"""With the one that is asked only where `Config.metrics` names it."""
 _SPARE_CONNECTIONS = 12
 _MOST_CONNECTIONS = 512
 _KINESIS_TIMEOUT = 10.0
@@ -35,20 +39,21 @@ def connect(
 
     stop: once set, no write is tried a second time (the forced stop).
 
-    session: a boto3.Session. clients: ready-made boto3 clients by service ("kinesis", "dynamodb"); a client
-    given here is used as it is. Raises ConfigError without a region, SetupError without credentials.
+    session: a boto3.Session. clients: ready-made boto3 clients by service ("kinesis", "dynamodb", and "cloudwatch" for
+    `aws.cloudwatch`); a client given here is used as it is. Raises ConfigError without a region, SetupError
+    without credentials.
     """
     from pykcl.aws.kinesis import KinesisStream
     from pykcl.aws.lease_table import DynamoDBLeaseTable
 
     given = dict(clients or {})
-    unknown = sorted(given.keys() - {"kinesis", "dynamodb"})
+    unknown = sorted(given.keys() - set(ALL_SERVICES))
     if unknown:
         raise ConfigError(
-            f"clients= has {', '.join(map(repr, unknown))}; it may have 'kinesis' and 'dynamodb'."
+            f"clients= has {', '.join(map(repr, unknown))}; it may have 'kinesis', 'dynamodb' and 'cloudwatch'."
         )
-    if len(given) < 2:
-        connections = min(_MOST_CONNECTIONS, config.max_leases + _SPARE_CONNECTIONS)
+    if not given.keys() >= set(SERVICES):
+        connections = connections_for(config)
         given = {**open_clients(config, session=session, max_pool_connections=connections), **given}
     table = DynamoDBLeaseTable(
         given["dynamodb"],
@@ -56,9 +61,21 @@ def connect(
         runtime,
         request_timeout=config.request_timeout,
         stop=stop,
-        state_table=state_table_of(config.application),
+        state_table=config.state_table or state_table_of(config.application),
+        new_table=NewTable(
+            deletion_protection=config.table_deletion_protection, recovery=config.table_recovery
+        ),
+        transport=config.transport,
     )
-    return table, KinesisStream(given["kinesis"], config.stream, runtime)
+    stream = KinesisStream(
+        given["kinesis"], config.stream, runtime, transport=config.transport, wire=config.wire
+    )
+    return table, stream
+
+
+def connections_for(config: Config) -> int:
+    """How many requests one client may have under way at once."""
+    return min(_MOST_CONNECTIONS, config.max_leases + _SPARE_CONNECTIONS)
 
 
 def open_clients(config: Config, *, session: Any = None, max_pool_connections: int = 50) -> dict[str, Any]:
@@ -67,46 +84,84 @@ def open_clients(config: Config, *, session: Any = None, max_pool_connections: i
     Raises ConfigError without a region, SetupError without credentials.
     """
     session = session or new_session()
+    region = _region(config, session)
+    refuse_missing_credentials(session)
+    return {
+        service: open_client(session, service, config, region=region, connections=max_pool_connections)
+        for service in SERVICES
+    }
+
+
+def cloudwatch_client(config: Config, *, session: Any = None) -> Any:
+    """A boto3 client for CloudWatch, for one thread. Raises ConfigError without a region, SetupError without
+    credentials."""
+    session = session or new_session()
+    refuse_missing_credentials(session)
+    return open_client(session, "cloudwatch", config, region=_region(config, session), connections=1)
+
+
+def _region(config: Config, session: Any) -> str:
     # boto3 itself knows AWS_DEFAULT_REGION only; the other SDKs, and the platforms that set it, say AWS_REGION.
     region = config.effective_region or session.region_name or os.environ.get("AWS_REGION")
     if not region:
         raise ConfigError(
             "No AWS region. Looked at the stream (an ARN names its region), region=..., AWS_DEFAULT_REGION, "
             "the AWS profile and AWS_REGION. Set one of them."
-        )
-    refuse_missing_credentials(session)
-    timeouts = {
+        ).about("E01")
+    return str(region)
+
+
+def open_client(
+    session: Any, service: str, config: Config, *, region: str, endpoint: str | None = None, connections: int
+) -> Any:
+    """One client of `session`, with the time-outs that `config` leaves it. endpoint: its URL, if it is not AWS' own."""
+    connecting, reading = {
         "kinesis": (5.0, _KINESIS_TIMEOUT),
         "dynamodb": (min(1.0, config.request_timeout), config.request_timeout),
-    }
-    return {
-        service: session.client(
-            service,
-            region_name=region,
-            config=client_config(
-                connect_timeout=connecting, read_timeout=reading, connections=max_pool_connections
-            ),
-        )
-        for service, (connecting, reading) in timeouts.items()
-    }
+        "cloudwatch": (2.0, 5.0),
+    }[service]
+    return session.client(
+        service,
+        region_name=region,
+        endpoint_url=endpoint,
+        config=client_config(
+            connect_timeout=connecting,
+            read_timeout=reading,
+            connections=connections,
+            # A third of what sending metrics costs, for data that are of no one's making but ours.
+            validation=service != "cloudwatch",
+        ),
+    )
 
 
-def new_session() -> Any:
-    """A boto3 session of our own, whose parser makes UTC times and never asks for the local zone."""
+def new_session(inner: Any = None, *, profile: str | None = None) -> Any:
+    """A boto3 session of our own, whose parser makes UTC times and never asks for the local zone.
+
+    inner: a session of `botocore_session`. profile: by default AWS_PROFILE. Raises SetupError without such a profile.
+    """
     import boto3
-    import botocore.session
 
-    inner = botocore.session.get_session()
-    inner.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_utc)
     try:
-        return boto3.Session(botocore_session=inner)
+        return boto3.Session(botocore_session=inner or botocore_session(), profile_name=profile)
     except aws_errors() as error:
         failure = sort_failure(error, doing="opening an AWS session")
     raise failure
 
 
-def client_config(*, connect_timeout: float, read_timeout: float, connections: int) -> Any:
-    """botocore's configuration of one client: one attempt per call, times in seconds, who we are."""
+def botocore_session() -> Any:
+    """What is inside a session of `new_session`."""
+    import botocore.session
+
+    inner = botocore.session.get_session()
+    inner.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_utc)
+    return inner
+
+
+def client_config(
+    *, connect_timeout: float, read_timeout: float, connections: int, validation: bool = True
+) -> Any:
+    """botocore's configuration of one client: one attempt per call, times in seconds, who we are. validation: whether
+    botocore looks at the parameters of each call first."""
     from botocore.config import Config as BotocoreConfig
 
     from pykcl import __version__
@@ -118,6 +173,7 @@ def client_config(*, connect_timeout: float, read_timeout: float, connections: i
         max_pool_connections=connections,
         user_agent_extra=f"pykcl/{__version__}",
         tcp_keepalive=True,
+        parameter_validation=validation,
     )
 
 
@@ -133,7 +189,7 @@ def refuse_missing_credentials(session: Any) -> None:
         failure = SetupError(
             "No AWS credentials. boto3 looked at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the AWS "
             "profile and the role of the container or instance. Provide one, or pass a boto3 session."
-        )
+        ).about("E04")
     # Outside the except block: what boto3 says may quote a line of a credentials file.
     raise failure
 

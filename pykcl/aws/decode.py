@@ -50,20 +50,20 @@ _payload = itemgetter("Data")
 def page_of_body(body: bytes, shard_id: str, stream: str) -> Fetched:
     """The answer from its raw JSON body. Raises AnswerRefused for anything Kinesis cannot have meant."""
     document = _document(body, shard_id)
-    items = _items(document, shard_id)
+    items = items_of(document, shard_id)
     records: list[Record] | None = None
     with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):
         records = _quick_records(items, shard_id, stream)
     if records is None:
         # Something optional is missing, or something is wrong: look at each record with care.
-        records = _careful_records(items, shard_id, stream)
-    return _page(document, records, len(body), shard_id)
+        records = careful_records(items, shard_id, stream)
+    return page_of(document, records, len(body), shard_id)
 
 
 def page_of_answer(answer: Mapping[str, Any], shard_id: str, stream: str) -> Fetched:
     """The answer from what botocore made of it: `Data` as bytes, times as datetimes. Raises AnswerRefused."""
-    records = _careful_records(_items(answer, shard_id), shard_id, stream)
-    return _page(answer, records, _size(answer, records), shard_id)
+    records = careful_records(items_of(answer, shard_id), shard_id, stream)
+    return page_of(answer, records, _size(answer, records), shard_id)
 
 
 def _document(body: bytes, shard_id: str) -> Mapping[str, Any]:
@@ -79,9 +79,9 @@ def _document(body: bytes, shard_id: str) -> Mapping[str, Any]:
         trouble = f"it is not JSON that can be read ({type(error).__name__})"
     # Raised outside the except blocks: those errors keep the whole body, payloads included.
     if trouble:
-        raise _refused(shard_id, trouble)
+        raise refused(shard_id, trouble)
     if not isinstance(document, dict):
-        raise _refused(shard_id, f"it is a JSON {type(document).__name__}, not an object")
+        raise refused(shard_id, f"it is a JSON {type(document).__name__}, not an object")
     return document
 
 
@@ -93,11 +93,11 @@ def _refuse_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def _items(document: Mapping[str, Any], shard_id: str) -> list[Any]:
+def items_of(document: Mapping[str, Any], shard_id: str) -> list[Any]:
     items = document.get("Records")
     if not isinstance(items, list):
         problem = "no Records" if items is None else f"Records as {type(items).__name__}"
-        raise _refused(shard_id, f"it has {problem}")
+        raise refused(shard_id, f"it has {problem}")
     return items
 
 
@@ -120,19 +120,19 @@ def _quick_records(items: list[Any], shard_id: str, stream: str) -> list[Record]
     return list(map(Record, payloads, keys, numbers, times, repeat(shard_id), repeat(stream)))
 
 
-def _careful_records(items: list[Any], shard_id: str, stream: str) -> list[Record]:
+def careful_records(items: list[Any], shard_id: str, stream: str) -> list[Record]:
     return [_record(item, number, shard_id, stream) for number, item in enumerate(items)]
 
 
 def _record(item: Any, index: int, shard_id: str, stream: str) -> Record:
     if not isinstance(item, dict):
-        raise _refused(shard_id, f"record {index} is a {type(item).__name__}, not an object")
+        raise refused(shard_id, f"record {index} is a {type(item).__name__}, not an object")
     number = item.get("SequenceNumber")
     if not isinstance(number, str) or not is_sequence_number(number):
-        raise _refused(shard_id, f"record {index} has no sequence number of decimal digits")
+        raise refused(shard_id, f"record {index} has no sequence number of decimal digits")
     key = item.get("PartitionKey")
     if key is not None and not isinstance(key, str):
-        raise _refused(shard_id, f"record {index} has a partition key of type {type(key).__name__}")
+        raise refused(shard_id, f"record {index} has a partition key of type {type(key).__name__}")
     arrived = _millis(item.get("ApproximateArrivalTimestamp"), index, shard_id)
     return Record(_data(item.get("Data"), index, shard_id), key or "", number, arrived, shard_id, stream)
 
@@ -141,12 +141,12 @@ def _data(value: Any, index: int, shard_id: str) -> bytes:
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str):
-        raise _refused(shard_id, f"record {index} has Data of type {type(value).__name__}")
+        raise refused(shard_id, f"record {index} has Data of type {type(value).__name__}")
     try:
         return a2b_base64(value)
     except ValueError:
         problem = f"record {index} has Data that is not base64"
-    raise _refused(shard_id, problem)
+    raise refused(shard_id, problem)
 
 
 def _millis(value: Any, index: int, shard_id: str) -> float:
@@ -162,21 +162,21 @@ def _millis(value: Any, index: int, shard_id: str) -> float:
             problem = "before 1970 or beyond the year 9999"
     except (OverflowError, ValueError, OSError):
         problem = "beyond all measure"
-    raise _refused(shard_id, f"record {index} has an arrival time {problem}")
+    raise refused(shard_id, f"record {index} has an arrival time {problem}")
 
 
-def _page(document: Mapping[str, Any], records: list[Record], body_bytes: int, shard_id: str) -> Fetched:
+def page_of(document: Mapping[str, Any], records: list[Record], body_bytes: int, shard_id: str) -> Fetched:
     next_iterator = document.get("NextShardIterator")
     if next_iterator is not None and (not isinstance(next_iterator, str) or not next_iterator):
-        raise _refused(shard_id, "its NextShardIterator is not a text")
+        raise refused(shard_id, "its NextShardIterator is not a text")
     children = _children(document.get("ChildShards"), shard_id)
     if next_iterator is None and not children:
-        raise _refused(shard_id, "it has neither a next iterator nor child shards")
+        raise refused(shard_id, "it has neither a next iterator nor child shards")
     if next_iterator is not None and children:
-        raise _refused(shard_id, "it has both a next iterator and child shards")
+        raise refused(shard_id, "it has both a next iterator and child shards")
     behind = document.get("MillisBehindLatest")
     if behind is not None and (isinstance(behind, bool) or not isinstance(behind, int)):
-        raise _refused(shard_id, f"its MillisBehindLatest is of type {type(behind).__name__}")
+        raise refused(shard_id, f"its MillisBehindLatest is of type {type(behind).__name__}")
     return Fetched(records, next_iterator, behind, children, body_bytes)
 
 
@@ -184,17 +184,17 @@ def _children(value: Any, shard_id: str) -> tuple[Shard, ...]:
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise _refused(shard_id, f"its ChildShards are of type {type(value).__name__}")
+        raise refused(shard_id, f"its ChildShards are of type {type(value).__name__}")
     return tuple(_child(item, shard_id) for item in value)
 
 
 def _child(item: Any, shard_id: str) -> Shard:
     child_id = item.get("ShardId") if isinstance(item, dict) else None
     if not _is_shard_id(child_id):
-        raise _refused(shard_id, "a child shard has no ShardId, or one Kinesis does not give")
+        raise refused(shard_id, "a child shard has no ShardId, or one Kinesis does not give")
     parents = item.get("ParentShards")
     if not isinstance(parents, list) or not parents or not all(map(_is_shard_id, parents)):
-        raise _refused(shard_id, f"its child {child_id} lists no parent shards")
+        raise refused(shard_id, f"its child {child_id} lists no parent shards")
     return Shard(child_id, tuple(parents), _hash_range(item.get("HashKeyRange")))
 
 
@@ -279,7 +279,7 @@ def _size(answer: Mapping[str, Any], records: list[Record]) -> int:
     return sum(len(record.data) * 4 // 3 + 200 for record in records)
 
 
-def _refused(shard_id: str, problem: str) -> AnswerRefused:
+def refused(shard_id: str, problem: str) -> AnswerRefused:
     return AnswerRefused(
         f"The GetRecords answer for {shard_id} cannot be true: {problem}. Nothing of it was used; asking for "
         "the same page again may help. If this goes on, look at what stands between this process and Kinesis "

@@ -29,10 +29,10 @@ THROTTLING = frozenset(
         "SlowDown",
     }
 )
-_DENIED = frozenset(
+DENIED = frozenset(
     {"AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "KMSAccessDeniedException"}
 )
-_BAD_CREDENTIALS = frozenset(
+BAD_CREDENTIALS = frozenset(
     {
         "UnrecognizedClientException",
         "InvalidClientTokenId",
@@ -46,7 +46,7 @@ _BAD_CREDENTIALS = frozenset(
         "AuthFailure",
     }
 )
-_EXPIRED_CREDENTIALS = frozenset({"ExpiredTokenException", "ExpiredToken", "RequestExpired"})
+EXPIRED_CREDENTIALS = frozenset({"ExpiredTokenException", "ExpiredToken", "RequestExpired"})
 _INVALID = frozenset(
     {
         "ValidationException",
@@ -66,6 +66,8 @@ _NO_CREDENTIALS = frozenset(
         "PartialCredentialsError",
         "ProfileNotFound",
         "ConfigNotFound",
+        "ConfigParseError",
+        "InvalidConfigError",
         "SSOTokenLoadError",
         "UnauthorizedSSOTokenError",
         "TokenRetrievalError",
@@ -130,28 +132,28 @@ def sort_failure(error: Exception, *, doing: str) -> PyKclError:
     found = _for_setup(error, code, doing)
     if found is not None:
         return found
-    if code in _EXPIRED_CREDENTIALS:
+    if code in EXPIRED_CREDENTIALS:
         return TemporaryError(
             f"{doing} failed: the AWS credentials have expired ({code}). "
             "Renew them, or use a source that renews itself; the next attempt uses what is there then."
-        )
+        ).about("E04")
     status = http_status(error)
     return TemporaryError(f"{doing} failed at AWS ({code}, HTTP {status or 'unknown'}). It may work later.")
 
 
 def _for_setup(error: Exception, code: str, doing: str) -> SetupError | None:
-    if code in _DENIED:
+    if code in DENIED:
         found = _ACTION.search(str(_answer(error)["Error"].get("Message", "")))
         action = f" {found.group(1)}" if found else ""
         return SetupError(
             f"{doing} is not permitted ({code}): the AWS identity lacks the permission{action}. "
             "Grant it in the IAM policy of this worker."
-        )
-    if code in _BAD_CREDENTIALS:
+        ).about("E02")
+    if code in BAD_CREDENTIALS:
         return SetupError(
             f"{doing} failed: AWS does not accept the credentials ({code}). "
             "Check access key, secret, session token and region."
-        )
+        ).about("E04")
     if code in _INVALID:
         return SetupError(
             f"{doing} failed: AWS refused the request as invalid ({code}). Sending it again cannot help; "
@@ -169,13 +171,13 @@ def _without_answer(error: Exception, doing: str) -> PyKclError:
         return ConfigError(
             f"{doing} needs an AWS region and there is none. "
             "Pass region=..., use a stream ARN, or set AWS_DEFAULT_REGION."
-        )
+        ).about("E01")
     if names & _NO_CREDENTIALS:
         return SetupError(
             f"{doing} needs AWS credentials and boto3 found none it can use ({name}). Set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, a role of the container or instance, "
             "or pass a boto3 session."
-        )
+        ).about("E04")
     if names & _OUR_MISTAKE:
         return SetupError(
             f"{doing} failed before it was sent ({name}). This is a defect of pykcl; please report it."

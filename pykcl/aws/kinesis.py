@@ -1,8 +1,9 @@
 """`ports.Stream` over an ordinary boto3 Kinesis client.
 
 The client is handed in and shared by all threads; it should not retry by itself (one attempt), because the
-worker paces and retries per shard, and it must be able to wait for a page of 10 MiB. One event handler is
-registered on it. It acts on this module's own GetRecords calls only: the same client may serve others.
+worker paces and retries per shard, and it must be able to wait for a page of 10 MiB. Two event handlers are
+registered on it. They act on this module's own GetRecords calls only: the same client may serve others. Pages
+may come past the client, over `page_reads`; all else goes through it.
 
 Facts of the Kinesis API (2013-12-02) this rests on:
 
@@ -20,15 +21,16 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from pykcl.aws.decode import description_of, page_of_answer, page_of_body, shards_of
+from pykcl.aws.decode import description_of, shards_of
 from pykcl.aws.failures import MALFORMED, error_code, sort_failure
+from pykcl.aws.page_reads import PageReads
+from pykcl.config import Transport, Wire
 from pykcl.errors import (
     AnswerRefused,
     IteratorExpired,
@@ -55,21 +57,25 @@ LARGEST_LIMIT = 10_000
 
 _ARN = re.compile(r"arn:[a-z0-9-]+:kinesis:(?P<region>[a-z0-9-]+):(?P<account>[0-9]{12}):stream/(?P<name>.+)")
 _ACCOUNT = re.compile(r"account ([0-9]{12})")
-_BODY = "pykcl_body"
-
-# True only while this module calls GetRecords: a context variable is per thread, and the client may be shared
-# with code that wants botocore's own answer.
-_raw_wanted: ContextVar[bool] = ContextVar("pykcl_raw_wanted", default=False)
 
 
 class KinesisStream:
     """One stream, by name or ARN. May be used by any number of threads at once.
 
     client: a boto3 Kinesis client. stream: name or ARN. runtime: for carrying the server's clock forward.
+    transport, wire: as in Config.
     Until `describe` has told the ARN, a stream given by name is asked for by name.
     """
 
-    def __init__(self, client: KinesisClient, stream: str, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        client: KinesisClient,
+        stream: str,
+        runtime: Runtime,
+        *,
+        transport: Transport = "auto",
+        wire: Wire = "auto",
+    ) -> None:
         found = _ARN.fullmatch(stream)
         self._client = client
         self._runtime = runtime
@@ -79,9 +85,7 @@ class KinesisStream:
         # (server time in epoch milliseconds, our monotonic seconds when it arrived, the header it came from):
         # one tuple, replaced as a whole, so that threads need no lock.
         self._clock: tuple[int, float, str] | None = None
-        client.meta.events.register(
-            "before-parse.kinesis.GetRecords", _set_body_aside, unique_id="pykcl-set-body-aside"
-        )
+        self._reads = PageReads(client, runtime, transport, wire)
 
     @property
     def name(self) -> str:
@@ -91,6 +95,11 @@ class KinesisStream:
     def arn(self) -> str | None:
         """The stream's ARN, once known."""
         return self._arn
+
+    @property
+    def transport(self) -> str:
+        """What pages come over at the moment: "boto3", "lean, JSON" or "lean, CBOR"."""
+        return self._reads.transport
 
     def describe(self) -> StreamDescription:
         """Ask Kinesis what the stream is; from then on it is asked for by ARN.
@@ -170,22 +179,16 @@ class KinesisStream:
         request: dict[str, Any] = {"ShardIterator": iterator, "Limit": min(limit, LARGEST_LIMIT)}
         if self._arn is not None:
             request["StreamARN"] = self._arn
-        wanted = _raw_wanted.set(True)
         try:
             answer = self._call(
-                f"Reading {shard_id} of stream {self._name!r}", self._client.get_records, request
+                f"Reading {shard_id} of stream {self._name!r}", self._reads.get_records, request
             )
         except _NotFoundError as error:
             failure = self._gone(shard_id, str(error))
         except _BadArgumentError as error:
             failure = IteratorExpired(f"{error}. Open a new iterator at the last delivered record.")
         else:
-            body = answer.pop(_BODY, None)
-            if body is None:
-                return page_of_answer(answer, shard_id, self._name)
-            return page_of_body(body, shard_id, self._name)
-        finally:
-            _raw_wanted.reset(wanted)
+            return self._reads.page(answer, request, shard_id, self._name)
         raise failure
 
     def server_time_millis(self) -> int:
@@ -269,6 +272,9 @@ class KinesisStream:
         return StreamMissing(
             f"There is no stream {self._name!r} in {where}.{other} Check the spelling, the region and whose "
             f"credentials these are; `aws kinesis list-streams --region {region}` shows what is there."
+        ).about(
+            "E03",
+            f"pykcl streams list --region {region} shows what is there; correct the name, region or credentials",
         )
 
     def _start_refused(self, shard_id: str, start: ReadFrom, told: str) -> PyKclError:
@@ -311,20 +317,6 @@ class _BadArgumentError(PyKclError):
     """InvalidArgumentException."""
 
 
-def _set_body_aside(
-    response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object
-) -> None:
-    """before-parse handler: keep a good GetRecords body from botocore's parser, for `fetch` to decode.
-
-    Errors stay with botocore. Where the event never comes (old botocore), botocore's parsed answer is used.
-    """
-    body = response_dict.get("body")
-    if not _raw_wanted.get() or response_dict.get("status_code", 500) >= 300 or not isinstance(body, bytes):
-        return
-    customized_response_dict[_BODY] = body
-    response_dict["body"] = b""
-
-
 def _refusal(error: ClientError, doing: str) -> PyKclError:
     code = error_code(error)
     if code == "ResourceNotFoundException":
@@ -342,7 +334,11 @@ def _refusal(error: ClientError, doing: str) -> PyKclError:
             f"{doing} failed: the stream is encrypted with a KMS key that {_KEY_TROUBLE[code]} ({code}). "
             "Nothing can be read until that is put right; nothing is lost before the retention period ends."
         )
-    return sort_failure(error, doing=doing)
+    failure = sort_failure(error, doing=doing)
+    if code == "ProvisionedThroughputExceededException" and error.operation_name == "GetRecords":
+        # The shard's own limit, which all applications that read the stream share; not the account's for a call.
+        failure.about("E19")
+    return failure
 
 
 # The second where a text has not even the form of what it should be, such as a shard id that somebody made up.

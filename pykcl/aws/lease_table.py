@@ -8,14 +8,14 @@ ConditionalCheckFailed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type
-
+from pykcl.aws.attempts import Attempts
 from pykcl.aws.failures import MALFORMED, aws_errors, error_code, sort_failure
-from pykcl.aws.fast_scan import decode_scans
+from pykcl.aws.new_table import NewTable
 from pykcl.aws.state_table import read_state, state_table_of
 from pykcl.aws.table_answers import (
     Table,
@@ -26,19 +26,17 @@ from pykcl.aws.table_answers import (
     refuse_foreign,
     table_of,
 )
+from pykcl.aws.table_requests import TableRequests
+from pykcl.config import Transport
 from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
 from pykcl.model.lease import AttributeValue, JavaState, Lease, Row, UnreadableRow
+from pykcl.model.lease_outcome import settle
 from pykcl.model.lease_parse import LEASE_KEY, OWNER_INDEX, parse_row
-from pykcl.model.lease_row import LeaseWrite, settle
+from pykcl.model.lease_row import LeaseWrite
 from pykcl.ports import Kept, Lost, TableScan, Unknown, WriteAnswer
 from pykcl.runtime import Event, Runtime
 
-T = TypeVar("T")
-
 _USABLE = ("ACTIVE", "UPDATING")
-_READ_ATTEMPTS = 4
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 1.0
 _MOST_ADOPTIONS = 4
 _STALE_WRITES = 20
 """More writes than an owner sends in the moment by which an eventually consistent answer may lag."""
@@ -52,6 +50,7 @@ class DynamoDBLeaseTable:
     request_timeout: seconds after which the client gives one request up; a write may end this much after its
     deadline. stop: once set, nothing is tried a second time (for the forced stop: an orderly one still
     releases). state_table: where KCL 3.0-3.4 keeps its state; by default named after the lease table.
+    new_table: how a table is made that is missing. transport: as in Config.
     """
 
     def __init__(
@@ -63,18 +62,21 @@ class DynamoDBLeaseTable:
         request_timeout: float = 2.0,
         stop: Event | None = None,
         state_table: str | None = None,
+        new_table: NewTable | None = None,
+        transport: Transport = "auto",
     ) -> None:
         self._client = client
+        self._new_table = new_table or NewTable()
         self._name = table_name
         self._state_table = state_table or state_table_of(table_name)
         self._has_owner_index = False
         self._runtime = runtime
         self._request_timeout = request_timeout
-        self._stop = stop or runtime.event()
+        self._attempts = Attempts(runtime, stop or runtime.event())
         self._created = False
         self._last_scan: dict[str, tuple[Mapping[str, AttributeValue], Row]] = {}
         self._table_id = ""
-        decode_scans(client)
+        self._requests = TableRequests(client, table_name, runtime, transport)
 
     @property
     def name(self) -> str:
@@ -94,14 +96,16 @@ class DynamoDBLeaseTable:
             description = self._describe()
         if description is not None and description.status in _USABLE:
             self._check_schema(description)
+            if self._created:
+                self._new_table.finish(self._client, self._name)
             self._table_id = self._table_id or description.table_id
             self._has_owner_index = OWNER_INDEX in description.indexes
             return self._created
         status = "missing" if description is None else description.status
         raise TemporaryError(f"Lease table {self._name!r} is {status}; waiting until it is ACTIVE.")
 
-    def scan(self) -> TableScan:
-        """Every row, eventually consistent, page by page. Raises rather than returning a part.
+    def scan(self, *, consistent: bool = False) -> TableScan:
+        """See `ports.LeaseTable`; page by page. Raises rather than returning a part.
 
         Raises TableGone, too, where the table is another one of the same name than that which was prepared.
         """
@@ -110,28 +114,28 @@ class DynamoDBLeaseTable:
         seen: dict[str, tuple[Mapping[str, AttributeValue], Row]] = {}
         read_units = 0.0
         went_back = False
-        after: str | None = None
-        passed: set[str] = set()
-        while True:
-            answer = self._page(after)
+        for answer in self._pages({"ConsistentRead": True} if consistent else {}):
             for item in items_of(answer):
                 key = lease_key_of(item)
                 before = known.get(key)
-                # Most rows are as they were a second ago, and comparing one costs a tenth of parsing it.
-                row = before[1] if before is not None and before[0] == item else parse_row(item)
+                row = _parsed(item, before)
                 went_back = went_back or (before is not None and _is_behind(row, before[1]))
                 seen[key] = (item, row)
                 rows.append(row)
             read_units += read_units_of(answer)
-            after = last_key_of(answer)
-            if after is None:
-                if went_back or _have_vanished(known, seen):
-                    self._refuse_another_table()
-                self._last_scan = seen
-                return TableScan(tuple(rows), read_units)
-            if after in passed:
-                raise AnswerRefused(f"Scanning lease table {self._name!r} does not get past one of its keys.")
-            passed.add(after)
+        if went_back or _have_vanished(known, seen):
+            self._refuse_another_table()
+        self._last_scan = seen
+        return TableScan(tuple(rows), read_units)
+
+    def scan_part(self, segment: int, segments: int) -> TableScan:
+        """See `ports.LeaseTable`. Whether the table is still the same one only a scan of all of it can tell."""
+        rows: list[Row] = []
+        read_units = 0.0
+        for answer in self._pages({"Segment": segment, "TotalSegments": segments}):
+            rows += (_parsed(item, self._last_scan.get(lease_key_of(item))) for item in items_of(answer))
+            read_units += read_units_of(answer)
+        return TableScan(tuple(rows), read_units)
 
     def _refuse_another_table(self) -> None:
         """Raise TableGone if the table was deleted and made again since `prepare`.
@@ -150,13 +154,12 @@ class DynamoDBLeaseTable:
 
     def read(self, key: str) -> Row | None:
         """One row, strongly consistent; None where there is none."""
-        return self._attempts(lambda state: state.attempt_number >= _READ_ATTEMPTS)(self._read_once, key)
+        return self._attempts.few(lambda: self._read_once(key))
 
     def java_state(self) -> JavaState:
         """See `ports.LeaseTable`. The index is that of the last `prepare`."""
-        attempts = self._attempts(lambda state: state.attempt_number >= _READ_ATTEMPTS)
         try:
-            found = attempts(read_state, self._client, self._state_table)
+            found = self._attempts.few(lambda: read_state(self._client, self._state_table))
         except TemporaryError:
             found = JavaState(unread="AWS did not answer")
         return replace(found, has_owner_index=self._has_owner_index)
@@ -164,18 +167,15 @@ class DynamoDBLeaseTable:
     def _read_once(self, key: str) -> Row | None:
         answer = self._call(
             f"reading a row of lease table {self._name!r}",
-            lambda: self._client.get_item(
-                TableName=self._name, Key={LEASE_KEY: {"S": key}}, ConsistentRead=True
-            ),
+            lambda: self._requests.get_item(Key={LEASE_KEY: {"S": key}}, ConsistentRead=True),
         )
         return _row_in(answer.get("Item"))
 
     def write(self, write: LeaseWrite, *, until: float) -> WriteAnswer:
         """See `ports.LeaseTable`. Ends at most one request time-out after `until`."""
         sending = _Sending(write)
-        attempts = self._attempts(lambda state: self._runtime.monotonic() >= until, until)
         try:
-            return attempts(self._attempt, sending, until)
+            return self._attempts.until(until, lambda: self._attempt(sending, until))
         except TemporaryError:
             return Unknown(sending.trouble, sending.adopted)
 
@@ -195,7 +195,7 @@ class DynamoDBLeaseTable:
             operation, params = write.request()
             doing = f"writing {write.kind!r} to lease table {self._name!r}"
             try:
-                answer = getattr(self._client, operation)(TableName=self._name, **params)
+                answer = self._requests.write(operation, params)
             except aws_errors() as error:
                 refusal = error
             except MALFORMED as error:
@@ -259,6 +259,7 @@ class DynamoDBLeaseTable:
                 KeySchema=[{"AttributeName": LEASE_KEY, "KeyType": "HASH"}],
                 AttributeDefinitions=[{"AttributeName": LEASE_KEY, "AttributeType": "S"}],
                 BillingMode="PAY_PER_REQUEST",
+                **self._new_table.parameters,
             )
         except aws_errors() as error:
             # ResourceInUse: a peer was faster, or our own request landed and its answer was lost.
@@ -283,17 +284,27 @@ class DynamoDBLeaseTable:
                 "Choose another application name, or set table_name."
             )
 
-    def _page(self, after: str | None) -> dict[str, Any]:
-        start = {} if after is None else {"ExclusiveStartKey": {LEASE_KEY: {"S": after}}}
-        return self._patiently(
-            f"scanning lease table {self._name!r}",
-            lambda: self._client.scan(TableName=self._name, ReturnConsumedCapacity="TOTAL", **start),
-        )
+    def _pages(self, how: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The answers to a scan, to the last one."""
+        start: dict[str, Any] = {}
+        passed: set[str] = set()
+        while True:
+            answer = self._patiently(
+                f"scanning lease table {self._name!r}",
+                partial(self._requests.scan, ReturnConsumedCapacity="TOTAL", **how, **start),
+            )
+            yield answer
+            after = last_key_of(answer)
+            if after is None:
+                return
+            if after in passed:
+                raise AnswerRefused(f"Scanning lease table {self._name!r} does not get past one of its keys.")
+            passed.add(after)
+            start = {"ExclusiveStartKey": {LEASE_KEY: {"S": after}}}
 
     def _patiently(self, doing: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """`call()`, a few times while it fails for a time. Raises TableGone, SetupError, TemporaryError."""
-
-        return self._attempts(lambda state: state.attempt_number >= _READ_ATTEMPTS)(self._call, doing, call)
+        return self._attempts.few(lambda: self._call(doing, call))
 
     def _call(self, doing: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
@@ -318,23 +329,6 @@ class DynamoDBLeaseTable:
             )
         return sort_failure(error, doing=doing)
 
-    def _attempts(self, enough: Callable[[RetryCallState], bool], until: float = float("inf")) -> Retrying:
-        return Retrying(
-            retry=retry_if_exception_type(TemporaryError),
-            stop=lambda state: self._stop.is_set() or enough(state),
-            wait=self._pause_after,
-            sleep=lambda seconds: self._sleep(min(seconds, until - self._runtime.monotonic())),
-            reraise=True,
-        )
-
-    def _pause_after(self, state: RetryCallState) -> float:
-        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(state.attempt_number, 10))
-        return self._runtime.random().uniform(longest / 2, longest)
-
-    def _sleep(self, seconds: float) -> None:
-        if seconds > 0:
-            self._stop.wait(seconds)
-
 
 class _Sending:
     """The write as it is to be sent next: the first one, or that rebased on a row of our own."""
@@ -347,6 +341,13 @@ class _Sending:
     def rebase(self, seen: Lease) -> None:
         self.write = self.write.rebased(seen)
         self.adopted = seen
+
+
+def _parsed(
+    item: Mapping[str, AttributeValue], before: tuple[Mapping[str, AttributeValue], Row] | None
+) -> Row:
+    """Most rows are as they were when they were seen last, and comparing one costs a tenth of parsing it."""
+    return before[1] if before is not None and before[0] == item else parse_row(item)
 
 
 def _is_behind(row: Row, before: Row) -> bool:

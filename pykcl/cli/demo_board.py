@@ -112,4 +112,4 @@ def totals(verdict: Verdict, why: str) -> str:
     )
 
 
-NEXT_STEPS = "try next:  pykcl demo --keep   ·   pykcl run --help   ·   docs/tutorial.md"
+NEXT_STEPS = "try next:  pykcl demo --ui   ·   pykcl run --help   ·   docs/tutorial.md"

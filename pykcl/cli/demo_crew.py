@@ -124,6 +124,9 @@ def end_all(workers: list[WorkerProcess]) -> None:
 def worker_environment(environment: Mapping[str, str], local: Mapping[str, str]) -> dict[str, str]:
     """`environment` for a process that shall talk to the local AWS and to nothing else."""
     own = {name: value for name, value in environment.items() if not name.startswith("AWS_")}
+    if paths := [path for path in own.get("PYTHONPATH", "").split(os.pathsep) if path]:
+        # Not every worker starts in this folder; in another one nobody would find what "." means.
+        own["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
     return {
         **own,
         **local,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -50,8 +49,5 @@ def java_worker(
     command = daemon_command(
         jars, folder, NAME, properties=properties, log=folder / "java-daemon.log", flags=shared_classes(jars)
     )
-    # It starts in the demo's folder; there nobody would find what a PYTHONPATH such as "." means.
-    paths = [os.path.abspath(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    own = {**environment, **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})}
-    worker.start([sys.executable, "-m", "pykcl.cli.java.guard", *command], own, where=folder)
+    worker.start([sys.executable, "-m", "pykcl.cli.java.guard", *command], environment, where=folder)
     return worker

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pykcl.cli.stopping import stop_by_signals
 from pykcl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,8 +59,9 @@ def local(port: int, streams: tuple[str, ...], limits: bool, request_log: Path |
                 click.echo(f"# stream {name} with {shards} shards", err=True)
             for name, value in local_environment(aws.url).items():
                 click.echo(f"export {name}={value}")
-            click.echo("# ready; Ctrl-C ends it", err=True)
-            _wait_for_signal()
+            with stop_by_signals() as stop:
+                click.echo("# ready; Ctrl-C ends it", err=True)
+                stop.wait()
 
 
 def start_local_aws(port: int, *, limits: bool = False, request_log: Path | None = None) -> LocalAws:
@@ -117,11 +117,3 @@ def _stream(text: str) -> tuple[str, int]:
             f"and there are at most {MOST_SHARDS} shards."
         )
     return found["name"], int(found["shards"] or "1")
-
-
-def _wait_for_signal() -> None:
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    while not stop.wait(0.2):
-        pass

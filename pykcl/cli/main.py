@@ -12,9 +12,16 @@ import click
 from pykcl import __version__
 from pykcl.errors import printable
 
+ARGUMENTS = "pykcl.cli.arguments"
+"""Under this the context's `meta` has what the group was called with, the verb first."""
 # verb: (module:attribute, one line for --help)
 VERBS = {
     "run": ("pykcl.cli.run:run", "Run a record processor as one worker of a fleet."),
+    "multilangd": (
+        "pykcl.cli.multilangd:multilangd",
+        "Run a MultiLangDaemon's .properties file and program, without Java.",
+    ),
+    "migrate": ("pykcl.cli.migrate:migrate", "Find out what leaving Java means, and write the way out."),
     "local": ("pykcl.cli.local:local", "Run the embedded local AWS (Kinesis, DynamoDB, CloudWatch)."),
     "demo": ("pykcl.cli.demo:demo", "Watch three workers survive a kill, a split and a merge, with proof."),
 }
@@ -35,9 +42,12 @@ class LazyGroup(click.Group):
             raise TypeError(f"{VERBS[cmd_name][0]} is not a command")
         return command
 
-    def make_context(self, *args: Any, **more: Any) -> click.Context:
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **more: Any) -> click.Context:
+        given = tuple(args)
         with _printable_errors():
-            return super().make_context(*args, **more)
+            context = super().make_context(info_name, args, *rest, **more)
+        context.meta[ARGUMENTS] = given
+        return context
 
     def invoke(self, ctx: click.Context) -> Any:
         with _printable_errors():
@@ -66,5 +76,6 @@ def main() -> None:
     Reads a Kinesis stream with a fleet of workers that share its shards through a DynamoDB lease table, the same one
     that Amazon's Java KCL 2.x uses.
 
-    Exit codes: 0 clean, 2 usage, 70 crash, 78 configuration or surroundings.
+    Exit codes of what runs something: 0 clean, 2 usage, 70 crash, 78 configuration or surroundings. Of what looks at a
+    fleet or steers it: 0 ok, 1 error, 2 usage, 3 a threshold was breached, 4 the doctor found something, 5 refused.
     """

@@ -1,26 +1,68 @@
-"""`pykcl run MODULE:CLASS`: one worker in the foreground."""
+"""`pykcl run MODULE:CLASS`, or `pykcl run --kclpy APP.py`: one worker in the foreground."""
 
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
 from pykcl.cli.exit_codes import exit_codes
-from pykcl.cli.options import from_arguments, from_environment
+from pykcl.cli.garbage import tune_collector
+from pykcl.cli.logs import log_beside_the_program, log_to_stderr
+from pykcl.cli.options import from_arguments
+from pykcl.cli.processes import Processes, processes_option
+from pykcl.cli.run_kclpy import (
+    ACCEPT_POLLING,
+    CONFIG,
+    ON_ERROR,
+    PROPERTIES,
+    run_kclpy,
+)
+from pykcl.cli.service_options import Service, service_options
+from pykcl.cli.settings import Settings, settings_of
+from pykcl.cli.shadow import Shadow
 from pykcl.config import Config
+from pykcl.errors import ConfigError
 
 LOCAL_SHARDS = 4
 
 
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """What processes: kclpy, a program of amazon_kclpy, with its arguments, or else words: one MODULE:CLASS."""
+
+    kclpy: Path | None
+    words: tuple[str, ...]
+
+    @property
+    def target(self) -> str:
+        """Raises click.UsageError unless it is exactly one MODULE:CLASS."""
+        if len(self.words) != 1:
+            raise click.UsageError(
+                f"Got unexpected extra arguments: {' '.join(self.words[1:])}."
+                if self.words
+                else "Missing argument 'MODULE:CLASS'."
+            )
+        return self.words[0]
+
+
 @click.command()
-@click.argument("target", metavar="MODULE:CLASS")
+@click.argument("target", metavar="[MODULE:CLASS]", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENT...]")
+@click.option(
+    "--kclpy", type=click.Path(path_type=Path), metavar="APP.py", help="A program of amazon_kclpy, unchanged."
+)
+@PROPERTIES
+@CONFIG
+@ON_ERROR
+@ACCEPT_POLLING
 @click.option("--app", "application", help="Application name: its lease table, shared by the whole fleet.")
 @click.option("--stream", help="Stream name or ARN.")
 @click.option("--start", help="Where to start without leases: LATEST, TRIM_HORIZON or an ISO 8601 time.")
@@ -29,47 +71,147 @@ LOCAL_SHARDS = 4
 @click.option(
     "--local", "use_local", is_flag=True, help="Against an embedded local AWS, started with the worker."
 )
+@click.option(
+    "--shadow",
+    metavar="APP2",
+    help="Rehearse: read the same stream under another application and its own lease table, and only count.",
+)
+@click.option(
+    "--shadow-call-processor", is_flag=True, help="With --shadow: call the processor, too, on every record."
+)
+@click.option(
+    "--shadow-interval",
+    type=click.FloatRange(0.1, 86_400),
+    default=10.0,
+    show_default=True,
+    help="With --shadow: seconds between two tellings of what was counted.",
+)
+@service_options
+@processes_option
 @click.option("-v", "--verbose", is_flag=True, help="Log at DEBUG.")
 def run(
-    target: str,
+    target: str | None,
+    arguments: tuple[str, ...],
+    kclpy: Path | None,
+    properties: Path | None,
+    config_file: Path | None,
+    on_error: str | None,
+    accept_polling: bool,
     application: str | None,
     stream: str | None,
     start: str | None,
     worker_id: str | None,
     options: tuple[str, ...],
     use_local: bool,
+    shadow: str | None,
+    shadow_call_processor: bool,
+    shadow_interval: float,
+    processes: Processes,
+    service: Service,
     verbose: bool,
 ) -> None:
     """Run a record processor as one worker of a fleet.
 
     MODULE:CLASS names a RecordProcessor subclass or a zero-argument factory, importable from the current folder.
-    Every option of Config can also be given as --option NAME=VALUE or as environment variable PYKCL_NAME.
+    Every option of Config can also be given as --option NAME=VALUE, as environment variable PYKCL_NAME, and in the file
+    of --config or --properties; the first of these that has it wins.
+
+    With --kclpy a program written for amazon_kclpy runs in this process, unchanged and without Java, on what its
+    --properties or --config file says. Arguments behind -- are the program's own.
+
+    With --shadow nothing is processed, and the application's own lease table is not touched.
+
+    With --processes K workers share the shards as K such commands would, under this one.
 
     Ctrl-C or SIGTERM finishes the running batch, checkpoints and releases the leases; a second one forces.
     """
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)-7s %(message)s",
-        stream=sys.stderr,
+    given = _given(
+        application=application, stream=stream, start=start, worker_id=worker_id, on_error=on_error
     )
-    for chatty in ("botocore", "boto3", "urllib3"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    given = {"application": application, "stream": stream, "start": start, "worker_id": worker_id}
-    with exit_codes():
-        config = _config({name: value for name, value in given.items() if value is not None}, options)
-        processor = _load(target)
-        with _local_aws(config) if use_local else _nothing():
-            from pykcl.worker.worker import Worker
+    program = _Program(kclpy, arguments if target is None else (target, *arguments))
+    _refuse_what_does_not_go_together(program, processes, shadow, calls=shadow_call_processor)
+    log = log_to_stderr if kclpy is None else log_beside_the_program
+    log(service.log_format, verbose=verbose, process=processes.number)
+    with exit_codes(processes.name):
+        settings = settings_of(
+            door="native" if kclpy is None else "kclpy",
+            properties=properties,
+            config_file=config_file,
+            overrides={**from_arguments(options), **service.config_options(), **given},
+            accept_polling=accept_polling,
+            use_local=use_local,
+            is_told=processes.member is None,
+        )
+        if shadow is None:
+            _run(program, settings, service, processes, use_local=use_local)
+            return
+        rehearsal = Shadow(settings, shadow, calls=shadow_call_processor, interval=shadow_interval)
+        _rehearse(program, rehearsal, service, calls=shadow_call_processor, use_local=use_local)
 
-            Worker(processor=processor, config=config).run()
+
+def _refuse_what_does_not_go_together(
+    program: _Program, processes: Processes, shadow: str | None, *, calls: bool
+) -> None:
+    if calls and shadow is None:
+        raise click.UsageError("--shadow-call-processor goes with --shadow APP2 only.")
+    if processes.count is not None and shadow is not None:
+        raise click.UsageError(
+            "--processes and --shadow do not go together. Do: start the shadow several times."
+        )
+    if program.kclpy is None and (shadow is None or calls):
+        _ = program.target
 
 
-def _config(given: dict[str, Any], options: tuple[str, ...]) -> Config:
-    merged = {**from_environment(os.environ), **from_arguments(options), **given}
-    for name, flag in (("application", "--app"), ("stream", "--stream")):
-        if name not in merged:
-            raise click.UsageError(f"No {name}. Do: {flag} NAME, or set PYKCL_{name.upper()}.")
-    return Config.from_options(merged)
+def _given(**flags: str | None) -> dict[str, str]:
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def _run(
+    program: _Program, settings: Settings, service: Service, processes: Processes, *, use_local: bool
+) -> None:
+    # One local AWS for all: of several processes it is the parent's, and they have its address from there.
+    surroundings = _local_aws(settings.config) if use_local and not processes.member else nullcontext()
+    if processes.is_parent:
+        with surroundings:
+            sys.exit(processes.run(settings.config, service))
+    settings = processes.own(settings)
+    if program.kclpy is not None:
+        run_kclpy(program.kclpy, program.words, settings, service, surroundings=surroundings)
+        return
+    processor = _load(program.target)
+    with surroundings:
+        _work(processor, settings, service)
+
+
+def _rehearse(program: _Program, shadow: Shadow, service: Service, *, calls: bool, use_local: bool) -> None:
+    """As `_run`, as a shadow. Without `calls` a MODULE:CLASS is imported all the same, to see that it can be."""
+    processor = None if program.kclpy is not None or not program.words else _load(program.target)
+    if program.kclpy is not None and not program.kclpy.is_file():
+        raise ConfigError(
+            f"There is no program {program.kclpy}. Do: name the file that calls KCLProcess(...).run()."
+        )
+    with _local_aws(shadow.settings.config) if use_local else nullcontext():
+        shadow.refuse_a_living_application()
+        with shadow.telling():
+            if not calls:
+                _work(shadow.factory, shadow.settings, service)
+            elif program.kclpy is not None:
+                run_kclpy(program.kclpy, program.words, shadow.settings, service, watch=shadow.watch)
+            else:
+                _work(shadow.watch(processor), shadow.settings, service)
+
+
+def _work(processor: Any, settings: Settings, service: Service) -> None:
+    from pykcl.worker.worker import Worker
+
+    with service.watching() as watch:
+        worker = Worker(
+            processor=processor,
+            config=settings.config,
+            clients=settings.clients(),
+            listeners=(tune_collector,),
+        )
+        watch(worker).run()
 
 
 def _load(target: str) -> Any:
@@ -93,11 +235,6 @@ def _load(target: str) -> Any:
         public = ", ".join(name for name in vars(module) if name[0].isupper()) or "nothing"
         raise click.UsageError(f"{module_name} has no {attribute!r}. It has: {public}.") from None
     return found
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 @contextmanager

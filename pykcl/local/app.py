@@ -12,7 +12,7 @@ from email.utils import formatdate
 from typing import Any
 from urllib.parse import parse_qsl
 
-from pykcl.local import kinesis_wire
+from pykcl.local import kinesis_wire, sts
 from pykcl.local.aws_parts import CLOUDWATCH_PREFIX, DYNAMODB_PREFIX, MotoParts, PartAnswer
 from pykcl.local.errors import AwsError
 from pykcl.local.faults import CONTROL_PATH, NOT_DONE, Connections, FaultRule, Faults, refusal
@@ -137,6 +137,8 @@ class AwsApp:
                 wire = format_of(headers)
                 content = wire.encode(self._wire.answer(operation, params))
                 answer = PartAnswer(200, {"content-type": wire.CONTENT_TYPE}, content)
+            elif service == "sts":
+                answer = PartAnswer(200, {"content-type": sts.CONTENT_TYPE}, sts.identity())
             elif service:
                 loop = asyncio.get_running_loop()
                 answer = await loop.run_in_executor(
@@ -193,14 +195,15 @@ def _addressee(scope: Scope, headers: dict[str, str], body: bytes) -> tuple[str,
             return service, target[len(prefix) :]
     if headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         action = dict(parse_qsl(body.decode("utf-8", "replace"))).get("Action", "")
-        return ("cloudwatch", action) if action else ("", "")
+        service = "sts" if action == sts.OPERATION else "cloudwatch"
+        return (service, action) if action else ("", "")
     return "", str(scope["path"])
 
 
 def _parameters(service: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
     if service == "kinesis":
         return format_of(headers).decode(body)
-    if service == "cloudwatch" and "json" not in headers.get("content-type", ""):
+    if service in ("cloudwatch", "sts") and "json" not in headers.get("content-type", ""):
         return {}  # the query protocol, or compressed
     if headers.get("content-encoding"):
         return {}
@@ -221,6 +224,8 @@ def _shown(service: str, headers: dict[str, str], body: bytes) -> dict[str, Any]
 
 
 def _error_answer(service: str, error: AwsError, headers: dict[str, str]) -> PartAnswer:
+    if service == "sts":
+        return PartAnswer(error.status, {"content-type": sts.CONTENT_TYPE}, sts.refusal(error), error.code)
     wire = format_of(headers)
     # DynamoDB and CloudWatch have content types of their own.
     content_type = (

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pykcl.local.errors import ACCOUNT, REGION, AwsError
+from pykcl.local.fast_scans import fast_handler
 from pykcl.local.legacy import understandable
 
 DYNAMODB_PREFIX = "DynamoDB_20120810."
@@ -72,7 +73,6 @@ class MotoParts:
         from botocore.model import OperationNotFoundError
         from moto.cloudwatch.responses import CloudWatchResponse
         from moto.core.request import normalize_request
-        from moto.dynamodb.responses import DynamoHandler
         from werkzeug.exceptions import HTTPException
 
         # The signature's region is not passed on: whatever region a client uses, it sees the same data.
@@ -84,7 +84,7 @@ class MotoParts:
         url = f"https://{_HOSTS[service]}{path}"
         if service == "dynamodb":
             body = understandable(body)
-        handler = DynamoHandler if service == "dynamodb" else CloudWatchResponse
+        handler = fast_handler() if service == "dynamodb" else CloudWatchResponse
         request = normalize_request(AWSPreparedRequest("POST", url, sent, body, False))
         try:
             status, answer_headers, answer = handler.dispatch(request, url, sent)

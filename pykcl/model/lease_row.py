@@ -1,4 +1,4 @@
-"""The nine conditional writes of the lease protocol, as values, and how their outcome is told from a row.
+"""The eleven conditional writes of a lease row, as values. How their outcome is told from a row: `lease_outcome`.
 
 Every write but one is fenced by the counter and the owner its writer believes in, and moves the counter by
 exactly one: the counter is the only fence Java workers honour, and Java's recovery from an ambiguous renewal
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
-from pykcl.model.lease import AttributeValue, Lease, PendingCheckpoint, PrivateNote, Row
+from pykcl.model.lease import AttributeValue, Lease, PendingCheckpoint, PrivateNote
 from pykcl.model.lease_parse import (
     CHECKPOINT,
     CHECKPOINT_OWNER,
@@ -40,17 +40,29 @@ __all__ = [
     "delete",
     "end_shard",
     "fill_hash_range",
+    "hand_over",
     "parse_row",
     "prepare",
     "release",
     "renew",
-    "settle",
+    "reset",
     "take",
     "to_item",
 ]
 
-WriteKind = Literal["create", "take", "renew", "checkpoint", "prepare", "end", "release", "delete", "fill"]
-Outcome = Literal["kept", "adopt", "lost"]
+WriteKind = Literal[
+    "create",
+    "take",
+    "renew",
+    "checkpoint",
+    "prepare",
+    "end",
+    "release",
+    "hand-over",
+    "delete",
+    "fill",
+    "reset",
+]
 
 MAX_PENDING_STATE = 256 * 1024
 """Bytes of application state in a pending checkpoint: DynamoDB allows 400 KB for the whole row."""
@@ -77,10 +89,14 @@ class LeaseWrite:
 
     @property
     def writer(self) -> str | None:
-        """Who owns the lease while this writer holds it; None for a creation. A fill is anybody's."""
+        """Who works on the lease while this writer holds it; None for a creation. A fill is anybody's, a reset an
+        operator's: no write of the owner is one's own earlier one.
+        """
+        if self.kind == "reset":
+            return None
         if self.kind == "take":
             return self.after.owner if self.after else None
-        return self.seen.owner
+        return self.seen.actual_owner
 
     def request(self) -> tuple[str, dict[str, Any]]:
         """The boto3 client's method and its parameters, without TableName."""
@@ -107,12 +123,15 @@ class LeaseWrite:
         """The same write on a newer row of the same writer: an earlier one turned out to have landed.
 
         A checkpoint never moves backwards: if that earlier write got further, its position stays.
-        Raises ValueError for a creation, a delete or a fill, which are never sent again on another row.
+        A release becomes a hand-over on a row that names the next owner.
+        Raises ValueError for a creation, a delete, a fill or a reset, which are never sent again on another row.
         """
-        if self.after is None or self.kind in ("create", "fill"):
+        if self.after is None or self.kind in ("create", "fill", "reset"):
             raise ValueError(f"a {self.kind} cannot be rebased")
         if self.kind == "take":
             return take(seen, str(self.after.owner), self.after.note if "note" in self.written else None)
+        if self.kind == "release" and seen.checkpoint_owner is not None:
+            return hand_over(seen)
         changes = {field: getattr(self.after, field) for field in self.written if field != "counter"}
         if "checkpoint" in changes:
             changes["checkpoint"] = max(self.after.checkpoint, seen.checkpoint)
@@ -128,13 +147,13 @@ class LeaseWrite:
             f"{LEASE_COUNTER} = :seenCounter",
             _as_seen(seen, "owner", LEASE_OWNER, ":seenOwner", values),
         ]
-        if self.kind == "take":
+        if self.kind in ("take", "reset") or seen.checkpoint_owner is not None:
             clauses.append(
                 _as_seen(seen, "checkpoint_owner", CHECKPOINT_OWNER, ":seenCheckpointOwner", values)
             )
-        if self.kind == "renew":
+        elif self.kind == "renew":
             clauses.append(f"attribute_not_exists({CHECKPOINT_OWNER})")
-        if self.kind == "delete":
+        if self.kind in ("delete", "reset"):
             clauses.append(_is_lease(values))
         if self.ended:
             values[":shardEnd"] = {"S": AT_SHARD_END.sequence_number}
@@ -257,6 +276,18 @@ def release(held: Lease) -> LeaseWrite:
     return _update_of("release", held, owner=None, checkpoint_owner=None)
 
 
+def hand_over(held: Lease) -> LeaseWrite:
+    """The end of a graceful hand-off that a KCL 3.x leader began: the next owner, whom the row names, may begin.
+
+    Source: finish hand-off (KCL 3.x LeaseGracefulShutdownHandler, assignLease). Raises ValueError for a row in which
+    no hand-off is under way.
+    """
+    _check_held(held)
+    if held.checkpoint_owner is None or held.owner is None:
+        raise ValueError(f"nobody asked for {held.key!r}")
+    return _update_of("hand-over", held, checkpoint_owner=None, owner_switches=held.owner_switches + 1)
+
+
 def delete(seen: Lease, *, ended: bool) -> LeaseWrite:
     """Delete the row, provided that it is still as seen; with `ended`, only at SHARD_END.
 
@@ -284,43 +315,33 @@ def fill_hash_range(seen: Lease, found: HashRange) -> LeaseWrite:
     )
 
 
-def settle(write: LeaseWrite, row: Row | None) -> Outcome:
-    """Whose doing is it that the condition failed, judged by the row that stands there now (None: no row)?
+def reset(
+    seen: Lease, at: Checkpoint, *, children: Sequence[str] = (), pending: PendingCheckpoint | None = None
+) -> LeaseWrite:
+    """Put the checkpoint of a lease that nobody moves any more somewhere else, backwards too: for an operator.
 
-    "kept": the row is what this write makes, so an earlier attempt of it was applied. "adopt": an earlier,
-    different write of the same writer landed (right owner, counter + 1); send this one again, rebased on that
-    row. "lost": the row is someone else's now, or gone. For a creation an identical row by someone else is as
-    good as ours, and so is for a fill the same hash range.
+    The only write that may move a checkpoint backwards, and the only one that is not its owner's own. Why it removes
+    the owner: 1) a Java worker froze at counter 7, and 7 is what was seen; 2) the reset makes it 8; 3) the worker wakes
+    up, its renewal is refused, and it reads the row: with its own name and 7 + 1 it would take the reset for an earlier
+    renewal of its own (Java: `DynamoDBLeaseRefresher.renewLease`), go on, and checkpoint over it. Without its name it
+    gives the lease up. For the others an unowned lease is free at once. What belongs to the place that is left goes,
+    too: a pending checkpoint, the owner switches, a hand-off, and, where the shard has not ended any more, its
+    children, which its next reader writes again; children and pending are for who puts back what a backup holds.
+    Raises ValueError for a sentinel with a sub-sequence number, and for children of what has not ended.
     """
-    if write.kind == "delete":
-        return "kept" if row is None else "lost"
-    if write.after is None or not isinstance(row, Lease):
-        return "lost"
-    if write.kind in ("create", "fill"):
-        return "kept" if _serves_as_well(write.kind, write.after, row) else "lost"
-    if row.counter != write.after.counter or _other_process(row, write.after):
-        return "lost"
-    # Owner, counter + 1 and every attribute we wrote. The counter alone would not do: 1) our renewal is
-    # delayed in the network, we give up waiting; 2) our checkpoint, with the same counter, is sent; 3) the
-    # renewal lands first. The row then has our owner and counter + 1, yet not our checkpoint.
-    if _same(("owner", *write.written), row, write.after):
-        return "kept"
-    return "adopt" if row.owner is not None and row.owner == write.writer else "lost"
-
-
-def _serves_as_well(kind: WriteKind, ours: Lease, row: Lease) -> bool:
-    """Whether the row is as good as ours, whoever wrote it."""
-    if kind == "fill":
-        return row.hash_range == ours.hash_range
-    return row.counter == ours.counter and _same(tuple(FIELD_ATTRIBUTES), _anonymous(row), _anonymous(ours))
-
-
-def _other_process(row: Lease, ours: Lease) -> bool:
-    """Whether another process wrote the row: two of them with one worker identifier both pass for its owner."""
-    mine, theirs = ours.note, row.note
-    if mine is None or theirs is None or mine.process_token is None or theirs.process_token is None:
-        return False
-    return mine.process_token != theirs.process_token
+    _check_position(at)
+    if children and not at.is_shard_end:
+        raise ValueError(f"{seen.key!r} is not at its end, so it has no children to name")
+    return _update_of(
+        "reset",
+        seen,
+        checkpoint=at,
+        owner=None,
+        checkpoint_owner=None,
+        owner_switches=0,
+        pending=pending,
+        children=tuple(children),
+    )
 
 
 def _update_of(kind: WriteKind, seen: Lease, **changes: Any) -> LeaseWrite:
@@ -359,26 +380,6 @@ def _range_as_seen(seen: Lease) -> tuple[str, dict[str, AttributeValue]]:
         placeholder = f":seen{name[0].upper()}{name[1:]}"
         clauses.append(_as_seen(seen, "hash_range", name, placeholder, values))
     return " AND ".join(clauses), values
-
-
-def _same(fields: tuple[str, ...], one: Lease, other: Lease) -> bool:
-    return all(_comparable(getattr(one, field)) == _comparable(getattr(other, field)) for field in fields)
-
-
-def _comparable(value: object) -> object:
-    return frozenset(value) if isinstance(value, tuple) else value  # DynamoDB's sets have no order
-
-
-def _anonymous(lease: Lease) -> Lease:
-    """Without who wrote the private map: two workers that create the same lease create equal ones."""
-    note = lease.note
-    if note is None:
-        return lease
-    return lease.with_(
-        note=PrivateNote(
-            note.stream_arn, note.stream_created_at, latest_from=note.latest_from, extra=note.extra
-        )
-    )
 
 
 def _check_held(held: Lease) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as _json
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -84,3 +85,8 @@ class Record:
             f"Record(shard_id={self.shard_id!r}, sequence_number={self.sequence_number!r}, "
             f"sub_sequence_number={self.sub_sequence_number}, {len(self.data)} bytes)"
         )
+
+
+def data_bytes(records: Iterable[Record]) -> int:
+    """Of their data alone. For every page: a list of lengths is summed faster than a generator's, or a map's."""
+    return sum([len(record.data) for record in records])

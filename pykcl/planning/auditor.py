@@ -64,11 +64,7 @@ class ConfirmedHole:
 class HashRangeFill:
     """Write the hash range into this row, provided that the row is there and still lacks it. Nothing else of it.
 
-    Neither the counter nor the owner is asked for, and the counter stays. Java does the same, and here less is better:
-    1) an owner in Java holds the lease at counter 7; 2) this write moves it to 8; 3) its next checkpoint expects 7, is
-    refused, and Java gives the lease up. A mere condition on the counter would protect nothing: a shard keeps its range
-    for ever, and no write of an owner takes a range away. What it must not do is to make a row (DynamoDB's update does,
-    where a key is free; Java cannot read such a stub) or to write over a range that somebody else has put.
+    Why neither counter nor owner is asked for, and the counter stays: `lease_row.fill_hash_range`.
     """
 
     seen: Lease

@@ -24,13 +24,15 @@ class LeaseView:
         its session, the number of owner switches and the checkpoint are the same.
     unreadable: rows that look like leases but cannot be understood; their children are left alone.
     observed_at: monotonic seconds of the last scan. A lease is judged by what was *seen* up to then: time
-    that passed since is no evidence of silence, because its owner may have written unobserved.
+        that passed since is no evidence of silence, because its owner may have written unobserved.
+    seen_at: the same for rows that were seen once more since, in a look at a part of the table.
     """
 
     leases: Mapping[str, Lease] = field(default_factory=dict)
     unchanged_since: Mapping[str, float] = field(default_factory=dict)
     unreadable: Mapping[str, UnreadableRow] = field(default_factory=dict)
     observed_at: float = 0.0
+    seen_at: Mapping[str, float] = field(default_factory=dict)
 
     def observe(self, rows: Iterable[Row], now: float) -> LeaseView:
         """The view after one more complete scan.
@@ -55,14 +57,28 @@ class LeaseView:
             since[key] = since_before.get(key, now) if old is not None and _stands_still(old, row) else now
         return LeaseView(leases, since, unreadable, now)
 
+    def observe_part(self, rows: Iterable[Row], now: float) -> LeaseView:
+        """The view after a look at some of the rows. What is not among them stays as it was seen last, also a row
+        that was deleted meanwhile. now: as in `observe`."""
+        seen = [row for row in rows if isinstance(row, Lease)]
+        leases, since = dict(self.leases), dict(self.unchanged_since)
+        for row in seen:
+            old = leases.get(row.key)
+            if old is None or not _stands_still(old, row):
+                since[row.key] = now
+            leases[row.key] = row
+        seen_at = {**self.seen_at, **dict.fromkeys((row.key for row in seen), now)}
+        return LeaseView(leases, since, self.unreadable, self.observed_at, seen_at)
+
     @cached_property
     def tree(self) -> FamilyTree:
         """Who descends from whom, by the rows alone. Asked for several times between two scans."""
         return FamilyTree.of(leases=self.leases)
 
     def unchanged_for(self, key: str) -> float:
-        """Seconds between the first and the last scan that showed the present counter and owner."""
-        return self.observed_at - self.unchanged_since.get(key, self.observed_at)
+        """Seconds between the first and the last look that showed the present counter and owner."""
+        seen = self.seen_at.get(key, self.observed_at)
+        return seen - self.unchanged_since.get(key, seen)
 
     def is_expired(self, key: str, failover_time: float) -> bool:
         """Whether an owned lease was seen unchanged for longer than `failover_time` seconds."""

@@ -44,6 +44,7 @@ class Signal(Enum):
     STOP = "stop"
     LEASE_LOST = "lease lost"
     GIVE_UP = "give up"
+    RESTART = "restart"
 
 
 FINAL = frozenset({State.ENDED, State.RELEASED, State.HANDED_BACK, State.LOST, State.NOT_TAKEN})
@@ -65,10 +66,12 @@ TABLE: dict[tuple[State, Signal], State] = {
     (State.STARTING, Signal.GIVE_UP): State.HANDING_BACK,
     (State.STARTING, Signal.LEASE_LOST): State.LOSING,
     (State.READING, Signal.DRAINED): State.ENDING,
+    (State.READING, Signal.RESTART): State.STARTING,
     (State.READING, Signal.STOP): State.SHUTTING_DOWN,
     (State.READING, Signal.GIVE_UP): State.HANDING_BACK,
     (State.READING, Signal.LEASE_LOST): State.LOSING,
     (State.ENDING, Signal.DONE): State.ENDED,
+    (State.ENDING, Signal.RESTART): State.STARTING,
     (State.ENDING, Signal.STOP): State.SHUTTING_DOWN,
     (State.ENDING, Signal.GIVE_UP): State.HANDING_BACK,
     (State.ENDING, Signal.LEASE_LOST): State.LOSING,

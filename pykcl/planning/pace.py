@@ -1,4 +1,5 @@
-"""How long to wait: between two reads of a shard, between two scans of the table, between two attempts."""
+"""How long to wait between two attempts, and what scans may cost. When the lease table is looked at is in `looks`, when
+a shard is read in `read_pace`."""
 
 from __future__ import annotations
 
@@ -6,27 +7,13 @@ from random import Random
 
 SHARD_READ_INTERVAL = 0.2
 """Kinesis allows five reads per second and shard."""
-BUSY_INTERVAL = 0.25
 READ_UNITS_PER_SECOND = 5.0
-"""What one worker spends at most on looking at the lease table."""
+"""What one worker spends at most on scanning the lease table."""
 
 
-def read_pause(records: int, millis_behind: int | None, idle_reads: int, idle_time: float) -> float:
-    """Seconds to wait after a page was delivered: as short as allowed while behind, longer while nothing comes.
-
-    idle_reads: how many reads in a row brought nothing, this one included.
-    """
-    if millis_behind:
-        return SHARD_READ_INTERVAL
-    if records:
-        return min(BUSY_INTERVAL, idle_time)
-    return float(min(BUSY_INTERVAL * 2 ** min(idle_reads, 8), idle_time))
-
-
-def scan_pause(read_units: float, shortest: float, longest: float, rng: Random) -> float:
-    """Seconds to the next scan of the lease table: `shortest`, stretched to the budget, at most `longest`."""
-    wanted = max(shortest, read_units / READ_UNITS_PER_SECOND)
-    return min(wanted, longest) * rng.uniform(0.9, 1.1)
+def jittered(seconds: float, rng: Random) -> float:
+    """So that a fleet that started at once does not look at once for ever."""
+    return seconds * rng.uniform(0.9, 1.1)
 
 
 def backoff(attempt: int, rng: Random, *, first: float = 0.1, longest: float = 30.0) -> float:

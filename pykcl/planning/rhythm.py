@@ -52,13 +52,14 @@ class Rhythm:
 class _Stretch:
     """Of one lease, in which only its counter moved.
 
-    began: monotonic seconds of the scan before the first one. moves: of each scan that showed an increment. gap: the
-    longest time between two scans. jumped: it moved by more than one between two scans.
+    began: monotonic seconds of the scan before the first one, seen: of the first one. moves: of each that showed an
+    increment. gap: the longest time between two scans. jumped: it moved by more than one between two scans.
     """
 
     lease: Lease
     first: int
     began: float
+    seen: float
     scanned: float
     moves: list[float] = field(default_factory=list)
     gap: float = 0.0
@@ -100,14 +101,14 @@ class RhythmWatch:
                 continue
             stretch = self._stretches.get(lease.key)
             if stretch is None or not _goes_on(stretch.lease, lease):
-                stretches[lease.key] = _Stretch(lease, lease.counter, before, now)
+                stretches[lease.key] = _Stretch(lease, lease.counter, before, now, now)
                 continue
             _extend(stretch, lease, now)
             stretches[lease.key] = stretch
             if self._is_long_enough(stretch, now):
                 verdict, interval = self._judge(stretch, now)
                 closed.append((stretch.lease.owner or "", verdict, interval, stretch))
-                stretches[lease.key] = _Stretch(lease, lease.counter, before, now)
+                stretches[lease.key] = _Stretch(lease, lease.counter, before, now, now)
         self._stretches = stretches
         self._forget_the_gone(stretches)
         return [found for each in closed if (found := self._hear(*each, now)) is not None]
@@ -124,7 +125,7 @@ class RhythmWatch:
             return "unclear", 0.0
         sure = count - 1 - _CAUGHT_UP
         if sure > 0 and (now - stretch.began + _STALE) / sure * CLEARLY_FASTER <= self._interval:
-            return "faster", (now - stretch.began) / count
+            return "faster", (now - stretch.seen) / count
         if stretch.jumped:
             return "same", 0.0
         gaps = [later - earlier for earlier, later in zip(stretch.moves, stretch.moves[1:], strict=False)]

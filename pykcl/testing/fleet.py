@@ -91,7 +91,7 @@ class Fleet:
             _Switching(self.dynamodb, self.simulation.switch),
             options.get("table_name", TABLE),
             runtime,
-            request_timeout=2.0,
+            request_timeout=1.2,
         )
         stream = MemoryStream(self.kinesis, STREAM, runtime, self.simulation.switch)
         options = {"start": "TRIM_HORIZON", "worker_id": name, **options}

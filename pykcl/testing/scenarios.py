@@ -25,7 +25,7 @@ Keys marked + are ours; the others are those of the public Rust library, whose f
     worker, leases, leases_to_acquire and max_leases (default: no limit), recently_ended_by_us
     heartbeats          lease key -> age in seconds; an owned lease without one counts as just seen
     available           default: every lease
-    + max_steal (1), failover_time (10 seconds), held, pending, left_alone, unreadable
+    + max_steal (1), failover_time (10 seconds), held, pending, left_alone, unreadable, watched, adopt_after (0 seconds)
     + reason            the reason every chosen lease must have been chosen for
     + fair_share        what `fair_share` must say about the same fleet
 
@@ -89,7 +89,7 @@ _ACQUIRE_KEYS = {
         "expected",
     ),
     *("recently_ended_by_us", "max_steal", "failover_time", "held", "pending", "left_alone", "unreadable"),
-    *("reason", "fair_share"),
+    *("reason", "fair_share", "watched", "adopt_after"),
 }
 _AUDIT_KEYS = {
     *("comment", "leases", "shards", "unreadable", "earlier", "audits"),
@@ -237,6 +237,8 @@ def _check_acquire(body: Mapping[str, Any]) -> Failure | None:
             leases_to_acquire=or_default(body, "leases_to_acquire", sys.maxsize),
             max_steal=or_default(body, "max_steal", 1),
             recently_ended_by_us=frozenset(body.get("recently_ended_by_us") or ()),
+            watched=frozenset(body.get("watched") or ()),
+            adopt_after=or_default(body, "adopt_after", 0.0),
             rng=Random(seed),  # noqa: S311 - which lease is chosen is no secret
         )
         chosen = {plan.lease_key for plan in plans}

@@ -15,6 +15,7 @@ class BufferGate:
 
     def __init__(self, limit: int, runtime: Runtime) -> None:
         self._free = limit
+        self._spare_above = limit // 2
         self._runtime = runtime
         self._lock = runtime.lock()
         self._queue: list[tuple[int, Event]] = []
@@ -42,6 +43,14 @@ class BufferGate:
             self._queue.remove(entry)
             self._admit()
             return False
+
+    def reserve_spare(self, size: int) -> bool:
+        """Take `size` bytes if nobody waits for any and half of all stays free: for what can be done without."""
+        with self._lock:
+            if self._queue or self._free - size < self._spare_above:
+                return False
+            self._free -= size
+            return True
 
     def release(self, size: int) -> None:
         with self._lock:

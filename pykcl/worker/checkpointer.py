@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from pykcl.errors import CheckpointRefused
+from pykcl.errors import CheckpointRefused, LeaseLost
+from pykcl.events import Checkpointed
+from pykcl.metrics import names
+from pykcl.metrics.meter import Meter
 from pykcl.model import lease_row
 from pykcl.model.checkpoint import AT_SHARD_END, SHARD_END, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
 from pykcl.model.lease_row import MAX_PENDING_STATE, LeaseWrite
 from pykcl.model.record import Record
+from pykcl.ports import Events
 from pykcl.runtime import Runtime
 from pykcl.worker.held_leases import HeldLease
 
@@ -16,16 +20,20 @@ class Progress:
     """How far one shard was delivered, done and checkpointed during this ownership. Thread-safe.
 
     delivered: last position handed to the processor. done: last position of a batch that returned normally.
-    What is durable is in the lease itself.
+    What is durable is in the lease itself. update: as what a write is measured.
     """
 
-    def __init__(self, held: HeldLease, runtime: Runtime) -> None:
+    def __init__(self, held: HeldLease, runtime: Runtime, meter: Meter, events: Events) -> None:
         self._held = held
+        self._events = events
+        self._meter = meter
+        self.update = names.UPDATE_LEASE
         self._runtime = runtime
         self._lock = runtime.lock()
         self._delivered: Checkpoint | None = None
         self._done: Checkpoint | None = None
         self._prepared_here = False
+        self._retired = False
         self._written_at = runtime.monotonic()
         inherited = held.lease.pending
         # A position an earlier owner prepared was delivered by that owner: committing it is allowed.
@@ -49,9 +57,10 @@ class Progress:
             return self._done
 
     def owed(self) -> Checkpoint | None:
-        """What an automatic checkpoint would write now, or None: nothing new, or a prepared one is waiting."""
+        """What an automatic checkpoint would write now, or None: nothing new, a prepared one is waiting, or another
+        instance has begun at the row's checkpoint."""
         with self._lock:
-            done = self._done
+            done = None if self._retired else self._done
         if done is None or self.is_prepared or done <= self._held.lease.checkpoint:
             return None
         return done
@@ -76,7 +85,7 @@ class Progress:
 
     def checkpoint(self, at: Checkpoint) -> None:
         """Write `at` as the checkpoint. Raises LeaseLost, CheckpointRefused, TemporaryError."""
-        self._held.check()
+        self.check()
         row = self._held.lease
         if at == row.checkpoint and row.pending is None:
             return
@@ -84,13 +93,18 @@ class Progress:
         def build(lease: Lease) -> LeaseWrite:
             # Judged on the row under the lease's write lock: 1) two threads check 90 and 100 against 80; 2) 100 is
             # written; 3) 90, allowed by the stale check, would move the checkpoint back.
+            self.check()
             self._refuse_unless_allowed(at, lease.checkpoint)
             return lease_row.checkpoint(lease, at)
 
-        self._held.write(build)
+        with self._meter.timed(self.update, self.shard_id):
+            row = self._held.write(build)
         with self._lock:
             self._prepared_here = False
             self._written_at = self._runtime.monotonic()
+        self._events.emit(
+            Checkpointed(shard=self.shard_id, checkpoint=str(row.checkpoint), counter=row.counter)
+        )
 
     def flush(self) -> None:
         """Write what automatic checkpoints still owe. Raises LeaseLost or TemporaryError."""
@@ -105,18 +119,37 @@ class Progress:
                 raise
 
     def check(self) -> None:
-        """Raise LeaseLost unless the lease is still held."""
+        """Raise LeaseLost unless the lease is still held, for the instance of the processor that this belongs to."""
         self._held.check()
+        with self._lock:
+            retired = self._retired
+        if retired:
+            raise LeaseLost(
+                f"The processor of {self._held.key} was replaced by a new one, which goes on. Stop."
+            )
+
+    def retire(self) -> None:
+        """From now on `check` and every write raise LeaseLost.
+
+        A write that is already on its way may land: 1) an old thread of the application sends 200; 2) the new instance
+        begins at 100; 3) the row says 200. That the records up to 200 are done was said by who had them.
+        """
+        with self._lock:
+            self._retired = True
 
     def prepare(self, at: Checkpoint, state: bytes | None) -> None:
+        self.check()
+
         def build(lease: Lease) -> LeaseWrite:
+            self.check()
             self._refuse_unless_allowed(at, lease.checkpoint)
             return lease_row.prepare(lease, PendingCheckpoint(at, state))
 
         # Said before it is written: an automatic checkpoint right behind the write would erase it.
         with self._lock:
             self._prepared_here = True
-        self._held.write(build)
+        with self._meter.timed(self.update, self.shard_id):
+            self._held.write(build)
 
     def _refuse_unless_allowed(self, at: Checkpoint, durable: Checkpoint) -> None:
         with self._lock:
@@ -216,7 +249,8 @@ class Prepared:
 
 
 class EndCheckpointer(ShardCheckpointer):
-    """Handed to shard_ended: `checkpoint()` without arguments says that the whole shard is done.
+    """Handed to shard_ended: `checkpoint()` without arguments says that the whole shard is done, and so does the
+    position of its last record, as in Java (ShardRecordProcessorCheckpointer, sequenceNumberAtShardEnd).
 
     It only takes note of that. SHARD_END itself is written when shard_ended has returned, after the children's
     leases exist: a processor that raises after checkpoint() has not ended its shard.
@@ -237,3 +271,5 @@ class EndCheckpointer(ShardCheckpointer):
             self.confirmed = True
             return
         super().checkpoint(at, sub_sequence_number)
+        if self._progress.all_durable:
+            self.confirmed = True

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pykcl.config import Config
+from pykcl.metrics.meter import Meter
 from pykcl.model.lease import Lease, PrivateNote
 from pykcl.planning.notes import note_for
 from pykcl.ports import Events, LeaseTable, Stream
@@ -35,6 +36,7 @@ class Context:
     stream: Stream
     runtime: Runtime
     events: Events
+    meter: Meter
     trouble: Trouble
     held: HeldLeases
     gate: BufferGate

@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pykcl.config import Config
-from pykcl.errors import NativeFleet, WrongStream
+from pykcl.errors import NativeFleet, TemporaryError, WrongStream
 from pykcl.events import FleetChanged, FleetJoined, FleetWentNative, PeerRhythmDiffers, TwinWorker
+from pykcl.mistake_events import StartIgnored
 from pykcl.model.lease import JavaState, Lease, Row
 from pykcl.planning.fleet_sense import Fleet, FleetKind, sense_fleet
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.rhythm import RhythmWatch
 from pykcl.planning.twins import TwinWatch
-from pykcl.ports import Events, LeaseTable
+from pykcl.ports import Events, LeaseTable, TableScan
 from pykcl.runtime import Runtime
 
 STATE_INTERVAL = 60.0
 """Seconds between two looks at the state table of KCL 3.0-3.4; Java looks about as often."""
 STATE_INTERVAL_UNREAD = 600.0
+STALE_FOR = 5.0
+"""Seconds for which what a scan does not show is no proof: scans are eventually consistent."""
 
 
 class FleetWatch:
-    """`join` is called once before the threads start, `look` by the LeaseManager's thread after each scan.
+    """`scan` and `join` are called before the threads start, `look` by the LeaseManager's thread after each scan.
+
+    pykcl: the other workers of pykcl that hold leases and are not silent, as of a scan some seconds ago.
 
     What a worker does when Java's fleet goes native while it runs: it goes on. Its writes are fenced as ever, a
     native leader leaves leases alone whose counter moves and whose owner reports no metrics, and stopping would leave
@@ -44,7 +49,9 @@ class FleetWatch:
         self._next_state = 0.0
         self._next_look = 0.0
         self._fleet: Fleet | None = None
+        self.pykcl: frozenset[str] = frozenset()
         self._differs_since: float | None = None
+        self._doubted_since: float | None = None
         self._hand_offs: dict[str, tuple[int, bool]] = {}
         self._handing_off = False
         self._went_native = False
@@ -56,6 +63,24 @@ class FleetWatch:
         """Whether leases may be taken from living owners to even out the load."""
         return not self._went_native
 
+    def scan(self) -> TableScan:
+        """The scan to join by. Raises TemporaryError while what it lacks may be missing because it is a moment old.
+
+        1) Rows of another application lie in the table; 2) a peer creates the leases of this one; 3) our scan shows the
+        rows as they were before, and a table with a fleet at work would be refused.
+        """
+        scan = self._table.scan()
+        now = self._runtime.monotonic()
+        if not _is_of_others_alone(self._sense(scan.rows)):
+            return scan
+        self._doubted_since = now if self._doubted_since is None else self._doubted_since
+        if now - self._doubted_since >= STALE_FOR:
+            return scan
+        raise TemporaryError(
+            f"Table {self._config.table!r} shows leases of several streams and none of a single one. Looking again: "
+            "a scan may be older than leases that were just made."
+        )
+
     def join(self, rows: Iterable[Row]) -> None:
         """Raise NativeFleet where Java KCL 3.x assigns the leases, unless `unsafe_join_v3` is set; WrongStream for a
         table of leases of several streams: Java 2.x could not read a row of ours, and would stop taking leases.
@@ -65,12 +90,20 @@ class FleetWatch:
         fleet = self._sense(rows)
         if fleet.why_native and not self._config.unsafe_join_v3:
             raise NativeFleet(_native_text(self._config, fleet))
-        if fleet.kind is FleetKind.MULTI_STREAM and not fleet.has_leases:
+        if _is_of_others_alone(fleet):
             raise WrongStream(
                 f"Table {self._config.table!r} holds leases of several streams and none of a single one: it belongs to "
                 "an application that reads several streams. Nothing was changed in it: Java could not read a row of "
                 "another form. Do: use another application name."
             )
+        self._tell_of_a_start_without_effect(rows)
+
+    def _tell_of_a_start_without_effect(self, rows: Iterable[Row]) -> None:
+        """LATEST is the default, so it says nothing about what anybody expected."""
+        start = self._config.start_position
+        leases = [row for row in rows if isinstance(row, Lease)]
+        if leases and start.kind != "LATEST" and not any(lease.checkpoint.is_start for lease in leases):
+            self._events.emit(StartIgnored(start=str(self._config.start), leases=len(leases)))
 
     def look(self, rows: Iterable[Row], view: LeaseView) -> None:
         """After a scan. rows: all of it. view: folded from it."""
@@ -96,7 +129,9 @@ class FleetWatch:
         self._next_look = now + self._config.renew_interval
         if now >= self._next_state and self._fleet is not None and self._fleet.java:
             self._read_state(now)
-        self._compare(self._sense(rows, view), now)
+        fleet = self._sense(rows, view)
+        self.pykcl = fleet.pykcl
+        self._compare(fleet, now)
 
     def _compare(self, fleet: Fleet, now: float) -> None:
         before = self._fleet
@@ -162,6 +197,10 @@ class FleetWatch:
                 self._handing_off = True
             seen[lease.key] = (lease.counter, is_handed)
         self._hand_offs = seen
+
+
+def _is_of_others_alone(fleet: Fleet) -> bool:
+    return fleet.kind is FleetKind.MULTI_STREAM and not fleet.has_leases
 
 
 def _silent(view: LeaseView, failover_time: float) -> frozenset[str]:

@@ -12,6 +12,7 @@ from pykcl.ports import Kept, LeaseTable, Lost, Unknown
 from pykcl.runtime import Event, Runtime
 
 _ROW_GONE = "its row is gone"
+_NOT_IN_TIME = "no heartbeat succeeded in time"
 
 
 class HeldLease:
@@ -40,6 +41,7 @@ class HeldLease:
         self._lease = lease
         self._sent = sent
         self._unknown_since: float | None = None
+        self._is_writing = False
         self._lost: str | None = None
         self._new_owner: str | None = None
         self._given_up = False
@@ -48,6 +50,12 @@ class HeldLease:
     def lease(self) -> Lease:
         with self._state:
             return self._lease
+
+    @property
+    def next_owner(self) -> str | None:
+        """Who is to have the lease as soon as this worker has finished with it; a leader of KCL 3.x asks so."""
+        lease = self.lease
+        return lease.owner if lease.checkpoint_owner is not None else None
 
     @property
     def deadline(self) -> float:
@@ -71,6 +79,22 @@ class HeldLease:
         return self.loss[0] == _ROW_GONE
 
     @property
+    def ran_out(self) -> bool:
+        """Whether it was lost because no heartbeat got an answer, not because one was refused."""
+        return self.loss[0] == _NOT_IN_TIME
+
+    @property
+    def was_given_up(self) -> bool:
+        """Whether this worker itself took its name off the row, and was answered so."""
+        with self._state:
+            return self._given_up
+
+    def may_have_made(self, counter: int) -> bool:
+        """Whether a write under this lease, answered or not, may have left the row with `counter`."""
+        with self._state:
+            return self._is_writing or counter <= self._lease.counter + (self._unknown_since is not None)
+
+    @property
     def loss(self) -> tuple[str, str | None]:
         """Why the lease was lost, and to whom as far as known."""
         with self._state:
@@ -87,15 +111,19 @@ class HeldLease:
             if self._lost is None and not self._given_up:
                 if self._runtime.monotonic() < self._sent + self._config.belief_time:
                     return
-                self._lost = "no heartbeat succeeded in time"
+                self._lost = _NOT_IN_TIME
         self._wake.set()
         raise self._refusal()
 
     def _refusal(self) -> LeaseLost:
-        cause = self.loss[0] or "it was given up"
+        cause, owner = self.loss
+        whose = f" ({owner})" if owner and owner not in cause else ""
+        with self._state:
+            ago = self._runtime.monotonic() - self._sent
         return LeaseLost(
-            f"The lease of {self.key} is no longer held by this worker: {cause}. Stop work on it and do not retry; "
-            "whoever holds it continues from the last checkpoint."
+            f"The lease of {self.key} is no longer held by this worker: {cause or 'it was given up'}{whose}; its last "
+            f"heartbeat was sent {ago:.1f} s ago and is good for {self._config.belief_time:g} s. Stop work on it and "
+            "do not retry; whoever holds it continues from the last checkpoint."
         )
 
     def write(self, build: Callable[[Lease], LeaseWrite], *, within: float | None = None) -> Lease:
@@ -108,16 +136,23 @@ class HeldLease:
             self.check()
             sent = self._runtime.monotonic()
             until = self.deadline if within is None else min(self.deadline, sent + within)
-            answer = self._table.write(build(self.lease), until=until)
-            return self._settle(answer, sent)
+            write = build(self.lease)
+            self._is_writing = True
+            try:
+                return self._settle(self._table.write(write, until=until), sent)
+            finally:
+                self._is_writing = False
 
     def _settle(self, answer: Kept | Lost | Unknown, sent: float) -> Lease:
         if isinstance(answer, Kept) and answer.lease is not None:
             with self._state:
-                self._given_up = answer.lease.owner != self._lease.owner
+                self._given_up = answer.lease.actual_owner != self._lease.actual_owner
+                asked = answer.lease.checkpoint_owner is not None and self._lease.checkpoint_owner is None
                 self._lease = answer.lease
                 self._sent = first_sent(answer, sent, self._unknown_since)
                 self._unknown_since = None
+            if asked:
+                self._wake.set()
             return answer.lease
         if isinstance(answer, Unknown):
             if self._unknown_since is None:
@@ -148,11 +183,12 @@ class HeldLease:
                 self._new_owner = row.owner if isinstance(row, Lease) else None
         self._wake.set()
 
-    def renew_if_due(self) -> None:
-        """One heartbeat, unless another write has been one meanwhile. Raises as `write`."""
+    def renew_if_due(self) -> bool:
+        """One heartbeat, unless another write has been one meanwhile; whether it was sent. Raises as `write`."""
         if self._runtime.monotonic() < self.next_renewal:
-            return
+            return False
         self.write(renew, within=self._config.write_timeout)
+        return True
 
 
 def first_sent(kept: Kept, sent: float, unknown_since: float | None) -> float:
@@ -174,12 +210,14 @@ class HeldLeases:
         self._lock = runtime.lock()
         self._held: dict[str, HeldLease] = {}
         self.unknown_takes: dict[str, float] = {}
+        self._outlived: dict[str, HeldLease] = {}
         self.changed = runtime.event()
         self.version = 0
 
     def add(self, held: HeldLease) -> None:
         with self._lock:
             self._held[held.key] = held
+            self._outlived.pop(held.key, None)
             self.version += 1
         self.changed.set()
 
@@ -188,7 +226,22 @@ class HeldLeases:
         with self._lock:
             if self._held.get(held.key) is held:
                 del self._held[held.key]
+                if not held.was_given_up:
+                    self._outlived[held.key] = held
                 self.version += 1
+
+    def outlived(self, kept: Kept) -> bool:
+        """Whether a row that alone tells of a take may be as this worker left it when it lost the lease.
+
+        1) A take, or the last heartbeat, lands, and no answer comes until the belief has ended; 2) a scan that lags
+        shows the row as it was before, and the lease is taken once more; 3) that is refused: the row is as it would
+        make it. Nothing was taken: to the others the lease stands still since 1, so it is left until it has expired.
+        """
+        if kept.lease is None or not kept.settled:
+            return False
+        with self._lock:
+            held = self._held.get(kept.lease.key) or self._outlived.get(kept.lease.key)
+        return held is not None and held.may_have_made(kept.lease.counter)
 
     def all(self) -> list[HeldLease]:
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pykcl.errors import TemporaryError, WrongStream
+from pykcl.errors import StreamMissing, TemporaryError, WrongStream
 from pykcl.model.lease import Lease, Row
 from pykcl.model.shard import StreamDescription
 from pykcl.ports import Stream
@@ -90,3 +90,18 @@ class StreamIdentity:
             f"{self.description.arn}. Nothing was read or changed. Do: use another application name for this stream, "
             "or, if the old positions are worthless, stop all workers and delete the table."
         )
+
+
+def readable(stream: Stream) -> StreamDescription:
+    """The stream, once it can be read. ACTIVE or UPDATING will do: a restart during a reshard must not block.
+
+    Raises StreamMissing where it goes away, TemporaryError while it is not there yet.
+    """
+    found = stream.describe()
+    if found.status == "DELETING":
+        raise StreamMissing(
+            f"Stream {found.arn} is being deleted. Do: create it again, or name another stream."
+        )
+    if found.status not in ("ACTIVE", "UPDATING"):
+        raise TemporaryError(f"Stream {found.arn} is {found.status}; waiting until it is ACTIVE.")
+    return found

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pykcl.errors import SetupError, StreamMissing, TableGone, TemporaryError, WrongStream
 from pykcl.events import HashRangeFilled, HoleClosed, HoleFound, LeaderElected, LeadershipMoved
+from pykcl.metrics import names
 from pykcl.model import lease_row
 from pykcl.model.lease import Row, UnreadableRow
 from pykcl.model.shard import Shard
@@ -64,8 +65,15 @@ class LeaderDuty:
             self._context.trouble.worked(_FILLING)  # whatever it was, it is another worker's now
             return False
         self._audit = audit
-        self._tell(found)
-        self._fill(found.fills)
+        meter = self._context.meter
+        meter.measure(
+            "",
+            (names.NUM_STREAMS_TO_SYNC, float(found.must_sync)),
+            (names.PARTIAL_LEASES, float(bool(found.holes))),
+        )
+        with meter.timed(names.PERIODIC_SHARD_SYNC):
+            self._tell(found)
+            self._fill(found.fills)
         return found.must_sync
 
     def _elect(self, view: LeaseView) -> None:

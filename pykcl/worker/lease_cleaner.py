@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pykcl.errors import ShardGone
 from pykcl.events import DataLost, LeaseDeleted
 from pykcl.model import lease_row
-from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.checkpoint import Checkpoint, ReadFrom
+from pykcl.model.lease import Lease
 from pykcl.model.shard import ShardListing
 from pykcl.planning.cleanup import garbage_candidates, plan_deletions
 from pykcl.planning.lease_view import LeaseView
@@ -28,6 +29,7 @@ class LeaseCleaner:
         self._stopping = stopping
         self._listing = ShardListing((), complete=False)
         self._last_asked = ""
+        self._told_lost: set[str] = set()
         # The first pass waits: a worker that has just started knows the table from one look.
         self._next_pass = context.runtime.monotonic() + context.config.cleanup_interval
 
@@ -76,10 +78,29 @@ class LeaseCleaner:
 
     def _delete(self, deletion: Deletion) -> None:
         context, seen = self._context, deletion.seen
+        if not seen.is_ended and not self._tell_of_loss(seen):
+            return
         until = context.runtime.monotonic() + context.config.write_timeout
         answer = context.table.write(lease_row.delete(seen, ended=seen.is_ended), until=until)
-        if not isinstance(answer, Kept):
-            return
-        context.events.emit(LeaseDeleted(shard=seen.key, reason=deletion.reason))
-        if not seen.is_ended:
-            context.events.emit(DataLost(shard=seen.key, checkpoint=str(seen.checkpoint), resumed_at=None))
+        if isinstance(answer, Kept):
+            context.events.emit(LeaseDeleted(shard=seen.key, reason=deletion.reason))
+
+    def _tell_of_loss(self, seen: Lease) -> bool:
+        """Tell, once, that nobody can read on from there; False: the row has changed, so whoever changed it tells.
+
+        Before the row is deleted: 1) the deletion takes effect; 2) its answer is lost for as long as a write is tried,
+        or this process stands still for so long, or dies; 3) nobody finds the row any more, and none would tell.
+        """
+        row = self._context.table.read(seen.key)
+        if not isinstance(row, Lease) or _standing(row) != _standing(seen):
+            return False
+        if seen.key not in self._told_lost:
+            self._told_lost.add(seen.key)
+            self._context.events.emit(
+                DataLost(shard=seen.key, checkpoint=str(seen.checkpoint), resumed_at=None)
+            )
+        return True
+
+
+def _standing(lease: Lease) -> tuple[str | None, int, Checkpoint]:
+    return lease.owner, lease.counter, lease.checkpoint

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from pykcl.errors import TemporaryError
 from pykcl.events import LeaseCreated
+from pykcl.metrics import names
 from pykcl.model import lease_row
 from pykcl.planning.plans import LeaseCreation
 from pykcl.ports import Kept, Unknown
 from pykcl.worker.context import Context
 
 
-def create_lease(context: Context, creation: LeaseCreation) -> bool:
-    """Put one row if its key is free; return whether this call did. Raises TemporaryError, SetupError."""
+def create_lease(context: Context, creation: LeaseCreation, what: names.Timed = names.CREATE_LEASE) -> bool:
+    """Put one row if its key is free; return whether this call did. what: as what it is measured. Raises
+    TemporaryError, SetupError."""
     lease = creation.lease
     noted = lease.with_(note=context.note_for(lease))
     until = context.runtime.monotonic() + context.config.write_timeout
-    answer = context.table.write(lease_row.create(noted), until=until)
-    if isinstance(answer, Unknown):
-        raise TemporaryError(f"The lease table did not answer to the creation of {lease.key}: {answer.cause}")
+    with context.meter.timed(what):
+        answer = context.table.write(lease_row.create(noted), until=until)
+        if isinstance(answer, Unknown):
+            raise TemporaryError(
+                f"The lease table did not answer to the creation of {lease.key}: {answer.cause}"
+            )
     # An identical row that a peer put a moment earlier serves as well, and is told by the name in its note.
     note = answer.lease.note if isinstance(answer, Kept) and answer.lease else None
     if note is None or note.owner != context.worker_id:

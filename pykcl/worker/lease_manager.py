@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
-from pykcl.errors import SetupError, ShardGone, StreamMissing, TableGone, TemporaryError, WrongStream
-from pykcl.events import RowRefused, StartingAtLatest
-from pykcl.model.checkpoint import LATEST, ReadFrom
-from pykcl.model.lease import ForeignRow, Lease, Row, UnreadableRow
+from pykcl.errors import SetupError, StreamMissing, TableGone, TemporaryError, WrongStream
+from pykcl.events import StartingAtLatest
+from pykcl.model.checkpoint import LATEST
+from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard, ShardListing
-from pykcl.planning.acquire import calculate_acquire, room_in_share, still_awaited
+from pykcl.planning.acquire import calculate_acquire, is_any_free, room_in_share, still_awaited
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
 from pykcl.planning.lineage import cover_every_key
 from pykcl.planning.new_leases import create_new_leases
-from pykcl.planning.pace import backoff, scan_pause
+from pykcl.planning.pace import backoff
 from pykcl.planning.plans import Acquisition, LeaseCreation
 from pykcl.runtime import Task
 from pykcl.worker.context import Context
 from pykcl.worker.gone_shards import refuse_part_of_a_listing
+from pykcl.worker.latest_start import LatestStart
 from pykcl.worker.leader_duty import LeaderDuty
 from pykcl.worker.lease_cleaner import LeaseCleaner
-from pykcl.worker.lease_creation import create_lease
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.processor_watch import ProcessorWatch
+from pykcl.worker.pulse import Pulse
+from pykcl.worker.readiness import Readiness
+from pykcl.worker.table_looks import TableLooks
+from pykcl.worker.take_measures import TakeMeasures
 from pykcl.worker.vanished_rows import VanishedRows
-from pykcl.worker.vital import vital
 
-SHORTEST_SCAN_PAUSE = 0.2
-"""Seconds between two scans when something just happened."""
+_STARTS = ("start of the application", "oldest shard still listed")
+"""Of creations: the second as well, for it is what is left of a start that was broken off."""
 OVERDUE_AFTER = 3
 """Fail-over times for which a lease may be free before it is taken beyond the fair share (Java: the same)."""
+
+_LONGEST_REQUEST = 30.0
+"""Seconds: how long Kinesis may take for one answer (15 s), and the lease table for a page that it refuses thrice."""
 
 
 class LeaseManager:
@@ -41,21 +47,20 @@ class LeaseManager:
         self._name = name
         self._stop = False
         self._wake = context.runtime.event()
-        self.ready = context.runtime.event()
+        self.readiness = Readiness(context)
+        self.pulse = Pulse(f"{name}-manager", context.runtime, patience=_LONGEST_REQUEST)
         self._workers: dict[str, tuple[LeaseWorker, Task]] = {}
         self._workers_lock = context.runtime.lock()
-        self._view = LeaseView()
+        self._looks = TableLooks(context)
         self._vanished = VanishedRows(context.config.loss_noticed_within)
-        self._cleaner = LeaseCleaner(context, lambda: self._stop)
+        self._cleaner = LeaseCleaner(context, self._must_stop)
         self._shards: Mapping[str, Shard] = {}
-        self._duty = LeaderDuty(context, lambda: self._stop)
+        self._duty = LeaderDuty(context, self._must_stop)
         self._processors = ProcessorWatch(context)
-        self._latest_iterators: dict[str, str] = {}
+        self._measures = TakeMeasures(context, OVERDUE_AFTER * context.config.failover_time)
+        self._latest = LatestStart(context, self._must_stop)
         self._ended_here: set[str] = set()
         self._left_alone: dict[str, float] = {}
-        self._refused_rows: set[str] = set()
-        self._next_scan = 0.0
-        self._scanned_at = 0.0
         self._next_listing = 0.0
         self._listing_failures = 0
         # As far as it knows, until it has listed the shards: another worker may just have begun to create the leases.
@@ -64,8 +69,7 @@ class LeaseManager:
         self._task: Task | None = None
 
     def start(self) -> None:
-        name = f"{self._name}-manager"
-        self._task = self._context.runtime.spawn(name, vital(self._run, name, self._context.on_fatal))
+        self._task = self.pulse.spawn(self._run, self._context.on_fatal)
 
     def stop(self) -> None:
         """Ask the thread to end and take no further lease. Lease workers are not touched."""
@@ -89,6 +93,7 @@ class LeaseManager:
         failures = 0
         while not self._stop:
             self._wake.clear()
+            self.pulse.beat()
             try:
                 pause = self._step()
                 failures = 0
@@ -105,75 +110,79 @@ class LeaseManager:
                 self._context.trouble.failed("managing leases", error)
                 pause = backoff(failures, self._context.runtime.random(), first=0.5, longest=10.0)
             if not self._stop:
+                self.pulse.rest(pause)
                 self._wake.wait(pause)
+
+    def _must_stop(self) -> bool:
+        """Asked between two pieces of work: whether the next one shall not begin."""
+        self.pulse.beat()
+        return self._stop
 
     def _step(self) -> float:
         """One round; returns the seconds until the next one."""
         now = self._context.runtime.monotonic()
         self._reap()
-        self._processors.look([worker for worker, _ in self.workers()], now)
+        self._processors.look(self.workers(), now)
         must_list = self._vanished.is_due(now) or now >= self._next_listing
         listing = self._list_shards(now) if must_list else None
-        if listing is not None or now >= self._next_scan:
+        if self._is_scan_due(now, listing):
             # In this order: a scan older than the listing could miss the lease of a parent.
             self._scan()
-            if listing is not None and self._create_missing(listing):
+            if listing is not None and self._measures.synced(now, self._create_missing(listing)):
                 self._listing_done()
             if not self._must_finish_the_start():
                 self._acquire()
             self._cleaner.clean(self._view)
             if not self._start_is_unfinished and self._duty.audit(self._view, self._shards):
                 self._list_at_once()
-        self._judge_readiness()
+        workers = [worker for worker, _ in self.workers()]
+        self.readiness.judge(self._view, workers, start_is_unfinished=self._start_is_unfinished)
         return max(
-            0.01, min(self._next_scan, self._next_listing, now + 1.0) - self._context.runtime.monotonic()
+            0.01, min(self._looks.next_at, self._next_listing, now + 1.0) - self._context.runtime.monotonic()
         )
+
+    @property
+    def _view(self) -> LeaseView:
+        return self._looks.view
+
+    def _is_scan_due(self, now: float, listing: ShardListing | None) -> bool:
+        """Whether to scan all of the table: where that is seldom done, not for a listing that brings nothing to do."""
+        if self._looks.must_scan(now, self._is_any_free):
+            return True
+        if listing is None:
+            return False
+        if not self._looks.is_calm or self._start_is_unfinished or self._planned(listing, now):
+            return True
+        self._context.trouble.worked("checking the list of shards")
+        self._measures.synced(now, True)
+        self._measures.chosen(self._view, self._busy(), self._left_alone, 0)
+        self._listing_done()
+        return False
+
+    def _planned(self, listing: ShardListing, now: float) -> list[LeaseCreation]:
+        """The leases that seem to lack at `now`, by what was seen last."""
+        config, view = self._context.config, self._view
+        leases = self._known_leases(listing)
+        missing = create_new_leases(config.start_position, listing.shards, leases, view.unreadable.keys())
+        return self._vanished.to_restore(now) + missing
+
+    def _busy(self) -> set[str]:
+        return {worker.key for worker, _ in self.workers()}
 
     # -- looking -----------------------------------------------------------------------------------------------
 
-    def _scan(self) -> None:
-        """Fold one scan into the view."""
+    def _scan(self, *, consistent: bool = False) -> None:
+        """Fold a scan of all the table into the view."""
         context = self._context
-        scan = context.table.scan()
-        self._duty.scanned(scan.rows)
-        # The time after the scan: a counter in it stood so at the latest now, so an age is never overrated.
-        now = self._scanned_at = context.runtime.monotonic()
-        before, self._view = self._view, self._view.observe(self._own_rows(scan.rows), now)
-        context.fleet.look(scan.rows, self._view)
+        self.pulse.beat()
+        before = self._view
+        rows = self._looks.whole(consistent=consistent)
+        self._duty.scanned(rows)
+        context.fleet.look(rows, self._view)
         self._vanished.observe(before, self._view)
-        # Once anybody has taken the lease, reading goes on from the row. One whose row is not in the scan yet stays.
-        taken = {key for key, lease in self._view.leases.items() if lease.counter > 0}
-        self._latest_iterators = {
-            key: iterator for key, iterator in self._latest_iterators.items() if key not in taken
-        }
-        self._next_scan = now + scan_pause(
-            scan.read_units,
-            shortest=min(1.0, context.config.renew_interval),
-            longest=context.config.full_scan_interval,
-            rng=context.runtime.random(),
-        )
-
-    def _own_rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Without the leases of another stream; what is refused is reported once, while it stays."""
-        own: list[Row] = []
-        refused: set[str] = set()
-        for row in rows:
-            problem = self._problem(row)
-            if problem is not None:
-                refused.add(row.key)
-                if row.key not in self._refused_rows:
-                    self._context.events.emit(RowRefused(key=row.key, problem=problem))
-            if problem is None or isinstance(row, UnreadableRow):
-                own.append(row)
-        self._refused_rows = refused
-        return own
-
-    def _problem(self, row: Row) -> str | None:
-        if isinstance(row, ForeignRow):
-            return None
-        if isinstance(row, UnreadableRow):
-            return row.problem
-        return "it belongs to another stream" if self._context.identity.conflicts_with(row) else None
+        # What is not in the scan yet may be of our own making.
+        self._latest.taken(key for key, lease in self._view.leases.items() if lease.counter > 0)
+        self._looks.pace(len(rows))
 
     def _list_shards(self, now: float) -> ShardListing | None:
         """A complete listing of the stream the worker started with, or None while that cannot be had.
@@ -191,11 +200,13 @@ class LeaseManager:
         )
         try:
             context.identity.confirm()
+            self.pulse.beat()
             listing = context.stream.list_shards()
             if not listing.complete:
                 raise TemporaryError("A page of the listing failed; no leases are created from a part of it.")
         except TemporaryError as error:
             context.trouble.failed("listing shards", error)
+            self._measures.synced(now, False)
             return None
         context.trouble.worked("listing shards")
         self._cleaner.listed(listing)
@@ -215,13 +226,34 @@ class LeaseManager:
 
     def _create_missing(self, listing: ShardListing) -> bool:
         """False: not all of it was done; it shall be done again with another listing."""
-        context = self._context
-        view = self._view
-        leases = {**view.leases, **self._vanished.remembered(listing.shards, view)}
-        creations = self._vanished.to_restore(view.observed_at) + create_new_leases(
-            context.config.start_position, listing.shards, leases, view.unreadable.keys()
-        )
-        starts_a_shard = any(plan.reason == "start of the application" for plan in creations)
+        creations = self._missing(listing)
+        self._latest.settle(creations or ())
+        if creations and self._context.config.start_position.kind == "LATEST":
+            self._scan(consistent=True)
+            creations = self._missing(listing)
+        if creations is None:
+            return False
+        at_latest = sum(plan.lease.checkpoint.sequence_number == LATEST for plan in creations)
+        if at_latest and not self._known_leases(listing):
+            since = self._latest.since
+            self._context.events.emit(StartingAtLatest(shards=at_latest, server_time_millis=since))
+        for plan in creations:
+            if self._must_stop():
+                return False
+            self._latest.create(plan)
+        self._start_is_unfinished = False
+        if creations:
+            self._scan()
+        return True
+
+    def _known_leases(self, listing: ShardListing) -> dict[str, Lease]:
+        return {**self._view.leases, **self._vanished.remembered(listing.shards, self._view)}
+
+    def _missing(self, listing: ShardListing) -> list[LeaseCreation] | None:
+        """The leases to create, by what the last scan shows; None: the listing is not to be believed."""
+        context, view = self._context, self._view
+        creations = self._planned(listing, view.observed_at)
+        starts_a_shard = any(plan.reason in _STARTS for plan in creations)
         at_latest = context.config.start_position.kind == "LATEST"
         # 1) Two of three shards get leases at LATEST, then creating fails; 2) the next listing lacks the third: nothing
         # seems to be missing, though the start is not finished, nor the application ready.
@@ -234,29 +266,15 @@ class LeaseManager:
                 raise TemporaryError(
                     "The open shards that Kinesis lists do not cover every hash key; asking again."
                 )
-            refuse_part_of_a_listing(context.gone, listing, creations, view, lambda: self._stop)
+            refuse_part_of_a_listing(context.gone, listing, creations, view, self._must_stop)
         except TemporaryError as error:
             if len(context.gone) > answered:
                 # Kinesis answers so many questions a second: the others shall not wait ever longer for their turn.
                 self._listing_failures = 0
             context.trouble.failed("checking the list of shards", error)
-            return False
+            return None
         context.trouble.worked("checking the list of shards")
-        latest = [plan for plan in creations if plan.lease.checkpoint.sequence_number == LATEST]
-        if latest and not leases:
-            context.events.emit(
-                StartingAtLatest(shards=len(latest), server_time_millis=context.stream.server_time_millis())
-            )
-        for plan in creations:
-            if self._stop:
-                return False
-            iterator = self._iterator_for(plan)
-            if create_lease(context, plan) and iterator is not None:
-                self._latest_iterators[plan.lease.key] = iterator
-        self._start_is_unfinished = False
-        if creations:
-            self._scan()
-        return True
+        return creations
 
     def _must_finish_the_start(self) -> bool:
         """Nobody reads from half a start: Java would take the rest for shards that need no lease.
@@ -267,29 +285,12 @@ class LeaseManager:
         untouched = all(lease.owner is None and lease.counter == 0 for lease in self._view.leases.values())
         return self._start_is_unfinished and untouched
 
-    def _iterator_for(self, plan: LeaseCreation) -> str | None:
-        """An iterator at the tip, for a lease at LATEST, opened before its row exists.
-
-        From the moment a row exists its application may be called ready, so reading has to begin at or before that.
-        Whoever takes the lease can start at the server time in the row, which is rounded down to a second; the worker
-        that put the row starts at the very place, however much later it comes to read.
-        """
-        lease = plan.lease
-        # One with a note completes a start that was broken off, and begins when that start did: not "now".
-        if lease.checkpoint.sequence_number != LATEST or lease.note is not None:
-            return None
-        try:
-            return self._context.stream.open(lease.key, ReadFrom("LATEST"))
-        except ShardGone:
-            # It was listed a moment ago. Its reader finds out; until then the server time in the row will do.
-            return None
-
     # -- acting ------------------------------------------------------------------------------------------------
 
     def _acquire(self) -> None:
         context, config = self._context, self._context.config
         now = context.runtime.monotonic()
-        busy = {worker.key for worker, _ in self.workers()}
+        busy = self._busy()
         self._left_alone = {key: until for key, until in self._left_alone.items() if until > now}
         self._ended_here = still_awaited(self._view, self._ended_here)
         self._end_troubles_of_others(busy)
@@ -315,11 +316,31 @@ class LeaseManager:
             left_alone=self._left_alone,
             held=busy,
             overdue_after=OVERDUE_AFTER * config.failover_time,
+            watched=self._looks.watched,
+            adopt_after=self._looks.adopt_after,
         )
         if may_steal:
-            self._next_steal = now + config.renew_interval
+            self._next_steal = now + config.steal_interval
+        self._measures.chosen(self._view, busy, self._left_alone, len(plans))
+        if plans or self._is_any_free():
+            self._looks.busy()
+        else:
+            mine = busy | {lease.key for lease in self._view.leases.values() if lease.is_ended}
+            if busy and room <= 1:  # else it may be the only one who can take anything
+                self._looks.calm(has_all=mine >= self._view.leases.keys())
         for plan in plans:
             self._start_worker(plan)
+
+    def _is_any_free(self, among: Collection[str] | None = None) -> bool:
+        """Whether there is a lease (one of `among`) that anybody may take, by what was seen."""
+        return is_any_free(
+            self._view,
+            worker=self._context.worker_id,
+            failover_time=self._context.config.failover_time,
+            left_alone=self._left_alone,
+            held=self._busy(),
+            among=among,
+        )
 
     def _end_troubles_of_others(self, busy: set[str]) -> None:
         """A lease that could not be taken may live on elsewhere: nobody else would tell the end of that trouble."""
@@ -341,8 +362,9 @@ class LeaseManager:
         worker = LeaseWorker(
             self._context,
             plan,
-            iterator=self._latest_iterators.pop(key, None) if plan.seen.counter == 0 else None,
+            iterator=self._latest.opened.pop(key, None) if plan.seen.counter == 0 else None,
             listed=shard.hash_range if shard else None,
+            still_for=self._view.unchanged_for(key),
             on_change=self._wake.set,
         )
         # Under one lock: 1) the new thread comes to `initialize` at once; 2) that calls `Worker.stop`, which must know
@@ -370,23 +392,9 @@ class LeaseManager:
             if worker.gave_up:
                 self._left_alone[worker.key] = now + self._context.config.retry_for
         if any(worker.had_the_lease for worker, _ in finished):
-            # What they freed or created is worth a look soon, yet never in a spin: leases that end as quickly as they
-            # are taken must not cost more than a few scans a second. Who was refused the lease has changed nothing.
-            self._next_scan = min(self._next_scan, self._scanned_at + SHORTEST_SCAN_PAUSE)
+            # What they freed or created is worth a look. Who was refused the lease has changed nothing.
+            self._looks.hurry()
 
     def _wake_children(self) -> None:
         for worker, _ in self.workers():
             worker.nudge()
-
-    def _judge_readiness(self) -> None:
-        """Ready: no shard lacks its lease, whatever can be read now is owned, and ours have answered GetRecords."""
-        leases = self._view.leases
-        # The very leases that may be acquired: one below a row nobody can understand is awaited by nobody.
-        open_leases = self._view.tree.readable(leases, self._view.unreadable)
-        answered = {worker.key for worker, _ in self.workers() if worker.has_answered}
-        mine = self._context.worker_id
-        are_read = all(lease.key in answered or lease.owner not in (None, mine) for lease in open_leases)
-        if open_leases and are_read and not self._start_is_unfinished:
-            self.ready.set()
-        else:
-            self.ready.clear()

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from pykcl.errors import LeaseLost, SetupError, TableGone, TemporaryError
+from pykcl.metrics.meter import Meter
 from pykcl.runtime import Runtime, Task
 from pykcl.worker.held_leases import HeldLease, HeldLeases
+from pykcl.worker.pulse import Pulse
+from pykcl.worker.renewal_rounds import RenewalRounds
 from pykcl.worker.trouble import Trouble
-from pykcl.worker.vital import vital
 
 MOST_HELPERS = 8
+_HELPERS_LOOK_EVERY = 5.0
+_IN_TIME = "sending heartbeats in time"
+_ONE_HEARTBEAT = 10.0
+"""Seconds one may take beyond a fail-over time: it waits for another write of its lease, then tries three times."""
 
 
 class LeaseRenewer:
@@ -27,22 +34,25 @@ class LeaseRenewer:
         *,
         name: str,
         on_fatal: Callable[[Exception], None],
+        rounds: RenewalRounds | None = None,
     ) -> None:
         self._held = held
         self._runtime = runtime
         self._name = name
         self._on_fatal = on_fatal
         self._trouble = trouble
+        self._rounds = rounds or RenewalRounds(Meter(runtime), runtime, 1.0)
         self._stop = runtime.event()
         self._lock = runtime.lock()
         self._queue: list[HeldLease] = []
         self._under_way: set[HeldLease] = set()
         self._work = runtime.event()
         self._tasks: list[Task] = []
+        self.pulses: list[Pulse] = []
         self._helpers = 0
 
     def start(self) -> None:
-        self._spawn(f"{self._name}-renewer", self._run)
+        self._spawn(f"{self._name}-renewer", self._run, patience=0.0)
 
     def stop(self) -> None:
         """Ask all threads to end. Heartbeats cease; leases still held expire for everyone after their deadline."""
@@ -57,20 +67,39 @@ class LeaseRenewer:
     def tasks(self) -> tuple[Task, ...]:
         return tuple(self._tasks)
 
-    def _spawn(self, name: str, body: Callable[[], None]) -> None:
-        self._tasks.append(self._runtime.spawn(name, vital(body, name, self._on_fatal)))
+    def _spawn(self, name: str, body: Callable[[Pulse], None], *, patience: float) -> None:
+        pulse = Pulse(name, self._runtime, patience=patience)
+        self.pulses.append(pulse)
+        self._tasks.append(pulse.spawn(partial(body, pulse), self._on_fatal))
 
-    def _run(self) -> None:
+    def _run(self, pulse: Pulse) -> None:
         while True:
+            pulse.beat()
             # Cleared before looking: what is added or asked for after the look sets it again and is not overslept.
             self._held.changed.clear()
             if self._stop.is_set():
                 return
             pause = self._dispatch()
+            pulse.rest(pause)
+            due = self._runtime.monotonic() + pause
             self._held.changed.wait(pause)
+            self._judge_lateness(self._runtime.monotonic() - due)
+
+    def _judge_lateness(self, late: float) -> None:
+        """late: seconds by which this thread went on later than it meant to; negative where it was woken before."""
+        if late < self._rounds.seconds / 2 or not len(self._held):
+            self._trouble.worked(_IN_TIME)
+            return
+        why = TemporaryError(
+            f"The thread that sends heartbeats could not run for {late:.1f} s, more than half the time from one "
+            "heartbeat to the next: native code kept the interpreter to itself (the GIL), or the machine stood still "
+            "or has too few cores. Leases without heartbeats go to other workers."
+        )
+        self._trouble.failed(_IN_TIME, why.about("E11"))
 
     def _dispatch(self) -> float:
         """Queue every heartbeat that is due; return the seconds until the next one is."""
+        self._rounds.tell(len(self._held))
         now = self._runtime.monotonic()
         soonest = 1.0
         due: list[HeldLease] = []
@@ -97,14 +126,16 @@ class LeaseRenewer:
             self._queue.extend(due)
             while self._helpers < min(MOST_HELPERS, len(self._held)):
                 self._helpers += 1
-                self._spawn(f"{self._name}-renewer-{self._helpers}", self._help)
+                self._spawn(f"{self._name}-renewer-{self._helpers}", self._help, patience=_ONE_HEARTBEAT)
         self._work.set()
 
-    def _help(self) -> None:
+    def _help(self, pulse: Pulse) -> None:
         while not self._stop.is_set():
+            pulse.beat()
             held = self._next()
             if held is None:
-                self._work.wait(5.0)
+                pulse.rest(_HELPERS_LOOK_EVERY)
+                self._work.wait(_HELPERS_LOOK_EVERY)
                 continue
             try:
                 self._beat(held)
@@ -123,15 +154,20 @@ class LeaseRenewer:
             return held
 
     def _beat(self, held: HeldLease) -> None:
+        began = self._rounds.meter.clock()
         try:
-            held.renew_if_due()
+            sent = held.renew_if_due()
         except LeaseLost:
             # Its lease worker has been woken and tells the processor.
+            self._rounds.beat(began, worked=not held.ran_out)
             return
         except TableGone as error:
             self._on_fatal(error)
         except (TemporaryError, SetupError) as error:
             # A set-up error too: these leases were taken with the same permissions a moment ago.
+            self._rounds.beat(began, worked=False)
             self._trouble.failed("renewing leases", error)
         else:
+            if sent:
+                self._rounds.beat(began, worked=True)
             self._trouble.worked("renewing leases")

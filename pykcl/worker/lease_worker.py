@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pykcl.errors import (
+    ConfigError,
     LeaseLost,
     SetupError,
     StreamMissing,
@@ -15,6 +16,7 @@ from pykcl.errors import (
 from pykcl.events import (
     LeaseHandedBack,
     LeaseReleased,
+    LeaseStateChanged,
     LeaseTaken,
     LeaseTakenAway,
     LeaseWentElsewhere,
@@ -22,6 +24,7 @@ from pykcl.events import (
     ShardStarted,
     WaitingForParents,
 )
+from pykcl.metrics import names
 from pykcl.model import lease_row
 from pykcl.model.lease import Lease
 from pykcl.model.shard import HashRange
@@ -32,7 +35,9 @@ from pykcl.ports import Kept, Unknown
 from pykcl.processor import Initialization, LeaseLoss, RecordProcessor
 from pykcl.worker.checkpointer import Progress, ShardCheckpointer
 from pykcl.worker.context import Context
+from pykcl.worker.hand_over import HandOver
 from pykcl.worker.held_leases import HeldLease, first_sent
+from pykcl.worker.parents import unfinished_parents
 from pykcl.worker.processor_calls import ProcessorCalls
 from pykcl.worker.shard_delivery import NOT_RETURNED, ShardDelivery
 
@@ -41,7 +46,7 @@ class LeaseWorker:
     """The body of one thread. Other threads only call `request_stop`, `nudge` and `abandon`, and read attributes.
 
     iterator: opened at LATEST when this process put the row, if nobody has read from it since.
-    listed: the hash range of the shard as Kinesis lists it, for a row that lacks it.
+    listed: the hash range of the shard as Kinesis lists it, for a row that lacks it. still_for: as in `HandOver`.
     on_change: told of the first answer and of the end.
     """
 
@@ -52,6 +57,7 @@ class LeaseWorker:
         *,
         iterator: str | None,
         listed: HashRange | None = None,
+        still_for: float = 0.0,
         on_change: Callable[[], None],
     ) -> None:
         self.key = plan.lease_key
@@ -69,12 +75,23 @@ class LeaseWorker:
         self._held: HeldLease | None = None
         self._processor: RecordProcessor | None = None
         self._delivery: ShardDelivery | None = None
+        self._hand_over = HandOver(context.meter, plan, still_for)
         self._calls = ProcessorCalls(context, self.key, self._check, self._pause)
 
     @property
     def busy(self) -> tuple[str, float] | None:
         """The processor method that is running and since when (monotonic seconds)."""
         return self._calls.busy
+
+    @property
+    def lease(self) -> HeldLease | None:
+        """The lease as it is believed; None before it was taken."""
+        return self._held
+
+    @property
+    def behind(self) -> tuple[int, float] | None:
+        """Milliseconds behind the tip, as the last page told, and when it did (monotonic seconds)."""
+        return self._delivery.behind if self._delivery is not None else None
 
     @property
     def is_final(self) -> bool:
@@ -118,17 +135,23 @@ class LeaseWorker:
         }
         try:
             while self.state not in FINAL:
-                self.state = next_state(self.state, self._perform(activities[self.state]))
+                self._enter(next_state(self.state, self._perform(activities[self.state])))
             if self.state is State.LOST:
                 self._report_loss()
         finally:
             # Whatever happened, even a thread that dies of a bug: no heartbeat without a reader behind it.
-            if self._delivery is not None:
-                self._delivery.drop()
             if self._held is not None:
                 self._context.held.remove(self._held)
                 self._context.trouble.over(self.key)
+            if self._delivery is not None:
+                self._delivery.drop()
             self._on_change()
+
+    def _enter(self, state: State) -> None:
+        before, self.state = self.state, state
+        if state is not before:
+            event = LeaseStateChanged(shard=self.key, before=before.value, after=state.value)
+            self._context.events.emit(event)
 
     def _perform(self, activity: Callable[[], Signal]) -> Signal:
         try:
@@ -140,7 +163,7 @@ class LeaseWorker:
             self._context.on_fatal(error)
             self.abandon("the lease table is gone")
             return Signal.LEASE_LOST if self._held else Signal.REFUSED
-        except (WrongStream, StreamMissing) as error:
+        except (WrongStream, StreamMissing, ConfigError) as error:
             self._context.on_fatal(error)
             self._stopping = True
             return Signal.STOP
@@ -167,7 +190,8 @@ class LeaseWorker:
             self._held.check()
 
     def _stop_asked(self) -> bool:
-        return self._stopping
+        """Whether to finish with this shard: the worker stops, or the lease is asked for by the next owner."""
+        return self._stopping or (self._held is not None and self._held.next_owner is not None)
 
     def _pause(self, seconds: float) -> bool:
         """Wait. True as soon as the worker shall stop. Raises LeaseLost as soon as the lease is lost."""
@@ -176,7 +200,7 @@ class LeaseWorker:
             # Cleared before looking at what it announces: a stop requested after the look sets it again.
             self._wake.clear()
             self._check()
-            if self._stopping:
+            if self._stop_asked():
                 return True
             left = until - self._context.runtime.monotonic()
             if left <= 0:
@@ -207,7 +231,8 @@ class LeaseWorker:
             sent = context.runtime.monotonic()
             note = context.note_for(seen)
             write = lease_row.take(seen, context.worker_id, note)
-            answer = context.table.write(write, until=sent + context.config.write_timeout)
+            with context.meter.timed(names.TAKE_LEASE):
+                answer = context.table.write(write, until=sent + context.config.write_timeout)
         except TemporaryError as error:
             context.trouble.failed("taking", error, shard=self.key)
             return Signal.REFUSED
@@ -218,7 +243,7 @@ class LeaseWorker:
             context.trouble.failed("taking", TemporaryError(answer.cause), shard=self.key)
             return Signal.REFUSED
         context.trouble.worked("taking", shard=self.key)
-        if not isinstance(answer, Kept) or answer.lease is None:
+        if not isinstance(answer, Kept) or answer.lease is None or context.held.outlived(answer):
             context.events.emit(LeaseWentElsewhere(shard=self.key))
             return Signal.REFUSED
         context.events.emit(
@@ -248,10 +273,11 @@ class LeaseWorker:
             # Cleared before looking at what it announces: a stop requested after the look sets it again.
             self._wake.clear()
             self._check()
-            if self._stopping:
+            if self._stop_asked():
                 return Signal.STOP
             try:
-                missing = self._unfinished_parents()
+                with self._context.meter.timed(names.BLOCK_ON_PARENT):
+                    missing = unfinished_parents(self._context.table, self._mine.lease)
                 self._context.trouble.worked("reading the parents", shard=self.key)
             except TemporaryError as error:
                 attempt += 1
@@ -261,23 +287,19 @@ class LeaseWorker:
                 continue
             if not missing:
                 return Signal.PARENTS_ENDED
+            self._hand_over.interrupted()
             if not reported:
                 self._context.events.emit(WaitingForParents(shard=self.key, parents=missing))
                 reported = True
             self._wake.wait(self._context.config.parent_poll_interval)
 
-    def _unfinished_parents(self) -> tuple[str, ...]:
-        """Parents that have a row which is not at SHARD_END; a parent without a row was cleaned up: it has ended."""
-        rows = {parent: self._context.table.read(parent) for parent in self._mine.lease.parents}
-        return tuple(
-            key
-            for key, row in rows.items()
-            if row is not None and not (isinstance(row, Lease) and row.is_ended)
-        )
-
     def _start(self) -> Signal:
         held, context = self._mine, self._context
-        progress = Progress(held, context.runtime)
+        if self._delivery is not None:
+            # A second start under this lease. What was opened at LATEST has been read from: the row tells since when.
+            self._delivery.retire()
+            self._iterator = None
+        progress = Progress(held, context.runtime, context.meter, context.events)
         init = Initialization(
             shard_id=self.key,
             stream=context.stream.name,
@@ -314,6 +336,7 @@ class LeaseWorker:
     def _answered(self) -> None:
         if not self.has_answered:
             self.has_answered = True
+            self._hand_over.answered()
             self._on_change()
 
     @property
@@ -352,7 +375,8 @@ class LeaseWorker:
     def _release(self) -> Signal:
         held = self._mine
         try:
-            released = held.write(lease_row.release, within=self._context.config.write_timeout)
+            leave = lease_row.release if held.next_owner is None else lease_row.hand_over
+            released = held.write(leave, within=self._context.config.write_timeout)
         except (TemporaryError, SetupError) as error:
             held.lose("its release got no answer")
             self._context.events.emit(ReleaseUnconfirmed(shard=self.key, cause=str(error)))

@@ -9,10 +9,15 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from pykcl.errors import LeaseLost, ProcessorFailed, PyKclError, TableGone
+from pykcl.errors import LeaseLost, ProcessorFailed, PyKclError, RestartShard, TableGone
 from pykcl.events import BatchSkipped, ProcessorRaised
+from pykcl.metrics import names
+from pykcl.mistake_events import DataIsBytes
+from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
 from pykcl.planning.pace import backoff
+from pykcl.worker.arguments import makes_no_processors
+from pykcl.worker.base64_habit import takes_data_for_text
 from pykcl.worker.context import Context
 
 Input = TypeVar("Input")
@@ -26,6 +31,7 @@ class CallResult(Enum):
     SKIPPED = "skipped"
     STOPPED = "stopped"
     GAVE_UP = "gave up"
+    RESTART = "restart"
 
 
 class ProcessorCalls:
@@ -43,6 +49,8 @@ class ProcessorCalls:
         self._pause = pause
         self._lock = context.runtime.lock()
         self._busy: tuple[str, float] | None = None
+        self._restarts = _Restarts()
+        self._told_of_bytes = False
 
     @property
     def busy(self) -> tuple[str, float] | None:
@@ -53,7 +61,10 @@ class ProcessorCalls:
     def until_it_returns(
         self, method: str, call: Callable[[Input], None], argument: Input, records: Sequence[Record] = ()
     ) -> CallResult:
-        """Call and, while it raises, do what `on_error` says. Raises LeaseLost."""
+        """Call and, while it raises, do what `on_error` says. Raises LeaseLost.
+
+        RESTART where only another instance can go on; `initialize` makes one at each attempt anyway.
+        """
         config = self._context.config
         began = self._context.runtime.monotonic()
         attempt = 0
@@ -63,14 +74,20 @@ class ProcessorCalls:
             # A processor that raises because its checkpoint was refused has not failed: its lease is gone.
             self._check()
             if error is None:
+                self._restarts.returned(records)
                 return CallResult.RETURNED
-            if isinstance(error, TableGone):
-                # A checkpoint met it inside the call. The processor has not failed, and trying again is of no use.
+            if isinstance(error, TableGone) or makes_no_processors(error):
+                # A checkpoint met it inside the call, or there is nothing to call. The processor has not failed, and
+                # trying again is of no use.
                 raise error
             # Never for our own errors (a checkpoint that could not be written) or sys.exit: the batch is not to blame.
             skip = (
                 config.on_error == "skip" and bool(records) and not isinstance(error, PyKclError | SystemExit)
             )
+            restart = isinstance(error, RestartShard) and method != "initialize"
+            if restart:
+                now, at_end = self._context.runtime.monotonic(), method == "shard_ended"
+                attempt, began = self._restarts.wanted(now, records, at_end=at_end)
             pause: float | None = backoff(attempt, self._context.runtime.random())
             out_of_time = self._context.runtime.monotonic() - began + (pause or 0) > config.retry_for
             if skip or config.on_error == "raise" or out_of_time:
@@ -89,12 +106,19 @@ class ProcessorCalls:
                 return CallResult.GAVE_UP
             if self._pause(pause):
                 return CallResult.STOPPED
+            if restart:
+                return CallResult.RESTART
 
     def once(self, method: str, call: Callable[[Input], None], argument: Input) -> None:
         """Call; report what it raises, once, and go on. For methods after which nothing can be retried."""
         error = self._attempt(method, call, argument, only_if_held=False)
-        if error is not None and not isinstance(error, LeaseLost):
-            self._report(method, error, 1, (), None)
+        if error is None or isinstance(error, LeaseLost):
+            return
+        self._report(method, error, 1, (), None)
+        dead = isinstance(error, RestartShard) and method == "lease_lost"
+        if dead and self._context.config.on_error == "raise":
+            # As at any other call: its process is gone. After shutdown_requested the worker stops anyway.
+            self._context.on_fatal(_failure(method, self._shard, error))
 
     def _attempt(
         self, method: str, call: Callable[[Input], None], argument: Input, *, only_if_held: bool
@@ -106,11 +130,28 @@ class ProcessorCalls:
                 # for a lock, if only that of `busy`; 3) a heartbeat is refused, and the lease is another's; 4) the
                 # processor would be handed a batch all the same.
                 self._check()
+            began, raised = self._context.meter.clock(), None
             try:
                 call(argument)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything; it is reported
-                return error
-        return None
+                raised = error
+            self._measure(method, began, worked=raised is None)
+        return raised
+
+    def _measure(self, method: str, began: float, *, worked: bool) -> None:
+        meter = self._context.meter
+        if not meter.is_on:
+            return
+        took = meter.since(began)
+        if method == "process_records":
+            meter.summary(self._shard, ((names.PROCESS_RECORDS_TIME, took),))
+            return
+        call, task = (
+            (names.INITIALIZE_TIME, names.INITIALIZE_TASK)
+            if method == "initialize"
+            else (names.SHUTDOWN_TIME, names.SHUTDOWN_TASK)
+        )
+        meter.measure("", (call, took), (task.success, float(worked)), (task.time, took))
 
     @contextmanager
     def _running(self, method: str) -> Iterator[None]:
@@ -137,6 +178,37 @@ class ProcessorCalls:
                 **_span(records),
             )
         )
+        if not self._told_of_bytes and takes_data_for_text(error, records):
+            self._told_of_bytes = True
+            self._context.events.emit(DataIsBytes(shard=self._shard, where=_where(error)))
+
+
+class _Restarts:
+    """How often and since when instances have been of no use, without getting past where the first one was.
+
+    Not since any batch returned: those before a record that ends every instance return each time.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._since = 0.0
+        self._at_end = False
+        self._beyond: Checkpoint | None = None
+
+    def wanted(self, now: float, records: Sequence[Record], *, at_end: bool) -> tuple[int, float]:
+        """One more; returns how many, and since when. records: of the batch, if it has any. at_end: of the shard, which
+        no batch gets past."""
+        if not self._count:
+            self._since, self._at_end = now, at_end
+            self._beyond = records[-1].position if records else None
+        self._count += 1
+        return self._count, self._since
+
+    def returned(self, records: Sequence[Record]) -> None:
+        if self._at_end or not records:
+            return
+        if self._beyond is None or records[-1].position >= self._beyond:
+            self._count = 0
 
 
 def _span(records: Sequence[Record]) -> dict[str, str]:

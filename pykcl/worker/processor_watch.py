@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from pykcl.events import ProcessorSlow
+from pykcl.events import ProcessorReturned, ProcessorSlow
+from pykcl.runtime import Task
 from pykcl.worker.context import Context
 from pykcl.worker.lease_worker import LeaseWorker
+
+_CALLER = "processor_calls.py:"
+"""The frames below the last one of this file are the processor's."""
+_MOST_FRAMES = 30
 
 
 class ProcessorWatch:
@@ -14,22 +19,38 @@ class ProcessorWatch:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._told: set[tuple[str, float]] = set()
+        self._told: dict[tuple[str, float], str] = {}
 
-    def look(self, workers: Iterable[LeaseWorker], now: float) -> None:
-        """Each call is reported once, after `processor_warn_after`; `processor_timeout` costs it the lease."""
+    def look(self, workers: Iterable[tuple[LeaseWorker, Task]], now: float) -> None:
+        """Each call is reported once, after `processor_warn_after`, and again when it returned; `processor_timeout`
+        costs it the lease."""
         config = self._context.config
-        current: set[tuple[str, float]] = set()
-        for worker in workers:
+        current: dict[tuple[str, float], str] = {}
+        for worker, task in workers:
             busy = worker.busy
             if busy is None or now - busy[1] < config.processor_warn_after:
                 continue
             method, since = busy
-            current.add((worker.key, since))
+            current[worker.key, since] = method
             if (worker.key, since) not in self._told:
-                self._context.events.emit(ProcessorSlow(shard=worker.key, method=method, seconds=now - since))
+                self._report(worker.key, method, now - since, task)
             if config.processor_timeout is not None and now - since >= config.processor_timeout:
                 worker.abandon(
                     f"{method} did not return within processor_timeout={config.processor_timeout:g} s"
                 )
+        for (shard, since), method in self._told.items():
+            if (shard, since) not in current:
+                self._context.events.emit(ProcessorReturned(shard=shard, method=method, seconds=now - since))
         self._told = current
+
+    def _report(self, shard: str, method: str, seconds: float, task: Task) -> None:
+        stack = _of_the_processor(self._context.runtime.stack(task))
+        self._context.events.emit(
+            ProcessorSlow(shard=shard, method=method, seconds=seconds, thread=task.name, stack=stack)
+        )
+
+
+def _of_the_processor(stack: Sequence[str]) -> tuple[str, ...]:
+    """The innermost frames, without those that lead to the processor."""
+    begins = max((place + 1 for place, frame in enumerate(stack) if frame.startswith(_CALLER)), default=0)
+    return tuple(stack[begins:])[-_MOST_FRAMES:]

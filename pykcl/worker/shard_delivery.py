@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pykcl.errors import SetupError, ShardGone, StreamMissing, TableGone, TemporaryError, WrongStream
+from pykcl.errors import (
+    PyKclError,
+    SetupError,
+    ShardGone,
+    StreamMissing,
+    TableGone,
+    TemporaryError,
+    Throttled,
+    WrongStream,
+)
 from pykcl.events import ShardEndNotCheckpointed
+from pykcl.metrics import names
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.lifecycle import Signal
@@ -15,11 +25,16 @@ from pykcl.processor import Batch, RecordProcessor, ShardEnd, ShutdownRequest
 from pykcl.worker.checkpointer import EndCheckpointer, Progress, ShardCheckpointer
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
+from pykcl.worker.page_measures import PageMeasures
 from pykcl.worker.processor_calls import CallResult, ProcessorCalls
 from pykcl.worker.shard_end import children_of_a_gone_shard, end_shard
 from pykcl.worker.shard_reader import Page, ShardReader
 
-NOT_RETURNED = {CallResult.STOPPED: Signal.STOP, CallResult.GAVE_UP: Signal.GIVE_UP}
+NOT_RETURNED = {
+    CallResult.STOPPED: Signal.STOP,
+    CallResult.GAVE_UP: Signal.GIVE_UP,
+    CallResult.RESTART: Signal.RESTART,
+}
 """What it means for the lease worker that a call of the processor did not return normally."""
 
 
@@ -29,7 +44,7 @@ class ShardDelivery:
     pause: waits so many seconds; True when the lease worker shall stop; raises LeaseLost. stopping: whether it shall.
     iterator: opened at LATEST when this process put the row, if nobody has read from it since; None otherwise.
     hash_range: of the shard; None where nobody knows it: then sub-records of other shards are delivered, too.
-    on_answer: told of every answer.
+    on_answer: told of every answer. behind: milliseconds behind the tip, and when that was told (monotonic seconds).
     """
 
     def __init__(
@@ -54,23 +69,32 @@ class ShardDelivery:
         self._pause = pause
         self._stopping = stopping
         self._on_answer = on_answer
+        self._page = PageMeasures(context.meter, held.key)
         lease = held.lease
         after = None if lease.checkpoint.is_sentinel else lease.checkpoint
         first = first_read(lease, context.config.start_position)
         self._reader = ShardReader(context, held.key, hash_range, first, after, iterator)
         self._children: tuple[Shard, ...] = ()
+        self.behind: tuple[int, float] | None = None
 
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read(self) -> Signal:
         """Fetch and deliver until the shard is drained, or stop, loss or a failing processor ends it."""
+        try:
+            return self._read()
+        finally:
+            # Not waited for: who gets this lease next would wait, too, and one more page that is read harms nobody.
+            self._reader.stop_ahead()
+
+    def _read(self) -> Signal:
         failures = 0
         while True:
             self._held.check()
             if self._stopping():
                 return Signal.STOP
             try:
-                page = self._reader.read(self._stopping)
+                page = self._reader.read(self._is_to_end)
             except ShardGone:
                 if self._gone():
                     return Signal.DRAINED
@@ -80,7 +104,7 @@ class ShardDelivery:
                 continue
             except (TemporaryError, SetupError) as error:
                 failures += 1
-                if self._trouble_ends_it(error) or self._pause(self._back_off(failures)):
+                if self._trouble_ends_it(error) or self._pause(self._back_off_from(error, failures)):
                     return Signal.STOP
                 continue
             if page is None:
@@ -94,9 +118,20 @@ class ShardDelivery:
             if signal is not None:
                 return signal
 
+    def _is_to_end(self) -> bool:
+        return self._stopping() or not self._held.glance()
+
     def drop(self) -> None:
-        """Let go of what was fetched and not delivered."""
-        self._reader.drop()
+        """Let go of what was fetched and not delivered; nothing is read here any more."""
+        self._reader.close()
+
+    def retire(self) -> None:
+        """Another instance of the processor follows: write what automatic checkpoints owe for batches that returned,
+        and let this one's checkpointers write nothing any more. Raises LeaseLost."""
+        if self._context.config.checkpoint != "manual":
+            self._flush()
+        self._progress.retire()
+        self.drop()
 
     def _answered(self) -> None:
         self._context.has_read.set()
@@ -105,6 +140,9 @@ class ShardDelivery:
 
     def _back_off(self, failures: int) -> float:
         return backoff(failures, self._context.runtime.random(), first=0.5, longest=10.0)
+
+    def _back_off_from(self, error: PyKclError, failures: int) -> float:
+        return self._reader.throttled() if isinstance(error, Throttled) else self._back_off(failures)
 
     def _trouble_ends_it(self, error: TemporaryError | SetupError) -> bool:
         """A set-up error before anything was ever read means that it cannot work; later it is trouble that may pass."""
@@ -118,14 +156,24 @@ class ShardDelivery:
 
     def _deliver_page(self, page: Page) -> Signal | None:
         """Deliver a page; None means: go on reading."""
+        self._page.began(page.fetched.millis_behind_latest)
+        if page.fetched.millis_behind_latest is not None:
+            self.behind = (page.fetched.millis_behind_latest, page.answered_at)
+        is_empty = True
         for chunk in page.chunks(self._context.config.max_records):
+            is_empty = False
             if self._stopping():
                 return Signal.STOP
             signal = self._deliver(chunk, page.fetched.millis_behind_latest)
             if signal is not None:
                 return signal
+        if is_empty and self._context.config.empty_batches and not page.is_last:
+            signal = self._deliver_nothing(page.fetched.millis_behind_latest)
+            if signal is not None:
+                return signal
         pause = self._reader.finish(page)
         self._checkpoint_if_due()
+        self._page.ended()
         if page.is_last:
             self._children = self._reader.children
             return Signal.DRAINED
@@ -133,6 +181,7 @@ class ShardDelivery:
 
     def _deliver(self, records: tuple[Record, ...], millis_behind: int | None) -> Signal | None:
         last = records[-1].position
+        self._page.delivering()
         self._progress.handing_over(last)
         batch = Batch(
             records,
@@ -145,10 +194,24 @@ class ShardDelivery:
             "process_records", self._processor.process_records, batch, records
         )
         if result in NOT_RETURNED:
+            if result is not CallResult.STOPPED:
+                self._page.ended(worked=False)
             return NOT_RETURNED[result]
+        if result is CallResult.RETURNED:
+            self._page.delivered(records)
         self._progress.batch_done(last)
         self._checkpoint_if_due()
         return None
+
+    def _deliver_nothing(self, millis_behind: int | None) -> Signal | None:
+        """An empty batch; its checkpointer means by default the last record of the batches before it."""
+        checkpointer = ShardCheckpointer(self._progress, self._progress.done)
+        batch = Batch((), checkpointer, millis_behind, self._held.key, self._context.stream.name)
+        if self._context.config.on_error == "skip":
+            self._calls.once("process_records", self._processor.process_records, batch)
+            return None
+        result = self._calls.until_it_returns("process_records", self._processor.process_records, batch)
+        return NOT_RETURNED.get(result)
 
     def _checkpoint_if_due(self) -> None:
         config = self._context.config
@@ -185,11 +248,12 @@ class ShardDelivery:
 
     def end(self) -> Signal:
         """shard_ended, then the children's leases and SHARD_END."""
-        names = tuple(sorted(child.shard_id for child in self._children))
+        children = tuple(sorted(child.shard_id for child in self._children))
+        self._progress.update = names.UPDATE_LEASE_AT_END
         attempt = 0
         while True:
             checkpointer = EndCheckpointer(self._progress)
-            end = ShardEnd(self._held.key, self._context.stream.name, names, checkpointer)
+            end = ShardEnd(self._held.key, self._context.stream.name, children, checkpointer)
             result = self._calls.until_it_returns("shard_ended", self._processor.shard_ended, end)
             if result in NOT_RETURNED:
                 return NOT_RETURNED[result]
@@ -226,6 +290,7 @@ class ShardDelivery:
 
     def shut_down(self) -> None:
         """shutdown_requested, once. Raises LeaseLost."""
+        self._progress.update = names.UPDATE_LEASE_AT_END
         self._held.check()
         checkpointer = ShardCheckpointer(self._progress, self._progress.done)
         request = ShutdownRequest(self._held.key, self._context.stream.name, checkpointer)

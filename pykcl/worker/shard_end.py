@@ -6,6 +6,7 @@ from functools import partial
 
 from pykcl.errors import TemporaryError
 from pykcl.events import DataLost, ShardEnded
+from pykcl.metrics import names
 from pykcl.model import lease_row
 from pykcl.model.shard import Shard
 from pykcl.planning.lineage import FamilyTree
@@ -20,9 +21,10 @@ def end_shard(context: Context, held: HeldLease, children: tuple[Shard, ...]) ->
     """Make sure of the children's leases, then end `held`. Raises LeaseLost, TemporaryError: call again."""
     for child in children:
         _ensure_lease(context, held, child)
-    names = tuple(sorted(child.shard_id for child in children))
-    held.write(partial(lease_row.end_shard, children=names))
-    context.events.emit(ShardEnded(shard=held.key, children=names))
+    listed = tuple(sorted(child.shard_id for child in children))
+    with context.meter.timed(names.UPDATE_LEASE_AT_END, held.key):
+        held.write(partial(lease_row.end_shard, children=listed))
+    context.events.emit(ShardEnded(shard=held.key, children=listed))
 
 
 def children_of_a_gone_shard(context: Context, held: HeldLease) -> tuple[Shard, ...]:
@@ -47,7 +49,7 @@ def _ensure_lease(context: Context, held: HeldLease, child: Shard) -> None:
         # have read and deleted since, and its records would come a second time; whoever wakes up here finds that the
         # time it may believe in its lease has run out. What remains is a freeze while the request is on its way.
         held.check()
-        create_lease(context, creation)
+        create_lease(context, creation, names.CREATE_LEASE_AT_END)
 
 
 def _surroundings(
@@ -64,8 +66,8 @@ def _surroundings(
     listing = context.stream.list_shards()
     if not listing.complete:
         raise TemporaryError(f"The shards could not be listed completely before ending {held.key}.")
-    # In this order: a scan older than the listing could miss the lease of a listed shard's ancestor.
-    rows = context.table.scan().rows
+    # In this order, and consistently: a scan older than the listing could miss the lease of a listed shard's ancestor.
+    rows = context.table.scan(consistent=True).rows
     leased |= {row.key for row in rows}
     shards = listing.by_id
     tree = FamilyTree.of([child, *shards.values()])

@@ -9,13 +9,16 @@ from itertools import islice
 from pykcl.config import LARGEST_FETCH_BYTES
 from pykcl.errors import IteratorExpired, TemporaryError
 from pykcl.events import AggregateOfAnotherShard, AggregateRefused, DataLost, Event
+from pykcl.metrics import names
+from pykcl.mistake_events import RetentionNear
 from pykcl.model.aggregation import OUTSIDE_SHARD, deaggregate_batch
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
-from pykcl.model.record import Record
+from pykcl.model.record import Record, data_bytes
 from pykcl.model.shard import HashRange, Shard
-from pykcl.planning.pace import read_pause
+from pykcl.planning.read_pace import SMALL_PAGE, ReadPace, after_page, after_throttling, throttled_pause
 from pykcl.ports import Fetched
 from pykcl.worker.context import Context
+from pykcl.worker.page_ahead import Answer, PageAhead, bytes_kept
 
 _DANGEROUS_LAG = 0.9
 """Part of the retention period from which on trimming is watched for at every page."""
@@ -25,9 +28,13 @@ _WHOLE_RECORD = 2**63 - 1
 
 @dataclass(slots=True)
 class Page:
-    """One fetched page. `chunks` de-aggregates lazily, so that a small page of a million user records stays small."""
+    """One fetched page. `chunks` de-aggregates lazily, so that a small page of a million user records stays small.
+
+    answered_at: when it came (monotonic seconds).
+    """
 
     fetched: Fetched
+    answered_at: float
     users: Iterator[Record]
 
     @property
@@ -64,27 +71,27 @@ class ShardReader:
         self._expects_checkpointed_record = after is not None
         self._iterator = iterator
         self._refusals = 0
-        self._idle_reads = 0
+        self._pace = ReadPace()
+        self._answered_at = 0.0
+        self._ahead = PageAhead(shard_id, self._ask, context.gate, context.runtime)
+        self._is_slow = False
         self._reserved = 0
+        self._is_near = False
         self.children: tuple[Shard, ...] = ()
 
     def read(self, give_up: Callable[[], bool]) -> Page | None:
         """The next page, or None when it could not be had now (no buffer space, iterator renewed): call again.
 
-        give_up: polled while waiting for buffer space; True ends the wait.
+        give_up: polled while waiting for buffer space; True ends the wait. Also called by another thread, before that
+        asks for a page ahead.
         Raises TemporaryError, Throttled, ShardGone, SetupError. The page must be passed to `finish`.
         """
         if self._iterator is None:
             self._open()
-        reserved = self._context.gate.reserve(LARGEST_FETCH_BYTES, give_up=give_up, timeout=1.0)
-        if not reserved:
-            return None
-        self._reserved = LARGEST_FETCH_BYTES
         try:
-            fetched = self._context.stream.fetch(
-                self._shard_id, self._iterator or "", self._context.config.max_records
-            )
+            answer = self._next_answer(self._iterator or "", give_up)
         except IteratorExpired:
+            self._context.meter.measure(self._shard_id, (names.EXPIRED_ITERATOR, 1.0))
             self.reopen()
             self._refusals += 1
             if self._refusals > 1:
@@ -93,44 +100,125 @@ class ShardReader:
                     f"Kinesis refused {self._refusals} iterators of {self._shard_id} in a row, fresh ones too."
                 ) from None
             return None
-        except BaseException:
-            self.drop()
-            raise
-        self._context.gate.release(max(0, self._reserved - fetched.body_bytes))
-        self._reserved = min(self._reserved, fetched.body_bytes)
+        if answer is None:
+            return None
+        fetched, self._answered_at = answer
         self._refusals = 0
         self._notice_trimming(fetched)
+        self._pace = after_page(
+            self._pace,
+            self._answered_at,
+            records=len(fetched.records),
+            size=_size(fetched),
+            millis_behind=fetched.millis_behind_latest,
+            idle_time=self._context.config.idle_time,
+        )
+        self._send_ahead(fetched, give_up)
         users = deaggregate_batch(
             fetched.records, self._hash_range, after=self._after, on_refused=self._aggregate_refused
         )
-        return Page(fetched, users)
+        return Page(fetched, self._answered_at, users)
+
+    def _next_answer(self, iterator: str, give_up: Callable[[], bool]) -> Answer | None:
+        """The page, with its bytes reserved and no more than those. None: no buffer space."""
+        answer = self._ahead.take(iterator)
+        if answer is not None:
+            self._reserved = bytes_kept(answer)
+            return answer
+        if not self._context.gate.reserve(LARGEST_FETCH_BYTES, give_up=give_up, timeout=1.0):
+            return None
+        self._reserved = LARGEST_FETCH_BYTES
+        try:
+            answer = self._ask(iterator)
+        except BaseException:
+            self.drop()
+            raise
+        size = bytes_kept(answer)
+        self._context.gate.release(self._reserved - size)
+        self._reserved = size
+        return answer
+
+    def _ask(self, iterator: str) -> Answer:
+        """Also called by the thread that asks for a page ahead."""
+        context = self._context
+        with context.meter.timed(names.GET_RECORDS, self._shard_id):
+            fetched = context.stream.fetch(self._shard_id, iterator, context.config.max_records)
+        return fetched, context.runtime.monotonic()
+
+    def _send_ahead(self, fetched: Fetched, give_up: Callable[[], bool]) -> None:
+        """Have the next page asked for while this one is delivered, if that is of use.
+
+        Not where the processor is quicker than the shard, which is then waited for anyway; not where the shard is
+        caught up: whatever comes while the processor works would miss that page; and not where `finish` will not go on
+        with this iterator.
+        """
+        behind = fetched.millis_behind_latest or 0
+        if (
+            self._is_slow
+            and fetched.next_iterator is not None
+            and behind
+            and not self._is_near_trimming(behind)
+        ):
+            left = self._answered_at + self._pace.pause - self._context.runtime.monotonic()
+            self._ahead.begin(fetched.next_iterator, max(0.0, left), lambda: not give_up())
 
     def finish(self, page: Page) -> float:
-        """The page was delivered: go on behind it. Returns the seconds to wait before the next read."""
+        """The page was delivered: go on behind it. Returns the seconds to wait before the next read.
+
+        What delivering took is part of the pause: a processor that works for longer waits for the request only.
+        """
         fetched = page.fetched
         if fetched.records:
             last = fetched.records[-1].sequence_number
             self._open_at = ReadFrom("AT_SEQUENCE_NUMBER", sequence_number=last)
             self._after = Checkpoint(last, _WHOLE_RECORD)
         self._iterator = fetched.next_iterator
-        if (fetched.millis_behind_latest or 0) > self._context.identity.retention_millis * _DANGEROUS_LAG:
-            # Retention is about to overtake. An iterator would step over trimmed records in silence; opened anew at
-            # the last delivered record, the page tells whether that one is still there.
+        if self._is_overtaken_soon(fetched.millis_behind_latest or 0):
+            # An iterator would step over trimmed records in silence; opened anew at the last delivered record, the page
+            # tells whether that one is still there.
             self._iterator = None
         self.children = fetched.children
-        self._idle_reads = 0 if fetched.records else self._idle_reads + 1
         self.drop()
-        return read_pause(
-            len(fetched.records),
-            fetched.millis_behind_latest,
-            self._idle_reads,
-            self._context.config.idle_time,
-        )
+        left = self._answered_at + self._pace.pause - self._context.runtime.monotonic()
+        self._is_slow = left <= 0
+        return max(0.0, left)
+
+    def throttled(self) -> float:
+        """The shard refused a read for its rate: others read it, too. Returns the seconds to wait before the next."""
+        self._pace = after_throttling(self._pace, self._context.runtime.monotonic())
+        return throttled_pause(self._pace, self._context.runtime.random())
+
+    def _is_overtaken_soon(self, millis_behind: int) -> bool:
+        """Whether retention is about to overtake this reading; told when that begins."""
+        retention = self._context.identity.retention_millis
+        was_near, self._is_near = self._is_near, self._is_near_trimming(millis_behind)
+        if self._is_near and not was_near:
+            self._context.events.emit(
+                RetentionNear(
+                    shard=self._shard_id,
+                    behind=millis_behind / 1000,
+                    retention=retention / 1000,
+                    dropped_in=max(0, retention - millis_behind) / 1000,
+                )
+            )
+        return self._is_near
+
+    def _is_near_trimming(self, millis_behind: int) -> bool:
+        return millis_behind > self._context.identity.retention_millis * _DANGEROUS_LAG
 
     def drop(self) -> None:
         """Give the buffer space back; the page, if any, must not be used any more."""
         self._context.gate.release(self._reserved)
         self._reserved = 0
+
+    def stop_ahead(self) -> None:
+        """No page is asked for ahead any more; one that is under way is thrown away when it comes."""
+        self._ahead.drop()
+
+    def close(self) -> None:
+        """The end of this reading: everything is given back, and nothing is under way any more."""
+        self.drop()
+        self._ahead.close()
 
     def reopen(self) -> None:
         """Forget the iterator: the next read opens the shard again behind what was delivered."""
@@ -142,7 +230,8 @@ class ShardReader:
         self._context.identity.confirm_before_opening()
         # Looked at before opening: it must not lie behind what the iterator starts with.
         server_time = self._context.stream.server_time_millis()
-        self._iterator = self._context.stream.open(self._shard_id, self._open_at)
+        with self._context.meter.timed(names.GET_SHARD_ITERATOR, self._shard_id):
+            self._iterator = self._context.stream.open(self._shard_id, self._open_at)
         if self._open_at.kind == "LATEST":
             # A second LATEST would be a later one: what is put between the two must not be lost.
             self._open_at = ReadFrom("AT_TIMESTAMP", at_millis=server_time)
@@ -171,3 +260,10 @@ class ShardReader:
         else:
             event = AggregateRefused(shard=self._shard_id, sequence_number=number, problem=problem, size=size)
         self._context.events.emit(event)
+
+
+def _size(fetched: Fetched) -> int:
+    """Bytes that count against the shard's rate. The body has more, and is enough to know of most pages."""
+    if fetched.body_bytes <= SMALL_PAGE:
+        return fetched.body_bytes
+    return data_bytes(fetched.records) + sum([len(record.partition_key) for record in fetched.records])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pykcl.errors import PyKclError
 from pykcl.events import TroubleBegan, TroubleEnded
 from pykcl.ports import Events
 from pykcl.runtime import Runtime
+from pykcl.status import TroubleStatus
 
 
 class Trouble:
@@ -12,20 +14,23 @@ class Trouble:
 
     def __init__(self, events: Events, runtime: Runtime) -> None:
         self._events = events
+        self._runtime = runtime
         self._lock = runtime.lock()
-        self._failing: set[tuple[str, str | None]] = set()
+        # Since when (monotonic seconds), and why at first.
+        self._failing: dict[tuple[str, str | None], tuple[float, str]] = {}
 
     def failed(self, what: str, error: Exception, *, shard: str | None = None) -> None:
         with self._lock:
             begins = (what, shard) not in self._failing
-            self._failing.add((what, shard))
+            if begins:
+                self._failing[what, shard] = (self._runtime.monotonic(), str(error))
         if begins:
-            self._events.emit(TroubleBegan(what=what, shard=shard, cause=str(error)))
+            code, hint = (error.code, error.hint) if isinstance(error, PyKclError) else (None, None)
+            self._events.emit(TroubleBegan(what=what, shard=shard, cause=str(error), code=code, hint=hint))
 
     def worked(self, what: str, *, shard: str | None = None) -> None:
         with self._lock:
-            ends = (what, shard) in self._failing
-            self._failing.discard((what, shard))
+            ends = self._failing.pop((what, shard), None) is not None
         if ends:
             self._events.emit(TroubleEnded(what=what, shard=shard))
 
@@ -38,6 +43,15 @@ class Trouble:
         """Whatever was wrong with this shard is somebody else's now: end all that was reported of it."""
         with self._lock:
             ends = sorted(what for what, about in self._failing if about == shard)
-            self._failing.difference_update([(what, shard) for what in ends])
+            for what in ends:
+                del self._failing[what, shard]
         for what in ends:
             self._events.emit(TroubleEnded(what=what, shard=shard))
+
+    def status(self, now: float) -> tuple[TroubleStatus, ...]:
+        """What is failing now, the oldest first. now: monotonic seconds. Takes no lock: whoever asks is in no hurry."""
+        failing = sorted(dict(self._failing).items(), key=lambda entry: entry[1][0])
+        return tuple(
+            TroubleStatus(what=what, shard=shard, cause=cause, seconds=max(0.0, now - since))
+            for (what, shard), (since, cause) in failing
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard
@@ -12,6 +12,8 @@ from pykcl.planning.plans import LeaseCreation
 
 _MORE_WRITES = 1000
 """More than an owner has sent since its row was last seen."""
+_UNLISTED_FOR = 900.0
+"""Seconds after which a shard that no listing has shown meanwhile counts as expired: a single one may lack it."""
 
 
 class VanishedRows:
@@ -29,6 +31,7 @@ class VanishedRows:
         self._patience = patience
         self._seen: dict[str, tuple[Lease, float]] = {}
         self._held: dict[str, Lease] = {}
+        self._unlisted: dict[str, float] = {}
         self._again_at = 0.0
 
     def observe(self, before: LeaseView, after: LeaseView) -> None:
@@ -42,7 +45,12 @@ class VanishedRows:
 
     def is_due(self, now: float) -> bool:
         """Whether something can be put back; the shards have to be listed for it. True once in `patience` seconds."""
-        due = bool(self._held) or any(now - since >= self._patience for _, since in self._seen.values())
+        # For what the last listing lacked the regular ones are soon enough: it may have expired.
+        due = not self._held.keys() <= self._unlisted.keys() or any(
+            now - since >= self._patience
+            for key, (_, since) in self._seen.items()
+            if key not in self._unlisted
+        )
         if not due or now < self._again_at:
             return False
         self._again_at = now + self._patience
@@ -55,24 +63,37 @@ class VanishedRows:
     def remembered(self, shards: Iterable[Shard], view: LeaseView) -> dict[str, Lease]:
         """The leases that are missing in `view` and must not be taken for new ones, by key.
 
-        shards: a complete listing; what is not in it has expired. What was only seen may have been read to its end and
-        cleaned up since, unless nobody has gone on from it.
+        shards: a complete listing; what none has shown for long has expired. What was only seen may have been read to
+        its end and cleaned up since, unless nobody has gone on from it.
         """
         if not self._seen and not self._held:
+            self._unlisted.clear()
             return {}
         tree = FamilyTree.of(shards, view.leases)
         followed = tree.ancestors_of(_keys(view))
-        self._seen = {k: seen for k, seen in self._seen.items() if k in tree.listed and k not in followed}
-        self._held = {k: lease for k, lease in self._held.items() if k in tree.listed}
-        return {**{key: lease for key, (lease, _) in self._seen.items()}, **self._held}
+        self._note_unlisted(tree.listed, view.observed_at)
+        self._seen = {k: seen for k, seen in self._seen.items() if k not in followed}
+        known = {**{key: lease for key, (lease, _) in self._seen.items()}, **self._held}
+        return {key: lease for key, lease in known.items() if key in tree.listed}
+
+    def _note_unlisted(self, listed: Collection[str], now: float) -> None:
+        """1) The row of a shard is deleted; 2) a listing lacks the shard, and its lease is forgotten; 3) the next one
+        has it: it would get a new lease, at LATEST perhaps."""
+        missing = (self._seen.keys() | self._held.keys()) - set(listed)
+        self._unlisted = {key: self._unlisted.get(key, now) for key in missing}
+        for key in [key for key, since in self._unlisted.items() if now - since > _UNLISTED_FOR]:
+            del self._unlisted[key]
+            self._seen.pop(key, None)
+            self._held.pop(key, None)
 
     def to_restore(self, now: float) -> list[LeaseCreation]:
         """What of the remembered is to be put back by now (monotonic seconds), at the last known checkpoint."""
         due = {key: lease for key, (lease, since) in self._seen.items() if now - since >= self._patience}
         known = {**due, **self._held}
+        # In `_unlisted` is what the last listing lacked.
         return [
             LeaseCreation(_put_back(known[key]), "its row was deleted by somebody else")
-            for key in sorted(known)
+            for key in sorted(known.keys() - self._unlisted.keys())
         ]
 
 

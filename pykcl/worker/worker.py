@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType, TracebackType
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 from pykcl.config import Config
-from pykcl.errors import ConfigError, PyKclError, StopTimedOut, StreamMissing, TemporaryError
-from pykcl.events import Event, EventFan, TableCreated, ThreadsLeft, WorkerStarted, WorkerStopped
-from pykcl.model.shard import StreamDescription
+from pykcl.errors import PyKclError, StopTimedOut, TemporaryError
+from pykcl.events import TableCreated, ThreadsLeft, WorkerStarted, WorkerStopped, WorkerStopping
+from pykcl.listeners import EventFan, Listener, Relay
+from pykcl.metrics.meter import Sink
+from pykcl.metrics.metering import Metering
+from pykcl.metrics.publisher import Sender
 from pykcl.planning.pace import backoff
 from pykcl.ports import LeaseTable, Stream
-from pykcl.processor import ProcessorFactory, RecordProcessor
-from pykcl.runtime import Runtime, SystemRuntime, Task, in_main_thread
+from pykcl.processor import ProcessorFactory
+from pykcl.runtime import Runtime, SystemRuntime, Task
+from pykcl.status import WorkerStatus
+from pykcl.worker.arguments import checked_processor, config_of
 from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.context import Context
 from pykcl.worker.fleet_watch import FleetWatch
 from pykcl.worker.gone_shards import GoneShards
 from pykcl.worker.held_leases import HeldLeases
-from pykcl.worker.identity import StreamIdentity
+from pykcl.worker.identity import StreamIdentity, readable
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_renewer import LeaseRenewer
+from pykcl.worker.naming import explaining, named
+from pykcl.worker.renewal_rounds import RenewalRounds
+from pykcl.worker.signals import StopSignals
+from pykcl.worker.standing import Standing
 from pykcl.worker.trouble import Trouble
 
-Listener = Callable[[Event], None]
+_LAST_METRICS_WITHIN = _LAST_EVENTS_WITHIN = 2.0
+"""Seconds a stop waits for the last metrics, and for a listener to have the last events, behind everything else."""
 
 
 class Worker:
     """One member of the fleet that reads a stream.
 
     processor: a RecordProcessor subclass or a zero-argument factory; one instance is made per lease.
-    session: a boto3.Session; clients: {"kinesis": …, "dynamodb": …}; by default boto3's own chain is used.
-    listeners: called with every event, from any thread; they must be quick.
+    session: a boto3.Session; clients: {"kinesis": …, "dynamodb": …}, and "cloudwatch" where metrics go there; by
+    default boto3's own chain is used. on_event: called with every event, each in a thread of its own, where it may
+    wait and raise. listeners: the same at once, in the thread to which it happens; they must be quick.
+    metrics_sinks: take what is measured, besides those that the option `metrics` names.
     options: the fields of Config by name; or pass a whole `config`. held: the leases this worker believes it holds.
+    signals: those that ask it to stop.
 
     Raises ConfigError for options that are unknown or contradict each other.
     """
@@ -52,17 +63,24 @@ class Worker:
         clients: Mapping[str, Any] | None = None,
         adapters: tuple[LeaseTable, Stream] | None = None,
         listeners: Sequence[Listener] = (),
+        on_event: Listener | Sequence[Listener] = (),
+        metrics_sinks: Sequence[Sink] = (),
         runtime: Runtime | None = None,
         **options: Any,
     ) -> None:
-        self.config = _config(application, config, options)
-        self._processor = _checked_processor(processor)
+        self.config = config_of(application, config, options)
+        self._processor = checked_processor(processor)
         self._runtime = runtime or SystemRuntime()
-        self._events = EventFan(listeners)
         self._session, self._clients, self._adapters = session, clients, adapters
         self.worker_id = (
             self.config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{self._runtime.token()}"
         )
+        self.metering = Metering(self.config, self._runtime, self.worker_id, metrics_sinks)
+        self._standing = Standing(self.config, self.worker_id, self._runtime)
+        patient = (on_event,) if callable(on_event) else on_event
+        self._relays = [Relay(listener, self._runtime) for listener in patient]
+        own = (self.metering.meter.hear, self._standing.errors.hear)
+        self._events = EventFan((*listeners, *own, *(relay.hear for relay in self._relays)))
         self.held = HeldLeases(self._runtime)
         self._stop_asked = self._runtime.event()
         self._stopped = self._runtime.event()
@@ -71,7 +89,7 @@ class Worker:
         self._failure: Exception | None = None
         self._manager: LeaseManager | None = None
         self._renewer: LeaseRenewer | None = None
-        self._signals = 0
+        self.signals = StopSignals()
         self._stopping = False
 
     # -- running -----------------------------------------------------------------------------------------------
@@ -81,7 +99,7 @@ class Worker:
 
         Raises what stopped it: SetupError (or WrongStream, TableGone…), ProcessorFailed, StopTimedOut, InternalError.
         """
-        with self._signal_handlers():
+        with self.signals.heard():
             self.start()
             while not self._must_stop(0.1):
                 pass
@@ -89,10 +107,12 @@ class Worker:
         if self._failure is not None:
             raise self._failure
 
+    @explaining
     def start(self) -> None:
         """Connect, check the stream and the table, and start the threads. Raises SetupError and its kin."""
         if self._manager is not None:
             raise PyKclError("This worker was started before. Make a new Worker for another run.")
+        self._standing.enter("starting")
         context = self._connect()
         if context is None or not self._start_threads(context):
             return
@@ -113,9 +133,17 @@ class Worker:
             if self._stop_asked.is_set():
                 return False
             self._renewer = LeaseRenewer(
-                context.held, context.runtime, context.trouble, name=name, on_fatal=self._fail
+                context.held,
+                context.runtime,
+                context.trouble,
+                name=name,
+                on_fatal=self._fail,
+                rounds=RenewalRounds(context.meter, context.runtime, self.config.renew_interval),
             )
             self._manager = LeaseManager(context, name=name)
+            self._standing.parts = (self._manager, self._renewer)
+            self._standing.enter("running")
+            self.metering.start(f"{name}-metrics")
             self._renewer.start()
             self._manager.start()
         return True
@@ -131,8 +159,11 @@ class Worker:
         self._stop_asked.set()
         with self._lock:
             manager, renewer = self._manager, self._renewer
+            begins = self._standing.enter("draining" if manager else "stopped")
         if manager is None or renewer is None:
             return
+        if begins:
+            self._events.emit(WorkerStopping(worker_id=self.worker_id, cause=self._cause))
         manager.stop()
         manager.stop_workers()
         own = [*manager.tasks, *renewer.tasks, *(task for _, task in manager.workers())]
@@ -160,16 +191,19 @@ class Worker:
         soon = self._runtime.monotonic() + self.config.request_timeout + 0.5
         left += self._join(
             (*manager.tasks, *renewer.tasks),
-            soon if self._signals > 1 else max(deadline, soon),
+            soon if self.signals.count > 1 else max(deadline, soon),
             any_signals=True,
         )
+        self.metering.stop(_LAST_METRICS_WITHIN if self.signals.count < 2 else 0.0)
         self._stopped.set()
-        cause = type(self._failure).__name__ if self._failure else "asked to"
+        self._standing.enter("stopped")
         if left:
             self._events.emit(ThreadsLeft(threads=tuple(left)))
-        self._events.emit(WorkerStopped(worker_id=self.worker_id, cause=cause))
+        self._events.emit(WorkerStopped(worker_id=self.worker_id, cause=self._cause))
+        for relay in self._relays:
+            relay.drain(_LAST_EVENTS_WITHIN if self.signals.count < 2 else 0.0)
         if left and self._failure is None:
-            why = "a second signal came" if self._signals > 1 else "the grace period was over"
+            why = "a second signal came" if self.signals.count > 1 else "the grace period was over"
             raise StopTimedOut(
                 f"These threads were still busy when {why}: {', '.join(left)}. Their leases expire within "
                 f"{self.config.failover_time:g} s. Do: raise shutdown_grace, or make batches shorter (max_records).",
@@ -189,7 +223,7 @@ class Worker:
         while not self._stop_asked.is_set():
             left = 0.1 if until is None else until - self._runtime.monotonic()
             # In steps: one event can be waited for, and a worker that fails is never ready.
-            if manager.ready.wait(max(0.0, min(left, 0.1))):
+            if manager.readiness.everywhere.wait(max(0.0, min(left, 0.1))):
                 return not self._stop_asked.is_set()
             if left <= 0:
                 return False
@@ -199,6 +233,14 @@ class Worker:
     def failure(self) -> Exception | None:
         """The error that stopped the worker by itself, or None."""
         return self._failure
+
+    @property
+    def _cause(self) -> str:
+        return type(self._failure).__name__ if self._failure else "asked to"
+
+    def status(self) -> WorkerStatus:
+        """How it stands at this moment: threads, leases, positions, lag, what fails. Cheap, from any thread."""
+        return self._standing.status(self._failure)
 
     @property
     def leases(self) -> tuple[str, ...]:
@@ -231,8 +273,9 @@ class Worker:
     def _connect(self) -> Context | None:
         """Everything the threads share; None when stopped meanwhile."""
         table, stream = self._adapters or self._aws_adapters()
-        trouble = Trouble(self._events, self._runtime)
-        description = self._patiently(trouble, "finding the stream", lambda: self._await_stream(stream))
+        trouble = self._standing.trouble = Trouble(self._events, self._runtime)
+        self.metering.connect(self._cloudwatch, trouble)
+        description = self._patiently(trouble, "finding the stream", lambda: readable(stream))
         if description is None:
             return None
         created = self._patiently(
@@ -253,6 +296,7 @@ class Worker:
             stream=stream,
             runtime=self._runtime,
             events=self._events,
+            meter=self.metering.meter,
             trouble=trouble,
             held=self.held,
             gone=GoneShards(stream, self._runtime),
@@ -263,7 +307,7 @@ class Worker:
             has_taken=self._runtime.event(),
             has_read=self._runtime.event(),
         )
-        scan = self._patiently(trouble, "reading the lease table", table.scan)
+        scan = self._patiently(trouble, "reading the lease table", context.fleet.scan)
         if scan is None:
             return None
         context.identity.refuse_foreign_leases(scan.rows)
@@ -277,16 +321,10 @@ class Worker:
             self.config, self._runtime, session=self._session, clients=self._clients, stop=self._forced
         )
 
-    def _await_stream(self, stream: Stream) -> StreamDescription:
-        """ACTIVE or UPDATING will do: a restart while the stream is resharded must not block."""
-        found = stream.describe()
-        if found.status == "DELETING":
-            raise StreamMissing(
-                f"Stream {found.arn} is being deleted. Do: create it again, or name another stream."
-            )
-        if found.status not in ("ACTIVE", "UPDATING"):
-            raise TemporaryError(f"Stream {found.arn} is {found.status}; waiting until it is ACTIVE.")
-        return found
+    def _cloudwatch(self) -> Sender:
+        from pykcl.aws.cloudwatch import cloudwatch_sender
+
+        return cloudwatch_sender(self.config, self.worker_id, session=self._session, clients=self._clients)
 
     def _patiently(self, trouble: Trouble, what: str, attempt: Callable[[], Any]) -> Any:
         """`attempt()`, again while it fails for a time; None when the worker is stopped meanwhile."""
@@ -295,6 +333,7 @@ class Worker:
         while not self._must_stop(0.0 if again_at == 0.0 else 0.1):
             if self._runtime.monotonic() < again_at:
                 continue
+            self._standing.starting.beat()
             try:
                 result = attempt()
             except TemporaryError as error:
@@ -302,6 +341,7 @@ class Worker:
                 trouble.failed(what, error)
                 pause = backoff(failures, self._runtime.random(), first=0.5, longest=5.0)
                 again_at = self._runtime.monotonic() + pause
+                self._standing.starting.rest(pause)
             else:
                 trouble.worked(what)
                 return result
@@ -310,10 +350,9 @@ class Worker:
     def _must_stop(self, wait: float) -> bool:
         """Whether `stop()` or a signal came, within `wait` seconds.
 
-        Signal handlers only count, and the main thread looks here often: setting an event from a handler could
-        deadlock with this very thread, which holds the event's inner lock for moments.
+        Signal handlers only count, and the main thread looks here often.
         """
-        return self._stop_asked.wait(wait) or self._signals > 0
+        return self._stop_asked.wait(wait) or self.signals.count > 0
 
     def _fail(self, error: Exception) -> None:
         """Called by any thread that found a reason to stop the whole worker. The first one counts.
@@ -322,9 +361,12 @@ class Worker:
         """
         with self._lock:
             if self._failure is None:
-                self._failure = error
+                self._failure = named(error, self.config)
             manager = self._manager
+            begins = self._standing.enter("draining")
         self._stop_asked.set()
+        if begins:
+            self._events.emit(WorkerStopping(worker_id=self.worker_id, cause=self._cause))
         if manager is not None:
             manager.stop()
             manager.stop_workers()
@@ -332,67 +374,9 @@ class Worker:
     def _join(self, tasks: Sequence[Task], deadline: float, *, any_signals: bool = False) -> list[str]:
         """Wait for the tasks; the names of those still alive at the deadline, or (else) at a second signal."""
         for task in tasks:
-            while task.is_alive() and (any_signals or self._signals < 2):
+            while task.is_alive() and (any_signals or self.signals.count < 2):
                 left = deadline - self._runtime.monotonic()
                 if left <= 0:
                     break
                 task.join(min(left, 0.1))
         return [task.name for task in tasks if task.is_alive()]
-
-    @contextmanager
-    def _signal_handlers(self) -> Iterator[None]:
-        if not in_main_thread():
-            yield
-            return
-        before = {
-            number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signals += 1
-
-
-def _config(application: str | None, config: Config | None, options: dict[str, Any]) -> Config:
-    if config is None:
-        if application is None:
-            raise ConfigError(
-                "No application name. Do: Worker('orders-app', stream='orders', processor=Orders)."
-            )
-        if "stream" not in options:
-            raise ConfigError(
-                f"Application {application!r} has no stream. Do: add stream='name' or a stream ARN."
-            )
-        return Config.from_options({"application": application, **options})
-    if options:
-        raise ConfigError(
-            f"Both config= and the options {', '.join(sorted(options))} were given. Use one of them."
-        )
-    if application is not None and application != config.application:
-        raise ConfigError(
-            f"Application {application!r} contradicts config.application={config.application!r}."
-        )
-    return config
-
-
-def _checked_processor(processor: Any) -> ProcessorFactory:
-    if isinstance(processor, RecordProcessor):
-        name = type(processor).__name__
-        raise ConfigError(
-            f"processor= wants a class or a zero-argument factory, one instance per shard; it got an instance of "
-            f"{name}. Do: processor={name}, or processor=lambda: {name}(...)."
-        )
-    if isinstance(processor, type) and not issubclass(processor, RecordProcessor):
-        raise ConfigError(
-            f"processor={processor.__name__} is not a RecordProcessor. Do: class {processor.__name__}(RecordProcessor)."
-        )
-    if not callable(processor):
-        raise ConfigError(
-            f"processor={type(processor).__name__} is neither a class nor a zero-argument factory."
-        )
-    factory: ProcessorFactory = processor
-    return factory

@@ -1,6 +1,7 @@
 """The `pykcl` command: help, exit codes, and what bad input is answered with."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from pykcl.cli.main import VERBS, main
-from pykcl.cli.options import from_arguments, from_environment
+from pykcl.cli.options import from_arguments
+from pykcl.cli.stopping import stop_by_signals
+from pykcl.config_sources import from_environment
 from pykcl.errors import ConfigError
 
 CLEAN = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "PYKCL_"))}
@@ -137,3 +140,12 @@ def test_a_port_that_is_taken_is_named_with_a_way_out():
     assert f"Port {port}" in result.stderr
     assert "--port 0" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_who_waits_for_signals_leaves_their_handlers_as_they_were(number):
+    before = signal.getsignal(number)
+    with stop_by_signals() as stop:
+        os.kill(os.getpid(), number)
+        stop.wait()
+    assert signal.getsignal(number) is before

@@ -3,11 +3,13 @@
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from pykcl.aws.clients import client_config
 from pykcl.aws.lease_table import DynamoDBLeaseTable
+from pykcl.aws.table_requests import TableRequests
 from pykcl.errors import TemporaryError
 from pykcl.model.lease_row import to_item
 from pykcl.runtime import SystemRuntime
@@ -97,12 +99,53 @@ class FaultyClient:
         return call
 
 
-class Bench:
-    """A lease table, the faulty client it uses, and a look at the rows behind it."""
+class LeanClient:
+    """A boto3 client whose scans, reads and updates all go over the lean transport."""
 
-    def __init__(self, client, runtime, name):
+    def __init__(self, client):
+        self._client = client
+        self._tables = {}
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def scan(self, **request):
+        return self._of(request.pop("TableName")).scan(**request)
+
+    def get_item(self, **request):
+        return self._of(request.pop("TableName")).get_item(**request)
+
+    def update_item(self, **request):
+        return self._of(request.pop("TableName")).write("update_item", request)
+
+    def _of(self, table):
+        if table not in self._tables:
+            requests = TableRequests(self._client, table, SystemRuntime(), "lean")
+            key = {"leaseKey": {"S": "nothing"}}
+            # The first call of each method goes over boto3. These change nothing, and teach even if they are refused.
+            for teach in (
+                requests.scan,
+                lambda: requests.get_item(Key=key),
+                lambda: requests.write(
+                    "update_item", {"Key": key, "ConditionExpression": "attribute_exists(leaseKey)"}
+                ),
+            ):
+                with suppress(ClientError):
+                    teach()
+            assert requests.over_lean == {"scan", "get_item", "update_item"}
+            self._tables[table] = requests
+        return self._tables[table]
+
+
+class Bench:
+    """A lease table, the faulty client it uses, and a look at the rows behind it.
+
+    way: makes of the client the one whose calls the faulty one passes on.
+    """
+
+    def __init__(self, client, runtime, name, way=lambda client: client):
         self.direct = client
-        self.client = FaultyClient(client)
+        self.client = FaultyClient(way(client))
         self.runtime = runtime
         self.name = name
         self.table = DynamoDBLeaseTable(self.client, name, runtime)

@@ -23,6 +23,8 @@ HELD = Lease(
 FREE = HELD.with_(owner=None)
 THEIRS = HELD.with_(owner="you", checkpoint_owner="before")
 BARE = THEIRS.with_(hash_range=None, checkpoint_owner=None)
+HANDED = HELD.with_(owner="next", checkpoint_owner="me")
+"""A leader of KCL 3.x has begun to hand it over."""
 ENDED = FREE.with_(checkpoint=AT_SHARD_END, pending=None)
 
 WRITES = {
@@ -38,6 +40,13 @@ WRITES = {
     "release": lease_row.release(HELD),
     "delete-ended": lease_row.delete(ENDED, ended=True),
     "delete-gone": lease_row.delete(FREE, ended=False),
+    "renew-asked": lease_row.renew(HANDED),
+    "checkpoint-asked": lease_row.checkpoint(HANDED, Checkpoint("12", 1)),
+    "end-asked": lease_row.end_shard(HANDED, ["c1", "c2"]),
+    "hand-over": lease_row.hand_over(HANDED),
+    "reset": lease_row.reset(THEIRS, Checkpoint("3", 2)),
+    "reset-unowned": lease_row.reset(FREE, AT_TRIM_HORIZON),
+    "reset-ended": lease_row.reset(ENDED.with_(children=("c1",)), Checkpoint("3")),
     "fill": lease_row.fill_hash_range(BARE, HashRange("0", "9")),
 }
 

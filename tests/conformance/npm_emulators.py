@@ -32,24 +32,27 @@ class Unavailable(Exception):
     """The emulator cannot be used here, for this reason."""
 
 
-def installed(cache: Path = CACHE) -> Path:
-    """The folder of the installed packages. Raises Unavailable without Node, npm or a registry."""
+def installed(cache: Path = CACHE, here: Path = HERE) -> Path:
+    """The folder of the installed packages. Raises Unavailable without Node, npm or a registry.
+
+    here: with package.json and package-lock.json.
+    """
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             raise Unavailable(f"{program} not found")
-    contents = b"".join((HERE / name).read_bytes() for name in LOCKED)
+    contents = b"".join((here / name).read_bytes() for name in LOCKED)
     target = cache / hashlib.sha256(contents).hexdigest()[:12]
     if not target.exists():
-        _install(cache, target)
+        _install(cache, target, here)
     return target / "node_modules"
 
 
-def _install(cache: Path, target: Path) -> None:
+def _install(cache: Path, target: Path, here: Path) -> None:
     cache.mkdir(parents=True, exist_ok=True)
     # Elsewhere first, then moved as a whole: a broken-off installation never looks like a finished one.
     with tempfile.TemporaryDirectory(dir=cache) as aside:
         for name in LOCKED:
-            shutil.copy(HERE / name, aside)
+            shutil.copy(here / name, aside)
         command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
         try:
             done = subprocess.run(

@@ -5,11 +5,14 @@ Each makes streams, puts records, reshards, and moves its clock; nothing waits i
 
 import itertools
 import time
+from contextlib import suppress
+from copy import copy
+from types import MappingProxyType
 
 from lease_bench import local_client, wait_for
 
 from pykcl.aws.kinesis import KinesisStream
-from pykcl.errors import StreamMissing
+from pykcl.errors import IteratorExpired, ShardGone, StreamMissing
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import LocalKinesis
 from pykcl.runtime import SystemRuntime
@@ -83,8 +86,22 @@ class ModelBench:
         self.now_millis.millis += round(seconds * 1000)
 
 
+class LearnedStream(KinesisStream):
+    """Every page over the lean transport, the first one too: it has learned from a page that was refused."""
+
+    def fetch(self, shard_id, iterator, limit):
+        if self.transport == "boto3" or self._reads.learned_for != self.arn:
+            with suppress(IteratorExpired, StreamMissing, ShardGone):
+                super().fetch(shard_id, "nonsense", 1)
+        assert self.transport != "boto3", self._reads._obstacle
+        return super().fetch(shard_id, iterator, limit)
+
+
 class ClientBench:
     """A Kinesis reached through boto3."""
+
+    way = MappingProxyType({})
+    """How pages are read: arguments of KinesisStream."""
 
     def stream(self, shards=1):
         name = f"stream-{next(NUMBERS)}"
@@ -92,7 +109,8 @@ class ClientBench:
         return self.named(name)
 
     def named(self, name):
-        return KinesisStream(self.client, name, ClockRuntime(self.now_millis))
+        kind = LearnedStream if self.way.get("transport") == "lean" else KinesisStream
+        return kind(self.client, name, ClockRuntime(self.now_millis), **self.way)
 
     def create(self, name, shards=1):
         self.client.create_stream(StreamName=name, ShardCount=shards)
@@ -151,6 +169,12 @@ class WireBench(ClientBench):
     def __exit__(self, *_):
         self.client.close()
         self._aws.stop()
+
+    def read(self, **way):
+        """The same server and client; pages come in that way."""
+        bench = copy(self)
+        bench.way = way
+        return bench
 
     def later(self, seconds):
         self.now_millis.millis += round(seconds * 1000)

@@ -62,9 +62,26 @@ def test_a_write_on_a_row_another_worker_changed_is_lost_and_changes_nothing(ben
     assert plain(bench.item(KEY)) == plain(to_item(theirs))
 
 
+@pytest.mark.parametrize("kind", ["renew", "checkpoint", "prepare", "end", "release"])
+def test_who_is_asked_to_hand_over_goes_on_writing_and_a_release_is_the_hand_over(bench, kind):
+    """A leader of KCL 3.x names the next owner and moves no counter."""
+    write = WRITES[kind]
+    bench.put(write.seen.with_(owner="next", checkpoint_owner="me"))
+    answer = bench.write(write)
+    assert isinstance(answer, Kept)
+    row = bench.table.read(KEY)
+    assert row == answer.lease
+    assert row.counter == write.seen.counter + 1
+    assert (row.owner, row.checkpoint_owner) == {
+        "end": (None, None),
+        "release": ("next", None),
+    }.get(kind, ("next", "me"))
+    assert row.checkpoint == write.after.checkpoint
+
+
 @FENCED
 def test_a_write_whose_owner_changed_without_the_counter_is_lost(bench, write):
-    handed_over = write.seen.with_(owner="next", checkpoint_owner="me")
+    handed_over = write.seen.with_(owner="next", checkpoint_owner="somebody else")
     bench.put(handed_over)
     answer = bench.write(write)
     assert isinstance(answer, Lost)
@@ -314,6 +331,7 @@ def test_foreign_and_unreadable_rows_of_real_fleets_are_never_changed(bench):
                 "create": lease_row.create,
                 "delete": lambda lease: lease_row.delete(lease, ended=False),
                 "take": lambda lease: lease_row.take(lease, "me"),
+                "reset": lambda lease: lease_row.reset(lease, lease.checkpoint),
                 "fill": lambda lease: lease_row.fill_hash_range(lease, HashRange("0", "9")),
             }.get(write.kind, lease_row.renew)(forged)
             answer = bench.write(again)

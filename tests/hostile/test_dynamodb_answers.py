@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from hostile_json import ABSURD, anything, bodies, cut, disjointed
-from hostile_wire import Answer, HostileWire, ImpatientRuntime, assert_ours
+from hostile_wire import Answer, HostileWire, ImpatientRuntime, NoSockets, assert_ours
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pykcl.aws.fast_items import METHODS
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import PyKclError
 from pykcl.model import lease_row
@@ -45,7 +46,9 @@ WRITES = {
     "prepare": lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("11"), b"state")),
     "end": lease_row.end_shard(HELD, ("shardId-000000000001",)),
     "release": lease_row.release(HELD),
+    "hand-over": lease_row.hand_over(HELD.with_(owner="you", checkpoint_owner="me")),
     "delete": lease_row.delete(HELD, ended=False),
+    "reset": lease_row.reset(HELD, Checkpoint("9")),
     "fill": lease_row.fill_hash_range(HELD, HashRange("0", "9")),
 }
 CODES = [
@@ -57,10 +60,18 @@ CODES = [
 ]
 
 
-def use(wire: HostileWire, call: str, *told: Answer) -> Any:
+@pytest.fixture(params=["boto3", "lean"])
+def way(request):
+    """What the frequent calls go over."""
+    return request.param
+
+
+def use(wire: HostileWire, way: str, call: str, *told: Answer) -> Any:
     """What the call gave, or the error of ours that it raised."""
     wire.say(*told)
     table = DynamoDBLeaseTable(wire.dynamodb, "orders-app", ImpatientRuntime())
+    if way == "lean":
+        table._requests._route._learned = {one: ("orders-app", NoSockets(wire, "1.0")) for one in METHODS}
     try:
         if call == "prepare":
             return table.prepare(create=True)
@@ -96,7 +107,16 @@ def answers(call: str) -> st.SearchStrategy[Answer]:
         {"__type": st.sampled_from(CODES) | anything},
         optional={"message": anything, "Item": disjointed(PLAIN) | st.sampled_from(ABSURD)},
     ).map(lambda document: json.dumps(document).encode())
-    kind = st.sampled_from([{}, {}, {"content-type": "text/html"}, {"content-type": ""}])
+    kind = st.sampled_from(
+        [
+            {},
+            {},
+            {"content-type": "text/html"},
+            {"content-type": ""},
+            {"x-amz-crc32": "1"},
+            {"x-amz-crc32": "٣"},
+        ]
+    )
     return st.one_of(
         st.builds(Answer, body, st.just(200), kind),
         st.builds(Answer, body | error, st.sampled_from([204, 301, 400, 403, 500, 503]), kind),
@@ -110,13 +130,13 @@ def answers(call: str) -> st.SearchStrategy[Answer]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
-def test_any_answer_is_a_good_value_or_an_error_of_ours(hostile_wire, call, data):
-    use(hostile_wire, call, *data.draw(st.lists(answers(call), min_size=1, max_size=3)))
+def test_any_answer_is_a_good_value_or_an_error_of_ours(hostile_wire, way, call, data):
+    use(hostile_wire, way, call, *data.draw(st.lists(answers(call), min_size=1, max_size=3)))
 
 
 @pytest.mark.parametrize("call", ["scan", "read", "prepare"])
-def test_the_good_answers_are_good(hostile_wire, call):
-    assert not isinstance(use(hostile_wire, call, Answer(GOOD[call])), PyKclError)
+def test_the_good_answers_are_good(hostile_wire, way, call):
+    assert not isinstance(use(hostile_wire, way, call, Answer(GOOD[call])), PyKclError)
 
 
 UNPROVEN = {
@@ -128,24 +148,24 @@ UNPROVEN = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("told", UNPROVEN)
-def test_what_dynamodb_did_not_write_proves_nothing(hostile_wire, call, told):
+def test_what_dynamodb_did_not_write_proves_nothing(hostile_wire, way, call, told):
     """botocore makes an empty answer of it: to a read that would be "no such row", to a write "done"."""
-    found = use(hostile_wire, call, UNPROVEN[told])
+    found = use(hostile_wire, way, call, UNPROVEN[told])
     assert isinstance(found, PyKclError | Unknown)
 
 
 @pytest.mark.parametrize("kind", sorted(WRITES.keys() - {"create", "delete"}))
-def test_an_update_answered_without_the_row_is_not_believed(hostile_wire, kind):
-    assert isinstance(use(hostile_wire, f"write {kind}", Answer({})), Unknown)
+def test_an_update_answered_without_the_row_is_not_believed(hostile_wire, way, kind):
+    assert isinstance(use(hostile_wire, way, f"write {kind}", Answer({})), Unknown)
 
 
-def test_a_scan_that_goes_round_in_a_circle_ends(hostile_wire):
+def test_a_scan_that_goes_round_in_a_circle_ends(hostile_wire, way):
     pages = [Answer({**GOOD["scan"], "LastEvaluatedKey": {"leaseKey": {"S": key}}}) for key in "abab"]
-    assert isinstance(use(hostile_wire, "scan", *pages), PyKclError)
+    assert isinstance(use(hostile_wire, way, "scan", *pages), PyKclError)
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
-def test_what_once_broke_it_does_not_any_more(hostile_wire, path):
+def test_what_once_broke_it_does_not_any_more(hostile_wire, way, path):
     """Each file: the call, and the answers it got, as status, headers and body."""
     case = json.loads(path.read_text("utf-8"))
     told = [
@@ -156,4 +176,4 @@ def test_what_once_broke_it_does_not_any_more(hostile_wire, path):
         )
         for one in case["answers"]
     ]
-    use(hostile_wire, case["call"], *told)
+    use(hostile_wire, way, case["call"], *told)

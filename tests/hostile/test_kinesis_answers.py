@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import cbor2
 import pytest
 from hostile_json import Long, anything, bodies, cut, disjointed
-from hostile_wire import Answer, HostileWire, ImpatientRuntime, assert_ours
+from hostile_wire import Answer, HostileWire, ImpatientRuntime, NoSockets, assert_ours
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ from pykcl.model.aggregation import deaggregate_batch
 from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.shard import Shard
 from pykcl.planning.new_leases import create_new_leases
-from pykcl.planning.pace import read_pause
+from pykcl.planning.read_pace import ReadPace, after_page
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "kinesis").glob("*.json"))
 SHARD = "shardId-000000000000"
@@ -117,7 +118,15 @@ def use_page(stream: KinesisStream) -> None:
     list(deaggregate_batch(page.records, None, after=Checkpoint("5")))
     use_shards(page.children)
     assert (page.next_iterator is None) == bool(page.children)
-    assert read_pause(len(page.records), page.millis_behind_latest, 0, 1.0) > 0
+    pace = after_page(
+        ReadPace(),
+        0.0,
+        records=len(page.records),
+        size=page.body_bytes,
+        millis_behind=page.millis_behind_latest,
+        idle_time=None,
+    )
+    assert 0.2 <= pace.pause < 60
     assert (page.millis_behind_latest or 0) * 0 == 0
     assert page.body_bytes >= 0
 
@@ -179,6 +188,36 @@ def test_the_same_holds_for_what_botocores_own_parser_makes_of_a_page(hostile_wi
         use_page(stream)
     except PyKclError as error:
         assert_ours(error)
+
+
+def lean_stream(wire: HostileWire, form: Literal["auto", "cbor", "json"]) -> KinesisStream:
+    stream = KinesisStream(wire.kinesis, "orders", ImpatientRuntime(), wire=form)
+    stream._reads._route._learned["get_records"] = (None, NoSockets(wire, "1.1"))
+    return stream
+
+
+def cbor_answers(told: Answer, cut_at: int) -> Answer:
+    """The same in CBOR, perhaps cut off."""
+    try:
+        body = cbor2.dumps(json.loads(told.raw))
+    except (ValueError, TypeError, RecursionError, OverflowError, cbor2.CBOREncodeError):
+        return told
+    return Answer(body[: cut_at or None], told.status, told.headers)
+
+
+@pytest.mark.parametrize("form", ["auto", "cbor", "json"])
+@hostile
+@given(told=st.lists(answers("GetRecords"), min_size=1, max_size=3), cut_at=st.integers(-40, 0))
+def test_the_same_holds_for_the_lean_transport(hostile_wire, form, told, cut_at):
+    if form != "json":
+        told = [cbor_answers(one, cut_at) for one in told]
+    hostile_wire.say(*told)
+    stream = lean_stream(hostile_wire, form)
+    for _ in told:
+        try:
+            use_page(stream)
+        except PyKclError as error:
+            assert_ours(error)
 
 
 @pytest.mark.parametrize("operation", USES)

@@ -73,10 +73,10 @@ def control(java, fleet):
 def judged(capsys):
     """judged(fleet): ends it; its evidence, and its figures, shown on the terminal even where the test passes.
 
-    name: of a fleet for the summary. control: ERROR lines of Java workers alone.
+    name: of a fleet for the summary, unless listed is false. control: ERROR lines of Java workers alone.
     """
 
-    def end(run, name="", control=None):
+    def end(run, name="", control=None, *, listed=True):
         evidence = run.finish()
         errors = errors_of(run)
         figures = figures_of(
@@ -85,7 +85,7 @@ def judged(capsys):
         )  # fmt: skip
         with capsys.disabled():
             print(f"\n{report(evidence, figures)}")
-        if name:
+        if name and listed:
             interop_report.fleets.append(figures)
         return evidence, figures
 

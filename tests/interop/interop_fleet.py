@@ -26,6 +26,7 @@ from fleet_recording import POLICY_VARIABLE, WORK_VARIABLE
 from fleet_rows import SHARD_END, LeaseRows
 from fleet_stream import CountingProducer, Stream, client
 from java_worker import JavaWorker, Timing
+from multilangd_worker import MultilangdWorker
 
 from pykcl.model.shard import HashRange
 
@@ -135,6 +136,11 @@ class Fleet:
             more={POLICY_VARIABLE: policy, WORK_VARIABLE: str(work)},
         )  # fmt: skip
         return self._hired(started)
+
+    def multilangd(self, worker: str, **more: Any) -> MultilangdWorker:
+        """Start one; see MultilangdWorker."""
+        self._note("started", worker=worker)
+        return self._hired(MultilangdWorker(self.folder, worker, **more))
 
     def _hired(self, worker: Any) -> Any:
         self.workers[worker.worker] = worker
@@ -335,9 +341,13 @@ class Fleet:
         return [worker for worker in self.workers.values() if isinstance(worker, JavaWorker)]
 
     def kinds(self) -> dict[str, str]:
-        """ "pykcl", or "Java" and its version, of each worker."""
-        java = {worker.worker: f"Java {worker.version}" for worker in self.java_workers}
-        return {name: java.get(name, "pykcl") for name in self.workers}
+        """ "pykcl" ("multilangd" of it), or "Java" and its version, of each worker."""
+        others = {worker.worker: f"Java {worker.version}" for worker in self.java_workers}
+        others |= dict.fromkeys(
+            (name for name, worker in self.workers.items() if isinstance(worker, MultilangdWorker)),
+            "multilangd",
+        )
+        return {name: others.get(name, "pykcl") for name in self.workers}
 
     def delivered(self, worker: WorkerProcess) -> int:
         """User records that it has finished, repeats included."""

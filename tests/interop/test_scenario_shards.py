@@ -6,7 +6,7 @@ import pytest
 import scenario_shards as proofs
 from fleet_evidence import Item
 from fleet_rows import START
-from told_by_hand import ByHand, untried
+from told_by_hand import ByHand, each_change, untried
 
 LOW, HIGH = ("0", "9"), ("10", "19")
 
@@ -227,14 +227,7 @@ def test_the_story_told_rightly_has_no_problem(story):
     assert story("") == []
 
 
-@pytest.mark.parametrize(
-    ("story", "wrong"),
-    [
-        pytest.param(story, wrong, id=f"{story.__name__}: {wrong}")
-        for story in WRONG
-        for wrong in WRONG[story]
-    ],
-)
+@each_change(WRONG)
 def test_one_thing_changed_is_noticed(story, wrong):
     assert any(WRONG[story][wrong] in problem for problem in story(wrong)), story(wrong)
 

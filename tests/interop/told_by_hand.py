@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 from fleet_evidence import TABLE, Evidence, Item, Life, Process
 from fleet_rows import SHARD_END, LeaseRows, Position, sender
 from scenario_log import Told, sent_in
@@ -108,3 +110,15 @@ def untried(proofs: ModuleType, tests: Path) -> list[str]:
     public = [name for name, one in vars(proofs).items() if getattr(one, "__module__", "") == proofs.__name__]
     text = tests.read_text("utf-8")
     return [name for name in public if not name.startswith("_") and f"proofs.{name}(" not in text]
+
+
+def each_change(wrong: Mapping[Callable[[str], list[str]], Mapping[str, str]]) -> pytest.MarkDecorator:
+    """Parametrizes a test with every story and every single change that must be noticed in it."""
+    return pytest.mark.parametrize(
+        ("story", "wrong"),
+        [
+            pytest.param(story, change, id=f"{story.__name__}: {change}")
+            for story, changes in wrong.items()
+            for change in changes
+        ],
+    )

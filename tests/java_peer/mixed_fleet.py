@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from pykcl.model import lease_parse
 from pykcl.model.aggregation import aggregate
 from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.lease import Lease
 from pykcl.model.lease_row import LeaseWrite
 from pykcl.model.record import Record
 from pykcl.model.shard import Shard
@@ -238,3 +240,15 @@ def leave_out_of_updates(monkeypatch: pytest.MonkeyPatch, name: str, kinds: set[
         return text, values
 
     monkeypatch.setattr(LeaseWrite, "_update", without)
+
+
+def leave_out_of_creations(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """From now on the rows that pykcl creates lack the attribute."""
+    to_item = lease_parse.to_item
+
+    def without(lease: Lease) -> dict[str, Any]:
+        item = dict(to_item(lease))
+        del item[name]
+        return item
+
+    monkeypatch.setattr("pykcl.model.lease_row.to_item", without)

@@ -4,10 +4,9 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from mixed_fleet import leave_out_of_updates
+from mixed_fleet import leave_out_of_creations, leave_out_of_updates
 from random_mixed_fleet import run_random_mixed_fleet
 
-from pykcl.model import lease_parse
 from pykcl.testing.java.consumer import ShardConsumer, State
 from pykcl.testing.java.renewer import LeaseRenewer
 
@@ -37,14 +36,7 @@ def pykcl_checkpoints_without_moving_the_counter(monkeypatch):
 
 
 def pykcl_creates_rows_that_java_cannot_read(monkeypatch):
-    to_item = lease_parse.to_item
-
-    def without(lease):
-        item = dict(to_item(lease))
-        del item["ownerSwitchesSinceCheckpoint"]
-        return item
-
-    monkeypatch.setattr("pykcl.model.lease_row.to_item", without)
+    leave_out_of_creations(monkeypatch, "ownerSwitchesSinceCheckpoint")
 
 
 def java_checkpoints_before_it_delivers(monkeypatch):

@@ -89,7 +89,7 @@ def test_the_hook_really_keeps_the_body_from_botocore(wire, monkeypatch):
     wire.answer("GetRecords", page(raw()))
     stream = wire.stream()
     monkeypatch.setattr(
-        "pykcl.aws.kinesis.page_of_answer", lambda *_: pytest.fail("botocore parsed the body")
+        "pykcl.aws.page_reads.page_of_answer", lambda *_: pytest.fail("botocore parsed the body")
     )
     assert len(fetch(stream).records) == 1
 

@@ -71,7 +71,7 @@ def test_the_lease_client_makes_one_bounded_attempt_and_says_who_it_is(credentia
     )
     dynamodb = clients["dynamodb"].meta.config
     assert clients["dynamodb"].meta.region_name == "us-west-2"
-    assert (dynamodb.connect_timeout, dynamodb.read_timeout) == (1.0, 1.0)
+    assert (dynamodb.connect_timeout, dynamodb.read_timeout) == (0.6, 0.6)
     assert dynamodb.retries["total_max_attempts"] == 1
     assert dynamodb.max_pool_connections == clients["kinesis"].meta.config.max_pool_connections == 33
     assert dynamodb.user_agent_extra.startswith("pykcl/")

@@ -71,6 +71,12 @@ def test_a_scan_walks_every_page_and_adds_up_the_cost(memory_bench):
     assert len({row.key for row in scan.rows}) == len(scan.rows) == 100
     assert scan.read_units == pages * 0.5
     assert all("ConsistentRead" not in params for operation, params in client.requests if operation == "Scan")
+    client.requests.clear()
+    consistent = table.scan(consistent=True)
+    assert (consistent.rows, consistent.read_units) == (scan.rows, pages * 1.0)
+    asked = [params for operation, params in client.requests if operation == "Scan"]
+    assert len(asked) == pages
+    assert all(params["ConsistentRead"] is True for params in asked)
 
 
 @pytest.mark.parametrize("error", [throttled("Scan"), failing("Scan"), timed_out(), unreachable()])

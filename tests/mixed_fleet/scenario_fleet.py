@@ -14,6 +14,7 @@ from pykcl.processor import Batch, Initialization
 from pykcl.testing.fleet import TABLE
 from pykcl.testing.java.by_hand import JavaByHand
 from pykcl.testing.java.options import JavaVersion
+from pykcl.testing.java.requests_3x import OWNER_INDEX
 from pykcl.testing.memory.dynamodb import Change, Fault
 from pykcl.testing.simulation import EPOCH_MILLIS, Simulation
 
@@ -266,3 +267,21 @@ def owner_in(item: Any) -> str | None:
 
 def counter_in(item: Any) -> int:
     return int(item["leaseCounter"]["N"])
+
+
+def create_indexed_table(fleet: ScenarioFleet) -> None:
+    """The lease table as KCL 3.x makes it, with its index of owners."""
+    keys = [("leaseOwner", "HASH"), ("leaseKey", "RANGE")]
+    fleet.dynamodb.create_table(
+        TableName=TABLE,
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name, _ in keys],
+        BillingMode="PAY_PER_REQUEST",
+        GlobalSecondaryIndexes=[
+            {
+                "IndexName": OWNER_INDEX,
+                "KeySchema": [{"AttributeName": name, "KeyType": kind} for name, kind in keys],
+                "Projection": {"ProjectionType": "KEYS_ONLY"},
+            }
+        ],
+    )

@@ -2,14 +2,13 @@
 
 import pytest
 from careless_worker import CarelessWorker
-from scenario_fleet import FAILOVER, counter_in, kind_of, owner_in
+from scenario_fleet import FAILOVER, counter_in, create_indexed_table, kind_of, owner_in
 
 from pykcl.errors import WrongStream
 from pykcl.events import LeaseTaken, RowRefused
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.testing.fleet import TABLE
 from pykcl.testing.java.lease import read_row
-from pykcl.testing.java.requests_3x import OWNER_INDEX
 
 N0 = {"N": "0"}
 LEASE = {
@@ -164,23 +163,6 @@ def test_scenario_31_with_the_index_of_owners_every_owner_pykcl_writes_is_text_o
     assert kinds >= {"create", "take", "renew", "checkpoint", "end", "release"}
     # With the index, DynamoDB itself refuses a row whose owner is anything else.
     assert {owner_in(row) for row in fleet.items().values()} == {None}
-
-
-def create_indexed_table(fleet):
-    keys = [("leaseOwner", "HASH"), ("leaseKey", "RANGE")]
-    fleet.dynamodb.create_table(
-        TableName=TABLE,
-        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name, _ in keys],
-        BillingMode="PAY_PER_REQUEST",
-        GlobalSecondaryIndexes=[
-            {
-                "IndexName": OWNER_INDEX,
-                "KeySchema": [{"AttributeName": name, "KeyType": kind} for name, kind in keys],
-                "Projection": {"ProjectionType": "KEYS_ONLY"},
-            }
-        ],
-    )
 
 
 def test_scenario_37_rows_of_a_multi_stream_application_are_ignored_and_untouched(new_fleet):

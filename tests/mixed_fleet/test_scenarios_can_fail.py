@@ -4,15 +4,15 @@ import importlib
 
 import pytest
 from judged_fleets import fleets
-from mixed_fleet import leave_out_of_updates
+from mixed_fleet import leave_out_of_creations, leave_out_of_updates
 
 from pykcl.config import Config
-from pykcl.model import lease_parse, lease_row
+from pykcl.model import lease_outcome, lease_parse, lease_row
 from pykcl.model.lease_row import LeaseWrite
 from pykcl.planning.lease_view import LeaseView
+from pykcl.worker import lease_worker
 from pykcl.worker.held_leases import HeldLease
 from pykcl.worker.leader_duty import LeaderDuty
-from pykcl.worker.lease_worker import LeaseWorker
 
 
 def change_updates(monkeypatch, kinds, change):
@@ -97,14 +97,7 @@ def a_creation_overwrites(monkeypatch):
 
 
 def a_creation_lacks_an_attribute(monkeypatch):
-    to_item = lease_parse.to_item
-
-    def without(lease):
-        item = dict(to_item(lease))
-        del item["ownerSwitchesSinceCheckpoint"]
-        return item
-
-    monkeypatch.setattr("pykcl.model.lease_row.to_item", without)
+    leave_out_of_creations(monkeypatch, "ownerSwitchesSinceCheckpoint")
 
 
 def a_checkpoint_leaves_the_sub_sequence_number(monkeypatch):
@@ -147,6 +140,14 @@ def a_lease_is_believed_for_ever(monkeypatch):
     monkeypatch.setattr(Config, "belief_time", 1e6)
 
 
+def a_hand_off_is_a_loss(monkeypatch):
+    monkeypatch.setattr(lease_outcome, "_asks_for", lambda row, write: False)
+
+
+def a_hand_off_is_released(monkeypatch):
+    monkeypatch.setattr(lease_row, "hand_over", lease_row.release)
+
+
 def a_loss_is_not_noticed(monkeypatch):
     monkeypatch.setattr(HeldLease, "check", lambda self: None)
 
@@ -180,7 +181,7 @@ def parents_are_not_waited_for(monkeypatch):
             leases[key] for key in sorted(leases) if not leases[key].is_ended
         ],
     )
-    monkeypatch.setattr(LeaseWorker, "_unfinished_parents", lambda self: ())
+    monkeypatch.setattr(lease_worker, "unfinished_parents", lambda table, lease: ())
 
 
 def children_need_not_have_begun(monkeypatch):
@@ -238,7 +239,8 @@ CAUGHT_BY = [
     (a_take_asks_for_nothing, "test_kcl_3x", "test_scenario_33_", {"first": "leader"}),
     (a_take_leaves_the_checkpoint_owner, "test_kcl_3x", "test_scenario_34_pykcl_takes", {}),
     (a_take_does_not_ask_for_the_owner, "test_kcl_3x", "test_scenario_34_a_hand_off_begins", {}),
-    (a_loss_is_not_noticed, "test_kcl_3x", "test_scenario_35_a_hand_off", {}),
+    (a_hand_off_is_a_loss, "test_kcl_3x", "test_scenario_35_a_hand_off", {}),
+    (a_hand_off_is_released, "test_kcl_3x", "test_scenario_35_a_hand_off", {}),
     (a_checkpoint_leaves_the_sub_sequence_number, "test_rows_of_others", "test_scenario_38_a_stale", {}),
     (a_creation_overwrites, "test_rows_of_others", "test_scenario_38_pykcl_s_own", {}),
     (a_lease_is_believed_for_ever, "test_trouble", "test_scenario_39_beyond", {}),

@@ -15,7 +15,7 @@ from pykcl.planning.lifecycle import Signal
 from pykcl.planning.plans import Acquisition
 from pykcl.ports import Unknown
 from pykcl.testing.storm import Promise
-from pykcl.worker import lease_manager, lease_renewer
+from pykcl.worker import pulse
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease, HeldLeases
 from pykcl.worker.lease_manager import LeaseManager
@@ -52,11 +52,11 @@ def expiry_by_wall_clock(patch: Patch) -> None:
         def by_the_clock(self):
             now, view = self._context.runtime.utcnow_millis(), self._view
             since = {key: _since(view, lease, now) for key, lease in view.leases.items()}
-            self._view = replace(view, unchanged_since=since)
+            self._looks.view = replace(view, unchanged_since=since)
             try:
                 acquire(self)
             finally:
-                self._view = view
+                self._looks.view = view
 
         return by_the_clock
 
@@ -169,8 +169,7 @@ def expired_lease_taken_with_a_fresh_counter(patch: Patch) -> None:
 
 
 def dead_threads_go_unnoticed(patch: Patch) -> None:
-    for module in (lease_manager, lease_renewer):
-        patch.replace(module, "vital", lambda _: lambda body, name, on_fatal: body)
+    patch.replace(pulse, "vital", lambda _: lambda body, name, on_fatal: body)
 
 
 def handed_back_lease_taken_again(patch: Patch) -> None:
@@ -213,6 +212,19 @@ def owner_alone_shows_life(patch: Patch) -> None:
     patch.replace(LeaseView, "observe", make)
 
 
+def part_shows_no_life(patch: Patch) -> None:
+    """Rows of a part are taken over, but that they moved is not: to the next scan of all they stand as they stood."""
+
+    def make(observe_part: Function) -> Function:
+        def blind(self, rows, now):
+            view = observe_part(self, rows, now)
+            return replace(view, unchanged_since={**view.unchanged_since, **self.unchanged_since})
+
+        return blind
+
+    patch.replace(LeaseView, "observe_part", make)
+
+
 BELIEF = (
     Exhibit("B6", "a lease expires by the wall clock, at a time stored in its row", "vmware-go-kcl, kinsumer, harlow",
             (Promise.ONE_OWNER,), expiry_by_wall_clock),
@@ -244,4 +256,6 @@ BELIEF = (
             (Promise.FAILOVER,), expiry_takes_twice_as_long),
     Exhibit("M29", "heartbeats do not count as signs of life", "-",
             (Promise.ONE_OWNER, Promise.NO_CHURN, Promise.COUNTER_BY_ONE), owner_alone_shows_life),
+    Exhibit("M50", "that a lease moved between two looks at a part of the table is not noted", "-",
+            (Promise.ONE_OWNER, Promise.NO_CHURN, Promise.COUNTER_BY_ONE), part_shows_no_life),
 )  # fmt: skip

@@ -74,7 +74,7 @@ def steals_from_who_has_one_more(patch: Patch) -> None:
 
 FLEETS = (
     Exhibit("B5", "a shard that one listing lacks: its lease is deleted", "vmware-go-kcl, kinsumer, Disney (Rust)",
-            (Promise.DELETION_BY_EVIDENCE,), unlisted_shard_taken_for_gone),
+            (Promise.DELETION_BY_EVIDENCE, Promise.LOSS_REPORTED), unlisted_shard_taken_for_gone),
     Exhibit("M40", "a parent that one listing lacks passes for read", "here",
             (Promise.ALL_DELIVERED, Promise.PARENTS_FIRST), unlisted_parent_taken_for_gone,
             full=True, only=frozenset({"F1", "F9.missing", "F9.stale", "F11", "F18.stop"})),

@@ -13,7 +13,7 @@ from pykcl.planning.lineage import FamilyTree
 from pykcl.planning.pace import SHARD_READ_INTERVAL
 from pykcl.processor import RecordProcessor
 from pykcl.testing.storm import Promise
-from pykcl.worker import shard_delivery
+from pykcl.worker import lease_worker, shard_delivery
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
@@ -39,26 +39,28 @@ def parent_done_when_fetched(patch: Patch) -> None:
         def noting(self, give_up):
             page = read(self, give_up)
             if page is not None and page.is_last:
-                fetched.setdefault(id(self._context), set()).add(self._shard_id)
+                fetched.setdefault(id(self._context.table), set()).add(self._shard_id)
             return page
 
         return noting
 
     def make_parents(unfinished: Function) -> Function:
-        return lambda self: tuple(k for k in unfinished(self) if k not in fetched.get(id(self._context), ()))
+        return lambda table, lease: tuple(
+            k for k in unfinished(table, lease) if k not in fetched.get(id(table), ())
+        )
 
     def make_step(step: Function) -> Function:
         def believing(self, *arguments):
             view = self._view
-            done = fetched.get(id(self._context), set())
+            done = fetched.get(id(self._context.table), set())
             leases = {k: v.with_(checkpoint=AT_SHARD_END) if k in done else v for k, v in view.leases.items()}
-            self._view = replace(view, leases=leases)
+            self._looks.view = replace(view, leases=leases)
             return step(self, *arguments)
 
         return believing
 
     patch.replace(ShardReader, "read", make_read)
-    patch.replace(LeaseWorker, "_unfinished_parents", make_parents)
+    patch.replace(lease_worker, "unfinished_parents", make_parents)
     patch.replace(LeaseManager, "_create_missing", make_step)
     patch.replace(LeaseManager, "_acquire", make_step)
 
@@ -87,7 +89,7 @@ def any_position_may_be_checkpointed(patch: Patch) -> None:
 def parents_not_waited_for(patch: Patch) -> None:
     # Both: who takes no lease before its parents ended seldom has to wait for them, and the other way round.
     patch.replace(FamilyTree, "parents_ended", lambda _: lambda self, key, leases, unreadable=(): True)
-    patch.replace(LeaseWorker, "_unfinished_parents", lambda _: lambda self: ())
+    patch.replace(lease_worker, "unfinished_parents", lambda _: lambda table, lease: ())
 
 
 def read_after_the_checkpoint(patch: Patch) -> None:

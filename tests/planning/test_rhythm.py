@@ -4,7 +4,7 @@ import random
 from bisect import bisect_right
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pykcl.model.checkpoint import Checkpoint
@@ -179,6 +179,7 @@ def test_a_peer_with_our_fail_over_time_is_never_told_of(seed, ours, checkpoints
 
 
 @settings(max_examples=40, deadline=None)
+@example(seed=67108863, theirs=2.0, checkpoints=30.0, stale=0.0, slow=0.05)
 @given(
     seed=st.integers(0, 2**32),
     theirs=st.sampled_from([2.0, 4.0, 6.0, 18.0, 25.0, 40.0]),
@@ -191,4 +192,4 @@ def test_what_is_told_of_another_rhythm_is_never_the_wrong_way_round(seed, their
     leases = [JavaLease(rng, f"shardId-{n}", theirs, seconds=500, checkpoints=checkpoints) for n in range(2)]
     for told in watch(rng, leases, seconds=500, stale=stale, slow=slow):
         assert told.is_faster == (theirs < OURS)
-        assert told.failover_time == pytest.approx(theirs, rel=0.4)
+        assert told.failover_time == pytest.approx(theirs, rel=0.1)

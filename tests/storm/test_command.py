@@ -419,7 +419,7 @@ def test_a_figure_that_is_missing_or_has_another_bound_is_noticed():
     lines = section.splitlines()
     figure = next(number for number, line in enumerate(lines) if "fail-over" in line)
     assert masked(section) != masked("\n".join(lines[:figure] + lines[figure + 1 :]))
-    assert masked(section) != masked(section.replace("| 19 s |", "| 20 s |"))
+    assert masked(section) != masked(section.replace("| 20 s |", "| 21 s |"))
     assert masked(section) == masked(
         section.replace("0123abcd", "ffff0000").replace("seeds 3 to 5", "seeds 7 to 99")
     )

@@ -347,6 +347,7 @@ def test_a_scan_that_is_a_moment_old_shows_what_was_deleted_and_not_what_is_new(
         assert [key for key in keys if key != "gone"] == [key for key in fresh if key != "k5"]
     everything = [item["leaseKey"]["S"] for item in _pages(scan)]
     assert sorted(everything) == sorted({"gone", *(f"k{number}" for number in range(9))} - {"k5"})
+    assert scan(TableName="t", ConsistentRead=True) == client.scan(TableName="t", ConsistentRead=True)
 
 
 def _pages(scan):

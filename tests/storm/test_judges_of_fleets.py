@@ -7,24 +7,29 @@ from types import SimpleNamespace
 
 import pytest
 import storm_processors
-from judging import broken_by, storm_verdict
+from judging import broken_by, row, storm_verdict
 from storm_seeds import FINE_WEATHER
 
 from pykcl.errors import InternalError, SetupError, TableGone
-from pykcl.events import EventFan, LeaseHandedBack, LeaseReleased, LeaseTaken
+from pykcl.events import LeaseHandedBack, LeaseReleased, LeaseTaken
+from pykcl.listeners import EventFan
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.planning.lifecycle import Signal
+from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.simulation import Simulation
 from pykcl.testing.storm import Promise, PromiseBroken, run_storm, storm
 from pykcl.testing.storm.calm import Calm
+from pykcl.testing.storm.deleted_rows import DeletedRows
 from pykcl.testing.storm.excuses import Freezes, Marks
 from pykcl.testing.storm.faults import Faults
 from pykcl.testing.storm.fleet import StormFleet
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.ledger import Ledger
 from pykcl.testing.storm.life_judge import LifeJudge
+from pykcl.testing.storm.operators import Operators
 from pykcl.testing.storm.outcome import Figures
 from pykcl.testing.storm.places import END
+from pykcl.testing.storm.world import TABLE
 from pykcl.worker import lease_manager, lease_worker
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
@@ -96,6 +101,38 @@ def test_a_loss_that_nobody_tells_of_and_an_alarm_about_none(must, reported, fin
     world.ledger.shard("whole").add((2, 0), 150)
     world.must_be_reported, world.is_gone = {"s": must}, lambda key: False
     world.lost = [SimpleNamespace(shard=shard) for shard in reported]
+    calm = Calm(world, fleet, SimpleNamespace(), Figures())
+    if fine:
+        calm._losses_were_reported()
+        return
+    with pytest.raises(PromiseBroken) as broken:
+        calm._losses_were_reported()
+    assert broken.value.promise is Promise.LOSS_REPORTED
+
+
+@pytest.mark.parametrize(("deleted", "read", "anew", "scanned", "fine"), [
+    ("s", "1", "TRIM_HORIZON", 1001.0, True), ("s", "3", "TRIM_HORIZON", 1001.0, False), ("s", "1", "1", 1001.0, False),
+    ("s", "1", "TRIM_HORIZON", 999.0, False), ("s", "1", None, 1001.0, False), ("other", "1", "TRIM_HORIZON", 1001.0, False),
+], ids=["nobody can know", "read across", "put back", "made anew by one who saw it", "away", "another row"])  # fmt: skip
+def test_a_loss_may_stay_untold_only_where_a_newcomer_made_the_deleted_row_anew(
+    monkeypatch, deleted, read, anew, scanned, fine
+):
+    """Retention took 2 and 4 of "s", and nobody tells of it. At 1000 an operator deletes a row."""
+    world, fleet = _fleet_of_one()
+    world.ledger = Ledger(lambda: 100)
+    for number in (2, 4):
+        world.ledger.shard("s").add((number, 0), 50)
+    world.must_be_reported, world.is_gone, world.lost = {"s": {(2, 0), (4, 0)}}, lambda key: False, []
+    world.deleted_rows = DeletedRows(world.must_be_reported, now=lambda: 1000.0, scanned={"w1": scanned})
+    world.dynamodb = SimpleNamespace(
+        tables={TABLE: SimpleNamespace(rows={deleted: row(read)})}, postponed_keys=set
+    )
+    world.observer.fleet = SimpleNamespace(names=lambda row: None)
+    world.beliefs, world.options = SimpleNamespace(stolen=lambda key: None), {"start": "TRIM_HORIZON"}
+    monkeypatch.setattr(Operators, "_choose", lambda self, rng, fits: deleted)
+    assert Operators(world, fleet).delete_row(None)
+    if anew is not None:
+        world.deleted_rows.row_changed(Change("PutItem", TABLE, deleted, None, row(anew), author="w1"))
     calm = Calm(world, fleet, SimpleNamespace(), Figures())
     if fine:
         calm._losses_were_reported()

@@ -106,6 +106,34 @@ def test_a_lease_that_is_taken_before_it_stood_still_for_long_enough(ownership):
     assert _tells(ownership, "w2", "expired", "w1") is Promise.ONE_OWNER
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(4.0, None), (2.0, Promise.ONE_OWNER)])
+def test_a_counter_that_another_library_put_back_by_hand_may_hide_that_the_lease_moved(
+    ownership, seconds, expected
+):
+    """As it is after the second take it was before, and nobody need have seen what was in between."""
+    hidden = []
+    ownership.on_hidden = hidden.append
+    _writes(ownership, "w1")
+    _tells(ownership, "w1", "unowned")
+    ownership.time += 6.0
+    # By hand: no write tells that the row named nobody meanwhile.
+    _writes(ownership, "w1")
+    assert _tells(ownership, "w1", "unowned") is None
+    ownership.time += seconds
+    _writes(ownership, "w2", takes_from="w1")
+    assert _tells(ownership, "w2", "expired", "w1") is expected
+    assert len(hidden) == 1
+
+
+def test_a_take_that_everybody_could_see_hides_nothing(ownership):
+    hidden = []
+    ownership.on_hidden = hidden.append
+    _writes(ownership, "w1")
+    ownership.time += 11.0
+    _writes(ownership, "w2", takes_from="w1")
+    assert hidden == []
+
+
 @pytest.mark.parametrize(("seconds", "fine"), [(4.0, False), (5.0, True)])
 def test_a_thief_waits_before_it_begins(ownership, seconds, fine):
     _writes(ownership, "w2", takes_from="w1")

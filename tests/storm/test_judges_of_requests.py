@@ -15,7 +15,7 @@ from pykcl.testing.storm import Promise
 from pykcl.testing.storm.budget_judge import BudgetJudge, Rule, rules_for
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.metering import MeteredClient, MeteredStream
-from pykcl.worker import lease_manager
+from pykcl.worker import table_looks
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
@@ -89,11 +89,11 @@ def test_a_worker_whose_heartbeats_come_every_tenth_of_a_second(monkeypatch):
 
 
 def _settled_as_before(self):
-    return Signal.STOP if self._pause(16 / 3) else Signal.SETTLED
+    return Signal.STOP if self._pause(6.2) else Signal.SETTLED
 
 
 def test_a_worker_that_scans_without_a_pause(monkeypatch):
-    monkeypatch.setattr(lease_manager, "scan_pause", lambda *_, **__: 0.1)
+    monkeypatch.setattr(table_looks, "jittered", lambda *_: 0.1)
     assert storm_verdict() is Promise.BUDGETS
 
 

@@ -48,6 +48,12 @@ def test_a_shard_end_before_its_delivery_even_by_java(rows):
     assert _changed(rows, row(), after, author="java1") is Promise.CHECKPOINT_AFTER_DELIVERY
 
 
+def test_java_may_write_into_a_row_whose_counter_another_library_put_back(rows):
+    before = {**row(), "leaseOwner": {"S": "other-library-1"}}
+    after = {**row("TRIM_HORIZON", 2), "leaseOwner": {"S": "other-library-1"}}
+    assert _changed(rows, before, after, author="java1") is None
+
+
 @pytest.mark.parametrize(
     ("old", "new"), [("2", "1"), ("SHARD_END", "2"), ("10", "9"), ("1", "TRIM_HORIZON"), ("1", "junk")]
 )

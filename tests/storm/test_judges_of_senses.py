@@ -1,7 +1,9 @@
 """The judges see when a worker is wrong about its fleet, and when it joins one that it has to refuse."""
 
+from types import SimpleNamespace
+
 import pytest
-from judging import broken_by, storm_verdict
+from judging import broken_by, row, storm_verdict
 from storm_seeds import FINE_WEATHER
 
 from pykcl.events import FleetJoined
@@ -13,6 +15,8 @@ from pykcl.testing.storm import Promise, PromiseBroken, run_storm
 from pykcl.testing.storm.excuses import Freezes
 from pykcl.testing.storm.fleet_judge import FleetJudge
 from pykcl.testing.storm.judge import Verdict
+from pykcl.testing.storm.table_loss import lose_and_restore_the_table
+from pykcl.testing.storm.world import TABLE
 from pykcl.worker import fleet_watch
 from pykcl.worker.fleet_watch import FleetWatch
 
@@ -69,7 +73,53 @@ def test_a_peer_that_was_in_a_row_a_moment_ago_may_be_told_of(named_at, frozen, 
     clock[0] = 72.0
     freezes.add("w1", frozen)
     clock[0] = 100.0
-    judge.heard("w1", FleetJoined(
+    judge.heard("w1", _joined_one_java_worker())
+    assert broken_by(verdict) is (None if may else Promise.NO_FALSE_ALARM)
+
+
+def _joined_one_java_worker():
+    return FleetJoined(
         beside="1 Java worker", kind="Java KCL 2.x", java_workers=1, pykcl_workers=0, failover_time=10.0, evidence=(),
-    ))  # fmt: skip
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("in_a_row", "told_after", "may"), [(True, 10.0, True), (True, 25.0, False), (False, 10.0, False)]
+)
+def test_an_owner_by_other_hands_may_be_told_of_for_a_moment_after_the_table_is_lost(
+    in_a_row, told_after, may
+):
+    """No request of a host names it: what it wrote shows in its row alone, as long as there is the table."""
+    clock, verdict = [100.0], Verdict()
+    rows = {"parent": row(leaseOwner={"S": "other-library-1"})} if in_a_row else {}
+    tables = {TABLE: SimpleNamespace(rows=rows)}
+
+    def still_there():
+        return tables[TABLE].rows if TABLE in tables else {}
+
+    def pass_time(seconds):
+        clock[0] += seconds
+
+    judge = FleetJudge(
+        verdict,
+        now=lambda: clock[0],
+        rows=still_there,
+        worker_ids={"w1": "w1"},
+        frozen=Freezes(lambda: clock[0]),
+    )
+    told = []
+
+    def delivers_nothing():
+        pass_time(told_after)
+        judge.heard("w1", _joined_one_java_worker())
+        told.append(clock[0])
+
+    world = SimpleNamespace(
+        rows=still_there, verdict=verdict, delivery=SimpleNamespace(batches=0), observer=SimpleNamespace(fleet=judge),
+        dynamodb=SimpleNamespace(tables=tables, delete_table=lambda **table: tables.pop(table["TableName"])),
+    )  # fmt: skip
+    world.simulation = SimpleNamespace(now=clock[0], sleep=pass_time)
+    fleet = SimpleNamespace(alive={}, leaving={}, workers=list)
+    lose_and_restore_the_table(world, fleet, SimpleNamespace(put_some=delivers_nothing))
+    assert told
     assert broken_by(verdict) is (None if may else Promise.NO_FALSE_ALARM)

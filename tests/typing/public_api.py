@@ -23,6 +23,7 @@ from pykcl import (
     PyKclError,
     Record,
     RecordProcessor,
+    RestartShard,
     SetupError,
     ShardEnd,
     ShutdownRequest,
@@ -67,6 +68,8 @@ class Orders(RecordProcessor):
         hash_key: str | None = record.explicit_hash_key
         position: Checkpoint = record.position
         order = record.json()
+        if not data:
+            raise RestartShard("The program behind this processor has ended.")
         print(data, arrived, hash_key, position, order["id"], record.text(), record.partition_key)
         print(record.sequence_number, record.sub_sequence_number, record.aggregated, record.shard_id)
 

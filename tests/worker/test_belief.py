@@ -5,7 +5,7 @@ from botocore.exceptions import ReadTimeoutError
 
 from pykcl.config import Config
 from pykcl.errors import TemporaryError
-from pykcl.events import LeaseTaken, LeaseTakenAway
+from pykcl.events import LeaseTaken, LeaseTakenAway, LeaseWentElsewhere
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_row import renew
@@ -81,7 +81,7 @@ def test_a_take_that_only_the_row_tells_of_may_be_the_first_one_without_an_answe
         is_second_take = (
             not fleet.happened(LeaseTaken) and fleet.simulation.now > sent[0] + CONFIG.write_timeout
         )
-        return None if is_second_take else Fault(before=lost, delay=1.0)
+        return None if is_second_take else Fault(before=lost, delay=0.5)
 
     fleet.dynamodb.fault, fleet.dynamodb.scan = lose_answers, stale_scan
     fleet.start("w1")
@@ -90,3 +90,35 @@ def test_a_take_that_only_the_row_tells_of_may_be_the_first_one_without_an_answe
     assert fleet.simulation.now > sent[0] + CONFIG.write_timeout
     fleet.wait(lambda: fleet.happened(LeaseTakenAway), 30, "the belief to end")
     assert fleet.simulation.now <= sent[0] + CONFIG.belief_time + 0.5
+
+
+@pytest.mark.parametrize(("what", "counter"), [("the take", 1), ("a heartbeat", 3)])
+def test_what_a_lost_lease_left_in_its_row_is_not_taken_for_a_new_take(new_fleet, what, counter):
+    """1) The last write under a lease lands, and no answer comes until the belief has ended; 2) a scan that shows the
+    row as it was before leads to a take, which is refused: the row is as it would make it. To the others the lease
+    stands still since 1, so nothing was taken: it is left until it has expired."""
+    fleet = new_fleet(shards=1)
+    lost = ReadTimeoutError(endpoint_url="-")
+    updates, before, scan = [], [], fleet.dynamodb.scan
+
+    def lagging_scan(**params):
+        return scan(**params) if fleet.happened(LeaseWentElsewhere) or not before else before[0]
+
+    def lose_answers(operation, params):
+        if operation != "UpdateItem" or fleet.happened(LeaseTakenAway):
+            return None
+        updates.append(operation)
+        if len(updates) < counter:
+            return None
+        if not before:
+            before.append(scan(TableName=params["TableName"]))
+            return Fault(after=lost, delay=1.0)
+        # The take is told of when it is not good any more; of the heartbeat nothing is told.
+        return Fault(delay=2 * CONFIG.failover_time) if what == "the take" else Fault(before=lost, delay=1.0)
+
+    fleet.dynamodb.fault, fleet.dynamodb.scan = lose_answers, lagging_scan
+    fleet.start("w1")
+    fleet.wait(lambda: fleet.happened(LeaseWentElsewhere), 120, "a take to be refused")
+    assert len(fleet.happened(LeaseTaken)) == len(fleet.happened(LeaseTakenAway)) == 1
+    fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 2, 60, "the lease to be taken once more")
+    assert [taken.counter for taken in fleet.happened(LeaseTaken)] == [1, counter + 1]

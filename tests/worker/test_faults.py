@@ -95,7 +95,7 @@ def test_an_outage_of_the_lease_table_shorter_than_the_lease_costs_nothing(new_f
     fleet.dynamodb.fault = lambda operation, params: Fault(
         before=aws_error("InternalServerError", "down", operation)
     )
-    fleet.simulation.sleep(5)
+    fleet.simulation.sleep(3.5)
     fleet.dynamodb.fault = None
     fleet.wait_delivered(fleet.put(10))
     fleet.simulation.sleep(30)

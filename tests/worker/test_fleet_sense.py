@@ -1,9 +1,11 @@
 """A worker tells what it has joined, refuses a native fleet of Java KCL 3.x, and goes on where a fleet changes later."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
+from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import NativeFleet, WrongStream
 from pykcl.events import (
     FleetChanged,
@@ -13,8 +15,11 @@ from pykcl.events import (
     PeerRhythmDiffers,
     TroubleBegan,
     TwinWorker,
-    log_event,
 )
+from pykcl.listeners import log_event
+from pykcl.model.checkpoint import AT_TRIM_HORIZON
+from pykcl.model.lease import Lease
+from pykcl.model.lease_row import to_item
 from pykcl.testing.fleet import TABLE
 from pykcl.testing.java.in_fleet import java_peer
 from pykcl.testing.memory.dynamodb import Fault
@@ -172,6 +177,29 @@ def test_a_table_of_several_streams_is_refused_and_left_as_it_is(new_fleet):
     with pytest.raises(WrongStream, match="several streams"):
         fleet.start("p1")
     assert fleet.dynamodb.rows(TABLE) == before
+
+
+def test_a_scan_older_than_the_leases_a_peer_just_made_does_not_refuse_the_table(new_fleet, monkeypatch):
+    fleet = new_fleet(shards=2)
+    create_table(fleet)
+    key = "123456789012:orders:1790000000000:shardId-000000000000"
+    fleet.dynamodb.put_raw(
+        TABLE, {"leaseKey": {"S": key}, "leaseCounter": {"N": "1"}, "streamName": {"S": "x"}}
+    )
+    before = DynamoDBLeaseTable.scan
+    scans = []
+
+    def old(table, **how):
+        found = before(table, **how)
+        scans.append(found)
+        rows = [row for row in found.rows if not isinstance(row, Lease)] if len(scans) < 3 else found.rows
+        return replace(found, rows=tuple(rows))
+
+    fleet.dynamodb.put_raw(TABLE, to_item(Lease("shardId-000000000000", AT_TRIM_HORIZON)))
+    monkeypatch.setattr(DynamoDBLeaseTable, "scan", old)
+    fleet.start("p1")
+    fleet.wait(lambda: fleet.load() == {"p1": 2}, what="both leases")
+    assert len(scans) > 2
 
 
 def test_a_fleet_that_goes_native_meanwhile_is_reported_and_nothing_is_lost_or_stolen(new_fleet):

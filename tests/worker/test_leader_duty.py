@@ -265,7 +265,8 @@ def test_a_hole_that_listing_does_not_mend_costs_one_listing_for_each_audit(new_
     fleet.simulation.sleep(AUDIT / 2)
     before = len(listings)
     fleet.simulation.sleep(10 * AUDIT)
-    assert 9 <= len(listings) - before <= 11
+    # An audit comes with a scan, and alone a worker scans once in a heartbeat.
+    assert 7 <= len(listings) - before <= 11
 
 
 def test_while_listing_fails_an_audit_does_not_make_it_come_sooner(new_fleet, listings):
@@ -381,10 +382,10 @@ def test_a_stop_waits_for_the_one_write_under_way(new_fleet):
 def test_slow_writes_do_not_keep_the_manager_from_its_leases(new_fleet):
     fleet = new_fleet(shards=8)
     (worker,) = started(fleet, "p1")
-    fleet.dynamodb.fault = of_fills(Fault(delay=1.9))
+    fleet.dynamodb.fault = of_fills(Fault(delay=1.1))
     before = drop_ranges(fleet)
     fleet.wait(lambda: fills(fleet), 2 * AUDIT, "the first hash range")
-    fleet.simulation.sleep(worker.config.write_timeout + 2.5)
+    fleet.simulation.sleep(worker.config.write_timeout + 1.5)
     assert 3 <= len(fills(fleet)) <= 4
     assert not fleet.happened(TroubleBegan), "what is not sent is for the next audit, and no trouble"
     fleet.wait(lambda: ranges(fleet.items()) == ranges(before), 3 * AUDIT, "the hash ranges")

@@ -7,11 +7,12 @@ import pytest
 
 from pykcl.config import Config
 from pykcl.errors import LeaseLost
-from pykcl.events import DataLost, EventFan, LeaseTaken, TroubleBegan
+from pykcl.events import DataLost, LeaseTaken, TroubleBegan
+from pykcl.listeners import EventFan
 from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.lease import Lease, PrivateNote
 from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State, next_state
-from pykcl.planning.pace import backoff, read_pause, scan_pause
+from pykcl.planning.pace import backoff
 from pykcl.planning.plans import Acquisition, LeaseCreation
 from pykcl.planning.positions import first_read
 from pykcl.runtime import SystemRuntime
@@ -103,24 +104,6 @@ def test_every_state_that_holds_the_lease_knows_what_to_do_when_it_is_lost():
 def test_a_transition_that_is_not_in_the_table_cannot_happen():
     with pytest.raises(ValueError, match="releasing cannot meet 'started'"):
         next_state(State.RELEASING, Signal.STARTED)
-
-
-def test_reading_is_as_fast_as_allowed_while_behind_and_slower_the_longer_nothing_comes():
-    assert read_pause(1000, 60_000, 0, 1.0) == 0.2
-    assert read_pause(0, 60_000, 5, 1.0) == 0.2
-    assert read_pause(3, 0, 0, 1.0) == 0.25
-    assert [read_pause(0, 0, idle, 1.0) for idle in (1, 2, 3, 500)] == [0.5, 1.0, 1.0, 1.0]
-    assert read_pause(3, 0, 0, 0.2) == 0.2
-
-
-def test_scans_are_stretched_to_the_budget_of_five_read_units_a_second():
-    rng = Simulation().rng
-    cheap = [scan_pause(0.5, 1.0, 20.0, rng) for _ in range(50)]
-    dear = [scan_pause(50.0, 1.0, 20.0, rng) for _ in range(50)]
-    huge = [scan_pause(5000.0, 1.0, 20.0, rng) for _ in range(50)]
-    assert 0.9 <= min(cheap) <= max(cheap) <= 1.1
-    assert 9.0 <= min(dear) <= max(dear) <= 11.0
-    assert 18.0 <= min(huge) <= max(huge) <= 22.0
 
 
 def test_back_off_grows_and_is_bounded():

@@ -319,3 +319,27 @@ def test_user_exceptions_and_payloads_never_reach_the_log(new_fleet, caplog):
     assert caplog.text
     assert "CANARY" not in caplog.text
     assert "CANARY" not in repr(fleet.events)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_the_position_of_the_last_record_ends_a_shard_and_an_earlier_one_does_not(new_fleet, last):
+    fleet, asked, key = new_fleet(shards=1), [], "shardId-000000000000"
+
+    class ByPosition(RecordingProcessor):
+        def process_records(self, batch):
+            super().process_records(batch)
+            self.records = batch.records
+
+        def shard_ended(self, end):
+            asked.append(end.shard_id)
+            end.checkpointer.checkpoint(self.records[-1 if last else -2])
+
+    fleet.put(6)
+    fleet.kinesis.split(STREAM, key)
+    fleet.start("w1", checkpoint="manual", processor=_processor(fleet, cls=ByPosition))
+    if last:
+        fleet.wait(lambda: key in fleet.rows() and fleet.rows()[key].is_ended, what="the end of the shard")
+        assert asked.count(key) == 1
+    else:
+        fleet.wait(lambda: fleet.happened(ShardEndNotCheckpointed), what="the refusal")
+        assert not fleet.rows()[key].is_ended

@@ -15,8 +15,8 @@ from pykcl.events import (
     ThreadsLeft,
     TroubleBegan,
     TroubleEnded,
-    log_event,
 )
+from pykcl.listeners import log_event
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
@@ -381,8 +381,7 @@ def test_a_stop_that_came_too_late_names_the_busy_threads_why_and_what_to_do(new
     fleet.put(3)
     fleet.wait(lambda: ("w1", "process_records", FIRST) in fleet.ledger.calls)
     began = fleet.simulation.now
-    for _ in range(signals):
-        worker._on_signal(15, None)
+    worker.signals.ask(signals)
     with pytest.raises(StopTimedOut) as caught:
         worker.stop(grace=7.0)
     took = fleet.simulation.now - began
@@ -431,10 +430,10 @@ def test_the_cleaner_asks_about_every_candidate_in_turn(new_fleet):
 def test_the_open_iterator_of_a_lease_that_a_peer_took_is_let_go(new_fleet):
     fleet = new_fleet(shards=2)
     worker = fleet.start("w1", start="LATEST", max_leases=1)
-    fleet.wait(lambda: len(worker._manager._latest_iterators) == 1, what="the iterator of the other lease")
+    fleet.wait(lambda: len(worker._manager._latest.opened) == 1, what="the iterator of the other lease")
     fleet.start("w2", start="LATEST")
     fleet.wait(lambda: set(fleet.owners().values()) == {"w1", "w2"})
-    fleet.wait(lambda: not worker._manager._latest_iterators, 10, "letting it go")
+    fleet.wait(lambda: not worker._manager._latest.opened, 10, "letting it go")
 
 
 def test_rows_that_a_worker_creates_and_takes_carry_every_key_of_the_private_map(new_fleet):

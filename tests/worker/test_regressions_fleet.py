@@ -1,15 +1,23 @@
 """Ways in which a fleet once lost records or left leases unowned, each as a test of the unmodified worker."""
 
+import dataclasses
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
-from pykcl.events import LeaseHandedBack
+from pykcl.errors import ShardGone
+from pykcl.events import DataLost, LeaseDeleted, LeaseHandedBack
 from pykcl.local.errors import AwsError
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.lease import Lease
+from pykcl.model.shard import Shard, ShardListing
+from pykcl.planning.lease_view import LeaseView
 from pykcl.processor import Batch
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.faults import throttled
+from pykcl.testing.memory.faults import denied, throttled, timed_out
+from pykcl.worker.lease_cleaner import LeaseCleaner
 
 PARENT = "shardId-000000000000"
 OLDEST = "shardId-000000000001"
@@ -192,3 +200,92 @@ def test_a_listing_that_fails_is_repeated_ever_more_slowly(new_fleet):
     fleet.kinesis.fault = None
     fleet.kinesis.split(STREAM, PARENT)
     fleet.wait_delivered(fleet.put(10), 60)
+
+
+GONE = "shardId-000000000099"
+
+
+def _put_gone(fleet, counter=5, **more):
+    fleet.dynamodb.put_raw(TABLE, {
+        "leaseKey": {"S": GONE}, "leaseCounter": {"N": str(counter)}, "ownerSwitchesSinceCheckpoint": {"N": "0"},
+        "checkpoint": {"S": "7"}, "checkpointSubSequenceNumber": {"N": "0"}, **more,
+    })  # fmt: skip
+
+
+def _work_beside_a_lease_of_a_shard_that_is_gone(fleet):
+    """w1 has all the leases it may have, so that only its cleaner comes to the one of which a record was read once."""
+    fleet.start("w1", max_leases=1, cleanup_interval=5.0).wait_ready(30)
+    _put_gone(fleet)
+
+
+def _told_lost(fleet):
+    return [(event.shard, event.checkpoint, event.resumed_at) for event in fleet.happened(DataLost)]
+
+
+def test_a_loss_is_told_of_when_nobody_learns_that_the_last_sign_of_it_was_deleted(new_fleet):
+    """1) The row of a gone shard is deleted; 2) the answer is lost, and so is every other for as long as a write is
+    tried, or the process stood still for so long; 3) no worker finds the row again, and nobody spoke of the loss.
+    """
+    fleet, asked = new_fleet(shards=1), []
+
+    def lose(operation, params):
+        if operation != "DeleteItem":
+            return None
+        asked.append(fleet.simulation.now)
+        return Fault(after=timed_out()) if len(asked) == 1 else Fault(before=timed_out(), delay=2.0)
+
+    fleet.dynamodb.fault = lose
+    _work_beside_a_lease_of_a_shard_that_is_gone(fleet)
+    fleet.wait(lambda: asked and GONE not in fleet.items(), 60)
+    fleet.simulation.sleep(60)
+    assert not fleet.happened(LeaseDeleted)
+    assert _told_lost(fleet) == [(GONE, "7:0", None)]
+
+
+def test_a_loss_is_told_of_by_a_worker_that_dies_while_it_deletes_the_last_sign_of_it(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.dynamodb.fault = lambda called, params: Fault(late_answer=2.0) if called == "DeleteItem" else None
+    _work_beside_a_lease_of_a_shard_that_is_gone(fleet)
+    fleet.wait(lambda: GONE not in fleet.items(), 60)
+    fleet.simulation.kill("w1")
+    assert _told_lost(fleet) == [(GONE, "7:0", None)]
+
+
+def test_a_loss_is_told_of_once_by_a_worker_that_may_not_delete_the_lease(new_fleet):
+    fleet, refused = new_fleet(shards=1), []
+
+    def refuse(operation, params):
+        if operation != "DeleteItem":
+            return None
+        refused.append(fleet.simulation.now)
+        return Fault(before=denied(operation))
+
+    fleet.dynamodb.fault = refuse
+    _work_beside_a_lease_of_a_shard_that_is_gone(fleet)
+    fleet.wait(lambda: len(refused) > 2, 120)
+    assert _told_lost(fleet) == [(GONE, "7:0", None)]
+
+
+@pytest.mark.parametrize("change", [
+    {}, {"counter": 6}, {"leaseOwner": {"S": "w2"}}, {"checkpoint": {"S": "SHARD_END"}}, {"checkpoint": {"S": "8"}}, None,
+])  # fmt: skip
+def test_a_loss_is_not_told_of_by_a_row_that_has_changed_since_it_was_seen(new_fleet, change):
+    """Its reader tells by itself, or ended the shard without a loss."""
+
+    def forgets(shard_id, start):
+        raise ShardGone("no such shard")
+
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", max_leases=1, cleanup_interval=0.0).wait_ready(30)
+    context = fleet.worker("w2", cleanup_interval=1.0)._connect()
+    cleaner = LeaseCleaner(
+        dataclasses.replace(context, stream=SimpleNamespace(open=forgets)), stopping=lambda: False
+    )
+    cleaner.listed(ShardListing((Shard(PARENT),)))
+    if change is not None:
+        _put_gone(fleet, **change)
+    fleet.simulation.sleep(2)
+    seen = [Lease(GONE, Checkpoint("7"), counter=5), Lease(PARENT, Checkpoint("1"))]
+    cleaner.clean(LeaseView().observe(seen, 0.0))
+    assert _told_lost(fleet) == ([(GONE, "7:0", None)] if change == {} else [])
+    assert (GONE in fleet.items()) is bool(change)

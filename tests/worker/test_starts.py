@@ -4,7 +4,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from pykcl.events import DataLost, StartingAtLatest
+from pykcl.events import DataLost, LeaseCreated, StartingAtLatest
 from pykcl.model.aggregation import aggregate
 from pykcl.testing.fleet import STREAM
 from pykcl.testing.simulation import EPOCH_MILLIS
@@ -74,6 +74,68 @@ def test_a_latest_start_that_crashed_before_its_first_checkpoint_loses_nothing_p
     fleet.start("w2", start="LATEST")
     fleet.wait_delivered(meanwhile)
     assert not set(old) & set(fleet.ledger.payloads)
+
+
+def test_a_start_at_latest_does_not_believe_a_scan_that_is_older_than_the_leases_of_a_peer(new_fleet):
+    """1) w1 creates the leases at LATEST, and is ready; 2) its shard is split, and records are put into the children;
+    3) w2's scan shows the table as it was before 1: to w2 nobody has begun. LATEST would be behind these records."""
+    fleet = new_fleet(shards=1)
+    assert fleet.start("w1", start="LATEST").wait_ready(30)
+    fleet.wait_delivered(fleet.put(5))
+    fleet.workers["w1"].stop()
+    fleet.kinesis.split(STREAM, fleet.open_shards()[0])
+    payloads = fleet.put(20)
+    fleet.simulation.sleep(1.5)
+    scan = fleet.dynamodb.scan
+
+    def empty_at_first(**params):
+        answer = scan(**params)
+        is_old = fleet.simulation.now < scanned_at + 1.0 and not params.get("ConsistentRead")
+        return {**answer, "Items": []} if is_old else answer
+
+    scanned_at = fleet.simulation.now
+    fleet.dynamodb.scan = empty_at_first
+    fleet.start("w2", start="LATEST")
+    fleet.wait_delivered(payloads)
+    assert {event.checkpoint for event in fleet.happened(LeaseCreated)[1:]} == {"TRIM_HORIZON"}
+    assert len(fleet.happened(StartingAtLatest)) == 1
+
+
+def test_a_start_at_latest_begins_before_the_look_that_shows_no_leases(new_fleet):
+    """1) w1 has listed the only shard and scanned; 2) it is split; 3) w2 lists the children, and finds no leases; 4) w1
+    creates its lease, and is ready; 5) records are put into the children; 6) w2 creates theirs, at LATEST."""
+    fleet = new_fleet(shards=1)
+    w1_goes_on, w2_goes_on, both_are_late = (fleet.simulation.runtime("main").event() for _ in range(3))
+    creating = []
+
+    def hold_up(operation, params):
+        if operation == "PutItem":
+            key = params["Item"]["leaseKey"]["S"]
+            # w1 creates the children too, when it has read their parent: not before w2.
+            is_w1 = key in (first, *creating)
+            creating.append(key)
+            (w1_goes_on if key == first else both_are_late if is_w1 else w2_goes_on).wait()
+
+    (first,) = fleet.open_shards()
+    fleet.dynamodb.fault = hold_up
+    worker = fleet.start("w1", start="LATEST")
+    fleet.wait(lambda: creating == [first], what="w1 about to create the lease")
+    fleet.simulation.sleep(3)
+    fleet.kinesis.split(STREAM, first)
+    fleet.simulation.sleep(3)
+    fleet.start("w2", start="LATEST")
+    fleet.wait(lambda: len(creating) == 2, what="w2 about to create the first lease of its own")
+    fleet.simulation.sleep(3)
+    w1_goes_on.set()
+    assert worker.wait_ready(30)
+    payloads = fleet.put(20)
+    fleet.simulation.sleep(3)
+    w2_goes_on.set()
+    fleet.wait(lambda: len(fleet.rows()) == 3, what="the leases of both children")
+    at_first = fleet.rows()
+    both_are_late.set()
+    fleet.wait_delivered(payloads)
+    assert [lease.checkpoint.sequence_number for lease in at_first.values()] == ["LATEST"] * 3
 
 
 def test_wait_ready_is_false_while_there_are_no_leases_and_while_some_are_unowned(new_fleet):

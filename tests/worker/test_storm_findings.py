@@ -22,6 +22,7 @@ from pykcl.events import (
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
+from pykcl.model.lease_row import to_item
 from pykcl.model.shard import Shard, ShardListing
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
@@ -126,6 +127,65 @@ def test_a_merge_gets_no_lease_from_a_listing_older_than_its_other_parent(new_fl
     fleet.wait_delivered(put, 300)
     _check_order(fleet)
     assert fleet.ledger.duplicates == 0
+
+
+def test_a_merge_is_not_prepared_by_a_scan_older_than_the_lease_above_its_other_parent(new_fleet):
+    """Shard 2, between the leased one and the merge's parent, would look like one that the start passed over."""
+    fleet = new_fleet(shards=2)
+    go_on = _held_up(fleet, "w1", _shard(1), start="LATEST")
+    assert fleet.workers["w1"].wait_ready(30)
+    put = fleet.put(20)
+    fleet.wait(lambda: ("w1", "process_records", _shard(1)) in fleet.ledger.calls)
+    scan = fleet.dynamodb.scan
+
+    def without_the_lease_above(**params):
+        answer = scan(**params)
+        if params.get("ConsistentRead"):
+            return answer
+        return {**answer, "Items": [item for item in answer["Items"] if item["leaseKey"]["S"] != _shard(1)]}
+
+    fleet.dynamodb.scan = without_the_lease_above
+    for split in (1, 2):
+        fleet.kinesis.split(STREAM, _shard(split))
+        put += fleet.put(20)
+    fleet.kinesis.merge(STREAM, _shard(0), _shard(4))
+    put += fleet.put(20)
+    fleet.wait(lambda: _shard(6) in fleet.rows(), what="the lease of the merge")
+    fleet.dynamodb.scan = scan
+    go_on.set()
+    fleet.wait_delivered(put, 300)
+    _check_order(fleet)
+
+
+def test_a_missing_parent_gets_no_lease_by_a_scan_older_than_the_lease_above_it(new_fleet):
+    """No lease would begin at LATEST here. But with one for shard 4 nothing above it is waited for, or, where a Java
+    worker ends shard 1, ever read."""
+    fleet = new_fleet(shards=2)
+    fleet.worker("w1", start="LATEST")._connect()
+    for number, checkpoint in ((0, "SHARD_END"), (1, "LATEST")):
+        lease = Lease(_shard(number), Checkpoint(checkpoint))
+        fleet.dynamodb.put_item(TableName=TABLE, Item=to_item(lease))
+    fleet.kinesis.split(STREAM, _shard(1))
+    # Into shards 2 and 3, then into shard 4: nothing into shard 0, which has been read.
+    put = [b"2", b"3", b"4"]
+    fleet.kinesis.put_record(STREAM, put[0], "key", 2**127)
+    fleet.kinesis.put_record(STREAM, put[1], "key", 2**128 - 1)
+    fleet.kinesis.merge(STREAM, _shard(2), _shard(3))
+    fleet.kinesis.put_record(STREAM, put[2], "key", 2**127)
+    fleet.kinesis.merge(STREAM, _shard(0), _shard(4))
+    put += fleet.put(20)
+    scan = fleet.dynamodb.scan
+
+    def without_the_lease_above(**params):
+        answer = scan(**params)
+        if params.get("ConsistentRead") or fleet.simulation.now > began + 1.0:
+            return answer
+        return {**answer, "Items": [item for item in answer["Items"] if item["leaseKey"]["S"] != _shard(1)]}
+
+    began, fleet.dynamodb.scan = fleet.simulation.now, without_the_lease_above
+    fleet.start("w1", start="LATEST")
+    fleet.wait_delivered(put)
+    _check_order(fleet)
 
 
 @pytest.mark.parametrize("start", ["TRIM_HORIZON", "LATEST"])

@@ -4,7 +4,11 @@ import pytest
 
 from pykcl.errors import TableGone
 from pykcl.events import LeaseCreated, ProcessorRaised
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.lease import Lease
+from pykcl.model.lease_row import to_item
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
+from pykcl.testing.simulation import EPOCH_MILLIS
 
 SHARD = "shardId-000000000000"
 OPTIONS = {"shard_sync_interval": 3600.0, "failover_time": 10.0}
@@ -91,6 +95,38 @@ def test_the_only_row_of_a_start_at_latest_comes_back_and_nothing_is_skipped(new
     (second if owner == "w1" else first).stop()
 
 
+@pytest.mark.parametrize("is_held", [True, False], ids=["by its owner", "by another"])
+def test_a_listing_that_lacks_the_shard_does_not_make_its_row_forgotten(new_fleet, is_held):
+    """Seed 135212718303: the next listing had it, and it was begun anew at LATEST."""
+    fleet = new_fleet(shards=2)
+    options = {**OPTIONS, "shard_sync_interval": 60.0, "start": "LATEST"}
+    workers = {name: fleet.start(name, **options) for name in ("w1", "w2")}
+    fleet.wait(lambda: all(worker.wait_ready(0.0) for worker in workers.values()))
+    fleet.simulation.sleep(10.0)
+    truth, is_lacking = fleet.kinesis.list_shards, [True]
+
+    def lacking(*args, **kwargs):
+        shards = truth(*args, **kwargs)
+        return [shard for shard in shards if shard.shard_id != SHARD] if is_lacking[0] else shards
+
+    fleet.kinesis.list_shards = lacking
+    if not is_held:
+        owner = fleet.owners()[SHARD]
+        fleet.simulation.kill(owner)
+    _delete(fleet, SHARD)
+    payloads = fleet.put(20)
+    fleet.simulation.sleep(30.0)
+    assert SHARD not in fleet.rows()
+    is_lacking[0] = False
+    fleet.wait(lambda: SHARD in fleet.rows(), 100.0, "the row")
+    fleet.wait_delivered(payloads, 100.0)
+    reasons = [event.reason for event in fleet.happened(LeaseCreated) if event.shard == SHARD]
+    assert sorted(reasons) == ["its row was deleted by somebody else", "start of the application"]
+    for name, worker in workers.items():
+        if is_held or name != owner:
+            worker.stop()
+
+
 def test_the_row_of_a_parent_that_is_still_read_comes_back_though_its_child_has_a_lease(new_fleet):
     """The other parent of the merge ended and left the child's row: without memory this one would count as read."""
     fleet = new_fleet()
@@ -137,3 +173,19 @@ def test_a_checkpoint_that_finds_no_table_stops_the_worker_with_that_error(new_f
 
 def _delete(fleet, key):
     fleet.dynamodb.delete_item(TableName=TABLE, Key={"leaseKey": {"S": key}})
+
+
+def test_a_row_of_java_at_latest_comes_back_with_the_time_of_that_in_whatever_application(new_fleet):
+    """Its row never said since when; a worker that starts elsewhere must not make it the beginning of time."""
+    fleet = new_fleet(shards=1)
+    fleet.worker("w1", **OPTIONS)._connect()
+    row = to_item(Lease(SHARD, Checkpoint("LATEST"), owner="java", counter=7))
+    fleet.dynamodb.put_raw(TABLE, row)
+    fleet.start("w1", start="TRIM_HORIZON", **OPTIONS)
+    fleet.simulation.sleep(3.0)
+    fleet.dynamodb.delete_item(TableName=TABLE, Key={"leaseKey": {"S": SHARD}})
+    deleted_at = EPOCH_MILLIS + int(fleet.simulation.now * 1000)
+    fleet.wait(lambda: SHARD in fleet.rows(), what="the row")
+    restored = fleet.rows()[SHARD]
+    assert restored.checkpoint.sequence_number == "LATEST"
+    assert restored.latest_from >= deleted_at

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pykcl.runtime import Task
+from pykcl.runtime import Task, stack_of
 from pykcl.testing.simulation.clocks import GroupClock
 from pykcl.testing.simulation.tasks import SimEvent, SimLock, SimTask
 
@@ -41,6 +41,9 @@ class SimulatedRuntime:
 
     def is_current(self, task: Task) -> bool:
         return self._simulation.is_current(task)
+
+    def stack(self, task: Task) -> tuple[str, ...]:
+        return stack_of(task.thread if isinstance(task, SimTask) else None)
 
     def random(self) -> random.Random:
         return self._random

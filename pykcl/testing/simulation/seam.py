@@ -1,7 +1,8 @@
 """While a simulation runs, real time, real threads and global chance refuse pykcl's own modules.
 
 A module that looked at the real clock, or drew from the global generator, would take another course each time and no
-seed could bring a failure back. Only `pykcl.runtime` may, and the in-memory services, whose locks nobody waits for.
+seed could bring a failure back. Only `pykcl.runtime` may, the in-memory services, whose locks nobody waits for, and
+what speaks to real processes, which no seed commands.
 Two ways past cannot be watched here: the clock of `datetime`, whose classes cannot be patched, and what a function
 took as a default or into a closure before the simulation began. tests/test_architecture.py looks for them in the
 source.
@@ -19,7 +20,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-_ALLOWED = ("pykcl.runtime", "pykcl.testing.simulation.", "pykcl.local.")
+_ALLOWED = ("pykcl.runtime", "pykcl.testing.simulation.", "pykcl.local.", "pykcl.compat.multilang.")
 _FUNCTIONS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (time, ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time",
             "process_time_ns", "thread_time", "thread_time_ns", "sleep", "localtime", "gmtime", "ctime")),

@@ -36,7 +36,7 @@ class Rule:
 
 def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
     """What a worker with these options may ask, by kind of request. Derived from docs/design.md, with half as much on
-    top: a heartbeat each third of the fail-over time, a scan each second, a listing each `shard_sync_interval`…
+    top: a heartbeat each half of the fail-over time, a scan each second, a listing each `shard_sync_interval`…
     """
 
     def paced(seconds: float, window: float, more: float) -> float:
@@ -49,7 +49,7 @@ def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
     # Each of two children asks for its parent; and once more whenever a shard ends here.
     parents = 2 * 20 * _FASTEST / polling + 10
     return {
-        "renew": Rule(20, paced(failover / 3, 20, 3), tries=80),
+        "renew": Rule(20, paced(failover / 2, 20, 3), tries=80),
         "take": Rule(20, 15),
         "create": Rule(60, 12, tries=80),
         # One that was refused is sent again, as long as the row itself cannot be read to tell why.

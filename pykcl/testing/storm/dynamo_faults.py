@@ -7,11 +7,12 @@ from typing import Any
 
 from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB, Params, spread_order
 from pykcl.testing.memory.faults import denied, failing, throttled, timed_out
+from pykcl.testing.memory.requests import segment_of
 from pykcl.testing.memory.values import Item, copy_item
 from pykcl.testing.storm.faults import Faults
 from pykcl.testing.storm.streams import Outages
 
-REQUEST_SECONDS = 2.0
+REQUEST_SECONDS = 1.2
 _LOST_HEARTBEATS = 0.3
 _SET_UP = ("CreateTable", "DescribeTable")
 _READS = ("Scan", "GetItem")
@@ -138,7 +139,11 @@ class StaleScan:
 
     def __call__(self, **params: Any) -> dict[str, Any]:
         answer = self._client.scan(**params)
-        if self._faults.healed or not self._faults.happens("F8.stale", self._host):
+        if (
+            params.get("ConsistentRead")
+            or self._faults.healed
+            or not self._faults.happens("F8.stale", self._host)
+        ):
             return answer
         before = self._was(self._faults.rng("F8.stale").uniform(0.1, 2.0))
         page = {item.get("leaseKey", {}).get("S", ""): item for item in answer["Items"]}
@@ -154,6 +159,9 @@ class StaleScan:
 
 def _belongs_to(params: Params, answer: Mapping[str, Any], key: str) -> bool:
     """Whether a row of this key would be on that page of a scan."""
+    segment, segments = segment_of(params)
+    if spread_order(key)[0] % segments != segment:
+        return False
     first, last = params.get("ExclusiveStartKey"), answer.get("LastEvaluatedKey")
     after_first = first is None or spread_order(first["leaseKey"]["S"]) < spread_order(key)
     return after_first and (last is None or spread_order(key) <= spread_order(last["leaseKey"]["S"]))

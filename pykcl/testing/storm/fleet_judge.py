@@ -15,6 +15,8 @@ from pykcl.testing.storm.promises import Promise
 
 _SCAN_SECONDS = 20.0
 """Within which a scan has read what it shows: its pages are tried again, and may be old."""
+_LOOK_SECONDS = 60.0
+"""Within which a worker sees what another one did: with DynamoDB down for 40 s its next scan is that much later."""
 _NATIVE = (FleetKind.JAVA_3X_NATIVE.value,)
 
 
@@ -92,7 +94,7 @@ class FleetJudge:
         return found
 
     def _has_twin(self, host: str) -> bool:
-        since = self._frozen.awake_seconds_before(host, self._now(), _SCAN_SECONDS)
+        since = self._frozen.awake_seconds_before(host, self._now(), _LOOK_SECONDS)
         name = self._worker_ids[host]
         return any(
             other != host and self._worker_ids.get(other) == name and at >= since

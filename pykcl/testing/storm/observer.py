@@ -31,8 +31,12 @@ class Observer:
 
     frozen, struck: what was done to hosts, and when. denied: to whom a service refused a permission. without_table: to
     whom DynamoDB said that there is no lease table, or that it is another one. raised: whose processor raised. read,
-    took: who had its first answer, its first lease.
+    took, scanned: who had its first answer, its first lease, the first page of the lease table, and when.
     """
+
+    read: dict[str, float]
+    took: dict[str, float]
+    scanned: dict[str, float]
 
     def __init__(
         self,
@@ -56,8 +60,7 @@ class Observer:
         now = self._now
         self.frozen, self.struck, self.denied = Freezes(now), Marks(now), Marks(now)
         self.without_table, self.raised = Marks(now), Marks(now)
-        self.read: dict[str, float] = {}
-        self.took: dict[str, float] = {}
+        self.read, self.took, self.scanned = {}, {}, {}
         self._failed_writes: dict[tuple[str, str], float] = {}
         self._by_user = by_user
         rules = rules_for(options, failover)
@@ -98,6 +101,7 @@ class Observer:
     def _appoint(self) -> None:
         delivery = self._delivery
         self.ownership.on_stolen = self._stolen
+        self.ownership.on_hidden = self._beliefs.stolen
         self.ownership.on_released = lambda host, key: delivery.released.add((host, key))
         self.ownership.excused = self._could_not_tell
         delivery.owns = self.ownership.owns
@@ -126,6 +130,8 @@ class Observer:
                 self.denied.add(host)
             if code in _MISSING:
                 self.without_table.add(host)
+        elif kind == "Scan":
+            self.scanned.setdefault(host, self._now())
         elif kind == "take" and not code:
             self.took.setdefault(host, self._now())
             self.ownership.answered(host, key)

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pykcl.testing.memory.values import Item
 from pykcl.testing.storm.dynamo_faults import REQUEST_SECONDS
 from pykcl.testing.storm.fleet import StormFleet
-from pykcl.testing.storm.places import END, checkpoint_place
+from pykcl.testing.storm.places import END, LIBRARY, checkpoint_place
 from pykcl.testing.storm.world import FAILOVER, TABLE, World
 
 _LOOK = 0.5
 _PATIENCE = 120.0
 _LATEST_REQUEST = 2 * REQUEST_SECONDS
-_LIBRARY = "other-library"
 _RANGE = {"startingHashKey", "endingHashKey"}
 _NULL: Item = {"startingHashKey": {"NULL": True}, "endingHashKey": {"NULL": True}}
 _WITHOUT_RANGE: tuple[tuple[set[str], Item], ...] = ((_RANGE, {}), ({"endingHashKey"}, {}), (_RANGE, _NULL))
@@ -34,7 +33,9 @@ class Operators:
         key = self._choose(rng, lambda key, row: key not in late and self._is_read(key, row))
         if key is None:
             return False
-        self._world.observer.fleet.names(self._world.dynamodb.tables[TABLE].rows.pop(key))
+        row = self._world.dynamodb.tables[TABLE].rows.pop(key)
+        self._world.observer.fleet.names(row)
+        self._world.deleted_rows.deleted(key, row)
         self._world.beliefs.stolen(key)
         if self._world.options["start"] == "LATEST":
             # A worker that never saw the row cannot tell it from one that never was; none may start meanwhile.
@@ -50,13 +51,14 @@ class Operators:
             return False
         self._taken += 1
         # A name of its own each time: the same name with the same counter would be the same row as before.
-        owner = f"{_LIBRARY}-{self._taken}"
+        owner = f"{LIBRARY}-{self._taken}"
         # Rows are replaced, never changed in place.
         rows = self._world.dynamodb.tables[TABLE].rows
+        self._world.observer.fleet.names(rows[key])
         rows[key] = {**rows[key], "leaseOwner": {"S": owner}, "leaseCounter": {"N": "1"}}
         self._world.beliefs.stolen(key)
         seconds = rng.uniform(_LATEST_REQUEST, 1.5 * FAILOVER)
-        self._world.simulation.spawn(owner, _LIBRARY, lambda: self._give_back(key, owner, seconds))
+        self._world.simulation.spawn(owner, LIBRARY, lambda: self._give_back(key, owner, seconds))
         return True
 
     def drop_ranges(self, rng: random.Random) -> bool:

@@ -37,8 +37,12 @@ def storm_options(seed: int, rng: random.Random, faults: Faults, *, own_processo
         audits.choice([5.0, 20.0]),
         audits.choice([1, 3]),
     )
+    # Fleets of a storm are too small for looks at parts, unless they are told to.
+    options["table_looks"] = _own(seed, "table_looks").choice(["whole", "parts"])
     if _own(seed, "max_leases").random() < 0.25:
         options["max_leases"] = FEW_LEASES
+        # Where those who look at a lease are full, others may not know of it for long: docs/guarantees.md.
+        options["table_looks"] = "whole"
     return options
 
 

@@ -36,6 +36,7 @@ class OwnershipJudge:
     row: the lease row as it is. worker_ids: of each pykcl host. is_stopping: whether a host releases because it ends.
     excused: whether it could not go on since a time: frozen or struck. on_taken: (host, lease) of a row that was taken;
     on_stolen: whether a lease that was taken was stolen, as its taker says and the row does not deny; on_released.
+    on_hidden: a lease was taken of which nobody need have seen that it moved.
     """
 
     def __init__(
@@ -60,10 +61,13 @@ class OwnershipJudge:
         self._takings: dict[tuple[str, str], _Taking] = {}
         self._untold: dict[tuple[str, str], float] = {}
         self._left_alone: dict[tuple[str, str], float] = {}
+        self._stands: dict[str, tuple[object, float]] = {}
+        self._by_hand: dict[str, dict[object, float]] = {}
         self.taken = 0
         self.on_taken: Callable[[str, str], None] = lambda host, key: None
         self.on_stolen: Callable[[str, bool], None] = lambda key, stolen: None
         self.on_released: Callable[[str, str], None] = lambda host, key: None
+        self.on_hidden: Callable[[str], None] = lambda key: None
         self.is_stopping: Callable[[str], bool] = lambda host: False
         self.excused: Callable[[str, float], bool] = lambda host, since: False
 
@@ -83,7 +87,9 @@ class OwnershipJudge:
 
     def row_changed(self, change: Change) -> None:
         key, host = change.key, change.author
-        stood_still = self._now() - self._changed_at.get(key, float("-inf"))
+        seen_since = self._seen_since(key, change)
+        stood_still = self._now() - seen_since
+        is_hidden = seen_since < self._changed_at.get(key, float("-inf"))
         if _is_sign_of_life(change):
             self._changed_at[key] = self._now()
         if change.before is None:
@@ -98,8 +104,26 @@ class OwnershipJudge:
         kind = kind_of_write(change.operation, change.params)
         if kind == "take":
             self._was_taken(host, change, stood_still)
+            if is_hidden:
+                # By what its taker can have seen the owner was silent; and that may believe in it yet.
+                self.on_hidden(key)
         elif kind == "release":
             self._was_released(host, key)
+
+    def _seen_since(self, key: str, change: Change) -> float:
+        """Since when the row stood as it was before this change, to somebody who looks at it now and then only.
+
+        1) w1 takes a lease, and the row says (w1, 1); 2) another library takes it by hand and puts the counter back to
+        0; 3) w1 takes it again: (w1, 1). Who looked before 2 and after 3 cannot tell that it ever moved.
+        """
+        before, after = _standing(change.before), _standing(change.after)
+        last, since = self._stands.get(key, (before, float("-inf")))
+        if last != before:
+            self._by_hand.setdefault(key, {}).setdefault(last, since)
+        self._stands[key] = (after, since if after == before == last else self._now())
+        return min(
+            self._changed_at.get(key, float("-inf")), self._by_hand.get(key, {}).get(before, float("inf"))
+        )
 
     def _was_taken(self, host: str, change: Change, stood_still: float) -> None:
         key, before = change.key, change.before or {}
@@ -200,6 +224,12 @@ class OwnershipJudge:
 
     def _expect(self, holds: bool, promise: Promise, what: str) -> None:
         self._verdict.expect(holds, promise, what)
+
+
+def _standing(row: Item | None) -> object:
+    """What others tell from it whether somebody works on the lease."""
+    names = ("leaseOwner", "leaseCounter", "checkpoint", "checkpointSubSequenceNumber")
+    return None if row is None else tuple(str(row.get(name)) for name in names)
 
 
 def _is_sign_of_life(change: Change) -> bool:

@@ -9,6 +9,8 @@ Place = tuple[int, int]
 """(sequence number, sub-sequence number). Sentinels lie before every number, SHARD_END behind."""
 
 END: Place = (10**200, 0)
+LIBRARY = "other-library"
+"""How the names begin of those who write rows by hand, without a look at the counter."""
 AT_LATEST: Place = (-1, 0)
 _SENTINELS = {"AT_TIMESTAMP": (-3, 0), "TRIM_HORIZON": (-2, 0), "LATEST": AT_LATEST, "SHARD_END": END}
 FIRST: Place = (0, 0)

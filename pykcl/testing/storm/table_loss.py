@@ -28,6 +28,10 @@ def lose_and_restore_the_table(
     """Every worker must stop with a clear error, deliver nothing any more, and not make the table or its rows anew."""
     backup = world.dynamodb.tables[TABLE]
     working = _keep_only_who_works(world, fleet)
+    for row in world.rows().values():
+        # 1) Another library takes a lease by hand: no request of a host names it; 2) a worker scans that row; 3) the
+        # table is deleted, and the row is nowhere any more; 4) the answer comes, and the worker tells whom it joined.
+        world.observer.fleet.names(row)
     world.dynamodb.delete_table(TableName=TABLE)
     if is_made_anew:
         _make_anew(world, backup, world.faults.rng("F13.recreated"))

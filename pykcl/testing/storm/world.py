@@ -22,6 +22,7 @@ from pykcl.testing.memory.dynamodb import Change, Fault, MemoryDynamoDB, Params
 from pykcl.testing.memory.values import Item
 from pykcl.testing.simulation import EPOCH_MILLIS, Simulation
 from pykcl.testing.storm.belief_judge import BeliefJudge
+from pykcl.testing.storm.deleted_rows import DeletedRows
 from pykcl.testing.storm.delivery_judge import DeliveryJudge
 from pykcl.testing.storm.dynamo_faults import REQUEST_SECONDS, DynamoFaults, StaleScan
 from pykcl.testing.storm.faults import Faults
@@ -42,7 +43,7 @@ TABLE = "orders-app"
 FAILOVER = 10.0
 _PAGE_BYTES_PER_SHARD = 600
 _DESCRIBES_UNTIL_ACTIVE = 3
-SETTLING = FAILOVER / 3 + REQUEST_SECONDS
+SETTLING = FAILOVER / 2 + REQUEST_SECONDS
 """Seconds in which a robbed owner notices, and for which its thief waits: a heartbeat, and the answer to it."""
 SLOWEST_CLOCK = 0.9
 _MOMENT = 0.25
@@ -140,6 +141,9 @@ class World:
             is_gone=self.is_gone,
             by_user=self.processor is not None,
         )
+        self.deleted_rows = DeletedRows(
+            self.must_be_reported, now=lambda: self.simulation.now, scanned=self.observer.scanned
+        )
         self.observer.ownership.on_taken = lambda host, key: self._streams[host].begins_anew(key)
 
     @property
@@ -230,6 +234,7 @@ class World:
             self.simulation.now, f"{change.author}: {change.operation} {change.key} -> {shown}"
         )
         self.row_judge.row_changed(change)
+        self.deleted_rows.row_changed(change)
         if tells_of_the_shard_only(change):
             # It says nothing of who works on the lease, neither to workers nor to the judges of that.
             return

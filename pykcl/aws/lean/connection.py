@@ -1,0 +1,221 @@
+"""One kept-open HTTP/1.1 connection to one host: a request out, an answer in.
+
+http.client spends more on an answer's head (it parses it as an e-mail) than everything else here together costs. What
+is read instead is the plain middle of RFC 9112: a status line, header lines, and a body with a length, in chunks, or up
+to the end of the connection. Anything else is a ProtocolTrouble, and the connection is not used again. Raises that and
+OSError; whoever calls turns both into botocore's errors.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import ssl
+from typing import Any, Final, NamedTuple
+
+MOST_HEAD: Final = 64 * 1024
+MOST_BODY: Final = 32 * 1024 * 1024
+"""Kinesis sends 10 MiB of data at most, in base64 14 MiB, and its keys and names beside them."""
+_MOST_INTERIM: Final = 8
+_ONE_READ: Final = 16 * 1024  # the largest TLS record; more is never there at once
+_STATUS_LINE = re.compile(r"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?\Z")
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;.*)?\Z", re.DOTALL)
+_LENGTH = re.compile(r"[0-9]{1,12}\Z")
+
+
+class Answer(NamedTuple):
+    """headers: lower-case name -> value; of several with one name the last."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class ProtocolTrouble(Exception):
+    """What came is no HTTP answer, is cut off, or is larger than any that can be meant. Says nothing of its content."""
+
+
+class Unanswered(ProtocolTrouble):
+    """The other side closed before the first byte of an answer."""
+
+
+class Unsent(Unanswered):
+    """So, and not one byte of the request went out: it cannot have been carried out."""
+
+
+class Connection:
+    """An open socket. For one thread at a time. `is_reusable`: whether the next request may use it, too."""
+
+    __slots__ = ("_poll", "_socket", "is_reusable", "used_at")
+
+    def __init__(self, opened: socket.socket) -> None:
+        self._socket = opened
+        self._poll = None
+        if hasattr(select, "poll"):
+            self._poll = select.poll()
+            self._poll.register(opened, select.POLLIN)
+        self.is_reusable = True
+        self.used_at = 0.0
+
+    def close(self) -> None:
+        self.is_reusable = False
+        self._socket.close()
+
+    def is_quiet(self) -> bool:
+        """Whether nothing waits to be read, not even the end: only then does the next answer belong to our request."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return False  # decrypted already, so the socket does not show it
+        if self._poll is not None:
+            return not self._poll.poll(0)
+        return not select.select([self._socket], [], [], 0)[0]
+
+    def exchange(self, request: bytes) -> Answer:
+        self.is_reusable = False  # until the answer is in, to its last byte
+        try:
+            sent = self._socket.send(request)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise Unsent("the connection was closed") from error
+        try:
+            if sent < len(request):
+                self._socket.sendall(request[sent:])
+            first = self._socket.recv(_ONE_READ)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise Unanswered("the connection was closed") from error
+        if not first:
+            raise Unanswered("the connection was closed without an answer")
+        status, headers, rest = self._head(first)
+        for _ in range(_MOST_INTERIM):
+            if status >= 200:
+                break
+            status, headers, rest = self._head(rest)
+        body = self._body(status, headers, rest)
+        return Answer(status, headers, body)
+
+    def _head(self, received: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers, and what of the body came with them."""
+        while (end := received.find(b"\r\n\r\n")) < 0:
+            if len(received) > MOST_HEAD:
+                raise ProtocolTrouble("the head of the answer has no end")
+            received += self._more(_ONE_READ)
+        first, *lines = received[:end].decode("latin-1").split("\r\n")
+        found = _STATUS_LINE.match(first)
+        if found is None:
+            raise ProtocolTrouble("the answer does not begin as HTTP/1.1 does")
+        headers: dict[str, str] = {}
+        for line in lines:
+            name, colon, value = line.partition(":")
+            name = name.lower()
+            if not colon or (name == "content-length" and headers.get(name, value.strip()) != value.strip()):
+                raise ProtocolTrouble("a header of the answer cannot be read")
+            headers[name] = value.strip()
+        if found[1] == "0":
+            headers.setdefault("connection", "close")
+        return int(found[2]), headers, received[end + 4 :]
+
+    def _body(self, status: int, headers: dict[str, str], rest: bytes) -> bytes:
+        is_kept = "close" not in headers.get("connection", "").lower()
+        coding = headers.get("transfer-encoding")
+        length = headers.get("content-length")
+        if status < 200:
+            raise ProtocolTrouble("nothing but interim answers came")
+        if status in (204, 304):
+            length, coding = "0", None
+        if coding is not None:
+            if coding.lower() != "chunked" or length is not None:
+                raise ProtocolTrouble("the answer says in no known way how long it is")
+            body, rest = self._chunks(rest)
+        elif length is not None:
+            if not _LENGTH.match(length):
+                raise ProtocolTrouble("the answer has a length that is no number")
+            body, rest = self._exactly(int(length), rest)
+        else:
+            return self._to_the_end(rest)
+        # More than the answer would be taken for the next one: such a connection is not used again.
+        self.is_reusable = is_kept and not rest
+        return body
+
+    def _exactly(self, length: int, rest: bytes) -> tuple[bytes, bytes]:
+        """The next `length` bytes, and what came after them."""
+        if length <= len(rest):
+            return rest[:length], rest[length:]
+        if length > MOST_BODY:
+            raise ProtocolTrouble("the answer is larger than any that AWS sends")
+        parts, missing = [rest], length - len(rest)
+        receive = self._socket.recv
+        while missing > 0:
+            part = receive(missing if missing < _ONE_READ else _ONE_READ)
+            if not part:
+                raise ProtocolTrouble("the answer was cut off")
+            parts.append(part)
+            missing -= len(part)
+        return b"".join(parts), b""
+
+    def _chunks(self, rest: bytes) -> tuple[bytes, bytes]:
+        body = bytearray()
+        while True:
+            line, rest = self._line(rest)
+            found = _CHUNK_SIZE.match(line)
+            if found is None:
+                raise ProtocolTrouble("a chunk of the answer has no size")
+            size = int(found[1], 16)
+            if len(body) + size > MOST_BODY:
+                raise ProtocolTrouble("the answer is larger than any that AWS sends")
+            if size == 0:
+                break
+            part, rest = self._exactly(size + 2, rest)
+            if not part.endswith(b"\r\n"):
+                raise ProtocolTrouble("a chunk of the answer is not as long as it says")
+            body += part[:-2]
+        trailers = 0
+        while line:
+            line, rest = self._line(rest)
+            trailers += len(line)
+            if trailers > MOST_HEAD:
+                raise ProtocolTrouble("the answer has trailers without end")
+        return bytes(body), rest
+
+    def _line(self, rest: bytes) -> tuple[bytes, bytes]:
+        while (end := rest.find(b"\r\n")) < 0:
+            if len(rest) > MOST_HEAD:
+                raise ProtocolTrouble("a line of the answer has no end")
+            rest += self._more(_ONE_READ)
+        return rest[:end], rest[end + 2 :]
+
+    def _to_the_end(self, rest: bytes) -> bytes:
+        parts, total = [rest], len(rest)
+        while part := self._socket.recv(_ONE_READ):
+            parts.append(part)
+            total += len(part)
+            if total > MOST_BODY:
+                raise ProtocolTrouble("the answer is larger than any that AWS sends")
+        return b"".join(parts)
+
+    def _more(self, most: int) -> bytes:
+        part = self._socket.recv(most)
+        if not part:
+            raise ProtocolTrouble("the answer was cut off")
+        return part
+
+
+def open_connection(
+    host: str,
+    port: int,
+    *,
+    context: ssl.SSLContext | None,
+    connect_timeout: float,
+    read_timeout: float,
+    options: list[tuple[int, int, Any]],
+) -> Connection:
+    """Connect, and agree on TLS where a context is given. Raises OSError (ssl.SSLError is one)."""
+    opened = socket.create_connection((host, port), connect_timeout)
+    try:
+        for option in options:
+            opened.setsockopt(*option)
+        if context is not None:
+            opened = context.wrap_socket(opened, server_hostname=host)
+        opened.settimeout(read_timeout)
+    except BaseException:
+        opened.close()
+        raise
+    return Connection(opened)

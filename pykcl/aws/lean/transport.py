@@ -1,0 +1,153 @@
+"""Signed POSTs of one operation to one host over a few connections that are kept open, with botocore's errors."""
+
+from __future__ import annotations
+
+import ssl
+import weakref
+from typing import Final
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ReadTimeoutError,
+    SSLError,
+)
+
+from pykcl.aws.lean.connection import (
+    Answer,
+    Connection,
+    ProtocolTrouble,
+    Unanswered,
+    Unsent,
+    open_connection,
+)
+from pykcl.aws.lean.learned import Learned, account_of
+from pykcl.aws.lean.signing import ALGORITHM, canonical_request
+from pykcl.aws.lean.surroundings import Surroundings
+from pykcl.runtime import Runtime
+
+MOST_IDLE_SECONDS: Final = 50.0
+"""Kinesis closes an idle connection after a minute; a gateway on the way may forget it without a word."""
+
+
+class Transport:
+    """May be used by any number of threads at once: each request has a connection for itself."""
+
+    def __init__(self, learned: Learned, surroundings: Surroundings, runtime: Runtime) -> None:
+        self._learned = learned
+        self._surroundings = surroundings
+        self._runtime = runtime
+        # The last one used is the first one taken: few are needed, and those stay warm. A list's append and pop are
+        # atomic, so threads need no lock.
+        self._idle: list[Connection] = []
+        weakref.finalize(self, _close, self._idle)
+        self.clock_ahead_millis = 0
+        """What is added to our clock for signing: the server's is ahead by so much."""
+
+    def is_current(self) -> bool:
+        """Whether the credentials are of the account that it was learned with. Raises what botocore raises."""
+        return account_of(self._surroundings.frozen_credentials()) == self._learned.account
+
+    def post(self, body: bytes, *, may_repeat: bool, content_type: str | None = None) -> Answer:
+        """Send once; once more over a new connection where one that was kept open turns out to be closed.
+
+        may_repeat: whether the request may be carried out twice, as reading a page may. It is then sent again unless a
+        byte of an answer came; otherwise only if not one byte of it could be sent. content_type: by default the one
+        learned. Raises BotoCoreError, as botocore does where no answer comes: the request may have been carried out.
+        """
+        request = self._signed(body, content_type or self._learned.content_type)
+        kept = self._kept()
+        if kept is not None:
+            try:
+                return self._exchange(kept, request)
+            except (OSError, ProtocolTrouble) as error:
+                if isinstance(error, Unanswered):
+                    _close(self._idle)  # what closed one has most likely closed all
+                if not isinstance(error, Unanswered if may_repeat else Unsent):
+                    raise self._failure(error) from error
+        opened = self._connect()
+        try:
+            return self._exchange(opened, request)
+        except (OSError, ProtocolTrouble) as error:
+            raise self._failure(error) from error
+
+    def _signed(self, body: bytes, content_type: str) -> bytes:
+        keys = self._surroundings.frozen_credentials()
+        if keys is None:
+            raise NoCredentialsError
+        learned, signer = self._learned, self._learned.signer
+        date = signer.amz_date((self._runtime.utcnow_millis() + self.clock_ahead_millis) // 1000)
+        # In the order of their names, as SIGNED has them: the signature wants it so.
+        signed = {"content-type": content_type, "host": learned.host, "x-amz-date": date}
+        if keys.token:
+            signed["x-amz-security-token"] = keys.token
+        signed["x-amz-target"] = learned.target
+        signature = signer.signature(keys.secret_key, date, canonical_request(learned.path, signed, body))
+        lines = "".join([f"{name}: {value}\r\n" for name, value in signed.items()])
+        return (
+            f"POST {learned.path} HTTP/1.1\r\n{lines}"
+            f"authorization: {ALGORITHM} Credential={keys.access_key}/{signer.scope(date)}, "
+            f"SignedHeaders={';'.join(signed)}, Signature={signature}\r\n"
+            f"user-agent: {learned.user_agent}\r\naccept-encoding: identity\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        ).encode("latin-1") + body
+
+    def _kept(self) -> Connection | None:
+        """An open connection from before, if one can still be trusted."""
+        oldest = self._runtime.monotonic() - MOST_IDLE_SECONDS
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # another thread was quicker
+                return None
+            if connection.used_at >= oldest and connection.is_quiet():
+                return connection
+            connection.close()
+        return None
+
+    def _exchange(self, connection: Connection, request: bytes) -> Answer:
+        try:
+            return connection.exchange(request)
+        finally:
+            if connection.is_reusable and len(self._idle) < self._surroundings.most_idle:
+                connection.used_at = self._runtime.monotonic()
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+    def _connect(self) -> Connection:
+        url, around = self._learned.url, self._surroundings
+        try:
+            return open_connection(
+                self._learned.hostname,
+                self._learned.port,
+                context=around.context if self._learned.is_tls else None,
+                connect_timeout=around.connect_timeout,
+                read_timeout=around.read_timeout,
+                options=around.socket_options,
+            )
+        except ssl.SSLError as error:
+            raise SSLError(endpoint_url=url, error=error) from error
+        except TimeoutError as error:
+            raise ConnectTimeoutError(endpoint_url=url, error=error) from error
+        except OSError as error:
+            raise EndpointConnectionError(endpoint_url=url, error=error) from error
+
+    def _failure(self, error: Exception) -> BotoCoreError:
+        url = self._learned.url
+        if isinstance(error, ssl.SSLError):
+            return SSLError(endpoint_url=url, error=error)
+        if isinstance(error, TimeoutError):
+            return ReadTimeoutError(endpoint_url=url, error=error)
+        return ConnectionClosedError(endpoint_url=url, error=error)
+
+
+def _close(idle: list[Connection]) -> None:
+    while idle:
+        try:
+            idle.pop().close()
+        except IndexError:  # another thread was quicker
+            return

@@ -1,0 +1,98 @@
+"""Reads what workers have told CloudWatch of their lag: GetMetricData of KCL's MillisBehindLatest, shard by shard.
+
+Facts of the CloudWatch API (2010-08-01) this rests on: a call names at most 500 metrics, and its pages are told by
+NextToken; a datapoint stands for a period and carries its beginning; the Id of a query begins with a small letter; the
+StatusCode of a result is InternalError or Forbidden where it has no values for such a reason. AWS charges by the metric
+asked for, not by the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from pykcl.aws.failures import MALFORMED, aws_errors, sort_failure
+from pykcl.errors import PyKclError, TemporaryError
+from pykcl.metrics.names import MILLIS_BEHIND_LATEST
+
+LOOK_BACK = 600.0
+"""Seconds."""
+_MOST_METRICS = 500
+_PERIOD = 60
+_DOING = "asking CloudWatch for MillisBehindLatest (cloudwatch:GetMetricData)"
+_BAD = frozenset({"InternalError", "Forbidden"})
+
+
+@dataclass(frozen=True, slots=True)
+class BehindTold:
+    """millis: the most of one minute. at_millis: when that minute began, epoch milliseconds."""
+
+    millis: float
+    at_millis: int
+
+
+class MetricReader:
+    """client: of boto3, for CloudWatch; it retries by itself.
+
+    namespace: of KCL's metrics, which is the application's name unless configured.
+    """
+
+    def __init__(self, client: Any, namespace: str) -> None:
+        self._cloudwatch, self.namespace = client, namespace
+
+    def behind(self, shards: Sequence[str], now_millis: int) -> dict[str, BehindTold]:
+        """The newest of the last ten minutes by shard id; who has none is left out.
+
+        Raises SetupError, TemporaryError, ConfigError as any call of AWS.
+        """
+        found: dict[str, BehindTold] = {}
+        for first in range(0, len(shards), _MOST_METRICS):
+            found |= self._some(shards[first : first + _MOST_METRICS], now_millis)
+        return found
+
+    def _some(self, shards: Sequence[str], now_millis: int) -> dict[str, BehindTold]:
+        now = datetime.fromtimestamp(now_millis / 1000, tz=timezone.utc)
+        request: dict[str, Any] = {
+            "MetricDataQueries": [self._query(f"s{at}", shard) for at, shard in enumerate(shards)],
+            "StartTime": now - timedelta(seconds=LOOK_BACK),
+            # The minute that has begun has datapoints, too.
+            "EndTime": now + timedelta(seconds=_PERIOD),
+            "ScanBy": "TimestampDescending",
+        }
+        found: dict[str, BehindTold] = {}
+        failure: PyKclError
+        try:
+            while True:
+                answer = self._cloudwatch.get_metric_data(**request)
+                for result in answer["MetricDataResults"]:
+                    _fold(found, shards[int(result["Id"][1:])], result)
+                if not answer.get("NextToken"):
+                    return found
+                request["NextToken"] = answer["NextToken"]
+        except PyKclError:
+            raise
+        except aws_errors() as error:
+            failure = sort_failure(error, doing=_DOING)
+        except MALFORMED as error:
+            failure = TemporaryError(f"{_DOING} got an answer that is none ({type(error).__name__}).")
+        raise failure
+
+    def _query(self, name: str, shard: str) -> Mapping[str, Any]:
+        dimensions = {"Operation": MILLIS_BEHIND_LATEST.operation, "ShardId": shard}
+        metric = {
+            "Namespace": self.namespace,
+            "MetricName": MILLIS_BEHIND_LATEST.name,
+            "Dimensions": [{"Name": key, "Value": value} for key, value in dimensions.items()],
+        }
+        return {"Id": name, "MetricStat": {"Metric": metric, "Period": _PERIOD, "Stat": "Maximum"}}
+
+
+def _fold(found: dict[str, BehindTold], shard: str, result: Mapping[str, Any]) -> None:
+    if result.get("StatusCode") in _BAD:
+        raise TemporaryError(f"{_DOING} was not answered for {shard} ({result['StatusCode']}). Try again.")
+    for at, value in zip(result["Timestamps"], result["Values"], strict=True):
+        at_millis = round(at.timestamp() * 1000)
+        if shard not in found or at_millis > found[shard].at_millis:
+            found[shard] = BehindTold(float(value), at_millis)

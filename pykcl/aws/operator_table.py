@@ -1,0 +1,87 @@
+"""Reads and fenced writes of single rows, for an operator instead of an owner.
+
+`DynamoDBLeaseTable.write` serves an owner: where the row moved on under the owner's name it takes that for its own
+earlier write, and goes on from there. An operator writes in nobody's name: what was shown is written, or nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pykcl.aws.failures import MALFORMED, aws_errors, error_code, sort_failure
+from pykcl.aws.lease_table import DynamoDBLeaseTable
+from pykcl.errors import PyKclError, SetupError, TemporaryError
+from pykcl.model.lease import Lease, Row
+from pykcl.model.lease_parse import parse_row
+from pykcl.model.lease_row import LeaseWrite
+from pykcl.ports import Kept, Lost, Unknown, WriteAnswer
+from pykcl.runtime import Runtime
+
+_TRIES = 4
+_PAUSE = 0.5
+
+
+class OperatorTable:
+    """One lease table. client: of DynamoDB, one attempt per call. For one thread."""
+
+    def __init__(self, client: Any, table: str, runtime: Runtime) -> None:
+        self._client, self._name, self._runtime = client, table, runtime
+        self._rows = DynamoDBLeaseTable(client, table, runtime)
+
+    def read(self, key: str) -> Row | None:
+        """Strongly consistent; None where there is no such row. Raises TemporaryError, TableGone, SetupError."""
+        return self._rows.read(key)
+
+    def write(self, write: LeaseWrite) -> WriteAnswer:
+        """Send the write under its own condition. Only what certainly did not happen is sent again.
+
+        Kept(settled=True): no answer said so, but the row is exactly as this write leaves it. Unknown: nobody can tell.
+        Raises SetupError for what is not permitted or refused as invalid.
+        """
+        trouble = ""
+        for attempt in range(_TRIES):
+            if attempt:
+                self._runtime.event().wait(_PAUSE * 2**attempt)
+            try:
+                return self._send(write)
+            except TemporaryError as error:
+                trouble = str(error)
+            try:
+                found = self.read(write.key)
+            except TemporaryError as error:
+                trouble = str(error)
+                continue
+            if found != write.seen:
+                return Kept(write.after, settled=True) if _is_as_written(found, write) else Lost(found)
+        return Unknown(trouble)
+
+    def _send(self, write: LeaseWrite) -> WriteAnswer:
+        """Raises TemporaryError where it may or may not have taken effect."""
+        operation, params = write.request()
+        doing = f"writing {write.kind!r} to lease table {self._name!r}"
+        failure: PyKclError
+        try:
+            answer = getattr(self._client, operation)(TableName=self._name, **params)
+        except aws_errors() as error:
+            if error_code(error) == "ConditionalCheckFailedException":
+                item = getattr(error, "response", {}).get("Item")
+                refusal: Row | None = parse_row(item) if item else self.read(write.key)
+                # An earlier attempt of this call may have landed without an answer.
+                return Kept(write.after, settled=True) if _is_as_written(refusal, write) else Lost(refusal)
+            failure = sort_failure(error, doing=doing)
+            if isinstance(failure, SetupError):
+                failure = SetupError(str(failure).replace("of this worker", "of whoever runs this command"))
+        except MALFORMED as error:
+            failure = TemporaryError(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
+        else:
+            row = parse_row(answer["Attributes"]) if answer.get("Attributes") else None
+            return Kept(row if isinstance(row, Lease) else write.after)
+        # Outside the except blocks: botocore's errors may quote the request.
+        raise failure
+
+
+def _is_as_written(row: Row | None, write: LeaseWrite) -> bool:
+    """Whether the row is exactly what this write makes of the row it saw."""
+    if write.after is None:
+        return row is None
+    return isinstance(row, Lease) and row == write.after

@@ -1,0 +1,180 @@
+"""The GetRecords call itself: over the lean transport when nothing stands against it, else over botocore.
+
+The first page of a stream always comes over botocore; what was sent for it is what the lean transport sends from then
+on (`lean.learned`). An answer is the same either way: as botocore gives it, but with its body still to be decoded, by
+`page`; errors are botocore's own classes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore.exceptions import BotoCoreError
+
+from pykcl.aws.decode import page_of_answer, page_of_body
+from pykcl.aws.decode_cbor import page_of_cbor
+from pykcl.aws.failures import MALFORMED, error_code
+from pykcl.aws.lean.answers import client_error, metadata_of
+from pykcl.aws.lean.cbor import CBOR_TYPE, text_and_numbers
+from pykcl.aws.lean.connection import Answer
+from pykcl.aws.lean.route import Route, is_asking
+from pykcl.aws.lean.transport import Transport
+from pykcl.aws.lean.wire import REFUSALS, Trust, to_compare
+from pykcl.config import Transport as TransportChoice
+from pykcl.config import Wire as WireChoice
+from pykcl.errors import AnswerRefused
+from pykcl.ports import Fetched
+from pykcl.runtime import Runtime
+
+if TYPE_CHECKING:
+    from mypy_boto3_kinesis import KinesisClient
+
+log = logging.getLogger("pykcl.kinesis")
+
+_BODY: Final = "pykcl_body"
+_IS_CBOR: Final = "pykcl_cbor"
+_METHOD: Final = "get_records"
+_OPERATION: Final = "GetRecords"
+_SKEWED: Final = frozenset(
+    {"InvalidSignatureException", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "RequestExpired"}
+)
+_TOLERATED_SKEW: Final = 60_000
+_JSON = json.JSONEncoder(separators=(",", ":"))
+
+
+class PageReads:
+    """`get_records` of one stream. May be used by any number of threads at once."""
+
+    def __init__(
+        self, client: KinesisClient, runtime: Runtime, transport: TransportChoice, wire: WireChoice
+    ) -> None:
+        self._client = client
+        self._trust = Trust(wire)
+        self._runtime = runtime
+        client.meta.events.register(
+            "before-parse.kinesis.GetRecords", _set_body_aside, unique_id="pykcl-set-body-aside"
+        )
+        self._route = Route(
+            client, runtime, transport, (_METHOD,), handlers=(_set_body_aside,), log=log, doing="reading"
+        )
+
+    @property
+    def transport(self) -> str:
+        """What the next page comes over: "boto3", "lean, JSON" or "lean, CBOR"."""
+        if not self._route.is_learned(_METHOD):
+            return "boto3"
+        return "lean, CBOR" if self._trust.is_cbor else "lean, JSON"
+
+    @property
+    def learned_for(self) -> str | None:
+        """The ARN that requests over the lean transport name; another one is learned first."""
+        return self._route.learned_for(_METHOD)
+
+    def get_records(self, **request: Any) -> dict[str, Any]:
+        """Raises ClientError, BotoCoreError, what botocore's parser raises; SetupError where the lean transport is
+        insisted on and cannot be."""
+        arn = request.get("StreamARN")
+        transport = self._route.lean(_METHOD, arn)
+        if transport is not None:
+            return self._over_lean(transport, request)
+        answer = self._route.over_botocore(_METHOD, arn, request)
+        self._route.insist(_METHOD)
+        return answer
+
+    def page(
+        self, answer: Mapping[str, Any], request: Mapping[str, Any], shard_id: str, stream: str
+    ) -> Fetched:
+        """The page in an answer to `request`. Raises AnswerRefused."""
+        body = answer.get(_BODY)
+        if body is None:
+            return page_of_answer(answer, shard_id, stream)
+        if answer.get(_IS_CBOR) and not body.startswith(b"{"):
+            try:
+                return page_of_cbor(body, shard_id, stream)
+            except AnswerRefused:
+                self._trust.distrust("a page of it could not be read")
+                raise
+        page = page_of_body(body, shard_id, stream)
+        if self._trust.is_open and page.records:
+            self._compare(request, page, shard_id, stream)
+        return page
+
+    def _over_lean(self, transport: Transport, request: Mapping[str, Any]) -> dict[str, Any]:
+        is_cbor = self._trust.is_cbor
+        answer = self._post(transport, request, is_cbor)
+        if is_cbor and answer.status >= 300 and self._is_refusal_of_cbor(answer):
+            self._trust.distrust("it is refused")
+            is_cbor = False
+            answer = self._post(transport, request, is_cbor)
+        if answer.status >= 300:
+            raise client_error(self._client, _OPERATION, answer)
+        return {_BODY: answer.body, _IS_CBOR: is_cbor, "ResponseMetadata": metadata_of(answer)}
+
+    def _post(self, transport: Transport, request: Mapping[str, Any], is_cbor: bool) -> Answer:
+        """Once; once more if the signature's time was refused."""
+        content_type: str | None
+        if is_cbor:
+            body, content_type = text_and_numbers(request), CBOR_TYPE
+        else:
+            body, content_type = _JSON.encode(request).encode(), None
+        answer = transport.post(body, may_repeat=True, content_type=content_type)
+        if answer.status >= 300 and self._corrects_clock(transport, answer):
+            answer = transport.post(body, may_repeat=True, content_type=content_type)
+        return answer
+
+    def _is_refusal_of_cbor(self, answer: Answer) -> bool:
+        return answer.status == 415 or self._code(answer) in REFUSALS
+
+    def _code(self, answer: Answer) -> str | None:
+        return error_code(client_error(self._client, _OPERATION, answer))
+
+    def _compare(self, request: Mapping[str, Any], page: Fetched, shard_id: str, stream: str) -> None:
+        """Read the beginning of `page` again, as CBOR. Nothing of that is delivered."""
+        again = {**request, "Limit": to_compare(page.records)}
+        try:
+            transport = self._route.lean(_METHOD, request.get("StreamARN"))
+            if transport is None or not self._trust.take_try():
+                return
+            answer = self._post(transport, again, is_cbor=True)
+            if answer.status < 300:
+                self._trust.compare(page.records, page_of_cbor(answer.body, shard_id, stream).records)
+            elif self._is_refusal_of_cbor(answer):
+                self._trust.distrust("it is refused")
+        except AnswerRefused:
+            self._trust.distrust("a page of it could not be read")
+        except (BotoCoreError, *MALFORMED) as error:
+            # Throttled, timed out, whatever: the page that was asked for is there, and a later one will do.
+            log.debug("comparing CBOR with JSON failed: %s", type(error).__name__)
+
+    def _corrects_clock(self, transport: Transport, answer: Answer) -> bool:
+        """Whether the request was refused for the time it was signed at, and the next one will be signed at another."""
+        if answer.status >= 500 or self._code(answer) not in _SKEWED:
+            return False
+        try:
+            theirs = int(parsedate_to_datetime(answer.headers.get("date", "")).timestamp() * 1000)
+        except (ValueError, TypeError, OverflowError):
+            return False
+        ahead = theirs - self._runtime.utcnow_millis()
+        if abs(ahead - transport.clock_ahead_millis) < _TOLERATED_SKEW:
+            return False
+        log.warning("our clock differs from that of Kinesis by %d s: signing with theirs", ahead // 1000)
+        transport.clock_ahead_millis = ahead
+        return True
+
+
+def _set_body_aside(
+    response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object
+) -> None:
+    """before-parse handler: keep a good GetRecords body from botocore's parser, to be decoded by us.
+
+    Errors stay with botocore. Where the event never comes (old botocore), botocore's parsed answer is used.
+    """
+    body = response_dict.get("body")
+    if not is_asking() or response_dict.get("status_code", 500) >= 300 or not isinstance(body, bytes):
+        return
+    customized_response_dict[_BODY] = body
+    response_dict["body"] = b""

@@ -1,0 +1,228 @@
+"""boto3 clients whose region, endpoint and credentials are told per service, instead of found by boto3."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pykcl.aws.clients import (
+    ALL_SERVICES,
+    SERVICES,
+    botocore_session,
+    connections_for,
+    new_session,
+    open_client,
+)
+from pykcl.aws.failures import MALFORMED, aws_errors, sort_failure
+from pykcl.config import Config
+from pykcl.errors import ConfigError, PyKclError, SetupError, TemporaryError
+
+SourceKind = Literal[
+    "default", "profile", "environment", "container", "instance", "web identity", "assume role"
+]
+
+_METHODS: Mapping[str, frozenset[str]] = {
+    "profile": frozenset(
+        {"assume-role", "assume-role-with-web-identity", "sso", "login", "shared-credentials-file"}
+        | {"custom-process", "config-file"}
+    ),
+    "environment": frozenset({"env"}),
+    "container": frozenset({"container-role"}),
+    "instance": frozenset({"iam-role"}),
+    "web identity": frozenset({"assume-role-with-web-identity"}),
+}
+"""Kind of source -> botocore's providers of that kind, by their METHOD."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialsSource:
+    """One place credentials come from.
+
+    profile: of "profile", by default AWS_PROFILE, else "default". All others: of "assume role"; sts_endpoint (URL) and
+    sts_region of the STS that is asked are by default boto3's.
+    """
+
+    kind: SourceKind
+    profile: str | None = None
+    role_arn: str | None = None
+    session_name: str | None = None
+    external_id: str | None = field(default=None, repr=False)
+    sts_endpoint: str | None = None
+    sts_region: str | None = None
+
+    def __str__(self) -> str:
+        if self.kind == "assume role":
+            return f"role {self.role_arn}"
+        if self.kind == "profile":
+            return f"profile {self.profile}" if self.profile else "the profile"
+        return "boto3's default chain" if self.kind == "default" else f"the {self.kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSpec:
+    """One service. credentials: tried in order, the first that has any is used; none: boto3's default chain."""
+
+    region: str | None = None
+    endpoint: str | None = None
+    credentials: tuple[CredentialsSource, ...] = ()
+
+    def is_found_by_boto3(self, region: str | None) -> bool:
+        """Whether a client that boto3 makes by itself for this region is the same."""
+        default = (CredentialsSource(kind="default"),)
+        return not self.endpoint and self.credentials in ((), default) and self.region in (None, region)
+
+
+def open_specified_clients(config: Config, specs: Mapping[str, ClientSpec]) -> dict[str, Any]:
+    """Clients for `Worker(clients=…)`, by service: "kinesis", "dynamodb", and "cloudwatch" where metrics go there.
+
+    Asks for the credentials now (files, STS, the service of the container or instance), so that what is wrong with them
+    is told at the start. Raises ConfigError without a region, SetupError without credentials, TemporaryError where one
+    source could not be asked and no other had any.
+    """
+    unknown = sorted(specs.keys() - set(ALL_SERVICES))
+    if unknown:
+        raise ConfigError(
+            f"There are no clients for {', '.join(unknown)}: only for {', '.join(ALL_SERVICES)}."
+        )
+    sessions: dict[object, Any] = {}
+    clients = {}
+    for service in ALL_SERVICES if "cloudwatch" in config.metrics_sinks else SERVICES:
+        spec = specs.get(service, ClientSpec())
+        region = spec.region or config.effective_region
+        wanted = (spec.credentials, region)
+        if wanted not in sessions:
+            sessions[wanted] = open_session(spec.credentials, region)
+        session = sessions[wanted]
+        region = region or session.region_name or os.environ.get("AWS_REGION")
+        if not region:
+            raise ConfigError(
+                f"No AWS region for {service}. Do: set regionName (or region), give the stream as ARN, "
+                "or set AWS_REGION."
+            ).about("E01")
+        clients[service] = open_client(
+            session,
+            service,
+            config,
+            region=region,
+            endpoint=spec.endpoint,
+            connections=connections_for(config),
+        )
+    return clients
+
+
+def open_session(sources: Sequence[CredentialsSource], region: str | None) -> Any:
+    """A session with the credentials of the first source that has any. region: of who wants them.
+
+    Raises SetupError without credentials, TemporaryError where one source could not be asked and no other had any.
+    """
+    troubles: list[tuple[CredentialsSource, str]] = []
+    is_temporary = False
+    for source in sources or (CredentialsSource(kind="default"),):
+        try:
+            session = _session_of(source, region)
+        except TemporaryError as error:
+            is_temporary = True
+            troubles.append((source, str(error)))
+        except (SetupError, ConfigError) as error:
+            troubles.append((source, str(error)))
+        else:
+            if session is not None:
+                return session
+            troubles.append((source, "has none"))
+    told = "; ".join(f"{source}: {trouble.rstrip('.')}" for source, trouble in troubles)
+    text = f"No AWS credentials. Asked in this order: {told}. Provide one of them, or name another provider class."
+    raise (TemporaryError(text) if is_temporary else SetupError(text)).about("E04")
+
+
+def _session_of(source: CredentialsSource, region: str | None) -> Any:
+    """A session with the credentials of `source` only; None where it has none. Raises PyKclError."""
+    doing = "getting AWS credentials"
+    failure: PyKclError
+    try:
+        if source.kind == "assume role":
+            return _session_with(_assumed(source, region))
+        if source.kind == "default":
+            session = new_session()
+            return session if session.get_credentials() is not None else None
+        return _session_of_kind(source)
+    except PyKclError:
+        raise
+    except aws_errors() as error:
+        failure = sort_failure(error, doing=doing)
+    except _no_answer() as error:
+        failure = TemporaryError(
+            f"{doing} got no usable answer ({type(error).__name__}). Check the endpoint, and for a proxy."
+        )
+    except (*MALFORMED, OSError) as error:
+        failure = SetupError(f"{doing} failed ({type(error).__name__}). Check the file or the service.")
+    # Outside the except block: what boto3 says may quote a line of a credentials file.
+    raise failure
+
+
+def _no_answer() -> type[Exception]:
+    """What botocore raises for an answer that is no XML, such as a proxy's page."""
+    from botocore.parsers import ResponseParserError
+
+    return ResponseParserError
+
+
+class _Found:
+    """Stands where botocore looks for its chain of providers."""
+
+    def __init__(self, credentials: Any) -> None:
+        self._credentials = credentials
+
+    def load_credentials(self) -> Any:
+        return self._credentials
+
+
+def _session_with(credentials: Any, profile: str | None = None) -> Any:
+    inner = botocore_session()
+    inner.register_component("credential_provider", _Found(credentials))
+    return new_session(inner, profile=profile)
+
+
+def _session_of_kind(source: CredentialsSource) -> Any:
+    """With the credentials of the first of botocore's own providers that is of this kind; None where none has any."""
+    profile = None
+    if source.kind == "profile":
+        # By name, also where it is the default one: what the environment holds besides is then not looked at.
+        profile = source.profile or os.environ.get("AWS_PROFILE") or "default"
+    inner = botocore_session()
+    new_session(inner, profile=profile)
+    for provider in inner.get_component("credential_provider").providers:
+        if provider.METHOD in _METHODS[source.kind]:
+            found = provider.load()
+            if found is not None:
+                return _session_with(found, profile)
+    return None
+
+
+def _assumed(source: CredentialsSource, region: str | None) -> Any:
+    """Credentials of a role, asked for with those of boto3's default chain and renewed in time."""
+    from botocore.credentials import RefreshableCredentials
+
+    request = {"RoleArn": source.role_arn, "RoleSessionName": source.session_name}
+    if source.external_id:
+        request["ExternalId"] = source.external_id
+    asking = new_session()
+    sts_region = source.sts_region or asking.region_name or os.environ.get("AWS_REGION") or region
+    sts = asking.client("sts", region_name=sts_region, endpoint_url=source.sts_endpoint)
+
+    def refresh() -> dict[str, str]:
+        found = sts.assume_role(**request)["Credentials"]
+        return {
+            "access_key": found["AccessKeyId"],
+            "secret_key": found["SecretAccessKey"],
+            "token": found["SessionToken"],
+            "expiry_time": found["Expiration"].isoformat(),
+        }
+
+    # Now, not at the first request: another source of the list has its turn if this one does not work. And by us:
+    # botocore would log what STS said, with its traceback.
+    credentials = RefreshableCredentials.create_from_metadata(refresh(), refresh, "assume-role")
+    if credentials.refresh_needed(0):
+        raise SetupError("STS gave credentials that have ended already. Set the clock of this machine right.")
+    return credentials

@@ -1,0 +1,238 @@
+"""What an operator asks of Kinesis and no worker does: which streams there are, what one is, and putting records.
+
+Every call is one attempt; who asks retries. Facts of the Kinesis API (2013-12-02) this rests on: ListShards takes the
+stream or a NextToken, never both; a ShardFilter of type FROM_TIMESTAMP gives the shards that were open at that time or
+later; PutRecords answers one entry per record, in order, and those with an ErrorCode were not put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from pykcl.aws.decode import shards_of
+from pykcl.aws.failures import MALFORMED, aws_errors, sort_failure
+from pykcl.errors import AnswerRefused
+from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.shard import Shard
+
+DEFAULT_RECORD_KIB = 1024
+"""Largest record, payload and partition key, where the stream does not say otherwise (UpdateMaxRecordSize)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSummary:
+    """One stream, as ListStreams or DescribeStreamSummary tells it; None where it does not.
+
+    created_at: epoch milliseconds. largest_record: bytes.
+    """
+
+    name: str
+    arn: str | None = None
+    status: str | None = None
+    mode: str | None = None
+    created_at: int | None = None
+    retention_hours: int | None = None
+    open_shards: int | None = None
+    consumers: int | None = None
+    encryption: str | None = None
+    key_id: str | None = None
+    largest_record: int = DEFAULT_RECORD_KIB * 1024
+    shard_metrics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A registered consumer of enhanced fan-out. created_at: epoch milliseconds."""
+
+    name: str
+    arn: str
+    status: str
+    created_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """What PutRecords takes for one record. explicit_hash_key: decimal digits, or None."""
+
+    data: bytes = field(repr=False)
+    partition_key: str = field(repr=False)
+    explicit_hash_key: str | None = None
+
+    @property
+    def size(self) -> int:
+        """What Kinesis counts: payload and partition key, in bytes."""
+        return len(self.data) + len(self.partition_key.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class PutAnswer:
+    """shard_id: where the record is now; None when it was not put, for the reason `error` (AWS' code)."""
+
+    shard_id: str | None
+    error: str | None = None
+
+
+class StreamAdmin:
+    """client: a boto3 Kinesis client of one attempt per call.
+
+    Every method may raise Throttled, TemporaryError and SetupError; no text carries payloads or partition keys.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._kinesis = client
+
+    def streams(self) -> list[StreamSummary]:
+        """Every stream of the account and region, by name."""
+        found: dict[str, StreamSummary] = {}
+        request: dict[str, Any] = {}
+        while True:
+            answer = self._call("Listing the streams", self._kinesis.list_streams, request)
+            before = len(found)
+            for told in _list(answer, "StreamSummaries"):
+                found[_text(told, "StreamName")] = _summary(told)
+            # Some emulators know the names only.
+            for name in _list(answer, "StreamNames"):
+                found.setdefault(str(name), StreamSummary(str(name)))
+            if not answer.get("HasMoreStreams"):
+                return [found[name] for name in sorted(found)]
+            if len(found) == before:
+                raise AnswerRefused("Listing the streams goes round in a circle.")
+            token = answer.get("NextToken")
+            request = {"NextToken": token} if token else {"ExclusiveStartStreamName": max(found)}
+
+    def summary(self, stream: str) -> StreamSummary:
+        """What the stream of this name or ARN is. Raises SetupError where there is none."""
+        answer = self._call(
+            f"Describing stream {stream!r}", self._kinesis.describe_stream_summary, _stream(stream)
+        )
+        return _summary(answer.get("StreamDescriptionSummary"))
+
+    def consumers(self, arn: str) -> list[Consumer]:
+        """Who is registered for enhanced fan-out, by name."""
+        found: dict[str, Consumer] = {}
+        request: dict[str, Any] = {"StreamARN": arn}
+        while True:
+            answer = self._call(
+                "Listing the consumers of the stream", self._kinesis.list_stream_consumers, request
+            )
+            before = len(found)
+            found |= {one.name: one for one in map(_consumer, _list(answer, "Consumers"))}
+            token = answer.get("NextToken")
+            if not token:
+                return [found[name] for name in sorted(found)]
+            if len(found) == before:
+                raise AnswerRefused("Listing the consumers of the stream goes round in a circle.")
+            request = {"StreamARN": arn, "NextToken": token}
+
+    def shards(self, stream: str, since: ReadFrom | None = None) -> list[Shard]:
+        """The shards Kinesis lists, by id; since: only those with records from there on (LATEST: the open ones)."""
+        request: dict[str, Any] = _stream(stream)
+        if since is not None and since.kind == "LATEST":
+            request["ShardFilter"] = {"Type": "AT_LATEST"}
+        elif since is not None and since.kind == "AT_TIMESTAMP":
+            moment = datetime.fromtimestamp((since.at_millis or 0) / 1000, tz=timezone.utc)
+            request["ShardFilter"] = {"Type": "FROM_TIMESTAMP", "Timestamp": moment}
+        doing = f"Listing the shards of stream {stream!r}"
+        found: dict[str, Shard] = {}
+        while True:
+            answer = self._call(doing, self._kinesis.list_shards, request)
+            before = len(found)
+            found |= shards_of(answer)
+            token = answer.get("NextToken")
+            if not token:
+                return [found[shard_id] for shard_id in sorted(found)]
+            if len(found) == before:
+                raise AnswerRefused(f"{doing} goes round in a circle.")
+            request = {"NextToken": token}
+
+    def put(self, stream: str, records: Sequence[NewRecord]) -> list[PutAnswer]:
+        """One answer per record, in order. Raises AnswerRefused for an answer that does not say which were put."""
+        request = {**_stream(stream), "Records": [_entry(record) for record in records]}
+        answer = self._call(f"Putting records into stream {stream!r}", self._kinesis.put_records, request)
+        answers = [_put_answer(told) for told in _list(answer, "Records")]
+        if len(answers) != len(records):
+            raise AnswerRefused(
+                f"PutRecords of {len(records)} records answered for {len(answers)}: nobody can tell which are in."
+            )
+        return answers
+
+    def _call(
+        self, doing: str, method: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        try:
+            return method(**request)
+        except aws_errors() as error:
+            failure = sort_failure(error, doing=doing)
+        except MALFORMED as error:
+            failure = AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
+        # Outside the except blocks: botocore's errors may quote the request, and a traceback prints the whole chain.
+        raise failure
+
+
+def _stream(stream: str) -> dict[str, Any]:
+    return {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
+
+
+def _entry(record: NewRecord) -> dict[str, Any]:
+    entry: dict[str, Any] = {"Data": record.data, "PartitionKey": record.partition_key}
+    if record.explicit_hash_key is not None:
+        entry["ExplicitHashKey"] = record.explicit_hash_key
+    return entry
+
+
+def _list(answer: Mapping[str, Any], name: str) -> list[Any]:
+    value = answer.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _put_answer(told: Any) -> PutAnswer:
+    error, shard_id = told.get("ErrorCode"), told.get("ShardId")
+    if error or not isinstance(shard_id, str):
+        return PutAnswer(None, str(error or "no shard named")[:80])
+    return PutAnswer(shard_id)
+
+
+def _summary(told: Any) -> StreamSummary:
+    if not isinstance(told, Mapping):
+        raise AnswerRefused("The description of a stream came without its summary. Ask again.")
+    mode = told.get("StreamModeDetails")
+    metrics = [
+        str(name) for entry in _list(told, "EnhancedMonitoring") for name in _list(entry, "ShardLevelMetrics")
+    ]
+    return StreamSummary(
+        name=_text(told, "StreamName"),
+        arn=told.get("StreamARN"),
+        status=told.get("StreamStatus"),
+        mode=mode.get("StreamMode") if isinstance(mode, Mapping) else None,
+        created_at=_millis(told.get("StreamCreationTimestamp")),
+        retention_hours=told.get("RetentionPeriodHours"),
+        open_shards=told.get("OpenShardCount"),
+        consumers=told.get("ConsumerCount"),
+        encryption=told.get("EncryptionType"),
+        key_id=told.get("KeyId"),
+        largest_record=(told.get("MaxRecordSizeInKiB") or DEFAULT_RECORD_KIB) * 1024,
+        shard_metrics=tuple(sorted(metrics)),
+    )
+
+
+def _consumer(told: Any) -> Consumer:
+    return Consumer(
+        _text(told, "ConsumerName"),
+        _text(told, "ConsumerARN"),
+        str(told.get("ConsumerStatus")),
+        _millis(told.get("ConsumerCreationTimestamp")),
+    )
+
+
+def _text(told: Any, name: str) -> str:
+    value = told.get(name) if isinstance(told, Mapping) else None
+    if not isinstance(value, str) or not value:
+        raise AnswerRefused(f"An answer of Kinesis lacks {name}. Ask again.")
+    return value
+
+
+def _millis(value: Any) -> int | None:
+    return round(value.timestamp() * 1000) if isinstance(value, datetime) else None

@@ -1,0 +1,99 @@
+"""The frequent calls on a lease table: over the lean transport when nothing stands against it, else over botocore.
+
+Each call takes and gives what the boto3 client's method of that name takes and gives, and raises what it raises. A
+write is sent once: what became of one that got no answer is for the caller to find out, as over botocore.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pykcl.aws.fast_items import METHODS, decode_scans, decoded, use_for_scans
+from pykcl.aws.lean.answers import client_error, metadata_of, parsed_by_botocore, refuse_corrupt
+from pykcl.aws.lean.connection import Answer
+from pykcl.aws.lean.route import Route
+from pykcl.aws.lean.transport import Transport
+from pykcl.config import Transport as TransportChoice
+from pykcl.runtime import Runtime
+
+log = logging.getLogger("pykcl.dynamodb")
+
+
+class TableRequests:
+    """Calls of one client on one table. May be used by any number of threads at once."""
+
+    def __init__(self, client: Any, table: str, runtime: Runtime, transport: TransportChoice) -> None:
+        self._client = client
+        self._table = table
+        self._route = Route(
+            client,
+            runtime,
+            transport,
+            METHODS,
+            handlers=(use_for_scans,),
+            log=log,
+            doing="using the lease table",
+        )
+        decode_scans(client)
+
+    @property
+    def over_lean(self) -> frozenset[str]:
+        """The methods whose next call goes over the lean transport."""
+        return frozenset(filter(self._route.is_learned, METHODS))
+
+    def scan(self, **request: Any) -> dict[str, Any]:
+        """Raises ClientError, BotoCoreError, what botocore's parser raises; SetupError where the lean transport is
+        insisted on and cannot be."""
+        answer = self._call("scan", request, may_repeat=True)
+        self._route.insist("scan")
+        return answer
+
+    def get_item(self, **request: Any) -> dict[str, Any]:
+        """Raises ClientError, BotoCoreError, what botocore's parser raises."""
+        return self._call("get_item", request, may_repeat=True)
+
+    def write(self, method: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """method: "put_item", "update_item" or "delete_item". Raises as `get_item`; never because of the transport
+        that was chosen, for the write may have been carried out."""
+        if method in METHODS:
+            return self._call(method, request, may_repeat=False)
+        named = {"TableName": self._table, **request}
+        answer: dict[str, Any] = getattr(self._client, method)(**named)
+        return answer
+
+    def _call(self, method: str, request: Mapping[str, Any], *, may_repeat: bool) -> dict[str, Any]:
+        named = {"TableName": self._table, **request}
+        transport = self._route.lean(method, self._table)
+        if transport is None:
+            return self._route.over_botocore(method, self._table, named)
+        return self._over_lean(transport, method, named, may_repeat=may_repeat)
+
+    def _over_lean(
+        self, transport: Transport, method: str, request: Mapping[str, Any], *, may_repeat: bool
+    ) -> dict[str, Any]:
+        answer = transport.post(_JSON.encode(request).encode(), may_repeat=may_repeat)
+        refuse_corrupt(answer)
+        if answer.status >= 300:
+            raise client_error(self._client, self._route.operation(method), answer)
+        return self._parsed(method, answer)
+
+    def _parsed(self, method: str, answer: Answer) -> dict[str, Any]:
+        found = decoded(answer.body, method) if answer.status == 200 else None
+        if found is None:
+            return parsed_by_botocore(self._client, self._route.operation(method), answer)
+        found["ResponseMetadata"] = metadata_of(answer)
+        return found
+
+
+def _as_base64(value: object) -> str:
+    """Values of the types B and BS are bytes; nothing else that JSON does not know is in a request."""
+    if isinstance(value, bytes | bytearray):
+        return b64encode(value).decode()
+    raise TypeError(f"{type(value).__name__} in a request")
+
+
+_JSON: Final = json.JSONEncoder(separators=(",", ":"), default=_as_base64)

@@ -1,0 +1,62 @@
+"""How the commands log: to standard error, as text or as JSON."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+LogFormat = Literal["text", "json"]
+LOG_FORMATS = ("text", "json")
+_TEXT = "%(asctime)s %(levelname)-7s "
+_NAME = "%(name)s "
+_MESSAGE = "%(message)s"
+_CHATTY = ("botocore", "boto3", "urllib3")
+
+
+def formatter(
+    log_format: LogFormat, *, with_names: bool = False, process: int | None = None
+) -> logging.Formatter:
+    """with_names: the text has the name of each logger, too. process: which of several this is, told in each line."""
+    if log_format == "json":
+        from pykcl.logs import JsonFormatter
+
+        return JsonFormatter(process)
+    number = "" if process is None else f"[{process}] "
+    return logging.Formatter(_TEXT + number + (_NAME if with_names else "") + _MESSAGE)
+
+
+def log_to_stderr(
+    log_format: LogFormat, *, verbose: bool, with_names: bool = False, process: int | None = None
+) -> None:
+    """Of the whole process."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(log_format, with_names=with_names, process=process))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+    for chatty in _CHATTY:
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def log_beside_the_program(log_format: LogFormat, *, verbose: bool, process: int | None = None) -> None:
+    """Log pykcl to stderr, and leave the root logger to the program, whose logging.basicConfig() must still work."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(log_format, process=process))
+    ours = logging.getLogger("pykcl")
+    ours.addHandler(handler)
+    ours.setLevel(logging.DEBUG if verbose else logging.INFO)
+    ours.propagate = False
+
+
+@contextmanager
+def logged_to_stderr(name: str) -> Iterator[None]:
+    """That logger, while this lasts: for a command that otherwise says by itself what it has to say."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter("text"))
+    logger = logging.getLogger(name)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

@@ -1,0 +1,143 @@
+"""`pykcl migrate FILE`: what leaving Java means for one application, as a report, a plan and a configuration."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pykcl.cli.exit_codes import exit_codes
+from pykcl.errors import ConfigError, PyKclError, TableGone
+from pykcl.runtime import SystemRuntime
+
+if TYPE_CHECKING:
+    from pykcl.compat.migrate import Migration, TableLook
+    from pykcl.compat.properties import Interpretation
+
+CONFIG_FILE = "pykcl.toml"
+REPORT_FILE = "migrate-report.md"
+_MOST_BYTES = 4 * 1024 * 1024
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option(
+    "--code",
+    multiple=True,
+    metavar="APP.py",
+    type=click.Path(path_type=Path),
+    help="The Python program; may be repeated for its other files. It is read, never run.",
+)
+@click.option(
+    "--table/--no-table",
+    "reads_table",
+    default=True,
+    help="Whether the lease table is looked at, with the file's own credentials. Nothing is written to it.",
+)
+@click.option("--force", is_flag=True, help=f"Overwrite {CONFIG_FILE} and {REPORT_FILE}.")
+def migrate(file: Path, code: tuple[Path, ...], reads_table: bool, force: bool) -> None:
+    """Find out what leaving Java means: read a MultiLangDaemon's .properties FILE, the program, and the lease table.
+
+    Writes two files into the current folder: pykcl.toml, which says to pykcl what FILE says to Java; and
+    migrate-report.md: what maps, what is of no use any more, what behaves differently, who works on the table, and a
+    plan in steps, each with its way back.
+    """
+    with exit_codes():
+        wanted = [Path(CONFIG_FILE), Path(REPORT_FILE)]
+        there = [str(path) for path in wanted if path.exists()]
+        if there and not force:
+            raise ConfigError(
+                f"{' and '.join(there)} would be overwritten. Do: --force, or go to another folder."
+            )
+        from pykcl.compat.migrate import report, summary
+
+        migration = _migration(file, code, reads_table)
+        for path, text in zip(wanted, (migration.toml, report(migration)), strict=True):
+            _write(path, text, like=file)
+        click.echo(summary(migration))
+        click.echo(f"{'WROTE':<11} {', '.join(map(str, wanted))}")
+
+
+def _migration(file: Path, code: tuple[Path, ...], reads_table: bool) -> Migration:
+    """Raises ConfigError for a file that cannot be read or understood."""
+    from pykcl.compat import migrate as found_out
+    from pykcl.compat.properties import interpret, read_properties
+    from pykcl.compat.properties.retrieval import retrieval_of
+
+    properties = read_properties(file)
+    found = interpret(properties, door="kclpy")
+    programs = [found_out.Program(path.name, _source(path)) for path in code]
+    look = _look(found) if reads_table else _no_look(found, "--no-table was given.")
+    move = found_out.Move(
+        config=found.config,
+        properties=str(file),
+        config_file=CONFIG_FILE,
+        program=str(code[0]) if code else None,
+        used_fanout=retrieval_of(properties).java_uses_fanout,
+        consumer=found_out.consumer_of(properties, found.config),
+    )
+    return found_out.Migration(
+        move=move,
+        # Without a program it is the children of executableName that go on.
+        verdicts=(found if code else interpret(properties, door="multilang")).verdicts,
+        properties=found_out.properties_findings(properties, found, in_process=bool(code)),
+        code=tuple(program.name for program in programs),
+        program=found_out.code_findings(programs),
+        look=look,
+        table=found_out.table_findings(look),
+        steps=found_out.plan(move, look),
+        toml=found_out.toml_text(properties, found),
+    )
+
+
+def _look(found: Interpretation) -> TableLook:
+    """One scan, and what KCL 3.x keeps beside it; or why there was none. Only reads."""
+    from pykcl.aws.clients import connect
+    from pykcl.aws.specified_clients import open_specified_clients
+    from pykcl.compat.migrate import TableLook
+
+    config = found.config
+    try:
+        clients = open_specified_clients(config, found.clients)
+        table, _ = connect(config, SystemRuntime(), clients=clients)
+        rows = table.scan().rows
+        # The index of owners is seen by this; it makes nothing.
+        table.prepare(create=False)
+        return TableLook(config.table, rows, table.java_state())
+    except TableGone:
+        where = clients["dynamodb"].meta.region_name
+        return _no_look(found, f"There is no such table in {where}, in the account of these credentials.")
+    except PyKclError as error:
+        return _no_look(found, str(error))
+
+
+def _no_look(found: Interpretation, why: str) -> TableLook:
+    from pykcl.compat.migrate import TableLook
+
+    return TableLook(found.config.table, why_not=why)
+
+
+def _source(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise ConfigError(f"--code {str(path)!r} cannot be read: {why}. Name the Python file.") from None
+    if len(content) > _MOST_BYTES:
+        raise ConfigError(f"--code {str(path)!r} is larger than 4 MiB: that is no program.")
+    return content
+
+
+def _write(path: Path, text: str, *, like: Path) -> None:
+    """like: who may not read this file shall not read a new one either: it may hold an external id."""
+    try:
+        mode = like.stat().st_mode & 0o666 | 0o600
+        with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(
+            f"{str(path)!r} cannot be written: {error.strerror}. Do: go to a folder that may be written to."
+        ) from None

@@ -1,0 +1,121 @@
+"""`pykcl multilangd`: a MultiLangDaemon without Java. One child process per lease, in any language."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from pykcl.cli.exit_codes import exit_codes
+from pykcl.cli.garbage import tune_collector
+from pykcl.cli.logs import log_to_stderr
+from pykcl.cli.options import from_arguments
+from pykcl.cli.processes import Processes, processes_option
+from pykcl.cli.service_options import Service, service_options
+from pykcl.cli.settings import Settings, settings_of
+from pykcl.errors import ProcessorFailed, RestartShard
+
+log = logging.getLogger("pykcl.multilang")
+
+
+@click.command()
+@click.argument("file", required=False, metavar="[FILE]", type=click.Path(path_type=Path))
+@click.option(
+    "-p",
+    "--properties-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The .properties file of the daemon. Wins over FILE.",
+)
+@click.option(
+    "-l",
+    "--log-configuration",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Taken, and not used: logback.xml says nothing here.",
+)
+@click.option(
+    "--exit-on-child-failure",
+    is_flag=True,
+    help="Stop when a child dies, hangs or cannot be started, as Java does; else it costs its own shard a moment.",
+)
+@click.option(
+    "--accept-polling",
+    is_flag=True,
+    help="Read by polling where Java used enhanced fan-out, and say no more of it.",
+)
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Any option of Config; wins.")
+@service_options
+@processes_option
+@click.option("-v", "--verbose", is_flag=True, help="Log at DEBUG.")
+def multilangd(
+    file: Path | None,
+    properties_file: Path | None,
+    log_configuration: Path | None,
+    exit_on_child_failure: bool,
+    accept_polling: bool,
+    options: tuple[str, ...],
+    processes: Processes,
+    service: Service,
+    verbose: bool,
+) -> None:
+    """Run the program of a MultiLangDaemon's .properties file, without Java: a process of it for each shard.
+
+    What the program prints goes to the log under pykcl.child.SHARD, its standard error under pykcl.child.SHARD.stderr.
+
+    Ctrl-C or SIGTERM lets running batches end, sends shutdownRequested to every child and releases the leases, within
+    shutdownGraceMillis (default 25 s); a second one forces.
+    """
+    log_to_stderr(service.log_format, verbose=verbose, with_names=True, process=processes.number)
+    chosen = properties_file or file
+    if chosen is None:
+        raise click.UsageError("No properties. Do: --properties-file FILE.")
+    if log_configuration is not None:
+        log.warning(
+            "--log-configuration is not used: everything is logged to standard error, by Python's logging."
+        )
+    with exit_codes(processes.name):
+        given = {"on_error": "raise"} if exit_on_child_failure else {}
+        settings = settings_of(
+            door="multilang",
+            properties=chosen,
+            config_file=None,
+            overrides={**from_arguments(options), **service.config_options(), **given},
+            accept_polling=accept_polling,
+            is_told=processes.member is None,
+        )
+        if processes.is_parent:
+            sys.exit(processes.run(settings.config, service))
+        _run(processes.own(settings), service)
+
+
+def _run(settings: Settings, service: Service) -> None:
+    """Raises ConfigError, SetupError, and what stopped the worker."""
+    from pykcl.compat.multilang.children import Children, Patience, checked_command
+    from pykcl.compat.multilang.processor import child_processors
+    from pykcl.worker.worker import Worker
+
+    # Before any lease is taken from somebody who can work.
+    command = checked_command(settings.executable)
+    clients = settings.clients()
+    with Children(command, patience=Patience.within(settings.config.shutdown_grace)) as children:
+        processors = child_processors(children, settings.timeout)
+        try:
+            with service.watching() as watch:
+                worker = Worker(
+                    processor=processors,
+                    config=settings.config,
+                    clients=clients,
+                    listeners=(tune_collector,),
+                )
+                watch(worker).run()
+        except ProcessorFailed as failure:
+            if isinstance(failure.__cause__, RestartShard):
+                raise ProcessorFailed(
+                    f"{failure.__cause__} --exit-on-child-failure stops the daemon."
+                ) from None
+            raise
+        finally:
+            log.info("children started=%d failed=%d", children.started, sum(children.failures.values()))

@@ -1,0 +1,117 @@
+"""One of the processes of `--processes`, and its end of the socket to its parent.
+
+Each line is a JSON object. The parent tells {"stop": how often it was asked to} and asks {"ask": "look"}, "report" or
+"metrics"; the process tells {"worker": true} once it has a worker, and answers {"answer": what was asked, "value": …}.
+The end of the file is the end of the parent, however that came.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pykcl.cli.exit_codes import EXIT_CRASH
+
+if TYPE_CHECKING:
+    from pykcl.worker.worker import Worker
+
+log = logging.getLogger("pykcl.processes")
+
+ORPHAN_SECONDS = 30.0
+"""How long beyond the grace of its worker a process may live without its parent."""
+_READ_BYTES = 4096
+
+
+class Member:
+    """number: from 1 on. worker_id: of its worker. parent: the socket."""
+
+    def __init__(self, number: int, worker_id: str, parent: socket.socket) -> None:
+        self.number, self.worker_id = number, worker_id
+        self._parent = parent
+        self._lock = threading.Lock()
+        self._telling = threading.Lock()
+        self._worker: Worker | None = None
+        self._asked = 0
+
+    def start(self) -> None:
+        """Hear the parent from here on."""
+        threading.Thread(target=self._hear, name="pykcl-parent", daemon=True).start()
+
+    def watch(self, worker: Worker) -> Worker:
+        """All is about this worker from here on; what it was asked before it was there, it is asked now."""
+        with self._lock:
+            self._worker = worker
+            worker.signals.ask(self._asked)
+        self._tell({"worker": True})
+        return worker
+
+    def _hear(self) -> None:
+        # Not over makefile(): what Python closes in its last moments must be nothing that this thread waits in.
+        unread = b""
+        while more := self._more():
+            *lines, unread = (unread + more).split(b"\n")
+            for line in lines:
+                self._heed(json.loads(line))
+        self._be_left_behind()
+
+    def _more(self) -> bytes:
+        try:
+            return self._parent.recv(_READ_BYTES)
+        except OSError as error:
+            log.debug("parent cannot be heard error=%s", type(error).__name__)
+            return b""
+
+    def _heed(self, told: Mapping[str, Any]) -> None:
+        if "stop" in told:
+            self._stop(int(told["stop"]))
+        elif "ask" in told:
+            self._tell({"answer": told["ask"], "value": self._answer(told["ask"])})
+
+    def _stop(self, times: int) -> None:
+        with self._lock:
+            self._asked = max(self._asked, times)
+            worker = self._worker
+            if worker is not None:
+                worker.signals.ask(self._asked)
+        if worker is None:
+            # Nothing is held yet: as a signal would end this process now.
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _answer(self, what: str) -> Any:
+        from pykcl.health.sight import OneWorker
+
+        sight = OneWorker(lambda: self._worker)
+        try:
+            if what == "look":
+                look = sight.look()
+                return {"live": look.live.why, "ready": look.ready.why, "state": look.state}
+            if what == "report":
+                return sight.report()
+            page = sight.exposition()
+            return None if page is None else {"text": page[0].decode(), "type": page[1]}
+        except Exception as error:  # noqa: BLE001 - the worker works without it; no answer tells the parent enough
+            log.error("telling the parent failed what=%s error=%s", what, type(error).__name__)
+            return None
+
+    def _tell(self, what: Mapping[str, Any]) -> None:
+        with self._telling:
+            try:
+                self._parent.sendall(json.dumps(what).encode("ascii") + b"\n")
+            except OSError as error:
+                # It is gone: the thread that hears it notices, too.
+                log.debug("parent cannot be told error=%s", type(error).__name__)
+
+    def _be_left_behind(self) -> None:
+        """Drain without a parent, and be gone some time after the grace even where the process will not end."""
+        worker = self._worker
+        log.warning("the parent process is gone: stopping")
+        self._stop(1)
+        grace = worker.config.shutdown_grace if worker is not None else 0.0
+        threading.Event().wait(grace + ORPHAN_SECONDS)
+        os._exit(EXIT_CRASH)

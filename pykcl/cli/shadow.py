@@ -1,0 +1,277 @@
+"""`pykcl run --shadow APP2`: the same stream under another lease table, everything counted and nothing done.
+
+The shadow has leases, checkpoints and workers of its own, so it can be stopped, started and shared between processes
+like any application; the original one notices nothing of it but the reads of its shards.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+from pykcl.cli.settings import Settings
+from pykcl.config import Config
+from pykcl.errors import ConfigError, SetupError, TableGone
+from pykcl.model.lease import Lease
+from pykcl.model.record import data_bytes
+from pykcl.processor import (
+    Batch,
+    Initialization,
+    LeaseLoss,
+    ProcessorFactory,
+    RecordProcessor,
+    ShardEnd,
+    ShutdownRequest,
+)
+from pykcl.runtime import SystemRuntime
+
+log = logging.getLogger("pykcl.shadow")
+
+OWNER_PREFIX = "shadow:"
+"""Of the worker identifiers of shadows: their rows tell themselves from those of an application that works."""
+_OF_JAVA = ("-CoordinatorState", "-WorkerMetricStats")
+
+
+@dataclass(slots=True)
+class Count:
+    """Of one shard. millis_behind: as the last page told; None: there was none yet. raised: calls that raised."""
+
+    records: int = 0
+    data_bytes: int = 0
+    millis_behind: int | None = None
+    raised: int = 0
+
+
+class Tally:
+    """What was counted, by shard. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shards: dict[str, Count] = {}
+
+    def add(self, batch: Batch) -> None:
+        """A batch that is done. Its data are the records' own, without what an aggregate adds."""
+        size = data_bytes(batch)
+        with self._lock:
+            count = self._shards.setdefault(batch.shard_id, Count())
+            count.records += len(batch)
+            count.data_bytes += size
+            if batch.millis_behind_latest is not None:
+                count.millis_behind = batch.millis_behind_latest
+
+    def add_failure(self, shard: str) -> None:
+        with self._lock:
+            self._shards.setdefault(shard, Count()).raised += 1
+
+    def counts(self) -> dict[str, Count]:
+        """A copy of the counts, by shard."""
+        with self._lock:
+            return {shard: replace(count) for shard, count in sorted(self._shards.items())}
+
+
+class Counter(RecordProcessor):
+    """Counts. around: the processor that is called besides; whether empty batches are for it, too, it says itself."""
+
+    def __init__(self, tally: Tally, around: RecordProcessor | None = None, empty: bool = False) -> None:
+        self._tally, self._around, self._empty = tally, around, empty
+
+    def initialize(self, init: Initialization) -> None:
+        if self._around is not None:
+            self._around.initialize(init)
+
+    def process_records(self, batch: Batch) -> None:
+        if self._around is not None and (len(batch) or self._empty):
+            try:
+                self._around.process_records(batch)
+            except BaseException:
+                self._tally.add_failure(batch.shard_id)
+                raise
+        self._tally.add(batch)
+
+    def lease_lost(self, loss: LeaseLoss) -> None:
+        if self._around is not None:
+            self._around.lease_lost(loss)
+
+    def shutdown_requested(self, request: ShutdownRequest) -> None:
+        if self._around is not None:
+            self._around.shutdown_requested(request)
+
+
+class CounterWithEnd(Counter):
+    """Around a processor with a shard_ended of its own: only then is that what ends the shard."""
+
+    def shard_ended(self, end: ShardEnd) -> None:
+        if self._around is not None:
+            self._around.shard_ended(end)
+
+
+class Shadow:
+    """settings: the shadow's own. Raises ConfigError for a name that is none, or the original's own."""
+
+    def __init__(self, original: Settings, application: str, *, calls: bool, interval: float) -> None:
+        self.settings = replace(original, config=shadow_config(original.config, application, calls=calls))
+        self.tally = Tally()
+        self._original = original.config
+        self._calls = calls
+        self._interval = interval
+
+    def factory(self) -> RecordProcessor:
+        """A processor that only counts."""
+        return Counter(self.tally)
+
+    def watch(self, processor: Any) -> Any:
+        """A factory of processors that count around those that `processor` makes. What is no factory stays as it is."""
+        if isinstance(processor, RecordProcessor) or not callable(processor):
+            return processor
+        make: ProcessorFactory = processor
+
+        def counting() -> RecordProcessor:
+            inner = make()
+            kind = CounterWithEnd if type(inner).shard_ended is not RecordProcessor.shard_ended else Counter
+            return kind(self.tally, inner, self._original.empty_batches)
+
+        return counting
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Tell at the start what it does, then what was counted: at intervals, and at the end on standard output."""
+        config, calls = self.settings.config, "called on every record" if self._calls else "not called"
+        log.warning(
+            "shadow: application %s reads stream %s and counts; the processor is %s, and table %s is not touched. "
+            "It shares the five reads and 2 MB a second that Kinesis allows for each shard with whoever reads it now.",
+            config.application,
+            config.stream_name,
+            calls,
+            self._original.table,
+        )
+        over = threading.Event()
+        teller = threading.Thread(target=self._tell_until, args=(over,), name="pykcl-shadow", daemon=True)
+        teller.start()
+        has_table = True
+        try:
+            yield
+        except (ConfigError, SetupError):
+            # Most likely nothing was made.
+            has_table = False
+            raise
+        finally:
+            over.set()
+            teller.join()
+            click.echo(table_of(self.tally.counts()))
+            if has_table:
+                log.info(
+                    "shadow: lease table %s stays, and the next start goes on from it. To remove it: "
+                    "aws dynamodb delete-table --table-name %s",
+                    config.table,
+                    config.table,
+                )
+
+    def refuse_a_living_application(self) -> None:
+        """Raise SetupError if the shadow's table has rows that no shadow wrote; nothing has been written by then.
+
+        Another application would lose its leases to the shadow, and its checkpoints would be moved by one that has
+        done nothing.
+        """
+        from pykcl.aws.clients import connect
+
+        table, _ = connect(self.settings.config, SystemRuntime(), clients=self.settings.clients())
+        try:
+            rows = table.scan().rows
+        except TableGone:
+            return
+        strangers = [row.key for row in rows if not _is_of_a_shadow(row)]
+        if strangers:
+            raise SetupError(
+                f"Table {self.settings.config.table!r} belongs to an application that works: its row {strangers[0]!r} "
+                "was not written by a shadow. Nothing was changed. Do: name one of which there is no table yet."
+            )
+
+    def _tell_until(self, over: threading.Event) -> None:
+        while not over.wait(self._interval):
+            for shard, count in self.tally.counts().items():
+                log.info(
+                    "shadow counted shard=%s records=%d bytes=%d millis_behind_latest=%s raised=%d",
+                    shard,
+                    count.records,
+                    count.data_bytes,
+                    "-" if count.millis_behind is None else count.millis_behind,
+                    count.raised,
+                )
+
+
+def shadow_config(original: Config, application: str, *, calls: bool) -> Config:
+    """The Config of a shadow: everything but what leads to the original's tables, and checkpoints of its own.
+
+    Raises ConfigError.
+    """
+    taken = {original.application, original.table, original.state_table}
+    taken |= {original.application + suffix for suffix in _OF_JAVA}
+    if application in taken:
+        raise ConfigError(
+            f"--shadow {application!r} is a name of the application itself. Do: --shadow {original.application}-shadow."
+        )
+    # Whether the processor checkpoints is its own business; who only counts need not write after each batch.
+    checkpoint: dict[str, Any] = {} if calls else {"checkpoint": "interval", "checkpoint_interval": 10.0}
+    own = original.worker_id or f"{socket.gethostname()}:{os.getpid()}:{SystemRuntime().token()}"
+    return replace(
+        original,
+        application=application,
+        table_name=None,
+        state_table=None,
+        worker_id=f"{OWNER_PREFIX}{own}",
+        # So that a shard without records tells, too, how far behind it is.
+        empty_batches=True,
+        table_deletion_protection=False,
+        table_recovery=False,
+        unsafe_join_v3=False,
+        # A rehearsal counts, and what it counts is not the application's.
+        metrics="none",
+        **checkpoint,
+    )
+
+
+def table_of(counts: dict[str, Count]) -> str:
+    """What was counted, a line for each shard and one for all."""
+    rows = [("SHARD", "RECORDS", "BYTES", "MILLIS BEHIND", "RAISED")]
+    rows += [_row(shard, count) for shard, count in counts.items()]
+    behind = [count.millis_behind for count in counts.values() if count.millis_behind is not None]
+    rows.append(
+        _row(
+            "all",
+            Count(
+                sum(count.records for count in counts.values()),
+                sum(count.data_bytes for count in counts.values()),
+                max(behind, default=None),
+                sum(count.raised for count in counts.values()),
+            ),
+        )
+    )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    align: tuple[Callable[[str, int], str], ...] = (str.ljust, str.rjust, str.rjust, str.rjust, str.rjust)
+    return "\n".join(
+        "  ".join(place(cell, width) for place, cell, width in zip(align, row, widths, strict=True))
+        for row in rows
+    )
+
+
+def _row(name: str, count: Count) -> tuple[str, str, str, str, str]:
+    behind = "-" if count.millis_behind is None else str(count.millis_behind)
+    return name, str(count.records), str(count.data_bytes), behind, str(count.raised)
+
+
+def _is_of_a_shadow(row: object) -> bool:
+    return (
+        isinstance(row, Lease)
+        and row.note is not None
+        and row.note.owner is not None
+        and row.note.owner.startswith(OWNER_PREFIX)
+        and (row.owner is None or row.owner.startswith(OWNER_PREFIX))
+    )

@@ -1,0 +1,5 @@
+"""`python -m pykcl.compat.kclpy APP.py --properties FILE`: a program of amazon_kclpy, unchanged and in this process."""
+
+from pykcl.cli.run_kclpy import kclpy
+
+kclpy()

@@ -1,0 +1,1 @@
+"""amazon_kclpy.v3: `processor`."""

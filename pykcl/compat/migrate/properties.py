@@ -1,0 +1,150 @@
+"""What leaving Java means for a .properties file, beyond the verdict of each key: where the two behave differently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pykcl.compat.migrate.findings import WEIGHTS, Finding
+from pykcl.compat.properties import Interpretation
+from pykcl.compat.properties.retrieval import FANOUT_NOTICE, retrieval_of
+from pykcl.planning.read_pace import BUSY_INTERVAL, QUIET_INTERVAL
+
+
+def properties_findings(
+    properties: Mapping[str, str], found: Interpretation, *, in_process: bool = True
+) -> list[Finding]:
+    """properties: best those of `read_properties`, which know their lines. in_process: whether the program is run by
+    --kclpy, and not by children. The heaviest first."""
+    said = [
+        *_fanout(properties),
+        *_honoured(properties, found),
+        *_running(properties, found, in_process),
+        *_unknown(properties, found),
+    ]
+    return sorted(said, key=lambda finding: WEIGHTS.index(finding.weight))
+
+
+def _at(properties: Mapping[str, str], *keys: str) -> tuple[str, tuple[int, ...]]:
+    lines: Mapping[str, int] = getattr(properties, "lines", {})
+    found = tuple(sorted(lines[key] for key in keys if key in lines))
+    return (getattr(properties, "source", "the properties"), found) if found else ("", ())
+
+
+def _fanout(properties: Mapping[str, str]) -> Iterator[Finding]:
+    """What Java reads by without being told is enhanced fan-out."""
+    reading = retrieval_of(properties)
+    if not reading.java_uses_fanout:
+        return
+    why = "retrievalMode=FANOUT" if reading.mode == "FANOUT" else "its default, as no polling key is set"
+    yield Finding(
+        "changes",
+        "enhanced fan-out becomes polling",
+        reading.notice or FANOUT_NOTICE.format(why=why),
+        *_at(properties, "retrievalMode", "RetrievalMode"),
+    )
+
+
+def _honoured(properties: Mapping[str, str], found: Interpretation) -> Iterator[Finding]:
+    """Keys that Java ignores, silently, and pykcl does not."""
+    if found.config.cleanup_interval == 0:
+        yield Finding(
+            "changes",
+            "leases of ended shards are kept",
+            "cleanupLeasesUponShardCompletion=false is honoured; Java ignores false, and deletes them. Drop the "
+            "line to have it as it was.",
+            *_at(properties, "cleanupLeasesUponShardCompletion"),
+        )
+    if found.config.stream_arn is not None:
+        yield Finding(
+            "changes",
+            "the whole streamArn counts",
+            "Java takes the name out of it and reads the stream of that name in its own account and region; "
+            f"pykcl reads the one it names, in {found.config.effective_region}.",
+            *_at(properties, "streamArn"),
+        )
+    capital = [row for row in found.verdicts if row.key == "RetrievalMode" and row.verdict == "mapped"]
+    if capital:
+        yield Finding(
+            "changes",
+            "RetrievalMode is read",
+            "Java's own log tells people to write it so, and then ignores it.",
+            *_at(properties, "RetrievalMode"),
+        )
+
+
+def _running(properties: Mapping[str, str], found: Interpretation, in_process: bool) -> Iterator[Finding]:
+    """What the file does not decide, or decides by leaving a key out."""
+    yield from _in_process(properties, found) if in_process else _children(properties)
+    if "shutdownGraceMillis" not in properties:
+        yield Finding(
+            "changes",
+            "a stop waits",
+            f"Java's default is 0: SIGTERM does not wait for shutdown_requested. pykcl waits up to "
+            f"{found.config.shutdown_grace:g} s, checkpoints, and releases its leases. Let the platform wait longer.",
+        )
+    if "idleTimeBetweenReadsInMillis" not in properties:
+        pushed = retrieval_of(properties).java_uses_fanout
+        yield Finding(
+            "changes",
+            "shards are polled at a pace of pykcl's own" if pushed else "shards are polled at another pace",
+            ("reads come" if pushed else "Java polls every 1.5 s; pykcl")
+            + f" every {QUIET_INTERVAL:g} s where nothing comes, every {BUSY_INTERVAL:g} s where records "
+            "do, five times a second where it is behind. If other applications read the stream, too, write "
+            "idleTimeBetweenReadsInMillis.",
+        )
+    if found.config.metrics_sinks:
+        yield Finding(
+            "changes",
+            "CloudWatch metrics count their samples otherwise",
+            "Names, dimensions, namespace and sums are KCL's, so alarms on them go on. Java adds a sample of 0 to each "
+            "RecordsProcessed and DataBytesProcessed: what looks at SampleCount or Average of those two changes.",
+            *_at(properties, "metricsLevel"),
+        )
+
+
+def _in_process(properties: Mapping[str, str], found: Interpretation) -> Iterator[Finding]:
+    yield Finding(
+        "changes",
+        "a batch whose processor raises comes again",
+        "Java passes over it: the next checkpoint covers records that nobody processed. pykcl delivers it again, with "
+        f"growing pauses, for {found.config.retry_for:g} s, then hands the shard to another worker. "
+        "`--on-error skip` is Java's way, by name.",
+    )
+    yield Finding(
+        "changes",
+        "an exception in initialize counts",
+        "under Java it is reported as success, and records are delivered to an object that is half made; here it is "
+        "called again, with pauses, before any record.",
+    )
+    if found.config.processor_timeout is not None:
+        yield Finding(
+            "changes",
+            "a call that takes too long costs its shard only",
+            "under Java timeoutInSeconds ends the whole worker; here the lease is given up, and another worker goes on "
+            "at the checkpoint.",
+            *_at(properties, "timeoutInSeconds"),
+        )
+
+
+def _children(properties: Mapping[str, str]) -> Iterator[Finding]:
+    yield Finding(
+        "changes",
+        "a child that dies, hangs or answers nonsense costs its shard only",
+        "under Java it ends the whole daemon; here a new child begins at the last checkpoint, after a pause. "
+        "`--exit-on-child-failure` is Java's way.",
+        *_at(properties, "timeoutInSeconds"),
+    )
+    yield Finding(
+        "changes",
+        "what a child prints goes to the log",
+        "under the name of its shard; under Java a line that looked like the protocol broke it. Exceptions that "
+        "amazon_kclpy swallows in the child are swallowed there still: those batches are passed over, as under Java.",
+    )
+
+
+def _unknown(properties: Mapping[str, str], found: Interpretation) -> Iterator[Finding]:
+    for row in found.verdicts:
+        if row.verdict == "unknown":
+            yield Finding(
+                "look", f"{row.key} is no key", row.text[0].upper() + row.text[1:], *_at(properties, row.key)
+            )

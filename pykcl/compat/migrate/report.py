@@ -1,0 +1,174 @@
+"""The findings and the plan as Markdown, and as a few lines for the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pykcl.compat.migrate.findings import Finding
+from pykcl.compat.migrate.plan import Move, Step
+from pykcl.compat.migrate.table import TableLook
+from pykcl.compat.properties import KeyVerdict
+
+_TITLES = {
+    "changes": "behaves differently",
+    "look": "to be looked at",
+    "can go": "of no use any more",
+    "fine": "fine as it is",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """Everything that was found. code: names of the files that were read. toml: the text of the configuration."""
+
+    move: Move
+    verdicts: tuple[KeyVerdict, ...]
+    properties: Sequence[Finding]
+    code: tuple[str, ...]
+    program: Sequence[Finding]
+    look: TableLook
+    table: Sequence[Finding]
+    steps: Sequence[Step]
+    toml: str
+
+    @property
+    def blockers(self) -> list[Finding]:
+        return [found for found in (*self.properties, *self.program, *self.table) if found.weight == "must"]
+
+
+def report(migration: Migration) -> str:
+    """Markdown, ending with a line end."""
+    return "\n".join(_lines(migration)) + "\n"
+
+
+def summary(migration: Migration) -> str:
+    """What the terminal is told: a line or two for each part."""
+    verdicts = Counter(row.verdict for row in migration.verdicts)
+    counted = " · ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+    rows = [("PROPERTIES", f"{len(migration.verdicts)} keys: {counted}")]
+    rows += [("", found.what) for found in migration.properties if found.weight in ("must", "look")]
+    read = ", ".join(migration.code) or "not read: name the program with --code to have it looked at"
+    rows.append(("CODE", read))
+    rows += [
+        ("", f"{found.place} {found.what}".strip()) for found in migration.program if found.weight != "fine"
+    ]
+    rows.append(("TABLE", migration.table[0].what))
+    rows += [("", found.what) for found in migration.table[1:]]
+    rows.append(("FIRST", f"{len(migration.blockers)} to be changed before anything runs"))
+    return "\n".join(f"{label:<11} {text}".rstrip() for label, text in rows)
+
+
+def _lines(migration: Migration) -> Iterator[str]:
+    move = migration.move
+    yield f"# Leaving Java: {_text(move.config.application)}"
+    yield ""
+    read = ", ".join([f"`{_code(move.properties)}`", *(f"`{_code(name)}`" for name in migration.code)])
+    yield f"Read were {read} and {_about(migration.look)}. Nothing was changed, and no program was run."
+    yield ""
+    yield "## First"
+    yield ""
+    if migration.blockers:
+        yield "This has to be changed before anything runs:"
+        yield ""
+        yield from map(_bullet, migration.blockers)
+    else:
+        yield "Nothing has to be changed before it runs. What behaves differently stands below: read it."
+    yield ""
+    yield from _properties(migration)
+    yield from _program(migration)
+    yield "## The lease table"
+    yield ""
+    yield from map(_bullet, migration.table)
+    yield ""
+    yield from _plan(migration.steps)
+    yield f"## `{_code(move.config_file)}`"
+    yield ""
+    yield "It says what the properties say, as options of pykcl; what is not in it is the default."
+    if move.program is None:
+        yield "`pykcl multilangd` goes on reading the properties; this file is for the shadow, and for a later program."
+    yield ""
+
+
+def _about(look: TableLook) -> str:
+    name = f"the lease table `{_code(look.name)}`"
+    return name if look.rows is not None else f"not {name}, see below"
+
+
+def _properties(migration: Migration) -> Iterator[str]:
+    yield "## The properties"
+    yield ""
+    yield "| key | value | verdict | what it means here |"
+    yield "|---|---|---|---|"
+    for row in migration.verdicts:
+        value = f"`{_code(row.value)}`" if row.value else ""
+        yield f"| `{_code(row.key)}` | {value} | {row.verdict} | {_text(row.text)} |"
+    yield ""
+    yield from _by_weight(migration.properties)
+
+
+def _program(migration: Migration) -> Iterator[str]:
+    yield "## The program"
+    yield ""
+    if not migration.code:
+        yield "It was not read: name its files with `--code`, the one that calls `KCLProcess(...).run()` first."
+        yield ""
+    yield from _by_weight(migration.program)
+    if migration.code:
+        yield (
+            "Only these files were read, and only as text: what they import was not followed, and what happens "
+            "through variables is not seen."
+        )
+        yield ""
+
+
+def _by_weight(findings: Sequence[Finding]) -> Iterator[str]:
+    """But for what has to be changed first, which stands at the beginning."""
+    """But for what has to be changed first, which stands at the beginning."""
+    for weight, title in _TITLES.items():
+        mine = [found for found in findings if found.weight == weight]
+        if mine:
+            yield f"### {title[0].upper()}{title[1:]}"
+            yield ""
+            yield from map(_bullet, mine)
+            yield ""
+
+
+def _plan(steps: Sequence[Step]) -> Iterator[str]:
+    yield "## The plan"
+    yield ""
+    yield "Each step can be taken back by itself. Stay at one as long as you like: a mixed fleet is nothing temporary."
+    yield ""
+    for number, step in enumerate(steps, 1):
+        yield f"### {number}. {step.title}"
+        yield ""
+        yield _text(step.text)
+        yield ""
+        yield "```console"
+        yield from (line if line.startswith("#") else f"$ {line}" for line in map(_plain, step.commands))
+        yield "```"
+        yield ""
+        # Commands stand in it, so it is ours and not escaped.
+        yield f"The way back: {step.back}"
+        yield ""
+
+
+def _bullet(found: Finding) -> str:
+    place = f" (`{_code(found.place)}`)" if found.place else ""
+    what = _text(found.what).replace("`", "'")
+    return f"* **{what}**{place}. {_text(found.text[:1].upper() + found.text[1:])}"
+
+
+def _text(text: str) -> str:
+    """Foreign text for Markdown: nothing in it is markup, a row of a table or a new line."""
+    plain = _plain(text)
+    return "".join(f"\\{char}" if char in "\\|<>[]*" else char for char in plain)
+
+
+def _code(text: str) -> str:
+    return _plain(text).replace("`", "'").replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)

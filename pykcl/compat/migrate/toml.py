@@ -1,0 +1,81 @@
+"""A Config and its clients as the text of a pykcl.toml that says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from datetime import datetime
+from typing import Any
+
+from pykcl.aws.client_tables import tables_of
+from pykcl.compat.properties import Interpretation
+from pykcl.compat.properties.fields import KEYS_OF_FIELD
+from pykcl.config import Config
+from pykcl.errors import ConfigError
+
+_MANUAL = (
+    "a program of amazon_kclpy checkpoints by itself; drop the line with a RecordProcessor of pykcl's own"
+)
+
+
+def toml_text(properties: Mapping[str, str], found: Interpretation) -> str:
+    """Every option that is not its default, with the key it comes from. Raises ConfigError for a half character."""
+    source = getattr(properties, "source", "the properties")
+    lines = [f"# Made from {_plain(source)} by `pykcl migrate`. Every option: docs/configuration.md", ""]
+    for field in fields(Config):
+        value = getattr(found.config, field.name)
+        if field.default is MISSING or value != field.default:
+            why = _MANUAL if field.name == "checkpoint" else _origin(properties, field.name)
+            lines.append(f"{field.name} = {_value(value)}" + (f"  # {why}" if why else ""))
+    # Its region is the file's: said once is enough.
+    region = found.config.effective_region
+    for service, table in tables_of(found.clients).items():
+        if "region" in table and table["region"] == region:
+            del table["region"]
+        sources = table.pop("credentials", [])
+        if table:
+            lines += [
+                "",
+                f"[clients.{service}]",
+                *(f"{name} = {_value(value)}" for name, value in table.items()),
+            ]
+        for source_table in sources:
+            lines += ["", f"[[clients.{service}.credentials]]"]
+            lines += [f"{name} = {_value(value)}" for name, value in source_table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _origin(properties: Mapping[str, str], field: str) -> str:
+    keys = [key for key in KEYS_OF_FIELD.get(field, ()) if properties.get(key, "").strip()]
+    if field == "processor_warn_after" and not keys:
+        return "no later than processor_timeout"
+    if field == "max_leases" and not keys:
+        return "no limit, as Java has none without maxLeasesForWorker"
+    return keys[0] if keys else ""
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, int | float):
+        return repr(value)
+    return f'"{_escaped(str(value))}"'
+
+
+def _escaped(text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ConfigError(
+            "A value holds half of a character (\\uD800 to \\uDFFF alone). Write the whole."
+        ) from None
+    return "".join(
+        f"\\{char}" if char in '"\\' else char if char.isprintable() else f"\\U{ord(char):08X}"
+        for char in text
+    )
+
+
+def _plain(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)

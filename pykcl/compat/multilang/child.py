@@ -1,0 +1,310 @@
+"""One child process: what is to be written to it, what it has said, and whether it can still be spoken to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+
+from pykcl.compat.multilang.events import AnswerNotBelieved, CheckpointNotUnderstood
+from pykcl.compat.multilang.lines import ChildLog, LineCutter
+from pykcl.compat.multilang.protocol import CHUNK_BYTES, CheckpointAsked, Message, Noise, Status, parse
+from pykcl.events import Event
+
+READ_BYTES = 64 * 1024
+MOST_READS = 16
+"""Of one pipe in a row, so that a child that never stops printing leaves room for the others."""
+MOST_QUESTIONS = 1_000
+"""Checkpoints asked for and not yet answered. Whoever asks for more is not speaking the protocol: the rest is noise."""
+
+
+class ChildGone(Exception):
+    """This child cannot be spoken to any more. The text says why, as the end of a sentence about it."""
+
+
+class Child:
+    """Made by `Children`. `send`, `receive` and `questions_before` are called by the thread of its lease; what begins
+    with `on_` by the selector thread. tell_loop: has the selector thread look at this child again.
+    """
+
+    def __init__(
+        self,
+        shard: str,
+        process: subprocess.Popen[bytes],
+        tell_loop: Callable[[Child], None],
+        emit: Callable[[Event], None],
+    ) -> None:
+        self.shard = shard
+        self.pid = process.pid
+        self.process = process
+        self.forced: str | None = None
+        self._tell_loop = tell_loop
+        self._emit = emit
+        self._log = ChildLog(shard)
+        self._stdin, self._stdout, self._stderr = _descriptors(process)
+        self._changed = threading.Condition()
+        self._cut_out, self._cut_err = LineCutter(), LineCutter()
+        self._inbox: deque[Message] = deque()
+        self._outbox: deque[memoryview] = deque()
+        self._queued = self._written = 0
+        self._stdin_broken = False
+        self._awaited: str | None = None
+        self._question_ends: int | None = None
+        self._told_of_disbelief = self._told_of_wrong_position = False
+        self._gone: str | None = None
+        self._ended = threading.Event()
+
+    # -- by the thread of its lease ----------------------------------------------------------------------------
+
+    def questions_before(self) -> list[CheckpointAsked]:
+        """What it asked for since its last answer; whatever else it has said by now answers nothing to come.
+
+        Its pipe is read here and now: 1) it prints a second line like its last answer; 2) the next question is sent;
+        3) the selector thread reads that line, and it would be believed to answer the new question.
+        """
+        with self._changed:
+            self._pump_out()
+            questions = [one for one in self._inbox if isinstance(one, CheckpointAsked)]
+            self._inbox.clear()
+            return questions
+
+    def send(self, pieces: Iterable[bytes], *, awaits: str | None, until: float | None) -> None:
+        """Write a line in pieces; waits while much of it is unread. awaits: the action whose status answers it.
+
+        until: monotonic time. Raises ChildGone, TimeoutError.
+        """
+        if awaits is not None:
+            with self._changed:
+                self._awaited, self._question_ends = awaits, None
+        for piece in pieces:
+            with self._changed:
+                self._queued += len(piece)
+                if awaits is not None and piece.endswith(b"\n"):
+                    # Before it is written: the answer may be there before this thread has the lock again.
+                    self._question_ends = self._queued
+                self._write(piece)
+                while self._queued - self._written > CHUNK_BYTES:
+                    self._wait(until)
+
+    def receive(self, until: float | None) -> Message:
+        """What it asks for next, or its status for what it was asked. Raises ChildGone, TimeoutError."""
+        with self._changed:
+            while not self._inbox:
+                self._wait(until)
+            return self._inbox.popleft()
+
+    def wait_ended(self, seconds: float) -> bool:
+        """Whether its process has ended, and is waited for, within so many seconds."""
+        return self._ended.wait(seconds)
+
+    def _wait(self, until: float | None) -> None:
+        if self._gone is not None:
+            raise ChildGone(self._gone)
+        left = None if until is None else until - time.monotonic()
+        if left is not None and left <= 0:
+            raise TimeoutError
+        self._changed.wait(left)
+
+    def _write(self, piece: bytes) -> None:
+        """Into the pipe as far as it goes, the rest by the selector thread."""
+        if self._gone is not None:
+            raise ChildGone(self._gone)
+        self._outbox.append(memoryview(piece))
+        if len(self._outbox) == 1:
+            self._flush()
+            if self._outbox or self._stdin_broken:
+                self._tell_loop(self)
+
+    def _flush(self) -> None:
+        while self._outbox and not self._stdin_broken:
+            view = self._outbox[0]
+            try:
+                written = os.write(self._stdin, view)
+            except BlockingIOError:
+                return
+            except OSError:
+                # It closed its end, or is ending; the selector thread waits for a moment to see which.
+                self._stdin_broken = True
+                return
+            self._written += written
+            if written == len(view):
+                self._outbox.popleft()
+            else:
+                self._outbox[0] = view[written:]
+
+    def _close_stdin(self) -> None:
+        """By the selector thread only: it must have let go of the descriptor before its number can be another's."""
+        self._outbox.clear()
+        self._stdin_broken, self._stdin = True, -1
+        if self.process.stdin is not None:
+            # Unbuffered: nothing is left that closing could fail to write.
+            self.process.stdin.close()
+
+    # -- by the selector thread --------------------------------------------------------------------------------
+
+    @property
+    def descriptors(self) -> tuple[int, int, int]:
+        """Of its standard input, output and error; -1 where closed."""
+        return self._stdin, self._stdout, self._stderr
+
+    @property
+    def wants_to_write(self) -> bool:
+        with self._changed:
+            return bool(self._outbox) and not self._stdin_broken
+
+    @property
+    def closed_its_stdin(self) -> bool:
+        with self._changed:
+            return self._stdin_broken and self._stdin >= 0
+
+    def on_writable(self) -> None:
+        with self._changed:
+            self._flush()
+            if self._queued - self._written <= CHUNK_BYTES:
+                self._changed.notify_all()
+
+    def on_closed_input(self) -> None:
+        """It closed the end it reads from."""
+        with self._changed:
+            self._stdin_broken = True
+
+    def on_output(self) -> bool:
+        """Read what it printed. False: nothing more will come."""
+        with self._changed:
+            return self._pump_out()
+
+    def on_complaint(self) -> bool:
+        """The same of its standard error."""
+        chunks, more = _read(self._stderr)
+        for chunk in chunks:
+            for line, whole in self._cut_err.feed(chunk):
+                self._log.complained(line, whole)
+        return more
+
+    def on_gone(self, why: str) -> None:
+        """It cannot be spoken to any more. The first reason counts."""
+        with self._changed:
+            if self._gone is None:
+                self._gone = why
+            self._changed.notify_all()
+
+    def on_close_stdin(self) -> None:
+        with self._changed:
+            self._close_stdin()
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """To the whole process group: a launcher's own children, too. Only before the process was waited for, while
+        its identifier cannot have become somebody else's."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def on_ended(self) -> int:
+        """Its process has ended (and is waited for here): take in its last words, and let go of everything.
+
+        Return its exit code.
+        """
+        # What it left behind would go on working on a shard that another child is given.
+        self.signal_group(signal.SIGKILL)
+        exit_code = self.process.wait()
+        self.on_output()
+        self.on_complaint()
+        with self._changed:
+            self._close_stdin()
+            for cutter, log in ((self._cut_out, self._log.printed), (self._cut_err, self._log.complained)):
+                if rest := cutter.rest():
+                    log(rest, True)
+            self._stdout = self._stderr = -1
+            for pipe in (self.process.stdout, self.process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        self.on_gone(_exit_words(exit_code))
+        self._ended.set()
+        return exit_code
+
+    # -- what it says ------------------------------------------------------------------------------------------
+
+    def _pump_out(self) -> bool:
+        """Under the lock: the thread of the lease reads, too."""
+        chunks, more = _read(self._stdout)
+        for chunk in chunks:
+            for line, whole in self._cut_out.feed(chunk):
+                self._said(line, whole)
+        return more
+
+    def _said(self, line: bytes, whole: bool) -> None:
+        message = parse(line) if whole else Noise()
+        if isinstance(message, CheckpointAsked) and len(self._inbox) < MOST_QUESTIONS:
+            if message.wrong is not None:
+                self._log.printed(line, whole)
+                self._wonder(message.wrong)
+            early = self._awaited is None or not self._is_asked
+            self._inbox.append(replace(message, early=early))
+            self._changed.notify_all()
+        elif isinstance(message, Status) and self._is_answer(message):
+            self._awaited = None
+            self._inbox.append(message)
+            self._changed.notify_all()
+        else:
+            self._log.printed(line, whole)
+            if isinstance(message, Status):
+                self._disbelieve(message)
+
+    @property
+    def _is_asked(self) -> bool:
+        """Whether the question was written to the end: nobody answers it before, nor asks about what is in it."""
+        return self._question_ends is not None and self._written >= self._question_ends
+
+    def _is_answer(self, status: Status) -> bool:
+        return self._is_asked and self._awaited is not None and status.response_for == self._awaited
+
+    def _wonder(self, field: str) -> None:
+        if not self._told_of_wrong_position:
+            self._told_of_wrong_position = True
+            self._emit(CheckpointNotUnderstood(shard=self.shard, pid=self.pid, field=field))
+
+    def _disbelieve(self, status: Status) -> None:
+        if self._told_of_disbelief:
+            return
+        self._told_of_disbelief = True
+        answers = (status.response_for or "nothing")[:100]
+        self._emit(AnswerNotBelieved(shard=self.shard, pid=self.pid, answers=answers, awaited=self._awaited))
+
+
+def _descriptors(process: subprocess.Popen[bytes]) -> tuple[int, int, int]:
+    numbers = [
+        -1 if pipe is None else pipe.fileno() for pipe in (process.stdin, process.stdout, process.stderr)
+    ]
+    for number in numbers:
+        os.set_blocking(number, False)
+    return numbers[0], numbers[1], numbers[2]
+
+
+def _read(descriptor: int) -> tuple[list[bytes], bool]:
+    """What is there, up to a limit, and whether more may come."""
+    chunks: list[bytes] = []
+    while descriptor >= 0 and len(chunks) < MOST_READS:
+        try:
+            data = os.read(descriptor, READ_BYTES)
+        except BlockingIOError:
+            break
+        except OSError:
+            data = b""
+        if not data:
+            return chunks, False
+        chunks.append(data)
+    return chunks, descriptor >= 0
+
+
+def _exit_words(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

@@ -1,0 +1,383 @@
+"""All child processes of a daemon: one selector thread for their pipes, their ends and the time they are given."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+
+from pykcl.compat.multilang.child import Child, ChildGone
+from pykcl.compat.multilang.events import ChildEnded, ChildFailed, ChildStarted
+from pykcl.errors import ConfigError
+from pykcl.listeners import EventFan
+from pykcl.ports import Events
+
+log = logging.getLogger("pykcl.multilang")
+
+SUSPICION_SECONDS = 1.0
+"""A child that closed a pipe is ending, as a rule: so long is waited for its exit code, which says more."""
+LOOK_SECONDS = 0.5
+"""How often children are looked at where the operating system does not tell of their end (no pidfd)."""
+CLOSED_INPUT = selectors.EVENT_READ if sys.platform == "linux" else 0
+"""Nothing is ever read from the end one writes to; on Linux it is "readable" when the other end was closed. Elsewhere
+the next write finds out."""
+STUCK_SECONDS = 5.0
+"""How long a process may take to go after SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds given to a child that shall end: after the end of its input, and after SIGTERM. Then comes SIGKILL."""
+
+    after_end_of_input: float = 10.0
+    after_sigterm: float = 5.0
+
+    @classmethod
+    def within(cls, grace: float) -> Patience:
+        """For a daemon that has `grace` seconds to stop: most of them are for the batch that is running."""
+        return cls(min(10.0, 0.4 * grace), min(5.0, 0.2 * grace))
+
+
+AT_ONCE = Patience(0.0, 2.0)
+"""For a child that hangs or speaks no sense: SIGTERM now."""
+
+
+def checked_command(command: Sequence[str]) -> tuple[str, ...]:
+    """`command`, if its program is there and may be run; else ConfigError. Looked for as exec does: in PATH, or where a
+    slash says."""
+    if not command:
+        raise ConfigError("executableName is empty. Do: executableName = PROGRAM ARGUMENTS…")
+    if shutil.which(command[0]) is None:
+        where = "here" if os.sep in command[0] else "in PATH"
+        raise ConfigError(
+            f"executableName: there is no program {command[0]!r} {where} that may be run. Do: name one that is, and "
+            "make it executable (chmod +x, and a first line such as #!/usr/bin/env python3)."
+        )
+    return tuple(command)
+
+
+class Children:
+    """Starts a process of `command` per lease, each in a session and process group of its own, and ends them.
+
+    started: how many. failures: how many of each shard were of no use. Use as a context manager: leaving it ends what
+    still runs.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, patience: Patience | None = None, events: Events | None = None
+    ) -> None:
+        self.command = tuple(command)
+        self.failures: Counter[str] = Counter()
+        self.started = 0
+        self._patience = patience or Patience()
+        self._events = events or EventFan()
+        self._loop = _Loop(self._events)
+        self._closed = False
+        self._starting = threading.Lock()
+        self._lock = threading.Lock()
+
+    def start(self, shard: str) -> Child:
+        """Raises ChildGone when there is no process to be had."""
+        # 1) A start finds the daemon running; 2) the daemon ends all its children; 3) the process is there, and nobody
+        # would hear nor end it. So the end waits for starts that have begun.
+        with self._starting:
+            if self._closed:
+                raise ChildGone("is not started any more: the daemon ends")
+            return self._begin(shard)
+
+    def _begin(self, shard: str) -> Child:
+        if self._loop.has_died:
+            raise ChildGone(
+                "could not be heard: a bug in pykcl, see the first error in the log. Restart the daemon"
+            )
+        try:
+            process = subprocess.Popen(  # noqa: S603 - running the user's program is the whole point
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            # Its text names the program and the reason: it is the operating system's.
+            raise ChildGone(f"could not be started: {error}") from None
+        child = Child(shard, process, self._loop.look_at, self._events.emit)
+        self.started += 1
+        self._events.emit(ChildStarted(shard=shard, pid=child.pid))
+        self._loop.add(child)
+        return child
+
+    def end(self, child: Child, patience: Patience | None = None) -> None:
+        """End its input, wait, SIGTERM, wait, SIGKILL: return when it has ended."""
+        patience = patience or self._patience
+        self._loop.end(child, patience)
+        longest = patience.after_end_of_input + patience.after_sigterm + STUCK_SECONDS
+        if not child.wait_ended(longest):
+            log.error("child does not end, not even of SIGKILL shard=%s pid=%d", child.shard, child.pid)
+
+    def failed(self, shard: str, child: Child | None, doing: str, why: str) -> None:
+        """Count and tell of a child that is of no use any more."""
+        with self._lock:
+            self.failures[shard] += 1
+            failures = self.failures[shard]
+        self._events.emit(
+            ChildFailed(
+                shard=shard,
+                pid=child.pid if child else None,
+                doing=doing,
+                why=why,
+                failures=failures,
+            )
+        )
+
+    def close(self) -> None:
+        """End all that still run, at once, and the thread. Nothing can be started afterwards."""
+        with self._starting:
+            self._closed = True
+        left = self._loop.children
+        try:
+            self._end_all(left, Patience(0.0, 1.0))
+        except KeyboardInterrupt:
+            # Who does not wait even for that must not leave one behind that goes on with a shard of others.
+            self._end_all(left, Patience(0.0, 0.0))
+            raise
+        finally:
+            self._loop.stop()
+
+    def _end_all(self, children: Sequence[Child], patience: Patience) -> None:
+        for child in children:
+            self._loop.end(child, patience)
+        until = time.monotonic() + patience.after_sigterm + STUCK_SECONDS
+        for child in children:
+            child.wait_ended(max(0.0, until - time.monotonic()))
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Loop:
+    """The selector thread. Other threads hand it work; what touches descriptors and signals happens here alone.
+
+    has_died: of a bug. All its children were ended then.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._selector = selectors.DefaultSelector()
+        self._ring, self._bell = socket.socketpair()
+        self._ring.setblocking(False)
+        self._bell.setblocking(False)
+        self._selector.register(self._bell, selectors.EVENT_READ, lambda _: self._drain_bell())
+        self._work: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._watched: set[Child] = set()
+        self._stdin_events: dict[Child, int] = {}
+        self._suspected: set[Child] = set()
+        self._ends: dict[Child, int] = {}
+        self._unheard: set[Child] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self.has_died = False
+
+    # -- by other threads --------------------------------------------------------------------------------------
+
+    @property
+    def children(self) -> tuple[Child, ...]:
+        with self._lock:
+            return tuple(self._watched)
+
+    def add(self, child: Child) -> None:
+        with self._lock:
+            self._watched.add(child)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="pykcl-children", daemon=True)
+                self._thread.start()
+        self._do(partial(self._watch, child))
+
+    def look_at(self, child: Child) -> None:
+        self._do(partial(self._look_at, child))
+
+    def end(self, child: Child, patience: Patience) -> None:
+        self._do(partial(self._begin_end, child, patience))
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._do(lambda: None)
+        if self._thread is None:
+            self._close()
+        else:
+            self._thread.join(STUCK_SECONDS)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        self._work.append(work)
+        # A full ring has not been heard yet, but will be.
+        with suppress(BlockingIOError, OSError):
+            self._ring.send(b"!")
+
+    # -- the thread --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+        except Exception as error:
+            # Nobody would hear the children any more: whoever waits for one must know, and none may work on unheard.
+            self.has_died = True
+            log.exception("the thread that serves the children died")
+            for child in self.children:
+                child.on_gone(f"cannot be heard any more ({type(error).__name__} in pykcl)")
+                child.on_ended()
+            raise
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        self._selector.close()
+        self._ring.close()
+        self._bell.close()
+
+    def _turn(self) -> None:
+        for key, events in self._selector.select(self._until_next_timer()):
+            key.data(events)
+        while self._work:
+            self._work.popleft()()
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            heapq.heappop(self._timers)[2]()
+
+    def _until_next_timer(self) -> float | None:
+        if self._work:
+            return 0.0
+        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), action))
+
+    def _drain_bell(self) -> None:
+        with suppress(BlockingIOError):
+            while self._bell.recv(4096):
+                continue
+
+    # -- one child ---------------------------------------------------------------------------------------------
+
+    def _watch(self, child: Child) -> None:
+        _, out, err = child.descriptors
+        self._selector.register(out, selectors.EVENT_READ, partial(self._on_output, child, out))
+        self._selector.register(err, selectors.EVENT_READ, partial(self._on_complaint, child, err))
+        try:
+            end = os.pidfd_open(child.pid)
+        except (AttributeError, OSError):
+            self._unheard.add(child)
+            self._later(LOOK_SECONDS, partial(self._look_whether_ended, child))
+        else:
+            self._ends[child] = end
+            self._selector.register(end, selectors.EVENT_READ, lambda _: self._on_ended(child))
+        self._look_at(child)
+
+    def _look_at(self, child: Child) -> None:
+        """After its lease's thread has queued something to write, or could not write."""
+        if child not in self._watched:
+            return
+        if child.closed_its_stdin:
+            self._suspect(child, "closed its standard input")
+            self._listen_to_stdin(child, 0)
+        elif child.descriptors[0] >= 0:
+            wanted = selectors.EVENT_WRITE if child.wants_to_write else 0
+            self._listen_to_stdin(child, wanted | CLOSED_INPUT)
+
+    def _listen_to_stdin(self, child: Child, wanted: int) -> None:
+        stdin, before = child.descriptors[0], self._stdin_events.pop(child, 0)
+        if wanted:
+            self._stdin_events[child] = wanted
+        if wanted and before and wanted != before:
+            self._selector.modify(stdin, wanted, partial(self._on_stdin, child))
+        elif wanted and not before:
+            self._selector.register(stdin, wanted, partial(self._on_stdin, child))
+        elif before and not wanted:
+            self._selector.unregister(stdin)
+
+    def _on_stdin(self, child: Child, events: int) -> None:
+        # It may have ended in this very turn.
+        if child not in self._watched:
+            return
+        if events & CLOSED_INPUT:
+            child.on_closed_input()
+        else:
+            child.on_writable()
+        self._look_at(child)
+
+    def _on_output(self, child: Child, descriptor: int, _: int) -> None:
+        if child in self._watched and not child.on_output():
+            self._selector.unregister(descriptor)
+            self._suspect(child, "closed its standard output")
+
+    def _on_complaint(self, child: Child, descriptor: int, _: int) -> None:
+        if child in self._watched and not child.on_complaint():
+            self._selector.unregister(descriptor)
+
+    def _suspect(self, child: Child, why: str) -> None:
+        if child not in self._suspected:
+            self._suspected.add(child)
+            self._later(SUSPICION_SECONDS, partial(child.on_gone, why))
+
+    def _look_whether_ended(self, child: Child) -> None:
+        if child not in self._unheard:
+            return
+        if child.process.poll() is None:
+            self._later(LOOK_SECONDS, partial(self._look_whether_ended, child))
+        else:
+            self._on_ended(child)
+
+    def _on_ended(self, child: Child) -> None:
+        with self._lock:
+            if child not in self._watched:
+                return
+            self._watched.discard(child)
+        for descriptor in (*child.descriptors, self._ends.get(child, -1)):
+            with suppress(KeyError, ValueError):
+                self._selector.unregister(descriptor)
+        if child in self._ends:
+            os.close(self._ends.pop(child))
+        self._stdin_events.pop(child, None)
+        self._suspected.discard(child)
+        self._unheard.discard(child)
+        exit_code = child.on_ended()
+        self._events.emit(ChildEnded(shard=child.shard, pid=child.pid, exit=exit_code, forced=child.forced))
+
+    # -- ending ------------------------------------------------------------------------------------------------
+
+    def _begin_end(self, child: Child, patience: Patience) -> None:
+        if child not in self._watched:
+            return
+        self._listen_to_stdin(child, 0)
+        child.on_close_stdin()
+        child.on_gone("is being ended")
+        terminate = partial(self._force, child, signal.SIGTERM)
+        self._later(patience.after_end_of_input, terminate)
+        kill = partial(self._force, child, signal.SIGKILL)
+        self._later(patience.after_end_of_input + patience.after_sigterm, kill)
+
+    def _force(self, child: Child, number: signal.Signals) -> None:
+        if child in self._watched:
+            child.forced = number.name
+            child.signal_group(number)

@@ -1,0 +1,83 @@
+"""Lines out of a child's pipes: cut, bounded, and written to the log under the name of its shard."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+
+MOST_LINE_BYTES = 64 * 1024
+"""A longer line is no message of the protocol, and only its beginning is kept."""
+MOST_LOGGED = 2_000
+"""Characters of one line that go to the log."""
+
+_LEVEL = re.compile(r"\b(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
+_LEVELS = {"WARN": logging.WARNING, "FATAL": logging.CRITICAL}
+_LEVEL_WITHIN = 120
+
+
+class LineCutter:
+    """Bytes in, lines out, without their ends. Holds MOST_LINE_BYTES at most, however much comes without an end.
+
+    As Java's reader a carriage return ends a line, too, and empty lines say nothing.
+    """
+
+    def __init__(self) -> None:
+        self._begun = b""
+        self._skipping = False
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
+        """(line, whole): not whole where only the beginning of it is there, and the rest will never come."""
+        *complete, rest = data.replace(b"\r", b"\n").split(b"\n")
+        for end in complete:
+            line, skipped = self._begun + end, self._skipping
+            self._begun, self._skipping = b"", False
+            if line and not skipped:
+                yield line[:MOST_LINE_BYTES], len(line) <= MOST_LINE_BYTES
+        if self._skipping:
+            return
+        self._begun += rest
+        if len(self._begun) > MOST_LINE_BYTES:
+            begun, self._begun, self._skipping = self._begun[:MOST_LINE_BYTES], b"", True
+            yield begun, False
+
+    def rest(self) -> bytes:
+        """What came after the last line end; nothing more will come."""
+        rest, self._begun = self._begun, b""
+        return rest
+
+
+class ChildLog:
+    """What a child prints, in the log: `pykcl.child.SHARD` at INFO, what it says on standard error under
+    `pykcl.child.SHARD.stderr` at the level the line itself names as log lines do, else at WARNING."""
+
+    def __init__(self, shard: str) -> None:
+        self._out = logging.getLogger(f"pykcl.child.{shard}")
+        self._err = logging.getLogger(f"pykcl.child.{shard}.stderr")
+
+    def printed(self, line: bytes, whole: bool) -> None:
+        if self._out.isEnabledFor(logging.INFO):
+            self._out.info("%s", _shown(line, whole))
+
+    def complained(self, line: bytes, whole: bool) -> None:
+        text = _shown(line, whole)
+        self._err.log(level_of(text), "%s", text)
+
+
+def level_of(text: str) -> int:
+    """The logging level a line names for itself near its beginning; WARNING where it names none."""
+    found = _LEVEL.search(text, 0, _LEVEL_WITHIN)
+    if found is None:
+        return logging.WARNING
+    word = found.group(1)
+    return _LEVELS.get(word) or int(getattr(logging, word))
+
+
+def _shown(line: bytes, whole: bool) -> str:
+    """One line of printable text: a child must not forge lines of the log, nor drive a terminal."""
+    text = line[: 4 * MOST_LOGGED].decode("utf-8", "backslashreplace")
+    cut = not whole or len(text) > MOST_LOGGED or len(line) > 4 * MOST_LOGGED
+    text = text[:MOST_LOGGED]
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)
+    return f"{text}… (cut)" if cut else text

@@ -1,0 +1,147 @@
+"""The RecordProcessor that stands for a child process: each call is an action on the wire, and its answer awaited."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from pykcl.compat.java_checkpoints import ILLEGAL_ARGUMENT, JavaCheckpointError, JavaCheckpoints
+from pykcl.compat.multilang import protocol
+from pykcl.compat.multilang.child import Child, ChildGone
+from pykcl.compat.multilang.children import AT_ONCE, Children
+from pykcl.compat.multilang.protocol import CheckpointAsked
+from pykcl.errors import RestartShard
+from pykcl.processor import Batch, Initialization, LeaseLoss, RecordProcessor, ShardEnd, ShutdownRequest
+from pykcl.worker.checkpointer import EndCheckpointer
+
+
+def child_processors(children: Children, timeout: float | None) -> Callable[[], ChildProcessor]:
+    """For `Worker(processor=…)`. timeout: as for `ChildProcessor`."""
+    return lambda: ChildProcessor(children, timeout)
+
+
+class ChildProcessor(RecordProcessor):
+    """One child for one lease, from `initialize` to the end of either.
+
+    A line that looks like an answer is believed if it answers what was asked, and was printed after it was asked. So
+    one that a program prints during a call and that is identical to the awaited answer cannot be told from it, and ends
+    the call early.
+
+    timeout: seconds a child may take from one message to the next while it is asked something (timeoutInSeconds of
+    MultiLangDaemon, which counts the same way); None: for ever.
+
+    A child that dies, hangs longer or cannot be started ends the usefulness of this instance: RestartShard. Another one
+    with another child begins at the last checkpoint: records that this child was given and has not checkpointed, of
+    whatever batch, come again. As in Java a checkpoint asked for while nothing is asked of the child is made before its
+    next action.
+    """
+
+    def __init__(self, children: Children, timeout: float | None = None) -> None:
+        self._children = children
+        self._timeout = timeout
+        self._shard = ""
+        self._child: Child | None = None
+        self._checkpoints = JavaCheckpoints(None)
+
+    # -- what the worker calls ---------------------------------------------------------------------------------
+
+    def initialize(self, init: Initialization) -> None:
+        self._shard = init.shard_id
+        try:
+            self._child = self._children.start(init.shard_id)
+        except ChildGone as gone:
+            raise self._restart(protocol.INITIALIZE, str(gone)) from None
+        line = protocol.initialize(init.shard_id, init.position)
+        self._act(protocol.INITIALIZE, [line], JavaCheckpoints(None))
+
+    def process_records(self, batch: Batch) -> None:
+        line = protocol.process_records(batch.records, batch.millis_behind_latest)
+        self._act(protocol.PROCESS_RECORDS, line, JavaCheckpoints(batch.checkpointer))
+
+    def shard_ended(self, end: ShardEnd) -> None:
+        self._act(
+            protocol.SHARD_ENDED, [protocol.bare(protocol.SHARD_ENDED)], JavaCheckpoints(end.checkpointer)
+        )
+        if not isinstance(end.checkpointer, EndCheckpointer) or end.checkpointer.confirmed:
+            self._end_child()
+        # Else it is asked again in a while: it may have held the checkpoint back for a good reason.
+
+    def shutdown_requested(self, request: ShutdownRequest) -> None:
+        """And what follows it in Java, where the lease is dropped next: leaseLost. Raises nothing: it ends anyway."""
+        said = self._last_act(protocol.SHUTDOWN_REQUESTED, JavaCheckpoints(request.checkpointer))
+        if said and self._last_act(protocol.LEASE_LOST, JavaCheckpoints(None)):
+            self._end_child()
+
+    def lease_lost(self, loss: LeaseLoss) -> None:
+        if self._child is not None:
+            self._act(protocol.LEASE_LOST, [protocol.bare(protocol.LEASE_LOST)], JavaCheckpoints(None))
+            self._end_child()
+
+    # -- one action --------------------------------------------------------------------------------------------
+
+    def _act(self, action: str, line: Iterable[bytes], checkpoints: JavaCheckpoints) -> None:
+        """Raises RestartShard when the child is of no use any more; it has ended then."""
+        child = self._child
+        if child is None:
+            raise RestartShard(f"The child of {self._shard} has ended before {action}.")
+        try:
+            self._converse(child, action, line, checkpoints)
+        except ChildGone as gone:
+            raise self._restart(action, str(gone)) from None
+        except TimeoutError:
+            why = f"did not answer within timeoutInSeconds={self._timeout:g}"
+            raise self._restart(action, why) from None
+        except Exception as error:
+            # The conversation broke off in the middle: asked again, the child would answer something else.
+            raise self._restart(action, f"was left by an error of pykcl ({type(error).__name__})") from error
+
+    def _last_act(self, action: str, checkpoints: JavaCheckpoints) -> bool:
+        """An action after which nothing can be repeated: whether there was a child and it answered."""
+        if self._child is None:
+            return False
+        try:
+            self._act(action, [protocol.bare(action)], checkpoints)
+        except RestartShard:
+            # Told and counted; the shard is somebody else's anyway, or will be in a moment.
+            return False
+        return True
+
+    def _converse(
+        self, child: Child, action: str, line: Iterable[bytes], checkpoints: JavaCheckpoints
+    ) -> None:
+        # Asked in the middle of nothing, so not for what is only now going to be handed over.
+        for late in child.questions_before():
+            self._answer(child, late, self._checkpoints)
+        before, self._checkpoints = self._checkpoints, checkpoints
+        until = self._deadline()
+        child.send(line, awaits=action, until=until)
+        while isinstance(message := child.receive(until), CheckpointAsked):
+            self._answer(child, message, before if message.early else checkpoints)
+            until = self._deadline()
+
+    def _answer(self, child: Child, asked: CheckpointAsked, checkpoints: JavaCheckpoints) -> None:
+        error = ILLEGAL_ARGUMENT if asked.wrong else None
+        try:
+            if error is None:
+                checkpoints.checkpoint(asked.sequence_number, asked.sub_sequence_number)
+        except JavaCheckpointError as refused:
+            error = refused.value
+        child.send([protocol.checkpoint_answer(asked, error)], awaits=None, until=self._deadline())
+
+    def _deadline(self) -> float | None:
+        return None if self._timeout is None else time.monotonic() + self._timeout
+
+    # -- its end -----------------------------------------------------------------------------------------------
+
+    def _end_child(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            self._children.end(child)
+
+    def _restart(self, action: str, why: str) -> RestartShard:
+        """The child is ended for certain before another one is given the same records."""
+        child, self._child = self._child, None
+        self._children.failed(self._shard, child, action, why)
+        if child is not None:
+            self._children.end(child, AT_ONCE)
+        return RestartShard(f"The child of {self._shard} {why} in {action}.")

@@ -1,0 +1,177 @@
+"""The MultiLang protocol: one JSON object a line. What we say to a child, and what a line of the child means.
+
+Fields, values and their order are those of `software.amazon.kinesis.multilang.messages` (multilang 2.7.2 and 3.1.3),
+as Jackson writes them. All is ASCII here: it is the same JSON, and no child reads it wrongly because of its locale, or
+takes a line separator inside a partition key for the end of the line.
+"""
+
+from __future__ import annotations
+
+import json
+from binascii import b2a_base64
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
+from typing import Any
+
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.record import Record
+
+INITIALIZE = "initialize"
+PROCESS_RECORDS = "processRecords"
+LEASE_LOST = "leaseLost"
+SHARD_ENDED = "shardEnded"
+SHUTDOWN_REQUESTED = "shutdownRequested"
+
+CHUNK_BYTES = 256 * 1024
+"""A line of records is encoded in pieces of about this size, so that it never exists as a whole."""
+
+_STATUS_FIELDS = {"action", "responseFor"}
+_CHECKPOINT_FIELDS = {"action", "sequenceNumber", "subSequenceNumber", "error"}
+_LONGEST_NUMBER = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAsked:
+    """Both None: the largest position delivered, or the end of the shard.
+
+    wrong: the field that holds nothing a position is made of (it is None here); to be refused, and not to be made.
+    early: it was asked before all of the action that follows had been written to the child, so not for what comes with
+    that one.
+    """
+
+    sequence_number: str | None
+    sub_sequence_number: int | None
+    wrong: str | None = None
+    early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The child says that it is done with an action. response_for: which one; None where it says none."""
+
+    response_for: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """No message of the protocol: what a program prints."""
+
+
+Message = CheckpointAsked | Status
+
+
+def initialize(shard_id: str, position: Checkpoint) -> bytes:
+    """position: of the lease's checkpoint; its word where it is a sentinel."""
+    return _line(
+        {
+            "action": INITIALIZE,
+            "shardId": shard_id,
+            "sequenceNumber": position.sequence_number,
+            "subSequenceNumber": position.sub_sequence_number,
+        }
+    )
+
+
+def process_records(records: Iterable[Record], millis_behind_latest: int | None) -> Iterator[bytes]:
+    """One line, in pieces of about CHUNK_BYTES."""
+    pieces = [b'{"action":"processRecords","records":[']
+    size, comma = 0, b""
+    for record in records:
+        piece = b'%b{"data":"%b","partitionKey":%b,"sequenceNumber":"%b",%b,"action":"record"}' % (
+            comma,
+            b2a_base64(record.data, newline=False),
+            encode_basestring_ascii(record.partition_key).encode("ascii"),
+            record.sequence_number.encode("ascii"),
+            _arrival_and_sub(record),
+        )
+        comma = b","
+        pieces.append(piece)
+        size += len(piece)
+        if size >= CHUNK_BYTES:
+            yield b"".join(pieces)
+            pieces, size = [], 0
+    behind = b"null" if millis_behind_latest is None else b"%d" % millis_behind_latest
+    pieces.append(b'],"millisBehindLatest":%b}\n' % behind)
+    yield b"".join(pieces)
+
+
+def _arrival_and_sub(record: Record) -> bytes:
+    # No arrival is 0.0 in a Record, and nothing arrived in 1970.
+    arrival = b"%d" % round(record.arrived_at_millis) if record.arrived_at_millis else b"null"
+    return b'"approximateArrivalTimestamp":%b,"subSequenceNumber":%d' % (arrival, record.sub_sequence_number)
+
+
+def bare(action: str) -> bytes:
+    """leaseLost, shardEnded or shutdownRequested: they have no other field."""
+    return _line({"action": action})
+
+
+def checkpoint_answer(asked: CheckpointAsked, error: str | None) -> bytes:
+    """The position as it was asked for. error: simple name of the Java exception; None when it is written."""
+    return _line(
+        {
+            "action": "checkpoint",
+            "sequenceNumber": asked.sequence_number,
+            "subSequenceNumber": asked.sub_sequence_number,
+            "error": error,
+        }
+    )
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+class _Number(str):
+    """A number as it was written: Jackson hands the text of a number on where a text is wanted."""
+
+    __slots__ = ()
+
+
+_decoder = json.JSONDecoder(parse_int=_Number, parse_float=_Number)
+
+
+def parse(line: bytes) -> Message | Noise:
+    """What a line says, without its line end. As strict and as lenient as Java's Jackson: an unknown field makes it
+    noise, what follows the object does not; numbers may be text, and text numbers.
+
+    Laxer for a checkpoint whose position Jackson cannot read: whoever asked for it waits for an answer.
+    """
+    start = line.lstrip(b" \t\r")
+    if not start.startswith(b"{"):
+        return Noise()
+    try:
+        # Deeply nested rubbish ends in RecursionError.
+        found, _ = _decoder.raw_decode(start.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return Noise()
+    action = found.get("action")
+    if action == "status" and found.keys() <= _STATUS_FIELDS:
+        response_for = found.get("responseFor")
+        return Status(response_for) if response_for is None or type(response_for) is str else Noise()
+    if action == "checkpoint" and found.keys() <= _CHECKPOINT_FIELDS:
+        return _asked(found.get("sequenceNumber"), found.get("subSequenceNumber"))
+    return Noise()
+
+
+def _asked(sequence_number: Any, sub_sequence_number: Any) -> CheckpointAsked:
+    if sequence_number is not None and not isinstance(sequence_number, str):
+        return CheckpointAsked(None, None, "sequenceNumber")
+    number = None if sequence_number is None else str(sequence_number)
+    try:
+        return CheckpointAsked(number, _whole(sub_sequence_number))
+    except (ValueError, OverflowError):
+        return CheckpointAsked(number, None, "subSequenceNumber")
+
+
+def _whole(value: Any) -> int | None:
+    """As Jackson makes a Long: of a number without its fraction, of a text with one in it. Raises ValueError,
+    OverflowError."""
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or len(value) > _LONGEST_NUMBER:
+        raise ValueError("no number")
+    if isinstance(value, _Number) and not value.lstrip("-").isdigit():
+        return int(float(value))
+    return int(value)

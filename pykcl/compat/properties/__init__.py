@@ -1,0 +1,22 @@
+"""The `.properties` file of a MultiLangDaemon: read as Java reads it, and turned into a Config and clients.
+
+Every key it may have is honoured, mapped or reported. Knows config, errors and what aws is to be told; sends nothing.
+"""
+
+from pykcl.compat.properties.interpretation import Door, Interpretation, config_from_properties, interpret
+from pykcl.compat.properties.keys import KEYS, Key
+from pykcl.compat.properties.reading import Properties, read_properties
+from pykcl.compat.properties.verdicts import KeyVerdict, verdict_table
+
+__all__ = [
+    "KEYS",
+    "Door",
+    "Interpretation",
+    "Key",
+    "KeyVerdict",
+    "Properties",
+    "config_from_properties",
+    "interpret",
+    "read_properties",
+    "verdict_table",
+]

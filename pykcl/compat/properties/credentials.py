@@ -1,0 +1,141 @@
+"""Java's credentials providers by their class names, as sources that boto3 can ask.
+
+Syntax, from Java KCL 3.1.3 `multilang/config/AwsCredentialsProviderPropertyValueDecoder` and `NestedPropertyKey`: class
+names, short or whole, in a comma list that is tried in order; arguments after `|`; of an assumed role further ones as
+NAME=VALUE.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+
+from pykcl.aws.specified_clients import CredentialsSource, SourceKind
+from pykcl.compat.properties.values import Given
+from pykcl.compat.properties.verdicts import HIDDEN
+
+_OWN_PACKAGES = ("software.amazon.", "com.amazonaws.")
+_CLASS_NAME = re.compile(r"[A-Za-z_][\w.$]{0,199}\Z")
+_CLASS_WORDS = re.compile(r"rovider|hain|rapper|redential")
+_ROLE_ARN = re.compile(r"arn:[a-z0-9-]+:iam::[0-9]{12}:role/[\w+=,.@/-]+\Z")
+_SESSION_NAME = re.compile(r"[\w+=,.@-]{2,64}\Z")
+
+_PLAIN: dict[str, tuple[SourceKind, ...]] = {
+    "DefaultCredentialsProvider": ("default",),
+    "DefaultAWSCredentialsProviderChain": ("default",),
+    "EnvironmentVariableCredentialsProvider": ("environment",),
+    "ContainerCredentialsProvider": ("container",),
+    "EC2ContainerCredentialsProviderWrapper": ("container", "instance"),
+    "InstanceProfileCredentialsProvider": ("instance",),
+    "WebIdentityTokenFileCredentialsProvider": ("web identity",),
+    "StsWebIdentityTokenFileCredentialsProvider": ("web identity",),
+    "WebIdentityTokenCredentialsProvider": ("web identity",),
+}
+_PROFILE = ("ProfileCredentialsProvider",)
+_ROLE = (
+    "StsAssumeRoleCredentialsProvider",
+    "KclStsAssumeRoleCredentialsProvider",
+    "STSAssumeRoleSessionCredentialsProvider",
+    "KclSTSAssumeRoleSessionCredentialsProvider",
+)
+KNOWN = (*_PLAIN, *_PROFILE, *_ROLE)
+"""Short class names, of the AWS SDKs 1 and 2 and of KCL's own."""
+
+
+def credentials_sources(given: Given) -> tuple[CredentialsSource, ...]:
+    """What to ask, in order. Raises ConfigError for a class nobody knows, or one whose arguments are wrong."""
+    found: list[CredentialsSource] = []
+    for element in filter(None, (part.strip() for part in given.text.split(","))):
+        name, *arguments = (part.strip() for part in element.split("|"))
+        found += _sources(given, _short_name(given, name), arguments)
+    if not found:
+        raise given.refuse("names no credentials provider. Write DefaultCredentialsProvider.")
+    return tuple(found)
+
+
+def shown_providers(text: str) -> str:
+    """The class names alone; arguments may hold an external id."""
+    names = []
+    for element in filter(None, (part.strip() for part in text.split(","))):
+        name, bar, _ = element.partition("|")
+        short = name.strip().rpartition(".")[2]
+        names.append((short if short in KNOWN else HIDDEN) + (bar and "|" + HIDDEN))
+    return ", ".join(names)
+
+
+def _sources(given: Given, name: str, arguments: list[str]) -> list[CredentialsSource]:
+    if name in _ROLE:
+        return [_role(given, name, arguments)]
+    if name in _PROFILE:
+        profile = arguments[0] if arguments else ""
+        return [CredentialsSource(kind="profile", profile=profile or None)]
+    if any(arguments):
+        raise given.refuse(f"gives {name} arguments, which takes none. Drop what follows the |.")
+    return [CredentialsSource(kind=kind) for kind in _PLAIN[name]]
+
+
+def _short_name(given: Given, name: str) -> str:
+    package, _, short = name.rpartition(".")
+    if short in KNOWN and (not package or name.startswith(_OWN_PACKAGES)):
+        return short
+    # Shown only where it looks like a class: somebody may have put a key there.
+    is_class = bool(_CLASS_NAME.match(name) and _CLASS_WORDS.search(name))
+    near = difflib.get_close_matches(short, KNOWN, n=1)
+    raise given.refuse(
+        f"names {name if is_class else 'something'} that is no credentials provider pykcl knows."
+        + (f" Did you mean {near[0]}?" if near else "")
+        + f" Known: {', '.join(KNOWN)}. A class of your own cannot be loaded without Java: use one of these, or a "
+        "profile with credential_process in ~/.aws/config."
+    )
+
+
+def _role(given: Given, name: str, arguments: list[str]) -> CredentialsSource:
+    if len(arguments) < 2:
+        raise given.refuse(f"gives {name} no role and session. Write {name}|ROLE_ARN|SESSION_NAME.")
+    arn, session, *further = arguments
+    if not _ROLE_ARN.match(arn):
+        raise given.refuse(
+            f"gives {name} something that is no role ARN. Write it as arn:aws:iam::ACCOUNT:role/NAME."
+        )
+    if not _SESSION_NAME.match(session):
+        raise given.refuse(
+            f"gives {name} no usable session name. Write 2 to 64 of letters, digits and _+=,.@- ."
+        )
+    options: dict[str, str] = {}
+    for argument in further:
+        option, equals, value = argument.partition("=")
+        read = _OPTIONS.get(option) if equals else None
+        if read is None or not value:
+            raise given.refuse(
+                f"gives {name} an argument that is none of {', '.join(f'{known}=…' for known in _OPTIONS)}."
+            )
+        options.update(read(given, value))
+    return CredentialsSource(
+        kind="assume role",
+        role_arn=arn,
+        session_name=session,
+        external_id=options.get("external_id"),
+        sts_endpoint=options.get("sts_endpoint"),
+        sts_region=options.get("sts_region"),
+    )
+
+
+def _endpoint(given: Given, value: str) -> dict[str, str]:
+    url, caret, region = value.partition("^")
+    if not caret or not url or not region:
+        raise given.refuse(
+            "has endpoint= without URL^REGION. Write endpoint=https://sts.eu-west-1.amazonaws.com^eu-west-1."
+        )
+    return {
+        "sts_endpoint": given.with_text(url).endpoint(),
+        "sts_region": given.with_text(region).region(),
+    }
+
+
+_OPTIONS: dict[str, Callable[[Given, str], dict[str, str]]] = {
+    "endpoint": _endpoint,
+    "endpointRegion": lambda given, value: {"sts_region": given.with_text(value).region()},
+    "externalId": lambda _, value: {"external_id": value},
+}
+"""Of an assumed role: how each further argument is read."""

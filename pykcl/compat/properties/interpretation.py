@@ -1,0 +1,352 @@
+"""From properties to a Config and clients, with a verdict for every key. Pure: nothing is opened or asked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pykcl.aws.specified_clients import ClientSpec
+from pykcl.compat.properties.keys import AS_JAVA, JAVA_ONLY, KEYS, Flag, Key, Number
+from pykcl.compat.properties.reading import read_properties
+from pykcl.compat.properties.retrieval import Retrieval, capital_mode_row, mode_row, retrieval_of
+from pykcl.compat.properties.services import Services
+from pykcl.compat.properties.spelling import NestedKey, canonical, nested_key, shown, unknown_row
+from pykcl.compat.properties.values import Given, given
+from pykcl.compat.properties.verdicts import KeyVerdict, Verdict, shown_key
+from pykcl.config import Config
+from pykcl.errors import ConfigError
+
+log = logging.getLogger("pykcl.properties")
+
+Door = Literal["multilang", "kclpy", "native"]
+"""Who processes: children of executableName, a kclpy program in this process, or a RecordProcessor of pykcl's own."""
+ClientSpecs = Mapping[str, ClientSpec]
+Said = tuple[Verdict, str]
+
+_METRICS = {"metrics": "cloudwatch", "metrics_level": "DETAILED", "metrics_buffer_time": 10.0}
+"""What Java's daemon does where its file says nothing: alarms that there are must not fall silent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpretation:
+    """What a file says. timeout: seconds a call may take (timeoutInSeconds). executable: the child's command line.
+
+    clients: of the services that are used, for `aws.specified_clients.open_specified_clients`.
+    polling_must_be_accepted: Java would read by enhanced fan-out. notices: what is to be told besides the table, as it
+    follows from absent keys.
+    """
+
+    config: Config
+    executable: tuple[str, ...] = field(repr=False)
+    timeout: float | None
+    verdicts: tuple[KeyVerdict, ...]
+    clients: ClientSpecs
+    polling_must_be_accepted: bool
+    notices: tuple[str, ...]
+
+
+def interpret(properties: Mapping[str, str], *, door: Door) -> Interpretation:
+    """What the properties mean for this door. Best with those of `read_properties`: then errors tell the line.
+
+    Raises ConfigError with the key: a value that Java would take for another one, a contradiction, a missing key.
+    """
+    reading = _Reading(properties, door)
+    for key in properties:
+        reading.take(key)
+    return reading.result()
+
+
+def config_from_properties(path: Path) -> Config:
+    """The Config of a file for processors of pykcl's own. Logs what is of no effect, as nobody sees the table.
+
+    Raises ConfigError, also where the file says more of a service than a Config can hold: nothing is dropped unseen.
+    """
+    found = interpret(read_properties(path), door="native")
+    for service, spec in found.clients.items():
+        if not spec.is_found_by_boto3(found.config.effective_region):
+            raise ConfigError(
+                f"{path.name} names an endpoint, credentials or a region of its own for {service}, and a Config holds "
+                "none. Do: `pykcl run --properties`, which reads all of it, or give Worker the clients of "
+                "pykcl.aws.specified_clients.open_specified_clients."
+            )
+    for row in found.verdicts:
+        if row.verdict == "unknown":
+            log.warning("%s: %s: %s", path.name, row.key, row.text)
+    for notice in found.notices:
+        log.warning("%s: %s", path.name, notice)
+    return found.config
+
+
+class _Reading:
+    def __init__(self, properties: Mapping[str, str], door: Door) -> None:
+        self._properties = properties
+        self._door = door
+        self._source = getattr(properties, "source", "the properties")
+        self._options: dict[str, Any] = {**_METRICS, **({} if door == "native" else {"checkpoint": "manual"})}
+        self._from: dict[str, Given] = {}
+        self._seen: dict[str, str] = {}
+        self._rows: list[KeyVerdict] = []
+        self._executable: tuple[str, ...] = ()
+        self._timeout: float | None = None
+        self._retrieval: Retrieval = retrieval_of(properties)
+        self.services = Services()
+        self._special: dict[str, Callable[[Given], Said]] = {
+            "executableName": self._program,
+            "applicationName": lambda value: self._text(value, "application"),
+            "streamName": self._stream_name,
+            "streamArn": self._stream_arn,
+            "regionName": self.services.region_of_all,
+            "AwsCredentialsProvider": self.services.credentials_of_all,
+            "AwsCredentialsProviderDynamoDB": lambda value: self.services.credentials_of("dynamodb", value),
+            "AwsCredentialsProviderCloudWatch": self._credentials_of_metrics,
+            "metricsLevel": self._metrics_level,
+            "metricsEnabledDimensions": self._metrics_dimensions,
+            "kinesisEndpoint": lambda value: self.services.endpoint("kinesis", value),
+            "dynamoDBEndpoint": lambda value: self.services.endpoint("dynamodb", value),
+            "coordinatorStateTableName": lambda value: self._text(value, "state_table"),
+            "tableName": lambda value: self._text(value, "table_name"),
+            "workerId": lambda value: self._text(value, "worker_id"),
+            "initialPositionInStream": self._position,
+            "initialPositionInStreamExtended": self._position_in_time,
+            "retrievalMode": lambda _: mode_row(self._retrieval),
+            "cleanupLeasesUponShardCompletion": self._cleanup,
+            "timeoutInSeconds": self._time_out,
+        }
+
+    # -- one key -----------------------------------------------------------------------------------------------
+
+    def take(self, key: str) -> None:
+        value = given(self._properties, key)
+        name = canonical(key)
+        self._refuse_two_spellings(value, name)
+        verdict, text = self._judge(value, name)
+        first = getattr(self._properties, "repeated", {}).get(key)
+        if first is not None:
+            text += f" (set twice, first in line {first}: the last one counts, as in Java)"
+        self._rows.append(KeyVerdict(shown_key(key), shown(key, name, value.text), verdict, text))
+
+    def _refuse_two_spellings(self, value: Given, name: str) -> None:
+        before = self._seen.setdefault(name, value.key)
+        if before != value.key and self._properties[before].strip() != value.text:
+            raise value.refuse(
+                f"and {before} are two spellings of one setting with different values; which one Java takes is chance. "
+                "Keep one."
+            )
+
+    def _judge(self, value: Given, name: str) -> Said:
+        if name == "RetrievalMode":
+            return capital_mode_row(self._retrieval)
+        key = KEYS.get(name)
+        nested = nested_key(name)
+        if key is None and nested is None:
+            return unknown_row(name)
+        if not value.text:
+            return AS_JAVA, "it has no value"
+        return self._nested(nested, value) if key is None else self._known(key, value)
+
+    def _known(self, key: Key, value: Given) -> Said:
+        name = key.name
+        if name.startswith("fanoutConfig.") and not self._retrieval.java_uses_fanout:
+            return AS_JAVA, "records are polled for"
+        if name in self._special:
+            verdict, text = self._special[name](value)
+            return verdict, text or key.text
+        if isinstance(key.effect, Number):
+            return self._number(key, key.effect, value)
+        if isinstance(key.effect, Flag):
+            self._set(key.effect.field, value.flag(), value)
+            return key.verdict, f"{key.effect.field}={self._options[key.effect.field]}: {key.text}"
+        return key.verdict, key.text
+
+    def _set(self, option: str, content: object, value: Given) -> None:
+        self._options[option] = content
+        self._from[option] = value
+
+    def _text(self, value: Given, option: str) -> Said:
+        self._set(option, value.text, value)
+        return "honoured", ""
+
+    def _number(self, key: Key, number: Number, value: Given) -> Said:
+        asked = value.number(unit=number.unit)
+        if asked == 0 and number.zero_is_unset:
+            default = self._options.get(number.field, Config.__dataclass_fields__[number.field].default)
+            taken = number.absent or default
+            return (
+                AS_JAVA,
+                f"Java cannot tell 0 from no value and takes {key.default}; here {number.field}={taken:.10g}",
+            )
+        if asked < 0 or (number.beyond == "refuse" and not number.least <= asked <= number.most):
+            unit = f" {number.unit}" if number.unit else ""
+            raise value.refuse(f"is out of range. Write {number.least} to {number.most}{unit}.")
+        taken = min(max(asked, number.least), number.most)
+        content = taken / number.scale if number.scale > 1 else taken
+        self._set(number.field, content, value)
+        if taken != asked:
+            return "mapped", f"{number.field}={content:.10g}, the nearest that pykcl takes: {key.text}"
+        return key.verdict, f"{number.field}={content:.10g}: {key.text}"
+
+    # -- keys that are more than a field -----------------------------------------------------------------------
+
+    def _program(self, value: Given) -> Said:
+        if self._door != "multilang":
+            return JAVA_ONLY, "the program runs in this process"
+        # At blanks only, as Java does: quotes mean nothing.
+        self._executable = tuple(part for part in value.text.split(" ") if part)
+        return "honoured", ""
+
+    def _stream_name(self, value: Given) -> Said:
+        if self._properties.get("streamArn", "").strip():
+            return "honoured", "the same stream as streamArn says"
+        return self._text(value, "stream")
+
+    def _stream_arn(self, value: Given) -> Said:
+        if not _is_stream_arn(value.text):
+            raise value.refuse(
+                "is no ARN of a stream. Write one, such as arn:aws:kinesis:eu-west-1:123456789012:stream/orders, or "
+                "streamName and its name."
+            )
+        self._set("stream", value.text, value)
+        name = self._properties.get("streamName", "").strip()
+        if name and value.text.rpartition("/")[2] != name:
+            raise value.refuse(
+                "and streamName name different streams. Keep one of them. (Java takes the ARN's.)"
+            )
+        return (
+            "honoured",
+            "the whole ARN; Java takes its name only, and reads that stream of its own account and region",
+        )
+
+    def _position(self, value: Given) -> Said:
+        position = value.choice(("LATEST", "TRIM_HORIZON", "AT_TIMESTAMP"))
+        if self._properties.get("initialPositionInStreamExtended", "").strip():
+            return AS_JAVA, "initialPositionInStreamExtended decides (in Java either does, by chance)"
+        if position == "AT_TIMESTAMP":
+            raise value.refuse(
+                "says AT_TIMESTAMP, but not which. Write initialPositionInStreamExtended= and seconds since 1970."
+            )
+        self._set("start", position, value)
+        return "honoured", ""
+
+    def _position_in_time(self, value: Given) -> Said:
+        at = value.epoch_seconds()
+        self._set("start", at, value)
+        return "honoured", f"an application without leases starts at {at.isoformat()}"
+
+    def _cleanup(self, value: Given) -> Said:
+        if value.flag():
+            return "honoured", ""
+        self._set("cleanup_interval", 0.0, value)
+        return (
+            "honoured",
+            "cleanup_interval=0: leases of ended shards are kept. A change: Java ignores false, and deletes them",
+        )
+
+    def _time_out(self, value: Given) -> Said:
+        seconds = value.number(unit="seconds")
+        if not 1 <= seconds <= 1_000_000:
+            raise value.refuse("is out of range. Write 1 to 1000000, or leave it out for no limit.")
+        self._timeout = float(seconds)
+        if self._door == "multilang":
+            return "mapped", "a child that takes longer is ended and begun anew (Java ends the whole worker)"
+        self._set("processor_timeout", self._timeout, value)
+        return (
+            "mapped",
+            "processor_timeout: a call that takes longer loses its lease (Java ends the whole worker)",
+        )
+
+    def _metrics_level(self, value: Given) -> Said:
+        level = value.choice(("NONE", "SUMMARY", "DETAILED"))
+        if level == "NONE":
+            for name in _METRICS.keys() - self._from.keys():
+                del self._options[name]
+            self._set("metrics", "none", value)
+            return "honoured", "metrics=none: nothing is published"
+        self._set("metrics_level", level, value)
+        return "honoured", ""
+
+    def _metrics_dimensions(self, value: Given) -> Said:
+        self._set("metrics_dimensions", value.text, value)
+        return "honoured", ""
+
+    def _credentials_of_metrics(self, value: Given) -> Said:
+        if self._properties.get("metricsLevel", "").strip().upper() == "NONE":
+            return AS_JAVA, "nothing is published: metricsLevel=NONE"
+        return self.services.credentials_of("cloudwatch", value)
+
+    def _nested(self, nested: NestedKey | None, value: Given) -> Said:
+        if nested is None or nested.service is None or nested.what is None:
+            return JAVA_ONLY, "a setting of Java's own client"
+        if nested.what == "region":
+            return self.services.own_region(nested.service, value)
+        if nested.what == "endpoint":
+            return self.services.endpoint(nested.service, value)
+        return self.services.own_credentials(nested.service, value)
+
+    # -- all of them -------------------------------------------------------------------------------------------
+
+    def result(self) -> Interpretation:
+        self._require()
+        for key in KEYS.values():
+            if isinstance(key.effect, Number) and key.effect.absent is not None:
+                self._options.setdefault(key.effect.field, key.effect.absent)
+        if "processor_timeout" in self._options and self._timeout is not None:
+            default = Config.__dataclass_fields__["processor_warn_after"].default
+            warn = min(self._timeout, self._options.get("processor_warn_after", default))
+            self._options["processor_warn_after"] = warn
+        self._options["region"] = self.services.region
+        config = self._config()
+        self._refuse_another_region(config)
+        notices = [notice for notice in (self._retrieval.notice,) if notice]
+        return Interpretation(
+            config=config,
+            executable=self._executable,
+            timeout=self._timeout,
+            verdicts=tuple(self._rows),
+            clients=self.services.specs(metrics=bool(config.metrics_sinks)),
+            polling_must_be_accepted=self._retrieval.must_be_accepted,
+            notices=tuple(notices),
+        )
+
+    def _require(self) -> None:
+        required = {
+            "applicationName": (self._options.get("application"), "applicationName=orders-app"),
+            "streamName (or streamArn)": (self._options.get("stream"), "streamName=orders"),
+        }
+        if self._door == "multilang":
+            required["executableName"] = (self._executable, "executableName=python3 app.py")
+        for name, (content, example) in required.items():
+            if not content:
+                raise ConfigError(
+                    f"{self._source}: {name} is missing or empty. Write a line such as {example}"
+                )
+
+    def _config(self) -> Config:
+        try:
+            options = dict(self._options)
+            # Told of the region of its own accord, in the words of the file.
+            options["region"] = None if options["stream"].startswith("arn:") else options["region"]
+            return Config(**options)
+        except ConfigError as error:
+            text = str(error)
+        for option, value in self._from.items():
+            if text.startswith((f"{option}=", f"{option} ")):
+                raise value.refuse(f"cannot be taken: {text}")
+        raise ConfigError(f"{self._source}: {text}")
+
+    def _refuse_another_region(self, config: Config) -> None:
+        told = self.services.spec("kinesis").region
+        if config.stream_arn is not None and told not in (None, config.effective_region):
+            raise self._from["stream"].refuse(
+                f"is in {config.effective_region}, and the region is said to be {told}. Java would read the stream "
+                "of that name there, in its own account. Write streamName for that one, or drop the region."
+            )
+
+
+def _is_stream_arn(text: str) -> bool:
+    try:
+        return Config(application="any", stream=text).stream_arn is not None
+    except ConfigError:
+        return False

@@ -1,0 +1,76 @@
+"""What becomes of each key, and how it is shown: no secret, and nothing that would break a line or a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["honoured", "mapped", "ignored, as Java does", "ignored, Java only", "unknown"]
+
+HIDDEN = "***"
+_LONGEST_VALUE = 60
+_LONGEST_KEY = 80
+_SECRET_NAME = re.compile(
+    r"secret|passw|pwd|token|credential|auth|access.?key|api.?key|private|external.?id", re.IGNORECASE
+)
+_USER_IN_URL = re.compile(r"(?<=://)[^/@\s]*@")
+_QUERY = re.compile(r"\?.*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyVerdict:
+    """One key of the file. value: as it may be shown. text: what it means here, and how that differs from Java."""
+
+    key: str
+    value: str
+    verdict: Verdict
+    text: str
+
+
+def verdict_table(verdicts: Iterable[KeyVerdict]) -> str:
+    """The table told at the start: a line for each key, in columns, without a final line end."""
+    rows = [("KEY", "VALUE", "VERDICT", "WHAT IT MEANS HERE")]
+    rows += [(row.key, row.value, row.verdict, row.text) for row in verdicts]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip()
+        for row in rows
+    )
+
+
+def shown_key(key: str) -> str:
+    return _printable(key, _LONGEST_KEY)
+
+
+def shown_value(key: str, value: str) -> str:
+    """A value for the table: cut, printable, without what a URL may hold of a user, hidden for a secret's name."""
+    if _SECRET_NAME.search(key):
+        return HIDDEN
+    if "://" in value:
+        value = _QUERY.sub("", _USER_IN_URL.sub(HIDDEN + "@", value))
+    return _printable(value, _LONGEST_VALUE)
+
+
+def shown_endpoint(url: str) -> str:
+    """As `shown_value`, of a URL that need not say https://."""
+    return shown_value("", _QUERY.sub("", url.rpartition("@")[2]) if "://" not in url else url)
+
+
+def shown_command(command: str) -> str:
+    """A command line without the values of arguments whose names are those of secrets."""
+    shown = []
+    hide_next = False
+    for part in command.split():
+        name, equals, _ = part.partition("=")
+        is_secret = bool(_SECRET_NAME.search(name))
+        shown.append(HIDDEN if hide_next else name + "=" + HIDDEN if is_secret and equals else part)
+        hide_next = is_secret and not equals and name.startswith("-")
+    return shown_value("", " ".join(shown))
+
+
+def _printable(text: str, longest: int) -> str:
+    # A line end in a value (\n is an escape of the format) would forge a line of the log.
+    plain = "".join(char if char.isprintable() else "?" for char in text)
+    return plain if len(plain) <= longest else plain[: longest - 1] + "…"

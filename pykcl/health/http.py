@@ -1,0 +1,212 @@
+"""A small HTTP server for a few short GETs: one thread, few connections, each over within seconds.
+
+Not http.server: a thread for each connection, and its time-outs begin anew with every byte a slow client sends. Here
+one deadline covers a whole connection, and when there are too many the oldest unfinished one goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from pykcl.health.address import Address, Listener
+
+log = logging.getLogger("pykcl.health")
+
+MOST_CONNECTIONS = 32
+CONNECTION_SECONDS = 5.0
+MOST_HEAD_BYTES = 8192
+TEXT = "text/plain; charset=utf-8"
+_STOP_SECONDS = 2.0
+_LAST_ROUNDS = 8
+_ALWAYS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Connection": "close",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """path: without the query. headers: by their names in small letters; of several alike the last."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """text: the whole body."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = TEXT
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, status: HTTPStatus, text: str = "", **headers: str) -> Answer:
+        """A line of text, by default the status's own words."""
+        return cls(status, f"{text or status.phrase}\n".encode(), headers=headers)
+
+
+class HttpServer:
+    """Answers with what `handle` returns for a GET or HEAD. It is called in the server's thread: it must be quick.
+
+    Whatever it raises becomes a 500 without a word of it.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        handle: Callable[[Request], Answer],
+        *,
+        most_connections: int = MOST_CONNECTIONS,
+        connection_seconds: float = CONNECTION_SECONDS,
+    ) -> None:
+        self._listener = listener
+        self._handle = handle
+        self._most = most_connections
+        self._seconds = connection_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._thread: threading.Thread | None = None
+        # In the order in which they came.
+        self._connections: dict[asyncio.Task[bool], None] = {}
+
+    @property
+    def address(self) -> Address:
+        return self._listener.address
+
+    def start(self) -> None:
+        """From here on it answers."""
+        self._thread = threading.Thread(target=self._run, name="pykcl-http", daemon=True)
+        self._thread.start()
+        # Who connects before is queued by the system; this only makes sure that `stop` finds the loop.
+        self._ready.wait(_STOP_SECONDS)
+
+    def stop(self) -> None:
+        """Break off what is under way, and free the port."""
+        thread, loop, stop = self._thread, self._loop, self._stop
+        if thread is None or loop is None or stop is None or not thread.is_alive():
+            return
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(_STOP_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception as error:  # noqa: BLE001 - the worker works without it
+            log.error("health endpoint died error=%s", type(error).__name__)
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop.set_exception_handler(_log_type_only)
+        server = await asyncio.start_server(
+            self._connected, sock=self._listener.socket, limit=MOST_HEAD_BYTES
+        )
+        self._ready.set()
+        try:
+            await self._stop.wait()
+        finally:
+            # Nobody new from here on. Who was accepted becomes a connection in the loop's next rounds; what is broken
+            # off is closed in them. A server closed before would lose the one that is on its way between the two.
+            self._loop.remove_reader(self._listener.socket)
+            for _ in range(_LAST_ROUNDS):
+                for task in list(self._connections):
+                    task.cancel()
+                await asyncio.sleep(0)
+            server.close()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._converse(reader, writer))
+        self._connections[task] = None
+        task.add_done_callback(lambda done: self._over(done, writer))
+        if len(self._connections) > self._most:
+            # Who sent its request is answered within a moment, so the oldest is one that has not. It counts no more
+            # from now on: many may come before it notices.
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.cancel()
+
+    def _over(self, done: asyncio.Task[bool], writer: asyncio.StreamWriter) -> None:
+        self._connections.pop(done, None)
+        # Here and not in the task itself, whose body never runs where it is cancelled before it could begin. One that
+        # is closed must not be aborted: asyncio raises for it.
+        if done.cancelled() or done.exception() is not None or not done.result():
+            writer.transport.abort()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether it came to its end, and is closed."""
+        try:
+            await asyncio.wait_for(self._exchange(reader, writer), self._seconds)
+            return True
+        except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError) as error:
+            log.debug("connection broken off error=%s", type(error).__name__)
+            return False
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            answer, has_body = Answer.of(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), True
+        else:
+            request = parsed(head)
+            answer = Answer.of(HTTPStatus.BAD_REQUEST) if request is None else self._answer(request)
+            has_body = request is None or request.method != "HEAD"
+        writer.write(encoded(answer, has_body=has_body))
+        writer.close()
+        # Until all of it is with the client: one that does not read runs into the deadline.
+        await writer.wait_closed()
+
+    def _answer(self, request: Request) -> Answer:
+        if request.method not in ("GET", "HEAD"):
+            return Answer.of(HTTPStatus.METHOD_NOT_ALLOWED, Allow="GET, HEAD")
+        try:
+            return self._handle(request)
+        except Exception as error:  # noqa: BLE001 - a client learns nothing of it
+            log.error("health page failed path=%r error=%s", request.path[:100], type(error).__name__)
+            return Answer.of(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def parsed(head: bytes) -> Request | None:
+    """The request, or None for what is none of HTTP/1."""
+    try:
+        first, *lines = head[:-4].decode("ascii").split("\r\n")
+        method, target, version = first.split(" ")
+    except ValueError:
+        return None
+    if version not in ("HTTP/1.0", "HTTP/1.1") or not target.startswith("/") or not method.isalpha():
+        return None
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            return None
+        headers[name.lower()] = value.strip()
+    return Request(method, target.partition("?")[0], headers)
+
+
+def encoded(answer: Answer, *, has_body: bool) -> bytes:
+    """As it goes over the wire. has_body: False for a HEAD."""
+    headers = {
+        "Content-Type": answer.content_type,
+        "Content-Length": str(len(answer.body)),
+        **_ALWAYS,
+        **answer.headers,
+    }
+    lines = [f"HTTP/1.1 {answer.status.value} {answer.status.phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join((*lines, "", "")).encode("ascii") + (answer.body if has_body else b"")
+
+
+def _log_type_only(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    error = context.get("exception")
+    log.debug("health endpoint error=%s", type(error).__name__ if error else "unknown")

@@ -1,0 +1,87 @@
+"""What is answered to which path: /livez, /readyz, /metrics and /status."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+
+from pykcl.health.http import Answer, Request
+from pykcl.health.judgement import Verdict
+from pykcl.health.report import as_json
+from pykcl.health.sight import Sight
+from pykcl.health.tokens import is_authorized
+
+FRESH_SECONDS = 0.25
+"""An answer is given again for so long: whoever asks without end costs the worker four looks a second."""
+_NO_METRICS = "Metrics for Prometheus are off. Do: --option metrics=prometheus (needs pykcl[prometheus])."
+
+
+class Pages:
+    """Used by the server's thread only. token: what /status needs; None: it is open, to this machine."""
+
+    def __init__(
+        self,
+        sight: Sight,
+        token: str | None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sight = sight
+        self._now = now
+        self._token = token
+        self._fresh: dict[str, tuple[float, Answer]] = {}
+        self._pages: dict[str, Callable[[], Answer]] = {
+            "/livez": lambda: _verdict(sight.look().live),
+            "/readyz": lambda: _verdict(sight.look().ready),
+            "/metrics": self._metrics,
+            "/status": lambda: Answer(HTTPStatus.OK, as_json(sight.report()), "application/json"),
+        }
+
+    def answer(self, request: Request) -> Answer:
+        page = self._pages.get(request.path)
+        if page is None:
+            return Answer.of(HTTPStatus.NOT_FOUND, f"Here are {', '.join(self._pages)}.")
+        if request.path == "/status" and self._token is not None:
+            if not is_authorized(request.headers.get("authorization"), self._token):
+                return Answer.of(
+                    HTTPStatus.UNAUTHORIZED,
+                    "This page needs the token: Authorization: Bearer TOKEN.",
+                    **{"WWW-Authenticate": 'Bearer realm="pykcl"'},
+                )
+        elif request.path == "/status" and not is_local_name(request.headers.get("host")):
+            # A page of the web whose name was made to point here: the browser sends that name.
+            return Answer.of(HTTPStatus.FORBIDDEN, "Ask by an IP address or as localhost.")
+        return self._recent(request.path, page)
+
+    def _recent(self, path: str, page: Callable[[], Answer]) -> Answer:
+        now = self._now()
+        made_at, answer = self._fresh.get(path, (float("-inf"), None))
+        if answer is None or now - made_at >= FRESH_SECONDS:
+            answer = page()
+            self._fresh[path] = (now, answer)
+        return answer
+
+    def _metrics(self) -> Answer:
+        found = self._sight.exposition()
+        if found is None:
+            return Answer.of(HTTPStatus.NOT_FOUND, _NO_METRICS)
+        return Answer(HTTPStatus.OK, *found)
+
+
+def is_local_name(host: str | None) -> bool:
+    """Whether a Host header names an IP address or localhost, which nobody can point elsewhere. None: no header."""
+    if host is None:
+        return True
+    name = host.partition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.lower() == "localhost" or name.lower().endswith(".localhost")
+    return True
+
+
+def _verdict(verdict: Verdict) -> Answer:
+    if verdict.is_good:
+        return Answer.of(HTTPStatus.OK, "ok")
+    return Answer.of(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(verdict.why))

@@ -1,0 +1,123 @@
+"""Watches over a worker from outside: the endpoint, the file, and a line in the log when it gets bad or good."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from pykcl.health.address import Address, listen
+from pykcl.health.health_file import HealthFile
+from pykcl.health.http import HttpServer
+from pykcl.health.judgement import Verdict
+from pykcl.health.pages import Pages
+from pykcl.health.sight import Look, OneWorker, Sight, Watched
+from pykcl.health.tokens import new_token
+
+log = logging.getLogger("pykcl.health")
+
+LOOK_SECONDS = 1.0
+_STOP_SECONDS = 2.0
+
+
+class HealthService:
+    """A context manager around the making and running of a worker. All of it is optional.
+
+    http: where to listen: "8080" (127.0.0.1 only), "0.0.0.0:8080". token: what /status needs; without one it is open
+    where only this machine can listen in, and needs `token` as made here everywhere else. file: renewed while the
+    worker lives, removed when it does not.
+    Raises, when entered, ConfigError and SetupError for an address or a file that cannot be used.
+    """
+
+    def __init__(
+        self, *, http: str | None = None, token: str | None = None, file: Path | None = None
+    ) -> None:
+        self._address = Address.of(http) if http is not None else None
+        self.token = token
+        self.has_made_token = False
+        self._file = HealthFile(file) if file is not None else None
+        self._worker: Watched | None = None
+        self._sight: Sight = OneWorker(lambda: self._worker)
+        self._server: HttpServer | None = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._edges = {"live": _Edge("live", logging.ERROR), "ready": _Edge("ready", logging.WARNING)}
+
+    @property
+    def url(self) -> str | None:
+        """Where it answers, while it does."""
+        return f"http://{self._server.address}" if self._server is not None else None
+
+    def watch(self, worker: Watched) -> None:
+        """From here on all is about this worker; before, there is none yet: live and not ready."""
+        self._worker = worker
+
+    def watch_over(self, sight: Sight) -> None:
+        """All is about this instead of one worker. To be called before it is entered."""
+        self._sight = sight
+
+    def __enter__(self) -> HealthService:
+        if self._file is not None:
+            self._file.prepare()
+        if self._address is not None:
+            listener = listen(self._address)
+            if self.token is None and not listener.is_loopback:
+                self.token, self.has_made_token = new_token(), True
+            self._server = HttpServer(listener, Pages(self._sight, self.token).answer)
+            self._server.start()
+        if self._file is not None or self._server is not None:
+            self._thread = threading.Thread(target=self._look_on, name="pykcl-health", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_SECONDS)
+        if self._server is not None:
+            self._server.stop()
+        if self._file is not None:
+            self._file.remove()
+
+    def _look_on(self) -> None:
+        while True:
+            try:
+                self._look()
+            except Exception as error:  # noqa: BLE001 - the worker works without it; the file grows old, which tells
+                log.error("looking at the worker's health failed error=%s", type(error).__name__)
+            if self._over.wait(LOOK_SECONDS):
+                return
+
+    def _look(self) -> None:
+        look: Look = self._sight.look()
+        if look.state != "stopped":
+            self._edges["live"].tell(look.live)
+            # One that is being stopped tells that itself.
+            if look.state == "running":
+                self._edges["ready"].tell(look.ready)
+        if self._file is not None:
+            self._file.renew(look.live, look.ready, look.state)
+
+
+class _Edge:
+    """One line in the log when it gets bad, and one when it is good again."""
+
+    def __init__(self, name: str, level: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._name, self._level, self._now = name, level, now
+        self._bad_since: float | None = None
+        self._has_been_good = False
+
+    def tell(self, verdict: Verdict) -> None:
+        # A worker that has just been started is not ready yet, and nothing is wrong with that.
+        self._has_been_good = self._has_been_good or verdict.is_good
+        if self._has_been_good and not verdict.is_good and self._bad_since is None:
+            self._bad_since = self._now()
+            log.log(self._level, "worker is not %s why=%r", self._name, "; ".join(verdict.why))
+        elif verdict.is_good and self._bad_since is not None:
+            seconds, self._bad_since = self._now() - self._bad_since, None
+            log.info("worker is %s again seconds=%.1f", self._name, seconds)

@@ -1,0 +1,70 @@
+"""What is looked at: one worker here, several processes where a command starts those. As values, whatever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pykcl.health.judgement import Verdict, liveness, readiness
+from pykcl.health.report import report
+from pykcl.status import WorkerState, WorkerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How it stands at one moment."""
+
+    live: Verdict
+    ready: Verdict
+    state: WorkerState
+
+
+class Sight(Protocol):
+    """Asked again and again, from several threads."""
+
+    def look(self) -> Look: ...
+
+    def report(self) -> dict[str, Any]:
+        """What /status tells, to be written as JSON."""
+
+    def exposition(self) -> tuple[bytes, str] | None:
+        """The page for Prometheus and its content type; None where such metrics are off."""
+
+
+class Exposes(Protocol):
+    """Metrics of a worker."""
+
+    def exposition(self) -> tuple[bytes, str] | None:
+        """As of `Sight`."""
+
+
+class Watched(Protocol):
+    """A worker, as far as its health is concerned: pykcl.Worker is one."""
+
+    def status(self) -> WorkerStatus: ...
+
+    @property
+    def metering(self) -> Exposes: ...
+
+
+class OneWorker:
+    """worker: asked each time: it may be made later."""
+
+    def __init__(self, worker: Callable[[], Watched | None]) -> None:
+        self._worker = worker
+
+    def look(self) -> Look:
+        status = self._status()
+        return Look(liveness(status), readiness(status), status.state if status is not None else "new")
+
+    def report(self) -> dict[str, Any]:
+        return report(self._status())
+
+    def exposition(self) -> tuple[bytes, str] | None:
+        worker = self._worker()
+        return worker.metering.exposition() if worker is not None else None
+
+    def _status(self) -> WorkerStatus | None:
+        worker = self._worker()
+        return worker.status() if worker is not None else None

@@ -1,0 +1,126 @@
+"""What the worker calls to measure: a meter that hands each value to its sinks, and one that does nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Protocol
+
+from pykcl.errors import CheckpointRefused, LeaseLost
+from pykcl.events import Event, LeaseReleased, LeaseTakenAway, ShardEnded
+from pykcl.metrics.choices import DIMENSIONS
+from pykcl.metrics.from_events import measured
+from pykcl.metrics.names import Measure, Timed
+from pykcl.runtime import Runtime
+
+log = logging.getLogger("pykcl.metrics")
+
+Value = tuple[Measure, float]
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+class Sink(Protocol):
+    """Takes what was measured. Called from any thread, on the way of the records: it must be quick and not wait."""
+
+    def take(self, label: str, values: Sequence[Value]) -> None:
+        """label: the shard, or the cause, of those values whose measure is labelled."""
+
+    def forget(self, shard: str) -> None:
+        """This worker has the lease of the shard no more: what tells how it stands is over."""
+
+
+class Meter:
+    """Measures, unless it has no sinks: then `is_on` is False, and nothing below does anything.
+
+    level: "SUMMARY" leaves out what is DETAILED. dimensions: names as in `metrics_dimensions`; others are summed over.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        sinks: Sequence[Sink] = (),
+        *,
+        level: str = "DETAILED",
+        dimensions: Sequence[str] = DIMENSIONS,
+    ) -> None:
+        self.is_on = bool(sinks) and level != "NONE"
+        self._sinks = tuple(sinks) if self.is_on else ()
+        self._runtime = runtime
+        self._is_detailed = level == "DETAILED"
+        # None: every label counts, which is the ordinary case and costs no look at each value.
+        self._dimensions = None if {"ShardId", "Cause"} <= set(dimensions) else frozenset(dimensions)
+
+    def clock(self) -> float:
+        """Monotonic seconds, to be given to `since`; 0 where nothing is measured."""
+        return self._runtime.monotonic() if self.is_on else 0.0
+
+    def since(self, began: float) -> float:
+        """Milliseconds since `began`."""
+        return (self._runtime.monotonic() - began) * 1000.0
+
+    def measure(self, label: str, *values: Value) -> None:
+        """Hand the values to every sink. Never raises, never waits. label: see `Sink.take`."""
+        if not self.is_on:
+            return
+        wanted: Sequence[Value] = values
+        if not self._is_detailed:
+            wanted = [value for value in values if value[0].level == "SUMMARY"]
+        if wanted:
+            self.summary(label, wanted)
+
+    def summary(self, label: str, values: Sequence[Value]) -> None:
+        """The same, of values that are all of the level SUMMARY: for what happens with every page."""
+        if self._dimensions is None:
+            self._give(label, values)
+            return
+        for value in values:
+            self._give(label if value[0].dimension in self._dimensions else "", (value,))
+
+    def timed(self, what: Timed, label: str = "") -> AbstractContextManager[None]:
+        """Measures the block: its time, and whether it raised. (To lose a lease, or to be refused a
+        position, is no failure of what was tried.)"""
+        if not self.is_on or (what.time.level == "DETAILED" and not self._is_detailed):
+            return _NOTHING
+        return _Timing(self, what, label)
+
+    def hear(self, event: Event) -> None:
+        """A listener: what follows from events."""
+        if not self.is_on:
+            return
+        for label, value in measured(event):
+            self.measure(label, value)
+        if isinstance(event, LeaseTakenAway | LeaseReleased | ShardEnded):
+            for sink in self._sinks:
+                sink.forget(event.shard)
+
+    def _give(self, label: str, values: Sequence[Value]) -> None:
+        for sink in self._sinks:
+            try:
+                sink.take(label, values)
+            except Exception as error:  # noqa: BLE001 - a sink must never end a lease
+                # A new tuple, so that two threads that meet the same failing sink do not trip over each other.
+                self._sinks = tuple(other for other in self._sinks if other is not sink)
+                log.error(
+                    "metrics sink raised and is left out from now on sink=%r error=%s",
+                    type(sink).__name__,
+                    type(error).__name__,
+                )
+
+
+class _Timing:
+    __slots__ = ("_began", "_label", "_meter", "_what")
+
+    def __init__(self, meter: Meter, what: Timed, label: str) -> None:
+        self._meter, self._what, self._label = meter, what, label
+
+    def __enter__(self) -> None:
+        self._began = self._meter.clock()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        worked = error is None or isinstance(error, LeaseLost | CheckpointRefused)
+        took = self._meter.since(self._began)
+        self._meter.measure(self._label, (self._what.success, float(worked)), (self._what.time, took))

@@ -1,0 +1,68 @@
+"""One worker's metrics as its Config wants them: the meter, its sinks, and the publisher behind CloudWatch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pykcl.config import Config
+from pykcl.metrics.choices import ALL, DIMENSIONS, OPERATION, parts
+from pykcl.metrics.meter import Meter, Sink
+from pykcl.metrics.publisher import Publisher, Sender, Troubles
+from pykcl.metrics.statistics import Statistics
+from pykcl.runtime import Runtime
+
+
+def dimensions_of(config: Config) -> tuple[str, ...]:
+    """The names that are on; Operation always is, as in KCL."""
+    named = set(parts(config.metrics_dimensions))
+    return DIMENSIONS if ALL in named else tuple(name for name in DIMENSIONS if name in named | {OPERATION})
+
+
+class Metering:
+    """Made with the worker, so that what is missing is told at once; it sends nothing before `start`.
+
+    sinks: of the application's own, besides those that `config` names. Raises ConfigError for a missing package.
+    """
+
+    def __init__(self, config: Config, runtime: Runtime, worker_id: str, sinks: Sequence[Sink] = ()) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._publisher: Publisher | None = None
+        self._statistics: Statistics | None = None
+        kinds, dimensions = config.metrics_sinks, dimensions_of(config)
+        own: list[Sink] = []
+        if "cloudwatch" in kinds:
+            self._statistics = Statistics(runtime, config.metrics_queue_size)
+            own.append(self._statistics)
+        if "prometheus" in kinds:
+            from pykcl.metrics.prometheus import PrometheusSink
+
+            own.append(PrometheusSink(runtime, worker_id, dimensions=dimensions))
+        if "otel" in kinds:
+            from pykcl.metrics.opentelemetry import OpenTelemetrySink
+
+            own.append(OpenTelemetrySink(worker_id, dimensions=dimensions))
+        self.sinks: tuple[Sink, ...] = (*own, *sinks)
+        self.meter = Meter(runtime, self.sinks, level=config.metrics_level, dimensions=dimensions)
+
+    def connect(self, sender: Callable[[], Sender], trouble: Troubles) -> None:
+        """sender: makes what sends to CloudWatch; called only where that is on. Raises what it does."""
+        if self._statistics is not None:
+            interval = self._config.metrics_buffer_time
+            self._publisher = Publisher(self._statistics, sender(), self._runtime, trouble, interval=interval)
+
+    def start(self, name: str) -> None:
+        """Begin to publish, where CloudWatch is on."""
+        if self._publisher is not None:
+            self._publisher.start(name)
+
+    def exposition(self) -> tuple[bytes, str] | None:
+        """The page for Prometheus and its content type; None where nothing is kept for it."""
+        found = (getattr(sink, "exposition", None) for sink in self.sinks)
+        page = next((exposition for exposition in found if exposition is not None), None)
+        return page() if page is not None else None
+
+    def stop(self, within: float) -> None:
+        """Publish what is left, for so many seconds at most."""
+        if self._publisher is not None:
+            self._publisher.stop(within)

@@ -1,0 +1,39 @@
+"""Events that are about nothing but a mistake; `pykcl.events` has those that tell what the worker does."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from pykcl.events import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartIgnored(Event):
+    """The configured start applies to shards without a checkpoint only, and there is none. leases: that have one."""
+
+    TEXT = "start has no effect: every lease has a checkpoint and goes on there"
+    start: str
+    leases: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionNear(Event):
+    """Soon Kinesis drops records that were not read yet. All times in seconds."""
+
+    LEVEL = logging.WARNING
+    TEXT = "reading falls behind the retention period, unread records are dropped soon"
+    shard: str
+    behind: float
+    retention: float
+    dropped_in: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataIsBytes(Event):
+    """The processor raised because it took the payload of a record, which is bytes, for text or for base64."""
+
+    LEVEL = logging.WARNING
+    TEXT = "record.data was taken for text: it is bytes, as they were put, and base64 was needed by amazon_kclpy only"
+    shard: str
+    where: str

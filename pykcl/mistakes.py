@@ -1,0 +1,188 @@
+"""The mistakes that users of this library make: code, what it is called, what to do, and where to read more.
+
+An error or an event about one of them has its `code`, `hint` and `docs`. docs/errors/ has a page for each code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+DOCS = "https://github.com/pykcl/pykcl/blob/main/docs/errors/"
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """do: the next command or edit; APPLICATION, STREAM, TABLE and SHARD stand for names. events: types of events about
+    it."""
+
+    code: str
+    title: str
+    do: str
+    events: tuple[str, ...] = ()
+
+
+_OF = "--app APPLICATION --stream STREAM"
+_MISTAKES = (
+    Mistake(
+        "E01",
+        "No AWS region",
+        "export AWS_REGION=eu-west-1, or pass region=; a stream ARN names its region, too",
+    ),
+    Mistake(
+        "E02",
+        "A call is not permitted",
+        f"pykcl iam {_OF} prints the policy to attach to this identity; pykcl doctor {_OF} checks it",
+    ),
+    Mistake(
+        "E03",
+        "The stream does not exist there",
+        "pykcl streams list shows what is there; correct the name, the region or the credentials",
+    ),
+    Mistake(
+        "E04",
+        "No credentials, or refused ones",
+        "aws sts get-caller-identity tells whose are used; aws sso login --profile NAME renews those of SSO",
+    ),
+    Mistake(
+        "E05",
+        "The table is no lease table",
+        "name another application, or another table: --option table_name=APPLICATION-leases",
+    ),
+    Mistake(
+        "E06",
+        "Java KCL 3.x runs the fleet in its own mode",
+        f"pykcl doctor {_OF} shows by what it was told; roll that fleet back (KclMigrationTool.py --mode rollback), "
+        "or cut over",
+        ("FleetWentNative",),
+    ),
+    Mistake(
+        "E07",
+        "Two streams under one application name",
+        "one application name for each stream: --app with a new name; pykcl leases list --app APPLICATION shows whose "
+        "leases these are",
+    ),
+    Mistake(
+        "E08",
+        "Two processes with one worker identifier",
+        "drop worker_id (--worker-id, workerId): each process then gets host:pid:random",
+        ("TwinWorker",),
+    ),
+    Mistake(
+        "E09",
+        "shard_ended did not checkpoint",
+        "call end.checkpointer.checkpoint() in shard_ended, or leave that method out",
+        ("ShardEndNotCheckpointed",),
+    ),
+    Mistake(
+        "E10",
+        "A checkpoint after the lease was lost",
+        "stop work on this shard and do not retry; pykcl leases list --app APPLICATION shows who has it now",
+    ),
+    Mistake(
+        "E11",
+        "Heartbeats were kept from running",
+        "raise failover_time in the whole fleet, make batches smaller (max_records), or give the processor a process "
+        "of its own (pykcl multilangd)",
+    ),
+    Mistake(
+        "E12",
+        "The processor raised",
+        "correct the processor; a record that none can digest is stepped over by "
+        f"pykcl checkpoint skip SHARD --records 1 {_OF}",
+        ("ProcessorRaised",),
+    ),
+    Mistake(
+        "E13",
+        "A checkpoint beyond what was delivered",
+        "checkpoint a record of the batch, checkpointer.checkpoint(record), or all of it, checkpointer.checkpoint()",
+    ),
+    Mistake(
+        "E14",
+        "record.data is bytes, not base64 text",
+        "use record.data as it is, record.text() or record.json(); programs of amazon_kclpy run unchanged by pykcl run "
+        "--kclpy APP.py",
+        ("DataIsBytes",),
+    ),
+    Mistake(
+        "E15",
+        "processor= is no factory",
+        "processor=Orders (the class), or processor=lambda: Orders(settings)",
+    ),
+    Mistake(
+        "E16",
+        "LATEST leaves out the first records",
+        f"--start TRIM_HORIZON reads all that is kept; now that there are leases: pykcl checkpoint reset {_OF} "
+        "--to-earliest",
+        ("StartingAtLatest",),
+    ),
+    Mistake(
+        "E17",
+        "A changed start replays nothing",
+        f"to replay, stop the fleet, then: pykcl checkpoint reset {_OF} --to-earliest",
+        ("StartIgnored",),
+    ),
+    Mistake(
+        "E18",
+        "Retention overtakes the reader",
+        f"pykcl lag {_OF}; keep records longer: aws kinesis increase-stream-retention-period --stream-name STREAM "
+        "--retention-period-hours 168",
+        ("RetentionNear", "DataLost"),
+    ),
+    Mistake(
+        "E19",
+        "The shard's reads are used up",
+        "read less often, in every application of this stream: --option idle_time=2; pykcl streams describe STREAM "
+        "shows who else reads",
+    ),
+    Mistake(
+        "E20",
+        "max_leases is too small",
+        "raise max_leases (maxLeasesForWorker) or start another worker; pykcl leases list --app APPLICATION shows what "
+        "nobody reads",
+    ),
+)
+
+MISTAKES: Mapping[str, Mistake] = {mistake.code: mistake for mistake in _MISTAKES}
+"""By code."""
+_CODE_OF_EVENT = {event: mistake.code for mistake in _MISTAKES for event in mistake.events}
+_NAMES = re.compile(r"\b(APPLICATION|STREAM|TABLE|SHARD)\b")
+
+
+def hint_of(code: str | None, names: Mapping[str, str] | None = None) -> str | None:
+    """What to do about it, with the names that are known in their places; None where there is no such code."""
+    found = MISTAKES.get(code or "")
+    return with_names(found.do, names or {}) if found else None
+
+
+def with_names(hint: str, names: Mapping[str, str]) -> str:
+    """names: by the word that stands for them."""
+    return _NAMES.sub(lambda word: names.get(word[0], word[0]), hint)
+
+
+def docs_of(code: str | None) -> str | None:
+    """Address of the page; None where there is no such code."""
+    return f"{DOCS}{code}.md" if code in MISTAKES else None
+
+
+class Explained:
+    """What an event tells besides its fields. All three are None where it is about no mistake."""
+
+    __slots__ = ()
+
+    @property
+    def code(self) -> str | None:
+        """Such as "E16"."""
+        return _CODE_OF_EVENT.get(type(self).__name__)
+
+    @property
+    def hint(self) -> str | None:
+        """The next command or edit."""
+        shard = getattr(self, "shard", None)
+        return hint_of(self.code, {"SHARD": shard} if isinstance(shard, str) else {})
+
+    @property
+    def docs(self) -> str | None:
+        """Address of the page about it."""
+        return docs_of(self.code)

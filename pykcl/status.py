@@ -1,0 +1,109 @@
+"""How a worker stands at one moment, as values: what `Worker.status()` returns.
+
+Texts come from pykcl and from the lease table, never from a record, its partition key, or an exception of the
+application's. Names of shards and workers are what somebody wrote into a row: untrusted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+WorkerState = Literal["new", "starting", "running", "draining", "stopped"]
+WORKER_STATES: tuple[WorkerState, ...] = ("new", "starting", "running", "draining", "stopped")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopStatus:
+    """One thread of the worker's own, none of which runs code of the application. All times in seconds.
+
+    died_of: the type of the exception that ended it, if one did. attempted_ago: since it last began a piece of its
+    work, whatever came of that. overdue: since it should have begun the next one; 0: in time. patience: how long one
+    piece may take besides the fail-over time, such as a request to Kinesis.
+    """
+
+    name: str
+    state: Literal["running", "ended", "died"]
+    died_of: str | None
+    attempted_ago: float
+    overdue: float
+    patience: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStatus:
+    """A method of the record processor that has not returned yet. stalled: for longer than `processor_warn_after`."""
+
+    method: str
+    seconds: float
+    stalled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorStatus:
+    """The last event at WARNING or above. event: its type. text: its line in the log. ago: seconds."""
+
+    event: str
+    text: str
+    ago: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TroubleStatus:
+    """Something that has been failing again and again for so many seconds. shard: None where it is the whole worker."""
+
+    what: str
+    shard: str | None
+    cause: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseStatus:
+    """One lease that this worker holds, or is about to take.
+
+    state: of `planning.lifecycle`, such as "reading". thread, alive: what works on it. checkpoint, counter: of its row
+    as last written; None: not taken yet. believed_for: seconds that are left without another heartbeat; 0 or below:
+    none. millis_behind_latest: as the last page told, `behind_told_ago` seconds ago; None: none was read. call: of the
+    processor, if one runs.
+    """
+
+    shard: str
+    state: str
+    thread: str
+    alive: bool
+    checkpoint: str | None
+    counter: int | None
+    believed_for: float | None
+    has_answered: bool
+    millis_behind_latest: int | None
+    behind_told_ago: float | None
+    call: CallStatus | None
+    last_error: ErrorStatus | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """A worker. All times in seconds.
+
+    state_for: since it came into its state. failure: the type of the error that stops it, if one does. has_joined: it
+    has looked at the shards and the lease table, and whatever it took then is being read. every_shard_is_read: what
+    `Worker.wait_ready` waits for, of the whole fleet.
+    """
+
+    worker_id: str
+    application: str
+    stream: str
+    table: str
+    version: str
+    state: WorkerState
+    state_for: float
+    failure: str | None
+    has_joined: bool
+    every_shard_is_read: bool
+    failover_time: float
+    shutdown_grace: float
+    loops: tuple[LoopStatus, ...] = ()
+    leases: tuple[LeaseStatus, ...] = ()
+    troubles: tuple[TroubleStatus, ...] = ()
+    last_error: ErrorStatus | None = None

@@ -1,0 +1,164 @@
+"""One page ahead: asked for while the processor works, where that takes longer than the shard wants to be left alone.
+
+It changes when a page is asked for, and nothing else. A page is known by the iterator it was asked with, and comes out
+only to who names that iterator, in the shard's own thread, at the place where that would have asked Kinesis itself. So
+nothing can overtake anything, and what was not delivered is in nobody's checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pykcl.config import LARGEST_FETCH_BYTES
+from pykcl.errors import PyKclError
+from pykcl.ports import Fetched
+from pykcl.runtime import Runtime, Task
+from pykcl.worker.buffer_gate import BufferGate
+
+Answer = tuple[Fetched, float]
+"""A page, and the monotonic time at which it was there."""
+
+
+def bytes_kept(answer: Answer) -> int:
+    """What a page keeps of the bytes that were reserved for it."""
+    return min(answer[0].body_bytes, LARGEST_FETCH_BYTES)
+
+
+class PageAhead:
+    """For one shard's thread; each page is asked for by a short-lived thread of its own.
+
+    ask: fetches the page of an iterator. gate: of the process; `LARGEST_FETCH_BYTES` of it are taken if they can be
+    spared, and given back but for what the page has.
+    """
+
+    def __init__(
+        self, shard_id: str, ask: Callable[[str], Answer], gate: BufferGate, runtime: Runtime
+    ) -> None:
+        self._name = f"pykcl-{shard_id}-ahead"
+        self._ask, self._gate, self._runtime = ask, gate, runtime
+        self._errand: _Errand | None = None
+        self._task: Task | None = None
+
+    def begin(self, iterator: str, pause: float, may_ask: Callable[[], bool]) -> None:
+        """Ask after `pause` seconds, if nobody has taken or dropped it by then. may_ask: looked at just before.
+
+        Does nothing while a request that was dropped is still under way: there is one such thread at most.
+        """
+        self.drop()
+        if self._task is not None and self._task.is_alive():
+            return
+        errand = _Errand(iterator, self._ask, self._gate, self._runtime)
+        self._errand = errand
+        self._task = self._runtime.spawn(self._name, lambda: errand.run(pause, may_ask))
+
+    def take(self, iterator: str) -> Answer | None:
+        """The page of this iterator, whose bytes the caller gives back; waits for a request that is under way.
+
+        None: nobody has asked for it, and nobody will. Raises what asking for it raised.
+        """
+        if self._errand is None:
+            return None
+        if self._errand.iterator != iterator:
+            self.drop()
+            return None
+        errand, self._errand = self._errand, None
+        try:
+            return errand.result()
+        finally:
+            self._join()  # it has nothing left to do
+
+    def drop(self) -> None:
+        """Whatever it is, it is not wanted any more. Does not wait."""
+        errand, self._errand = self._errand, None
+        if errand is not None:
+            errand.abandon()
+
+    def close(self) -> None:
+        """Drop it, and wait until its thread has ended: so nobody asks for this shard beside who reads it next."""
+        self.drop()
+        self._join()
+
+    def _join(self) -> None:
+        if self._task is not None:
+            self._task.join()
+            self._task = None
+
+
+class _Errand:
+    """One page to be asked for. `run` in a thread of its own; the rest in the shard's thread, which calls one of them.
+
+    Both sides may come at the same moment: under the lock either the shard's thread calls it off before the request,
+    or the request is under way and its outcome is waited for (`result`) or thrown away by who made it (`abandon`).
+    """
+
+    def __init__(
+        self, iterator: str, ask: Callable[[str], Answer], gate: BufferGate, runtime: Runtime
+    ) -> None:
+        self.iterator = iterator
+        self._ask, self._gate = ask, gate
+        self._lock = runtime.lock()
+        self._called_off = runtime.event()
+        self._over = runtime.event()
+        # Stays so when it is over: what has set out once has an outcome.
+        self._is_under_way = False
+        self._answer: Answer | None = None
+        self._error: PyKclError | None = None
+
+    def run(self, pause: float, may_ask: Callable[[], bool]) -> None:
+        answer, error = None, None
+        try:
+            self._called_off.wait(pause)
+            if self._sets_out(may_ask):
+                answer = self._fetch()
+        except PyKclError as found:
+            error = found
+        finally:
+            # Also where the thread dies of a bug: the shard's thread then asks itself, and meets the same one.
+            self._settle(answer, error)
+
+    def _sets_out(self, may_ask: Callable[[], bool]) -> bool:
+        with self._lock:
+            if not self._called_off.is_set() and may_ask():
+                self._is_under_way = True
+            return self._is_under_way
+
+    def _fetch(self) -> Answer | None:
+        if not self._gate.reserve_spare(LARGEST_FETCH_BYTES):
+            return None
+        kept = 0
+        try:
+            answer = self._ask(self.iterator)
+            kept = bytes_kept(answer)
+            return answer
+        finally:
+            self._gate.release(LARGEST_FETCH_BYTES - kept)
+
+    def _settle(self, answer: Answer | None, error: PyKclError | None) -> None:
+        with self._lock:
+            is_wanted = not self._called_off.is_set()
+            if is_wanted:
+                self._answer, self._error = answer, error
+        self._over.set()
+        if not is_wanted:
+            self._give_back(answer)
+
+    def result(self) -> Answer | None:
+        with self._lock:
+            if not self._is_under_way:
+                # Sees to it that nobody asks: then the caller does.
+                self._called_off.set()
+                return None
+        self._over.wait()
+        if self._error is not None:
+            raise self._error
+        return self._answer
+
+    def abandon(self) -> None:
+        with self._lock:
+            self._called_off.set()
+            answer, self._answer = self._answer, None
+        self._give_back(answer)
+
+    def _give_back(self, answer: Answer | None) -> None:
+        if answer is not None:
+            self._gate.release(bytes_kept(answer))

@@ -1,0 +1,68 @@
+"""When each thread of the worker's own last began its work, and when it means to begin again: what tells that it lives.
+
+What comes of the work is not asked: while AWS is down every attempt fails, and restarting the process would not help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pykcl.runtime import Runtime, Task
+from pykcl.status import LoopStatus
+from pykcl.worker.vital import vital
+
+
+class Pulse:
+    """Of one loop, which alone calls `beat` and `rest`; anybody may `look`.
+
+    No lock: each mark is one value put in place of another. patience: seconds that one piece of its work may take.
+    """
+
+    def __init__(self, name: str, runtime: Runtime, *, patience: float) -> None:
+        self.name = name
+        self._runtime = runtime
+        self._patience = patience
+        self._task: Task | None = None
+        self._ended = False
+        self._died_of: str | None = None
+        now = runtime.monotonic()
+        # (began the last piece of work, begins the next one): monotonic seconds.
+        self._mark = (now, now)
+
+    def beat(self) -> None:
+        """A piece of work begins."""
+        now = self._runtime.monotonic()
+        self._mark = (now, now)
+
+    def rest(self, seconds: float) -> None:
+        """Nothing is to be done for so long; who is woken earlier begins earlier."""
+        self._mark = (self._mark[0], self._runtime.monotonic() + seconds)
+
+    def spawn(self, body: Callable[[], None], on_fatal: Callable[[Exception], None]) -> Task:
+        """Start the loop in a thread of its own, which the worker cannot do without; see `vital`."""
+
+        def run() -> None:
+            try:
+                body()
+            except BaseException as error:
+                self._died_of = type(error).__name__
+                raise
+            self._ended = True
+
+        self._task = self._runtime.spawn(self.name, vital(run, self.name, on_fatal))
+        return self._task
+
+    def look(self, now: float) -> LoopStatus:
+        """now: monotonic seconds."""
+        # In this order: a thread that ends between the two looks has said so before it is found dead.
+        is_dead = self._task is not None and not self._task.is_alive()
+        has_died = self._died_of is not None or (is_dead and not self._ended)
+        began, due = self._mark
+        return LoopStatus(
+            name=self.name,
+            state="died" if has_died else "ended" if self._ended else "running",
+            died_of=self._died_of,
+            attempted_ago=max(0.0, now - began),
+            overdue=max(0.0, now - due),
+            patience=self._patience,
+        )

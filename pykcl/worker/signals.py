@@ -1,0 +1,55 @@
+"""What asks a worker from outside to stop: signals of the system, and whoever passes them on. One drains, two force."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from pykcl.runtime import in_main_thread
+
+
+@contextmanager
+def stop_signals_go_to(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """SIGTERM and SIGINT while the block lasts; afterwards they do what they did before. For the main thread only."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+class StopSignals:
+    """Counts. A handler must do no more: setting an event could deadlock with the very thread that waits for it."""
+
+    def __init__(self) -> None:
+        self._came = 0
+        self._told = 0
+
+    @property
+    def count(self) -> int:
+        """How often a stop was asked for.
+
+        The larger number, not the sum: Ctrl-C goes to all processes of a terminal, so the same one may both come and be
+        passed on, in either order. 1) SIGINT comes here and to the parent; 2) the parent tells of it; a sum would be
+        two, and break off the batch that the first one lets end.
+        """
+        return max(self._came, self._told)
+
+    def ask(self, times: int) -> None:
+        """As if that many signals had come in all. Called by one thread only; it may be any."""
+        self._told = max(self._told, times)
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Take SIGTERM and SIGINT while the block lasts; not outside of the main thread, where nobody may."""
+        if not in_main_thread():
+            yield
+            return
+        with stop_signals_go_to(self._count):
+            yield
+
+    def _count(self, number: int, frame: FrameType | None) -> None:
+        self._came += 1

@@ -1,0 +1,111 @@
+"""How the worker stands: its state, and a snapshot of all that its threads are doing."""
+
+from __future__ import annotations
+
+from pykcl.config import Config
+from pykcl.runtime import Runtime, Task
+from pykcl.status import (
+    WORKER_STATES,
+    CallStatus,
+    LeaseStatus,
+    LoopStatus,
+    WorkerState,
+    WorkerStatus,
+)
+from pykcl.worker.last_errors import LastErrors
+from pykcl.worker.lease_manager import LeaseManager
+from pykcl.worker.lease_renewer import LeaseRenewer
+from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.pulse import Pulse
+from pykcl.worker.trouble import Trouble
+
+_LONGEST_ATTEMPT = 60.0
+"""Seconds that one attempt to start may take: the whole lease table is scanned in one of them."""
+
+
+class Standing:
+    """Told by Worker; anybody may ask.
+
+    starting: of the thread that starts the worker. errors: a listener. trouble, parts: once they are there.
+    """
+
+    def __init__(self, config: Config, worker_id: str, runtime: Runtime) -> None:
+        self._config = config
+        self._worker_id = worker_id
+        self._runtime = runtime
+        self._state: tuple[WorkerState, float] = ("new", runtime.monotonic())
+        self.starting = Pulse("start", runtime, patience=_LONGEST_ATTEMPT)
+        self.errors = LastErrors(runtime)
+        self.trouble: Trouble | None = None
+        self.parts: tuple[LeaseManager, LeaseRenewer] | None = None
+
+    def enter(self, state: WorkerState) -> bool:
+        """Come into a later state; whether it was not there before. Never back: a stop may overtake a start."""
+        moves = WORKER_STATES.index(state) > WORKER_STATES.index(self._state[0])
+        if moves:
+            self._state = (state, self._runtime.monotonic())
+            if state == "starting":
+                self.starting.beat()
+        return moves
+
+    def status(self, failure: Exception | None) -> WorkerStatus:
+        """Of this moment. It asks nobody outside of the process, and waits for no lock that is held for long."""
+        from pykcl import __version__
+
+        config, now, (state, since), parts = self._config, self._runtime.monotonic(), self._state, self.parts
+        readiness = parts[0].readiness if parts else None
+        return WorkerStatus(
+            worker_id=self._worker_id,
+            application=config.application,
+            stream=config.stream,
+            table=config.table,
+            version=__version__,
+            state=state,
+            state_for=max(0.0, now - since),
+            failure=type(failure).__name__ if failure else None,
+            has_joined=readiness.has_joined if readiness else False,
+            every_shard_is_read=readiness.everywhere.is_set() if readiness else False,
+            failover_time=config.failover_time,
+            shutdown_grace=config.shutdown_grace,
+            loops=self._loops(now),
+            leases=tuple(self._lease(worker, task, now) for worker, task in sorted_workers(parts)),
+            troubles=self.trouble.status(now) if self.trouble else (),
+            last_error=self.errors.of(None, now),
+        )
+
+    def _loops(self, now: float) -> tuple[LoopStatus, ...]:
+        if self._state[0] == "starting":
+            return (self.starting.look(now),)
+        if self.parts is None:
+            return ()
+        manager, renewer = self.parts
+        return tuple(pulse.look(now) for pulse in (manager.pulse, *renewer.pulses))
+
+    def _lease(self, worker: LeaseWorker, task: Task, now: float) -> LeaseStatus:
+        # Each asked once: the thread goes on meanwhile.
+        busy, held, behind = worker.busy, worker.lease, worker.behind
+        lease = held.lease if held else None
+        call = None
+        if busy is not None:
+            seconds = max(0.0, now - busy[1])
+            stalled = seconds >= self._config.processor_warn_after
+            call = CallStatus(method=busy[0], seconds=seconds, stalled=stalled)
+        return LeaseStatus(
+            shard=worker.key,
+            state=worker.state.value,
+            thread=task.name,
+            alive=task.is_alive(),
+            checkpoint=str(lease.checkpoint) if lease else None,
+            counter=lease.counter if lease else None,
+            believed_for=None if held is None else 0.0 if held.is_over else held.deadline - now,
+            has_answered=worker.has_answered,
+            millis_behind_latest=behind[0] if behind else None,
+            behind_told_ago=max(0.0, now - behind[1]) if behind else None,
+            call=call,
+            last_error=self.errors.of(worker.key, now),
+        )
+
+
+def sorted_workers(parts: tuple[LeaseManager, LeaseRenewer] | None) -> list[tuple[LeaseWorker, Task]]:
+    """By shard; none before the worker runs."""
+    return sorted(parts[0].workers(), key=lambda entry: entry[0].key) if parts else []

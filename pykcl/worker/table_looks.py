@@ -1,0 +1,170 @@
+"""Looks at the lease table, all of it or a part, when `planning.looks` says so, and keeps what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from pykcl.events import RowRefused
+from pykcl.metrics import names
+from pykcl.model.lease import ForeignRow, Lease, Row, UnreadableRow
+from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.looks import Looks, may_be_taken, plan_looks, shows_news
+from pykcl.planning.pace import READ_UNITS_PER_SECOND, jittered
+from pykcl.worker.context import Context
+
+SHORTEST_SCAN_PAUSE = 0.2
+"""Seconds between two scans when something just happened."""
+_SOON = 0.25
+"""Of the pause between two looks at a part: all of the table is scanned instead, if that is due so soon after."""
+_BURST = 3
+"""Scans of all the table that parts may ask for at once; from then on they come at the pace of a busy worker."""
+
+
+class TableLooks:
+    """Used by the LeaseManager's thread only.
+
+    view: what was seen. scanned_at: monotonic seconds of the last scan of all the table. watched: the leases of this
+    worker's part, as of the last look at it. is_calm: all of the table is scanned seldom at the moment.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.view = LeaseView()
+        self.scanned_at = 0.0
+        self.watched: frozenset[str] = frozenset()
+        self._part: tuple[tuple[int, ...], int] | None = None
+        self._next_whole = 0.0
+        self._next_part: float | None = None
+        self._looks = Looks(1.0, 1.0)
+        self._units = 0.0
+        self._debt = 0.0
+        self._busy_until = 0.0
+        self.is_calm = False
+        self._refused: set[str] = set()
+
+    @property
+    def next_at(self) -> float:
+        """Monotonic seconds at which a look is due."""
+        return self._next_whole if self._next_part is None else min(self._next_whole, self._next_part)
+
+    def whole(self, *, consistent: bool = False) -> tuple[Row, ...]:
+        """Scan all of it, and fold it into the view; the rows, those of others too. Raises as `LeaseTable.scan`."""
+        context = self._context
+        with context.meter.timed(names.LIST_LEASES):
+            scan = context.table.scan(consistent=consistent)
+        # The time after the scan: a counter in it stood so at the latest now, so an age is never overrated.
+        now = context.runtime.monotonic()
+        self._debt = self._debt_at(now) + scan.read_units
+        self.scanned_at, self._units = now, scan.read_units
+        own, refused = self._own(scan.rows)
+        self._refused = refused
+        self.view = self.view.observe(own, now)
+        return scan.rows
+
+    def pace(self, rows: int) -> None:
+        """After a scan of so many rows: when the next is due. Until `calm` is called there may be something to do."""
+        context = self._context
+        self._looks = plan_looks(
+            mode=context.config.table_looks,
+            worker=context.worker_id,
+            others=context.fleet.pykcl,
+            leases=rows,
+            read_units=self._units,
+            failover_time=context.config.failover_time,
+            max_leases=context.config.max_leases,
+        )
+        self._next_whole = self.scanned_at + jittered(self._looks.busy, context.runtime.random())
+        self.is_calm = False
+        if self._looks.part is None or not self._looks.watched:
+            self._next_part, self.watched = None, frozenset()
+        else:
+            # What has just been seen with all the rest need not be looked at for a while.
+            self._next_part = self.scanned_at + jittered(self._looks.part, context.runtime.random())
+
+    @property
+    def adopt_after(self) -> float:
+        """Seconds after which a watched lease that nobody has taken is taken beyond one's share: about one look."""
+        return 0.8 * (self._looks.part or 0.0)
+
+    def busy(self) -> None:
+        """There is something to take: that will bring more to do for a while."""
+        self._busy_until = self.scanned_at + self._context.config.failover_time
+
+    def calm(self, *, has_all: bool) -> None:
+        """There is nothing to do that all of the table would have to be scanned for again soon.
+
+        has_all: whether this worker holds every lease that is to be read. Who comes then looks for itself, and what is
+        lost to it a heartbeat tells.
+        """
+        if self.scanned_at < self._busy_until:
+            return
+        pause = max(self._looks.whole, self._context.config.renew_interval if has_all else 0.0)
+        self._next_whole = self.scanned_at + jittered(pause, self._context.runtime.random())
+        self.is_calm = self._looks.part is not None
+
+    def hurry(self) -> None:
+        """Something happened here: look soon, yet never in a spin. Leases that end as quickly as they are taken must
+        not cost more than a few scans a second."""
+        self._next_whole = min(self._next_whole, self.scanned_at + SHORTEST_SCAN_PAUSE)
+
+    def must_scan(self, now: float, is_any_free: Callable[[Collection[str]], bool]) -> bool:
+        """Whether all of the table is to be scanned now; looks at the part of this worker before, if that is due.
+
+        is_any_free: whether one of these leases may be taken, by what was seen. Raises as `LeaseTable.scan_part`.
+        """
+        if now >= self._next_whole:
+            return True
+        if self._next_part is None or now < self._next_part:
+            return False
+        if self._next_whole - now < _SOON * (self._looks.part or 0.0):
+            return True
+        context, looks = self._context, self._looks
+        before, watched = self.view, set()
+        for segment in looks.watched:
+            with context.meter.timed(names.LIST_LEASES):
+                scan = context.table.scan_part(segment, looks.segments)
+            own, refused = self._own(scan.rows)
+            self._refused |= refused
+            self.view = self.view.observe_part(own, context.runtime.monotonic())
+            watched |= {row.key for row in own if isinstance(row, Lease)}
+        now = context.runtime.monotonic()
+        self._next_part = now + jittered(looks.part or 1.0, context.runtime.random())
+        # A row that is missing was deleted, by somebody who cleans up or by hand; unless other segments were looked at.
+        part = (looks.watched, looks.segments)
+        is_missing = part == self._part and not self.watched <= watched
+        self._part, self.watched = part, frozenset(watched)
+        failover = context.config.failover_time
+        is_wanted = (
+            is_missing
+            or shows_news(before, self.view, self.watched, failover)
+            or (may_be_taken(self.view, self.watched, failover) and is_any_free(self.watched))
+        )
+        if is_wanted and self._debt_at(now) > _BURST * self._units:
+            self._next_whole = min(self._next_whole, self.scanned_at + self._looks.busy)
+            return now >= self._next_whole
+        return is_wanted
+
+    def _debt_at(self, now: float) -> float:
+        """Read units that were spent faster than `READ_UNITS_PER_SECOND`."""
+        return max(0.0, self._debt - (now - self.scanned_at) * READ_UNITS_PER_SECOND)
+
+    def _own(self, rows: Iterable[Row]) -> tuple[list[Row], set[str]]:
+        """Without the leases of another stream; and the keys of what is refused: told of once, while it stays."""
+        own: list[Row] = []
+        refused: set[str] = set()
+        for row in rows:
+            problem = self._problem(row)
+            if problem is not None:
+                refused.add(row.key)
+                if row.key not in self._refused:
+                    self._context.events.emit(RowRefused(key=row.key, problem=problem))
+            if problem is None or isinstance(row, UnreadableRow):
+                own.append(row)
+        return own, refused
+
+    def _problem(self, row: Row) -> str | None:
+        if isinstance(row, ForeignRow):
+            return None
+        if isinstance(row, UnreadableRow):
+            return row.problem
+        return "it belongs to another stream" if self._context.identity.conflicts_with(row) else None

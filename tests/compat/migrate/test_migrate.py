@@ -1,0 +1,208 @@
+"""`pykcl migrate` as a command: what it writes, what it refuses, and that what it writes starts a worker."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from threading import Event
+
+import boto3
+import pytest
+from migrate_programs import program
+
+from pykcl.cli.local import local_environment
+from pykcl.local.server import LocalAws
+from pykcl.model.lease_parse import MIGRATION_KEY
+
+PROPERTIES = """
+executableName = app.py
+streamName = orders
+applicationName = orders-app
+initialPositionInStream = TRIM_HORIZON
+AwsCredentialsProvider = DefaultCredentialsProvider
+regionName = us-east-1
+failoverTimeMillis = 2000
+idleTimeBetweenReadsInMillis = 200
+"""
+NOWHERE = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "PYKCL_"))} | {
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "app.properties").write_text(PROPERTIES)
+    (tmp_path / "app.py").write_text(
+        program(globals="import sys", process="print('got', record.binary_data); sys.stdout.flush()")
+    )
+    return tmp_path
+
+
+def pykcl(folder, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "pykcl.cli", *arguments], cwd=folder, env={**NOWHERE, **environment},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_without_aws_it_writes_both_files_and_says_that_it_did_not_look(folder):
+    done = pykcl(folder, "migrate", "app.properties", "--code", "app.py")
+    assert done.returncode == 0, done.stderr
+    assert "table orders-app was not read" in done.stdout
+    assert "No AWS credentials" in (folder / "migrate-report.md").read_text()
+    assert 'stream = "orders"' in (folder / "pykcl.toml").read_text()
+
+
+def test_without_a_program_the_report_is_that_of_a_daemon_with_children(folder):
+    assert pykcl(folder, "migrate", "app.properties", "--no-table").returncode == 0
+    text = (folder / "migrate-report.md").read_text()
+    assert "| `executableName` | `app.py` | honoured |" in text
+    assert "$ pykcl multilangd --properties-file app.properties" in text
+    assert "--kclpy" not in text
+    assert "comes again" not in text
+
+
+def test_whoever_may_not_read_the_properties_may_not_read_what_was_made_from_them(folder):
+    (folder / "app.properties").chmod(0o600)
+    assert pykcl(folder, "migrate", "app.properties", "--no-table").returncode == 0
+    assert {(folder / name).stat().st_mode & 0o777 for name in ("pykcl.toml", "migrate-report.md")} == {0o600}
+
+
+def test_it_overwrites_nothing_unless_it_is_told_to(folder):
+    (folder / "pykcl.toml").write_text("mine")
+    done = pykcl(folder, "migrate", "app.properties", "--no-table")
+    assert done.returncode == 78
+    assert "pykcl.toml would be overwritten" in done.stderr
+    assert "--force" in done.stderr
+    assert (folder / "pykcl.toml").read_text() == "mine"
+    assert not (folder / "migrate-report.md").exists()
+    assert pykcl(folder, "migrate", "app.properties", "--no-table", "--force").returncode == 0
+    assert "orders-app" in (folder / "pykcl.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["missing.properties"], "There is no properties file 'missing.properties'"),
+        (["app.properties", "--code", "missing.py"], "--code 'missing.py' cannot be read: No such file"),
+        (["app.properties", "--code", "broken.py"], "broken.py, line 2: this is no Python 3"),
+        (["wrong.properties"], "wrong.properties, line 3: failoverTimeMillis is no number"),
+        (["."], "is a folder"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_nothing_is_written(folder, arguments, told):
+    (folder / "broken.py").write_text("x = 1\nprint 'x'\n")
+    (folder / "wrong.properties").write_text(
+        "applicationName=orders-app\nstreamName=orders\nfailoverTimeMillis=soon\n"
+    )
+    done = pykcl(folder, "migrate", "--no-table", *arguments)
+    assert done.returncode == 78
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "pykcl.toml").exists()
+
+
+@pytest.fixture
+def aws():
+    with LocalAws() as aws:
+        aws.kinesis.create_stream("orders", 2)
+        yield aws
+
+
+def test_it_looks_at_the_table_and_changes_nothing_in_aws(folder, aws, monkeypatch):
+    for name, value in local_environment(aws.url).items():
+        monkeypatch.setenv(name, value)
+    dynamodb = boto3.client("dynamodb")
+    done = pykcl(folder, "migrate", "app.properties", **local_environment(aws.url))
+    assert "There is no such table in us-east-1" in (folder / "migrate-report.md").read_text(), done.stderr
+    dynamodb.create_table(
+        TableName="orders-app", BillingMode="PAY_PER_REQUEST", KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+    )  # fmt: skip
+    lease = {"leaseKey": {"S": "shardId-000000000000"}, "leaseCounter": {"N": "3"}, "leaseOwner": {"S": "java"},
+             "checkpoint": {"S": "TRIM_HORIZON"}}  # fmt: skip
+    state = {
+        "leaseKey": {"S": MIGRATION_KEY},
+        "entityType": {"S": "CLIENT_VERSION_MIGRATION"},
+        "cv": {"S": "CLIENT_VERSION_3X"},
+    }
+    for row in (lease, state):
+        dynamodb.put_item(TableName="orders-app", Item=row)
+    before = len(list(aws.requests))
+    done = pykcl(folder, "migrate", "app.properties", "--force", **local_environment(aws.url))
+    assert "the fleet is KCL 3.x in its own mode" in done.stdout, done.stderr
+    assert "1 to be changed before anything runs" in done.stdout
+    assert "Out of KCL 3.x's own mode" in (folder / "migrate-report.md").read_text()
+    asked = {request.operation for request in list(aws.requests)[before:]}
+    assert asked <= {"Scan", "DescribeTable", "GetItem"}
+
+
+class Run:
+    """One `pykcl run` in the folder."""
+
+    def __init__(self, folder, *arguments, **environment):
+        self.out, self.err = folder / "out", folder / "err"
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "pykcl.cli", "run", *arguments], cwd=folder, env={**NOWHERE, **environment},
+                stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+            )  # fmt: skip
+
+    def wait_for(self, words, where):
+        deadline, pause = time.monotonic() + 60, Event()
+        while words not in where.read_text():
+            assert self.process.poll() is None, self.err.read_text()
+            assert time.monotonic() < deadline, self.err.read_text()
+            pause.wait(0.05)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def start(folder):
+    runs = []
+
+    def starter(*arguments, **environment):
+        runs.append(Run(folder, *arguments, **environment))
+        return runs[-1]
+
+    yield starter
+    for run in runs:
+        run.end()
+
+
+def test_the_generated_file_starts_a_worker_on_an_embedded_aws(folder, start):
+    assert pykcl(folder, "migrate", "app.properties", "--code", "app.py", "--no-table").returncode == 0
+    run = start("--config", "pykcl.toml", "--kclpy", "app.py", "--local")
+    run.wait_for("worker started", run.err)
+    run.wait_for("shard started shard=shardId-000000000003", run.err)
+    assert run.stop() == 0
+    assert "failover_time=2.0" in run.err.read_text()
+
+
+def test_the_worker_of_the_generated_file_processes_and_checkpoints_as_the_program_does(folder, start, aws):
+    environment = local_environment(aws.url)
+    assert pykcl(folder, "migrate", "app.properties", "--code", "app.py", "--no-table").returncode == 0
+    aws.kinesis.put_record("orders", b"hello", "alice")
+    run = start("--config", "pykcl.toml", "--kclpy", "app.py", **environment)
+    run.wait_for("got b'hello'", run.out)
+    assert run.stop() == 0
+    checkpoints = {
+        write.parameters["Key"]["leaseKey"]["S"]
+        for write in aws.requests.of("dynamodb", "UpdateItem")
+        if any(
+            value.get("S", "").isdigit() for value in write.parameters["ExpressionAttributeValues"].values()
+        )
+    }
+    # The program checkpoints in shutdown_requested: the one shard that had a record.
+    assert len(checkpoints) == 1

@@ -1,0 +1,108 @@
+"""One child without the selector thread: the test decides when its pipes are read, so no race is left to luck."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pykcl.compat.multilang.child import Child, ChildGone
+from pykcl.compat.multilang.events import AnswerNotBelieved
+from pykcl.compat.multilang.protocol import CheckpointAsked, Status
+
+STATUS = '{"action":"status","responseFor":"processRecords"}\n'
+CHECKPOINT = '{"action":"checkpoint","sequenceNumber":"5"}\n'
+LATE = time.monotonic() + 1e6
+
+
+@pytest.fixture
+def new_child(heard):
+    """new_child(program): not served by anybody."""
+    made = []
+
+    def make(program):
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", program],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, start_new_session=True,
+        )  # fmt: skip
+        made.append(Child("shardId-1", process, lambda child: None, heard.emit))
+        return made[-1]
+
+    yield make
+    for child in made:
+        child.process.kill()
+        child.on_ended()
+
+
+def wait_for_output(child):
+    assert select.select([child.descriptors[1]], [], [], 20)[0], "the child printed nothing"
+
+
+def prints(text, then="sys.stdin.read()"):
+    return f"import os, sys; os.write(1, {text.encode()!r}); {then}"
+
+
+def test_what_was_in_the_pipe_before_the_question_does_not_answer_it(new_child, heard):
+    child = new_child(prints(CHECKPOINT + STATUS))
+    wait_for_output(child)
+    assert child.questions_before() == [CheckpointAsked("5", None, early=True)]
+    child.send([b"question\n"], awaits="processRecords", until=None)
+    child.on_output()
+    with pytest.raises(TimeoutError):
+        child.receive(time.monotonic() - 1)
+    assert [event.awaited for event in heard.of(AnswerNotBelieved)] == [None]
+
+
+def test_a_question_is_answered_once(new_child, heard):
+    child = new_child(
+        prints("", f"sys.stdin.readline(); os.write(1, {(STATUS * 2).encode()!r}); sys.stdin.read()")
+    )
+    child.send([b"ques", b"tion\n"], awaits="processRecords", until=None)
+    wait_for_output(child)
+    child.on_output()
+    assert child.receive(LATE) == Status("processRecords")
+    with pytest.raises(TimeoutError):
+        child.receive(time.monotonic() - 1)
+    assert len(heard.of(AnswerNotBelieved)) == 1
+
+
+def test_a_question_that_is_not_complete_cannot_be_answered(new_child):
+    child = new_child(prints(STATUS))
+    child.send([b"ques"], awaits="processRecords", until=None)
+    wait_for_output(child)
+    child.on_output()
+    with pytest.raises(TimeoutError):
+        child.receive(time.monotonic() - 1)
+
+
+def test_its_last_words_count_although_it_has_ended(new_child):
+    child = new_child(prints("", f"sys.stdin.readline(); os.write(1, {(CHECKPOINT + STATUS).encode()!r})"))
+    child.send([b"question\n"], awaits="processRecords", until=None)
+    # Without waiting for it: its exit code is taken by the code under test.
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert child.on_ended() == 0
+    assert child.receive(LATE) == CheckpointAsked("5", None)
+    assert child.receive(LATE) == Status("processRecords")
+    with pytest.raises(ChildGone, match="ended with exit code 0"):
+        child.receive(LATE)
+    with pytest.raises(ChildGone, match="ended with exit code 0"):
+        child.send([b"question\n"], awaits="x", until=None)
+
+
+def test_what_it_asks_before_the_question_was_there_is_known_to_be_early(new_child):
+    ask = f"os.write(1, {CHECKPOINT.encode()!r}); sys.stdin.readline();"
+    child = new_child(prints("", ask * 3))
+    wait_for_output(child)
+    child.on_output()
+    child.send([b"answer\n", b"ques"], awaits=None, until=None)
+    assert child.receive(LATE) == CheckpointAsked("5", None, early=True), "asked in the middle of nothing"
+    child.send([b"ques"], awaits="processRecords", until=None)
+    wait_for_output(child)
+    child.on_output()
+    assert child.receive(LATE) == CheckpointAsked("5", None, early=True)
+    child.send([b"ques", b"tion\n"], awaits="processRecords", until=None)
+    wait_for_output(child)
+    child.on_output()
+    assert child.receive(LATE) == CheckpointAsked("5", None, early=False)

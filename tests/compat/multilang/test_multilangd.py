@@ -1,0 +1,207 @@
+"""The command itself, as a process beside a local AWS: the file, the flags, signals, and how it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import boto3
+import pytest
+from multilang_kit import DEADLINE, TALKATIVE, eventually, is_running
+
+from pykcl.cli.local import local_environment
+from pykcl.local.server import LocalAws
+
+FILE = """
+executableName = {python} -I -S {talkative} {behaviour}
+applicationName = orders-app
+streamName = orders
+regionName = us-east-1
+initialPositionInStream = TRIM_HORIZON
+AwsCredentialsProvider = EnvironmentVariableCredentialsProvider
+kinesisEndpoint = {url}
+dynamoDBEndpoint = {url}
+failoverTimeMillis = 2000
+idleTimeBetweenReadsInMillis = 500
+metricsLevel = NONE
+{more}
+"""
+
+
+@pytest.fixture(scope="module")
+def aws():
+    with LocalAws() as aws:
+        yield aws
+
+
+@pytest.fixture
+def stream(aws):
+    aws.kinesis.create_stream("orders", 2)
+    environment = local_environment(aws.url)
+    dynamodb = boto3.client(
+        "dynamodb", endpoint_url=aws.url, region_name="us-east-1",
+        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"], aws_secret_access_key="x",
+    )  # fmt: skip
+    yield dynamodb
+    aws.kinesis.delete_stream("orders")
+    if "orders-app" in dynamodb.list_tables()["TableNames"]:
+        dynamodb.delete_table(TableName="orders-app")
+
+
+class Daemon:
+    def __init__(self, folder, journal, aws, behaviour, *flags, more="", file=None):
+        self.journal = journal
+        self.log = folder / "log"
+        properties = folder / "app.properties"
+        properties.write_text(
+            FILE.format(
+                python=sys.executable, talkative=TALKATIVE, behaviour=behaviour, url=aws.url, more=more
+            )
+        )
+        environment = {**os.environ, **local_environment(aws.url)}
+        for name in [name for name in environment if name.startswith("AWS_ENDPOINT")]:
+            del environment[name]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "pykcl.cli", "multilangd", *(file or ["-p", str(properties)]), *flags],
+                stderr=log, env=environment, cwd=folder, start_new_session=True,
+            )  # fmt: skip
+
+    def ends(self):
+        return self.process.wait(DEADLINE)
+
+    def text(self):
+        return self.log.read_text()
+
+
+@pytest.fixture
+def daemon(tmp_path, journal, aws, stream):
+    started = []
+
+    def start(*args, **options):
+        started.append(Daemon(tmp_path, journal, aws, *args, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.wait()
+    for pid in journal.pids:
+        eventually(lambda pid=pid: not is_running(pid), "the end of a child whose daemon is gone")
+
+
+def put(aws, count):
+    for number in range(count):
+        aws.kinesis.put_record("orders", b"r%d" % number, f"key-{number}")
+    return {f"r{number}" for number in range(count)}
+
+
+def given(journal):
+    return {payload for group in journal.of("given") for payload in group}
+
+
+def rows(dynamodb):
+    items = dynamodb.scan(TableName="orders-app", ConsistentRead=True)["Items"]
+    return {item["leaseKey"]["S"]: item for item in items}
+
+
+def test_the_program_of_a_properties_file_gets_every_record_and_a_drain_ends_it_by_ctrl_c(
+    daemon, journal, aws, stream
+):
+    records = put(aws, 40)
+    running = daemon(f"polite {journal.path}", "-l", "logback.xml", more="notAKey = 1")
+    eventually(lambda: given(journal) == records, "every record")
+    # As a terminal does: to the whole process group of the daemon.
+    os.killpg(running.process.pid, signal.SIGINT)
+    assert running.ends() == 0
+    assert journal.of("signal") == [], "the children heard nothing of it, but for the protocol"
+    for pid in journal.pids:
+        told = [note["told"] for note in journal.notes if note["pid"] == pid and "told" in note]
+        assert told[0] == "initialize"
+        assert told[-2:] == ["shutdownRequested", "leaseLost"]
+        assert not is_running(pid)
+    assert [answer["error"] for answer in journal.of("checkpoint")] == [None] * len(journal.of("checkpoint"))
+    assert {"leaseOwner" in row for row in rows(stream).values()} == {False}
+    text = running.text()
+    assert "--log-configuration is not used" in text
+    assert "notAKey" in text
+    assert "enhanced fan-out" not in text
+    assert "children started=2 failed=0" in text
+
+
+def test_sigterm_drains_and_checkpoints_nothing_that_no_child_confirmed(daemon, journal, aws, stream):
+    put(aws, 10)
+    running = daemon(
+        f"mute {journal.path} processRecords", more="shutdownGraceMillis = 1000\ntimeoutInSeconds = 600"
+    )
+    eventually(lambda: journal.of("told").count("processRecords") == 2, "a batch for each child")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.ends() == 70, "the batches did not end within the grace"
+    assert "still busy" in running.text()
+    assert {row["checkpoint"]["S"] for row in rows(stream).values()} == {"TRIM_HORIZON"}
+    assert not any(map(is_running, journal.pids)), "the daemon ended them before it ended itself"
+
+
+def test_exit_on_child_failure_is_javas_behaviour(daemon, journal, aws, stream):
+    put(aws, 10)
+    running = daemon(f"exits {journal.path} 5", "--exit-on-child-failure")
+    assert running.ends() == 70
+    assert "ended with exit code 5 in initialize. --exit-on-child-failure stops the daemon." in running.text()
+
+
+def test_a_killed_daemon_leaves_no_children(daemon, journal, aws, stream):
+    running = daemon(f"polite {journal.path}")
+    eventually(lambda: len(journal.pids) == 2, "two children")
+    running.process.kill()
+    running.process.wait()
+    eventually(lambda: not any(map(is_running, journal.pids)), "the end of the children")
+    assert journal.of("end") == ["of input"] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ([], 2, "--properties-file FILE"),
+        (["missing.properties"], 78, "missing.properties"),
+        (["-p", "missing.properties"], 78, "missing.properties"),
+    ],
+)
+def test_a_file_that_is_not_there_is_told(daemon, journal, arguments, code, says):
+    running = daemon("good", file=arguments or ["-v"])
+    assert running.ends() == code
+    assert says in running.text()
+
+
+def test_an_executable_that_does_not_exist_is_told_before_any_lease_is_taken(daemon, aws, stream, tmp_path):
+    file = tmp_path / "other.properties"
+    file.write_text(FILE.format(python="/no/such/python", talkative="", behaviour="", url=aws.url, more=""))
+    running = daemon("good", file=[str(file)])
+    assert running.ends() == 78
+    assert "executableName: there is no program '/no/such/python'" in running.text()
+    assert stream.list_tables()["TableNames"] == []
+
+
+def test_fan_out_is_told_unless_polling_is_accepted(daemon, tmp_path, aws):
+    text = FILE.format(
+        python="/no/such/python", talkative="", behaviour="", url=aws.url, more="retrievalMode = FANOUT"
+    )
+    (tmp_path / "fan.properties").write_text(text)
+    told = daemon("good", file=["fan.properties"])
+    assert told.ends() == 78
+    assert "Java reads this stream by enhanced fan-out" in told.text()
+    accepted = daemon("good", "--accept-polling", file=["fan.properties"])
+    assert accepted.ends() == 78
+    assert "Java reads this stream by enhanced fan-out" not in accepted.text()
+
+
+def test_an_option_of_the_command_line_goes_before_the_file_and_the_environment(daemon, journal, aws, stream):
+    records = put(aws, 5)
+    running = daemon(f"polite {journal.path}", "--option", "worker_id=by-hand", more="workerId = of-the-file")
+    eventually(lambda: given(journal) == records, "every record")
+    assert {row["leaseOwner"]["S"] for row in rows(stream).values()} == {"by-hand"}
+    running.process.send_signal(signal.SIGTERM)
+    assert running.ends() == 0
+    refused = daemon("good", "--option", "unsafe_join=true")
+    assert refused.ends() == 78
+    assert "Did you mean 'unsafe_join_v3'?" in refused.text()

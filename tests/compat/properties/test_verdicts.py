@@ -1,0 +1,330 @@
+"""The start table: every key of the file once, with what becomes of it; no secret in it; what Java did otherwise is said."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from properties_files import ALL_KEYS, LEAST, meaning, row, written
+
+from pykcl.compat.properties import KEYS, interpret, read_properties, verdict_table
+from pykcl.errors import ConfigError
+
+EXPECTED = dict(
+    line.split(": ") for line in ALL_KEYS.with_name("verdicts_88.txt").read_text("utf-8").splitlines()
+)
+"""Written by hand."""
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return interpret(read_properties(ALL_KEYS), door="multilang")
+
+
+def test_the_file_with_all_88_keys_has_each_of_them_once(everything):
+    properties = read_properties(ALL_KEYS)
+    assert len(EXPECTED) == len(KEYS) == len(properties) == 88
+    assert not properties.repeated
+    assert EXPECTED.keys() == properties.keys()
+    assert {key.lower() for key in EXPECTED} == {key.lower() for key in KEYS}
+
+
+def test_each_of_the_88_keys_stands_in_the_table_exactly_once_with_its_verdict(everything):
+    assert {row.key: row.verdict for row in everything.verdicts} == EXPECTED
+    head, *lines = verdict_table(everything.verdicts).splitlines()
+    assert head.split("  ")[0] == "KEY"
+    assert len(lines) == 88
+    for line, verdict in zip(lines, everything.verdicts, strict=True):
+        cells = re.split(r" {2,}", line)
+        assert cells[0] == verdict.key
+        assert verdict.verdict in cells
+        assert cells[-1] == verdict.text
+        assert len(verdict.text) > 5
+
+
+def test_what_java_takes_for_an_absent_key_is_written_down_for_every_key():
+    assert all(key.default and key.text for key in KEYS.values())
+    assert KEYS["failoverTimeMillis"].default == "10000"
+
+
+def test_no_secret_of_the_file_is_in_the_table_or_in_a_description_of_it(everything):
+    assert "CANARY" in ALL_KEYS.read_text("latin-1")
+    for text in (verdict_table(everything.verdicts), repr(everything.verdicts), "".join(everything.notices)):
+        assert "CANARY" not in text
+    assert "CANARY" not in repr(everything.clients["kinesis"].credentials)
+    # It has arrived all the same.
+    assert everything.clients["kinesis"].credentials[0].external_id == "CANARY-1"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("awsSecretKey", "CANARY"),
+        ("maxRecord", "CANARY"),
+        ("CANARY\\u002dlike", "CANARY"),
+        ("kinesisClient.httpClient.proxyPassword", "CANARY"),
+        ("kinesisCredentialsProvider.secretAccessKey", "CANARY"),
+        ("AwsCredentialsProviderFoo", "CANARY"),
+        ("executableName", "python3 app.py --db-password CANARY --token=CANARY"),
+        ("kinesisEndpoint", "https://u:CANARY@127.0.0.1/?key=CANARY"),
+        ("kinesisEndpoint", "u:CANARY@127.0.0.1:4567"),
+        ("kinesisClient.endpointOverride", "u:CANARY@127.0.0.1?key=CANARY"),
+        ("executableName", "python3 app.py --api-key CANARY --pwd=CANARY --auth CANARY apikey=CANARY"),
+        (
+            "AwsCredentialsProviderCloudWatch",
+            "StsAssumeRoleCredentialsProvider|arn:aws:iam::123456789012:role/x|y2|externalId=CANARY",
+        ),
+        ("clientVersionConfig", "x" * 100 + "CANARY"),
+    ],
+)
+def test_values_of_unknown_keys_and_of_secret_ones_are_never_printed(tmp_path, key, value):
+    lines = [f"{name}={text}" for name, text in {**LEAST, key: value}.items()]
+    found = interpret(read_properties(written(tmp_path, "\n".join(lines))), door="multilang")
+    told = [found for found in found.verdicts if found.key[:5] == key[:5]]
+    assert told
+    for verdict in told:
+        assert "CANARY" not in verdict.value + verdict.text
+
+
+def test_a_value_cannot_forge_a_line_of_the_table():
+    found = meaning(clientVersionConfig="3X\nmaxRecords  5\x1b[2J\r")
+    assert len(verdict_table(found.verdicts).splitlines()) == 5
+    assert "\x1b" not in verdict_table(found.verdicts)
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("maxrecords", "maxRecords"),
+        ("MaxRecords", "maxRecords"),
+        ("failoverTimeMilis", "failoverTimeMillis"),
+        ("stream", "streamArn"),
+        ("WorkerIdentifier", "workerIdentifier"),
+        ("fanoutConfig.consumername", "fanoutConfig.consumerName"),
+    ],
+)
+def test_a_key_nobody_knows_is_told_with_the_nearest_name_and_without_its_value(key, near):
+    told = row(interpret({**LEAST, key: "CANARY"}, door="multilang"), key)
+    assert (told.verdict, told.value) == ("unknown", "***")
+    assert f"Did you mean {near}?" in told.text
+
+
+def test_a_key_like_no_other_is_told_without_a_guess():
+    assert "No key is called anything like it" in row(meaning(xyzzy="1"), "xyzzy").text
+
+
+@pytest.mark.parametrize(
+    "key", ["leaseCleanupIntervalMillis", "kinesisClientConfig", "userAgent", "cloudWatchEndpoint"]
+)
+def test_keys_of_other_times_and_places_are_known_as_such(key):
+    told = row(meaning(**{key: "5"}), key)
+    assert told.verdict == "ignored, as Java does"
+
+
+# -- what Java does without saying so ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key", ["maxRecords", "failoverTimeMillis", "maxLeasesForWorker", "parentShardPollIntervalMillis"]
+)
+def test_a_zero_that_java_cannot_see_is_not_seen_here_either_and_that_is_told(key):
+    found = meaning(**{key: "0"})
+    assert found.config == meaning().config
+    told = row(found, key)
+    assert told.verdict == "ignored, as Java does"
+    assert KEYS[key].default in told.text
+
+
+def test_cleaning_up_can_be_switched_off_which_java_only_says_it_can():
+    found = meaning(cleanupLeasesUponShardCompletion="false")
+    assert found.config.cleanup_interval == 0
+    assert "Java ignores false" in row(found, "cleanupLeasesUponShardCompletion").text
+    assert meaning(cleanupLeasesUponShardCompletion="true").config.cleanup_interval == 60
+
+
+def test_an_arn_is_honoured_whole_where_java_takes_its_name_only():
+    found = meaning(streamName=None, streamArn="arn:aws:kinesis:eu-west-1:210987654321:stream/orders")
+    assert found.config.stream_arn == "arn:aws:kinesis:eu-west-1:210987654321:stream/orders"
+    assert "of its own account" in row(found, "streamArn").text
+
+
+def test_a_key_set_twice_is_told_with_its_first_line(tmp_path):
+    path = written(
+        tmp_path, "executableName=a b\napplicationName=orders-app\nstreamName=s\nmaxRecords=7\nmaxRecords=8\n"
+    )
+    found = interpret(read_properties(path), door="multilang")
+    assert found.config.max_records == 8
+    assert "first in line 4: the last one counts" in row(found, "maxRecords").text
+
+
+def test_an_empty_value_is_no_value():
+    found = meaning(maxRecords=" ", retrievalMode="", AwsCredentialsProvider="", tableName="")
+    assert found.config == meaning().config
+    assert {row.verdict for row in found.verdicts if not row.value.strip()} == {"ignored, as Java does"}
+
+
+# -- fan-out -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "must_be_accepted"),
+    [
+        ({}, True),
+        ({"retrievalMode": "DEFAULT"}, True),
+        ({"retrievalMode": "fanout"}, True),
+        ({"retrievalMode": "FANOUT", "maxRecords": "5"}, True),
+        ({"retrievalMode": "FANOUT", "RetrievalMode": "POLLING"}, True),
+        ({"retrievalMode": "POLLING"}, False),
+        ({"RetrievalMode": "POLLING"}, False),
+        ({"RetrievalMode": "FANOUT"}, True),
+        ({"RetrievalMode": "FANOUT", "maxRecords": "5"}, False),
+        ({"maxRecords": "5"}, False),
+        ({"maxRecords": "0"}, True),
+        ({"idleTimeBetweenReadsInMillis": "500"}, False),
+        ({"millisBehindLatestThresholdForReducedTps": "5"}, False),
+        ({"millisBehindLatestThresholdForReducedTps": "0"}, True),
+        ({"retryGetRecordsInSeconds": "0"}, False),
+        ({"maxGetRecordsThreadPool": "1"}, False),
+        ({"fanoutConfig.consumerName": "c"}, True),
+    ],
+)
+def test_polling_must_be_accepted_exactly_where_java_would_use_fan_out(keys, must_be_accepted):
+    found = interpret({**LEAST, **keys}, door="multilang")
+    assert found.polling_must_be_accepted is must_be_accepted
+    told = " ".join(found.notices)
+    assert ("--accept-polling" in told) is must_be_accepted
+    assert ("deregister-stream-consumer" in told) is must_be_accepted
+
+
+def test_the_rows_of_fan_out_say_what_comes_instead():
+    found = meaning(retrievalMode="FANOUT", fanoutConfig__consumerName="c")
+    assert row(found, "retrievalMode").verdict == "mapped"
+    assert row(found, "fanoutConfig.consumerName").verdict == "ignored, Java only"
+    capital = meaning(RetrievalMode="POLLING")
+    assert row(capital, "RetrievalMode").verdict == "mapped"
+    assert "Java ignores this spelling" in row(capital, "RetrievalMode").text
+
+
+def test_metrics_are_published_as_java_publishes_them_unless_the_file_says_none():
+    assert (meaning().config.metrics, meaning().config.metrics_level) == ("cloudwatch", "DETAILED")
+    summary = meaning(metricsLevel="summary").config
+    assert (summary.metrics_sinks, summary.metrics_level) == (("cloudwatch",), "SUMMARY")
+    assert meaning(metricsLevel="none").config == replace(
+        meaning().config, metrics="none", metrics_level="SUMMARY", metrics_buffer_time=60.0
+    )
+    with pytest.raises(ConfigError, match="metricsLevel is none of NONE, SUMMARY, DETAILED"):
+        meaning(metricsLevel="DETAIL")
+    with pytest.raises(
+        ConfigError, match=r"metricsEnabledDimensions cannot be taken: .*'Shard' is none of ALL"
+    ):
+        meaning(metricsEnabledDimensions="Operation,Shard")
+
+
+# -- refused -------------------------------------------------------------------------------------------------------
+
+CASES = [
+    ({"maxRecords": "many CANARY"}, "maxRecords is no number. Write a whole number"),
+    ({"maxRecords": "10.5"}, "maxRecords is a decimal number"),
+    ({"maxRecords": "1_000"}, "maxRecords is no number"),
+    ({"maxRecords": "-1"}, "maxRecords is out of range. Write 1 to 10000"),
+    ({"maxRecords": "10001"}, "maxRecords is out of range"),
+    ({"maxRecords": "9" * 5000}, "maxRecords is too large"),
+    ({"failoverTimeMillis": "9" * 20}, "failoverTimeMillis is too large"),
+    ({"failoverTimeMillis": "-" + "9" * 20}, "failoverTimeMillis is too small"),
+    ({"failoverTimeMillis": "500"}, "failoverTimeMillis is out of range. Write 1000 to 1000000000 milliseconds"),
+    ({"timeoutInSeconds": "0"}, "timeoutInSeconds is out of range"),
+    ({"timeoutInSeconds": "soon"}, "timeoutInSeconds is no number. Write a whole number of seconds"),
+    ({"leaseTablePitrEnabled": "CANARY"}, "leaseTablePitrEnabled is neither true nor false"),
+    ({"cleanupLeasesUponShardCompletion": "nope"}, "neither true nor false"),
+    ({"initialPositionInStream": "OLDEST"}, "initialPositionInStream is none of LATEST, TRIM_HORIZON"),
+    ({"initialPositionInStream": "AT_TIMESTAMP"}, "initialPositionInStreamExtended="),
+    ({"initialPositionInStreamExtended": "1767225600000"}, "not milliseconds"),
+    ({"initialPositionInStreamExtended": "-5"}, "no time in seconds"),
+    ({"retrievalMode": "PUSH"}, "retrievalMode is none of DEFAULT, FANOUT, POLLING"),
+    ({"regionName": "Ireland (eu)"}, "regionName is no AWS region"),
+    ({"kinesisEndpoint": "ftp://x"}, "kinesisEndpoint is no http or https URL"),
+    ({"kinesisEndpoint": "http://127.0.0.1:99999"}, "kinesisEndpoint is no http or https URL"),
+    ({"kinesisEndpoint": "http://[CANARY"}, "kinesisEndpoint is no http or https URL"),
+    ({"kinesisEndpoint": "https://a", "kinesisClient.endpointOverride": "https://b"}, "different endpoints"),
+    ({"streamArn": "arn:aws:kinesis:eu-west-1:123456789012:stream/other"}, "name different streams"),
+    ({"streamName": "", "streamArn": "arn:aws:sqs:eu-west-1:1:x"}, "streamArn is no ARN of a stream"),
+    ({"streamName": "", "streamArn": "CANARY"}, "streamArn is no ARN of a stream. Write one, such as arn:aws:kinesis:"),
+    ({"streamArn": "orders"}, "streamArn is no ARN of a stream"),
+    (
+        {"regionName": "us-east-1", "streamArn": "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"},
+        "streamArn is in eu-west-1, and the region is said to be us-east-1",
+    ),
+    ({"applicationName": "a b"}, "applicationName cannot be taken"),
+    ({"streamName": "a b"}, "streamName cannot be taken"),
+    ({"tableName": "a b"}, "tableName cannot be taken"),
+    ({"coordinatorStateTableName": "a b"}, "coordinatorStateTableName cannot be taken"),
+    ({"workerId": "x" * 300}, "workerId cannot be taken"),
+    ({"workerId": "a", "workerIdentifier": "b"}, "workerIdentifier and workerId are two spellings"),
+    (
+        {"AWSCredentialsProvider": "DefaultCredentialsProvider", "awsCredentialsProvider": "ProfileCredentialsProvider"},
+        "awsCredentialsProvider and AWSCredentialsProvider are two spellings",
+    ),
+    ({"AwsCredentialsProvider": "MyProvider"}, "names MyProvider that is no credentials provider"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "told"), CASES, ids=lambda case: str(case)[:60])
+def test_a_bad_value_is_refused_with_its_key_and_line_and_not_repeated(tmp_path, keys, told):
+    lines = [f"{name}={text}" for name, text in {**LEAST, **keys}.items()]
+    with pytest.raises(ConfigError) as error:
+        interpret(read_properties(written(tmp_path, "\n".join(lines))), door="multilang")
+    assert told in str(error.value)
+    number = int(re.match(r"app\.properties, line (\d+): ", str(error.value))[1])
+    assert lines[number - 1].split("=")[0] in str(error.value)
+    assert "CANARY" not in str(error.value)
+    assert len(str(error.value)) < 1500
+
+
+@pytest.mark.parametrize("key", LEAST)
+@pytest.mark.parametrize("value", [None, " "])
+def test_a_missing_key_is_told_with_the_line_to_write(key, value):
+    with pytest.raises(ConfigError, match=rf"{key}.* is missing or empty\. Write a line such as {key}="):
+        meaning(**{key: value})
+
+
+def test_only_children_need_an_executable():
+    for door in ("kclpy", "native"):
+        assert meaning(door, executableName=None).executable == ()
+    assert row(meaning("kclpy"), "executableName").verdict == "ignored, Java only"
+
+
+def test_the_same_value_under_two_spellings_is_no_contradiction():
+    found = meaning(workerId="a", workerIdentifier="a")
+    assert found.config.worker_id == "a"
+    assert len(found.verdicts) == 5
+
+
+def test_the_file_of_a_java_daemon_is_taken_as_it_is(tmp_path):
+    text = """executableName = python3 child.py
+streamName = orders
+applicationName = orders-app
+AwsCredentialsProvider=EnvironmentVariableCredentialsProvider
+metricsLevel=NONE
+retrievalMode=POLLING
+initialPositionInStream=TRIM_HORIZON
+failoverTimeMillis=5000
+shardSyncIntervalMillis=3000
+parentShardPollIntervalMillis=1000
+idleTimeBetweenReadsInMillis=500
+leaseCleanupIntervalMillis=5000
+completedLeaseCleanupIntervalMillis=5000
+garbageLeaseCleanupIntervalMillis=10000
+kinesisEndpoint = http://127.0.0.1:4567
+dynamoDBEndpoint = http://127.0.0.1:4567
+regionName = us-east-1
+workerId = java-1
+clientVersionConfig = CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X
+"""
+    found = interpret(read_properties(written(tmp_path, text)), door="multilang")
+    assert not found.polling_must_be_accepted
+    assert not found.notices
+    assert not [row for row in found.verdicts if row.verdict == "unknown"]
+    assert (found.config.failover_time, found.config.worker_id, found.config.checkpoint) == (
+        5.0,
+        "java-1",
+        "manual",
+    )

@@ -1,0 +1,276 @@
+"""CBOR: anything cbor2 writes is read the same, and a page of it is the page its JSON is."""
+
+import base64
+import json
+import math
+
+import cbor2
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pykcl.aws.decode import LAST_MILLIS, page_of_body
+from pykcl.aws.decode_cbor import _quick, page_of_cbor
+from pykcl.aws.lean.cbor import decode, text_and_numbers
+from pykcl.aws.lean.record_layout import Columns, read_records
+from pykcl.errors import AnswerRefused
+
+SHARD = "shardId-000000000000"
+NUMBER = "49546986683135544286507457936321625675700192471156785154"
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**64), 2**64 - 1),
+    st.floats(allow_nan=False),
+    st.text(max_size=30),
+    st.binary(max_size=30),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+# JSON has seconds with a fraction, which tell every millisecond exactly from 2017 to 2038 and most of the others.
+TIMES = (st.integers(0, LAST_MILLIS) | st.integers(2**40, 2**41)).filter(lambda at: at / 1000 * 1000.0 == at)
+RECORDS = st.fixed_dictionaries(
+    {
+        "SequenceNumber": st.integers(0, 2**128).map(str) | st.just(NUMBER),
+        "ApproximateArrivalTimestamp": TIMES,
+        "Data": st.binary(max_size=300) | st.integers(250, 70_000).map(bytes),
+        "PartitionKey": st.text(min_size=1, max_size=40),
+    },
+    optional={"EncryptionType": st.sampled_from(["NONE", "KMS"])},
+)
+ORDERS = st.permutations(
+    ["SequenceNumber", "ApproximateArrivalTimestamp", "Data", "PartitionKey", "EncryptionType"]
+)
+slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+def as_cbor(record, order):
+    """Its members in that order, the time as AWS tells it."""
+    told = {**record, "ApproximateArrivalTimestamp": cbor2.CBORTag(1, record["ApproximateArrivalTimestamp"])}
+    return {name: told[name] for name in order if name in told}
+
+
+def as_json(record):
+    return {
+        **record,
+        "ApproximateArrivalTimestamp": record["ApproximateArrivalTimestamp"] / 1000,
+        "Data": base64.b64encode(record["Data"]).decode(),
+    }
+
+
+def endless(value):
+    """CBOR as Jackson writes it: maps and lists without their sizes."""
+    if isinstance(value, dict):
+        parts = [cbor2.dumps(name) + endless(one) for name, one in value.items()]
+        return b"\xbf" + b"".join(parts) + b"\xff"
+    if isinstance(value, list):
+        return b"\x9f" + b"".join(map(endless, value)) + b"\xff"
+    return cbor2.dumps(value)
+
+
+def page(records, **members):
+    return {"NextShardIterator": "AAAA", "MillisBehindLatest": 0, **members, "Records": records}
+
+
+def everything(found):
+    """Of a page, with the records as what they hold."""
+    return [
+        [[getattr(record, name) for name in record.__slots__] for record in found.records],
+        found.next_iterator,
+        found.millis_behind_latest,
+        found.children,
+    ]
+
+
+@given(VALUES)
+def test_what_cbor2_writes_is_read_the_same(value):
+    for body in (cbor2.dumps(value), endless(value)):
+        assert decode(body) == (value, len(body))
+        assert repr(decode(body)[0]) == repr(value)  # True is not 1, 1 is not 1.0
+
+
+@given(st.dictionaries(st.text(max_size=400), st.text(max_size=300) | st.integers(0, 2**64 - 1), max_size=30))
+def test_what_is_asked_is_read_the_same_by_cbor2(members):
+    assert cbor2.loads(text_and_numbers(members)) == members
+
+
+@pytest.mark.parametrize("value", [0.0, 1.5, -2.0, math.inf, 65504.0, 1e300])
+def test_numbers_of_every_width(value):
+    for kind in (True, False):
+        assert decode(cbor2.dumps(value, canonical=kind))[0] == value
+
+
+def test_texts_and_bytes_in_parts():
+    assert decode(b"\x7f\x62ab\x61c\xff") == ("abc", 7)
+    assert decode(b"\x5f\x42ab\x40\xff") == (b"ab", 6)
+
+
+REFUSED = {
+    "nothing": b"",
+    "cut off head": b"\x19\x01",
+    "cut off text": b"\x62a",
+    "cut off list": b"\x82\x01",
+    "cut off map": b"\xa1\x61a",
+    "no break": b"\x9f\x01",
+    "a break alone": b"\xff",
+    "reserved": b"\x1c",
+    "undefined": b"\xf7",
+    "number without end": b"\x1f",
+    "text in parts of bytes": b"\x7f\x41a\xff",
+    "text in endless parts": b"\x7f\x7f\x61a\xff\xff",
+    "no UTF-8": b"\x61\xff",
+    "a number as key": b"\xa1\x01\x01",
+    "another tag": b"\xc2\x41\x01",
+    "a time that is text": b"\xc1\x61a",
+    "a time with a fraction": b"\xc1\xf9\x3c\x00",
+    "a time that is true": b"\xc1\xf5",
+    "too deep": b"\x81" * 100 + b"\x01",
+    "too deep in tags": b"\xc1" * 5000 + b"\x01",
+}
+
+
+@pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED)
+def test_what_is_no_cbor_of_aws_is_refused(body):
+    with pytest.raises(ValueError, match=r"\w"):
+        decode(body)
+
+
+@slow
+@given(records=st.lists(RECORDS, max_size=8), order=ORDERS, sized=st.booleans())
+def test_a_page_is_the_one_its_json_is(records, order, sized):
+    told = page([as_cbor(record, order) for record in records])
+    body = cbor2.dumps(told) if sized else endless(told)
+    expected = page_of_body(json.dumps(page(list(map(as_json, records)))).encode(), SHARD, "orders")
+    assert everything(page_of_cbor(body, SHARD, "orders")) == everything(expected)
+
+
+@slow
+@given(
+    records=st.lists(
+        st.fixed_dictionaries(
+            {
+                "SequenceNumber": st.just(NUMBER),
+                "ApproximateArrivalTimestamp": st.integers(2**40, 2**41),
+                "Data": st.integers(0, 600).map(bytes),
+                "PartitionKey": st.text("abc", min_size=1, max_size=40),
+            }
+        ),
+        max_size=30,
+    ),
+    order=ORDERS,
+    sized=st.booleans(),
+)
+def test_the_quick_way_takes_every_usual_page_and_the_careful_one_agrees(records, order, sized):
+    told = page([as_cbor(record, order) for record in records])
+    body = cbor2.dumps(told) if sized else endless(told)
+    document, found = _quick(body, SHARD, "orders")
+    assert found == page_of_cbor(body, SHARD, "orders").records
+    assert [record.data for record in found] == [record["Data"] for record in records]
+    assert "Records" not in document
+
+
+@slow
+@given(
+    records=st.lists(RECORDS, min_size=1, max_size=3),
+    order=ORDERS,
+    at=st.integers(0, 2000),
+    sized=st.booleans(),
+)
+def test_a_page_that_is_cut_off_is_refused_wherever_it_is_cut(records, order, at, sized):
+    told = page([as_cbor(record, order) for record in records])
+    body = cbor2.dumps(told) if sized else endless(told)
+    with pytest.raises(AnswerRefused):
+        page_of_cbor(body[: at % len(body)], SHARD, "orders")
+
+
+@slow
+@given(
+    records=st.lists(RECORDS, min_size=1, max_size=3),
+    order=ORDERS,
+    at=st.integers(0, 100_000),
+    bits=st.integers(1, 255),
+)
+def test_a_changed_byte_gives_a_page_or_a_refusal_and_both_ways_agree(records, order, at, bits):
+    body = bytearray(cbor2.dumps(page([as_cbor(record, order) for record in records])))
+    body[at % len(body)] ^= bits
+    try:
+        found = page_of_cbor(bytes(body), SHARD, "orders")
+    except AnswerRefused:
+        return
+    careful = decode(bytes(body))[0]
+    assert [record.data for record in found.records] == [item["Data"] for item in careful["Records"]]
+    assert [record.sequence_number for record in found.records] == [
+        item["SequenceNumber"] for item in careful["Records"]
+    ]
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_give_anything_but_a_page_or_a_refusal(body):
+    with pytest.raises(AnswerRefused):
+        page_of_cbor(body, SHARD, "orders")
+
+
+RECORD = {"SequenceNumber": NUMBER, "ApproximateArrivalTimestamp": cbor2.CBORTag(1, 1_700_000_000_123)}
+RECORD |= {"Data": b"hello", "PartitionKey": "k"}
+WRONG = {
+    "no Records": {"NextShardIterator": "AAAA"},
+    "Records of text": page("none"),
+    "a record of text": page(["none"]),
+    "no sequence number": page([{**RECORD, "SequenceNumber": None}]),
+    "a number as sequence number": page([{**RECORD, "SequenceNumber": 5}]),
+    "letters as sequence number": page([{**RECORD, "SequenceNumber": "x" * 56}]),
+    "other digits as sequence number": page([{**RECORD, "SequenceNumber": "٣"}]),
+    "no data": page([{**RECORD, "Data": None}]),
+    "data in base64": page([{**RECORD, "Data": "aGVsbG8="}]),
+    "a key of bytes": page([{**RECORD, "PartitionKey": b"k"}]),
+    "a time of text": page([{**RECORD, "ApproximateArrivalTimestamp": "now"}]),
+    "a time before 1970": page([{**RECORD, "ApproximateArrivalTimestamp": cbor2.CBORTag(1, -1)}]),
+    "a time beyond the calendar": page([{**RECORD, "ApproximateArrivalTimestamp": cbor2.CBORTag(1, LAST_MILLIS + 1)}]),
+    "neither iterator nor children": {"Records": []},
+    "behind by a text": page([], MillisBehindLatest="0"),
+    "a list": [page([])],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("document", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("after_good_ones", [0, 3])
+def test_what_kinesis_cannot_have_meant_is_refused(document, after_good_ones):
+    if after_good_ones and isinstance(document, dict) and isinstance(document.get("Records"), list):
+        document = {**document, "Records": [RECORD] * after_good_ones + document["Records"]}
+    with pytest.raises(AnswerRefused) as caught:
+        page_of_cbor(cbor2.dumps(document), SHARD, "orders")
+    assert "hello" not in str(caught.value)
+
+
+def test_more_than_a_page_is_refused():
+    with pytest.raises(AnswerRefused):
+        page_of_cbor(cbor2.dumps(page([RECORD])) + b"\x00", SHARD, "orders")
+
+
+def test_what_kinesis_may_leave_out_may_be_missing():
+    bare = {"SequenceNumber": "5", "Data": b"hi"}
+    found = page_of_cbor(cbor2.dumps(page([RECORD, bare, {**bare, "PartitionKey": None}])), SHARD, "orders")
+    assert [record.partition_key for record in found.records] == ["k", "", ""]
+    assert [record.arrived_at_millis for record in found.records] == [1_700_000_000_123.0, 0.0, 0.0]
+
+
+def test_a_page_of_many_layouts_is_read_to_its_end_and_in_order():
+    sizes = [10, 300, 20, 70_000, 5, 299, 70_001, 0] * 20
+    records = [{**RECORD, "Data": bytes(size), "PartitionKey": "k" * (1 + size % 40)} for size in sizes]
+    body = cbor2.dumps(records)
+    columns = Columns()
+    assert read_records(body, 2, len(records), columns) == len(body)
+    assert [len(data) for data in columns.data] == sizes
+    assert len(columns.numbers) == len(columns.millis) == len(columns.keys) == len(sizes)
+
+
+def test_the_children_of_a_shard_are_told_the_same():
+    child = {"ShardId": "shardId-000000000001", "ParentShards": [SHARD]}
+    child["HashKeyRange"] = {"StartingHashKey": "0", "EndingHashKey": "9"}
+    document = {"Records": [], "ChildShards": [child], "MillisBehindLatest": 0}
+    expected = page_of_body(json.dumps(document).encode(), SHARD, "orders")
+    assert everything(page_of_cbor(cbor2.dumps(document), SHARD, "orders")) == everything(expected)
+    assert expected.children

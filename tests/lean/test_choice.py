@@ -1,0 +1,405 @@
+"""When the lean transport is used, and when CBOR is."""
+
+import base64
+import logging
+
+import boto3
+import cbor2
+import pytest
+from botocore import UNSIGNED
+from botocore.client import BaseClient
+from botocore.config import Config
+from botocore.stub import Stubber
+from raw_server import CBOR, EMPTY, HANG, JSON, RawServer, client_of, fetch, http, learned, refusal, stream_of
+
+from pykcl.aws.lean.learned import NotLearned, learn
+from pykcl.aws.lean.wire import MOST_COMPARED, MOST_COMPARED_BYTES, to_compare
+from pykcl.errors import AnswerRefused, SetupError
+from pykcl.model.record import Record
+from pykcl.testing.memory.stream import MemoryStream
+
+NUMBERS = [str(49546986683135544286507457936321625675700192471156785154 + index) for index in range(200)]
+
+
+def page(count, *, data=b"hello", as_cbor=False):
+    def record(index):
+        millis = 1_700_000_000_123 + index
+        return {
+            "SequenceNumber": NUMBERS[index],
+            "ApproximateArrivalTimestamp": cbor2.CBORTag(1, millis) if as_cbor else millis / 1000,
+            "Data": data if as_cbor else base64.b64encode(data).decode(),
+            "PartitionKey": "k",
+        }
+
+    told = {**EMPTY, "Records": [record(index) for index in range(count)]}
+    return http(cbor2.dumps(told), content_type=CBOR) if as_cbor else http(told)
+
+
+def told(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "pykcl.kinesis"]
+
+
+# -- lean or boto3 ---------------------------------------------------------------------------------------------
+
+
+def test_only_the_first_page_comes_over_boto3(server):
+    stream = stream_of(client_of(server.url))
+    assert stream.transport == "boto3"
+    for _ in range(3):
+        fetch(stream)
+    assert [request.by_boto3 for request in server.requests] == [True, False, False]
+    assert stream.transport == "lean, JSON"
+
+
+def test_a_first_page_that_was_refused_teaches_as_well(server):
+    server.say(refusal("ExpiredIteratorException"), http(EMPTY))
+    stream = learned_after_refusal(server)
+    fetch(stream)
+    assert [request.by_boto3 for request in server.requests] == [True, False]
+
+
+def learned_after_refusal(server):
+    stream = stream_of(client_of(server.url))
+    with pytest.raises(Exception, match="iterator"):
+        fetch(stream)
+    return stream
+
+
+def test_boto3_is_what_one_gets_who_asks_for_it(server):
+    stream = stream_of(client_of(server.url), transport="boto3")
+    for _ in range(3):
+        fetch(stream)
+    assert all(request.by_boto3 for request in server.requests)
+
+
+def watched(event):
+    def make(url):
+        client = client_of(url)
+        client.meta.events.register(f"{event}.kinesis.*", lambda **_: None)
+        return client
+
+    return make
+
+
+def with_attribute(change):
+    def make(url):
+        client = client_of(url)
+        change(client)
+        return client
+
+    return make
+
+
+OBSTACLES = {
+    "no signature": lambda url: client_of(url, signature_version=UNSIGNED),
+    "a client certificate": with_attribute(
+        lambda client: setattr(client._endpoint.http_session, "_cert_file", "client.pem")
+    ),
+    "a botocore without what we look at": with_attribute(
+        lambda client: delattr(client._endpoint.http_session, "_socket_options")
+    ),
+    "another header": with_attribute(lambda client: client.meta.events.register("before-sign.*", add_header)),
+    "a method in the place of get_records": with_attribute(
+        lambda client: setattr(client, "get_records", client.get_records)
+    ),
+    **{
+        f"somebody at {event}": watched(event)
+        for event in ("before-call", "before-send", "before-parse", "after-call", "request-created")
+    },
+}
+
+
+def add_header(request, **_):
+    request.headers["X-Theirs"] = "1"
+
+
+@pytest.mark.parametrize("name", OBSTACLES)
+def test_what_stands_against_it_is_told_once_and_boto3_reads_on(server, name, caplog):
+    caplog.set_level(logging.INFO, "pykcl.kinesis")
+    stream = stream_of(OBSTACLES[name](server.url))
+    for _ in range(6):
+        fetch(stream)
+    assert all(request.by_boto3 for request in server.requests)
+    assert len(server.requests) == 6
+    assert len([line for line in told(caplog) if "reading over boto3" in line]) == 1
+
+
+@pytest.mark.parametrize("name", OBSTACLES)
+def test_who_insists_on_it_is_told_what_stands_against_it(server, name):
+    stream = stream_of(OBSTACLES[name](server.url), transport="lean")
+    with pytest.raises(SetupError, match="transport='lean' cannot be: "):
+        fetch(stream)
+
+
+def test_a_configured_proxy_stands_against_it(server, caplog):
+    caplog.set_level(logging.INFO, "pykcl.kinesis")
+    client = boto3.client(
+        "kinesis",
+        region_name="eu-west-1",
+        endpoint_url="http://kinesis.invalid",
+        aws_access_key_id="local",
+        aws_secret_access_key="local",
+        config=Config(retries={"total_max_attempts": 1}, proxies={"http": server.url}),
+    )
+    stream = stream_of(client)
+    for _ in range(3):
+        fetch(stream)
+    assert told(caplog) == ["reading over boto3, which costs more CPU: a proxy is configured"]
+    assert all(request.by_boto3 for request in server.requests)
+
+
+def test_certificates_that_are_not_verified_stand_against_it(certificate, caplog):
+    caplog.set_level(logging.INFO, "pykcl.kinesis")
+    with RawServer(certificate) as server:
+        stream = stream_of(client_of(server.url, verify=False))
+        with pytest.warns(match="Unverified HTTPS request"):
+            fetch(stream)
+    assert told(caplog) == ["reading over boto3, which costs more CPU: certificates are not verified"]
+
+
+def test_a_stubbed_client_is_answered_by_its_stub_for_ever(server):
+    client = client_of(server.url)
+    stream = stream_of(client)
+    with Stubber(client) as stub:
+        for _ in range(3):
+            stub.add_response("get_records", {"Records": [], "NextShardIterator": "AAAA"})
+        for _ in range(3):
+            fetch(stream)
+    assert not server.requests
+
+
+def test_a_tracer_around_botocores_calls_sees_every_one(server, monkeypatch):
+    seen = []
+    real = BaseClient._make_api_call
+
+    class Tracer:
+        def __get__(self, client, _):
+            return lambda *arguments: (seen.append(arguments), real(client, *arguments))[1]
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", Tracer())
+    stream = stream_of(client_of(server.url))
+    for _ in range(3):
+        fetch(stream)
+    assert len(seen) == 3
+
+
+def test_other_calls_of_the_client_teach_nothing(server):
+    client = client_of(server.url)
+    stream = stream_of(client)
+    client.get_records(ShardIterator="theirs")
+    assert stream.transport == "boto3"
+
+
+def test_endpoints_that_botocore_resolves_are_asked_as_they_are():
+    for options, host in (
+        ({"use_fips_endpoint": True}, "kinesis-fips.us-east-1.amazonaws.com"),
+        ({"use_dualstack_endpoint": True}, "kinesis.us-east-1.api.aws"),
+        ({}, "kinesis.us-east-1.amazonaws.com"),
+    ):
+        client = boto3.client(
+            "kinesis",
+            region_name="us-east-1",
+            aws_access_key_id="local",
+            aws_secret_access_key="local",
+            config=Config(**options),
+        )
+        requests = []
+
+        def stop(request, requests=requests, **_):
+            requests.append(request)
+            raise KeyboardInterrupt
+
+        client.meta.events.register("before-send", stop)
+        with pytest.raises(KeyboardInterrupt):
+            client.get_records(ShardIterator="AAAA")
+        found = learn(requests[0], client._request_signer._credentials.get_frozen_credentials(), "GetRecords")
+        assert (found.hostname, found.host, found.port, found.is_tls) == (host, host, 443, True)
+
+
+def prepared(**changes):
+    """A request of botocore's that can be learned from, and the credentials it is signed with."""
+    client = client_of("http://127.0.0.1:9")
+    requests = []
+
+    def stop(request, **_):
+        requests.append(request)
+        raise KeyboardInterrupt
+
+    client.meta.events.register("before-send", stop)
+    with pytest.raises(KeyboardInterrupt):
+        client.get_records(ShardIterator="AAAA")
+    for name, value in changes.items():
+        header = name.replace("_", "-")
+        if name in ("url", "body", "method"):
+            setattr(requests[0], name, value)
+            continue
+        if header in requests[0].headers:
+            del requests[0].headers[header]
+        if value is not None:
+            requests[0].headers[header] = value
+    return requests[0], client._request_signer._credentials.get_frozen_credentials()
+
+
+def test_what_was_not_changed_is_learned():
+    assert learn(*prepared(), "GetRecords").url == "http://127.0.0.1:9/"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"authorization": b"Bearer abc"},
+        {"authorization": None},
+        {"url": "http://127.0.0.1:10/"},
+        {"url": "http://127.0.0.1:9/?a=b"},
+        {"url": "http://127.0.0.1:9/path"},
+        {"url": "ftp://127.0.0.1:9/"},
+        {"method": "GET"},
+        {"body": b"{}"},
+        {"body": "{}"},
+        {"content_type": b"application/cbor"},
+        {"x_amz_target": b"Kinesis_20131202.PutRecord"},
+        {"x_amz_date": b"20200101T000000Z"},
+        {"x_amz_security_token": b"theirs"},
+    ],
+    ids=str,
+)
+def test_a_request_that_says_anything_else_is_not_learned_from(changes):
+    with pytest.raises(NotLearned):
+        learn(*prepared(**changes), "GetRecords")
+
+
+def test_other_credentials_are_not_learned_with():
+    request, keys = prepared()
+    for other in (
+        keys._replace(secret_key="other"),
+        keys._replace(access_key="other"),
+        keys._replace(token="t"),
+        None,
+    ):
+        with pytest.raises(NotLearned):
+            learn(request, other, "GetRecords")
+
+
+def test_the_stream_of_a_simulation_is_none_of_this():
+    assert not hasattr(MemoryStream, "transport")
+
+
+# -- CBOR or JSON ----------------------------------------------------------------------------------------------
+
+
+def asked_as(server):
+    return [request.headers["content-type"] for request in server.lean_requests]
+
+
+def test_cbor_is_trusted_after_the_same_records_came_both_ways(server):
+    stream = learned(server, wire="auto")
+    server.say(http(EMPTY), page(3), page(3, as_cbor=True), page(2, as_cbor=True))
+    assert len(fetch(stream).records) == 0
+    assert stream.transport == "lean, JSON"
+    json_page = fetch(stream, "AAAA-3").records
+    assert stream.transport == "lean, CBOR"
+    assert asked_as(server) == [JSON, JSON, CBOR]
+    assert cbor2.loads(server.requests[-1].body) == {"ShardIterator": "AAAA-3", "Limit": 3}
+    assert fetch(stream).records == json_page[:2]
+    assert asked_as(server)[-1] == CBOR
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_more_or_fewer_of_the_same_records_are_the_same(server, count):
+    stream = learned(server, wire="auto")
+    server.say(page(3), page(count, as_cbor=True))
+    fetch(stream)
+    assert stream.transport == "lean, CBOR"
+
+
+OTHER = {
+    "another payload": page(3, data=b"other", as_cbor=True),
+    "JSON all the same": page(3),
+    "nothing readable": http(b"\xbf\x61", content_type=CBOR),
+    "a refusal": refusal("SerializationException"),
+    "a refusal in CBOR": http(cbor2.dumps({"__type": "SerializationException"}), 400, content_type=CBOR),
+    "an unknown type": http(b"", 415),
+}
+
+
+@pytest.mark.parametrize("answer", OTHER.values(), ids=OTHER)
+def test_anything_else_means_json_for_good(server, answer, caplog):
+    stream = learned(server, wire="auto")
+    server.say(page(3), answer, page(3))
+    assert len(fetch(stream).records) == 3
+    for _ in range(4):
+        fetch(stream)
+    assert asked_as(server) == [JSON, CBOR, JSON, JSON, JSON, JSON]
+    assert len([line for line in told(caplog) if "instead of CBOR" in line]) == 1
+
+
+INCONCLUSIVE = {
+    "throttled": refusal("ProvisionedThroughputExceededException"),
+    "failed": http(b"<html>", 502),
+    "expired": refusal("ExpiredIteratorException"),
+    "no records": http(cbor2.dumps(EMPTY), content_type=CBOR),
+    "too slow": HANG,
+}
+
+
+@pytest.mark.parametrize("answer", INCONCLUSIVE.values(), ids=INCONCLUSIVE)
+def test_a_comparison_that_came_to_nothing_harms_no_page_and_is_made_again(server, answer):
+    stream = learned(server, wire="auto", read_timeout=0.3)
+    server.say(page(3), answer, page(2), page(2, as_cbor=True))
+    assert len(fetch(stream).records) == 3
+    assert stream.transport == "lean, JSON"
+    assert len(fetch(stream).records) == 2
+    assert stream.transport == "lean, CBOR"
+
+
+def test_comparisons_that_never_come_to_an_end_are_given_up(server):
+    stream = learned(server, wire="auto")
+    for _ in range(8):
+        server.say(page(3), refusal("ProvisionedThroughputExceededException"))
+        assert len(fetch(stream).records) == 3
+    assert asked_as(server).count(CBOR) == 5
+
+
+def test_only_a_little_of_a_page_is_read_again():
+    small = [Record(b"x", "k", number) for number in NUMBERS]
+    assert to_compare(small) == MOST_COMPARED
+    assert to_compare(small[:7]) == 7
+    assert to_compare([Record(bytes(MOST_COMPARED_BYTES + 1), "k", "1")] * 3) == 1
+    assert to_compare([Record(bytes(MOST_COMPARED_BYTES // 4), "k", "1")] * 9) == 4
+
+
+@pytest.mark.parametrize(
+    "answer", [refusal("SerializationException"), http(b"", 415)], ids=["code", "status"]
+)
+def test_cbor_refused_later_is_asked_again_as_json_at_once(server, answer):
+    stream = learned(server, wire="cbor")
+    server.say(page(1, as_cbor=True), answer, page(3))
+    fetch(stream)
+    assert len(fetch(stream).records) == 3
+    assert asked_as(server) == [CBOR, CBOR, JSON]
+    assert stream.transport == "lean, JSON"
+
+
+def test_a_page_of_cbor_that_cannot_be_read_is_asked_for_again_as_json(server):
+    stream = learned(server, wire="cbor")
+    server.say(http(b"\xbf\x61", content_type=CBOR), page(3))
+    with pytest.raises(AnswerRefused):
+        fetch(stream)
+    assert len(fetch(stream).records) == 3
+    assert asked_as(server) == [CBOR, JSON]
+
+
+def test_errors_in_cbor_are_sorted_as_those_in_json(server):
+    stream = learned(server, wire="cbor")
+    body = cbor2.dumps({"__type": "ExpiredIteratorException", "message": "old", "more": [1]})
+    server.say(http(body, 400, content_type=CBOR))
+    with pytest.raises(Exception, match="older than five minutes"):
+        fetch(stream)
+
+
+def test_json_is_what_one_gets_who_asks_for_it(server):
+    stream = learned(server, wire="json")
+    server.say(page(3))
+    for _ in range(3):
+        fetch(stream)
+    assert asked_as(server) == [JSON] * 3

@@ -1,0 +1,289 @@
+"""What the unmodified worker measures, in simulated time: each metric says what it is said to say."""
+
+import pytest
+from metric_sinks import Recorder
+
+from pykcl.errors import IteratorExpired
+from pykcl.events import DataLost, LeaseTakenAway
+from pykcl.metrics import names
+from pykcl.metrics.from_events import CAUSES, cause_of, measured
+from pykcl.metrics.names import CATALOGUE
+from pykcl.processor import RecordProcessor
+from pykcl.testing.fleet import Fleet, RecordingProcessor
+from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.memory.faults import unreachable
+from pykcl.testing.simulation import Simulation
+
+FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
+
+
+def started(fleet, name, **options):
+    sink = Recorder()
+    worker = fleet.start(name, **{"metrics_sinks": [sink], "metrics_level": "DETAILED", **options})
+    return worker, sink
+
+
+def whole_life(fleet):
+    """Reading, a split, children, a second worker, a clean stop; the sinks of both."""
+    simulation = fleet.simulation
+    first, one = started(fleet, "w1")
+    fleet.wait_delivered(fleet.put(40))
+    fleet.kinesis.split("orders", FIRST)
+    fleet.wait_delivered(fleet.put(40))
+    simulation.sleep(130)
+    _, two = started(fleet, "w2")
+    fleet.wait(lambda: fleet.load()["w2"] >= 1, what="a lease for w2")
+    fleet.wait_delivered(fleet.put(20))
+    simulation.sleep(10)
+    first.stop()
+    fleet.wait(lambda: fleet.load()["w2"] == 3, what="all leases at w2")
+    simulation.sleep(10)
+    return one, two
+
+
+def test_every_record_and_every_byte_is_counted_once_and_under_its_shard(fleet):
+    one, two = whole_life(fleet)
+    delivered = [record for _, record in fleet.ledger.delivered]
+    for shard in {record.shard_id for record in delivered}:
+        mine = [record for record in delivered if record.shard_id == shard]
+        for measure, expected in (
+            (names.RECORDS_PROCESSED, len(mine)),
+            (names.DATA_BYTES_PROCESSED, sum(len(record.data) for record in mine)),
+        ):
+            assert sum(one.of(measure, shard)) + sum(two.of(measure, shard)) == expected
+    # A shard without records has data, too.
+    assert one.of(names.RECORDS_PROCESSED, SECOND).count(0.0) > 10
+
+
+def test_what_an_ordinary_life_measures(fleet):
+    one, two = whole_life(fleet)
+    assert set(one.of(names.NUM_WORKERS)) == {1.0, 2.0}
+    assert max(one.of(names.CURRENT_LEASES)) == 3.0
+    assert two.of(names.CURRENT_LEASES)[-1] == 3.0
+    assert max(one.of(names.TOTAL_LEASES)) == 4.0
+    assert sum(one.of(names.TAKEN_LEASES)) == 4.0
+    assert len(one.of(names.TAKE_LEASE.time)) == 4
+    assert one.of(names.NEEDED_LEASES)[0] == 2.0
+    assert two.of(names.NEEDED_LEASES)[-1] == 0.0
+    assert sum(one.of(names.CREATE_LEASE.success)) == 2.0
+    assert sum(one.of(names.CREATE_LEASE_AT_END.success)) == 2.0
+    assert set(one.of(names.RENEW_ALL_LEASES.success)) == {1.0}
+    assert one.of(names.UPDATE_LEASE_AT_END.success, FIRST) == [1.0]
+    assert len(one.of(names.INITIALIZE_TIME)) == 4
+    assert one.of(names.NUM_STREAMS_TO_SYNC)[0] == 0.0
+    # A steal: the lease of the one is the other's without a gap.
+    assert sum(one.of(names.LEASES_LOST_BY_CAUSE, "Taken")) == sum(one.of(names.LOST_LEASES)) == 1.0
+    assert len(two.of(names.HAND_OVER_TIME)) == 3
+    # A stop releases: nobody waits for the fail-over time.
+    assert max(two.of(names.HAND_OVER_TIME)) < 7_000
+    rare = {
+        names.EXPIRED_ITERATOR, names.PROCESSOR_RETRIES, names.SKIPPED_RECORDS, names.PROCESSOR_STALLED,
+        names.DATA_LOST, names.DROPPED_METRICS,
+    }  # fmt: skip
+    assert one.seen() | two.seen() == set(CATALOGUE) - rare
+
+
+def test_a_lease_taken_over_from_a_dead_worker_tells_how_long_nobody_read(fleet):
+    fleet.start("w1")
+    fleet.wait_delivered(fleet.put(10))
+    _, sink = started(fleet, "w2")
+    fleet.wait(lambda: fleet.load()["w2"] == 1, what="a lease stolen by w2")
+    fleet.simulation.sleep(20)
+    (stolen,) = sink.of(names.HAND_OVER_TIME)
+    # It waits until the owner before must have noticed, and no longer.
+    assert stolen < 7_000
+    fleet.simulation.kill("w1")
+    fleet.wait(lambda: fleet.load()["w2"] == 2, what="both leases at w2")
+    fleet.simulation.sleep(2)
+    _, taken_over = sink.of(names.HAND_OVER_TIME)
+    assert 10_000 <= taken_over <= 25_000
+    assert max(sink.of(names.EXPIRED_LEASES)) == 1.0
+
+
+def test_leases_that_nobody_had_before_are_no_hand_over(fleet):
+    _, sink = started(fleet, "w1")
+    fleet.wait_delivered(fleet.put(10))
+    assert sink.of(names.HAND_OVER_TIME) == []
+
+
+def test_lag_is_told_with_the_page_and_for_the_application(fleet):
+    seen = {FIRST: [], SECOND: []}
+
+    def look(batch):
+        seen[batch.shard_id].append(float(batch.millis_behind_latest))
+
+    early = fleet.put(6)
+    fleet.simulation.sleep(60)
+    late = fleet.put(6)
+    _, sink = started(
+        fleet, "w1", processor=lambda: RecordingProcessor("w1", fleet.ledger, look), max_records=1
+    )
+    fleet.wait_delivered(early + late)
+    for shard, lags in seen.items():
+        assert sink.of(names.MILLIS_BEHIND_LATEST, shard)[: len(lags)] == lags
+    assert max(sink.of(names.MILLIS_BEHIND_LATEST)) >= 60_000
+    assert sorted(sink.of(names.APPLICATION_BEHIND_LATEST)) == sorted(sink.of(names.MILLIS_BEHIND_LATEST))
+
+
+def test_retries_and_skipped_records_are_counted_under_their_shard(fleet):
+    def fails_twice(batch):
+        if len([call for call in fleet.ledger.calls if call[1:] == ("process_records", batch.shard_id)]) <= 2:
+            raise ValueError
+
+    def made():
+        return RecordingProcessor("w1", fleet.ledger, fails_twice)
+
+    _, sink = started(fleet, "w1", processor=made)
+    fleet.wait_delivered(fleet.put(10))
+    for shard in (FIRST, SECOND):
+        assert sum(sink.of(names.PROCESSOR_RETRIES, shard)) == 2.0
+        assert len(sink.of(names.PROCESS_RECORDS_TIME, shard)) == 3
+    assert sink.of(names.SKIPPED_RECORDS) == []
+    assert sum(sink.of(names.RECORDS_PROCESSED)) == 10.0
+
+
+def test_records_that_were_skipped_do_not_count_as_processed(fleet):
+    class Broken(RecordProcessor):
+        def process_records(self, batch):
+            raise ValueError
+
+    _, sink = started(fleet, "w1", processor=Broken, on_error="skip")
+    fleet.put(10)
+    fleet.wait(lambda: sum(sink.of(names.SKIPPED_RECORDS)) == 10.0, what="ten skipped records")
+    fleet.simulation.sleep(5)
+    assert sum(sink.of(names.RECORDS_PROCESSED)) == 0.0
+    assert sink.of(names.PROCESSOR_RETRIES) == []
+
+
+def test_a_processor_that_hangs_is_counted_once_and_its_lease_is_lost_as_stalled(fleet):
+    def hangs(batch):
+        fleet.simulation.sleep(500)
+
+    _, sink = started(
+        fleet, "w1", processor=lambda: RecordingProcessor("w1", fleet.ledger, hangs),
+        processor_warn_after=20.0, processor_timeout=60.0,
+    )  # fmt: skip
+    fleet.put(1)
+    fleet.wait(lambda: sink.of(names.PROCESSOR_STALLED), what="the warning")
+    fleet.wait(lambda: sink.labels(names.LEASES_LOST_BY_CAUSE), 600.0, what="the loss")
+    assert sink.labels(names.LEASES_LOST_BY_CAUSE) == {"Stalled"}
+    assert sum(sink.of(names.PROCESSOR_STALLED)) == 1.0
+
+
+def test_an_expired_iterator_is_counted_and_its_call_failed(fleet, monkeypatch):
+    worker = fleet.worker("w1", metrics_sinks=[sink := Recorder()], metrics_level="DETAILED")
+    stream = worker._adapters[1]
+    fetch, refused = stream.fetch, []
+
+    def once_too_old(shard, iterator, limit):
+        if not refused:
+            refused.append(shard)
+            raise IteratorExpired("too old")
+        return fetch(shard, iterator, limit)
+
+    monkeypatch.setattr(stream, "fetch", once_too_old)
+    worker.start()
+    fleet.wait_delivered(fleet.put(4))
+    assert sink.of(names.EXPIRED_ITERATOR) == [1.0]
+    assert sink.of(names.GET_RECORDS.success, refused[0])[:2] == [0.0, 1.0]
+    assert sum(sink.of(names.GET_SHARD_ITERATOR.success, refused[0])) == 2.0
+
+
+def test_heartbeats_that_fail_show_in_the_round(fleet):
+    _, sink = started(fleet, "w1")
+    fleet.wait_delivered(fleet.put(4))
+    fleet.dynamodb.fault = lambda operation, params: (
+        Fault(before=unreachable()) if operation == "UpdateItem" else None
+    )
+    fleet.wait(lambda: 0.0 in sink.of(names.RENEW_ALL_LEASES.success), what="a round that failed")
+    assert 0.0 in sink.of(names.RENEW_LEASE.success)
+    fleet.wait(lambda: sum(sink.of(names.LEASES_LOST_BY_CAUSE, "Expired")) == 2.0, what="both losses")
+
+
+def test_nothing_is_measured_where_metrics_are_off(fleet):
+    worker, sink = started(fleet, "w1", metrics_level="NONE")
+    fleet.wait_delivered(fleet.put(10))
+    fleet.simulation.sleep(10)
+    assert sink.values == {}
+    assert not worker.metering.meter.is_on
+    plain = fleet.worker("w2")
+    assert plain.metering.sinks == ()
+    assert not plain.metering.meter.is_on
+
+
+def test_the_level_summary_leaves_out_what_is_detailed(fleet):
+    _, sink = started(fleet, "w1", metrics_level="SUMMARY")
+    fleet.wait_delivered(fleet.put(10))
+    fleet.simulation.sleep(10)
+    assert {one.level for one in sink.seen()} == {"SUMMARY"}
+    assert {names.RECORDS_PROCESSED, names.NUM_WORKERS, names.CURRENT_LEASES} <= sink.seen()
+
+
+def test_values_are_put_together_under_dimensions_that_are_off(fleet):
+    _, sink = started(fleet, "w1", metrics_dimensions="Operation,WorkerIdentifier")
+    fleet.wait_delivered(fleet.put(10))
+    assert sink.labels(names.RECORDS_PROCESSED) == {""}
+    assert sum(sink.of(names.RECORDS_PROCESSED)) == 10.0
+
+
+def test_a_sink_that_raises_is_left_out_and_no_lease_is_harmed(fleet, caplog):
+    class Broken(Recorder):
+        def take(self, label, values):
+            raise RuntimeError("canary")
+
+    _, sink = started(fleet, "w1", metrics_sinks=[Broken(), good := Recorder()])
+    fleet.wait_delivered(fleet.put(10))
+    fleet.simulation.sleep(20)
+    assert fleet.load()["w1"] == 2
+    assert sum(good.of(names.RECORDS_PROCESSED)) == 10.0
+    assert "canary" not in caplog.text
+    assert caplog.text.count("metrics sink raised and is left out") == 1
+    assert sink.values == {}
+
+
+def test_that_a_lease_has_gone_is_told_to_the_sinks(fleet):
+    worker, sink = started(fleet, "w1")
+    fleet.wait_delivered(fleet.put(4))
+    worker.stop()
+    assert sorted(sink.forgotten) == [FIRST, SECOND]
+
+
+def test_records_trimmed_unread_are_counted():
+    event = DataLost(shard=FIRST, checkpoint="1:0", resumed_at=None)
+    assert list(measured(event)) == [(FIRST, (names.DATA_LOST, 1.0))]
+
+
+@pytest.mark.parametrize(("text", "cause"), CAUSES)
+def test_each_cause_of_a_loss_is_one_of_few_words(text, cause):
+    found = dict(
+        value if label == "" else (label, value)
+        for label, value in measured(LeaseTakenAway(shard=FIRST, cause=f"{text} 'x'", new_owner=None))
+        if label
+    )
+    assert list(found) == [cause]
+    assert cause_of("something new") == "Other"
+
+
+def test_the_texts_of_causes_are_those_that_the_worker_gives():
+    """Every text that a lease is lost with stands in the source of the worker."""
+    from pathlib import Path
+
+    import pykcl.worker
+
+    source = "".join(path.read_text("utf-8") for path in Path(pykcl.worker.__file__).parent.glob("*.py"))
+    for text, _ in CAUSES:
+        assert f'"{text}' in source, text
+    assert "did not return within" in source
+
+
+def test_measuring_changes_nothing_of_what_the_worker_does():
+    def course(**options):
+        with Simulation(3) as simulation:
+            fleet = Fleet(simulation, shards=2)
+            fleet.start("w1", **options)
+            fleet.wait_delivered(fleet.put(20))
+            simulation.sleep(30)
+            return [record.data for _, record in fleet.ledger.delivered], simulation.switches
+
+    assert course() == course(metrics="none", metrics_level="DETAILED")
+    assert course()[0] == course(metrics_sinks=[Recorder()])[0]

@@ -1,0 +1,161 @@
+"""What Prometheus is told: read back by its own parser."""
+
+import sys
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pykcl.config import Config
+from pykcl.errors import ConfigError
+from pykcl.metrics import names
+from pykcl.metrics.metering import Metering, dimensions_of
+from pykcl.metrics.names import CATALOGUE
+from pykcl.metrics.prometheus import BUCKETS, MOST_LEFT_SHARDS, PrometheusSink, kind_of, prometheus_name
+
+CONFIG = Config(application="orders-app", stream="orders", metrics="prometheus")
+SHARD = "shardId-000000000000"
+
+
+@pytest.fixture
+def sink(simulation):
+    return PrometheusSink(simulation.runtime("w1"), 'w"1\n', dimensions=dimensions_of(CONFIG))
+
+
+def families(sink):
+    page, kind = sink.exposition()
+    assert kind.startswith("text/plain")
+    return {family.name: family for family in text_string_to_metric_families(page.decode())}
+
+
+def samples(sink):
+    return {
+        (
+            sample.name,
+            tuple(sorted((key, value) for key, value in sample.labels.items() if value)),
+        ): sample.value
+        for family in families(sink).values()
+        for sample in family.samples
+    }
+
+
+def of_shard(name, shard=SHARD, **more):
+    return name, tuple(sorted({"operation": "ProcessTask", "shard": shard, **more}.items()))
+
+
+def test_counts_are_added_up_states_are_the_last_and_times_are_in_seconds(sink):
+    for count, lag, took in ((5.0, 90_000.0, 30.0), (7.0, 250.0, 4_000.0)):
+        sink.take(
+            SHARD,
+            (
+                (names.RECORDS_PROCESSED, count),
+                (names.MILLIS_BEHIND_LATEST, lag),
+                (names.PROCESS_RECORDS_TIME, took),
+            ),
+        )
+    found = samples(sink)
+    assert found[of_shard("pykcl_records_processed_total")] == 12.0
+    assert found[of_shard("pykcl_behind_latest_seconds")] == 0.25
+    name = "pykcl_record_processor_process_records_seconds"
+    assert found[of_shard(f"{name}_count")] == 2.0
+    assert found[of_shard(f"{name}_sum")] == pytest.approx(4.03)
+    assert found[of_shard(f"{name}_bucket", le="0.025")] == 0.0
+    assert found[of_shard(f"{name}_bucket", le="0.05")] == 1.0
+    assert found[of_shard(f"{name}_bucket", le="5.0")] == 2.0
+    assert found[of_shard(f"{name}_bucket", le="+Inf")] == 2.0
+
+
+def test_a_value_on_the_edge_of_a_bucket_is_in_it(sink):
+    for edge in BUCKETS:
+        sink.take(SHARD, ((names.PROCESS_RECORDS_TIME, edge * 1000),))
+    found = samples(sink)
+    buckets = [
+        found[of_shard("pykcl_record_processor_process_records_seconds_bucket", le=f"{edge}")]
+        for edge in BUCKETS
+    ]
+    assert buckets == [float(number) for number in range(1, len(BUCKETS) + 1)]
+
+
+def test_the_whole_catalogue_is_accepted_by_prometheus_own_parser(sink):
+    for measure in CATALOGUE:
+        sink.take(SHARD if measure.dimension == "ShardId" else "Taken", ((measure, 1.0),))
+    found = families(sink)
+    for measure in CATALOGUE:
+        name = prometheus_name(measure)
+        if name is not None:
+            family = found[name.removesuffix("_total")]
+            assert family.type == kind_of(measure)
+            assert measure.operation in {sample.labels["operation"] for sample in family.samples}
+    assert len({prometheus_name(one) for one in CATALOGUE}) - 1 == len(found)
+    causes = [sample.labels for sample in found["pykcl_leases_lost_by_cause"].samples]
+    assert causes == [{"operation": "RenewAllLeases", "worker": 'w"1\n', "cause": "Taken"}]
+
+
+def test_of_a_shard_that_has_gone_the_state_goes_and_the_counts_stay(sink):
+    sink.take(SHARD, ((names.RECORDS_PROCESSED, 5.0), (names.MILLIS_BEHIND_LATEST, 9.0)))
+    sink.take("", ((names.CURRENT_LEASES, 1.0),))
+    sink.forget(SHARD)
+    found = samples(sink)
+    assert of_shard("pykcl_behind_latest_seconds") not in found
+    assert found[of_shard("pykcl_records_processed_total")] == 5.0
+    assert any(name == "pykcl_current_leases" for name, _ in found)
+
+
+def test_shards_that_have_gone_do_not_pile_up_for_ever(sink):
+    for number in range(MOST_LEFT_SHARDS + 5):
+        shard = f"shard-{number}"
+        sink.take(shard, ((names.RECORDS_PROCESSED, 1.0), (names.PROCESS_RECORDS_TIME, 1.0)))
+        sink.forget(shard)
+    sink.take("held", ((names.RECORDS_PROCESSED, 1.0),))
+    left = {dict(labels).get("shard") for _, labels in samples(sink)}
+    assert len(left) == MOST_LEFT_SHARDS + 1
+    assert "shard-4" not in left
+    assert {"shard-5", "held"} <= left
+
+
+def test_a_shard_that_comes_back_goes_on_and_is_the_last_to_be_dropped(sink):
+    sink.take("back", ((names.RECORDS_PROCESSED, 1.0),))
+    sink.forget("back")
+    sink.take("back", ((names.RECORDS_PROCESSED, 1.0),))
+    for number in range(MOST_LEFT_SHARDS + 1):
+        sink.forget(f"shard-{number}")
+    assert samples(sink)[of_shard("pykcl_records_processed_total", "back")] == 2.0
+
+
+def test_it_can_be_registered_where_the_application_has_its_own_metrics(sink):
+    sink.take(SHARD, ((names.RECORDS_PROCESSED, 5.0),))
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(sink)
+    assert b"pykcl_records_processed_total{" in generate_latest(registry)
+
+
+def test_a_worker_with_prometheus_has_the_page(fleet):
+    worker = fleet.start("w1", metrics="prometheus")
+    fleet.wait_delivered(fleet.put(10))
+    fleet.simulation.sleep(5)
+    (sink,) = worker.metering.sinks
+    found = samples(sink)
+    assert sum(value for (name, _), value in found.items() if name == "pykcl_records_processed_total") == 10.0
+    assert {
+        value for (name, _), value in found.items() if name == "pykcl_current_leases"
+    } == {2.0}  # fmt: skip
+    worker.stop()
+    assert not any(name == "pykcl_behind_latest_seconds" for name, _ in samples(sink))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "module", "extra"),
+    [
+        ("prometheus", "prometheus_client", "pykcl[prometheus]"),
+        ("otel", "opentelemetry.metrics", "pykcl[otel]"),
+    ],
+)
+def test_a_package_that_is_missing_is_told_with_the_command_that_brings_it(
+    simulation, monkeypatch, metrics, module, extra
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    config = Config(application="orders-app", stream="orders", metrics=metrics)
+    with pytest.raises(ConfigError) as error:
+        Metering(config, simulation.runtime("w1"), "w1")
+    assert f"pip install '{extra}'" in str(error.value)
