@@ -1,0 +1,351 @@
+"""Asking AWS and this process what the checks want to know. Everything here reads; nothing is written anywhere."""
+
+from __future__ import annotations
+
+import difflib
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib import metadata, util
+
+from pykcl import __version__
+from pykcl.aws.clients import connections_for
+from pykcl.aws.kinesis import KinesisStream
+from pykcl.aws.operator_clients import OperatorClients
+from pykcl.aws.preflight import Prober, identity_of
+from pykcl.aws.simulate_policy import Simulation, simulate
+from pykcl.aws.state_table import read_state, state_table_of
+from pykcl.aws.stream_admin import StreamAdmin
+from pykcl.aws.table_look import describe
+from pykcl.config import Config
+from pykcl.errors import ConfigError, PyKclError, WrongTable
+from pykcl.model.lease import JavaState, Lease
+from pykcl.operate.doctor.check_permissions import needed_policy
+from pykcl.operate.doctor.facts import (
+    RENEWALS_SHOW,
+    AccountFacts,
+    Facts,
+    ProcessFacts,
+    StreamFacts,
+    TableFacts,
+    WatchFacts,
+)
+from pykcl.operate.lag import KinesisLag, ShardLag
+from pykcl.operate.owner_kind import owner_kinds
+from pykcl.operate.sampling import Observation, Sampler, everybody_moved
+from pykcl.operate.scanning import TableScanner
+from pykcl.operate.table_view import TableView
+from pykcl.planning.fleet_sense import Fleet, sense_fleet
+from pykcl.runtime import Runtime
+
+NO_SUCH_LEASE = "pykcl-doctor-asks"
+_LIBRARIES = ("boto3", "botocore")
+_LONGEST_WATCH = 30.0
+_BLIND_WATCH = 6.0
+_NEEDED_BY = {"prometheus": "prometheus_client", "otel": "opentelemetry"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What the doctor is to look at.
+
+    application, table, stream (name or ARN), failover (seconds): None where nobody told. told_regions: as in
+    `AccountFacts`. watch: whether to wait for heartbeats; lag: whether to ask Kinesis how far behind the fleet is (one
+    read of each shard); simulate_iam: whether to ask IAM what the worker may do.
+    """
+
+    config: Config
+    clients: OperatorClients = field(repr=False)
+    application: str | None = None
+    table: str | None = None
+    stream: str | None = None
+    failover: float | None = None
+    told_regions: Mapping[str, str] = field(default_factory=dict)
+    watch: bool = True
+    lag: bool = True
+    simulate_iam: bool = False
+
+
+def gather(question: Question, runtime: Runtime) -> Facts:
+    """Raises nothing that AWS, credentials or regions are the cause of: these are facts, too."""
+    facts = Facts(
+        config=question.config,
+        application=question.application,
+        process=process_facts(question.config),
+        account=AccountFacts(told_regions=question.told_regions),
+        knows_failover=question.failover is not None,
+        connections=connections_for(question.config),
+    )
+    account = _account(question, facts.account)
+    facts = replace(facts, account=account)
+    if account.no_credentials or account.no_region:
+        return facts
+    return _Gatherer(question, runtime).all(facts)
+
+
+def process_facts(config: Config) -> ProcessFacts:
+    """What this process is made of."""
+    wanted = [_NEEDED_BY[sink] for sink in config.metrics_sinks if sink in _NEEDED_BY]
+    return ProcessFacts(
+        python=platform.python_version(),
+        pykcl=__version__,
+        versions={name: metadata.version(name) for name in _LIBRARIES},
+        missing=tuple(name for name in wanted if util.find_spec(name) is None),
+        open_files=_open_files(),
+    )
+
+
+def _open_files() -> int | None:
+    try:
+        import resource
+    except ModuleNotFoundError:
+        return None  # Windows
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _account(question: Question, account: AccountFacts) -> AccountFacts:
+    clients = question.clients
+    try:
+        regions = {service: clients.region(service) for service in ("kinesis", "dynamodb")}
+        identity = identity_of(clients, "kinesis")
+    except ConfigError as error:
+        return replace(account, no_region=str(error))
+    except PyKclError as error:
+        return replace(account, no_credentials=str(error))
+    return replace(account, regions=regions, identity=identity)
+
+
+class _Gatherer:
+    """Used once, by one thread."""
+
+    def __init__(self, question: Question, runtime: Runtime) -> None:
+        self._question, self._runtime = question, runtime
+        self._prober = Prober(runtime)
+        self._kinesis = question.clients.client("kinesis")
+        self._dynamodb = question.clients.client("dynamodb")
+
+    def all(self, facts: Facts) -> Facts:
+        table = self._table(self._question.table) if self._question.table is not None else None
+        view = table.watch.view if table is not None and table.watch is not None else None
+        stream = self._stream(self._stream_meant(view))
+        lags = self._lags(stream, view)
+        account = replace(facts.account, skew=self._prober.skew)
+        facts = replace(
+            facts, account=account, table=table, stream=stream, lags=lags, probes=tuple(self._prober.probes)
+        )
+        return replace(facts, simulation=self._simulation(facts))
+
+    # -- the table ---------------------------------------------------------------------------------------------
+
+    def _table(self, name: str) -> TableFacts:
+        answer = self._prober.ask(
+            "dynamodb:DescribeTable", lambda: self._dynamodb.describe_table(TableName=name)
+        )
+        table = TableFacts(name=name)
+        trouble = self._prober.trouble_of("dynamodb:DescribeTable")
+        if trouble is not None and trouble.kind == "missing":
+            return replace(table, exists=False)
+        if trouble is not None and trouble.kind != "denied":
+            return table
+        try:
+            known = describe(self._dynamodb, name, self._runtime)
+        except WrongTable as error:
+            return replace(table, exists=True, foreign=str(error).partition(" Nothing was read")[0])
+        except PyKclError:
+            return table  # The probe has told why, or the next run will.
+        told = (answer or {}).get("Table") or {}
+        table = replace(
+            table,
+            exists=True if answer is not None else None,
+            status=told.get("TableStatus"),
+            provisioned=known.provisioned,
+            read_units=known.read_units,
+            write_units=float((told.get("ProvisionedThroughput") or {}).get("WriteCapacityUnits") or 0),
+        )
+        return self._rows(table, has_index=known.has_owner_index)
+
+    def _rows(self, table: TableFacts, *, has_index: bool) -> TableFacts:
+        name = table.name
+        self._prober.ask("dynamodb:Scan", lambda: self._dynamodb.scan(TableName=name, Limit=1))
+        self._prober.ask(
+            "dynamodb:GetItem",
+            lambda: self._dynamodb.get_item(TableName=name, Key={"leaseKey": {"S": NO_SUCH_LEASE}}),
+        )
+        if self._prober.trouble_of("dynamodb:Scan") is not None:
+            return table
+        try:
+            observation, first = self._watch(name)
+        except PyKclError as error:
+            self._prober.note("dynamodb:Scan", error)
+            return table
+        watch = watch_facts(observation, first)
+        kinds = owner_kinds(watch.view, observation.renewed_after_end)
+        return replace(table, watch=watch, kinds=kinds, fleet=self._fleet(watch, has_index))
+
+    def _watch(self, table: str) -> tuple[Observation, TableView]:
+        views: list[TableView] = []
+        scanner = TableScanner(self._dynamodb, table, self._runtime)
+
+        def scan() -> TableView:
+            views.append(scanner.scan())
+            return views[-1]
+
+        sampler = Sampler(scan, self._runtime)
+        if not self._question.watch:
+            return sampler.look(), views[0]
+        failover = self._question.failover
+        longest = _BLIND_WATCH
+        if failover is not None:
+            # What can be told by it: how often owners renew, who is silent, who lives.
+            watches = (RENEWALS_SHOW * failover + 0.2, failover + 0.2, 0.6 * failover)
+            longest = next((watch for watch in watches if watch <= _LONGEST_WATCH), watches[-1])
+        found = sampler.look_twice(failover, longest=longest, until=_nobody_to_wait_for)
+        return found, views[0]
+
+    def _fleet(self, watch: WatchFacts, has_index: bool) -> Fleet:
+        config = self._question.config
+        name = config.state_table or (
+            state_table_of(self._question.application) if self._question.application else None
+        )
+        state = JavaState(unread="its name is not known")
+        if name is not None:
+            try:
+                state = read_state(self._dynamodb, name)
+            except PyKclError:
+                state = JavaState(unread="not answered")
+        return sense_fleet(
+            watch.view.rows, worker=config.worker_id or "", state=replace(state, has_owner_index=has_index)
+        )
+
+    # -- the stream --------------------------------------------------------------------------------------------
+
+    def _stream_meant(self, view: TableView | None) -> str | None:
+        if self._question.stream is not None:
+            return self._question.stream
+        arns = view.stream_arns if view is not None else ()
+        return arns[0] if len(arns) == 1 else None
+
+    def _stream(self, stream: str | None) -> StreamFacts | None:
+        if stream is None:
+            return None
+        name = stream.rpartition("/")[2]
+        named = {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
+        answer = self._prober.ask(
+            "kinesis:DescribeStreamSummary", lambda: self._kinesis.describe_stream_summary(**named)
+        )
+        admin = StreamAdmin(self._kinesis)
+        if answer is None:
+            trouble = self._prober.trouble_of("kinesis:DescribeStreamSummary")
+            is_missing = trouble is not None and trouble.kind == "missing"
+            return StreamFacts(name=name, nearby=_nearby(admin, name) if is_missing else ())
+        try:
+            summary = admin.summary(stream)
+        except PyKclError:
+            return StreamFacts(name=name)
+        found = StreamFacts(
+            name=summary.name,
+            arn=summary.arn,
+            status=summary.status,
+            mode=summary.mode,
+            created_at=summary.created_at,
+            retention_hours=summary.retention_hours,
+            open_shards=summary.open_shards or 0,
+            consumers=summary.consumers or 0,
+        )
+        return found if summary.status in ("CREATING", "DELETING") else self._shards(found, named)
+
+    def _shards(self, found: StreamFacts, named: Mapping[str, str]) -> StreamFacts:
+        page = self._prober.ask("kinesis:ListShards", lambda: self._kinesis.list_shards(**named))
+        if page is None:
+            return found
+        try:
+            shards = StreamAdmin(self._kinesis).shards(found.arn or found.name)
+        except PyKclError:
+            return found
+        is_open = [shard.shard_id for shard in shards if shard.is_open]
+        if is_open:
+            self._read_one(is_open[0], named)
+        ids = frozenset(shard.shard_id for shard in shards)
+        return replace(found, shards=ids, open_shards=len(is_open))
+
+    def _read_one(self, shard: str, named: Mapping[str, str]) -> None:
+        """At the tip of one shard, so that no record is fetched."""
+        opened = self._prober.ask(
+            "kinesis:GetShardIterator",
+            lambda: self._kinesis.get_shard_iterator(**named, ShardId=shard, ShardIteratorType="LATEST"),
+        )
+        iterator = (opened or {}).get("ShardIterator")
+        if iterator:
+            self._prober.ask(
+                "kinesis:GetRecords", lambda: self._kinesis.get_records(ShardIterator=iterator, Limit=1)
+            )
+
+    def _lags(self, stream: StreamFacts | None, view: TableView | None) -> Mapping[str, ShardLag] | None:
+        wanted = self._question.lag and stream is not None and view is not None and not view.streams
+        if not wanted or stream is None or view is None or stream.shards is None:
+            return None
+        if self._prober.trouble_of("kinesis:GetRecords") is not None:
+            return None
+        leases = [
+            one for key, one in sorted(view.leases.items()) if key in stream.shards and not one.is_ended
+        ]
+        adapter = KinesisStream(self._kinesis, stream.arn or stream.name, self._runtime)
+        try:
+            adapter.describe()
+            start = self._question.config.start_position
+            return KinesisLag(adapter, self._runtime, start=start).lags(leases)
+        except PyKclError:
+            return None
+
+    def _simulation(self, facts: Facts) -> Simulation | None:
+        if not self._question.simulate_iam:
+            return None
+        who = facts.account.identity
+        if who is None or who.arn is None:
+            return Simulation(why_not="nobody knows whose credentials these are")
+        try:
+            iam = self._question.clients.client("iam", attempts=2)
+        except PyKclError as error:
+            return Simulation(why_not=str(error))
+        return simulate(iam, who.arn, needed_policy(facts))
+
+
+def watch_facts(found: Observation, first: TableView) -> WatchFacts:
+    """first: the view of the first look."""
+    beats: dict[str, int] = {}
+    quiet: dict[str, int] = {}
+    for key, moved in found.moved.items():
+        lease, before = found.view.leases.get(key), first.leases.get(key)
+        if lease is None or before is None or lease.is_ended or not _is_same_owner(lease, before):
+            continue
+        owner = str(lease.actual_owner)
+        beats[owner] = max(beats.get(owner, 0), moved)
+        if lease.checkpoint == before.checkpoint:
+            quiet[owner] = max(quiet.get(owner, 0), moved)
+    return WatchFacts(
+        view=found.view,
+        span=found.span,
+        alive=frozenset(key for key in found.alive if key in found.view.leases),
+        unmoved_for=found.unmoved_for,
+        heartbeats=beats,
+        quiet_heartbeats=quiet,
+    )
+
+
+def _is_same_owner(lease: Lease, before: Lease) -> bool:
+    return lease.actual_owner is not None and lease.actual_owner == before.actual_owner
+
+
+def _nobody_to_wait_for(found: Observation) -> bool:
+    """The whole time is watched, as the pace of the heartbeats tells something; unless nobody owns anything."""
+    return everybody_moved(found) and not found.alive
+
+
+def _nearby(admin: StreamAdmin, name: str) -> tuple[str, ...]:
+    """None where the streams cannot be listed."""
+    try:
+        names = [one.name for one in admin.streams()]
+    except PyKclError:
+        return ()
+    return tuple(difflib.get_close_matches(name, names, n=3, cutoff=0.6) or names[:5])
