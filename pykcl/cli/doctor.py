@@ -1,0 +1,170 @@
+"""`pykcl doctor`: is everything as a worker and its fleet need it?"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pykcl.cli.exit_codes import EXIT_DOCTOR, EXIT_OK
+from pykcl.cli.fleet_options import Target, fleet_options
+from pykcl.cli.output import (
+    Colour,
+    Column,
+    Format,
+    format_option,
+    json_text,
+    painted,
+    render,
+    say,
+    terminal_width,
+    text_width,
+)
+from pykcl.errors import printable
+
+if TYPE_CHECKING:
+    from pykcl.operate.doctor.facts import Facts
+    from pykcl.operate.doctor.findings import Finding
+
+MARKS: Mapping[str, tuple[str, Colour]] = {
+    "ok": ("✓", "green"),
+    "info": ("·", "cyan"),
+    "warning": ("!", "yellow"),
+    "error": ("✗", "red"),
+}
+_TOPIC_WIDTH = 11
+_WIDE = 110
+
+
+@click.command()
+@fleet_options()
+@format_option
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+@click.option(
+    "--no-watch", is_flag=True, help="Do not wait for heartbeats: fast, but says nothing of who lives."
+)
+@click.option(
+    "--no-lag", is_flag=True, help="Do not ask Kinesis how far behind: spares one read of each shard."
+)
+@click.option(
+    "--simulate-iam", is_flag=True, help="Ask IAM whether a worker may do all it needs, writes as well."
+)
+def doctor(
+    target: Target, output: Format, as_json: bool, no_watch: bool, no_lag: bool, simulate_iam: bool
+) -> None:
+    """Look over credentials, region, stream, lease table, permissions, clock, fleet, this machine and the cost.
+
+    It only reads: no call writes, and none takes a record from anybody. With a fail-over time told (by --failover, or a
+    file) it watches the fleet's heartbeats for so long. Every finding has an id, and what is wrong has the command that
+    mends it.
+
+    Exit code 4 if there is an error among the findings, else 0. `-o wide` also shows ids.
+    """
+    _, findings = examine(target, watch=not no_watch, lag=not no_lag, simulate_iam=simulate_iam)
+    say(answer(target, findings, "json" if as_json else output))
+    sys.exit(EXIT_DOCTOR if any(one.level == "error" for one in findings) else EXIT_OK)
+
+
+def examine(
+    target: Target, *, watch: bool = True, lag: bool = True, simulate_iam: bool = False
+) -> tuple[Facts, list[Finding]]:
+    """What is so, and what to make of it."""
+    from pykcl.operate.doctor.diagnosis import diagnose
+    from pykcl.operate.doctor.gathering import Question, gather
+    from pykcl.runtime import SystemRuntime
+
+    question = Question(
+        config=target.config,
+        clients=target.clients,
+        application=target.application,
+        table=target.table,
+        stream=target.stream,
+        failover=target.failover,
+        told_regions=_told_regions(),
+        watch=watch,
+        lag=lag,
+        simulate_iam=simulate_iam,
+    )
+    facts = gather(question, SystemRuntime())
+    return facts, diagnose(facts)
+
+
+def answer(target: Target, findings: Sequence[Finding], output: Format) -> str:
+    """The whole answer, in that format."""
+    rows = [row_of(one) for one in findings]
+    if output == "table":
+        return "\n".join([*(line for one in findings for line in _lines(one)), _summary(findings)])
+    if output == "json":
+        told = {"application": target.application, "table": target.table, "stream": target.stream_name}
+        return json_text({**told, **_counts(findings), "findings": rows}, indent=2)
+    text = render(rows, _COLUMNS, output)
+    return f"{text}\n{_summary(findings)}" if output == "wide" else text
+
+
+def row_of(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id,
+        "level": finding.level,
+        "topic": finding.topic,
+        "text": finding.text,
+        "fix": finding.fix,
+        "code": finding.code,
+    }
+
+
+_COLUMNS = (
+    Column("level", weight=9, colour=lambda row: MARKS[str(row["level"])][1]),
+    Column("id", weight=9),
+    Column("code", weight=6),
+    Column("topic", wide=True),
+    Column("text", weight=8),
+    Column("fix", weight=7),
+)
+
+
+def _lines(finding: Finding) -> list[str]:
+    mark, colour = MARKS[finding.level]
+    head = f"{finding.topic:<{_TOPIC_WIDTH}} "
+    width = max(30, min(terminal_width() or _WIDE, _WIDE))
+    # A narrow terminal has no room for an indent as wide as the topics.
+    indent = " " * (len(head) + 2 if width >= 60 else 4)
+    told = f"{head}{printable(finding.text)}"
+    first, *rest = textwrap.wrap(told, width - 2, subsequent_indent=indent[2:], break_on_hyphens=False)
+    lines = [f"{painted(mark, colour)} {first}", *("  " + line for line in rest)]
+    if finding.code and finding.level in ("warning", "error"):
+        code = f"→ {finding.code}"
+        if text_width(lines[-1]) + 2 + len(code) <= width:
+            lines[-1] += f"  {code}"
+        else:
+            lines.append(f"{indent}{code}")
+    if finding.fix:
+        # In one line, however long, so that it can be copied.
+        lines.append(f"{indent}Do: {printable(finding.fix)}")
+    return lines
+
+
+def _counts(findings: Sequence[Finding]) -> dict[str, int]:
+    from pykcl.operate.doctor.findings import count
+
+    return {"errors": count(findings, "error"), "warnings": count(findings, "warning")}
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    counts = _counts(findings)
+    told = ", ".join(
+        f"{number} {name if number != 1 else name[:-1]}" for name, number in counts.items() if number
+    )
+    code = f"  (exit {EXIT_DOCTOR})" if counts["errors"] else ""
+    return (told or "Nothing is wrong.") + code
+
+
+def _told_regions() -> dict[str, str]:
+    return {
+        name: os.environ[name]
+        for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "PYKCL_REGION")
+        if os.environ.get(name)
+    }

@@ -1,0 +1,272 @@
+"""`pykcl put`: lines into a stream, each of them in it before the command ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from pykcl.cli.exit_codes import EXIT_ERROR, EXIT_OK
+from pykcl.cli.fleet_options import aws_options
+from pykcl.cli.line_input import LineTooLong, chunks_of_lines, opened, size_of
+from pykcl.cli.stream_target import admin_for, complete_streams, quiet_when_unread, summary_of, tell, usage
+from pykcl.errors import PyKclError
+
+if TYPE_CHECKING:
+    from pykcl.aws.operator_clients import OperatorClients
+    from pykcl.operate.streams.input_lines import InputForm, LineReader
+    from pykcl.operate.streams.putting import Putting
+    from pykcl.runtime import Event
+
+
+_REDRAW = 0.2
+"""Seconds between two drawings of the progress."""
+
+
+@dataclass(slots=True)
+class _Course:
+    """How far the input was read. bad: lines passed over with --on-bad skip. trouble: why it ended early."""
+
+    line: int = 0
+    bad: int = 0
+    trouble: str = ""
+    remedy: str = ""
+    is_stopped: bool = False
+
+
+@click.command()
+@click.argument("stream", metavar="STREAM", shell_complete=complete_streams)
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Read from here instead of standard input.",
+)
+@click.option(
+    "--input",
+    "form",
+    type=click.Choice(("lines", "jsonl", "records")),
+    default="lines",
+    show_default=True,
+    help="Each line is a payload; so, too, and must be JSON; or is a record as `tail -o jsonl` writes them.",
+)
+@click.option(
+    "--key", metavar="TEXT", help="The partition key of every record.  [default: a random one each]"
+)
+@click.option(
+    "--key-field",
+    metavar="NAME",
+    help="Field of the line's JSON object that is its partition key; a.b for depth.",
+)
+@click.option(
+    "-K", "--key-delimiter", metavar="TEXT", help="The partition key stands in front of this, as with kcat."
+)
+@click.option(
+    "--aggregate",
+    is_flag=True,
+    help="Pack records into KPL aggregates, as the Kinesis Producer Library does.",
+)
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="At most so many records a second."
+)
+@click.option(
+    "--from-line", type=click.IntRange(1), default=1, metavar="N", help="Pass over the lines before this one."
+)
+@click.option(
+    "--on-bad",
+    type=click.Choice(("stop", "skip")),
+    default="stop",
+    show_default=True,
+    help="At a line that is no record: stop there, or tell it and go on.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no notices, only the count and errors.")
+@aws_options
+def put(
+    stream: str,
+    path: Path | None,
+    form: InputForm,
+    key: str | None,
+    key_field: str | None,
+    key_delimiter: str | None,
+    aggregate: bool,
+    rate: float | None,
+    from_line: int,
+    on_bad: str,
+    quiet: bool,
+    clients: OperatorClients,
+) -> None:
+    """Put lines into a stream, one record each. Empty lines are passed over.
+
+    Records that Kinesis refuses are sent again until they are in; then their number is printed. A record whose request
+    got no answer is sent again, too, and may be in twice; that is said. Ctrl-C puts what was read and says how far it
+    came; a second one gives up what is still being refused.
+    """
+    from pykcl.operate.streams.input_lines import LineReader
+    from pykcl.runtime import SystemRuntime
+
+    runtime = SystemRuntime()
+    random = runtime.random()
+    with usage():
+        # Read once with the usual size, so that what is wrong with the options is told before AWS is asked.
+        LineReader(form, lambda: "", 0, key, key_field, key_delimiter)
+        source = opened(path)
+    admin = admin_for(clients, stream)
+    summary = summary_of(admin, stream)
+    name = summary.arn or stream
+    reader = LineReader(
+        form, lambda: f"{random.getrandbits(64):016x}", summary.largest_record, key, key_field, key_delimiter
+    )
+    from pykcl.operate.streams.putting import Outlet, Putting
+
+    stop, give_up = runtime.event(), runtime.event()
+    with _ended_by_signals(stop, give_up):
+        putting = Putting(
+            Outlet(
+                lambda records: admin.put(name, records), lambda: admin.shards(name), summary.largest_record
+            ),
+            runtime,
+            stop=stop,
+            give_up=give_up,
+            on_notice=(lambda _: None) if quiet else tell,
+            aggregate=aggregate,
+            rate=rate,
+        )
+        course = _Course()
+        try:
+            with _progress(source, quiet) as progress:
+                _pump(source, reader, putting, course, stop, progress, from_line, skip_bad=on_bad == "skip")
+                putting.flush()
+        except PyKclError as error:
+            course.trouble = str(error)
+            course.remedy = ""
+    sys.exit(_conclude(summary.name, putting, course, aggregated=aggregate))
+
+
+def _pump(
+    source: BinaryIO,
+    reader: LineReader,
+    putting: Putting,
+    course: _Course,
+    stop: Event,
+    progress: Callable[[int, int], None],
+    from_line: int,
+    *,
+    skip_bad: bool,
+) -> None:
+    """From the first line to the last, the first bad one, or Ctrl-C."""
+    from pykcl.operate.streams.input_lines import BadLine
+
+    try:
+        drawn_at, size = time.monotonic(), 0
+        for lines in chunks_of_lines(source, stop.is_set):
+            for line in lines:
+                if stop.is_set():
+                    break
+                course.line += 1
+                size += len(line) + 1
+                if course.line >= from_line:
+                    _take(course.line, line, reader, putting, course, skip_bad=skip_bad)
+                # Also within what was read at once, which a low rate may take minutes for.
+                if time.monotonic() - drawn_at > _REDRAW:
+                    progress(size, putting.tally.put)
+                    drawn_at, size = time.monotonic(), 0
+            putting.breathe()
+        progress(size, putting.tally.put)
+    except BadLine as error:
+        course.line -= 1
+        course.trouble = f"{error}."
+        course.remedy = (
+            f"Do: correct it, then --from-line {error.number}; or --on-bad skip to pass over such lines."
+        )
+    except LineTooLong as error:
+        course.trouble = f"line {error.number} has no end in sight: no record is that large."
+        course.remedy = "Do: check that these are lines."
+    course.is_stopped = stop.is_set()
+
+
+def _take(
+    number: int, line: bytes, reader: LineReader, putting: Putting, course: _Course, *, skip_bad: bool
+) -> None:
+    from pykcl.operate.streams.input_lines import BadLine
+
+    try:
+        record = reader.record(number, line)
+    except BadLine as error:
+        if not skip_bad:
+            raise
+        course.bad += 1
+        tell(f"passed over: {error}")
+        record = None
+    if record is None:
+        putting.pass_over(number)
+    else:
+        putting.take(number, record)
+
+
+def _conclude(stream: str, putting: Putting, course: _Course, *, aggregated: bool) -> int:
+    """Say what was put, and what was not; the exit code."""
+    tally = putting.tally
+    with quiet_when_unread():
+        click.echo(f"put {tally.put} records into {stream}")
+    if tally.sent_again:
+        tell(f"sent again after a refusal: {tally.sent_again}")
+    if tally.perhaps_twice:
+        tell(
+            f"up to {tally.perhaps_twice} of them may be in twice: their request got no answer and was sent again"
+        )
+    if course.bad:
+        tell(f"{course.bad} lines were passed over")
+    if course.trouble:
+        tell(course.trouble)
+    if course.trouble or course.is_stopped:
+        done = putting.complete_through
+        partly = ", and some after them" if done < course.line else ""
+        ended = "" if course.trouble else "stopped; "
+        remedy = course.remedy or f"Do: go on with --from-line {done + 1}."
+        tell(f"{ended}lines 1 to {done} are in{partly}. {remedy}" if done else f"{ended}{remedy}")
+    if course.is_stopped and not course.trouble:
+        return 128 + signal.SIGINT
+    return EXIT_ERROR if course.trouble or course.bad else EXIT_OK
+
+
+@contextmanager
+def _ended_by_signals(stop: Event, give_up: Event) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM ends reading, the second also sending again: never in the middle of our accounts."""
+    from pykcl.runtime import in_main_thread
+    from pykcl.worker.signals import stop_signals_go_to
+
+    def hear(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            give_up.set()
+        stop.set()
+
+    if not in_main_thread():
+        yield
+        return
+    with stop_signals_go_to(hear):
+        yield
+
+
+@contextmanager
+def _progress(source: BinaryIO, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Called with (bytes read, records put). Draws only on a terminal, and not over what is being typed there."""
+    if quiet or not sys.stderr.isatty() or source.isatty():
+        yield lambda _size, _put: None
+        return
+    bar: Any
+    with click.progressbar(length=size_of(source), label="put", file=sys.stderr) as bar:
+
+        def show(size: int, put: int) -> None:
+            bar.label = f"put {put:,}"
+            bar.update(size)
+
+        yield show

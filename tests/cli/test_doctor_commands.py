@@ -1,0 +1,384 @@
+"""`pykcl doctor`, `iam`, `dashboards`, `report` and `version`: what they print, what they refuse, and how they end."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pykcl import RecordProcessor, Worker, __version__
+from pykcl.aws.policy import actions_of, operator_policy, worker_policy
+from pykcl.cli.local import local_environment
+from pykcl.cli.main import main
+from pykcl.local.server import LocalAws
+
+ROOT = Path(__file__).parents[2]
+CLEAN = {name: text for name, text in os.environ.items() if not name.startswith(("AWS_", "PYKCL_"))}
+FLEET = ("--application", "orders-app", "--stream", "orders")
+ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
+HOSTILE = "\x1b[2J<script>alert(1)</script>\x1b]0;owned\x07"
+
+
+@pytest.fixture
+def aws(monkeypatch):
+    with LocalAws() as running:
+        running.kinesis.create_stream("orders", 2)
+        for name in [name for name in os.environ if name.startswith(("AWS_", "PYKCL_"))]:
+            monkeypatch.delenv(name)
+        for name, text in local_environment(running.url).items():
+            monkeypatch.setenv(name, text)
+        yield running
+
+
+def pykcl(*arguments, **more):
+    return CliRunner().invoke(main, list(arguments), catch_exceptions=False, **more)
+
+
+@pytest.fixture
+def dynamodb(aws):
+    import boto3
+
+    with closing(boto3.client("dynamodb")) as client:
+        client.create_table(
+            TableName="orders-app",
+            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        yield client
+
+
+def put_lease(dynamodb, number, **more):
+    dynamodb.put_item(
+        TableName="orders-app",
+        Item={
+            "leaseKey": {"S": f"shardId-{number:012d}"},
+            "checkpoint": {"S": "TRIM_HORIZON"},
+            "checkpointSubSequenceNumber": {"N": "0"},
+            "leaseCounter": {"N": "5"},
+            "ownerSwitchesSinceCheckpoint": {"N": "0"},
+            **more,
+        },
+    )
+
+
+# -- doctor ----------------------------------------------------------------------------------------------------
+
+
+class Orders(RecordProcessor):
+    def process_records(self, batch):
+        list(batch)
+
+
+def test_beside_a_living_worker_all_is_well_and_the_exit_code_0(aws):
+    with Worker(
+        "orders-app", stream="orders", processor=Orders, failover_time=2.0, start="TRIM_HORIZON"
+    ) as worker:
+        assert until_leases(worker)
+        done = pykcl("doctor", *FLEET, "--failover", "4s", "--json")
+    told = json.loads(done.output)
+    assert (done.exit_code, told["errors"]) == (0, 0)
+    by_id = {one["id"]: one for one in told["findings"]}
+    assert f"1 living worker: 1 pykcl ({__version__})" in by_id["peers-ok"]["text"]
+    assert {"lag-ok", "table-ok", "stream-ok", "credentials-ok"} <= by_id.keys()
+    assert by_id.keys() & {"records-trimmed", "permission-denied", "leases-stale"} == set()
+
+
+def until_leases(worker):
+    import threading
+
+    for _ in range(1200):
+        if len(worker.leases) == 2:
+            return True
+        threading.Event().wait(0.05)
+    return False
+
+
+def test_an_error_found_is_exit_code_4_and_comes_with_its_code_and_its_command(aws):
+    done = pykcl("doctor", "--application", "orders-app", "--stream", "ordes")
+    assert done.exit_code == 4
+    assert "✗ stream      Stream 'ordes' does not exist in us-east-1" in done.output
+    assert "→ E03" in done.output
+    assert "Do: pykcl streams list --region us-east-1" in done.output
+    assert done.output.rstrip().endswith("1 error  (exit 4)")
+
+
+def test_without_region_or_credentials_that_is_a_finding_and_no_crash(monkeypatch):
+    nowhere = {
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    for name in [name for name in os.environ if name.startswith(("AWS_", "PYKCL_"))]:
+        monkeypatch.delenv(name)
+    for name, text in nowhere.items():
+        monkeypatch.setenv(name, text)
+    done = pykcl("doctor", *FLEET, "--region", "us-east-1", "-o", "jsonl")
+    assert done.exit_code == 4
+    told = [one["id"] for one in map(json.loads, done.output.splitlines()) if one["level"] == "error"]
+    assert told == ["credentials-missing"]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
+    done = pykcl("doctor", *FLEET, "-o", "csv")
+    assert done.exit_code == 4
+    rows = list(csv.DictReader(io.StringIO(done.output)))
+    assert [row["id"] for row in rows if row["level"] == "error"] == ["region-missing"]
+
+
+@pytest.mark.parametrize("output", ["table", "wide", "json", "jsonl", "csv"])
+def test_names_out_of_the_table_drive_no_terminal(output, dynamodb):
+    put_lease(dynamodb, 0, leaseOwner={"S": HOSTILE})
+    put_lease(dynamodb, 1, leaseCounter={"S": HOSTILE})
+    done = pykcl("doctor", *FLEET, "--no-watch", "-o", output)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.output)
+    assert "rows-unreadable" in done.output or output == "table"
+
+
+def test_forty_columns_are_enough(aws, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    done = pykcl("doctor", *FLEET)
+    lines = [line for line in done.output.splitlines() if "Do: " not in line]
+    assert max(map(len, lines)) <= 40, "commands are kept whole, to be copied"
+    assert len(lines) > 15
+
+
+def test_what_is_told_in_a_file_is_looked_at(aws, tmp_path):
+    path = tmp_path / "pykcl.toml"
+    path.write_text(
+        'application = "orders-app"\nstream = "orders"\ncreate_table = false\nmetrics = "cloudwatch"\n'
+    )
+    told = json.loads(pykcl("doctor", "-c", str(path), "--json").output)
+    ids = {one["id"] for one in told["findings"]}
+    assert "table-missing" in ids
+    assert not {"metrics-off", "table-to-be-made"} & ids
+
+
+# -- iam -------------------------------------------------------------------------------------------------------
+
+
+def iam(*arguments):
+    done = pykcl("iam", "--application", "orders-app", "--stream", ARN, *arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_policy_of_a_worker_is_the_documented_one(monkeypatch):
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    expected = worker_policy(stream="orders", table="orders-app", region="us-east-1", account="123456789012")
+    assert json.loads(iam()) == expected
+    assert "dynamodb:CreateTable" not in actions_of(json.loads(iam("--no-create-table")))
+    with_metrics = json.loads(iam("--metrics"))
+    assert actions_of(with_metrics) - actions_of(expected) == {"cloudwatch:PutMetricData"}
+
+
+def test_a_file_decides_what_flags_do_not(tmp_path):
+    path = tmp_path / "pykcl.toml"
+    path.write_text(
+        'application = "a-b"\nstream = "s"\nregion = "eu-west-1"\ncreate_table = false\nmetrics = "cloudwatch"\n'
+    )
+    done = pykcl("iam", "-c", str(path), "--account", "123456789012")
+    policy = json.loads(done.stdout)
+    assert "cloudwatch:PutMetricData" in actions_of(policy)
+    assert "dynamodb:CreateTable" not in actions_of(policy)
+    assert "arn:aws:dynamodb:eu-west-1:123456789012:table/a-b" in done.output
+
+
+def test_without_account_and_region_it_says_what_to_put_in():
+    done = pykcl("iam", "--application", "a-b", "--stream", "s")
+    assert done.exit_code == 0
+    assert "arn:aws:kinesis:REGION:ACCOUNT:stream/s" in done.stdout
+    assert "put in REGION and ACCOUNT" in done.stderr
+
+
+def test_terraform_says_the_same_as_json():
+    text = iam("--format", "terraform", "--metrics", "--name", 'x"${y}')
+    policy = json.loads(iam("--metrics"))
+    assert set(re.findall(r'"([a-z]+:[A-Za-z]+)"', text)) - {"cloudwatch:namespace"} == actions_of(policy)
+    assert re.findall(r"resources = \[(.*)\]", text) == [
+        json.dumps(one["Resource"]) for one in policy["Statement"]
+    ]
+    assert text.count("{") == text.count("}")
+    assert r'name   = "x\"$${y}"' in text
+    assert 'variable = "cloudwatch:namespace"' in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["--stream", "s"], 2, "No application"),
+        (["--application", "a-b"], 2, "No stream"),
+        (["--application", "a-b", "--stream", "s", "--steer"], 2, "--for operator"),
+        (["--application", "a-b", "--stream", "s", "--for", "operator", "--metrics"], 2, "are of workers"),
+        (["--application", "a-b", "--stream", "s", "--account", "12"], 1, "twelve digits"),
+        (["--application", "a-b", "--stream", ARN, "--account", "000000000000"], 1, "contradicts"),
+    ],
+)
+def test_iam_refuses_what_makes_no_sense(arguments, code, told):
+    done = pykcl("iam", *arguments)
+    assert done.exit_code == code
+    assert told in done.output
+
+
+def test_an_operator_needs_no_more_than_the_policy_for_looking(aws, dynamodb):
+    put_lease(dynamodb, 0)
+    put_lease(dynamodb, 1)
+    before = len(list(aws.requests))
+    for command in (
+        ["leases", "list", "--no-sample"],
+        ["leases", "describe", "0", "--no-sample"],
+        ["lag", "--stream", "orders"],
+        ["shards", "tree", "--stream", "orders"],
+        ["doctor", "--stream", "orders", "--no-watch"],
+    ):
+        assert pykcl(*command, "--application", "orders-app").exit_code == 0, command
+    assert pykcl("streams", "list").exit_code == 0
+    assert pykcl("streams", "describe", "orders").exit_code == 0
+    assert pykcl("tail", "orders", "-e").exit_code == 0
+    # Without any metrics: it was allowed to look.
+    assert pykcl("lag", "--source", "cloudwatch", "--application", "orders-app").exit_code == 1
+    called = {f"{one.service}:{one.operation}" for one in list(aws.requests)[before:]} - {
+        "sts:GetCallerIdentity"
+    }
+    reads_metrics = {"cloudwatch:GetMetricData"}
+    common = {"stream": "orders", "table": "orders-app"}
+    assert (
+        actions_of(operator_policy(**common, read_metrics=True)) - actions_of(operator_policy(**common))
+        == reads_metrics
+    )
+    assert reads_metrics <= {one.replace("monitoring:", "cloudwatch:") for one in called}
+    called = {one for one in called if not one.endswith(":GetMetricData")}
+    policy = actions_of(operator_policy(stream="orders", table="orders-app"))
+    assert called <= policy
+    # What is left: completion of names, and consumers, which the local stream has none of.
+    assert policy - called == {"dynamodb:ListTables", "kinesis:ListStreamConsumers"}
+
+
+def test_an_operator_who_steers_needs_no_more_than_that_policy(aws, dynamodb):
+    put_lease(dynamodb, 0, leaseOwner={"S": "gone"})
+    before = len(list(aws.requests))
+    assert pykcl("leases", "release", "0", "--application", "orders-app", "--execute").exit_code == 0
+    assert pykcl("put", "orders", input="x\n").exit_code == 0
+    called = {f"{one.service}:{one.operation}" for one in list(aws.requests)[before:]}
+    assert {"dynamodb:UpdateItem", "kinesis:PutRecords"} <= called
+    assert called <= actions_of(operator_policy(stream="orders", table="orders-app", steer=True, put=True))
+
+
+# -- dashboards, version ---------------------------------------------------------------------------------------
+
+
+def test_dashboards_are_json_of_the_namespace_that_is_configured(monkeypatch):
+    monkeypatch.setenv("PYKCL_METRICS_NAMESPACE", "Company-Orders")
+    for command in (["cloudwatch"], ["grafana"], ["grafana", "--datasource", "cloudwatch"]):
+        done = pykcl("dashboards", *command, "--application", "orders-app", "--region", "eu-west-1")
+        assert done.exit_code == 0
+        told = json.loads(done.output)
+        assert ("Company-Orders" in json.dumps(told)) == (command != ["grafana"])
+        assert told.get("widgets") or told["panels"]
+
+
+def test_version_is_told_for_people_and_for_programs():
+    told = json.loads(pykcl("version", "--json").output)
+    assert told["pykcl"] == __version__
+    assert told["packages"]["boto3"]
+    assert set(told["extras"]) >= {"moto", "prometheus-client"}
+    assert f"pykcl {__version__}" in pykcl("version").output
+
+
+@pytest.mark.parametrize(
+    "arguments", [["version"], ["iam", *FLEET], ["dashboards", "cloudwatch", "-a", "a-b"], ["dashboards", "grafana", "-a", "a-b"]]
+)  # fmt: skip
+def test_what_needs_no_aws_loads_no_boto3(arguments):
+    code = (
+        "import sys\nfrom pykcl.cli.main import main\n"
+        f"main({arguments!r}, standalone_mode=False)\n"
+        "print([name for name in ('boto3', 'botocore', 'moto') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**CLEAN, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=True
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+# -- report ----------------------------------------------------------------------------------------------------
+
+SECRETS = ("payments-reader", "ip-10-9-8-7", "123123123123", "hush-hush", "s3cr3t", "127.0.0.1", "orders")
+
+
+@pytest.fixture
+def named(aws, dynamodb):
+    put_lease(dynamodb, 0, leaseOwner={"S": "ip-10-9-8-7:abc"}, secretNote={"S": "s3cr3t"})
+    put_lease(dynamodb, 1, pendingCheckpoint={"S": "TRIM_HORIZON"}, pendingCheckpointSubSequenceNumber={"N": "0"},
+              pendingCheckpointState={"B": b"hush-hush"}, leaseOwner={"S": "payments-reader"})  # fmt: skip
+
+
+def bundle(path):
+    with zipfile.ZipFile(path) as found:
+        return {Path(name).name: found.read(name).decode() for name in found.namelist()}
+
+
+def test_a_report_holds_what_it_says_and_no_name(named, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYKCL_WORKER_ID", "payments-reader")
+    path = tmp_path / "report.zip"
+    done = pykcl("report", *FLEET, "--no-watch", "--out", str(path))
+    assert done.exit_code == 0, done.output
+    texts = bundle(path)
+    assert set(texts) == {
+        "README.txt",
+        "versions.json",
+        "config.json",
+        "leases.jsonl",
+        "table.json",
+        "doctor.json",
+    }
+    for name in set(texts) - {"README.txt"}:
+        assert name in texts["README.txt"]
+        assert name in done.output
+    whole = "\n".join(texts.values())
+    assert not [secret for secret in SECRETS if secret in whole]
+    assert oct(path.stat().st_mode & 0o777) == "0o600"
+    leases = [json.loads(line) for line in texts["leases.jsonl"].splitlines()]
+    assert [one["key"] for one in leases] == ["shardId-000000000000", "shardId-000000000001"]
+    assert leases[0]["other_attributes"] == ["secretNote"]
+    assert leases[1]["has_pending"]
+    assert leases[0]["owner"] != leases[1]["owner"]
+    assert json.loads(texts["config.json"])["worker_id"] == leases[1]["owner"], "the same name, the same hash"
+    assert {"table-ok", "stream-ok"} <= {one["id"] for one in json.loads(texts["doctor.json"])}
+
+
+def test_names_may_be_kept_and_the_text_says_so(named):
+    done = pykcl("report", *FLEET, "--no-watch", "--text", "--keep-names")
+    assert "ip-10-9-8-7:abc" in done.output
+    assert "stand in it as they are" in done.output
+    for secret in ("hush-hush", "s3cr3t", "127.0.0.1"):
+        assert secret not in done.output
+
+
+def test_a_report_overwrites_nothing_and_says_so(aws, tmp_path):
+    path = tmp_path / "report.zip"
+    path.write_text("mine")
+    done = pykcl("report", *FLEET, "--out", str(path))
+    assert (done.exit_code, path.read_text()) == (1, "mine")
+    assert "is not overwritten" in done.output
+    assert pykcl("report", *FLEET, "--out", str(tmp_path / "no" / "where.zip")).exit_code == 1
+    assert pykcl("report", *FLEET, "--out", str(path), "--text").exit_code == 2
+
+
+def test_a_report_is_made_even_where_nothing_works(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("AWS_", "PYKCL_"))]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    done = pykcl("report", "--text")
+    assert done.exit_code == 0
+    assert "credentials-missing" in done.output

@@ -1,0 +1,435 @@
+"""`pykcl leases`, `lag` and `shards tree` against a local AWS: what they print, refuse and write."""
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import boto3
+import pytest
+from click.testing import CliRunner
+
+from pykcl.cli.fleet_options import complete_applications, complete_shards
+from pykcl.cli.local import local_environment
+from pykcl.cli.main import main
+from pykcl.local.server import LocalAws
+from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
+from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease_parse import to_item
+
+APP = "orders-app"
+EVIL = "=1+1\x1b]0;owned\x07"
+
+
+def shard(number):
+    return f"shardId-{number:012d}"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalAws() as aws:
+        yield aws
+
+
+@pytest.fixture
+def aws(server, monkeypatch):
+    """An empty local AWS with the stream orders of two shards and the lease table orders-app."""
+    server._parts.forget()
+    for view in server.kinesis.list_streams():
+        server.kinesis.delete_stream(view.name)
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "PYKCL_")):
+            monkeypatch.delenv(name)
+    for name, value in local_environment(server.url).items():
+        monkeypatch.setenv(name, value)
+    server.kinesis.create_stream("orders", 2)
+    boto3.setup_default_session()
+    client = boto3.client("dynamodb")
+    client.create_table(
+        TableName=APP,
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    return client
+
+
+def put(client, *leases):
+    for lease in leases:
+        client.put_item(TableName=APP, Item=to_item(lease))
+
+
+def row(client, number):
+    return client.get_item(TableName=APP, Key={"leaseKey": {"S": shard(number)}}).get("Item")
+
+
+def pykcl(*arguments, code=0, **environment):
+    found = CliRunner().invoke(main, list(arguments), env=environment)
+    assert found.exit_code == code, found.output
+    assert "Traceback" not in found.output
+    return found.output
+
+
+def listed(*arguments, **more):
+    return pykcl("leases", "list", "--app", APP, "--no-sample", *arguments, **more)
+
+
+FLEET = (
+    Lease(shard(0), Checkpoint("4917", 3), owner="w1", counter=7, note=PrivateNote(owner="w1", version="9")),
+    Lease(shard(1), AT_TRIM_HORIZON),
+)
+
+
+def test_the_list_names_owner_kind_state_and_checkpoint(aws):
+    put(aws, *FLEET)
+    lines = listed().splitlines()
+    assert lines[0].startswith(f"APPLICATION {APP}")
+    assert lines[1].split() == ["SHARD", "STATE", "OWNER", "KIND", "CHECKPOINT", "COUNTER", "MOVED", "SWITCHES", "PARENTS"]  # fmt: skip
+    assert lines[2].split() == ["000", "UNKNOWN", "w1", "pykcl", "4917:3", "7", "-", "0", "-"]
+    assert lines[3].split()[:4] == ["001", "UNOWNED", "-", "-"]
+
+
+def test_a_lease_that_stands_still_for_the_failover_time_is_stale(aws):
+    put(aws, *FLEET)
+    told = pykcl("leases", "list", "--app", APP, "--failover", "1s")
+    assert re.search(r"^000 +STALE +w1", told, re.MULTILINE)
+    assert "hint: 000 did not move for the fail-over time (1 s)" in told
+
+
+def test_json_jsonl_and_csv_hold_the_same_rows(aws):
+    put(aws, *FLEET)
+    rows = json.loads(listed("-o", "json"))["rows"]
+    assert [json.loads(line) for line in listed("-o", "jsonl").splitlines()] == rows
+    table = list(csv.DictReader(io.StringIO(listed("-o", "csv"))))
+    assert [one["lease_key"] for one in table] == [one["lease_key"] for one in rows] == [shard(0), shard(1)]
+
+
+@pytest.mark.parametrize("form", ["table", "wide", "json", "jsonl", "csv"])
+def test_a_hostile_owner_is_inert_everywhere(aws, form):
+    put(aws, Lease(shard(0), AT_TRIM_HORIZON, owner=EVIL))
+    for told in (listed("-o", form), pykcl("shards", "tree", "--app", APP, "--no-sample", "-o", form)):
+        assert "\x1b" not in told
+        assert "\x07" not in told
+        assert "owned" in told
+    if form == "csv":
+        (found,) = csv.DictReader(io.StringIO(listed("-o", "csv")))
+        assert found["owner"].startswith("'=")
+
+
+def test_a_hostile_owner_is_inert_where_one_lease_is_shown(aws):
+    put(aws, Lease(shard(0), AT_TRIM_HORIZON, owner=EVIL))
+    assert "\x1b" not in pykcl("leases", "describe", "0", "--app", APP, "--no-sample")
+    assert "\x1b" not in pykcl("leases", "release", "0", "--app", APP)
+
+
+def test_forty_columns_are_enough(aws):
+    put(aws, *FLEET, Lease(shard(2), AT_TRIM_HORIZON, owner="w" * 200))
+    told = [line for line in listed(COLUMNS="40").splitlines() if not line.startswith("hint:")]
+    assert max(map(len, told)) <= 40
+    tree = pykcl(
+        "shards", "tree", "--app", APP, "--stream", "orders", "--no-sample", COLUMNS="40"
+    ).splitlines()
+    assert max(len(line) for line in tree if not line.startswith("hint:")) <= 40
+
+
+def test_filters_by_owner_and_state(aws):
+    put(aws, *FLEET)
+    assert [one["shard"] for one in json.loads(listed("-o", "json", "--owner", "w"))["rows"]] == [shard(0)]
+    assert [one["shard"] for one in json.loads(listed("-o", "json", "--state", "unowned"))["rows"]] == [
+        shard(1)
+    ]
+    assert "none of ACTIVE" in listed("--state", "BUSY", code=2)
+
+
+def test_an_empty_table_says_so(aws):
+    assert "hint: The table has no rows" in listed()
+
+
+def test_describe_takes_a_number_the_end_of_a_key_or_the_key(aws):
+    put(aws, *FLEET)
+    for name in ("0", "000", "000000000000", shard(0)):
+        told = pykcl("leases", "describe", name, "--app", APP, "--no-sample")
+        assert re.search(r"checkpoint +4917:3", told)
+        assert re.search(r"owner's kind +pykcl: its note", told)
+    assert "There is no lease '7'" in pykcl("leases", "describe", "7", "--app", APP, code=2)
+    put(aws, Lease("other-shardId-000000000000", AT_TRIM_HORIZON))
+    assert "end of 2 lease keys" in pykcl("leases", "describe", "0", "--app", APP, code=2)
+
+
+# -- what is refused -------------------------------------------------------------------------------------------
+
+
+def test_without_an_application_it_says_how_to_name_one(aws):
+    assert "--application NAME" in pykcl("leases", "list", code=2)
+    assert "--stream NAME" in pykcl("leases", "prune", "--app", APP, code=2)
+    assert "--stream NAME" in pykcl("shards", "tree", code=2)
+
+
+def test_the_environment_and_files_name_it_too(aws, tmp_path):
+    put(aws, *FLEET)
+    assert APP in pykcl("leases", "list", "--no-sample", PYKCL_APPLICATION=APP)
+    toml = tmp_path / "pykcl.toml"
+    toml.write_text(f'application = "{APP}"\nstream = "orders"\nfailover_time = 1.0\n')
+    told = pykcl("leases", "list", "-c", str(toml))
+    assert "fail-over time (1 s)" in told
+    assert "STREAM orders" in told
+    properties = tmp_path / "app.properties"
+    properties.write_text(
+        f"applicationName = {APP}\nstreamName = orders\nexecutableName = x\nAWSCredentialsProvider = DefaultCredentialsProvider\n"
+        "failoverTimeMillis = 1000\nregionName = us-east-1\n"
+    )
+    assert "fail-over time (1 s)" in pykcl("leases", "list", "-p", str(properties))
+    assert "Use one of them" in pykcl("leases", "list", "-p", str(properties), "-c", str(toml), code=2)
+
+
+def test_a_missing_table_and_one_of_another_shape_are_told_apart(aws):
+    assert "There is no lease table 'nowhere'" in pykcl("leases", "list", "--app", "nowhere", code=1)
+    aws.create_table(
+        TableName="invoices",
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    for verb in (
+        ["leases", "list"],
+        ["lag", "--stream", "orders"],
+        ["shards", "tree"],
+        ["leases", "release", "0"],
+    ):
+        assert "is not a lease table" in pykcl(*verb, "--app", "invoices", code=1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["leases", "list", "--failover", "soon"],
+        ["leases", "list", "--failover", "0.1s"],
+        ["leases", "list", "--watch=never"],
+        ["leases", "list", "--sample", "5s", "--no-sample"],
+        ["leases", "list", "-o", "xml"],
+        ["lag", "--max-behind", "-5s"],
+        ["lag", "--from", "guesses"],
+        ["lag", "--source", "status"],
+        ["lag", "--status-url", "http://127.0.0.1:9"],
+        ["lag", "--source", "cloudwatch", "--status-token-file", "token"],
+        ["lag", "--source", "status", "--status-url", "http://127.0.0.1:9", "--namespace", "orders"],
+    ],
+)
+def test_bad_options_are_usage_errors(aws, arguments):
+    pykcl(*arguments, "--app", APP, code=2)
+
+
+def test_an_unknown_pykcl_variable_is_told(aws):
+    assert "names no option" in pykcl("leases", "list", "--app", APP, PYKCL_STREEM="orders", code=1)
+
+
+# -- release and prune -----------------------------------------------------------------------------------------
+
+
+def test_release_shows_first_and_writes_only_with_execute(aws):
+    put(aws, *FLEET)
+    before = row(aws, 0)
+    told = pykcl("leases", "release", "0", "--app", APP)
+    assert "PLAN (nothing written)" in told
+    assert "only if     counter is 7 and owner is w1" in told
+    assert row(aws, 0) == before
+    told = pykcl("leases", "release", "0", "--app", APP, "--execute")
+    assert "RELEASED  read again: no owner, counter 8" in told
+    after = row(aws, 0)
+    assert after.pop("leaseCounter") == {"N": "8"}
+    assert {**after, "leaseOwner": {"S": "w1"}, "leaseCounter": {"N": "7"}} == before
+    assert "has no owner" in pykcl("leases", "release", "0", "--app", APP, "--execute", code=5)
+
+
+def test_prune_shows_first_and_deletes_only_with_execute(aws, server):
+    server.kinesis.split("orders", shard(0))
+    put(
+        aws,
+        Lease(shard(0), AT_SHARD_END, counter=9, children=(shard(2), shard(3))),
+        Lease(shard(1), AT_TRIM_HORIZON, owner="w1"),
+        *(Lease(shard(number), Checkpoint("5000"), owner="w1", parents=(shard(0),)) for number in (2, 3)),
+    )
+    told = pykcl("leases", "prune", "--app", APP, "--stream", "orders")
+    assert re.search(r"^000 .*every child has been started", told, re.MULTILINE)
+    assert "DELETE 1  KEEP 3  WRITTEN nothing" in told
+    assert row(aws, 0) is not None
+    assert "deleted    shardId-000000000000" in pykcl(
+        "leases", "prune", "--app", APP, "--stream", "orders", "--execute"
+    )
+    assert row(aws, 0) is None
+    assert row(aws, 1) is not None
+    assert "nothing to delete" in pykcl("leases", "prune", "--app", APP, "--stream", "orders", "--execute")
+
+
+# -- lag and lineage -------------------------------------------------------------------------------------------
+
+
+def test_lag_is_zero_at_the_tip_and_a_breach_exits_with_3(aws, server):
+    put(aws, *(Lease(shard(number), AT_TRIM_HORIZON, owner="w1") for number in (0, 1)))
+    told = pykcl("lag", "--app", APP, "--stream", "orders", "--max-behind", "60s")
+    assert "BEHIND 0.0s" in told
+    assert "1 of the 5 GetRecords calls a second" in told
+    server.kinesis.put_record("orders", b"x", "key")
+    deadline = time.monotonic() + 30
+    while True:
+        # Kinesis tells its clock to the second, so the record may seem to have arrived just now.
+        found = CliRunner().invoke(main, ["lag", "--app", APP, "--stream", "orders", "--max-behind", "0s"])
+        if found.exit_code == 3 or time.monotonic() > deadline:
+            break
+    assert found.exit_code == 3
+    assert "1 of 2 shards are more than 0.0s behind" in found.output
+
+
+def test_lag_asks_for_the_stream_where_the_table_does_not_tell(aws):
+    put(aws, *FLEET)
+    assert "Do: --stream NAME" in pykcl("lag", "--app", APP, code=1)
+
+
+def test_a_lag_nobody_can_tell_is_no_success(aws):
+    put(aws, Lease(shard(77), AT_TRIM_HORIZON, owner="w1"))
+    told = pykcl("lag", "--app", APP, "--stream", "orders", "--max-behind", "1h", code=1)
+    assert "077: unknown. Kinesis does not know the shard" in told
+
+
+TOKEN = "a-token-of-some-length"
+
+
+@pytest.fixture
+def status_of_w1():
+    """A worker w1 that says how far behind two shards are, to who has the token."""
+    leases = [
+        {"shard": shard(0), "millis_behind_latest": 4000, "behind_told_ago": 0.0},
+        {"shard": shard(1), "millis_behind_latest": 90_000, "behind_told_ago": 0.0},
+    ]
+    body = json.dumps({"ready": True, "worker": {"worker_id": "w1", "state": "running", "leases": leases}})
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            known = self.headers.get("Authorization") == f"Bearer {TOKEN}" and self.path == "/status"
+            self.send_response(200 if known else 401)
+            self.end_headers()
+            self.wfile.write(body.encode() if known else b"")
+
+        def log_message(self, *args):
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_lag_is_told_by_the_workers_to_who_has_their_token(aws, server, status_of_w1, tmp_path):
+    put(aws, *(Lease(shard(number), AT_TRIM_HORIZON, owner="w1") for number in (0, 1)))
+    before = len(list(server.requests))
+    asked = ("lag", "--app", APP, "--source", "status", "--status-url", status_of_w1)
+    told = pykcl(*asked, "--max-behind", "60s", code=3, PYKCL_HTTP_TOKEN=TOKEN)
+    assert "BEHIND 1m30s" in told
+    assert "SOURCE status" in told
+    assert "1 of 2 shards are more than 1m00s behind" in told
+    assert "nothing at AWS" in told
+    (tmp_path / "token").write_text(TOKEN)
+    os.chmod(tmp_path / "token", 0o600)
+    found = json.loads(pykcl(*asked, "-o", "json", "--status-token-file", str(tmp_path / "token")))
+    assert [(row["behind_seconds"], row["verdict"]) for row in found["rows"]] == [
+        (4.0, "told"),
+        (90.0, "told"),
+    ]
+    assert found["source"] == "status"
+    assert {one.service for one in list(server.requests)[before:]} == {"dynamodb"}, "Kinesis is not asked"
+    refused = pykcl(*asked, code=1)
+    assert "its token is another one" in refused
+    put(aws, Lease(shard(1), AT_TRIM_HORIZON, owner="w2"))
+    assert "001: unknown. its owner is none of the workers that answer" in pykcl(
+        *asked, "--max-behind", "60s", code=1, PYKCL_HTTP_TOKEN=TOKEN
+    )
+
+
+def test_lag_is_read_back_from_cloudwatch_under_the_names_of_kcl(aws):
+    from pykcl.aws.cloudwatch import CloudWatchSender
+    from pykcl.metrics.names import MILLIS_BEHIND_LATEST
+    from pykcl.metrics.statistics import StatisticSet
+
+    put(aws, *(Lease(shard(number), AT_TRIM_HORIZON, owner="w1") for number in (0, 1)))
+    asked = ("lag", "--app", APP, "--source", "cloudwatch")
+    assert "no MillisBehindLatest of the last ten minutes in the namespace 'orders-app'" in pykcl(
+        *asked, code=1
+    )
+    # Before anything was sent: the local CloudWatch does not tell namespaces apart.
+    assert "namespace 'elsewhere'" in pykcl(*asked, "--namespace", "elsewhere", code=1)
+    sender = CloudWatchSender(boto3.client("cloudwatch"), APP, "w1", ("Operation", "ShardId"))
+    now = int(time.time() * 1000)
+    for number, millis in ((0, 2500.0), (1, 61_000.0)):
+        sender.send([StatisticSet(MILLIS_BEHIND_LATEST, shard(number), now, 1, millis, millis, millis)])
+    told = pykcl(*asked, "--max-behind", "60s", code=3)
+    assert "SOURCE cloudwatch" in told
+    assert "asked for 2 metrics, at about $0.01 per 1,000" in told
+    found = json.loads(pykcl(*asked, "-o", "json"))
+    assert [row["behind_seconds"] for row in found["rows"]] == [2.5, 61.0]
+    assert "Which metrics?" in pykcl("lag", "--table", APP, "--source", "cloudwatch", code=1)
+
+
+def test_the_tree_joins_the_stream_and_the_table(aws, server):
+    server.kinesis.split("orders", shard(0))
+    put(
+        aws,
+        Lease(shard(0), AT_SHARD_END, children=(shard(2), shard(3))),
+        Lease(shard(2), AT_TRIM_HORIZON, owner="w1", parents=(shard(0),)),
+    )
+    told = pykcl("shards", "tree", "--app", APP, "--stream", "orders", "--no-sample")
+    lines = told.splitlines()
+    assert lines[0] == "000  ENDED"
+    assert lines[1].startswith("├─ 002  UNKNOWN  ")
+    assert lines[1].endswith(" w1")
+    assert lines[2] == "└─ 003  NO LEASE"
+    assert lines[3] == "001  NO LEASE"
+    assert "2 listed shard(s) have no lease" in told
+    alone = pykcl("shards", "tree", "--stream", "orders")
+    assert alone.splitlines() == ["000  CLOSED", "├─ 002  OPEN", "└─ 003  OPEN", "001  OPEN"]
+    kept = pykcl("shards", "tree", "--stream", "orders", "--open").splitlines()
+    assert [line.split()[-2] for line in kept] == ["002", "003", "001"]
+
+
+# -- around ----------------------------------------------------------------------------------------------------
+
+
+def test_applications_and_shards_are_completed_and_trouble_completes_to_nothing(aws, monkeypatch):
+    put(aws, *FLEET)
+    command = main.get_command(None, "leases").commands["describe"]
+    context = command.make_context("describe", ["--app", APP], resilient_parsing=True)
+    assert complete_applications(context, None, "ord") == [APP]
+    assert complete_shards(context, None, "1") == [shard(1)]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    assert complete_applications(context, None, "ord") == []
+    assert complete_shards(context, None, "1") == []
+
+
+def test_help_needs_no_aws_library():
+    program = (
+        "import sys\nfrom pykcl.cli.main import main\n"
+        "for verb in (['leases', 'list'], ['leases', 'prune'], ['lag'], ['shards', 'tree']):\n"
+        "    try: main([*verb, '--help'])\n    except SystemExit: pass\n"
+        "late = [name for name in ('boto3', 'botocore', 'pykcl.aws.lease_table', 'pykcl.operate') if name in sys.modules]\n"
+        "sys.exit(f'imported early: {late}' if late else 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_has_had_enough_is_no_crash(aws):
+    put(aws, *(Lease(shard(number), AT_TRIM_HORIZON) for number in range(300)))
+    command = f"{sys.executable} -m pykcl.cli leases list --app {APP} --no-sample | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,42 @@
+"""The table of docs/doctor.md is the catalogue; so is every code named in it one of the errors' codes."""
+
+import re
+from pathlib import Path
+
+from pykcl.operate.doctor.findings import CATALOGUE, LEVELS, TOPICS, found
+
+PAGE = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text("utf-8")
+
+
+def rows():
+    lines = PAGE.split("| id | about |")[1].splitlines()[2:]
+    table = lines[: lines.index("")]
+    return [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table]
+
+
+def test_the_page_lists_every_finding_as_the_code_has_it():
+    assert rows() == [
+        (f"`{one.id}`", one.topic, one.level, one.code or "", one.means) for one in CATALOGUE.values()
+    ]
+
+
+def test_ids_levels_and_codes_are_of_their_form():
+    for one in CATALOGUE.values():
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", one.id)
+        assert one.level in LEVELS
+        assert one.code is None or re.fullmatch(r"E(0[1-9]|1[0-9]|20)", one.code)
+        assert found(one.id, "x").level == one.level
+    assert len(TOPICS) == len(set(TOPICS))
+
+
+def test_the_calls_named_on_the_page_are_those_that_are_made():
+    named = set(
+        re.search(r"It reads, and nothing else: (.*?)\. A test", PAGE, re.DOTALL)
+        .group(1)
+        .replace(",", " ")
+        .split()
+    )
+    assert named - {"where", "something", "is", "missing"} == {
+        "GetCallerIdentity", "DescribeTable", "Scan", "GetItem", "DescribeStreamSummary", "ListShards", "GetShardIterator",
+        "GetRecords", "ListStreams",
+    }  # fmt: skip

@@ -1,0 +1,565 @@
+"""Every finding of the catalogue, made to happen against the local AWS; and a healthy set-up that has none of them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import pairwise
+from urllib.parse import parse_qs
+
+import click
+import pytest
+from botocore import xform_name
+from botocore.session import Session
+from doctor_world import APPLICATION, FAILOVER, OWNER, STREAM, World, shard
+
+from pykcl.aws.specified_clients import ClientSpec
+from pykcl.cli.main import main
+from pykcl.config import Config
+from pykcl.local.faults import FaultRule
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.lease_parse import to_item
+from pykcl.operate.doctor.findings import CATALOGUE
+
+HEALTHY = {
+    "process-ok", "credentials-ok", "region-ok", "clock-ok", "stream-ok", "lag-ok", "table-ok", "permissions-ok",
+    "permissions-unproven", "peers-ok", "cost",
+}  # fmt: skip
+HOURS = 3600.0
+
+MADE = {}
+
+
+def makes(id, text):
+    """What the decorated function does to a healthy set-up has this finding; text: a part of what is said then."""
+
+    def register(break_it):
+        MADE[id] = (break_it, text)
+        return break_it
+
+    return register
+
+
+def test_a_healthy_setup_has_nothing_to_complain_about(world):
+    findings = world.findings()
+    assert findings.keys() == HEALTHY
+    assert {one.level for one in findings.values()} == {"ok", "info"}
+    assert "1 living worker: 1 pykcl" in findings["peers-ok"].text
+    assert "2 open shards, kept 24h" in findings["stream-ok"].text
+    assert (
+        "2 leases (KCL 2.x" in findings["table-ok"].text or "2 leases (KCL 1.x" in findings["table-ok"].text
+    )
+    assert "arn:aws:iam::000000000000:user/local (env)" in findings["credentials-ok"].text
+
+
+def test_every_finding_is_made_to_happen():
+    assert HEALTHY | MADE.keys() == CATALOGUE.keys()
+
+
+@pytest.mark.parametrize("id", sorted(CATALOGUE.keys() - HEALTHY))
+def test_the_finding_is_told_when_it_is_so(id, world):
+    break_it, text = MADE[id]
+    break_it(world)
+    findings = world.findings()
+    assert id in findings, {one.id: one.text for one in findings.values() if one.level != "ok"}
+    one = findings[id]
+    assert text in one.text
+    assert (one.level, one.topic, one.code) == (CATALOGUE[id].level, CATALOGUE[id].topic, CATALOGUE[id].code)
+    assert one.fix or one.level in ("ok", "info"), "what is wrong has what mends it"
+    if one.fix:
+        check_command(one.fix)
+
+
+def check_command(fix):
+    """A command of ours is one that our command line takes; one of AWS' CLI names an operation and its parameters."""
+    words = shlex.split(fix.partition("   (")[0].replace("…", "examples.orders:Orders"))
+    if words[0] == "pykcl":
+        command, rest = main, words[1:]
+        while isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), rest.pop(0))
+            assert command is not None, fix
+        with command.make_context(words[1], [*rest]):
+            options = [text.partition("=")[0] for before, text in pairwise(rest) if before == "--option"]
+        assert set(options) <= set(Config.__dataclass_fields__)
+    elif words[0] == "aws" and words[1] in ("kinesis", "dynamodb", "sts") and words[2] != "wait":
+        model = Session().get_service_model(words[1])
+        operations = {xform_name(name, "-"): name for name in model.operation_names}
+        shape = model.operation_model(operations[words[2]]).input_shape
+        members = {xform_name(name, "-") for name in (shape.members if shape else ())}
+        assert {word[2:] for word in words if word.startswith("--")} <= members, fix
+
+
+@pytest.mark.parametrize(
+    "fix",
+    [
+        "pykcl fly",
+        "pykcl leases list --fly",
+        "pykcl run … --option fly=1",
+        "aws kinesis list-streams --fly 1",
+        "aws kinesis fly",
+    ],
+)
+def test_a_command_that_does_not_exist_would_be_found(fix):
+    with pytest.raises((click.ClickException, AssertionError, KeyError)):
+        check_command(fix)
+
+
+def test_looking_writes_nothing(world):
+    world.beats_every = None
+    before, asked = world.rows(), len(list(world.aws.requests))
+    world.findings()
+    called = {one.operation for one in list(world.aws.requests)[asked:]}
+    assert world.rows() == before
+    assert called == {
+        "GetCallerIdentity", "DescribeTable", "Scan", "GetItem", "DescribeStreamSummary", "ListShards",
+        "GetShardIterator", "GetRecords",
+    }  # fmt: skip
+
+
+# -- credentials, region, clock, reach -------------------------------------------------------------------------
+
+
+@makes("credentials-missing", "No AWS credentials")
+def _(world):
+    world.monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    world.monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+
+
+@makes("credentials-refused", "UnrecognizedClientException")
+def _(world):
+    world.refuse("UnrecognizedClientException", service="dynamodb")
+
+
+@makes("credentials-temporary", "nobody renews")
+def _(world):
+    world.monkeypatch.setenv("AWS_SESSION_TOKEN", "local")
+
+
+@makes("identity-unknown", "not permitted")
+def _(world):
+    world.refuse("AccessDenied", service="sts")
+
+
+@makes("region-missing", "No AWS region")
+def _(world):
+    world.monkeypatch.delenv("AWS_REGION")
+    world.monkeypatch.delenv("AWS_DEFAULT_REGION")
+
+
+@makes("region-differs", "AWS_REGION says eu-west-1")
+def _(world):
+    world.monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    world.in_region("us-east-1")
+
+
+@makes("regions-two", "dynamodb in eu-west-1, kinesis in us-east-1")
+def _(world):
+    world.access = type(world.access)(specs={"dynamodb": ClientSpec(region="eu-west-1")})
+
+
+@makes("clock-off", "s behind AWS'")
+def _(world):
+    world.skew = 60.0
+
+
+@makes("clock-wrong", "s ahead of AWS'")
+def _(world):
+    world.skew = -300.0
+
+
+@makes("aws-unreachable", "kinesis:")
+def _(world):
+    world.aws.faults.replace([FaultRule("error", "kinesis", "ListShards")])
+
+
+@makes("aws-throttles", "kinesis:GetRecords")
+def _(world):
+    world.aws.faults.replace([FaultRule("throttle", "kinesis", "GetRecords")])
+
+
+# -- stream and lag --------------------------------------------------------------------------------------------
+
+
+@makes("stream-not-told", "does not say which")
+def _(world):
+    world.asked["stream"] = None
+    world.change(note=None)
+
+
+@makes("stream-missing", "'ordes' does not exist in us-east-1 (account 000000000000). There are here: orders")
+def _(world):
+    world.asked["stream"] = "ordes"
+
+
+@makes("stream-deleting", "being deleted")
+def _(world):
+    _stay(world)
+    world.aws.kinesis.delete_stream(STREAM)
+
+
+@makes("stream-changing", "UPDATING")
+def _(world):
+    _stay(world)
+    world.aws.kinesis.split(STREAM, shard(0))
+
+
+def _stay(world):
+    """From now on a stream stays in a state for a minute."""
+    world.monkeypatch.setattr(world.aws.kinesis, "_state_millis", 60_000)
+
+
+@makes("lag-near-retention", "13h")
+def _(world):
+    world.put_record()
+    world.later += 13 * HOURS + 60
+
+
+@makes("lag-at-retention", "dropped in 1h")
+def _(world):
+    world.put_record()
+    world.later += 22.5 * HOURS
+
+
+@makes("records-trimmed", "000: Kinesis no longer has")
+def _(world):
+    place = world.put_record()
+    world.later += 25 * HOURS
+    world.put_record()
+    world.put(world.lease(0, place))
+
+
+@makes("lag-unknown", "001: nobody can tell")
+def _(world):
+    world.put(world.lease(1, Checkpoint("12345", 0)))
+
+
+# -- the table -------------------------------------------------------------------------------------------------
+
+
+@makes("table-to-be-made", "no lease table 'orders-app' yet")
+def _(world):
+    world.drop_table()
+
+
+@makes("table-missing", "create_table is off")
+def _(world):
+    world.drop_table()
+    world.config["create_table"] = False
+
+
+@makes("table-foreign", "its key is id")
+def _(world):
+    world.drop_table()
+    world.make_table({"AttributeName": "id", "AttributeType": "S"})
+
+
+@makes("table-changing", "is UPDATING")
+def _(world):
+    from moto.dynamodb.models.table import Table
+
+    described = Table.describe
+
+    def updating(self, *args, **more):
+        told = described(self, *args, **more)
+        for part in (told, told.get("Table", {}), told.get("TableDescription", {})):
+            if "TableStatus" in part:
+                part["TableStatus"] = "UPDATING"
+        return told
+
+    world.monkeypatch.setattr(Table, "describe", updating)
+
+
+@makes("table-small", "the table has 1 write units")
+def _(world):
+    world.config["failover_time"] = world.asked["failover"] = 3.0
+    world.beats_every = 1.0
+    world.drop_table()
+    world.make_table(
+        BillingMode="PROVISIONED", ProvisionedThroughput={"ReadCapacityUnits": 50, "WriteCapacityUnits": 1}
+    )
+    world.put(world.lease(0), world.lease(1))
+
+
+@makes("table-of-another-stream", "payments")
+def _(world):
+    world.change(note=world.note(stream_arn="arn:aws:kinesis:us-east-1:000000000000:stream/payments"))
+
+
+def test_an_earlier_stream_of_the_same_name_is_another_stream(world):
+    world.change(note=world.note(stream_created_at=1_600_000_000_000))
+    assert "an earlier stream of this name" in world.findings()["table-of-another-stream"].text
+
+
+@makes("leases-of-no-shard", "None of the 2 leases")
+def _(world):
+    world.forget_leases()
+    world.put(world.lease(98, note=None), world.lease(99, note=None))
+
+
+@makes("several-streams", "Leases of 1 stream")
+def _(world):
+    stream = "000000000000:orders:1790000000000"
+    item = to_item(world.lease(0, note=None))
+    world.put_item(
+        {
+            **item,
+            "leaseKey": {"S": f"{stream}:{shard(0)}"},
+            "streamName": {"S": stream},
+            "shardId": {"S": shard(0)},
+        }
+    )
+
+
+@makes("fleet-native-3x", "CLIENT_VERSION_3X")
+def _(world):
+    world.put_item(
+        {
+            "leaseKey": {"S": "Migration3.0"},
+            "cv": {"S": "CLIENT_VERSION_3X"},
+            "entityType": {"S": "CLIENT_VERSION_MIGRATION"},
+        }
+    )
+
+
+@makes("rows-unreadable", "cannot be understood")
+def _(world):
+    world.put_item({**to_item(world.lease(1)), "leaseCounter": {"S": "many"}})
+
+
+# -- permissions -----------------------------------------------------------------------------------------------
+
+
+@makes(
+    "permission-denied",
+    "Denied for arn:aws:iam::000000000000:user/local: dynamodb:GetItem, kinesis:GetShardIterator.",
+)
+def _(world):
+    from pykcl.local.errors import AwsError
+
+    def fault(service, operation, parameters):
+        if operation in ("GetItem", "GetShardIterator"):
+            raise AwsError("AccessDeniedException", "not authorized")
+
+    world.aws.fault = fault
+
+
+@makes("key-denied", "KMSAccessDeniedException")
+def _(world):
+    world.refuse("KMSAccessDeniedException", "GetRecords")
+
+
+class Iam(BaseHTTPRequestHandler):
+    """SimulatePrincipalPolicy as IAM words it; who is denied what is in `denied`."""
+
+    denied: frozenset = frozenset()
+    asked: list = []  # noqa: RUF012 - of one test
+
+    def do_POST(self):
+        form = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+        self.asked.append(form)
+        members = [
+            f"<member><EvalActionName>{name}</EvalActionName><EvalDecision>"
+            f"{'implicitDeny' if name in self.denied else 'allowed'}</EvalDecision></member>"
+            for key, (name,) in form.items()
+            if key.startswith("ActionNames.member.")
+        ]
+        body = (
+            '<SimulatePrincipalPolicyResponse xmlns="https://iam.amazonaws.com/doc/2010-05-08/"><SimulatePrincipalPolicyResult>'
+            f"<IsTruncated>false</IsTruncated><EvaluationResults>{''.join(members)}</EvaluationResults>"
+            "</SimulatePrincipalPolicyResult></SimulatePrincipalPolicyResponse>"
+        ).encode()
+        self.send_response(200)
+        self.send_header("content-type", "text/xml")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Nothing: pytest's output is not its log."""
+
+
+@pytest.fixture(autouse=True)
+def iam(monkeypatch):
+    """IAM on a port of its own; the world's environment does not name it yet."""
+    monkeypatch.setattr(Iam, "denied", frozenset())
+    monkeypatch.setattr(Iam, "asked", [])
+    server = HTTPServer(("127.0.0.1", 0), Iam)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    Iam.url = f"http://127.0.0.1:{server.server_port}"
+    yield Iam
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@makes("permissions-simulated", "all 12 actions")
+def _(world):
+    world.monkeypatch.setenv("AWS_ENDPOINT_URL_IAM", Iam.url)
+    world.asked["simulate_iam"] = True
+
+
+@makes("permission-would-be-denied", "dynamodb:UpdateItem on table/orders-app")
+def _(world):
+    Iam.denied = frozenset({"dynamodb:UpdateItem"})
+    world.monkeypatch.setenv("AWS_ENDPOINT_URL_IAM", Iam.url)
+    world.asked["simulate_iam"] = True
+
+
+@makes("simulation-failed", "IAM could not be asked")
+def _(world):
+    # The local AWS has no IAM.
+    world.asked["simulate_iam"] = True
+
+
+def test_iam_is_told_the_resource_and_the_condition_of_every_statement(world, iam):
+    MADE["permissions-simulated"][0](world)
+    world.findings()
+    resources = {form["ResourceArns.member.1"][0] for form in iam.asked}
+    assert "arn:aws:dynamodb:us-east-1:000000000000:table/orders-app" in resources
+    assert "arn:aws:kinesis:us-east-1:000000000000:stream/orders" in resources
+    (metrics,) = [form for form in iam.asked if form["ActionNames.member.1"] == ["cloudwatch:PutMetricData"]]
+    assert metrics["ContextEntries.member.1.ContextKeyValues.member.1"] == [APPLICATION]
+
+
+# -- the fleet -------------------------------------------------------------------------------------------------
+
+
+@makes("nobody-works", "No lease moved")
+def _(world):
+    world.beats_every = None
+
+
+@makes("peers-other-version", "py-worker-1 runs pykcl 0.0.1")
+def _(world):
+    world.change(note=world.note(version="0.0.1"))
+
+
+@makes("leases-stale", "000, 001 stood still")
+def _(world):
+    world.beats_every = None
+
+
+@makes("failover-too-short", "py-worker-1 renewed once")
+def _(world):
+    world.beats_every = 9.0
+
+
+@makes("failover-too-long", "renewed 30 times in 15.2 s")
+def _(world):
+    world.beats_every = 0.5
+
+
+def test_checkpoints_do_not_pass_for_heartbeats(world):
+    """A busy owner moves its counter with every checkpoint."""
+    beat, count = world.beat, iter(range(1, 1000))
+
+    def checkpoint():
+        beat()
+        world.change(checkpoint=Checkpoint(str(10**40 + next(count)), 0))
+
+    world.asked["lag"] = False
+    world.beat, world.beats_every = checkpoint, 0.5
+    assert "failover-too-long" not in world.findings()
+
+
+@makes("max-leases-small", "1 are not read")
+def _(world):
+    world.config["max_leases"] = 1
+
+
+@makes("worker-id-taken", "'py-worker-1'")
+def _(world):
+    world.config["worker_id"] = OWNER
+
+
+@makes("start-latest", "the start is LATEST")
+def _(world):
+    world.forget_leases()
+
+
+@makes("start-ignored", "2 leases have a checkpoint")
+def _(world):
+    world.config["start"] = "TRIM_HORIZON"
+    world.change(checkpoint=world.put_record())
+
+
+# -- this machine, and the cost --------------------------------------------------------------------------------
+
+
+@makes("connections-few", "has 512 connections")
+def _(world):
+    _many_shards(world)
+
+
+@makes("files-few", "and 900 are allowed")
+def _(world):
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft == resource.RLIM_INFINITY or soft >= 900
+    world.monkeypatch.setattr(resource, "getrlimit", lambda _: (900, hard))
+    _many_shards(world)
+
+
+def _many_shards(world):
+    world.aws.kinesis.create_stream("wide", 501)
+    world.asked["stream"] = "wide"
+
+
+@makes("package-missing", "'prometheus_client'")
+def _(world):
+    world.monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    world.config["metrics"] = "prometheus"
+
+
+@makes("metrics-off", "No metrics")
+def _(world):
+    world.config["metrics"] = "none"
+
+
+@makes("cost-metrics-high", "more than the lease table")
+def _(world):
+    world.drop_table()
+    world.make_table(
+        BillingMode="PROVISIONED", ProvisionedThroughput={"ReadCapacityUnits": 5, "WriteCapacityUnits": 5}
+    )
+    world.config["metrics_level"] = "DETAILED"
+    _many_shards(world)
+
+
+def test_half_again_the_failover_time_is_watched_and_no_longer(world):
+    facts = world.facts()
+    assert facts.watch.span == pytest.approx(1.5 * FAILOVER, abs=1.0)
+    assert facts.watch.heartbeats == {OWNER: 4}
+
+
+def test_without_a_failover_time_nothing_is_said_of_it(world):
+    world.asked["failover"], world.beats_every = None, None
+    findings = world.findings()
+    assert not {"leases-stale", "failover-too-short"} & findings.keys()
+    assert "nobody-works" in findings
+
+
+def test_when_one_thing_is_denied_the_rest_is_still_looked_at(world):
+    world.refuse("AccessDeniedException", "DescribeTable")
+    findings = world.findings()
+    assert "dynamodb:DescribeTable" in findings["permission-denied"].text
+    assert {"stream-ok", "lag-ok", "table-ok", "peers-ok"} <= findings.keys()
+
+
+def test_when_nothing_is_permitted_everything_is_said_to_be_denied(world):
+    world.refuse("AccessDeniedException")
+    findings = world.findings()
+    assert {"permission-denied", "identity-unknown"} <= findings.keys()
+    assert findings["permission-denied"].fix == "pykcl iam --application orders-app --stream orders"
+    assert not {"table-ok", "stream-ok", "permissions-ok"} & findings.keys()
+
+
+def test_the_world_can_be_unhealthy_in_several_ways_at_once(monkeypatch):
+    with World(monkeypatch, shards=1) as world:
+        world.config["max_leases"], world.beats_every = 1, None
+        world.skew = 100.0
+        assert {"clock-off", "leases-stale", "nobody-works"} <= world.findings().keys()

@@ -1,0 +1,125 @@
+"""A lease table in memory whose rows a test writes as workers would, and a clock that only waiting moves."""
+
+from __future__ import annotations
+
+from pykcl.aws.operator_table import OperatorTable
+from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
+from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease_parse import parse_row, to_item
+from pykcl.operate.sampling import Sampler
+from pykcl.operate.scanning import TableScanner
+from pykcl.runtime import SystemRuntime
+from pykcl.testing.memory.dynamodb import MemoryDynamoDB
+
+NAME = "orders-app"
+ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
+JAVA = "ip-10-0-1-7:5a0f3c7e-1d2b-4c3d-9e4f-0123456789ab"
+
+
+def shard(number: int) -> str:
+    return f"shardId-{number:012d}"
+
+
+def at(number: int, sub: int = 0) -> Checkpoint:
+    return Checkpoint(str(10**40 + number), sub)
+
+
+def lease(number: int, owner: str | None = None, checkpoint: Checkpoint = AT_TRIM_HORIZON, **more) -> Lease:
+    return Lease(shard(number), checkpoint, owner=owner, counter=more.pop("counter", 5), **more)
+
+
+def ended(number: int, *children: int, **more) -> Lease:
+    return lease(number, checkpoint=AT_SHARD_END, children=tuple(map(shard, children)), **more)
+
+
+def note(owner: str, **more) -> PrivateNote:
+    return PrivateNote(
+        stream_arn=ARN, stream_created_at=1_790_000_000_000, owner=owner, version="0.1.0", **more
+    )
+
+
+class SteppingClock(SystemRuntime):
+    """Waiting costs nothing, moves the clock, and lets whoever asked do something first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 100.0
+        self.waits: list[float] = []
+        self.meanwhile = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def event(self):
+        return _Waiting(self)
+
+
+class _Waiting:
+    def __init__(self, clock: SteppingClock) -> None:
+        self._clock = clock
+
+    def is_set(self) -> bool:
+        return False
+
+    def set(self) -> None:
+        raise AssertionError("nobody sets it here")
+
+    clear = set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._clock.waits.append(timeout)
+        self._clock.now += timeout
+        self._clock.meanwhile()
+        return False
+
+
+class FleetTable:
+    def __init__(
+        self, clock: SteppingClock, *, billing: str = "PAY_PER_REQUEST", page_bytes: int = 1024**2
+    ) -> None:
+        self.clock = clock
+        self.client = MemoryDynamoDB(page_bytes=page_bytes)
+        self.client.create_table(
+            TableName=NAME,
+            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+            BillingMode=billing,
+            **({"ProvisionedThroughput": {"ReadCapacityUnits": 10, "WriteCapacityUnits": 10}} if billing == "PROVISIONED" else {}),
+        )  # fmt: skip
+
+    def put(self, *leases: Lease) -> None:
+        for one in leases:
+            self.client.put_raw(NAME, to_item(one))
+
+    def put_item(self, **item) -> None:
+        self.client.put_raw(NAME, item)
+
+    def row(self, number: int) -> Lease | None:
+        found = self.client.rows(NAME).get(shard(number))
+        return parse_row(found) if found else None
+
+    def renew(self, *numbers: int) -> None:
+        for number in numbers:
+            found = self.row(number)
+            self.put(found.with_(counter=found.counter + 1))
+
+    @property
+    def scanner(self) -> TableScanner:
+        return TableScanner(self.client, NAME, self.clock)
+
+    def view(self):
+        return self.scanner.scan()
+
+    def sampler(self) -> Sampler:
+        return Sampler(self.scanner.scan, self.clock)
+
+    @property
+    def rows(self) -> OperatorTable:
+        return OperatorTable(self.client, NAME, self.clock)
+
+    def operations(self) -> list[str]:
+        return [operation for operation, _ in self.client.requests]
+
+    def writes(self) -> list[str]:
+        return [one.operation for one in self.client.changes]
