@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from pykcl.errors import ConfigError
 
 if TYPE_CHECKING:
     from pykcl.cli.demo_crew import WorkerProcess
+    from pykcl.cli.demo_script import Script
     from pykcl.cli.demo_verdict import Verdict
     from pykcl.cli.demo_watch import Watch
     from pykcl.local.server import LocalAws
@@ -36,11 +37,12 @@ _MOST_SEED = 10_000
 @click.option("--fast", is_flag=True, help="The same script in less than 25 seconds.")
 @click.option("--headless", is_flag=True, help="Plain lines instead of the live picture.")
 @click.option("--with-java", is_flag=True, help="One worker more: a real one of Java KCL 2.7.2.")
+@click.option("--ui", "with_page", is_flag=True, help="Also show it on a web page, and print its address.")
 @click.option("--keep", is_flag=True, help="Leave the local AWS and the last worker running until Ctrl-C.")
 @click.option(
     "--seed", type=int, help="Decides the records, who is killed and what is split. Default: by chance."
 )
-def demo(fast: bool, headless: bool, with_java: bool, keep: bool, seed: int | None) -> None:
+def demo(fast: bool, headless: bool, with_java: bool, with_page: bool, keep: bool, seed: int | None) -> None:
     """Watch three workers share a stream and survive a kill -9, a split, a merge and a SIGTERM.
 
     Everything runs on this machine: an embedded Kinesis and DynamoDB, three worker processes, and a producer of
@@ -49,6 +51,9 @@ def demo(fast: bool, headless: bool, with_java: bool, keep: bool, seed: int | No
 
     With --with-java a Java worker joins them on the same lease table, takes its share and is killed, too. It needs
     Java, and Maven the first time; without them the line "no Java worker" says why, and the demo goes on.
+
+    With --ui the same is to be seen on a web page of this machine, which opens in a browser where there is one. On a
+    terminal the demo then stays until Ctrl-C, as with --keep.
 
     Exit code 0 only if no record was lost and none was out of order.
     """
@@ -59,7 +64,9 @@ def demo(fast: bool, headless: bool, with_java: bool, keep: bool, seed: int | No
         broken = chosen_break()
         jars = _java_jars() if with_java else None
         number = random.SystemRandom().randrange(_MOST_SEED) if seed is None else seed
-        verdict = _perform(_view(headless), jars, fast=fast, keep=keep, seed=number, broken=broken)
+        keep = keep or (with_page and sys.stdout.isatty())
+        view = _view(headless)
+        verdict = _perform(view, jars, fast=fast, keep=keep, seed=number, broken=broken, with_page=with_page)
         if not verdict.passed:
             sys.exit(EXIT_FAIL)
 
@@ -101,7 +108,14 @@ def _java_jars() -> tuple[Path, ...] | None:
 
 
 def _perform(
-    view: View, jars: tuple[Path, ...] | None, *, fast: bool, keep: bool, seed: int, broken: str | None
+    view: View,
+    jars: tuple[Path, ...] | None,
+    *,
+    fast: bool,
+    keep: bool,
+    seed: int,
+    broken: str | None,
+    with_page: bool,
 ) -> Verdict:
     from pykcl.cli.demo_java import VERSION
     from pykcl.cli.demo_script import FAST, NORMAL, SHARDS, Script
@@ -118,16 +132,27 @@ def _perform(
         hire, hire_java = _hiring(environment, Path(folder), aws.url, jars)
         script = Script(watch, hire=hire, hire_java=hire_java, board=board, pace=pace)
         try:
-            view.begin(board)
-            try:
-                verdict = script.play(keep=keep)
-            finally:
-                view.end(board)
-            if keep:
-                _wait_for_interrupt(view, local)
+            with _page(board, view) if with_page else nullcontext():
+                return _show(script, view, board, local, keep=keep)
         finally:
             script.clean_up()
-        return verdict
+
+
+def _show(script: Script, view: View, board: Board, local: dict[str, str], *, keep: bool) -> Verdict:
+    view.begin(board)
+    try:
+        verdict = script.play(keep=keep)
+    finally:
+        view.end(board)
+    if keep:
+        _wait_for_interrupt(view, local)
+    return verdict
+
+
+def _page(board: Board, view: View) -> AbstractContextManager[None]:
+    from pykcl.cli.demo_page import demo_page
+
+    return demo_page(board, opens=sys.stdout.isatty(), say=view.say)
 
 
 def _stage(

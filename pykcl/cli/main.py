@@ -29,6 +29,7 @@ VERBS = {
     "tail": ("pykcl.cli.tail:tail", "Show the records of a stream, and wait for more."),
     "put": ("pykcl.cli.put:put", "Put lines into a stream, each until it is in."),
     "streams": ("pykcl.cli.streams:streams", "See which streams there are, and what one is."),
+    "ui": ("pykcl.cli.ui:ui", "Show a fleet on a web page of this machine."),
     "doctor": ("pykcl.cli.doctor:doctor", "Find what is wrong before production does; it only reads."),
     "iam": ("pykcl.cli.iam:iam", "Print the least IAM policy, as JSON or for Terraform."),
     "dashboards": ("pykcl.cli.dashboards:dashboards", "Print dashboards for CloudWatch and Grafana."),

@@ -4,6 +4,9 @@
 anything; the order of lines is not compared, because shards are read side by side). A terminal is the one the paragraph
 in front of the block names, else the first.
 
+The reader's folder is a scratch one, whatever the page writes into it; of the clone that the reader has, it holds the
+files that a command names.
+
 Four things are not done literally, so that a test neither builds environments nor calls itself nor ends foreign processes:
 
 * `make …`, `python3 -m venv …` and `.venv/bin/…` are checked against what the Makefile says it runs (`make --dry-run`);
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -28,7 +32,7 @@ import pytest
 from doc_pages import ROOT, Block
 
 DEADLINE = 30.0
-_RUNS_ON = re.compile(r"pykcl (local|run)\b")
+_RUNS_ON = re.compile(r"pykcl (local|run|multilangd)\b")
 _BUILDS = re.compile(r"make |python3 -m venv |\.venv/bin/")
 _KILL = re.compile(r"pkill -9 -f '(worker-id \w+)'")
 _TERMINAL = re.compile(r"\bterminal (\d)", re.IGNORECASE)
@@ -113,6 +117,7 @@ class Session:
     """The terminals of one reader of one page."""
 
     def __init__(self, cwd: Path) -> None:
+        assert not cwd.is_relative_to(ROOT), "what a page writes would stay in the repository"
         self.cwd = cwd
         self.env = {
             name: text for name, text in os.environ.items() if not name.startswith(("AWS_", "PYKCL_"))
@@ -152,9 +157,16 @@ class Session:
             self._terminals[terminal] = running = Running(command + free_port, self.cwd, self.env)
             self._started.append(running)
         else:
+            self._bring_files_of(command)
             self._terminals[terminal] = running = Running(command, self.cwd, self.env)
             self._started.append(running)
             assert running._process.wait(DEADLINE) == 0, f"{command!r} failed:\n" + "\n".join(running.lines)
+
+    def _bring_files_of(self, command: str) -> None:
+        for word in shlex.split(command):
+            if "/" in word and (ROOT / word).is_file():
+                (self.cwd / word).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / word, self.cwd / word)
 
     def _learn_exports(self, terminal: int) -> None:
         """The page tells the reader to paste them everywhere."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LANGUAGES = {"python", "console", "json", "properties", "text", "mermaid"}
+LANGUAGES = {"python", "console", "json", "properties", "toml", "text", "mermaid", "yaml"}
 """What a fence may say. A new one needs somebody who says how it is tested."""
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>```+)(?P<language>.*)$")

@@ -13,9 +13,11 @@ from pykcl.model.lease_row import (
     delete,
     end_shard,
     fill_hash_range,
+    hand_over,
     prepare,
     release,
     renew,
+    reset,
     take,
 )
 from pykcl.model.shard import HashRange, StreamDescription
@@ -73,7 +75,11 @@ def by_heading() -> dict[str, LeaseWrite]:
         "prepare": prepared,
         "end": ended,
         "release": release(_after(prepared)),
+        "hand over": hand_over(_after(prepared).with_(owner="host-c:4", checkpoint_owner=A[0])),
         "delete an ended lease": delete(_after(ended), ended=True),
+        "reset": reset(
+            _after(prepared), Checkpoint("49668965000000000000000000000000000000000000000000000007")
+        ),
         "fill in a hash range": fill_hash_range(_after(prepared).with_(hash_range=None), _RANGE),
         "delete the lease of a shard that is gone": delete(_after(prepared), ended=False),
     }

@@ -11,18 +11,26 @@ import pytest
 from doc_console import DEADLINE, Running, Session, check_build_command
 from doc_pages import LANGUAGES, PAGES, ROOT, all_blocks, blocks_of
 
-from pykcl import RecordProcessor, Worker
+from pykcl import Config, ConfigError, RecordProcessor, Worker
+from pykcl.aws.client_tables import specs_of
+from pykcl.compat.properties import interpret, read_properties
+from pykcl.config_sources import read_toml
 from pykcl.events import ProcessorRaised
 
 BLOCKS = all_blocks()
 CONSOLE_PAGES = sorted({block.page for block in BLOCKS if block.language == "console"})
 PYTHON = [block for block in BLOCKS if block.language == "python"]
-PROGRAMS = [block for block in PYTHON if "__main__" in block.text]
+PROGRAMS = [block for block in PYTHON if "__main__" in block.text and block.saved_as is None]
 PIECES = [block for block in PYTHON if block not in PROGRAMS and block.saved_as is None]
 RECORDS = [f'{{"id": {number}}}'.encode() for number in range(12)]
 
 JAVA_PROPERTIES = {"applicationName", "streamName", "initialPositionInStream", "failoverTimeMillis"}
 """Properties that real MultiLangDaemons were started with."""
+
+
+def in_the_root():
+    """Names of what is there, without what tools keep there."""
+    return {path.name for path in ROOT.iterdir() if not path.name.startswith((".", "__"))}
 
 
 def ids(blocks):
@@ -31,7 +39,7 @@ def ids(blocks):
 
 def test_there_are_blocks_of_every_language_on_the_pages():
     assert {block.language for block in BLOCKS} == LANGUAGES
-    assert len(PAGES) == 14
+    assert len(PAGES) == 22
     assert len(PYTHON) >= 8
     assert len([block for block in BLOCKS if block.language == "console"]) >= 15
 
@@ -51,7 +59,8 @@ def test_the_console_blocks_of_a_page_do_what_the_page_says(page, tmp_path):
     files = {block.saved_as: block.text for block in mine if block.saved_as}
     for name, text in files.items():
         (tmp_path / name).write_text(text, "utf-8")
-    session = Session(tmp_path if files else ROOT)
+    before = in_the_root()
+    session = Session(tmp_path)
     try:
         for block in mine:
             if block.language == "console":
@@ -59,9 +68,12 @@ def test_the_console_blocks_of_a_page_do_what_the_page_says(page, tmp_path):
         session.end()
     finally:
         session.abandon()
+    assert in_the_root() == before, "a command has written into the repository"
+    # A program that a saved file starts is run by whoever is given that file.
+    started = [text for name, text in files.items() if name.endswith(".properties")]
     for name in files:
         stem = name.removesuffix(".py")
-        assert any(name in one or f"{stem}:" in one for one in session.commands), (
+        assert any(name in one or f"{stem}:" in one for one in [*session.commands, *started]), (
             f"{name} is saved and never run"
         )
 
@@ -73,6 +85,19 @@ def test_a_line_that_never_comes_fails_and_so_does_a_program_that_fails(tmp_path
     (block,) = blocks_of("x.md", "```console\n$ python -c 'raise SystemExit(3)'\n```\n")
     with pytest.raises(AssertionError, match="failed"):
         Session(tmp_path).run(block)
+
+
+def test_what_a_page_writes_stays_in_the_folder_of_its_reader(tmp_path):
+    before = in_the_root()
+    (block,) = blocks_of("x.md", "```console\n$ seq 1 3 > numbers.txt\n$ cat tests/docs/conftest.py\n```\n")
+    session = Session(tmp_path)
+    session.run(block)
+    session.end()
+    assert (tmp_path / "numbers.txt").read_text() == "1\n2\n3\n"
+    assert in_the_root() == before
+    for inside in (ROOT, ROOT / "docs"):
+        with pytest.raises(AssertionError, match="stay in the repository"):
+            Session(inside)
 
 
 @pytest.mark.parametrize("command", ["make tea", ".venv/bin/pykcl dance", "python3 -m venv elsewhere"])
@@ -175,11 +200,48 @@ def test_json_blocks_are_json():
             assert isinstance(json.loads(block.text), dict), block.id
 
 
+def test_toml_is_read_and_refused_by_a_config_only_where_the_page_says_so(tmp_path):
+    path = tmp_path / "pykcl.toml"
+    refused = []
+    for block in [block for block in BLOCKS if block.language == "toml"]:
+        path.write_text(block.text, "utf-8")
+        found = read_toml(path)
+        assert found.config().application == "orders-app"
+        assert specs_of(found.clients, found.source).keys() == found.clients.keys()
+        try:
+            Config.from_toml(path)
+        except ConfigError:
+            refused.append(block)
+    assert ["refuses it" in block.before for block in refused] == [True]
+
+
+def test_the_properties_of_the_guide_say_what_pykcl_understands(tmp_path):
+    path = tmp_path / "app.properties"
+    blocks = [
+        block for block in BLOCKS if block.language == "properties" and block.page != "docs/mixed-fleet.md"
+    ]
+    assert [block.saved_as for block in blocks] == ["app.properties", "child.properties"]
+    for block in blocks:
+        path.write_text(block.text, "utf-8")
+        found = interpret(read_properties(path), door="multilang")
+        assert {row.verdict for row in found.verdicts} <= {"honoured", "mapped"}
+
+
+def test_the_edited_program_of_the_guide_differs_by_its_imports_and_the_base64_only():
+    texts = {block.saved_as: block.text for block in BLOCKS if block.saved_as in ("app.py", "edited.py")}
+    edited = (
+        texts["app.py"]
+        .replace("from amazon_kclpy", "from pykcl.compat.kclpy")
+        .removeprefix("import base64\n\n")
+    )
+    assert edited.replace("base64.b64decode(record.data)", "record.binary_data") == texts["edited.py"]
+
+
 def test_properties_are_javas_and_agree_with_the_configuration_beside_them():
     pairs = [
         [part.strip() for part in line.split("=")]
         for block in BLOCKS
-        if block.language == "properties"
+        if block.language == "properties" and block.page == "docs/mixed-fleet.md"
         for line in block.text.splitlines()
     ]
     assert {name for name, _ in pairs} == JAVA_PROPERTIES

@@ -4,15 +4,23 @@ import ast
 import dataclasses
 import json
 import re
+from typing import get_args
 
+import option_table
 import pytest
 from doc_pages import PAGES, ROOT, all_blocks, table_under
 from lease_table_writes import NEW, by_heading, printable
 
+from pykcl.aws.policy import METRICS_ACTIONS
 from pykcl.cli import exit_codes as commands
-from pykcl.cli.options import from_environment
+from pykcl.compat.properties import KEYS, interpret
+from pykcl.compat.properties.fields import KEYS_OF_FIELD
+from pykcl.compat.properties.keys import Flag
 from pykcl.config import LARGEST_FETCH_BYTES, Config
+from pykcl.config_sources import from_environment
 from pykcl.errors import ConfigError
+from pykcl.metrics.choices import DIMENSIONS, MetricsLevel
+from pykcl.metrics.choices import SINKS as METRICS_SINKS
 from pykcl.model.lease import ForeignRow
 from pykcl.model.lease_parse import FIELD_ATTRIBUTES, LEASE_KEY, parse_row, to_item
 from pykcl.model.lease_row import release, take
@@ -31,9 +39,14 @@ def code(cell):
 # -- configuration ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("page", [option_table.OPTIONS, option_table.JAVA_KEYS], ids=lambda page: page.name)
+def test_the_generated_tables_are_those_of_the_code(page):
+    assert page.read_text("utf-8") == option_table.written(page), "run: python tests/docs/option_table.py"
+
+
 def test_the_options_table_has_every_option_in_order_with_its_default():
     rows = table_under("docs/configuration.md", "ours")
-    told = [(code(ours), default) for ours, _, default, _ in rows]
+    told = [(code(ours), default) for ours, _, _, default, _, _ in rows]
     fields = dataclasses.fields(Config)
     assert [name for name, _ in told] == [field.name for field in fields]
     for field, (_, default) in zip(fields, told, strict=True):
@@ -45,9 +58,34 @@ def test_the_options_table_has_every_option_in_order_with_its_default():
 
 
 def test_every_choice_of_an_option_is_named_in_the_table():
-    rows = {code(row[0]): row[3] for row in table_under("docs/configuration.md", "ours")}
-    assert re.findall(r"`(auto|interval|manual)`", rows["checkpoint"]) == ["auto", "interval", "manual"]
-    assert re.findall(r"`(retry|skip|raise)`", rows["on_error"]) == ["retry", "skip", "raise"]
+    rows = {code(row[0]): row[5] for row in table_under("docs/configuration.md", "ours")}
+    assert re.findall(r'"(auto|interval|manual)"', rows["checkpoint"]) == ["auto", "interval", "manual"]
+    assert re.findall(r'"(retry|skip|raise)"', rows["on_error"]) == ["retry", "skip", "raise"]
+    assert set(re.findall(r'"(\w+)"', rows["metrics"])) == {"none", *METRICS_SINKS}
+    assert set(re.findall(r'"([A-Z]+)"', rows["metrics_level"])) == set(get_args(MetricsLevel))
+    assert all(name in rows["metrics_dimensions"] for name in ("ALL", *DIMENSIONS) if name != "StreamId")
+
+
+def test_every_key_of_the_table_sets_its_option_and_only_that():
+    least = {"applicationName": "orders-app", "streamName": "orders"}
+    default = interpret(least, door="kclpy").config
+    examples = {"streamArn": "arn:aws:kinesis:eu-west-1:123456789012:stream/orders", "regionName": "eu-west-1",
+                "applicationName": "x-app", "streamName": "payments", "initialPositionInStream": "TRIM_HORIZON",
+                "initialPositionInStreamExtended": "1767225600", "cleanupLeasesUponShardCompletion": "false",
+                "tableName": "leases", "workerId": "w1", "coordinatorStateTableName": "state", "timeoutInSeconds": "90",
+                "metricsLevel": "SUMMARY", "metricsEnabledDimensions": "Operation"}  # fmt: skip
+    for field, keys in KEYS_OF_FIELD.items():
+        for key in keys:
+            value = examples.get(key) or ("true" if isinstance(KEYS[key].effect, Flag) else "4000")
+            found = interpret({**least, key: value}, door="kclpy").config
+            changed = {
+                one.name
+                for one in dataclasses.fields(Config)
+                if getattr(found, one.name) != getattr(default, one.name)
+            }
+            assert changed == {field}, key
+    # And no number or flag of a key is missing in it.
+    assert {key.effect.field for key in KEYS.values() if key.effect} <= KEYS_OF_FIELD.keys()
 
 
 def test_every_option_can_be_set_by_its_environment_variable():
@@ -55,9 +93,10 @@ def test_every_option_can_be_set_by_its_environment_variable():
         "application": "orders-app",
         "stream": "orders",
         "processor_timeout": "90",
+        "idle_time": "0.5",
         "region": "eu-west-1",
     }
-    values |= {"table_name": "orders-leases", "worker_id": "w1"}
+    values |= {"table_name": "orders-leases", "worker_id": "w1", "metrics_namespace": "orders"}
     for field in dataclasses.fields(Config):
         text = values.get(field.name, str(field.default))
         found = from_environment({f"PYKCL_{field.name.upper()}": text, "HOME": "/"})
@@ -107,7 +146,7 @@ def test_every_write_is_printed_as_it_is_sent():
     assert printed.keys() == writes.keys()
     for heading, write in writes.items():
         assert printed[heading] == printable(write), heading
-    assert len({write.kind for write in writes.values()}) == 9
+    assert len({write.kind for write in writes.values()}) == 11
 
 
 def test_the_row_table_has_every_attribute_with_its_type():
@@ -120,8 +159,8 @@ def test_the_row_table_has_every_attribute_with_its_type():
         for lease in (write.seen, write.after):
             if lease is not None:
                 seen.update({name: next(iter(value)) for name, value in to_item(lease).items()})
-    assert {name: rows[name] for name in seen} == seen
-    assert rows.keys() - seen.keys() == {"checkpointOwner"}
+    assert rows == seen
+    assert not any(write.after and write.after.checkpoint_owner for write in writes.values())
 
 
 def test_the_private_map_has_exactly_the_keys_of_the_table():
@@ -182,9 +221,13 @@ def test_the_dependencies_of_the_page_are_those_of_the_project():
 def test_the_policy_allows_exactly_what_the_code_calls():
     (policy,) = [json.loads(block.text) for block in BLOCKS if '"Statement"' in block.text]
     allowed = {action for statement in policy["Statement"] for action in statement["Action"]}
+    # Told below the policy: only where metrics go to CloudWatch.
+    allowed |= set(METRICS_ACTIONS)
     called = {write.request()[0] for write in by_heading().values()}
     for path in (ROOT / "pykcl" / "aws").glob("*.py"):
-        called |= set(re.findall(r"self\._client\.([a-z_]+)\b", path.read_text("utf-8"))) - {"meta"}
+        text = path.read_text("utf-8")
+        called |= set(re.findall(r"self\._(?:client|requests)\.([a-z_]+)\b", text)) - {"meta", "write"}
+        called |= set(re.findall(r"^_METHOD: Final = \"([a-z_]+)\"$", text, re.MULTILINE))
     methods = {"".join(word.title() for word in name.split("_")) for name in called}
     assert {action.split(":")[1] for action in allowed} == methods
 
@@ -220,7 +263,7 @@ def test_the_readme_shows_what_the_demo_prints():
 
 def test_the_readme_is_short_and_its_program_has_fourteen_lines():
     text = (ROOT / "README.md").read_text("utf-8")
-    assert len(text.splitlines()) <= 150
+    assert len(text.splitlines()) <= 178
     (program,) = [block.text for block in BLOCKS if block.page == "README.md" and block.language == "python"]
     assert len(program.splitlines()) == 14
 

@@ -1,0 +1,103 @@
+"""Who has the page open, and what each of them is still to be sent. Lives in the server's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from pykcl.ui.memory import frame
+
+MOST_VIEWERS = 24
+MOST_WAITING = 30
+"""Frames for a viewer that does not take them; then it is cut off, comes again and is told the whole."""
+BEAT_SECONDS = 15.0
+VISIT_SECONDS = 10.0
+RETRY = b"retry: 2000\n\n"
+_END = (0, b"")
+
+
+class Hub:
+    """whole: what a new viewer is told, and the number of the last change in it."""
+
+    def __init__(
+        self, whole: Callable[[], tuple[int, dict[str, Any]]], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._whole, self._now = whole, now
+        self._visited: float | None = None
+        self._queues: set[asyncio.Queue[tuple[int, bytes]]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_over = False
+
+    @property
+    def viewers(self) -> int:
+        return len(self._queues)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody has the page open, or asked for the state a moment ago."""
+        visited = self._visited
+        return bool(self._queues) or (visited is not None and self._now() - visited < VISIT_SECONDS)
+
+    def visit(self) -> bool:
+        """Somebody asks for the state; whether nobody was there before."""
+        was_watched, self._visited = self.is_watched, self._now()
+        return not was_watched
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def publish(self, number: int, change: bytes) -> None:
+        """From any thread."""
+        if self._loop is not None and not self._is_over:
+            self._loop.call_soon_threadsafe(self._spread, number, change)
+
+    def end(self) -> None:
+        """Every viewer's stream ends. From the loop's thread."""
+        self._is_over = True
+        for queue in list(self._queues):
+            _last(queue)
+
+    def is_full(self) -> bool:
+        return len(self._queues) >= MOST_VIEWERS
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """For one viewer, until it has gone or is too slow."""
+        queue: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(MOST_WAITING + 1)
+        # Before the whole is taken: a change between the two is either in it or behind it in the queue.
+        self._queues.add(queue)
+        try:
+            yield RETRY
+            told, whole = await asyncio.to_thread(self._first)
+            yield whole
+            while not self._is_over:
+                try:
+                    number, change = await asyncio.wait_for(queue.get(), BEAT_SECONDS)
+                except asyncio.TimeoutError:
+                    yield b": still here\n\n"
+                    continue
+                if (number, change) == _END:
+                    return
+                if number > told:
+                    yield change
+        finally:
+            self._queues.discard(queue)
+
+    def _first(self) -> tuple[int, bytes]:
+        number, told = self._whole()
+        return number, frame("whole", number, told)
+
+    def _spread(self, number: int, change: bytes) -> None:
+        for queue in list(self._queues):
+            if queue.qsize() >= MOST_WAITING:
+                self._queues.discard(queue)
+                _last(queue)
+            else:
+                queue.put_nowait((number, change))
+
+
+def _last(queue: asyncio.Queue[tuple[int, bytes]]) -> None:
+    while not queue.empty():
+        queue.get_nowait()
+    queue.put_nowait(_END)

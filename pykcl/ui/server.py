@@ -1,0 +1,199 @@
+"""Answers: one thread with an event loop, on a socket that is bound before anything is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from pykcl.errors import ConfigError, SetupError
+from pykcl.health.address import Address, Listener, listen
+from pykcl.health.tokens import new_token
+from pykcl.runtime import Runtime
+from pykcl.ui.actions import Actions, Means
+from pykcl.ui.app import Site
+from pykcl.ui.guard import Sessions
+from pykcl.ui.hub import Hub
+from pykcl.ui.lag_rounds import LagRounds
+from pykcl.ui.memory import Memory
+from pykcl.ui.rates import Rates
+from pykcl.ui.watching import Fleet, Scans, Watching
+from pykcl.ui.worker_rounds import WorkerRounds
+
+log = logging.getLogger("pykcl.ui")
+
+START_SECONDS = 10.0
+STOP_SECONDS = 5.0
+
+
+class UiServer:
+    """A context manager around watching and serving.
+
+    bind: where, such as "127.0.0.1:7654"; port 0 takes a free one. names: what browsers may call it besides, as in a
+    Host header. Raises, when entered, ConfigError and SetupError for an address that cannot be had.
+    """
+
+    def __init__(
+        self,
+        watching: Watching,
+        hub: Hub,
+        *,
+        bind: str,
+        names: Sequence[str] = (),
+        actions: Actions | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._watching, self._hub, self._actions = watching, hub, actions
+        self._address = Address.of(bind)
+        self._names = tuple(names)
+        self.token = token or new_token()
+        self._listener: Listener | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._ready = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """Without the token. Raises RuntimeError before it is entered."""
+        if self._listener is None:
+            raise RuntimeError("The page has no address yet.")
+        return f"http://{self._listener.address}"
+
+    @property
+    def link(self) -> str:
+        """What opens the page. The token stands behind a #: browsers send that part to nobody."""
+        return f"{self.url}/#token={self.token}"
+
+    def __enter__(self) -> UiServer:
+        self._listener = listener = listen(self._address)
+        if not listener.is_loopback and (self._actions is not None or not self._names):
+            listener.socket.close()
+            raise _too_open(listener, self._actions is not None)
+        port = listener.address.port
+        sessions = Sessions(self.token, f"pykcl_ui_{port}")
+        site = Site(self._watching, self._hub, sessions, hosts_of(listener, self._names), self._actions)
+        self._thread = threading.Thread(target=self._run, args=(site,), name="pykcl-ui-http", daemon=True)
+        self._thread.start()
+        if not self._ready.wait(START_SECONDS):
+            raise SetupError(f"The page did not begin to answer within {START_SECONDS:g} s.")
+        self._watching.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watching.stop()
+        thread, loop, stop = self._thread, self._loop, self._stop
+        if thread is None or loop is None or stop is None or not thread.is_alive():
+            return
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(STOP_SECONDS)
+
+    def _run(self, site: Site) -> None:
+        try:
+            asyncio.run(self._serve(site))
+        except Exception as error:
+            log.error("the page's server died error=%s", type(error).__name__)
+            raise
+
+    async def _serve(self, site: Site) -> None:
+        from hypercorn.asyncio import serve
+
+        if self._listener is None:
+            return
+        self._loop = asyncio.get_running_loop()
+        self._stop = stop = asyncio.Event()
+        self._hub.begin(self._loop)
+        self._ready.set()
+        app: Any = site.app  # hypercorn's types want its own names for the ASGI messages
+        try:
+            await serve(app, _config(self._listener), shutdown_trigger=self._until_stopped)
+        except asyncio.CancelledError:
+            # hypercorn cancels what is still under way after its grace, and then raises that very cancellation.
+            if not stop.is_set():
+                raise
+
+    async def _until_stopped(self) -> None:
+        if self._stop is not None:
+            await self._stop.wait()
+        self._hub.end()
+
+
+def page_server(
+    fleet: Fleet,
+    table: Scans,
+    runtime: Runtime,
+    *,
+    bind: str,
+    rates: Rates,
+    names: Sequence[str] = (),
+    lags: LagRounds | None = None,
+    workers: WorkerRounds | None = None,
+    means: Means | None = None,
+) -> UiServer:
+    """All of it, put together; enter it. means: what actions are carried out with, None where none are allowed."""
+    memory = Memory(runtime)
+    hub = Hub(memory.whole)
+    watching = Watching(
+        fleet,
+        table,
+        runtime,
+        memory,
+        rates=rates,
+        lags=lags,
+        workers=workers,
+        publish=hub.publish,
+        is_watched=lambda: hub.is_watched,
+        acts=means is not None,
+    )
+    actions = None
+    if means is not None:
+        actions = Actions(means, fleet.application, runtime, failover=fleet.failover, on_done=watching.hurry)
+    return UiServer(watching, hub, bind=bind, names=names, actions=actions)
+
+
+def hosts_of(listener: Listener, names: Sequence[str]) -> frozenset[str]:
+    """What a Host header may say, with and, for port 80, without the port."""
+    port = listener.address.port
+    own = {"127.0.0.1", "localhost", "[::1]"} if listener.is_loopback else set()
+    bare = {*own, *(name.lower() for name in names)}
+    found = {name if _has_port(name) else f"{name}:{port}" for name in bare}
+    return frozenset(found | ({name for name in bare if not _has_port(name)} if port == 80 else set()))
+
+
+def _has_port(name: str) -> bool:
+    return name.rpartition("]")[2].count(":") == 1
+
+
+def _too_open(listener: Listener, acts: bool) -> ConfigError:
+    if acts:
+        return ConfigError(
+            f"--enable-actions is for this machine only, and {listener.address} is not: over plain HTTP everybody on "
+            "the way could do what you can. Do: bind to 127.0.0.1, and come through a tunnel: "
+            "ssh -L 7654:127.0.0.1:7654 HOST."
+        )
+    return ConfigError(
+        f"{listener.address} can be reached from elsewhere, over plain HTTP. Do: bind to 127.0.0.1 and come through a "
+        "tunnel (ssh -L 7654:127.0.0.1:7654 HOST); or, behind a proxy with TLS, name it: --allow-host NAME."
+    )
+
+
+def _config(listener: Listener) -> Any:
+    from hypercorn.config import Config
+
+    config = Config()
+    config.bind = [f"fd://{listener.socket.detach()}"]
+    config.loglevel = "WARNING"
+    config.errorlog = None
+    config.accesslog = None
+    config.include_server_header = False
+    config.graceful_timeout = 0.5
+    config.h11_max_incomplete_size = 16 * 1024
+    config.read_timeout = None
+    config.keep_alive_timeout = 75
+    config.alpn_protocols = ["http/1.1"]
+    return config

@@ -1,0 +1,293 @@
+"""Looks at a lease table again and again, and tells what has changed since the look before."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pykcl.errors import PyKclError, TemporaryError, printable
+from pykcl.model.lease import Lease
+from pykcl.operate.edges import Edge, edges_between
+from pykcl.operate.hints import hints_of
+from pykcl.operate.lease_states import LeaseState, LeaseStatus, counts, states_of
+from pykcl.operate.names import shown
+from pykcl.operate.owner_kind import owner_kinds
+from pykcl.operate.owner_marks import NO_MARKS, Marks, marks_among
+from pykcl.operate.sampling import DEFAULT_FAILOVER, Observation, Sampler
+from pykcl.operate.table_view import TableView
+from pykcl.operate.worker_pages import WorkerPage
+from pykcl.runtime import Runtime, Task
+from pykcl.ui.lag_rounds import LagRounds
+from pykcl.ui.memory import Memory
+from pykcl.ui.owners import OwnerBook
+from pykcl.ui.rates import Rates
+from pykcl.ui.rows import Measured, Painter, Picture, edge_told
+from pykcl.ui.worker_rounds import WorkerRounds
+
+log = logging.getLogger("pykcl.ui")
+
+QUIET_PAUSE = 5.0
+"""Seconds between looks while nobody has the page open; the history goes on."""
+_LONGEST_PAUSE = 10.0
+_OLD_LAG = 120_000
+"""Milliseconds after which a lag that nobody has told again is unknown."""
+
+
+class Scans(Protocol):
+    """A lease table: `operate.scanning.TableScanner` is one."""
+
+    def scan(self) -> TableView: ...
+
+    @property
+    def pace(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """What is looked at. failover: seconds, None where nobody told; every: seconds between two looks."""
+
+    application: str
+    stream: str | None = None
+    region: str | None = None
+    failover: float | None = None
+    every: float = 1.0
+
+
+@dataclass(slots=True)
+class _Before:
+    """What the next look is compared with."""
+
+    states: Mapping[str, LeaseStatus] = field(default_factory=dict)
+    checkpoints: dict[str, tuple[str | None, object]] = field(default_factory=dict)
+    marks: Marks = NO_MARKS
+    has_looked: bool = False
+
+
+class Watching:
+    """One thread. memory: holds what the page is told.
+
+    publish: called with each change, from that thread. is_watched: whether anybody looks. acts: whether the page may
+    offer actions.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        table: Scans,
+        runtime: Runtime,
+        memory: Memory,
+        *,
+        rates: Rates,
+        lags: LagRounds | None = None,
+        workers: WorkerRounds | None = None,
+        publish: Callable[[int, bytes], None] = lambda _seq, _frame: None,
+        is_watched: Callable[[], bool] = lambda: True,
+        acts: bool = False,
+    ) -> None:
+        self.fleet, self.memory = fleet, memory
+        self._table, self._runtime = table, runtime
+        self._sampler = Sampler(table.scan, runtime)
+        self._rates, self._lags, self._workers = rates, lags, workers
+        self._publish, self._is_watched, self._acts = publish, is_watched, acts
+        self._owners = OwnerBook()
+        self._painter = Painter()
+        self._before = _Before()
+        self._over, self._now_please = runtime.event(), runtime.event()
+        self._task: Task | None = None
+        self._problem, self._problem_since = "", 0
+        self._failures = 0
+
+    def start(self) -> None:
+        for rounds in (self._lags, self._workers):
+            if rounds is not None:
+                rounds.start()
+        self._task = self._runtime.spawn("pykcl-ui-watch", self._run)
+
+    def stop(self) -> None:
+        self._over.set()
+        self._now_please.set()
+        for rounds in (self._lags, self._workers):
+            if rounds is not None:
+                rounds.stop()
+        if self._task is not None:
+            self._task.join(2.0)
+
+    def hurry(self) -> None:
+        """Look at once: somebody has come, or has just changed something."""
+        self._now_please.set()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            began = self._runtime.monotonic()
+            self._now_please.clear()
+            self.step()
+            pause = self.fleet.every if self._is_watched() else max(QUIET_PAUSE, self.fleet.every)
+            if self._failures:
+                pause = min(_LONGEST_PAUSE, max(self.fleet.every, float(self._failures)))
+            self._now_please.wait(max(0.05, pause - (self._runtime.monotonic() - began)))
+
+    def step(self) -> None:
+        """One look. Never raises what the surroundings do wrong: the page tells it."""
+        try:
+            found = self._sampler.look()
+        except PyKclError as error:
+            self._failed(error)
+            return
+        self._failures = 0
+        self._seen(found)
+
+    def _failed(self, error: PyKclError) -> None:
+        now = self._runtime.utcnow_millis()
+        self._failures += 1
+        edges = []
+        if not self._problem:
+            self._problem_since = now
+            log.info("the lease table cannot be looked at: %s", error)
+            edges.append(Edge("trouble", "the lease table cannot be looked at", tone="bad"))
+        again = "" if isinstance(error, TemporaryError) else " Looking again all the same."
+        self._problem = f"{error}{again}"
+        self._tell(self.memory.trouble(now, self._trouble(), self._edges_told(edges, now)))
+
+    def _seen(self, found: Observation) -> None:
+        failover = self.fleet.failover or DEFAULT_FAILOVER
+        now = self._runtime.utcnow_millis()
+        states = states_of(found, failover)
+        kinds = owner_kinds(found.view, found.renewed_after_end)
+        self._ask_for_lags(states)
+        lags = self._known_lags(states, now)
+        pages = self._workers.latest() if self._workers is not None else []
+        marks = self._marks_of(states, pages)
+        picture = self._painter.picture(states, kinds, lags, marks, now)
+        edges = self._edges(states)
+        if self._problem:
+            seconds = (now - self._problem_since) / 1000
+            edges.append(
+                Edge("trouble", f"the lease table answers again, after {seconds:.0f} s", tone="good")
+            )
+            self._problem = ""
+        edges += self._owners.edges(picture.owners, pages) if self._before.has_looked else []
+        owners = self._owners.fold(picture.owners, pages, marks)
+        rate = self._rates.observe(now, self._moves(states), pages)
+        self._before.states, self._before.has_looked = states, True
+        self._tell(
+            self.memory.fold(
+                Picture(now, picture.rows, owners),
+                states=states,
+                lags=lags,
+                rate=rate,
+                events=self._edges_told(edges, now),
+                facts=self._facts(found, states, failover),
+            )
+        )
+
+    def _tell(self, change: tuple[int, bytes] | None) -> None:
+        if change is not None:
+            self._publish(*change)
+
+    def _marks_of(self, states: Mapping[str, LeaseStatus], pages: Sequence[WorkerPage]) -> Marks:
+        """Owners have theirs before workers without a lease, of whom the other views do not know."""
+        owners = [status.owner for status in states.values()]
+        marks = marks_among(owners, self._before.marks)
+        self._before.marks = marks_among([*owners, *(page.worker for page in pages)], marks)
+        return self._before.marks
+
+    def _edges_told(self, edges: Iterable[Edge], now: int) -> list[dict[str, Any]]:
+        return [edge_told(edge, self._before.marks, now) for edge in edges]
+
+    def _edges(self, states: Mapping[str, LeaseStatus]) -> list[Edge]:
+        """Of the first look nobody can say what happened."""
+        return edges_between(self._before.states, states) if self._before.has_looked else []
+
+    def _ask_for_lags(self, states: Mapping[str, LeaseStatus]) -> None:
+        if self._lags is None:
+            return
+        told = self._told_by_workers(states, 0)
+        self._lags.watch([lease for key, lease in _readable(states) if key not in told])
+
+    def _known_lags(self, states: Mapping[str, LeaseStatus], now: int) -> dict[str, Measured]:
+        found = dict(self._lags.latest()) if self._lags is not None else {}
+        found |= self._told_by_workers(states, now)
+        return {key: lag for key, lag in found.items() if now - lag.at < _OLD_LAG}
+
+    def _told_by_workers(self, states: Mapping[str, LeaseStatus], now: int) -> dict[str, Measured]:
+        """Only what the owner itself says: a worker that has lost a lease may not know it yet."""
+        found = {}
+        for page in self._workers.latest() if self._workers is not None else ():
+            for key, (behind, ago) in page.behind.items():
+                status = states.get(key)
+                if status is not None and status.owner == page.worker:
+                    found[key] = Measured(now - round(ago * 1000), behind, "worker")
+        return found
+
+    def _moves(self, states: Mapping[str, LeaseStatus]) -> dict[str, int]:
+        """Owner -> how many of its checkpoints have moved since the look before."""
+        moves: dict[str, int] = {}
+        known = self._before.checkpoints
+        for key, status in states.items():
+            if status.lease is None or status.owner is None:
+                known.pop(key, None)
+                continue
+            is_idle = status.state in (LeaseState.ENDED, LeaseState.WAITING)
+            at = (status.owner, status.lease.checkpoint)
+            moved = known.get(key, at)[0] == status.owner and known.get(key, at)[1] != status.lease.checkpoint
+            known[key] = at
+            if moved or not is_idle:
+                moves[status.owner] = moves.get(status.owner, 0) + moved
+        for key in known.keys() - states.keys():
+            del known[key]
+        return moves
+
+    def _trouble(self) -> dict[str, Any]:
+        return {"problem": shown_long(self._problem), "problemSince": self._problem_since}
+
+    def _facts(
+        self, found: Observation, states: Mapping[str, LeaseStatus], failover: float
+    ) -> dict[str, Any]:
+        stream = self.fleet.stream or _stream_of(found.view)
+        told = self.fleet.failover is not None
+        return {
+            "application": shown(self.fleet.application),
+            "stream": shown(stream) if stream else None,
+            "region": self.fleet.region,
+            "schema": found.view.schema,
+            "failover": failover,
+            "failoverTold": told,
+            "every": self.fleet.every,
+            "units": round(found.view.read_units, 1),
+            "pace": shown_long(self._table.pace),
+            "counts": counts(states),
+            "hints": [shown_long(hint) for hint in hints_of(found, states, failover, told=told)[:12]],
+            "lagSource": self._lag_words(),
+            "lagProblem": shown_long(self._lags.problem) if self._lags is not None else "",
+            "rateUnit": self._rates.unit,
+            "rateNote": self._rates.note,
+            "acts": self._acts,
+            "problem": "",
+            "problemSince": 0,
+        }
+
+    def _lag_words(self) -> str:
+        if self._workers is not None and self._lags is not None:
+            return f"Lag: workers that tell it themselves; of the others: {self._lags.told}"
+        if self._workers is not None:
+            return "Lag: told by the workers."
+        return self._lags.told if self._lags is not None else "Lag: nobody is asked (--lag none)."
+
+
+def shown_long(text: str) -> str:
+    """A sentence with names in it, made inert; longer than a name may be."""
+    return printable(text)[:2000]
+
+
+def _readable(states: Mapping[str, LeaseStatus]) -> Iterable[tuple[str, Lease]]:
+    """Leases of which a lag makes sense: neither ended nor waiting for parents."""
+    for key, status in states.items():
+        if status.lease is not None and status.state not in (LeaseState.ENDED, LeaseState.WAITING):
+            yield key, status.lease
+
+
+def _stream_of(view: TableView) -> str | None:
+    arns: Sequence[str] = view.stream_arns
+    return arns[0].rpartition("/")[2] if len(arns) == 1 else None

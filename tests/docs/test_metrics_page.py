@@ -1,0 +1,50 @@
+"""docs/metrics.md says what the code does: its catalogue, causes, sinks and numbers."""
+
+import re
+
+import metrics_table
+
+from pykcl.metrics.choices import SINKS
+from pykcl.metrics.from_events import CAUSES, OTHER, STALLED
+from pykcl.metrics.names import CATALOGUE
+from pykcl.metrics.opentelemetry import ATTRIBUTES, METER
+from pykcl.metrics.prometheus import LABELS
+from pykcl.metrics.publisher import MOST_AT_ONCE
+
+TEXT = metrics_table.PAGE.read_text("utf-8")
+WORDS = " ".join(TEXT.split())
+
+
+def test_the_catalogue_is_the_codes():
+    assert metrics_table.written() == TEXT, "run: python tests/docs/metrics_table.py"
+
+
+def test_names_are_told_apart_by_operation_and_no_text_is_missing():
+    assert len({(one.operation, one.name) for one in CATALOGUE}) == len(CATALOGUE)
+    assert all(one.text and "|" not in one.text for one in CATALOGUE)
+
+
+def test_every_metric_the_page_names_is_one():
+    head = TEXT.partition("## The catalogue")[0].partition("## What to alarm on")[2]
+    named = set(re.findall(r"`([A-Z][A-Za-z]+(?:\.Time)?)`", head))
+    names = {one.name for one in CATALOGUE} | {one.operation for one in CATALOGUE}
+    causes = {cause for _, cause in CAUSES} | {OTHER, STALLED}
+    assert named - names == causes
+    assert {one.name for one in CATALOGUE if one.is_ours} - {"DroppedMetrics"} <= named
+
+
+def test_sinks_labels_attributes_and_numbers_are_the_codes():
+    assert re.findall(r'`metrics="(\w+)"`', TEXT)[:3] == list(SINKS)
+    assert all(f"`{label}`" in TEXT for label in LABELS.values())
+    assert all(f"`{attribute}`" in TEXT for attribute in ATTRIBUTES.values())
+    assert f"`{METER}`" in TEXT
+    assert f"up to {MOST_AT_ONCE:,} metrics" in WORDS
+
+
+def test_as_many_metrics_as_the_page_says_come_of_a_shard_and_of_a_worker():
+    summary = [one for one in CATALOGUE if one.level == "SUMMARY" and not one.is_ours]
+    shard = sum(one.dimension == "ShardId" for one in summary)
+    worker = sum(one.dimension != "ShardId" for one in summary)
+    assert "six for each shard and up to twenty-five for each worker" in WORDS
+    # Of a shard ExpiredIterator has data only when there is one.
+    assert (shard - 1, worker) == (6, 25)

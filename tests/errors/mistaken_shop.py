@@ -1,0 +1,19 @@
+"""What `pykcl run` is told to run."""
+
+from pykcl import RecordProcessor
+
+
+class Orders(RecordProcessor):
+    def process_records(self, batch):
+        pass
+
+
+an_instance = Orders()
+
+
+def forgets_to_return():
+    Orders()
+
+
+def returns_the_class():
+    return Orders

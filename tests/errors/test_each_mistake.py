@@ -1,0 +1,545 @@
+"""Every mistake of the catalogue, made: it is told with its code, with what to do, and with a page that exists."""
+
+import base64
+import ctypes
+import queue
+from pathlib import Path
+
+import pytest
+from mistake_pages import PAGES, is_on_page
+
+from pykcl import Config, RecordProcessor, Worker
+from pykcl.errors import (
+    CheckpointRefused,
+    ConfigError,
+    LeaseLost,
+    NativeFleet,
+    ProcessorFailed,
+    PyKclError,
+    SetupError,
+    StreamMissing,
+    TemporaryError,
+    WrongStream,
+    WrongTable,
+)
+from pykcl.events import (
+    DataLost,
+    Event,
+    LeaseHandedBack,
+    ProcessorRaised,
+    ShardEndNotCheckpointed,
+    StartingAtLatest,
+    TroubleBegan,
+    TroubleEnded,
+    TwinWorker,
+)
+from pykcl.listeners import line_of
+from pykcl.local.errors import AwsError
+from pykcl.local.faults import FaultRule
+from pykcl.mistake_events import DataIsBytes, RetentionNear, StartIgnored
+from pykcl.mistakes import DOCS, MISTAKES
+from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
+
+RUN = ("run", "mistaken_shop:Orders", "--app", TABLE, "--stream", STREAM)
+DEADLINE = 60
+
+
+def check(told, code, *words):
+    """An error or an event: code, every word in the hint, and a page."""
+    assert told.code == code
+    for word in words:
+        assert word in told.hint
+    assert told.docs == f"{DOCS}{code}.md"
+    assert (PAGES / f"{code}.md").is_file()
+    text = line_of(told) if isinstance(told, Event) else str(told)
+    assert is_on_page(code, text), text
+
+
+def check_output(result, code, *words, exit_code=78):
+    """What a command says of an error: a line about it, and one about what to do."""
+    assert result.exit_code == exit_code, result.output
+    happened, to_do = result.output.splitlines()[-2:]
+    assert happened.startswith("pykcl: ")
+    assert to_do.startswith(f"pykcl: {code}. Do: ")
+    assert to_do.endswith(f" {DOCS}{code}.md")
+    for word in words:
+        assert word in to_do
+    assert (PAGES / f"{code}.md").is_file()
+    assert is_on_page(code, happened), happened
+    return happened
+
+
+def refuse(aws, code, *operations):
+    """The local AWS answers these operations (none: all) with that error."""
+
+    def fault(service, operation, params):
+        if not operations or operation in operations:
+            raise AwsError(
+                code, "User: arn:aws:iam::1:role/x is not authorized to perform: kinesis:ListShards on it"
+            )
+
+    aws.fault = fault
+
+
+def told(fleet, kind, code):
+    """The first event of that kind with that code, once there is one."""
+    fleet.wait(
+        lambda: any(event.code == code for event in fleet.happened(kind)), what=f"{kind.__name__} {code}"
+    )
+    return next(event for event in fleet.happened(kind) if event.code == code)
+
+
+class Heard(queue.Queue):
+    """A listener for a worker in real time."""
+
+    def __call__(self, event):
+        self.put(event)
+
+    def wait_for(self, code, kind=object):
+        while True:
+            event = self.get(timeout=DEADLINE)
+            if event.code == code and isinstance(event, kind):
+                return event
+
+
+def real_worker(heard, processor=None, **options):
+    class Quiet(RecordProcessor):
+        def process_records(self, batch):
+            if processor is not None:
+                processor(batch)
+
+    return Worker(TABLE, stream=STREAM, processor=Quiet, listeners=[heard], start="TRIM_HORIZON", **options)
+
+
+# -- surroundings ----------------------------------------------------------------------------------------------
+
+
+def test_e01_no_region(local_aws, pykcl, monkeypatch):
+    monkeypatch.delenv("AWS_REGION")
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    check_output(pykcl(*RUN), "E01", "export AWS_REGION=")
+    check_output(pykcl("leases", "list", "--table", TABLE), "E01", exit_code=1)
+    with pytest.raises(ConfigError) as raised:
+        real_worker(Heard()).start()
+    check(raised.value, "E01", "export AWS_REGION=")
+
+
+@pytest.mark.parametrize("code", ["AccessDeniedException", "KMSAccessDeniedException"])
+def test_e02_not_permitted(local_aws, pykcl, code):
+    refuse(local_aws, code, "DescribeStreamSummary")
+    happened = check_output(pykcl(*RUN), "E02", f"pykcl iam --app {TABLE} --stream {STREAM}")
+    assert "kinesis:ListShards" in happened
+
+
+def test_e02_a_permission_that_is_taken_away_while_the_worker_runs(local_aws):
+    heard = Heard()
+    with real_worker(heard, shard_sync_interval=1.0) as worker:
+        assert worker.wait_ready(DEADLINE)
+        refuse(local_aws, "AccessDeniedException", "GetRecords")
+        event = heard.wait_for("E02", TroubleBegan)
+        local_aws.fault = None
+    check(event, "E02", "pykcl iam")
+    assert "code=E02" in line_of(event)
+
+
+def test_e03_no_such_stream(local_aws, pykcl):
+    local_aws.kinesis.delete_stream(STREAM)
+    happened = check_output(pykcl(*RUN), "E03", "pykcl streams list --region us-east-1")
+    assert "region us-east-1" in happened
+    with pytest.raises(StreamMissing) as raised:
+        real_worker(Heard()).start()
+    check(raised.value, "E03", "pykcl streams list --region us-east-1")
+
+
+@pytest.mark.parametrize("code", [None, "UnrecognizedClientException", "ExpiredTokenException"])
+def test_e04_no_credentials_or_bad_ones(local_aws, pykcl, monkeypatch, code):
+    if code is None:
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+        monkeypatch.setattr("botocore.credentials.ContainerProvider.load", lambda self: None)
+    else:
+        refuse(local_aws, code)
+    result = pykcl("leases", "list", "--table", TABLE, "--no-sample")
+    check_output(result, "E04", "aws sso login", exit_code=1)
+    if code != "ExpiredTokenException":
+        check_output(pykcl(*RUN), "E04", "aws sts get-caller-identity")
+
+
+def test_e04_credentials_that_expire_while_the_worker_runs(local_aws):
+    heard = Heard()
+    with real_worker(heard) as worker:
+        assert worker.wait_ready(DEADLINE)
+        refuse(local_aws, "ExpiredTokenException", "GetRecords")
+        check(heard.wait_for("E04", TroubleBegan), "E04", "aws sts get-caller-identity")
+        local_aws.fault = None
+
+
+def make_table(dynamodb, key="leaseKey"):
+    dynamodb.create_table(
+        TableName=TABLE,
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+
+
+def test_e05_a_table_that_is_no_lease_table(local_aws, dynamodb, pykcl):
+    make_table(dynamodb, key="id")
+    happened = check_output(pykcl(*RUN), "E05", f"--option table_name={TABLE}-leases")
+    assert "its key is id" in happened
+    assert "leaseKey" in happened
+    check_output(pykcl("leases", "list", "--app", TABLE), "E05", f"table_name={TABLE}-leases", exit_code=1)
+    with pytest.raises(WrongTable) as raised:
+        real_worker(Heard()).start()
+    check(raised.value, "E05")
+
+
+def test_e06_a_native_fleet_of_kcl_3(local_aws, dynamodb, pykcl):
+    make_table(dynamodb)
+    state = {"leaseKey": {"S": "Migration3.0"}, "entityType": {"S": "CLIENT_VERSION_MIGRATION"},
+             "cv": {"S": "CLIENT_VERSION_3X"}, "mb": {"S": "j1"}, "mts": {"N": "1"}, "h": {"L": []}}  # fmt: skip
+    dynamodb.put_item(TableName=TABLE, Item=state)
+    happened = check_output(pykcl(*RUN), "E06", f"pykcl doctor --app {TABLE}")
+    assert "CLIENT_VERSION_3X" in happened
+    assert "unsafe_join_v3" in happened
+    with pytest.raises(NativeFleet) as raised:
+        real_worker(Heard()).start()
+    check(raised.value, "E06", "KclMigrationTool.py")
+
+
+def test_e07_two_streams_under_one_application_name(local_aws, pykcl):
+    with real_worker(Heard()) as worker:
+        assert worker.wait_ready(DEADLINE)
+    local_aws.kinesis.create_stream("payments", 1)
+    words = ["payments" if word == STREAM else word for word in RUN]
+    happened = check_output(pykcl(*words), "E07", f"pykcl leases list --app {TABLE}")
+    assert f"stream/{STREAM}" in happened
+    with pytest.raises(WrongStream) as raised:
+        Worker(TABLE, stream="payments", processor=lambda: None).start()
+    check(raised.value, "E07", f"pykcl leases list --app {TABLE}")
+
+
+# -- fleets ----------------------------------------------------------------------------------------------------
+
+
+def test_e08_two_processes_with_one_worker_identifier(new_fleet):
+    fleet = new_fleet(shards=4)
+    fleet.start("w1")
+    fleet.wait(lambda: fleet.load().get("w1") == 4)
+    fleet.worker("w2", worker_id="w1").start()
+    check(told(fleet, TwinWorker, "E08"), "E08", "--worker-id", "host:pid:random")
+
+
+def test_e20_too_few_leases_for_the_shards(new_fleet):
+    fleet = new_fleet(shards=4)
+    fleet.start("w1", max_leases=2)
+    event = told(fleet, TroubleBegan, "E20")
+    check(event, "E20", "maxLeasesForWorker")
+    assert event.cause.startswith("2 of 4 open shards are read by nobody")
+    assert "max_leases=2" in event.cause
+    fleet.start("w2")
+    fleet.wait(lambda: fleet.happened(TroubleEnded), what="the end of it")
+    fleet.simulation.sleep(60)
+    assert len([one for one in fleet.happened(TroubleBegan) if one.code == "E20"]) == 1
+
+
+def test_e20_is_not_told_where_another_worker_reads_the_rest(new_fleet):
+    fleet = new_fleet(shards=4)
+    fleet.start("w1", max_leases=2)
+    fleet.start("w2", max_leases=2)
+    fleet.simulation.sleep(120)
+    assert not fleet.happened(TroubleBegan)
+
+
+def test_e20_is_not_told_of_a_lease_that_is_left_alone_by_a_worker_with_room(new_fleet):
+    fleet = new_fleet(shards=2)
+    fleet.start("w1", processor=processors(fleet, process_records=raises_key_error), retry_for=100.0)
+    fleet.put(1)
+    fleet.wait(lambda: fleet.happened(LeaseHandedBack), 300, "a lease that is left alone")
+    fleet.simulation.sleep(80)
+    assert list(fleet.owners().values()).count(None) == 1
+    assert not fleet.happened(TroubleBegan)
+
+
+# -- the processor ---------------------------------------------------------------------------------------------
+
+
+def processors(fleet, **methods):
+    kind = type("Mistaken", (RecordingProcessor,), methods)
+    return lambda: kind("w1", fleet.ledger)
+
+
+def test_e09_a_shard_ended_that_does_not_checkpoint(new_fleet):
+    fleet = new_fleet(shards=1)
+    forgetful = processors(fleet, shard_ended=lambda self, end: None)
+    fleet.start("w1", checkpoint="manual", processor=forgetful)
+    fleet.wait_delivered(fleet.put(3))
+    fleet.kinesis.split(STREAM, fleet.open_shards()[0])
+    check(told(fleet, ShardEndNotCheckpointed, "E09"), "E09", "end.checkpointer.checkpoint()")
+
+
+def test_e10_a_checkpoint_after_the_lease_was_lost(new_fleet):
+    fleet, batches = new_fleet(shards=1), []
+    keeping = processors(fleet, process_records=lambda self, batch: batches.append(batch))
+    fleet.start("w1", checkpoint="manual", processor=keeping)
+    fleet.put(5)
+    fleet.wait(lambda: batches, what="a batch")
+    row = next(iter(fleet.items().values()))
+    fleet.dynamodb.put_raw(TABLE, {**row, "leaseOwner": {"S": "w2"}, "leaseCounter": {"N": "99"}})
+    with pytest.raises(
+        LeaseLost, match=r"another worker took it \(w2\); its last heartbeat was sent \d"
+    ) as raised:
+        batches[0].checkpointer.checkpoint()
+    check(raised.value, "E10", "do not retry", "pykcl leases list")
+
+
+class Sleeper:
+    """Native code that keeps the interpreter to itself."""
+
+    def __call__(self, batch):
+        ctypes.PyDLL(None).usleep(900_000)
+
+
+def test_e11_native_code_that_keeps_the_heartbeats_from_running(local_aws):
+    heard = Heard()
+    local_aws.kinesis.put_record(STREAM, b"x", "key")
+    with real_worker(heard, Sleeper(), failover_time=1.0):
+        event = heard.wait_for("E11", TroubleBegan)
+    check(event, "E11", "failover_time", "pykcl multilangd")
+    assert "could not run for" in event.cause
+    assert "GIL" in event.cause
+
+
+def test_e11_is_not_told_of_a_processor_that_only_takes_its_time(new_fleet):
+    fleet = new_fleet(shards=2)
+    slow = processors(fleet, process_records=lambda self, batch: fleet.simulation.sleep(300))
+    fleet.start("w1", processor=slow)
+    fleet.put(4)
+    fleet.simulation.sleep(200)
+    assert not fleet.happened(TroubleBegan)
+
+
+def raises_key_error(self, batch):
+    return {}["id"]
+
+
+def test_e12_a_processor_that_raises(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", processor=processors(fleet, process_records=raises_key_error))
+    fleet.put(3)
+    event = told(fleet, ProcessorRaised, "E12")
+    check(event, "E12", "pykcl checkpoint skip shardId-000000000000 --records 1")
+    assert (event.error, event.where.split(":")[0]) == ("KeyError", Path(__file__).name)
+    assert "code=E12 hint=" in line_of(event)
+    assert not fleet.happened(DataIsBytes)
+
+
+def test_e12_where_the_worker_is_to_stop_for_it(new_fleet):
+    fleet = new_fleet(shards=1)
+    worker = fleet.start(
+        "w1", processor=processors(fleet, process_records=raises_key_error), on_error="raise"
+    )
+    fleet.put(1)
+    fleet.wait(lambda: worker.failure is not None, what="the failure")
+    assert isinstance(worker.failure, ProcessorFailed)
+    check(worker.failure, "E12", f"pykcl checkpoint skip SHARD --records 1 --app {TABLE} --stream {STREAM}")
+
+
+@pytest.mark.parametrize("at", ["beyond", "behind"])
+def test_e13_a_checkpoint_of_what_was_not_delivered(new_fleet, at):
+    fleet, refused = new_fleet(shards=1), []
+
+    def process_records(self, batch):
+        number = int(batch.records[-1].sequence_number)
+        try:
+            if at == "behind":
+                batch.checkpointer.checkpoint()
+            batch.checkpointer.checkpoint(str(number + 1 if at == "beyond" else number - 1))
+        except CheckpointRefused as error:
+            refused.append(error)
+
+    fleet.start("w1", checkpoint="manual", processor=processors(fleet, process_records=process_records))
+    fleet.put(3)
+    fleet.wait(lambda: refused, what="the refusal")
+    check(refused[0], "E13", "checkpointer.checkpoint(record)")
+
+
+@pytest.mark.parametrize("habit", [base64.b64decode, lambda data: data.encode()], ids=["b64decode", "encode"])
+def test_e14_data_that_is_taken_for_text(new_fleet, habit):
+    fleet = new_fleet(shards=1)
+
+    def process_records(self, batch):
+        for record in batch:
+            habit(record.data)
+
+    fleet.start("w1", processor=processors(fleet, process_records=process_records))
+    fleet.put(3)
+    event = told(fleet, DataIsBytes, "E14")
+    check(event, "E14", "record.json()", "--kclpy")
+    assert event.where.split(":")[0] == Path(__file__).name
+    fleet.simulation.sleep(30)
+    assert len(fleet.happened(DataIsBytes)) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda: base64.b64decode(b"abcde"), lambda: "abc".foo, lambda: b"xy".encode]
+)
+def test_e14_is_not_told_of_other_bytes_that_are_no_base64(new_fleet, wrong):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", processor=processors(fleet, process_records=lambda self, batch: wrong()))
+    fleet.put(3)
+    told(fleet, ProcessorRaised, "E12")
+    assert not fleet.happened(DataIsBytes)
+
+
+def test_e15_an_instance_instead_of_a_class(local_aws, pykcl):
+    result = pykcl("run", "mistaken_shop:an_instance", "--app", TABLE, "--stream", STREAM)
+    happened = check_output(result, "E15", "processor=Orders")
+    assert "instance of Orders" in happened
+
+
+@pytest.mark.parametrize("name", ["forgets_to_return", "returns_the_class"])
+def test_e15_a_factory_that_makes_no_processor_stops_the_worker(local_aws, pykcl, name):
+    happened = check_output(
+        pykcl("run", f"mistaken_shop:{name}", "--app", TABLE, "--stream", STREAM), "E15", "lambda"
+    )
+    assert "not a processor" in happened
+
+
+@pytest.mark.parametrize("processor", [str, 5])
+def test_e15_what_is_no_processor_at_all(processor):
+    with pytest.raises(ConfigError) as raised:
+        Worker(TABLE, stream=STREAM, processor=processor)
+    check(raised.value, "E15", "processor=Orders")
+
+
+# -- where to start, and falling behind ------------------------------------------------------------------------
+
+
+def test_e16_latest_leaves_out_the_first_records(new_fleet):
+    fleet = new_fleet(shards=2)
+    lost = fleet.put(3)
+    fleet.start("w1", start="LATEST")
+    event = told(fleet, StartingAtLatest, "E16")
+    check(event, "E16", "--start TRIM_HORIZON", "pykcl checkpoint reset", "--to-earliest")
+    fleet.workers["w1"].wait_ready(60)
+    fleet.wait_delivered(fleet.put(3))
+    assert not set(lost) & set(fleet.ledger.payloads)
+
+
+def test_e17_a_changed_start_replays_nothing(new_fleet):
+    fleet = new_fleet(shards=2)
+    fleet.start("w1", start="LATEST")
+    fleet.workers["w1"].wait_ready(60)
+    first = fleet.put(12)
+    fleet.wait_delivered(first)
+    fleet.workers["w1"].stop()
+    fleet.start("w2", start="TRIM_HORIZON")
+    (event,) = fleet.happened(StartIgnored)
+    check(event, "E17", "pykcl checkpoint reset", "--to-earliest")
+    assert (event.start, event.leases) == ("TRIM_HORIZON", 2)
+    fleet.simulation.sleep(30)
+    assert fleet.ledger.duplicates == 0
+
+
+def test_e17_is_not_told_at_a_first_start_nor_where_nobody_asked_for_another(new_fleet):
+    fleet = new_fleet(shards=2)
+    fleet.start("w1")
+    fleet.wait_delivered(fleet.put(12))
+    fleet.workers["w1"].stop()
+    fleet.start("w2", start="LATEST")
+    assert not fleet.happened(StartIgnored)
+
+
+def test_e17_is_not_told_while_a_shard_is_still_to_begin_there(new_fleet):
+    fleet = new_fleet(shards=2)
+    fleet.start("w1")
+    fleet.put(1)
+    fleet.wait(
+        lambda: [row.checkpoint.is_start for row in fleet.rows().values()].count(False) == 1,
+        what="one of two",
+    )
+    fleet.start("w2")
+    assert not fleet.happened(StartIgnored)
+
+
+def test_e18_retention_that_is_about_to_overtake_and_then_does(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.put(1)
+    fleet.start("w1", max_records=1)
+    fleet.wait(lambda: fleet.ledger.delivered, what="the first record")
+    fleet.workers["w1"].stop()
+    fleet.put(2)
+    fleet.simulation.sleep(23 * 3600)
+    fleet.start("w2", max_records=1)
+    event = told(fleet, RetentionNear, "E18")
+    check(event, "E18", "pykcl lag", "increase-stream-retention-period")
+    assert event.retention == 24 * 3600
+    assert 22.9 * 3600 < event.behind < 23.1 * 3600
+    assert event.dropped_in == pytest.approx(event.retention - event.behind)
+    fleet.simulation.sleep(60)
+    assert len(fleet.happened(RetentionNear)) == 1
+    assert not fleet.happened(DataLost)
+    fleet.workers["w2"].stop()
+    fleet.put(2)
+    fleet.simulation.sleep(30 * 3600)
+    fleet.put(1)
+    fleet.start("w3")
+    check(told(fleet, DataLost, "E18"), "E18", "increase-stream-retention-period")
+
+
+def test_e19_reads_that_others_use_up(local_aws):
+    heard = Heard()
+    with real_worker(heard) as worker:
+        assert worker.wait_ready(DEADLINE)
+        local_aws.faults.replace([FaultRule("throttle", "kinesis", "GetRecords")])
+        event = heard.wait_for("E19", TroubleBegan)
+        local_aws.faults.reset()
+    check(event, "E19", "idle_time", "pykcl streams describe STREAM")
+    assert event.what == "reading"
+    assert event.shard.startswith("shardId-")
+
+
+# -- all of them -----------------------------------------------------------------------------------------------
+
+
+def test_every_mistake_is_made_above():
+    made = {name[5:8].upper() for name in globals() if name.startswith("test_e") and name[6:8].isdigit()}
+    assert made == MISTAKES.keys() == {f"E{number:02}" for number in range(1, 21)}
+
+
+def test_a_check_of_this_file_fails_without_code_hint_or_page():
+    text = "Table 'orders-app' is not a lease table: x Nothing was read or changed. x"
+    check(WrongTable(text), "E05", "table_name")
+    for bad in (
+        SetupError(text),
+        WrongStream(text),
+        WrongTable(text).about("E99"),
+        WrongTable("not on the page"),
+    ):
+        with pytest.raises(AssertionError):
+            check(bad, "E05")
+    with pytest.raises(AssertionError):
+        check(WrongTable(text).about("E05", "something else"), "E05", "table_name")
+
+
+def test_an_error_about_no_mistake_says_nothing_more():
+    error = TemporaryError("x")
+    assert (error.code, error.hint, error.docs, error.explanation) == (None, None, None, None)
+    assert line_of(TroubleEnded(what="x")) == "trouble ended what=x shard=-"
+    assert line_of(TroubleBegan(what="x", cause="y")) == "trouble began what=x shard=- cause=y"
+
+
+def test_a_hint_of_ones_own_has_the_names_too_and_cannot_forge_a_line():
+    error = PyKclError("x").about("E05", "see TABLE of APPLICATION\n")
+    error.naming(application="STREAM", stream="s", table=None)
+    assert error.hint == "see TABLE of STREAM\n"
+    assert error.explanation.isprintable()
+
+
+def test_the_config_of_the_worker_names_the_hint(local_aws, dynamodb):
+    make_table(dynamodb, key="id")
+    config = Config(application="shop-app", stream=STREAM, table_name=TABLE)
+    with pytest.raises(WrongTable) as raised, Worker(config=config, processor=RecordingProcessor):
+        pass
+    assert "table_name=shop-app-leases" in raised.value.hint

@@ -1,0 +1,112 @@
+"""docs/errors: one page for each mistake, of one shape, with commands that exist."""
+
+import ast
+import re
+import textwrap
+
+import click
+import pytest
+from mistake_pages import PAGES, blocks, commands, is_on_page, sections
+
+from pykcl import errors, events, mistake_events
+from pykcl.cli.main import main
+from pykcl.mistakes import MISTAKES
+
+SHAPE = ["What you see", "Why", "What to do", "How to prevent it"]
+OTHER_TOOLS = {"aws", "export"}
+
+
+def parse(words, group=main):
+    """Raises click.ClickException for a command that pykcl does not have. words: behind `pykcl`."""
+    with group.make_context("pykcl", list(words), resilient_parsing=False) as context:
+        name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+        if isinstance(command, click.Group):
+            parse(rest, command)
+        else:
+            command.make_context(name, rest)
+
+
+@pytest.mark.parametrize("code", MISTAKES)
+def test_a_page_says_what_is_seen_why_what_to_do_and_how_to_prevent_it(code):
+    text = (PAGES / f"{code}.md").read_text("utf-8")
+    assert text.startswith(f"# {code} · {MISTAKES[code].title}\n")
+    found = sections(code)
+    assert list(found) == SHAPE
+    assert all(len(body) > 40 for body in found.values())
+    assert blocks(found["What to do"], "console"), "there is a next command"
+    assert text.isascii() or set(text) - set(map(chr, range(128))) <= set("…·")
+
+
+@pytest.mark.parametrize("code", MISTAKES)
+def test_every_command_of_a_page_exists(code):
+    for program, *words in commands(code):
+        assert program in {"pykcl", *OTHER_TOOLS}
+        if program == "pykcl":
+            parse(words)
+
+
+@pytest.mark.parametrize(
+    "words", [["leases", "lst"], ["lag", "--of-what"], ["checkpoint", "skip"], ["nothing"]]
+)
+def test_a_command_that_does_not_exist_is_refused(words):
+    with pytest.raises(click.ClickException):
+        parse(words)
+
+
+@pytest.mark.parametrize("code", MISTAKES)
+def test_every_command_of_a_hint_exists(code):
+    hint = MISTAKES[code].do.replace("APPLICATION", "app").replace("STREAM", "s").replace("SHARD", "7")
+    for found in re.findall(r"\bpykcl ((?:[a-z]+ )*[a-z]+)", hint):
+        verbs, group = found.split(), main
+        command = group.get_command(None, verbs[0])
+        assert command is not None, found
+        if isinstance(command, click.Group):
+            assert command.get_command(None, verbs[1]) is not None, found
+    for option in re.findall(r"--option (\w+)=", hint):
+        assert option in {"table_name", "idle_time"}
+
+
+@pytest.mark.parametrize("code", MISTAKES)
+def test_the_python_of_a_page_is_python(code):
+    for block in blocks((PAGES / f"{code}.md").read_text("utf-8"), "python"):
+        ast.parse(textwrap.dedent(block))
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text("utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_index_has_every_page_by_its_title_and_there_are_no_others():
+    index = (PAGES / "index.md").read_text("utf-8")
+    rows = re.findall(r"^\| \[(E\d\d)\]\((E\d\d)\.md\) \| (.+?) \| (.+?) \|$", index, re.MULTILINE)
+    assert [(code, page, title) for code, page, title, _ in rows] == [
+        (code, code, MISTAKES[code].title) for code in MISTAKES
+    ]
+    assert {path.stem for path in PAGES.glob("*.md")} == {*MISTAKES, "index"}
+    assert "(errors/index.md)" in (PAGES.parent / "index.md").read_text("utf-8")
+
+
+def test_the_index_names_who_tells_of_a_mistake_and_they_exist():
+    index = (PAGES / "index.md").read_text("utf-8")
+    for code, tellers in re.findall(r"^\| \[(E\d\d)\].* \| (.+?) \|$", index, re.MULTILINE):
+        names = re.findall(r"`(\w+)`", tellers)
+        kinds = [
+            getattr(errors, name, None) or getattr(mistake_events, name, None) or getattr(events, name)
+            for name in names
+        ]
+        assert set(MISTAKES[code].events) <= set(names)
+        # Those without a code of their own are told which mistake it is where they are raised.
+        own = [kind for kind in kinds if issubclass(kind, errors.PyKclError) and kind.code is not None]
+        assert all(kind.code == code for kind in own)
+
+
+def test_every_event_of_the_catalogue_exists_and_has_its_code():
+    for code, mistake in MISTAKES.items():
+        for name in mistake.events:
+            kind = getattr(mistake_events, name, None) or getattr(events, name)
+            assert issubclass(kind, events.Event)
+            assert is_on_page(code, f"{kind.TEXT} shard=shardId-0 code={code} x") or kind.TEXT in (
+                PAGES / f"{code}.md"
+            ).read_text("utf-8")

@@ -1,0 +1,318 @@
+"""What the page is told over HTTP: whole once, then changes that lead to the very same."""
+
+import asyncio
+import json
+
+from fleet_table import JAVA, at, ended, lease, note, shard
+from ui_page import Page
+
+from pykcl.errors import SetupError, TemporaryError
+from pykcl.operate.names import MOST_SHOWN
+from pykcl.operate.owner_marks import COLOURS, SHAPES, mark_of
+from pykcl.ui.hub import MOST_WAITING, VISIT_SECONDS, Hub
+from pykcl.ui.memory import Memory
+from pykcl.ui.rates import Rates
+from pykcl.ui.watching import QUIET_PAUSE, Fleet, Watching
+
+EVIL = [
+    "<script>document.title='owned'</script>",
+    "\x1b]0;owned\x07\x1b[31m",
+    "[bold red]markup[/]\u202egnp.exe",
+    "=cmd|' /C calc'!A0",
+    "line\nevent: whole\ndata: {}\n\n",
+    "x" * 5000,
+]
+
+
+def watching(table, clock, **more):
+    frames = []
+    memory = Memory(clock)
+    made = Watching(
+        Fleet(application="orders-app", failover=10.0), table.scanner, clock, memory,
+        rates=Rates(asks_workers=False), publish=lambda number, frame: frames.append((number, frame)), **more,
+    )  # fmt: skip
+    return made, frames
+
+
+async def _next(frames):
+    return await frames.__anext__()
+
+
+def told(frames):
+    return [json.loads(frame.decode().split("data: ", 1)[1]) for _, frame in frames]
+
+
+def test_a_lease_is_told_with_owner_state_family_and_mark(table, clock):
+    table.put(
+        ended(0, 2),
+        lease(1, "py-1", at(7), note=note("py-1")),
+        lease(2, JAVA, parents=(shard(0),)),
+        lease(3, None, parents=(shard(1),)),
+    )
+    made, _ = watching(table, clock)
+    made.step()
+    clock.now += 2
+    table.renew(1, 2)
+    made.step()
+    whole = made.memory.whole()[1]
+    rows = {row["name"]: row for row in whole["rows"].values()}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "000": "ENDED",
+        "001": "ACTIVE",
+        "002": "ACTIVE",
+        "003": "WAITING",
+    }
+    assert rows["003"]["waits"] == [shard(1)]
+    owner = whole["owners"]["py-1"]
+    assert (COLOURS[owner["colour"]], SHAPES[owner["shape"]]) == (
+        mark_of("py-1").colour,
+        mark_of("py-1").shape,
+    )
+    assert (owner["kind"], owner["version"], owner["leases"]) == ("pykcl", "0.1.0", 1)
+    assert whole["owners"][JAVA]["kind"] == "unknown"
+    assert whole["facts"]["counts"] == {"ENDED": 1, "ACTIVE": 2, "WAITING": 1}
+
+
+def test_a_stale_owner_is_told_and_makes_an_event(table, clock):
+    table.put(lease(1, "w"), lease(2, "v"))
+    made, frames = watching(table, clock)
+    made.step()
+    for _ in range(6):
+        clock.now += 2
+        table.renew(2)
+        made.step()
+    whole = made.memory.whole()[1]
+    assert whole["rows"][shard(1)]["state"] == "STALE"
+    assert whole["rows"][shard(2)]["state"] == "ACTIVE"
+    (event,) = [event for event in whole["events"] if event["kind"] == "stale"]
+    assert (event["shard"], event["before"]["name"], event["tone"]) == (shard(1), "w", "bad")
+    assert sum("stale" in str(one.get("events")) for one in told(frames)) == 1
+
+
+def test_changes_add_up_to_the_whole(table, clock):
+    table.put(lease(1, "w"), lease(2, "v"), lease(3, None))
+    made, frames = watching(table, clock)
+    made.step()
+    for change in (
+        lambda: table.renew(1),
+        lambda: table.put(lease(3, "u", counter=6)),
+        lambda: table.put(ended(2, 4), lease(4, None, parents=(shard(2),))),
+    ):
+        clock.now += 1
+        change()
+        made.step()
+    rows, owners, spans, events = {}, {}, {}, []
+    for change in told(frames):
+        rows |= change.get("rows", {})
+        owners |= change.get("owners", {})
+        events += change.get("events", [])
+        for key in change.get("gone", ()):
+            del rows[key]
+        for key, span in change.get("spans", {}).items():
+            spans.setdefault(key, []).append(span)
+    whole = json.loads(json.dumps(made.memory.whole()[1]))
+    assert (rows, owners, spans, events) == (whole["rows"], whole["owners"], whole["spans"], whole["events"])
+    assert [number for number, _ in frames] == list(range(1, len(frames) + 1))
+
+
+def test_a_row_that_has_not_changed_is_not_told_again(table, clock):
+    table.put(lease(1, "w"), lease(2, "v"))
+    made, frames = watching(table, clock)
+    made.step()
+    clock.now += 1
+    table.renew(2)
+    made.step()
+    assert list(told(frames)[-1]["rows"]) == [shard(2)]
+
+
+def test_trouble_with_the_table_is_told_once_and_what_was_known_stays(table, clock):
+    table.put(lease(1, "w"))
+    made, _ = watching(table, clock)
+    made.step()
+    scan, made._sampler._scan = (
+        made._sampler._scan,
+        lambda: (_ for _ in ()).throw(TemporaryError("AWS is away")),
+    )
+    made.step()
+    made.step()
+    whole = made.memory.whole()[1]
+    assert "AWS is away" in whole["facts"]["problem"]
+    assert shard(1) in whole["rows"]
+    assert [event["kind"] for event in whole["events"]] == ["trouble"]
+    made._sampler._scan = scan
+    made.step()
+    whole = made.memory.whole()[1]
+    assert whole["facts"]["problem"] == ""
+    assert [event["tone"] for event in whole["events"]] == ["bad", "good"]
+
+
+def test_a_table_that_is_not_there_is_told_and_looked_for_again(table, clock):
+    made, _ = watching(table, clock)
+    made._sampler._scan = lambda: (_ for _ in ()).throw(SetupError("There is no lease table"))
+    made.step()
+    assert "no lease table" in made.memory.whole()[1]["facts"]["problem"]
+
+
+def test_every_name_out_of_the_table_is_shown_inert(live_table):
+    live_table.put(*[lease(number, evil) for number, evil in enumerate(EVIL)])
+    for number, evil in enumerate(EVIL[:5]):
+        live_table.put_item(
+            leaseKey={"S": evil},
+            leaseCounter={"N": "1"},
+            checkpoint={"S": "TRIM_HORIZON"},
+            checkpointSubSequenceNumber={"N": "0"},
+            ownerSwitchesSinceCheckpoint={"N": str(number)},
+        )
+    with Page(live_table) as page:
+        browser = page.browser()
+        whole = browser.state(lambda told: len(told["rows"]) >= 11)
+        for row in whole["rows"].values():
+            assert row["name"].isprintable()
+        for owner in whole["owners"].values():
+            assert owner["name"].isprintable()
+            assert len(owner["name"]) <= MOST_SHOWN
+        for hint in whole["facts"]["hints"]:
+            assert hint.isprintable()
+        text = browser.get("/api/state").body
+        assert text.isascii()
+        assert b"\x1b" not in text
+        # A name with lines in it makes no event of its own.
+        live_table.renew(4)
+        found = browser.events(lambda events: len(events) >= 3)
+        assert [kind for kind, _ in found] == ["whole", *["change"] * (len(found) - 1)]
+        assert all(told for _, told in found)
+
+
+def test_a_viewer_is_told_the_whole_and_then_changes_only(live_table):
+    live_table.put(lease(1, "w"))
+    with Page(live_table) as page:
+        browser = page.browser()
+        browser.state(lambda told: told["rows"])
+
+        def taken(events):
+            if len(events) == 1:
+                live_table.put(live_table.row(1).with_(owner="v", counter=20))
+            return any(
+                event["kind"] == "taken over" for _, told in events for event in told.get("events", ())
+            )
+
+        found = browser.events(taken)
+        assert found[0][0] == "whole"
+        assert found[0][1]["rows"][shard(1)]["owner"] == "w"
+        assert found[-1][0] == "change"
+        assert found[-1][1]["rows"][shard(1)]["owner"] == "v"
+
+
+def test_lag_is_asked_of_what_can_be_read_and_told_with_its_source(live_table):
+    live_table.put(lease(1, "w"), ended(0, 1), lease(2, None, parents=(shard(1),)))
+    with Page(live_table) as page:
+        page.lags.behind[shard(1)] = 42.0
+        browser = page.browser()
+        whole = browser.state(lambda told: told["rows"].get(shard(1), {}).get("lag"))
+        assert whole["rows"][shard(1)]["lag"]["behind"] == 42.0
+        assert whole["rows"][shard(1)]["lag"]["source"] == "Kinesis"
+        assert "lag" not in whole["rows"][shard(0)]
+        assert "lag" not in whole["rows"][shard(2)]
+        assert list(whole["lag"]) == [shard(1)]
+        assert "5 reads a second" in whole["facts"]["lagSource"]
+
+
+def test_without_a_source_lag_is_not_made_up(live_table):
+    live_table.put(lease(1, "w"))
+    with Page(live_table, lags=None) as page:
+        whole = page.browser().state(lambda told: told["rows"])
+        assert "lag" not in whole["rows"][shard(1)]
+        assert "nobody" in whole["facts"]["lagSource"]
+
+
+def test_looks_are_seldom_while_nobody_looks(table, clock):
+    made, _ = watching(table, clock, is_watched=lambda: len(pauses) % 2 == 0)
+    pauses = []
+
+    class Waits:
+        def clear(self):
+            return
+
+        def is_set(self):
+            return len(pauses) == 4
+
+        def wait(self, seconds):
+            pauses.append(round(seconds))
+
+    made._over = made._now_please = Waits()
+    table.put(lease(1, "w"))
+    made._run()
+    assert pauses == [1, QUIET_PAUSE, 1, QUIET_PAUSE]
+
+
+def test_who_has_the_page_open_or_asks_for_the_state_is_looked_for():
+    now = [100.0]
+    hub = Hub(lambda: (0, {}), now=lambda: now[0])
+    assert not hub.is_watched
+    assert hub.visit()
+    assert not hub.visit()
+    assert hub.is_watched
+    now[0] += VISIT_SECONDS
+    assert not hub.is_watched
+
+
+def test_a_viewer_that_takes_nothing_is_cut_off_and_the_others_go_on():
+    async def scene():
+        hub = Hub(lambda: (0, {"rows": {}}))
+        hub.begin(asyncio.get_running_loop())
+        slow, quick = hub.frames(), hub.frames()
+        for one in (slow, quick):
+            await _next(one)
+            await _next(one)
+        for number in range(1, MOST_WAITING + 5):
+            hub._spread(number, b"x%d" % number)
+            assert await _next(quick) == b"x%d" % number
+        rest = [frame async for frame in slow]
+        assert rest == []
+        assert hub.viewers == 1
+        await quick.aclose()
+
+    asyncio.run(scene())
+
+
+def test_the_look_that_a_newcomer_asks_for_knows_of_the_newcomer(page):
+    """Else the next pause would be the long one of a page that nobody has open."""
+    hub, watching = page.server._hub, page.server._watching
+    seen = []
+    hurry = watching.hurry
+    watching.hurry = lambda: (seen.append(hub.is_watched), hurry())
+    page.browser().events(lambda events: events)
+    assert seen == [True]
+
+
+def test_a_change_that_is_in_the_whole_already_is_not_told_again():
+    async def scene():
+        def whole():
+            # While it is made, two changes are published; one is in it already.
+            for number in (7, 8):
+                hub.publish(number, b"%d" % number)
+            return 7, {}
+
+        hub = Hub(whole)
+        hub.begin(asyncio.get_running_loop())
+        frames = hub.frames()
+        found = [await _next(frames) for _ in range(3)]
+        await frames.aclose()
+        return found
+
+    retry, whole, change = asyncio.run(scene())
+    assert retry.startswith(b"retry")
+    assert whole.startswith(b"event: whole\nid: 7\n")
+    assert change == b"8"
+
+
+def test_the_history_goes_on_for_a_page_that_comes_later(live_table):
+    live_table.put(lease(1, "w"))
+    with Page(live_table) as page:
+        browser = page.browser()
+        browser.events(lambda events: len(events) >= 2)
+        live_table.put(live_table.row(1).with_(owner="v", counter=30))
+        browser.state(lambda told: told["rows"][shard(1)]["owner"] == "v")
+        whole = page.browser().state()
+        assert [span[1] for span in whole["spans"][shard(1)]][-1] == "v"
+        assert "w" in [span[1] for span in whole["spans"][shard(1)]]

@@ -1,0 +1,207 @@
+"""Workers that tell of themselves over their health endpoint, and what else may answer there."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from fleet_table import lease, shard
+from ui_page import Page
+
+from pykcl.errors import ConfigError
+from pykcl.operate.worker_pages import Endpoint, WorkerPages, pages_of, records_in
+from pykcl.runtime import SystemRuntime
+from pykcl.ui.rates import Rates
+from pykcl.ui.worker_rounds import WorkerRounds
+
+TOKEN = "a-token-of-some-length"
+
+
+def status(worker="w", **lease_fields):
+    told = {
+        "shard": shard(1),
+        "millis_behind_latest": 4200,
+        "behind_told_ago": 0.5,
+        "call": None,
+        **lease_fields,
+    }
+    return {
+        "format": 1,
+        "ready": True,
+        "worker": {"worker_id": worker, "state": "running", "leases": [told], "troubles": []},
+    }
+
+
+class Worker(ThreadingHTTPServer):
+    """Answers as it is told to; keeps what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.status, self.metrics, self.code = json.dumps(status()).encode(), b"", 200
+        self.asked = []
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.asked.append((self.path, self.headers.get("Authorization")))
+        self.send_response(self.server.code)
+        if self.server.code == 302:
+            self.send_header("Location", "http://127.0.0.1:1/")
+        body = self.server.metrics if self.path == "/metrics" else self.server.status
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        return
+
+
+@pytest.fixture
+def worker():
+    made = Worker()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def ask(*urls, token=None):
+    return WorkerPages(urls, SystemRuntime(), token).ask()
+
+
+def test_a_worker_tells_its_lag_and_its_records(worker):
+    worker.metrics = b'pykcl_records_processed_total{operation="ProcessTask",shard="a"} 1200.0\npykcl_records_processed_total{operation="ProcessTask",shard="b"} 34\n# HELP x\nother 5\n'
+    (page,) = ask(worker.url, token=TOKEN)
+    assert (page.worker, page.state, page.ready) == ("w", "running", True)
+    assert page.behind == {shard(1): (4.2, 0.5)}
+    assert page.records == 1234.0
+
+
+def test_the_token_goes_to_the_status_only(worker):
+    ask(worker.url, token=TOKEN)
+    assert worker.asked == [("/status", f"Bearer {TOKEN}"), ("/metrics", None)]
+
+
+def test_a_redirect_is_not_followed_with_the_token(worker):
+    worker.code = 302
+    (page,) = ask(worker.url, token=TOKEN)
+    assert page.worker is None
+    assert "302" in page.problem
+    assert len(worker.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"worker": 3}',
+        b'{"worker": {"leases": 3}}',
+        b'{"worker":{"worker_id":"w","state":"x","leases":[3]}}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_status_is_a_problem_and_no_crash(worker, body):
+    worker.status = body
+    (page,) = ask(worker.url)
+    assert page.worker is None
+    assert page.problem
+
+
+def test_who_does_not_answer_is_a_problem(worker):
+    found = ask("http://127.0.0.1:9", worker.url)
+    assert found[0].problem.startswith("does not answer")
+    assert found[1].worker == "w"
+
+
+def test_a_refused_token_says_what_to_do(worker):
+    worker.code = 401
+    assert "PYKCL_HTTP_TOKEN" in ask(worker.url)[0].problem
+
+
+@pytest.mark.parametrize(
+    "text", ["", "http://", "ftp://x", "http://x/path", "http://user@x", "http://x:99999", "http://[::1"]
+)
+def test_what_is_no_address_is_refused(text):
+    with pytest.raises(ConfigError, match="--http"):
+        Endpoint.of(text)
+
+
+def test_addresses_may_be_short():
+    assert Endpoint.of("10.0.0.1:8080") == Endpoint("http://10.0.0.1:8080", "10.0.0.1", 8080)
+    assert Endpoint.of("https://x").port == 443
+
+
+def test_without_the_metric_records_are_unknown_and_not_zero():
+    assert records_in(b"other_total 5\n") is None
+    (page,) = pages_of("u", json.dumps(status(millis_behind_latest=None)).encode())
+    assert page.behind == {}
+
+
+def test_a_parent_of_several_processes_is_as_many_workers(worker):
+    first, second = status("w-1"), status("w-2")
+    idle = {"process": 3, "live": False, "ready": False, "worker": None}
+    told = {"processes": [{"process": 1, **first}, {"process": 2, **second}, idle]}
+    worker.status = json.dumps(told).encode()
+    worker.metrics = (
+        b'pykcl_records_processed_total{process="1",shard="a"} 3\n'
+        b'pykcl_records_processed_total{process="1",shard="b"} 4\n'
+        b'pykcl_records_processed_total{process="2",shard="a"} 5\n'
+    )
+    pages = ask(worker.url)
+    assert [(page.worker, page.records) for page in pages] == [("w-1", 7.0), ("w-2", 5.0), (None, None)]
+    assert len({page.url for page in pages}) == 3
+    assert pages[2].problem == "has no worker yet"
+
+
+@pytest.mark.parametrize("body", [b'{"processes": 3}', b'{"processes": [3]}', b'{"processes": [{}]}'])
+def test_what_is_no_status_of_processes_is_a_problem_and_no_crash(worker, body):
+    worker.status = body
+    assert ask(worker.url)[0].problem
+
+
+def test_the_page_believes_a_worker_about_its_own_leases_only(live_table, worker):
+    worker.metrics = b"pykcl_records_processed_total 10\n"
+    live_table.put(lease(1, "w"), lease(2, "v"))
+    told = status()
+    told["worker"]["leases"].append(
+        {**told["worker"]["leases"][0], "shard": shard(2), "millis_behind_latest": 1}
+    )
+    worker.status = json.dumps(told).encode()
+    runtime = SystemRuntime()
+    rounds = WorkerRounds(WorkerPages([worker.url], runtime), 0.1, runtime)
+    with Page(live_table, lags=None, workers=rounds, rates=Rates(asks_workers=True)) as page:
+        browser = page.browser()
+        whole = browser.state(lambda told: "lag" in told["rows"].get(shard(1), {}))
+        assert whole["rows"][shard(1)]["lag"]["source"] == "worker"
+        assert whole["rows"][shard(1)]["lag"]["behind"] == 4.2
+        assert "lag" not in whole["rows"][shard(2)]
+        assert whole["owners"]["w"]["says"]["state"] == "running"
+
+
+def test_a_worker_that_stalls_and_one_that_falls_silent_make_events(live_table, worker):
+    live_table.put(lease(1, "w"))
+    rounds = WorkerRounds(WorkerPages([worker.url], SystemRuntime()), 0.1, SystemRuntime())
+    with Page(live_table, lags=None, workers=rounds, rates=Rates(asks_workers=True)) as page:
+        browser = page.browser()
+        browser.state(lambda told: "says" in told["owners"].get("w", {}))
+        worker.status = json.dumps(
+            status(call={"method": "process_records", "seconds": 99, "stalled": True})
+        ).encode()
+        whole = browser.state(
+            lambda told: any("does not return" in event["text"] for event in told["events"])
+        )
+        assert whole["owners"]["w"]["says"]["stalled"] == 1
+        worker.code = 500
+        browser.state(lambda told: any("500" in event["text"] for event in told["events"]))
+        worker.code = 200
+        browser.state(lambda told: any("answers again" in event["text"] for event in told["events"]))
