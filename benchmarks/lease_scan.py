@@ -91,7 +91,7 @@ def cpu_ms(work: Callable[[], Any], rounds: int) -> float:
 
 
 def scan_with_changes(table: DynamoDBLeaseTable) -> None:
-    """A second after the last scan: a heartbeat comes every 3.3 s, so about a third of the rows are new."""
+    """Some time after the last scan, when a third of the rows are new."""
     for key in list(table._last_scan)[::3]:
         del table._last_scan[key]
     table.scan()

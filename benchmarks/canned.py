@@ -1,0 +1,189 @@
+"""A Kinesis that knows prepared answers only: what it sends for an iterator is that iterator's answer, for ever.
+
+It runs in a process of its own, so that its CPU does not count, and does as little as it can: one thread per
+connection, no look at the signature. JSON or CBOR, as asked; with or without TLS.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import ipaddress
+import json
+import multiprocessing
+import random
+import re
+import socket
+import ssl
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import cbor2
+
+from pykcl.model.aggregation import aggregate
+
+ITERATOR = "AAAAAAAAAAE" + "x" * 220
+JSON, CBOR = "application/x-amz-json-1.1", "application/x-amz-cbor-1.1"
+_ASKED = re.compile(rb"~([a-z0-9-]+)~")
+_LENGTH = re.compile(rb"content-length: ([0-9]+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """So many Kinesis records. in_each: user records in each, 1 for a plain one. size: bytes of a user record."""
+
+    name: str
+    records: int
+    size: int
+    in_each: int = 1
+
+    @property
+    def user_records(self) -> int:
+        return self.records * self.in_each
+
+    def data(self, chance: random.Random) -> bytes:
+        """Of one Kinesis record."""
+        if self.in_each == 1:
+            return chance.randbytes(self.size)
+        (blob,) = aggregate([("device-1", None, chance.randbytes(self.size)) for _ in range(self.in_each)])
+        return blob.data
+
+    @property
+    def iterator(self) -> str:
+        """An iterator as long as a real one, with our name in it."""
+        return f"AAAAAAAAAAE{'x' * 200}~{self.name.replace(' ', '-').replace(',', '').lower()}~"
+
+
+def answer_of(shape: Shape) -> dict[str, Any]:
+    """As Kinesis writes it: 56-digit numbers, times with milliseconds."""
+    chance = random.Random(1)
+    first = 49600000000000000000000000000000000000000000000000000000
+    records = [
+        {
+            "ApproximateArrivalTimestamp": 1_700_000_000_000 + index,
+            "Data": shape.data(chance),
+            "PartitionKey": f"customer-{chance.randrange(10**8):08d}",
+            "SequenceNumber": str(first + index * 7919),
+        }
+        for index in range(shape.records)
+    ]
+    return {"MillisBehindLatest": 0, "NextShardIterator": ITERATOR, "Records": records}
+
+
+def as_json(answer: dict[str, Any]) -> bytes:
+    def record(one: dict[str, Any]) -> dict[str, Any]:
+        data, seconds = base64.b64encode(one["Data"]).decode(), one["ApproximateArrivalTimestamp"] / 1000
+        return {**one, "Data": data, "ApproximateArrivalTimestamp": seconds}
+
+    return json.dumps(
+        {**answer, "Records": list(map(record, answer["Records"]))}, separators=(",", ":")
+    ).encode()
+
+
+def as_cbor(answer: dict[str, Any]) -> bytes:
+    def record(one: dict[str, Any]) -> dict[str, Any]:
+        return {**one, "ApproximateArrivalTimestamp": cbor2.CBORTag(1, one["ApproximateArrivalTimestamp"])}
+
+    return cbor2.dumps({**answer, "Records": list(map(record, answer["Records"]))})
+
+
+@contextmanager
+def canned_server(shapes: tuple[Shape, ...], *, tls: bool) -> Iterator[tuple[str, str | None]]:
+    """The URL, and the file of the certificate to trust."""
+    with tempfile.TemporaryDirectory() as folder:
+        certificate = _certificate(Path(folder)) if tls else None
+        here, there = multiprocessing.Pipe()
+        server = multiprocessing.Process(target=_serve, args=(there, shapes, certificate), daemon=True)
+        server.start()
+        try:
+            port = int(here.recv())
+            yield f"{'https' if tls else 'http'}://127.0.0.1:{port}", certificate
+        finally:
+            server.terminate()
+            server.join()
+
+
+def _serve(pipe: Connection, shapes: tuple[Shape, ...], certificate: str | None) -> None:
+    answers = {}
+    for shape in shapes:
+        answer, name = answer_of(shape), shape.iterator.split("~")[1].encode()
+        answers[name] = (_http(as_json(answer), JSON), _http(as_cbor(answer), CBOR))
+    context = None
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    pipe.send(listener.getsockname()[1])
+    while True:
+        connection, _ = listener.accept()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        threading.Thread(target=_converse, args=(connection, context, answers), daemon=True).start()
+
+
+def _converse(
+    connection: socket.socket, context: ssl.SSLContext | None, answers: dict[bytes, tuple[bytes, bytes]]
+) -> None:
+    try:
+        if context is not None:
+            connection = context.wrap_socket(connection, server_side=True)
+        with connection:
+            received = b""
+            while part := connection.recv(65536):
+                received += part
+                head, _, body = received.partition(b"\r\n\r\n")
+                length = _LENGTH.search(head)
+                if length is not None and len(body) == int(length[1]):
+                    (name,) = _ASKED.findall(body)
+                    connection.sendall(answers[name][CBOR.encode() in head])
+                    received = b""
+    except OSError:
+        return
+
+
+def _http(body: bytes, content_type: str) -> bytes:
+    head = (
+        "HTTP/1.1 200 OK\r\nx-amzn-RequestId: c5a0b7f3-4d3e-4b1c-9d55-2f6e4d0c0a11\r\n"
+        "x-amz-id-2: VjXdUvlGk3rRzYz3uN8kYw5m0C1rAl7h1aJv0cQmXq\r\n"
+        f"Date: Tue, 14 Nov 2023 22:13:20 GMT\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def _certificate(folder: Path) -> str:
+    """Of 127.0.0.1, self-signed, with its key in one file."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "server.pem"
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        + made.public_bytes(serialization.Encoding.PEM)
+    )
+    return str(path)

@@ -1,0 +1,333 @@
+"""MultiLangDaemon of Java KCL 2.7.2, with its JVM and all its Python children, beside a pykcl worker on the same local AWS.
+
+Each has a stream of its own there, with the same shards, and records are put to one, then to the other, so rounds are interleaved.
+CPU per user record is a slope, as in `kclpy_doors`: what a window with 4 N records costs more than one with N, by 3 N, so what
+a reader does anyway is in neither. The JVM is warmed up with windows of 4 N until its figure stops falling. Java reads as it
+does by default: HTTP/2 without TLS, CBOR; so does pykcl: HTTP/1.1 without TLS, CBOR. Both checkpoint every second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from benchmarks import kclpy_doors, peer_goals
+from benchmarks.canned import Shape
+from benchmarks.figures import Spread, paired_ratio
+from benchmarks.kclpy_child import PROGRAM
+from benchmarks.peer_goals import DAEMON, PYKCL_LOCAL
+from benchmarks.processes import Child, tree_cpu_seconds
+from benchmarks.readers import EVERY_SECOND, surroundings
+from benchmarks.results import Results
+from pykcl.cli.java import jars
+from pykcl.cli.java.daemon import local_properties
+from pykcl.local.server import LocalAws
+from pykcl.local.stream import Entry
+from pykcl.model.aggregation import aggregate
+
+SHARDS = 8
+RECORDS = {
+    "1,000 x 100 B": 20_000,
+    "1,000 x 1 KB": 6_000,
+    "KPL 100x100x100 B": 60_000,
+    "KPL 40x50x1 KB": 10_000,
+}
+"""N of the slope, user records."""
+OUR_FACTOR = 3
+MOST_WARM_UPS = 6
+STILL_FALLING = 0.95
+IDLE_SECONDS = 15.0
+_PATIENCE = 180.0
+_MOST_TRIES = 3
+_JAVA_STREAM, _OUR_STREAM = "for-java", "for-pykcl"
+
+
+class Unavailable(Exception):
+    """Java, its jars or amazon_kclpy cannot be had here, for this reason."""
+
+
+def serve(pipe: Connection) -> None:
+    """The local AWS. Puts what it is told: (stream, user records, shape); tells ("polls",) by stream."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with LocalAws() as aws:
+        for stream in (_JAVA_STREAM, _OUR_STREAM):
+            aws.kinesis.create_stream(stream, SHARDS)
+        pipe.send(aws.url)
+        with contextlib.suppress(EOFError):
+            while True:
+                said = pipe.recv()
+                if said == "polls":
+                    agents = [one.user_agent for one in aws.requests.of("kinesis", "GetRecords")]
+                    ours = sum("pykcl/" in agent for agent in agents)
+                    pipe.send((len(agents) - ours, ours, len(agents)))
+                    continue
+                stream, count, shape = said
+                aws.kinesis.put_records(stream, entries(shape, count))
+                pipe.send(count)
+
+
+def entries(shape: Shape, user_records: int) -> list[Entry]:
+    """So many user records, spread over the shards; in aggregates where the shape has them."""
+    step, chance = (1 << 128) // SHARDS, random.Random(user_records)
+    found = []
+    for number in range(user_records // shape.in_each):
+        place = number % SHARDS * step
+        key, data = f"key-{number % 512}", chance.randbytes(shape.size)
+        if shape.in_each > 1:
+            (blob,) = aggregate([(key, str(place), data) for _ in range(shape.in_each)])
+            data = blob.data
+        found.append(Entry(data, key, place))
+    return found
+
+
+class Server:
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self.url: str = pipe.recv()
+
+    def put(self, stream: str, count: int, shape: Shape) -> None:
+        self._pipe.send((stream, count, shape))
+        assert self._pipe.recv() == count
+
+    def polls(self) -> tuple[int, int]:
+        """GetRecords requests so far, of Java and of pykcl. Raises RuntimeError when it no longer knows."""
+        self._pipe.send("polls")
+        java, ours, kept = self._pipe.recv()
+        if kept >= 20_000:
+            raise RuntimeError("the log of requests is full: these counts are too low")
+        return java, ours
+
+
+@contextlib.contextmanager
+def local_aws() -> Iterator[Server]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs,), daemon=True)
+    process.start()
+    try:
+        yield Server(ours)
+    finally:
+        ours.close()
+        process.terminate()
+        process.join()
+
+
+class Daemon:
+    """The JVM and its children."""
+
+    def __init__(self, folder: Path, url: str, found: Sequence[Path]) -> None:
+        self._notes, self._log = folder / "notes", folder / "daemon.log"
+        logback, settings = folder / "logback.xml", folder / "app.properties"
+        logback.write_text(kclpy_doors.LOGBACK, "utf-8")
+        properties = local_properties(
+            application="bench-java", stream=_JAVA_STREAM, worker="w", url=url,
+            executable=f"{sys.executable} {PROGRAM} {self._notes} 1",
+        )  # fmt: skip
+        settings.write_text("".join(f"{key} = {value}\n" for key, value in properties.items()), "utf-8")
+        command = [
+            "java", *kclpy_doors.JVM_FLAGS, f"-Dlogback.configurationFile={logback}",
+            "-cp", os.pathsep.join(map(str, found)), "software.amazon.kinesis.multilang.MultiLangDaemon",
+            "--properties-file", str(settings), "--log-configuration", str(logback),
+        ]  # fmt: skip
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, cwd=folder, env=kclpy_doors.surroundings(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def records(self) -> int:
+        text = self._notes.read_bytes() if self._notes.exists() else b""
+        return sum(map(int, text[: text.rfind(b"\n") + 1].split()))
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def cpu(self) -> float:
+        return tree_cpu_seconds(self.process.pid)
+
+    def story(self) -> str:
+        return self._log.read_text("utf-8")[-2000:]
+
+    def end(self) -> None:
+        if self.is_alive:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
+        if self.is_alive:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+
+
+class Side:
+    """One of the two: how many records it was given, what it has used."""
+
+    def __init__(
+        self, name: str, stream: str, server: Server, records: Callable[[], int], cpu: Callable[[], float]
+    ) -> None:
+        self.name, self.stream, self._server = name, stream, server
+        self._records, self.cpu = records, cpu
+        self._total = 0
+
+    def give(self, count: int, shape: Shape) -> None:
+        """And wait until all of it was processed."""
+        self._server.put(self.stream, count, shape)
+        self._total += count
+        deadline = time.monotonic() + _PATIENCE
+        while self._records() < self._total:
+            if time.monotonic() > deadline:
+                raise RuntimeError(
+                    f"{self.name} had {self._records()} of {self._total} records after {_PATIENCE:g} s"
+                )
+            time.sleep(0.02)
+
+    def spent_on(self, count: int, shape: Shape) -> tuple[float, float]:
+        """CPU until so many are processed, and how long that took."""
+        before, began = self.cpu(), time.monotonic()
+        self.give(count, shape)
+        return self.cpu() - before, time.monotonic() - began
+
+    def slope(self, count: int, shape: Shape, seconds: float) -> float:
+        """Microseconds of CPU per user record. seconds: of a window; a longer one is tried where that is not enough."""
+        for _ in range(_MOST_TRIES):
+            few, many = self._window(count, shape, seconds), self._window(4 * count, shape, seconds)
+            if few is not None and many is not None:
+                return (many - few) / (3 * count) * 1e6
+            seconds *= 1.5
+        raise RuntimeError(
+            f"{self.name} needs more than {seconds:.0f} s for {4 * count} records of {shape.name}"
+        )
+
+    def _window(self, count: int, shape: Shape, seconds: float) -> float | None:
+        """CPU of a window in which so many are put at its beginning; None when it was too short."""
+        before, until = self.cpu(), time.monotonic() + seconds
+        self.give(count, shape)
+        left = until - time.monotonic()
+        if left < 0:
+            return None
+        time.sleep(left)
+        return self.cpu() - before
+
+
+def measure(results: Results, shapes: Sequence[Shape], rounds: int, window: float) -> None:
+    """Raises Unavailable. Prints its table and keeps its ratios."""
+    try:
+        results.versions["java"] = jars.java_version()
+        found = jars.resolved(jars.KCL_2, jars.users_cache(os.environ))
+        kclpy_doors.kclpy_package.installed()
+    except (jars.Unavailable, kclpy_doors.kclpy_package.Unavailable) as reason:
+        raise Unavailable(str(reason)) from reason
+    print(
+        f"\n{DAEMON} {jars.version_of(jars.KCL_2)}, {results.versions['java']}, {' '.join(kclpy_doors.JVM_FLAGS)}"
+    )
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        server = stack.enter_context(local_aws())
+        daemon = Daemon(folder, server.url, found)
+        stack.callback(daemon.end)
+        options = {"stream": _OUR_STREAM, **EVERY_SECOND}
+        child = Child(
+            PYKCL_LOCAL, [sys.executable, "-m", "benchmarks.peer_programs.pykcl_worker", json.dumps(options)],
+            surroundings(server.url, None), folder,
+        )  # fmt: skip
+        stack.callback(child.end)
+        java = Side(DAEMON, _JAVA_STREAM, server, daemon.records, daemon.cpu)
+        ours = Side(PYKCL_LOCAL, _OUR_STREAM, server, lambda: child.count()[0], lambda: child.cpu)
+        try:
+            for number, shape in enumerate(shapes):
+                _measure_shape(results, java, ours, shape, rounds, window, first=number == 0)
+            _measure_idle(results, java, ours, server, rounds)
+        except RuntimeError as error:
+            raise Unavailable(f"{error}\n{daemon.story()}") from error
+
+
+def _measure_shape(
+    results: Results, java: Side, ours: Side, shape: Shape, rounds: int, window: float, *, first: bool
+) -> None:
+    count = RECORDS[shape.name]
+    warmed, longest = _warm_up(java, shape, count, most=MOST_WARM_UPS if first else 3)
+    # More for us: what is cheap needs more of it to stand out from the polls around it.
+    our_count = OUR_FACTOR * count
+    _, ours_took = ours.spent_on(4 * our_count, shape)
+    times: dict[str, list[float]] = {java.name: [], ours.name: []}
+    for _ in range(rounds):
+        times[java.name].append(java.slope(count, shape, max(window, 1.3 * longest)))
+        # It is done within a second or two: less waiting, and the same difference.
+        times[ours.name].append(ours.slope(our_count, shape, max(window / 2, 1.3 * ours_took)))
+    _show(
+        results,
+        shape.name,
+        times,
+        f"N = {count:,}, for pykcl {our_count:,}; warm-up of the JVM: {warmed}",
+        "us",
+    )
+
+
+def _warm_up(java: Side, shape: Shape, count: int, most: int) -> tuple[str, float]:
+    """Until 4 N records are not clearly cheaper than ever before; what each time cost, as text, and how long the last one
+    took."""
+    costs: list[float] = []
+    took = 0.0
+    while len(costs) < most:
+        cost, took = java.spent_on(4 * count, shape)
+        costs.append(cost)
+        if len(costs) > 2 and costs[-1] > STILL_FALLING * min(costs[:-1]):
+            break
+    return ", ".join(f"{cost:.1f} s" for cost in costs), took
+
+
+def _measure_idle(results: Results, java: Side, ours: Side, server: Server, rounds: int) -> None:
+    time.sleep(3.0)
+    times: dict[str, list[float]] = {java.name: [], ours.name: []}
+    for _ in range(rounds):
+        before, cpu = server.polls(), (java.cpu(), ours.cpu())
+        time.sleep(IDLE_SECONDS / rounds)
+        after, spent = server.polls(), (java.cpu() - cpu[0], ours.cpu() - cpu[1])
+        for number, side in enumerate((java, ours)):
+            times[side.name].append(spent[number] / max(1, after[number] - before[number]) * 1e6)
+    _show(results, peer_goals.AT_REST, times, "by GetRecords requests, each with its own pause", "us")
+
+
+def _show(results: Results, what: str, times: dict[str, list[float]], note: str, unit: str) -> None:
+    print(f"\n{what}, local stream ({note})")
+    for name, found in times.items():
+        spread = Spread.of(found)
+        print(f"  {name:32}{spread.median:8.2f}{unit}{spread.low:10.2f}-{spread.high:.2f}", flush=True)
+    try:
+        ratio = paired_ratio(times[DAEMON], times[PYKCL_LOCAL])
+    except ValueError as problem:
+        print(f"  no ratio: {problem}")
+        return
+    results.ratios[peer_goals.key(what, PYKCL_LOCAL, DAEMON)] = ratio
+    print(f"  {PYKCL_LOCAL} takes less: {ratio}")
+    _draw(results, what, {name: Spread.of(found).median for name, found in times.items()})
+
+
+def _draw(results: Results, what: str, medians: dict[str, float]) -> None:
+    bars = [
+        {"label": name, "value": value, "is_ours": name == PYKCL_LOCAL} for name, value in medians.items()
+    ]
+    picture: dict[str, Any] = results.pictures.setdefault(
+        "daemon",
+        {
+            "title": "MultiLangDaemon with its JVM, and pykcl: CPU per user record", "unit": " us",
+            "groups": {}, "note": "same local stream, JVM warmed up",
+        },
+    )  # fmt: skip
+    if what != peer_goals.AT_REST:
+        picture["groups"][what] = bars
+    elif "idle" in results.pictures:
+        # A poll costs a thousand times what a record does: it stands beside the other polls.
+        results.pictures["idle"]["groups"]["local stream"] = bars

@@ -1,0 +1,1 @@
+"""The readers that `benchmarks.peers` measures, one process each."""
