@@ -10,13 +10,9 @@ import base64
 import datetime
 import ipaddress
 import json
-import multiprocessing
 import random
 import re
-import socket
-import ssl
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,12 +22,12 @@ from typing import Any
 
 import cbor2
 
+from benchmarks.server_process import Answers, server_process
 from pykcl.model.aggregation import aggregate
 
 ITERATOR = "AAAAAAAAAAE" + "x" * 220
 JSON, CBOR = "application/x-amz-json-1.1", "application/x-amz-cbor-1.1"
 _ASKED = re.compile(rb"~([a-z0-9-]+)~")
-_LENGTH = re.compile(rb"content-length: ([0-9]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -98,15 +94,8 @@ def canned_server(shapes: tuple[Shape, ...], *, tls: bool) -> Iterator[tuple[str
     """The URL, and the file of the certificate to trust."""
     with tempfile.TemporaryDirectory() as folder:
         certificate = _certificate(Path(folder)) if tls else None
-        here, there = multiprocessing.Pipe()
-        server = multiprocessing.Process(target=_serve, args=(there, shapes, certificate), daemon=True)
-        server.start()
-        try:
-            port = int(here.recv())
-            yield f"{'https' if tls else 'http'}://127.0.0.1:{port}", certificate
-        finally:
-            server.terminate()
-            server.join()
+        with server_process(_serve, shapes, certificate) as pipe:
+            yield f"{'https' if tls else 'http'}://127.0.0.1:{int(pipe.recv())}", certificate
 
 
 def _serve(pipe: Connection, shapes: tuple[Shape, ...], certificate: str | None) -> None:
@@ -114,36 +103,14 @@ def _serve(pipe: Connection, shapes: tuple[Shape, ...], certificate: str | None)
     for shape in shapes:
         answer, name = answer_of(shape), shape.iterator.split("~")[1].encode()
         answers[name] = (_http(as_json(answer), JSON), _http(as_cbor(answer), CBOR))
-    context = None
-    if certificate:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    pipe.send(listener.getsockname()[1])
-    while True:
-        connection, _ = listener.accept()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=_converse, args=(connection, context, answers), daemon=True).start()
 
+    def answer_to(head: bytes, body: bytes) -> bytes:
+        (name,) = _ASKED.findall(body)
+        return answers[name][CBOR.encode() in head]
 
-def _converse(
-    connection: socket.socket, context: ssl.SSLContext | None, answers: dict[bytes, tuple[bytes, bytes]]
-) -> None:
-    try:
-        if context is not None:
-            connection = context.wrap_socket(connection, server_side=True)
-        with connection:
-            received = b""
-            while part := connection.recv(65536):
-                received += part
-                head, _, body = received.partition(b"\r\n\r\n")
-                length = _LENGTH.search(head)
-                if length is not None and len(body) == int(length[1]):
-                    (name,) = _ASKED.findall(body)
-                    connection.sendall(answers[name][CBOR.encode() in head])
-                    received = b""
-    except OSError:
-        return
+    server = Answers(answer_to, certificate)
+    pipe.send(server.port)
+    server.accept()
 
 
 def _http(body: bytes, content_type: str) -> bytes:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
 import sys
 import threading
 import time
 from typing import Any
 
+from benchmarks.server_process import local_command
 from pykcl import Batch, RecordProcessor, Worker
 from pykcl.aws.kinesis import KinesisStream
 from pykcl.ports import Fetched
@@ -34,20 +34,9 @@ def main() -> None:
     leases = int(sys.argv[1]) if len(sys.argv) > 1 else 256
     transport = sys.argv[2] if len(sys.argv) > 2 else "auto"
     idle_time = float(sys.argv[3]) if len(sys.argv) > 3 else None
-    command = [sys.executable, "-m", "pykcl.cli", "local", "--port", "0", "--stream", f"idle:{leases}"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout is not None
-        assert server.stderr is not None
-        while "ready" not in (line := server.stderr.readline()):
-            assert line, "the local AWS did not start"
-        for _ in range(5):
-            name, _, value = server.stdout.readline().removeprefix("export ").strip().partition("=")
-            os.environ[name] = value
+    with local_command(f"idle:{leases}") as variables:
+        os.environ.update(variables)
         measure(leases, transport, idle_time)
-    finally:
-        server.terminate()
-        server.wait()
 
 
 class Reads:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -31,6 +30,7 @@ from benchmarks.peer_goals import DAEMON, PYKCL_LOCAL
 from benchmarks.processes import Child, tree_cpu_seconds
 from benchmarks.readers import EVERY_SECOND, surroundings
 from benchmarks.results import Results
+from benchmarks.server_process import server_process
 from pykcl.cli.java import jars
 from pykcl.cli.java.daemon import local_properties
 from pykcl.local.server import LocalAws
@@ -112,16 +112,8 @@ class Server:
 
 @contextlib.contextmanager
 def local_aws() -> Iterator[Server]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs,), daemon=True)
-    process.start()
-    try:
-        yield Server(ours)
-    finally:
-        ours.close()
-        process.terminate()
-        process.join()
+    with server_process(serve) as pipe:
+        yield Server(pipe)
 
 
 class Daemon:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import multiprocessing
 import os
 import platform
 import signal
@@ -31,6 +30,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from benchmarks.processes import tree
+from benchmarks.server_process import server_process
 from pykcl.cli.java import jars
 from pykcl.cli.java.daemon import local_properties
 from pykcl.local.server import LocalAws
@@ -115,38 +116,16 @@ def serve(pipe: Connection) -> None:
 @contextlib.contextmanager
 def local_aws() -> Iterator[tuple[str, Callable[[int, int], None]]]:
     """Its URL, and put(count, size)."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    server = context.Process(target=serve, args=(theirs,), daemon=True)
-    server.start()
+    with server_process(serve) as pipe:
 
-    def put(count: int, size: int) -> None:
-        ours.send((count, size))
-        assert ours.recv() == count
+        def put(count: int, size: int) -> None:
+            pipe.send((count, size))
+            assert pipe.recv() == count
 
-    try:
-        yield ours.recv(), put
-    finally:
-        ours.close()
-        server.terminate()
-        server.join()
+        yield pipe.recv(), put
 
 
 # -- processes -----------------------------------------------------------------------------------------------------
-
-
-def tree(root: int) -> list[int]:
-    """A process and all below it."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parent = int(path.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(path.parent.name))
-    found, left = [], [root]
-    while left:
-        found.append(left.pop())
-        left += children.get(found[-1], [])
-    return found
 
 
 def cpu_seconds(root: int) -> float:

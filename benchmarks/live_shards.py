@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import random
 import re
-import socket
-import ssl
 import threading
 import time
 import zlib
@@ -27,6 +24,7 @@ from botocore import xform_name
 from botocore.exceptions import ClientError
 
 from benchmarks.canned import CBOR, JSON, Shape, as_cbor, as_json
+from benchmarks.server_process import Answers, server_process
 from pykcl.model.aggregation import aggregate
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 
@@ -36,7 +34,6 @@ BEHIND_MILLIS = 60_000
 _PAGE, _NEXT = b"7070707077", b"8181818188"
 """Stand for the number of a page and of the next one, in ten digits; replaced in each answer."""
 _ITERATOR = re.compile(rb"~([0-9]{6})~([0-9]{10})~")
-_LENGTH = re.compile(rb"content-length: ([0-9]+)", re.IGNORECASE)
 _TARGET = re.compile(rb"x-amz-target: ([A-Za-z0-9_]+)\.([A-Za-z]+)", re.IGNORECASE)
 _HIGHEST = 2**128
 Bodies = dict[tuple[str, int, bool], bytes]
@@ -214,28 +211,15 @@ def live_server(
     bodies: Bodies, shapes: tuple[Shape, ...], shards: int, certificate: Path | None
 ) -> Iterator[Control]:
     """certificate: a file with certificate and key; None for plain HTTP."""
-    here, there = multiprocessing.Pipe()
     # Forked: the prepared pages are shared with it.
-    process = multiprocessing.get_context("fork").Process(
-        target=_serve, args=(there, LiveShards(bodies, shapes, shards), certificate), daemon=True
-    )
-    process.start()
-    try:
-        port = int(here.recv())
-        yield Control(f"{'https' if certificate else 'http'}://127.0.0.1:{port}", here)
-    finally:
-        process.terminate()
-        process.join()
+    with server_process(_serve, LiveShards(bodies, shapes, shards), certificate, forked=True) as pipe:
+        yield Control(f"{'https' if certificate else 'http'}://127.0.0.1:{int(pipe.recv())}", pipe)
 
 
 def _serve(pipe: Connection, shards: LiveShards, certificate: Path | None) -> None:
-    context = None
-    if certificate:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    pipe.send(listener.getsockname()[1])
-    threading.Thread(target=_accept, args=(listener, context, shards), daemon=True).start()
+    server = Answers(shards.answer, certificate)
+    pipe.send(server.port)
+    threading.Thread(target=server.accept, daemon=True).start()
     try:
         while True:
             what, shape = pipe.recv()
@@ -243,28 +227,4 @@ def _serve(pipe: Connection, shards: LiveShards, certificate: Path | None) -> No
                 shards.serving = shape
             pipe.send(shards.polls)
     except EOFError:
-        return
-
-
-def _accept(listener: socket.socket, context: ssl.SSLContext | None, shards: LiveShards) -> None:
-    while True:
-        connection, _ = listener.accept()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=_converse, args=(connection, context, shards), daemon=True).start()
-
-
-def _converse(connection: socket.socket, context: ssl.SSLContext | None, shards: LiveShards) -> None:
-    try:
-        if context is not None:
-            connection = context.wrap_socket(connection, server_side=True)
-        with connection:
-            received = b""
-            while part := connection.recv(65536):
-                received += part
-                head, _, body = received.partition(b"\r\n\r\n")
-                length = _LENGTH.search(head)
-                if length is not None and len(body) == int(length[1]):
-                    connection.sendall(shards.answer(head, body))
-                    received = b""
-    except OSError:
         return

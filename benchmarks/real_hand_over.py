@@ -23,6 +23,7 @@ from pathlib import Path
 
 from benchmarks.machine import described, machine
 from benchmarks.results import Results
+from benchmarks.server_process import local_command
 from pykcl import Batch, RecordProcessor
 
 APPLICATION, STREAM = "hand-over", "orders"
@@ -104,6 +105,23 @@ class Crew:
             process.wait(60)
 
 
+def rounds(crew: Crew, chosen: argparse.Namespace) -> dict[str, list[float]]:
+    """Seconds that each lease was unread, by the name of the signal that ended its reader."""
+    rng = random.Random(chosen.seed)
+    for number in range(chosen.workers):
+        crew.start(f"w{number}")
+    crew.until_even(chosen.shards)
+    found: dict[str, list[float]] = {}
+    for number in range(chosen.rounds + chosen.crashes):
+        how = signal.SIGTERM if number < chosen.rounds else signal.SIGKILL
+        # So that it ends anywhere between two looks of the others.
+        time.sleep(rng.uniform(1.0, 3.0))
+        found.setdefault(how.name, []).extend(crew.end(rng.choice(sorted(crew.running)), how))
+        crew.start(f"w{chosen.workers + number}")
+        crew.until_even(chosen.shards)
+    return found
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--workers", type=int, default=10)
@@ -114,34 +132,12 @@ def main() -> int:
     chosen = options.parse_args()
     results = Results("real-hand-over", machine())
     print(described(results.versions))
-    local = subprocess.Popen(
-        [sys.executable, "-m", "pykcl.cli", "local", "--port", "0", "--stream", f"{STREAM}:{chosen.shards}"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    assert local.stdout is not None
-    environment = dict(os.environ)
-    for _ in range(5):
-        name, _, value = local.stdout.readline().removeprefix("export ").strip().partition("=")
-        environment[name] = value
-    rng = random.Random(chosen.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        crew = Crew(Path(folder), environment)
+    with tempfile.TemporaryDirectory() as folder, local_command(f"{STREAM}:{chosen.shards}") as variables:
+        crew = Crew(Path(folder), {**os.environ, **variables})
         try:
-            for number in range(chosen.workers):
-                crew.start(f"w{number}")
-            crew.until_even(chosen.shards)
-            found: dict[str, list[float]] = {}
-            for number in range(chosen.rounds + chosen.crashes):
-                how = signal.SIGTERM if number < chosen.rounds else signal.SIGKILL
-                # So that it ends anywhere between two looks of the others.
-                time.sleep(rng.uniform(1.0, 3.0))
-                found.setdefault(how.name, []).extend(crew.end(rng.choice(sorted(crew.running)), how))
-                crew.start(f"w{chosen.workers + number}")
-                crew.until_even(chosen.shards)
+            found = rounds(crew, chosen)
         finally:
             crew.stop()
-            local.terminate()
-            local.wait(30)
     for how_called, seconds in found.items():
         print(
             f"{chosen.workers} processes, {chosen.shards} shards, {how_called}: {len(seconds)} leases, "
