@@ -71,10 +71,8 @@ def plan_looks(
     """
     busy = _busy_pause(read_units, failover_time)
     fleet = {worker, *others}
-    segments = _segments(mode, len(fleet), leases, read_units, failover_time)
-    # Where the fleet has hardly room for all leases, those who look at one may be full, and the others not know of it.
-    is_tight = mode == "auto" and max_leases * len(fleet) < 2 * leases
-    if segments == 0 or is_tight:
+    segments = _segments(mode, len(fleet), leases, read_units, failover_time, max_leases)
+    if segments == 0:
         return Looks(busy, busy)
     watched = tuple(n for n, watchers in enumerate(_watchers(fleet, segments)) if worker in watchers)
     part = _part_pause(len(fleet), len(watched) * read_units / segments, failover_time)
@@ -84,8 +82,13 @@ def plan_looks(
     return Looks(busy, whole, part, watched, segments)
 
 
+def _shortest_pause(failover_time: float) -> float:
+    """Between two looks, however small and many: about a second."""
+    return min(1.0, failover_time / 2)
+
+
 def _busy_pause(read_units: float, failover_time: float) -> float:
-    wanted = max(min(1.0, failover_time / 2), read_units / READ_UNITS_PER_SECOND)
+    wanted = max(_shortest_pause(failover_time), read_units / READ_UNITS_PER_SECOND)
     return min(wanted, 2 * failover_time)
 
 
@@ -96,24 +99,32 @@ def _whole_pause(workers: int, leases: int, read_units: float, failover_time: fl
 
 def _part_pause(workers: int, read_units: float, failover_time: float) -> float:
     """read_units: of one look at a worker's part."""
-    shortest, by_workers = min(1.0, failover_time / 2), workers / _WORKERS_PER_SECOND
-    wanted = max(shortest, min(by_workers, _LONGEST_PART * failover_time))
+    by_workers = min(workers / _WORKERS_PER_SECOND, _LONGEST_PART * failover_time)
+    wanted = max(_shortest_pause(failover_time), by_workers)
     return min(max(wanted, read_units / READ_UNITS_PER_SECOND), failover_time / 2)
 
 
-def _segments(mode: TableLooks, workers: int, leases: int, read_units: float, failover_time: float) -> int:
-    """How many there are for the fleet; 0: the table is not to be divided."""
-    wanted = workers // WATCHERS
-    if mode == "auto":
-        wanted = min(wanted, int(read_units / SMALLEST_PART))
-    if mode == "whole" or (mode == "auto" and wanted < 2):
+def _segments(
+    mode: TableLooks, workers: int, leases: int, read_units: float, failover_time: float, max_leases: int
+) -> int:
+    """How many there are for the fleet; 0: the table is not to be divided. max_leases: of each worker."""
+    if mode == "whole":
         return 0
-    # A power of two, so that it seldom changes: with it all segments change.
-    segments = 1 << max(0, wanted.bit_length() - 1)
+    if mode == "parts":
+        return _power_of_two(workers // WATCHERS)
+    # Where the fleet has hardly room for all leases, those who look at one may be full, and the others not know of it.
+    is_tight = max_leases * workers < 2 * leases
+    wanted = min(workers // WATCHERS, int(read_units / SMALLEST_PART))
+    if is_tight or wanted < 2:
+        return 0
+    segments = _power_of_two(wanted)
     undivided = workers * read_units / _busy_pause(read_units, failover_time)
-    if mode == "auto" and _divided(workers, segments, leases, read_units, failover_time) >= undivided:
-        return 0
-    return segments
+    return segments if _divided(workers, segments, leases, read_units, failover_time) < undivided else 0
+
+
+def _power_of_two(most: int) -> int:
+    """The greatest that is no greater, at least 1: so the number seldom changes, and with it all segments do."""
+    return 1 << max(0, most.bit_length() - 1)
 
 
 def _watchers(fleet: Collection[str], segments: int) -> list[set[str]]:
@@ -127,10 +138,16 @@ def _watchers(fleet: Collection[str], segments: int) -> list[set[str]]:
 
 
 def units_per_second(
-    *, mode: TableLooks, workers: int, leases: int, read_units: float, failover_time: float
+    *,
+    mode: TableLooks,
+    workers: int,
+    leases: int,
+    read_units: float,
+    failover_time: float,
+    max_leases: int = 1000,
 ) -> float:
     """Read units a second that a fleet of pykcl workers at rest spends on looks. read_units: of one scan of it all."""
-    segments = _segments(mode, workers, leases, read_units, failover_time)
+    segments = _segments(mode, workers, leases, read_units, failover_time, max_leases)
     if segments:
         return _divided(workers, segments, leases, read_units, failover_time)
     pause = _busy_pause(read_units, failover_time)

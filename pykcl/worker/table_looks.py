@@ -114,35 +114,44 @@ class TableLooks:
         """
         if now >= self._next_whole:
             return True
-        if self._next_part is None or now < self._next_part:
+        pause = self._looks.part
+        if pause is None or self._next_part is None or now < self._next_part:
             return False
-        if self._next_whole - now < _SOON * (self._looks.part or 0.0):
+        if self._next_whole - now < _SOON * pause:
             return True
-        context, looks = self._context, self._looks
-        before, watched = self.view, set()
-        for segment in looks.watched:
-            with context.meter.timed(names.LIST_LEASES):
-                scan = context.table.scan_part(segment, looks.segments)
-            own, refused = self._own(scan.rows)
-            self._refused |= refused
-            self.view = self.view.observe_part(own, context.runtime.monotonic())
-            watched |= {row.key for row in own if isinstance(row, Lease)}
-        now = context.runtime.monotonic()
-        self._next_part = now + jittered(looks.part or 1.0, context.runtime.random())
-        # A row that is missing was deleted, by somebody who cleans up or by hand; unless other segments were looked at.
-        part = (looks.watched, looks.segments)
-        is_missing = part == self._part and not self.watched <= watched
-        self._part, self.watched = part, frozenset(watched)
-        failover = context.config.failover_time
-        is_wanted = (
-            is_missing
-            or shows_news(before, self.view, self.watched, failover)
-            or (may_be_taken(self.view, self.watched, failover) and is_any_free(self.watched))
-        )
+        is_wanted = self._part_wants_all(is_any_free)
+        now = self._context.runtime.monotonic()
+        self._next_part = now + jittered(pause, self._context.runtime.random())
         if is_wanted and self._debt_at(now) > _BURST * self._units:
             self._next_whole = min(self._next_whole, self.scanned_at + self._looks.busy)
             return now >= self._next_whole
         return is_wanted
+
+    def _part_wants_all(self, is_any_free: Callable[[Collection[str]], bool]) -> bool:
+        """Look at the part of this worker: whether something there calls for a scan of all the table."""
+        before, watched = self.view, self._seen_in_part()
+        # A row that is missing was deleted, by somebody who cleans up or by hand; unless other segments were looked at.
+        part = (self._looks.watched, self._looks.segments)
+        is_missing = part == self._part and not self.watched <= watched
+        self._part, self.watched = part, watched
+        failover = self._context.config.failover_time
+        return (
+            is_missing
+            or shows_news(before, self.view, watched, failover)
+            or (may_be_taken(self.view, watched, failover) and is_any_free(watched))
+        )
+
+    def _seen_in_part(self) -> frozenset[str]:
+        """Scan the segments of this worker, and fold them into the view; the leases there."""
+        context, seen = self._context, set()
+        for segment in self._looks.watched:
+            with context.meter.timed(names.LIST_LEASES):
+                scan = context.table.scan_part(segment, self._looks.segments)
+            own, refused = self._own(scan.rows)
+            self._refused |= refused
+            self.view = self.view.observe_part(own, context.runtime.monotonic())
+            seen |= {row.key for row in own if isinstance(row, Lease)}
+        return frozenset(seen)
 
     def _debt_at(self, now: float) -> float:
         """Read units that were spent faster than `READ_UNITS_PER_SECOND`."""
