@@ -1,5 +1,6 @@
 """Fleets of pykcl and real Java workers. They take minutes and need Java and Maven: `--java` runs them."""
 
+import json
 import sys
 from functools import cache
 from pathlib import Path
@@ -70,8 +71,8 @@ def control(java, fleet):
 
 
 @pytest.fixture
-def judged(capsys):
-    """judged(fleet): ends it; its evidence, and its figures, shown on the terminal even where the test passes.
+def judged(record_property):
+    """judged(fleet): ends it; its evidence, and its figures, shown on the terminal at the end even where the test passes.
 
     name: of a fleet for the summary, unless listed is false. control: ERROR lines of Java workers alone.
     """
@@ -83,10 +84,10 @@ def judged(capsys):
             evidence, name or "a small fleet", run.kinds(), made=run.producer.made, balances=run.balances,
             errors=errors, beyond=None if control is None else errors_beyond(errors, control),
         )  # fmt: skip
-        with capsys.disabled():
-            print(f"\n{report(evidence, figures)}")
+        # The test runs in one of several processes; what it records reaches the one with the terminal.
+        record_property(interop_report.REPORT, report(evidence, figures))
         if name and listed:
-            interop_report.fleets.append(figures)
+            record_property(interop_report.FIGURES, json.dumps(figures.as_json()))
         return evidence, figures
 
     return end

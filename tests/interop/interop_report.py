@@ -19,30 +19,45 @@ ROOT = Path(__file__).parents[2]
 FIGURES_FILE = ROOT / ".cache" / "interop.json"
 PAGE = ROOT / "docs" / "mixed-fleet.md"
 
-fleets = []
-"""Figures of the fleets of this run, in order."""
+REPORT, FIGURES = "interop report", "interop figures"
+"""Properties of a test: all about its fleet as text, and the `Figures` for the tables as JSON."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
+    reports = list(recorded(terminalreporter.stats, REPORT))
+    fleets = [json.loads(text) for text in recorded(terminalreporter.stats, FIGURES)]
     reasons = sorted(
         {reason for report in terminalreporter.stats.get("skipped", []) if (reason := reason_of(report))}
     )
     scenarios = list(java_scenarios.lines(terminalreporter.stats, TITLES))
-    if reasons or fleets or scenarios:
+    if reasons or reports or scenarios:
         terminalreporter.section("interop")
+    for text in reports:
+        for line in text.splitlines():
+            terminalreporter.line(line)
+        terminalreporter.line("")
     for reason in reasons:
         terminalreporter.line(f"interop: {reason}", red=reason != NOT_RUN)
     for line in scenarios:
         terminalreporter.line(line, red=line.endswith("FAILED"))
     if fleets:
-        _show(terminalreporter, config.getoption("--write-docs") and exitstatus == 0)
+        _show(terminalreporter, fleets, config.getoption("--write-docs") and exitstatus == 0)
 
 
-def _show(terminalreporter, into_page):
-    from interop_figures import summary, written_into
+def recorded(stats, name):
+    """What the tests recorded under that name, in the order in which they ended. stats: reports of pytest by outcome."""
+    for outcome in ("passed", "failed"):
+        for report in stats.get(outcome, ()):
+            if report.when == "call":
+                yield from (value for key, value in report.user_properties if key == name)
 
-    FIGURES_FILE.write_text(json.dumps([figures.as_json() for figures in fleets], indent=1) + "\n", "utf-8")
+
+def _show(terminalreporter, told, into_page):
+    from interop_figures import Figures, summary, written_into
+
+    fleets = [Figures(**one) for one in told]
+    FIGURES_FILE.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
     for line in summary(fleets).splitlines():
         terminalreporter.line(line)
     terminalreporter.line(f"in full: {FIGURES_FILE.relative_to(ROOT)}")

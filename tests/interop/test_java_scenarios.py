@@ -18,7 +18,8 @@ from scenario_stories import (
     soak_story,
 )
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("scenarios")]
+"""One process tells each story once, for all tests of it."""
 FAILOVER = 5.0
 """Of all workers here, in seconds."""
 ROUND = 2 * FAILOVER

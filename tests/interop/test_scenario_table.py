@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import interop_report
 import java_scenarios
 import pytest
 from java_scenarios import BY_NAME, ELSEWHERE, NUMBERS, functions_in
@@ -36,7 +37,8 @@ def test_the_summary_has_a_line_for_each_scenario_that_ran():
     stats = {
         "passed": [
             *reports(FIRST[1], file=FIRST[0]),
-            *reports(*(f"{name}[java]" for name in named(21)), *named(6)),
+            *reports(*(f"{name}[java]@scenarios" for name in named(21))),
+            *reports(*(f"{name}@scenarios" for name in named(6))),
         ],
         "failed": reports(*(f"{name}[pykcl]" for name in named(21))),
         "skipped": reports(*named(3)),
@@ -49,6 +51,23 @@ def test_the_summary_has_a_line_for_each_scenario_that_ran():
         "scenario 21: merge: each side ends one parent: FAILED",
         "scenario 40: soak: kills, splits, merges: FAILED",
     ]
+
+
+def test_the_summary_shows_what_tests_recorded_of_their_fleets_passed_or_not():
+    def report(when, *properties):
+        return SimpleNamespace(when=when, user_properties=[*properties, ("other", "x")])
+
+    stats = {
+        "passed": [
+            report("call", (interop_report.REPORT, "a"), (interop_report.REPORT, "b")),
+            report("call"),
+        ],
+        "failed": [
+            report("call", (interop_report.REPORT, "c")),
+            report("teardown", (interop_report.REPORT, "c")),
+        ],
+    }
+    assert list(interop_report.recorded(stats, interop_report.REPORT)) == ["a", "b", "c"]
 
 
 def test_a_scenario_of_which_some_tests_did_not_run_is_not_told_as_passed():
