@@ -1,5 +1,6 @@
 """The jars come once, whole, or there is a reason: shown with a Maven that only copies what it is told."""
 
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,13 @@ def programs(tmp_path, monkeypatch):
     folder.mkdir()
     jar(store / "daemon.jar", DAEMON)
     jar(store / "library.jar", "x.class")
+    for artifact in jars.pinned(KCL_2):
+        jar(store / jar_name(artifact), "pinned.class")
+    digests = {
+        artifact: hashlib.sha256((store / jar_name(artifact)).read_bytes()).hexdigest()
+        for artifact in jars.pinned(KCL_2)
+    }
+    monkeypatch.setattr(jars, "pinned", lambda pom: digests)
     program(folder / "java", "#!/bin/sh\necho 'java 17 of ours' >&2\n")
     program(folder / "mvn", MAVEN.format(calls=calls, store=store))
     for needed in ("cp", "sh"):
@@ -35,6 +43,14 @@ def programs(tmp_path, monkeypatch):
     jars.java_version.cache_clear()
     yield tmp_path
     jars.java_version.cache_clear()
+
+
+def jar_name(artifact):
+    _, name, version = artifact.split(":")
+    return f"{name}-{version}.jar"
+
+
+MULTILANG = "amazon-kinesis-client-multilang-2.7.2.jar"
 
 
 def program(path, text):
@@ -57,7 +73,7 @@ def test_there_is_a_pom_of_each_version():
 
 def test_maven_is_asked_once_and_all_jars_are_there(programs):
     first = resolved(KCL_2, programs / "cache")
-    assert [path.name for path in first] == ["daemon.jar", "library.jar"]
+    assert [path.name for path in first] == [MULTILANG, "daemon.jar", "library.jar"]
     assert resolved(KCL_2, programs / "cache") == first
     assert calls(programs) == ["called"]
     assert sorted(path.name for path in (programs / "cache").iterdir()) == [first[0].parent.name, "lock"]
@@ -65,14 +81,35 @@ def test_maven_is_asked_once_and_all_jars_are_there(programs):
 
 @pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"half")], ids=["gone", "cut"])
 def test_an_incomplete_folder_is_resolved_again(programs, harm):
-    harm(resolved(KCL_2, programs / "cache")[1])
+    harm(resolved(KCL_2, programs / "cache")[-1])
     assert all(zipfile.is_zipfile(path) for path in resolved(KCL_2, programs / "cache"))
     assert len(calls(programs)) == 2
 
 
+CHECKSUM_MISSING = """#!/bin/sh
+echo called >> {calls}
+case "$*" in
+  *dependency:get*) echo "$*" >> {root}/got; exit 0 ;;
+esac
+if ! [ -f {root}/got ]; then echo '[ERROR] Checksum validation failed, no checksums available'; exit 1; fi
+for word; do case $word in -DoutputDirectory=*) cp {store}/* "${{word#*=}}"/ ;; esac; done
+"""
+
+
+def test_a_pinned_jar_that_comes_without_a_checksum_is_fetched_by_itself(programs):
+    """And then known by ours. A mirror was seen to have it so, and nothing else of that version."""
+    text = CHECKSUM_MISSING.format(calls=programs / "calls", root=programs, store=programs / "store")
+    program(programs / "bin" / "mvn", text)
+    assert MULTILANG in [path.name for path in resolved(KCL_2, programs / "cache")]
+    (asked,) = (programs / "got").read_text().splitlines()
+    assert "-Dartifact=software.amazon.kinesis:amazon-kinesis-client-multilang:2.7.2" in asked
+    assert len(calls(programs)) == 3
+
+
 def test_two_processes_resolve_once(programs, monkeypatch):
     code = (
-        "import pathlib; from pykcl.cli.java.jars import KCL_2, resolved; "
+        "import pathlib; from pykcl.cli.java import jars; from pykcl.cli.java.jars import KCL_2, resolved; "
+        f"jars.pinned = lambda pom: {jars.pinned(KCL_2)!r}; "
         f"resolved(KCL_2, pathlib.Path({str(programs / 'cache')!r}))"
     )
     monkeypatch.setenv("PYTHONPATH", str(Path(jars.__file__).parents[3]))
@@ -90,10 +127,15 @@ def test_two_processes_resolve_once(programs, monkeypatch):
             lambda root: program(root / "bin" / "mvn", "#!/bin/sh\necho '[ERROR] no route'\nexit 1\n"),
             "could not resolve it: .ERROR. no route",
         ),
-        (lambda root: (root / "store" / "daemon.jar").unlink(), "none of the 1 jars holds MultiLangDaemon"),
+        (lambda root: (root / "store" / "daemon.jar").unlink(), "none of the 2 jars holds MultiLangDaemon"),
         (lambda root: (root / "store" / "library.jar").write_text("<html>"), "a broken library.jar"),
+        (
+            lambda root: jar(root / "store" / MULTILANG, "other.class"),
+            f"{MULTILANG} is another .* SHA-256 is",
+        ),
+        (lambda root: (root / "store" / MULTILANG).unlink(), f"Maven did not bring {MULTILANG}"),
     ],
-    ids=["no java", "no maven", "no repository", "no daemon", "no jar"],
+    ids=["no java", "no maven", "no repository", "no daemon", "no jar", "another jar", "no pinned jar"],
 )
 def test_without_java_maven_or_whole_jars_there_is_a_reason_and_nothing_is_kept(programs, harm, reason):
     harm(programs)

@@ -24,9 +24,12 @@ KCL_2 = Path(__file__).parent / "2.7.2" / "pom.xml"
 CACHE_VARIABLE = "JAVA_KCL_CACHE"
 """Not PYKCL_…: those are the options of Config, and `pykcl run` refuses one that is none."""
 LIST = "jars.json"
+PINS = "pinned.sha256"
 DAEMON = "software/amazon/kinesis/multilang/MultiLangDaemon.class"
 RESOLVE_SECONDS = 900.0
 ASK_SECONDS = 60.0
+_MOST_SAID = 400
+"""Characters of what Maven says."""
 
 
 class Unavailable(Exception):
@@ -97,26 +100,64 @@ def _resolve(pom: Path, cache: Path, target: Path) -> None:
     if shutil.which("mvn") is None:
         raise Unavailable("mvn (Maven) not found")
     # Elsewhere first, then moved as a whole: a broken-off download never looks like a finished one.
-    aside = Path(tempfile.mkdtemp(dir=cache))
+    aside, pins = Path(tempfile.mkdtemp(dir=cache)), pinned(pom)
+    copy = [
+        "--strict-checksums", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime",
+        f"-DoutputDirectory={aside}",
+    ]  # fmt: skip
     try:
-        command = [
-            "mvn", "-B", "-q", "--strict-checksums", "-f", str(pom), "dependency:copy-dependencies",
-            "-DincludeScope=runtime", f"-DoutputDirectory={aside}",
-        ]  # fmt: skip
-        try:
-            done = subprocess.run(  # noqa: S603 - Maven, with a POM of ours
-                command, cwd=aside, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                text=True, timeout=RESOLVE_SECONDS, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"Maven did not finish within {RESOLVE_SECONDS:g} s") from None
+        done = _maven(aside, *copy)
+        if done.returncode != 0 and pins:
+            # A mirror may have a jar without the checksum beside it. Then ours says whether it is the right one.
+            for artifact in pins:
+                _maven(aside, "dependency:get", f"-Dartifact={artifact}", "-Dtransitive=false")
+            done = _maven(aside, *copy)
         if done.returncode != 0:
             said = [line for line in done.stdout.splitlines() if "ERROR" in line]
-            raise Unavailable(f"Maven could not resolve it: {said[0][:300] if said else 'no reason given'}")
+            raise Unavailable(
+                f"Maven could not resolve it: {_reason(said[0]) if said else 'no reason given'}"
+            )
+        _check_pins(aside, pins)
         _write_list(aside)
         os.rename(aside, target)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _maven(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Raises Unavailable when it does not come to an end."""
+    try:
+        return subprocess.run(  # noqa: S603 - Maven, with a POM of ours
+            ["mvn", "-B", "-q", *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,  # noqa: S607
+            stderr=subprocess.STDOUT, text=True, timeout=RESOLVE_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"Maven did not finish within {RESOLVE_SECONDS:g} s") from None
+
+
+def _reason(line: str) -> str:
+    """Of an ERROR line; what failed is at its end."""
+    return line if len(line) <= _MOST_SAID else f"{line[: _MOST_SAID // 2]}…{line[-_MOST_SAID // 2 :]}"
+
+
+def pinned(pom: Path) -> dict[str, str]:
+    """What `pinned.sha256` beside a POM says: group:artifact:version -> SHA-256 of that jar."""
+    file = pom.parent / PINS
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    return {artifact: digest for digest, artifact in map(str.split, lines)}
+
+
+def _check_pins(folder: Path, pins: Mapping[str, str]) -> None:
+    for artifact, digest in pins.items():
+        _, name, version = artifact.split(":")
+        jar = folder / f"{name}-{version}.jar"
+        if not jar.exists():
+            raise Unavailable(f"Maven did not bring {jar.name}")
+        found = hashlib.sha256(jar.read_bytes()).hexdigest()
+        if found != digest:
+            raise Unavailable(
+                f"{jar.name} is another than the one known here: its SHA-256 is {found}, not {digest}"
+            )
 
 
 def _write_list(folder: Path) -> None:
