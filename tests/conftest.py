@@ -52,6 +52,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="tests/interop: which Kinesis the workers read; kinesis-local comes from npm",
     )
     parser.addoption(
+        "--worker-option",
+        action="append",
+        default=[],
+        metavar="NAME=TEXT",
+        help="tests/interop: an option of Config for all pykcl workers of the fleets, such as transport=boto3",
+    )
+    parser.addoption(
         "--write-docs",
         action="store_true",
         help="tests/interop: write the figures of the fleets into docs/mixed-fleet.md if all passed",

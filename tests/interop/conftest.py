@@ -53,7 +53,8 @@ def fleet(request, tmp_path_factory):
                 npm_emulators.installed()
             except npm_emulators.Unavailable as reason:
                 pytest.skip(f"Java with {kinesis} SKIPPED: {reason}")
-        return Fleet(tmp_path_factory.mktemp("fleet"), kinesis=kinesis, **more)
+        options = dict(one.split("=", 1) for one in request.config.getoption("--worker-option"))
+        return Fleet(tmp_path_factory.mktemp("fleet"), kinesis=kinesis, options=options, **more)
 
     return made
 

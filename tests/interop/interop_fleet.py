@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -43,7 +43,7 @@ class Fleet:
     kinesis: "local", or "kinesis-local" from npm as a second opinion (raises npm_emulators.Unavailable where it is missing).
     aggregated: share of user records that come in aggregates; drawn from the seed if None. Every second aggregate is by
     aws-kinesis-agg. server: what makes the local AWS, of a folder and a number of shards. balances: leases of unfinished
-    shards of each living worker, whenever balance was waited for.
+    shards of each living worker, whenever balance was waited for. options: of Config, for all pykcl workers.
     """
 
     def __init__(
@@ -58,8 +58,10 @@ class Fleet:
         kinesis: str = "local",
         server: Callable[[Path, int], Any] = Server,
         say: Callable[[str], None] = print,
+        options: Mapping[str, object] | None = None,
     ) -> None:
         self.folder = folder
+        self._options = dict(options or {})
         self.timing = timing or Timing()
         self._shards, self._seed, self._rate = shards, seed, rate
         self._aggregated, self._kinesis_kind, self._say = aggregated, kinesis, say
@@ -132,7 +134,7 @@ class Fleet:
             "cleanup_interval": self.timing.cleanup,
         }  # fmt: skip
         started = PykclWorker(
-            self.folder, self.server.url, worker, {**usual, **options}, kinesis_url=self._kinesis_url,
+            self.folder, self.server.url, worker, {**usual, **self._options, **options}, kinesis_url=self._kinesis_url,
             more={POLICY_VARIABLE: policy, WORK_VARIABLE: str(work)},
         )  # fmt: skip
         return self._hired(started)
