@@ -19,9 +19,9 @@ test: $(VENV)/.dev
 check: $(VENV)/.dev
 	$(BIN)/tox $(ARGS)
 
-# With real Java workers; their jars come through Maven, amazon_kclpy through pip, aws-kcl through npm into .cache the first time.
+# With real Java workers, two files at a time: the fixtures of a file are made once, and the longest file comes early. Their jars come through Maven, amazon_kclpy through pip, aws-kcl through npm into .cache the first time.
 interop: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --java tests/interop $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --java tests/interop $(ARGS)
 
 # All tables and pictures. Peers come through pip and Maven into .cache the first time; what cannot be had is skipped, and told.
 bench: export JAVA_KCL_CACHE ?= $(CURDIR)/.cache/java

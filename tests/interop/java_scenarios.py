@@ -42,12 +42,12 @@ def tests() -> dict[int, set[tuple[str, str]]]:
 
 
 def lines(stats: Mapping[str, Iterable[Any]], titles: Mapping[int, str]) -> Iterator[str]:
-    """A line for each scenario of which a test ran. stats: reports of pytest by outcome; xdist puts @group behind names."""
+    """A line for each scenario of which a test ran. stats: reports of pytest by outcome."""
     ended: dict[tuple[str, str], set[str]] = {}
     for outcome in ("passed", "failed", "error"):
         for report in stats.get(outcome, ()):
             path, _, name = getattr(report, "nodeid", "").partition("::")
-            ended.setdefault((Path(path).name, re.split(r"[\[@]", name)[0]), set()).add(outcome)
+            ended.setdefault((Path(path).name, name.partition("[")[0]), set()).add(outcome)
     for number, places in tests().items():
         ran = [ended[place] for place in places if place in ended]
         if not ran:

@@ -9,8 +9,6 @@ from scenario_log import told_by
 from scenario_owners import moved_once
 
 pytestmark = pytest.mark.timeout(900)
-with_control = pytest.mark.xdist_group("control")
-"""One process runs each fleet of Java workers alone once, for all tests that compare with it."""
 
 KINDS = {
     "2.7.2": ("2.7.2", None),
@@ -26,7 +24,6 @@ FLEETS = {
 }
 
 
-@with_control
 @pytest.mark.parametrize("kind", KINDS)
 def test_java_workers_alone_lose_nothing_and_ask_what_they_were_recorded_asking(control, kind):
     alone = control(*KINDS[kind])
@@ -34,7 +31,6 @@ def test_java_workers_alone_lose_nothing_and_ask_what_they_were_recorded_asking(
     assert recorded(*KINDS[kind]) - LATER <= alone.forms <= recorded(*KINDS[kind])
 
 
-@with_control
 @pytest.mark.parametrize("name", FLEETS)
 def test_a_fleet_of_both_kinds_keeps_every_promise_through_deaths_stops_and_reshards(
     java, fleet, judged, control, name
