@@ -17,6 +17,7 @@ import click
 from pykcl.cli.exit_codes import EXIT_ERROR, EXIT_OK
 from pykcl.cli.fleet_options import aws_options
 from pykcl.cli.line_input import LineTooLong, chunks_of_lines, opened, size_of
+from pykcl.cli.stopping import SignalEvent
 from pykcl.cli.stream_target import admin_for, complete_streams, quiet_when_unread, summary_of, tell, usage
 from pykcl.errors import PyKclError
 
@@ -127,7 +128,7 @@ def put(
     )
     from pykcl.operate.streams.putting import Outlet, Putting
 
-    stop, give_up = runtime.event(), runtime.event()
+    stop, give_up = SignalEvent(), SignalEvent()
     with _ended_by_signals(stop, give_up):
         putting = Putting(
             Outlet(
@@ -239,7 +240,7 @@ def _conclude(stream: str, putting: Putting, course: _Course, *, aggregated: boo
 
 
 @contextmanager
-def _ended_by_signals(stop: Event, give_up: Event) -> Iterator[None]:
+def _ended_by_signals(stop: SignalEvent, give_up: SignalEvent) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM ends reading, the second also sending again: never in the middle of our accounts."""
     from pykcl.runtime import in_main_thread
     from pykcl.worker.signals import stop_signals_go_to
