@@ -31,6 +31,19 @@ def test_a_batch_with_a_gap_a_repeat_or_another_order(delivery, numbers):
     assert broken_by(delivery.verdict) is Promise.NO_GAP
 
 
+@pytest.mark.parametrize(
+    ("begins", "promise"),
+    [("TRIM_HORIZON", None), ("LATEST", Promise.NO_GAP), ("AT_TIMESTAMP", Promise.NO_GAP)],
+)
+def test_what_was_put_before_the_start_is_read_from_the_trim_horizon_only(delivery, begins, promise):
+    """A row put back at TRIM_HORIZON, such as a missing parent's, has the whole shard read: nobody knows where it was."""
+    delivery.ledger.shard("parent").before.add((0, 5))
+    owning = delivery.ownership_begins("w1", "parent", place_of(begins, 0))
+    with owning.call(delivery, "process_records"):
+        delivery.batch_begins(owning, [(0, 5), (1, 0), (2, 0)])
+    assert broken_by(delivery.verdict) is promise
+
+
 def test_the_end_of_a_shard_that_still_owes(delivery):
     delivery.shard_ends(delivery.ownership_begins("w1", "parent", (0, 0)))
     assert broken_by(delivery.verdict) is Promise.NO_GAP

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.ledger import Ledger
 from pykcl.testing.storm.ownership import Ownership
-from pykcl.testing.storm.places import Place
+from pykcl.testing.storm.places import AT_TRIM_HORIZON, Place
 from pykcl.testing.storm.promises import Promise
 
 
@@ -123,7 +123,9 @@ class DeliveryJudge:
         shard = self.ledger.shard(owning.shard_id)
         ahead = iter(shard.after(owning.after))
         lacks = False
-        for place in given:
+        # Who reads the whole shard is given also what was put before the start.
+        unasked = shard.before if owning.after == AT_TRIM_HORIZON else set()
+        for place in (place for place in given if place not in unasked):
             wanted = next(ahead, None)
             while wanted != place and wanted in shard.trimmed:
                 lacks, wanted = True, next(ahead, None)

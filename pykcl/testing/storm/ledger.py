@@ -11,10 +11,11 @@ from pykcl.testing.storm.places import Place
 
 
 class ShardLedger:
-    """One shard's records in order of their positions."""
+    """One shard's records in order of their positions. before: put before the storm's start, and owed to nobody."""
 
     def __init__(self) -> None:
         self.put: list[Place] = []
+        self.before: set[Place] = set()
         self.places: set[Place] = set()
         self.delivered: set[Place] = set()
         self.trimmed: set[Place] = set()

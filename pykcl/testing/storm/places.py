@@ -12,7 +12,10 @@ END: Place = (10**200, 0)
 LIBRARY = "other-library"
 """How the names begin of those who write rows by hand, without a look at the counter."""
 AT_LATEST: Place = (-1, 0)
-_SENTINELS = {"AT_TIMESTAMP": (-3, 0), "TRIM_HORIZON": (-2, 0), "LATEST": AT_LATEST, "SHARD_END": END}
+AT_TRIM_HORIZON: Place = (-2, 0)
+_SENTINELS = {
+    "AT_TIMESTAMP": (-3, 0), "TRIM_HORIZON": AT_TRIM_HORIZON, "LATEST": AT_LATEST, "SHARD_END": END,
+}  # fmt: skip
 FIRST: Place = (0, 0)
 
 

@@ -15,6 +15,7 @@ from pykcl.testing.storm.faults import Faults
 from pykcl.testing.storm.fleet import StormFleet
 from pykcl.testing.storm.options import storm_options
 from pykcl.testing.storm.outcome import Figures, Outcome
+from pykcl.testing.storm.places import place_of
 from pykcl.testing.storm.producer import Producer
 from pykcl.testing.storm.promises import Promise
 from pykcl.testing.storm.table_loss import lose_and_restore_the_table
@@ -121,7 +122,7 @@ class _Storm:
 
     def _start_at_latest(self) -> None:
         """What is put before the start is not read; from when the first worker is ready on, everything is."""
-        self._world.kinesis.put_record("orders", b"before", "before")
+        self._put_before()
         self._producer.is_on = False
         self._simulation.sleep(3.0)
         host = self._fleet.start()
@@ -141,9 +142,14 @@ class _Storm:
         self._faults.healed = False
         self._producer.is_on = True
 
+    def _put_before(self) -> None:
+        put = self._world.kinesis.put_record("orders", b"before", "before")
+        place = place_of(self._world.numbers.shorten(put.sequence_number), 0)
+        self._world.ledger.shard(put.shard_id).before.add(place)
+
     def _let_time_pass_until(self, start: datetime) -> None:
         """What is put before that time is not read."""
-        self._world.kinesis.put_record("orders", b"before", "before")
+        self._put_before()
         millis = int(start.timestamp() * 1000)
         self._simulation.sleep((millis - self._world.kinesis_millis()) / 1000 + 0.5)
 
