@@ -63,8 +63,8 @@ def test_only_a_row_whose_counter_moved_shows_that_somebody_works_on_the_lease(o
     after = {**before, "leaseCounter": {"N": str(counter)}, "childShardIds": {"SS": ["child"]}}
     ownership.row_changed(Change("UpdateItem", "leases", "parent", before, after, "java1", {}))
     ownership.time += 6.0
-    _writes(ownership, "w2", takes_from="w1")
-    assert _tells(ownership, "w2", "expired", "w1") is promise
+    _writes(ownership, "w2", takes_from="w1", counter=counter)
+    assert _tells(ownership, "w2", "expired", "w1", counter) is promise
 
 
 @pytest.mark.parametrize(("reason", "owner", "counter"), [
@@ -106,9 +106,10 @@ def test_a_lease_that_is_taken_before_it_stood_still_for_long_enough(ownership):
     assert _tells(ownership, "w2", "expired", "w1") is Promise.ONE_OWNER
 
 
+@pytest.mark.parametrize("renews", [False, True])
 @pytest.mark.parametrize(("seconds", "expected"), [(4.0, None), (2.0, Promise.ONE_OWNER)])
 def test_a_counter_that_another_library_put_back_by_hand_may_hide_that_the_lease_moved(
-    ownership, seconds, expected
+    ownership, seconds, expected, renews
 ):
     """As it is after the second take it was before, and nobody need have seen what was in between."""
     hidden = []
@@ -116,6 +117,11 @@ def test_a_counter_that_another_library_put_back_by_hand_may_hide_that_the_lease
     _writes(ownership, "w1")
     _tells(ownership, "w1", "unowned")
     ownership.time += 6.0
+    if renews:
+        before = ownership.table["parent"]
+        after = {**before, "leaseCounter": {"N": "3"}}
+        request = {"UpdateExpression": "SET leaseCounter = :c", "ExpressionAttributeValues": {}}
+        ownership.row_changed(Change("UpdateItem", "leases", "parent", before, after, "w1", request))
     # By hand: no write tells that the row named nobody meanwhile.
     _writes(ownership, "w1")
     assert _tells(ownership, "w1", "unowned") is None

@@ -61,7 +61,7 @@ class OwnershipJudge:
         self._takings: dict[tuple[str, str], _Taking] = {}
         self._untold: dict[tuple[str, str], float] = {}
         self._left_alone: dict[tuple[str, str], float] = {}
-        self._stands: dict[str, tuple[object, float]] = {}
+        self._stood: dict[str, dict[object, float]] = {}
         self._by_hand: dict[str, dict[object, float]] = {}
         self.taken = 0
         self.on_taken: Callable[[str, str], None] = lambda host, key: None
@@ -113,14 +113,20 @@ class OwnershipJudge:
     def _seen_since(self, key: str, change: Change) -> float:
         """Since when the row stood as it was before this change, to somebody who looks at it now and then only.
 
-        1) w1 takes a lease, and the row says (w1, 1); 2) another library takes it by hand and puts the counter back to
-        0; 3) w1 takes it again: (w1, 1). Who looked before 2 and after 3 cannot tell that it ever moved.
+        1) w1 takes a lease, and the row says (w1, 1), later perhaps (w1, 2); 2) another library takes it by hand and
+        puts the counter back to 0; 3) w1 takes it again: (w1, 1). Who looked before 2 and after 3 cannot tell that it
+        ever moved.
         """
         before, after = _standing(change.before), _standing(change.after)
-        last, since = self._stands.get(key, (before, float("-inf")))
+        stood = self._stood.setdefault(key, {})
+        last = next(reversed(stood), before)
         if last != before:
-            self._by_hand.setdefault(key, {}).setdefault(last, since)
-        self._stands[key] = (after, since if after == before == last else self._now())
+            # Whatever it was until then it may be again.
+            self._by_hand[key] = {**stood, **self._by_hand.get(key, {})}
+            stood.clear()
+        if after != last or not stood:
+            stood.pop(after, None)
+            stood[after] = self._now()
         return min(
             self._changed_at.get(key, float("-inf")), self._by_hand.get(key, {}).get(before, float("inf"))
         )
