@@ -64,14 +64,14 @@ hostile = settings(
 @pytest.fixture(autouse=True)
 def _nothing_starts(monkeypatch):
     """A worker does not run, a local AWS neither listens nor waits: what is tried here is what comes before."""
-    from pykcl.cli.stopping import Stop
+    from pykcl.cli.stopping import SignalEvent
     from pykcl.local.server import LocalAws
     from pykcl.worker.worker import Worker
 
     monkeypatch.setattr(Worker, "run", lambda self: None)
     monkeypatch.setattr(LocalAws, "start", lambda self: self)
     monkeypatch.setattr(LocalAws, "url", "http://127.0.0.1:1")
-    monkeypatch.setattr(Stop, "wait", lambda self: None)
+    monkeypatch.setattr(SignalEvent, "wait", lambda self, timeout=None: True)
     for name in os.environ:
         if name.startswith("PYKCL_"):
             monkeypatch.delenv(name)
