@@ -348,9 +348,9 @@ def test_all_of_it_can_be_done_by_keys(tab):
     tab.keys(Keys.ESCAPE)
     tab.wait("!document.querySelector('#keys').open", "the help to close")
     tab.keys("d")
-    assert tab.run("return document.documentElement.dataset.theme") == "dark"
+    tab.wait("document.documentElement.dataset.theme === 'dark'", "the dark theme")
     tab.keys("d", "p")
-    assert tab.text("#live-text") == "paused"
+    tab.wait("document.querySelector('#live-text').textContent === 'paused'", "the pause")
 
 
 def test_whatever_takes_the_focus_has_a_name_and_shows_it(tab):
