@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.server_process import local_command
 from pykcl import Batch, RecordProcessor, Worker
-from pykcl.aws.kinesis import KinesisStream
+from pykcl.aws.page_reads import PageReads
 from pykcl.ports import Fetched
 
 APPLICATION = "idle-leases"
@@ -40,17 +40,17 @@ def main() -> None:
 
 
 class Reads:
-    """How many reads there were, of all shards."""
+    """How many pages there were, of all shards: each passes here, however it was asked for."""
 
     def __init__(self) -> None:
         self.count = 0
-        fetch = KinesisStream.fetch
+        page = PageReads.page
 
-        def counted(stream: KinesisStream, *arguments: Any) -> Fetched:
+        def counted(reads: PageReads, *arguments: Any, **how: Any) -> Fetched:
             self.count += 1
-            return fetch(stream, *arguments)
+            return page(reads, *arguments, **how)
 
-        KinesisStream.fetch = counted  # type: ignore[method-assign]
+        PageReads.page = counted  # type: ignore[method-assign]
 
 
 def measure(leases: int, transport: str, idle_time: float | None) -> None:
@@ -93,7 +93,7 @@ def _cpu_by_kind() -> dict[str, float]:
         kind = (
             "heartbeats" if "renewer" in thread.name else "manager" if "manager" in thread.name else "other"
         )
-        kind = "reading" if "shardId" in thread.name else kind
+        kind = "reading" if "shardId" in thread.name or thread.name == "pykcl-reads" else kind
         with open(f"/proc/self/task/{thread.native_id}/schedstat") as spent:
             found[kind] = found.get(kind, 0.0) + int(spent.read().split()[0]) / 1e9
     return found

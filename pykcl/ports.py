@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from enum import Enum
+from typing import Any, Protocol, runtime_checkable
 
 from pykcl.events import Event
 from pykcl.model.checkpoint import ReadFrom
@@ -121,6 +123,47 @@ class Stream(Protocol):
 
     def server_time_millis(self) -> int:
         """Kinesis' own clock as last seen (its answers carry it to the second, rounded down), epoch milliseconds."""
+
+
+class Coming(Enum):
+    """How it stands with a page that was asked for. TO_BE_WAITED_FOR: `page` may take its time: the answer is an error,
+    is broken off, or does not say where it ends."""
+
+    NOT_YET = "not yet"
+    THERE = "there"
+    TO_BE_WAITED_FOR = "to be waited for"
+
+
+class Asked(Protocol):
+    """A page that was asked for and not waited for. For one thread at a time; `page` or `drop` ends it."""
+
+    def look(self) -> Coming:
+        """Take in what has come, without waiting. Does not raise."""
+
+    def page(self) -> Fetched:
+        """Wait for it. Raises as `Stream.fetch`."""
+
+    def drop(self) -> None:
+        """It is not wanted any more."""
+
+
+@runtime_checkable
+class AskableStream(Stream, Protocol):
+    """A stream of which one thread can have many pages under way. Optional: a worker does without."""
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether `ask` may be of use, as things stand."""
+
+    def ask(self, shard_id: str, iterator: str, limit: int) -> Asked | None:
+        """Send the request for a page and do not wait. None where that cannot be now: `fetch` has to do it. Does not
+        raise: what stands in the way, `fetch` meets, too."""
+
+    def wait_for_answers(self, asked: Sequence[Any], timeout: float) -> None:
+        """Until something has come for one of them, or for more that come right after it.
+
+        timeout: seconds at most until the first.
+        """
 
 
 class Events(Protocol):

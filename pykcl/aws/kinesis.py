@@ -20,16 +20,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from pykcl.aws.decode import description_of, shards_of
 from pykcl.aws.failures import MALFORMED, error_code, sort_failure
-from pykcl.aws.page_reads import PageReads
+from pykcl.aws.lean.underway import wait_for_answers
+from pykcl.aws.page_reads import AskedPage, PageReads
 from pykcl.config import Transport, Wire
 from pykcl.errors import (
     AnswerRefused,
@@ -176,19 +178,52 @@ class KinesisStream:
         cannot be true; ask for it again), TemporaryError or SetupError. No text carries data, partition keys
         or the iterator.
         """
+        request = self._page_request(iterator, limit)
+        return self._page(shard_id, request, self._reads.get_records)
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether pages come over the lean transport."""
+        return self._reads.can_begin
+
+    def ask(self, shard_id: str, iterator: str, limit: int) -> AskedPage | None:
+        """Send the request for a page and do not wait. None where that cannot be: `fetch` has to do it.
+
+        Never raises: what stands in the way, `fetch` meets, too.
+        """
+        request = self._page_request(iterator, limit)
+        begun = self._reads.begin(**request)
+        if begun is None:
+            return None
+        wait = partial(self._page, shard_id, request, lambda **_: self._reads.finish(begun), begun=True)
+        return AskedPage(begun, wait)
+
+    def wait_for_answers(self, asked: Sequence[AskedPage], timeout: float) -> None:
+        """Until something has come for one of them; see `ports.AskableStream`."""
+        wait_for_answers([one.begun.underway for one in asked], timeout)
+
+    def _page_request(self, iterator: str, limit: int) -> dict[str, Any]:
         request: dict[str, Any] = {"ShardIterator": iterator, "Limit": min(limit, LARGEST_LIMIT)}
         if self._arn is not None:
             request["StreamARN"] = self._arn
+        return request
+
+    def _page(
+        self,
+        shard_id: str,
+        request: Mapping[str, Any],
+        method: Callable[..., Mapping[str, Any]],
+        *,
+        begun: bool = False,
+    ) -> Fetched:
         try:
-            answer = self._call(
-                f"Reading {shard_id} of stream {self._name!r}", self._reads.get_records, request
-            )
+            answer = self._call(f"Reading {shard_id} of stream {self._name!r}", method, request)
         except _NotFoundError as error:
             failure = self._gone(shard_id, str(error))
         except _BadArgumentError as error:
             failure = IteratorExpired(f"{error}. Open a new iterator at the last delivered record.")
         else:
-            return self._reads.page(answer, request, shard_id, self._name)
+            return self._reads.page(answer, request, shard_id, self._name, begun=begun)
         raise failure
 
     def server_time_millis(self) -> int:

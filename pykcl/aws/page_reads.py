@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from botocore.exceptions import BotoCoreError
 
@@ -23,11 +24,12 @@ from pykcl.aws.lean.cbor import CBOR_TYPE, text_and_numbers
 from pykcl.aws.lean.connection import Answer
 from pykcl.aws.lean.route import Route, is_asking
 from pykcl.aws.lean.transport import Transport
+from pykcl.aws.lean.underway import Underway
 from pykcl.aws.lean.wire import REFUSALS, Trust, to_compare
 from pykcl.config import Transport as TransportChoice
 from pykcl.config import Wire as WireChoice
 from pykcl.errors import AnswerRefused
-from pykcl.ports import Fetched
+from pykcl.ports import Coming, Fetched
 from pykcl.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -46,6 +48,32 @@ _TOLERATED_SKEW: Final = 60_000
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
+class BegunRead(NamedTuple):
+    """A request that was sent; its answer has not been waited for."""
+
+    transport: Transport
+    underway: Underway
+    request: Mapping[str, Any]
+    is_cbor: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskedPage:
+    """`ports.Asked`. wait: for the page."""
+
+    begun: BegunRead = field(repr=False)
+    wait: Callable[[], Fetched] = field(repr=False)
+
+    def look(self) -> Coming:
+        return self.begun.underway.look()
+
+    def page(self) -> Fetched:
+        return self.wait()
+
+    def drop(self) -> None:
+        self.begun.transport.drop(self.begun.underway)
+
+
 class PageReads:
     """`get_records` of one stream. May be used by any number of threads at once."""
 
@@ -54,6 +82,8 @@ class PageReads:
     ) -> None:
         self._client = client
         self._trust = Trust(wire)
+        # Records have come by `begin`: the next page is left to `get_records`, which may ask once more to compare.
+        self._is_to_compare = False
         self._runtime = runtime
         client.meta.events.register(
             "before-parse.kinesis.GetRecords", _set_body_aside, unique_id="pykcl-set-body-aside"
@@ -86,9 +116,18 @@ class PageReads:
         return answer
 
     def page(
-        self, answer: Mapping[str, Any], request: Mapping[str, Any], shard_id: str, stream: str
+        self,
+        answer: Mapping[str, Any],
+        request: Mapping[str, Any],
+        shard_id: str,
+        stream: str,
+        *,
+        begun: bool = False,
     ) -> Fetched:
-        """The page in an answer to `request`. Raises AnswerRefused."""
+        """The page in an answer to `request`; of one that was begun, without asking for anything more.
+
+        Raises AnswerRefused.
+        """
         body = answer.get(_BODY)
         if body is None:
             return page_of_answer(answer, shard_id, stream)
@@ -100,12 +139,40 @@ class PageReads:
                 raise
         page = page_of_body(body, shard_id, stream)
         if self._trust.is_open and page.records:
-            self._compare(request, page, shard_id, stream)
+            self._is_to_compare = begun
+            if not begun:
+                self._compare(request, page, shard_id, stream)
         return page
 
-    def _over_lean(self, transport: Transport, request: Mapping[str, Any]) -> dict[str, Any]:
+    @property
+    def can_begin(self) -> bool:
+        """Whether `begin` may be of use, as things stand."""
+        return self._route.is_learned(_METHOD) and not (self._trust.is_open and self._is_to_compare)
+
+    def begin(self, **request: Any) -> BegunRead | None:
+        """Send the request, and let `finish` wait for the answer. None where it must go another way: `get_records`."""
+        if not self.can_begin:
+            return None
         is_cbor = self._trust.is_cbor
-        answer = self._post(transport, request, is_cbor)
+        try:
+            transport = self._route.lean(_METHOD, request.get("StreamARN"))
+            underway = None if transport is None else transport.begin(*_body(request, is_cbor))
+        except BotoCoreError:
+            # No credentials: who asks again the other way is told why.
+            return None
+        if transport is None or underway is None:
+            return None
+        return BegunRead(transport, underway, request, is_cbor)
+
+    def finish(self, begun: BegunRead) -> dict[str, Any]:
+        """Raises as `get_records`."""
+        return self._over_lean(begun.transport, begun.request, begun)
+
+    def _over_lean(
+        self, transport: Transport, request: Mapping[str, Any], begun: BegunRead | None = None
+    ) -> dict[str, Any]:
+        is_cbor = self._trust.is_cbor if begun is None else begun.is_cbor
+        answer = self._post(transport, request, is_cbor, begun)
         if is_cbor and answer.status >= 300 and self._is_refusal_of_cbor(answer):
             self._trust.distrust("it is refused")
             is_cbor = False
@@ -114,14 +181,19 @@ class PageReads:
             raise client_error(self._client, _OPERATION, answer)
         return {_BODY: answer.body, _IS_CBOR: is_cbor, "ResponseMetadata": metadata_of(answer)}
 
-    def _post(self, transport: Transport, request: Mapping[str, Any], is_cbor: bool) -> Answer:
-        """Once; once more if the signature's time was refused."""
-        content_type: str | None
-        if is_cbor:
-            body, content_type = text_and_numbers(request), CBOR_TYPE
+    def _post(
+        self,
+        transport: Transport,
+        request: Mapping[str, Any],
+        is_cbor: bool,
+        begun: BegunRead | None = None,
+    ) -> Answer:
+        """Once; once more if the signature's time was refused. begun: it was sent already, so."""
+        body, content_type = _body(request, is_cbor)
+        if begun is not None:
+            answer = transport.finish(begun.underway)
         else:
-            body, content_type = _JSON.encode(request).encode(), None
-        answer = transport.post(body, may_repeat=True, content_type=content_type)
+            answer = transport.post(body, may_repeat=True, content_type=content_type)
         if answer.status >= 300 and self._corrects_clock(transport, answer):
             answer = transport.post(body, may_repeat=True, content_type=content_type)
         return answer
@@ -164,6 +236,11 @@ class PageReads:
         log.warning("our clock differs from that of Kinesis by %d s: signing with theirs", ahead // 1000)
         transport.clock_ahead_millis = ahead
         return True
+
+
+def _body(request: Mapping[str, Any], is_cbor: bool) -> tuple[bytes, str | None]:
+    """And its content type; None: what botocore sends."""
+    return (text_and_numbers(request), CBOR_TYPE) if is_cbor else (_JSON.encode(request).encode(), None)
 
 
 def _set_body_aside(

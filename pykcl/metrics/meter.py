@@ -85,6 +85,11 @@ class Meter:
             return _NOTHING
         return _Timing(self, what, label)
 
+    def took(self, what: Timed, label: str, began: float, *, worked: bool) -> None:
+        """The same, of what ends now and began at `began` (monotonic seconds)."""
+        if self.is_on:
+            self.measure(label, (what.success, float(worked)), (what.time, self.since(began)))
+
     def hear(self, event: Event) -> None:
         """A listener: what follows from events."""
         if not self.is_on:
@@ -122,5 +127,4 @@ class _Timing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         worked = error is None or isinstance(error, LeaseLost | CheckpointRefused)
-        took = self._meter.since(self._began)
-        self._meter.measure(self._label, (self._what.success, float(worked)), (self._what.time, took))
+        self._meter.took(self._what, self._label, self._began, worked=worked)

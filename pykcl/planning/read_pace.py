@@ -18,6 +18,9 @@ SMALL_PAGE: Final = int(SHARD_READ_INTERVAL * BYTES_PER_SECOND)
 """Bytes up to which the reads a second are what bounds, whatever the page weighs exactly."""
 BUSY_INTERVAL: Final = 0.25
 QUIET_INTERVAL: Final = 1.0
+GIVE: Final = 0.1
+"""Part of a caught-up shard's pause by which its next read may come sooner, and half of that later, to come together
+with others."""
 LEAST_SHARE: Final = 1 / 20
 SHARE_REGAINED_PER_SECOND: Final = 1 / 60
 
@@ -27,12 +30,15 @@ class ReadPace:
     """What is known about one shard's reads so far.
 
     share: the part of the shard's rate that we ask for, as of `at`; less than 1 after others were seen to use it, too.
-    pause: seconds, as last decided. quiet_reads: how many reads in a row brought nothing.
+    pause: seconds, as last decided; never less than `least`, and a caught-up shard may be left alone for `most`.
+    quiet_reads: how many reads in a row brought nothing.
     """
 
     share: float = 1.0
     at: float = 0.0
     pause: float = SHARD_READ_INTERVAL
+    least: float = SHARD_READ_INTERVAL
+    most: float = SHARD_READ_INTERVAL
     quiet_reads: int = 0
 
     def share_at(self, now: float) -> float:
@@ -52,12 +58,13 @@ def after_page(
     allowed = max(SHARD_READ_INTERVAL, size / BYTES_PER_SECOND) / share
     quiet_reads = 0 if records else pace.quiet_reads + 1
     if millis_behind:
-        wanted = 0.0
-    elif idle_time is not None:
-        wanted = idle_time
+        return ReadPace(share, now, allowed, allowed, allowed, quiet_reads)
+    if idle_time is not None:
+        pause = least = max(allowed, idle_time)
     else:
-        wanted = min(BUSY_INTERVAL * 2.0 ** min(quiet_reads, 8), QUIET_INTERVAL)
-    return ReadPace(share, now, max(allowed, wanted), quiet_reads)
+        pause = max(allowed, min(BUSY_INTERVAL * 2.0 ** min(quiet_reads, 8), QUIET_INTERVAL))
+        least = max(allowed, pause * (1 - GIVE))
+    return ReadPace(share, now, pause, least, pause * (1 + GIVE / 2), quiet_reads)
 
 
 def after_throttling(pace: ReadPace, now: float) -> ReadPace:

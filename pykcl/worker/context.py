@@ -17,12 +17,14 @@ from pykcl.worker.fleet_watch import FleetWatch
 from pykcl.worker.gone_shards import GoneShards
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.identity import StreamIdentity
+from pykcl.worker.shared_reads import SharedReads
 from pykcl.worker.trouble import Trouble
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """Made once by Worker.
+
     on_fatal: called with an error that the whole worker must stop for. has_taken, has_read: set once a lease was taken
     or a shard read, by any thread: from then on a set-up error is trouble that may pass.
     """
@@ -42,6 +44,7 @@ class Context:
     gate: BufferGate
     gone: GoneShards
     fleet: FleetWatch
+    shared_reads: SharedReads
     processor: ProcessorFactory
     on_fatal: Callable[[Exception], None]
     has_taken: Event

@@ -40,6 +40,7 @@ from pykcl.worker.held_leases import HeldLease, first_sent
 from pykcl.worker.parents import unfinished_parents
 from pykcl.worker.processor_calls import ProcessorCalls
 from pykcl.worker.shard_delivery import NOT_RETURNED, ShardDelivery
+from pykcl.worker.waiting import Waiting
 
 
 class LeaseWorker:
@@ -69,7 +70,8 @@ class LeaseWorker:
         self._iterator = iterator
         self._listed = listed
         self._on_change = on_change
-        self._wake = context.runtime.event()
+        self._waiting = Waiting(context.runtime, self._check, self._stop_asked)
+        self._wake, self._pause = self._waiting.wake, self._waiting.pause
         self._stopping = False
         self._why_handed_back = "its processor kept failing"
         self._held: HeldLease | None = None
@@ -193,20 +195,6 @@ class LeaseWorker:
         """Whether to finish with this shard: the worker stops, or the lease is asked for by the next owner."""
         return self._stopping or (self._held is not None and self._held.next_owner is not None)
 
-    def _pause(self, seconds: float) -> bool:
-        """Wait. True as soon as the worker shall stop. Raises LeaseLost as soon as the lease is lost."""
-        until = self._context.runtime.monotonic() + seconds
-        while True:
-            # Cleared before looking at what it announces: a stop requested after the look sets it again.
-            self._wake.clear()
-            self._check()
-            if self._stop_asked():
-                return True
-            left = until - self._context.runtime.monotonic()
-            if left <= 0:
-                return False
-            self._wake.wait(left)
-
     @property
     def _mine(self) -> HeldLease:
         if self._held is None:
@@ -318,7 +306,7 @@ class LeaseWorker:
             self._calls,
             self._processor,
             progress,
-            pause=self._pause,
+            waiting=self._waiting,
             stopping=self._stop_asked,
             iterator=self._iterator,
             hash_range=held.lease.hash_range or self._listed,

@@ -21,14 +21,17 @@ from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.pace import SHARD_READ_INTERVAL, backoff
 from pykcl.planning.positions import first_read
+from pykcl.planning.read_rounds import Window
 from pykcl.processor import Batch, RecordProcessor, ShardEnd, ShutdownRequest
 from pykcl.worker.checkpointer import EndCheckpointer, Progress, ShardCheckpointer
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
+from pykcl.worker.page_ahead import Answer
 from pykcl.worker.page_measures import PageMeasures
 from pykcl.worker.processor_calls import CallResult, ProcessorCalls
 from pykcl.worker.shard_end import children_of_a_gone_shard, end_shard
 from pykcl.worker.shard_reader import Page, ShardReader
+from pykcl.worker.waiting import Waiting
 
 NOT_RETURNED = {
     CallResult.STOPPED: Signal.STOP,
@@ -41,7 +44,7 @@ NOT_RETURNED = {
 class ShardDelivery:
     """Made when the processor was initialized; used by the lease worker's thread only.
 
-    pause: waits so many seconds; True when the lease worker shall stop; raises LeaseLost. stopping: whether it shall.
+    waiting: how this thread waits. stopping: whether it shall stop.
     iterator: opened at LATEST when this process put the row, if nobody has read from it since; None otherwise.
     hash_range: of the shard; None where nobody knows it: then sub-records of other shards are delivered, too.
     on_answer: told of every answer. behind: milliseconds behind the tip, and when that was told (monotonic seconds).
@@ -55,7 +58,7 @@ class ShardDelivery:
         processor: RecordProcessor,
         progress: Progress,
         *,
-        pause: Callable[[float], bool],
+        waiting: Waiting,
         stopping: Callable[[], bool],
         iterator: str | None,
         hash_range: HashRange | None,
@@ -66,7 +69,7 @@ class ShardDelivery:
         self._calls = calls
         self._processor = processor
         self._progress = progress
-        self._pause = pause
+        self._waiting, self._pause = waiting, waiting.pause
         self._stopping = stopping
         self._on_answer = on_answer
         self._page = PageMeasures(context.meter, held.key)
@@ -85,7 +88,7 @@ class ShardDelivery:
             return self._read()
         finally:
             # Not waited for: who gets this lease next would wait, too, and one more page that is read harms nobody.
-            self._reader.stop_ahead()
+            self._reader.stop_others()
 
     def _read(self) -> Signal:
         failures = 0
@@ -109,7 +112,7 @@ class ShardDelivery:
                 continue
             if page is None:
                 # A refused iterator was a read too, and a shard allows five a second.
-                if self._pause(SHARD_READ_INTERVAL):
+                if self._pause(max(SHARD_READ_INTERVAL, self._reader.too_soon)):
                     return Signal.STOP
                 continue
             failures = 0
@@ -177,7 +180,25 @@ class ShardDelivery:
         if page.is_last:
             self._children = self._reader.children
             return Signal.DRAINED
-        return Signal.STOP if self._pause(pause) else None
+        return Signal.STOP if self._rest(pause) else None
+
+    def _rest(self, pause: float) -> bool:
+        """Until the next page is to be read, or is there; as `pause`."""
+        left = self._reader.leave(lambda: not self._is_to_end(), self._nothing_new, self._waiting.wake)
+        return self._pause(pause) if left is None else self._waiting.sleep(left)
+
+    def _nothing_new(self, answer: Answer) -> tuple[str, Window] | None:
+        """A page came while this thread sleeps, which goes on sleeping if there is nothing for it to do. In the thread
+        that shards share: it must not wait."""
+        config = self._context.config
+        if config.empty_batches or (config.checkpoint != "manual" and self._progress.owed() is not None):
+            return None
+        self._page.began(answer[0].millis_behind_latest)
+        following = self._reader.goes_on(answer)
+        if following is not None:
+            self.behind = (answer[0].millis_behind_latest or 0, answer[1])
+            self._page.ended()
+        return following
 
     def _deliver(self, records: tuple[Record, ...], millis_behind: int | None) -> Signal | None:
         last = records[-1].position

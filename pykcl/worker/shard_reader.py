@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from pykcl.config import LARGEST_FETCH_BYTES
@@ -16,9 +17,12 @@ from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.record import Record, data_bytes
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.read_pace import SMALL_PAGE, ReadPace, after_page, after_throttling, throttled_pause
-from pykcl.ports import Fetched
+from pykcl.planning.read_rounds import Window, window_of
+from pykcl.ports import Asked, Fetched
+from pykcl.runtime import Event as Flag
 from pykcl.worker.context import Context
 from pykcl.worker.page_ahead import Answer, PageAhead, bytes_kept
+from pykcl.worker.shared_reads import Turn
 
 _DANGEROUS_LAG = 0.9
 """Part of the retention period from which on trimming is watched for at every page."""
@@ -74,7 +78,10 @@ class ShardReader:
         self._pace = ReadPace()
         self._answered_at = 0.0
         self._ahead = PageAhead(shard_id, self._ask, context.gate, context.runtime)
+        self._shared = context.shared_reads
+        self._turn: Turn | None = None
         self._is_slow = False
+        self._is_caught_up = False
         self._reserved = 0
         self._is_near = False
         self.children: tuple[Shard, ...] = ()
@@ -86,10 +93,10 @@ class ShardReader:
         asks for a page ahead.
         Raises TemporaryError, Throttled, ShardGone, SetupError. The page must be passed to `finish`.
         """
-        if self._iterator is None:
+        if self._turn is None and self._iterator is None:
             self._open()
         try:
-            answer = self._next_answer(self._iterator or "", give_up)
+            answer = self._next_answer(give_up)
         except IteratorExpired:
             self._context.meter.measure(self._shard_id, (names.EXPIRED_ITERATOR, 1.0))
             self.reopen()
@@ -105,7 +112,15 @@ class ShardReader:
         fetched, self._answered_at = answer
         self._refusals = 0
         self._notice_trimming(fetched)
-        self._pace = after_page(
+        self._pace = self._pace_after(fetched)
+        self._send_ahead(fetched, give_up)
+        users = deaggregate_batch(
+            fetched.records, self._hash_range, after=self._after, on_refused=self._aggregate_refused
+        )
+        return Page(fetched, self._answered_at, users)
+
+    def _pace_after(self, fetched: Fetched) -> ReadPace:
+        return after_page(
             self._pace,
             self._answered_at,
             records=len(fetched.records),
@@ -113,23 +128,31 @@ class ShardReader:
             millis_behind=fetched.millis_behind_latest,
             idle_time=self._context.config.idle_time,
         )
-        self._send_ahead(fetched, give_up)
-        users = deaggregate_batch(
-            fetched.records, self._hash_range, after=self._after, on_refused=self._aggregate_refused
-        )
-        return Page(fetched, self._answered_at, users)
 
-    def _next_answer(self, iterator: str, give_up: Callable[[], bool]) -> Answer | None:
+    def _next_answer(self, give_up: Callable[[], bool]) -> Answer | None:
         """The page, with its bytes reserved and no more than those. None: no buffer space."""
+        asked: Asked | None = None
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            # First of all: up to here another thread may go on with the iterator.
+            found = self._shared.take(turn)
+            if isinstance(found, tuple):
+                return self._kept(found)
+            asked = found
+            if asked is None and self.too_soon:
+                # 1) The shared thread is late, and this one wants the read back; 2) meanwhile it has read.
+                return None
+        iterator = self._iterator or ""
         answer = self._ahead.take(iterator)
         if answer is not None:
-            self._reserved = bytes_kept(answer)
-            return answer
+            return self._kept(answer)
         if not self._context.gate.reserve(LARGEST_FETCH_BYTES, give_up=give_up, timeout=1.0):
+            if asked is not None:
+                asked.drop()
             return None
         self._reserved = LARGEST_FETCH_BYTES
         try:
-            answer = self._ask(iterator)
+            answer = self._ask(iterator) if asked is None else self._fetched(asked.page)
         except BaseException:
             self.drop()
             raise
@@ -138,11 +161,19 @@ class ShardReader:
         self._reserved = size
         return answer
 
+    def _kept(self, answer: Answer) -> Answer:
+        self._reserved = bytes_kept(answer)
+        return answer
+
     def _ask(self, iterator: str) -> Answer:
         """Also called by the thread that asks for a page ahead."""
+        stream, limit = self._context.stream, self._context.config.max_records
+        return self._fetched(lambda: stream.fetch(self._shard_id, iterator, limit))
+
+    def _fetched(self, fetch: Callable[[], Fetched]) -> Answer:
         context = self._context
         with context.meter.timed(names.GET_RECORDS, self._shard_id):
-            fetched = context.stream.fetch(self._shard_id, iterator, context.config.max_records)
+            fetched = fetch()
         return fetched, context.runtime.monotonic()
 
     def _send_ahead(self, fetched: Fetched, give_up: Callable[[], bool]) -> None:
@@ -181,7 +212,53 @@ class ShardReader:
         self.drop()
         left = self._answered_at + self._pace.pause - self._context.runtime.monotonic()
         self._is_slow = left <= 0
+        self._is_caught_up = fetched.millis_behind_latest == 0
         return max(0.0, left)
+
+    def leave(
+        self,
+        may_ask: Callable[[], bool],
+        nothing_new: Callable[[Answer], tuple[str, Window] | None],
+        wake: Flag,
+    ) -> Callable[[], float] | None:
+        """Have the next page read by the thread that all shards share; see its `leave`.
+
+        What tells how long to sleep, before `read` is called; None where that thread is of no use.
+        """
+        shared, iterator = self._shared, self._iterator
+        # Who is behind finds warm caches by itself, and needs no one to be woken by.
+        if iterator is None or not self._is_caught_up or not shared.is_of_use:
+            return None
+        turn = self._turn = shared.leave(
+            self._shard_id,
+            iterator,
+            window_of(self._pace),
+            may_ask=may_ask,
+            nothing_new=nothing_new,
+            wake=wake,
+        )
+        return partial(shared.left, turn)
+
+    def goes_on(self, answer: Answer) -> tuple[str, Window] | None:
+        """Take in a page that brings nothing: the iterator of the next one, and its time. None: `read` has to.
+
+        Called by the shared thread, while this reading is left to it.
+        """
+        fetched, answered_at = answer
+        brings_nothing = not fetched.records and fetched.millis_behind_latest == 0
+        if not brings_nothing or self._expects_checkpointed_record or self._is_near:
+            return None
+        if fetched.next_iterator is None:
+            return None
+        self._answered_at = answered_at
+        self._pace = self._pace_after(fetched)
+        self._iterator = fetched.next_iterator
+        return fetched.next_iterator, window_of(self._pace)
+
+    @property
+    def too_soon(self) -> float:
+        """Seconds for which the shard is to be left alone in any case."""
+        return max(0.0, self._answered_at + self._pace.least - self._context.runtime.monotonic())
 
     def throttled(self) -> float:
         """The shard refused a read for its rate: others read it, too. Returns the seconds to wait before the next."""
@@ -211,13 +288,17 @@ class ShardReader:
         self._context.gate.release(self._reserved)
         self._reserved = 0
 
-    def stop_ahead(self) -> None:
-        """No page is asked for ahead any more; one that is under way is thrown away when it comes."""
+    def stop_others(self) -> None:
+        """No other thread reads for this one any more; a page that is under way is thrown away when it comes."""
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            self._shared.drop(turn)
         self._ahead.drop()
 
     def close(self) -> None:
         """The end of this reading: everything is given back, and nothing is under way any more."""
         self.drop()
+        self.stop_others()
         self._ahead.close()
 
     def reopen(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pykcl.config import Config
 from pykcl.runtime import Runtime, Task
 from pykcl.status import (
@@ -17,10 +19,28 @@ from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_renewer import LeaseRenewer
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.pulse import Pulse
+from pykcl.worker.shared_reads import SharedReads
 from pykcl.worker.trouble import Trouble
 
 _LONGEST_ATTEMPT = 60.0
 """Seconds that one attempt to start may take: the whole lease table is scanned in one of them."""
+
+
+class Parts(NamedTuple):
+    """What of a running worker tells how it stands."""
+
+    manager: LeaseManager
+    renewer: LeaseRenewer
+    reads: SharedReads
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All threads but those of the leases."""
+        return (*self.manager.tasks, *self.renewer.tasks, *self.reads.tasks)
+
+    @property
+    def pulses(self) -> tuple[Pulse, ...]:
+        return (self.manager.pulse, *self.renewer.pulses, *([self.reads.pulse] if self.reads.tasks else ()))
 
 
 class Standing:
@@ -37,7 +57,7 @@ class Standing:
         self.starting = Pulse("start", runtime, patience=_LONGEST_ATTEMPT)
         self.errors = LastErrors(runtime)
         self.trouble: Trouble | None = None
-        self.parts: tuple[LeaseManager, LeaseRenewer] | None = None
+        self.parts: Parts | None = None
 
     def enter(self, state: WorkerState) -> bool:
         """Come into a later state; whether it was not there before. Never back: a stop may overtake a start."""
@@ -53,7 +73,7 @@ class Standing:
         from pykcl import __version__
 
         config, now, (state, since), parts = self._config, self._runtime.monotonic(), self._state, self.parts
-        readiness = parts[0].readiness if parts else None
+        readiness = parts.manager.readiness if parts else None
         return WorkerStatus(
             worker_id=self._worker_id,
             application=config.application,
@@ -78,8 +98,7 @@ class Standing:
             return (self.starting.look(now),)
         if self.parts is None:
             return ()
-        manager, renewer = self.parts
-        return tuple(pulse.look(now) for pulse in (manager.pulse, *renewer.pulses))
+        return tuple(pulse.look(now) for pulse in self.parts.pulses)
 
     def _lease(self, worker: LeaseWorker, task: Task, now: float) -> LeaseStatus:
         # Each asked once: the thread goes on meanwhile.
@@ -106,6 +125,6 @@ class Standing:
         )
 
 
-def sorted_workers(parts: tuple[LeaseManager, LeaseRenewer] | None) -> list[tuple[LeaseWorker, Task]]:
+def sorted_workers(parts: Parts | None) -> list[tuple[LeaseWorker, Task]]:
     """By shard; none before the worker runs."""
-    return sorted(parts[0].workers(), key=lambda entry: entry[0].key) if parts else []
+    return sorted(parts.manager.workers(), key=lambda entry: entry[0].key) if parts else []

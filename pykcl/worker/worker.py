@@ -31,8 +31,9 @@ from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_renewer import LeaseRenewer
 from pykcl.worker.naming import explaining, named
 from pykcl.worker.renewal_rounds import RenewalRounds
+from pykcl.worker.shared_reads import SharedReads
 from pykcl.worker.signals import StopSignals
-from pykcl.worker.standing import Standing
+from pykcl.worker.standing import Parts, Standing
 from pykcl.worker.trouble import Trouble
 
 _LAST_METRICS_WITHIN = _LAST_EVENTS_WITHIN = 2.0
@@ -88,7 +89,7 @@ class Worker:
         self._lock = self._runtime.lock()
         self._failure: Exception | None = None
         self._manager: LeaseManager | None = None
-        self._renewer: LeaseRenewer | None = None
+        self._parts: Parts | None = None
         self.signals = StopSignals()
         self._stopping = False
 
@@ -132,7 +133,7 @@ class Worker:
         with self._lock:
             if self._stop_asked.is_set():
                 return False
-            self._renewer = LeaseRenewer(
+            renewer = LeaseRenewer(
                 context.held,
                 context.runtime,
                 context.trouble,
@@ -141,10 +142,11 @@ class Worker:
                 rounds=RenewalRounds(context.meter, context.runtime, self.config.renew_interval),
             )
             self._manager = LeaseManager(context, name=name)
-            self._standing.parts = (self._manager, self._renewer)
+            self._parts = self._standing.parts = Parts(self._manager, renewer, context.shared_reads)
             self._standing.enter("running")
             self.metering.start(f"{name}-metrics")
-            self._renewer.start()
+            renewer.start()
+            context.shared_reads.start()
             self._manager.start()
         return True
 
@@ -158,41 +160,41 @@ class Worker:
         """
         self._stop_asked.set()
         with self._lock:
-            manager, renewer = self._manager, self._renewer
+            manager, parts = self._manager, self._parts
             begins = self._standing.enter("draining" if manager else "stopped")
-        if manager is None or renewer is None:
+        if manager is None or parts is None:
             return
         if begins:
             self._events.emit(WorkerStopping(worker_id=self.worker_id, cause=self._cause))
         manager.stop()
         manager.stop_workers()
-        own = [*manager.tasks, *renewer.tasks, *(task for _, task in manager.workers())]
+        own = [*parts.tasks, *(task for _, task in manager.workers())]
         if any(self._runtime.is_current(task) for task in own):
             return
         with self._lock:
             first, self._stopping = not self._stopping, True
         grace = self.config.shutdown_grace if grace is None else grace
         if first:
-            self._finish(manager, renewer, self._runtime.monotonic() + grace)
+            self._finish(parts, self._runtime.monotonic() + grace)
         else:
             # The first one asks the heartbeats to end when the grace is over. 1) Both wait for the same time; 2) this
             # one would return with threads still there that nobody names.
             self._stopped.wait(grace + self.config.request_timeout + 1.0)
 
-    def _finish(self, manager: LeaseManager, renewer: LeaseRenewer, deadline: float) -> None:
+    def _finish(self, parts: Parts, deadline: float) -> None:
+        manager = parts.manager
         self._join(manager.tasks, deadline)
         # The manager may just have started one more lease worker; asked again once it has ended, none is missed.
         manager.stop_workers()
         left = self._join([task for _, task in manager.workers()], deadline)
         if left:
             self._forced.set()
-        renewer.stop()
+        parts.renewer.stop()
+        parts.reads.stop()
         # No user code runs in these: they get their moment also when a second signal ended all other waiting.
         soon = self._runtime.monotonic() + self.config.request_timeout + 0.5
         left += self._join(
-            (*manager.tasks, *renewer.tasks),
-            soon if self.signals.count > 1 else max(deadline, soon),
-            any_signals=True,
+            parts.tasks, soon if self.signals.count > 1 else max(deadline, soon), any_signals=True
         )
         self.metering.stop(_LAST_METRICS_WITHIN if self.signals.count < 2 else 0.0)
         self._stopped.set()
@@ -286,6 +288,8 @@ class Worker:
         from pykcl import __version__
 
         token = self._runtime.token()
+        gate = BufferGate(self.config.max_buffered_bytes, self._runtime)
+        limit = self.config.max_records
         context = Context(
             config=self.config,
             worker_id=self.worker_id,
@@ -301,7 +305,10 @@ class Worker:
             held=self.held,
             gone=GoneShards(stream, self._runtime),
             fleet=FleetWatch(self.config, self.worker_id, token, table, self._events, self._runtime),
-            gate=BufferGate(self.config.max_buffered_bytes, self._runtime),
+            gate=gate,
+            shared_reads=SharedReads(
+                stream, self._runtime, gate, self.metering.meter, limit=limit, on_fatal=self._fail
+            ),
             processor=self._processor,
             on_fatal=self._fail,
             has_taken=self._runtime.event(),

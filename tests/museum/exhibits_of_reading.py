@@ -20,6 +20,7 @@ from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.processor_calls import ProcessorCalls
 from pykcl.worker.shard_delivery import ShardDelivery
 from pykcl.worker.shard_reader import Page, ShardReader
+from pykcl.worker.waiting import Waiting
 
 
 def failure_taken_for_a_return(patch: Patch) -> None:
@@ -153,13 +154,10 @@ def loss_not_reported(patch: Patch) -> None:
 
 
 def no_pause_after_a_refused_iterator(patch: Patch) -> None:
-    def make(init: Function) -> Function:
-        def hasty(self, *args, pause, **options):
-            init(self, *args, pause=lambda s: pause(0.0 if s == SHARD_READ_INTERVAL else s), **options)
+    def make(pause: Function) -> Function:
+        return lambda self, seconds: pause(self, 0.0 if seconds == SHARD_READ_INTERVAL else seconds)
 
-        return hasty
-
-    patch.replace(ShardDelivery, "__init__", make)
+    patch.replace(Waiting, "pause", make)
 
 
 def last_checkpoint_left_out(patch: Patch) -> None:
@@ -190,6 +188,17 @@ def one_processor_for_all_shards(patch: Patch) -> None:
         return shared
 
     patch.replace(LeaseWorker, "_make_processor", make)
+
+
+def page_of_the_shared_thread_thrown_away(patch: Patch) -> None:
+    def make(goes_on: Function) -> Function:
+        def careless(self, answer):
+            fetched, answered_at = answer
+            return goes_on(self, (replace(fetched, records=[]), answered_at))
+
+        return careless
+
+    patch.replace(ShardReader, "goes_on", make)
 
 
 def refused_iterator_ends_the_reading(patch: Patch) -> None:
@@ -242,4 +251,6 @@ READING = (
             (Promise.LIFE_CYCLE, Promise.NO_GAP, Promise.SILENT_AFTER_LOSS), one_processor_for_all_shards),
     Exhibit("M49", "after a refused iterator a lease is held, and its shard read no more", "-",
             (Promise.ALL_DELIVERED,), refused_iterator_ends_the_reading),
+    Exhibit("M53", "a page with records counts as one that brings nothing, and wakes nobody", "here",
+            (Promise.NO_GAP, Promise.CHECKPOINT_AFTER_DELIVERY), page_of_the_shared_thread_thrown_away),
 )  # fmt: skip

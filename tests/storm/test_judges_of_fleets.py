@@ -30,7 +30,7 @@ from pykcl.testing.storm.operators import Operators
 from pykcl.testing.storm.outcome import Figures
 from pykcl.testing.storm.places import END
 from pykcl.testing.storm.world import TABLE
-from pykcl.worker import lease_manager, lease_worker
+from pykcl.worker import lease_manager, lease_worker, shard_reader
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
@@ -67,12 +67,9 @@ def test_a_worker_that_stops_without_stopping(monkeypatch):
 
 
 def test_a_worker_that_reads_without_a_pause(monkeypatch):
-    init = ShardDelivery.__init__
-    monkeypatch.setattr(
-        ShardDelivery,
-        "__init__",
-        lambda self, *a, pause, **o: init(self, *a, pause=lambda s: pause(0.01), **o),
-    )
+    pace = shard_reader.after_page
+    hasty = {"pause": 0.01, "least": 0.01, "most": 0.01}
+    monkeypatch.setattr(shard_reader, "after_page", lambda *a, **o: replace(pace(*a, **o), **hasty))
     assert storm_verdict() is Promise.BUDGETS
 
 

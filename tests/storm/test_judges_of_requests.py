@@ -1,6 +1,7 @@
 """I10: every kind of request has its budget; a worker that asks five times as often as it should is seen."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from pykcl.testing.storm import Promise
 from pykcl.testing.storm.budget_judge import BudgetJudge, Rule, rules_for
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.metering import MeteredClient, MeteredStream
-from pykcl.worker import table_looks
+from pykcl.worker import shard_reader, table_looks
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
@@ -126,19 +127,22 @@ def test_a_worker_that_opens_a_shard_in_a_loop(monkeypatch):
 
 
 def test_a_worker_that_asks_which_stream_it_reads_before_each_page(monkeypatch):
-    read = ShardReader.read
+    def asking_first(method):
+        def ask_first(self, argument):
+            self._context.identity.confirm()
+            return method(self, argument)
 
-    def ask_first(self, give_up):
-        self._context.identity.confirm()
-        return read(self, give_up)
+        return ask_first
 
-    monkeypatch.setattr(ShardReader, "read", ask_first)
+    monkeypatch.setattr(ShardReader, "read", asking_first(ShardReader.read))
+    monkeypatch.setattr(ShardReader, "goes_on", asking_first(ShardReader.goes_on))
     assert storm_verdict() is Promise.BUDGETS
 
 
 def test_a_worker_that_polls_idle_shards_as_fast_as_busy_ones(monkeypatch):
-    finish = ShardReader.finish
-    monkeypatch.setattr(ShardReader, "finish", lambda self, page: finish(self, page) and 0.21)
+    pace = shard_reader.after_page
+    busy = {"pause": 0.21, "least": 0.21, "most": 0.21}
+    monkeypatch.setattr(shard_reader, "after_page", lambda *a, **o: replace(pace(*a, **o), **busy))
     assert storm_verdict() is Promise.BUDGETS
 
 

@@ -22,6 +22,8 @@ _ONE_READ: Final = 16 * 1024  # the largest TLS record; more is never there at o
 _STATUS_LINE = re.compile(r"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?\Z")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;.*)?\Z", re.DOTALL)
 _LENGTH = re.compile(r"[0-9]{1,12}\Z")
+_HEAD_END: Final = b"\r\n\r\n"
+_TOLD_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*\r\n", re.IGNORECASE)
 
 
 class Answer(NamedTuple):
@@ -71,20 +73,31 @@ class Connection:
         return not select.select([self._socket], [], [], 0)[0]
 
     def exchange(self, request: bytes) -> Answer:
+        self.send(request)
+        return self.answer([])
+
+    def send(self, request: bytes) -> None:
+        """The request, to its last byte. `answer` follows, or `close`."""
         self.is_reusable = False  # until the answer is in, to its last byte
         try:
             sent = self._socket.send(request)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise Unsent("the connection was closed") from error
+        if sent == len(request):
+            return
         try:
-            if sent < len(request):
-                self._socket.sendall(request[sent:])
-            first = self._socket.recv(_ONE_READ)
+            self._socket.sendall(request[sent:])
         except (BrokenPipeError, ConnectionResetError) as error:
             raise Unanswered("the connection was closed") from error
-        if not first:
-            raise Unanswered("the connection was closed without an answer")
-        status, headers, rest = self._head(first)
+
+    def answer(self, parts: list[bytes]) -> Answer:
+        """Wait for the rest of it. parts: what `take_in` has found of it."""
+        received, *more = parts or [self._first()]
+        if more and _HEAD_END not in received:
+            received, more = b"".join(parts), []
+        status, headers, rest = self._head(received)
+        if more:
+            rest = b"".join([rest, *more])
         for _ in range(_MOST_INTERIM):
             if status >= 200:
                 break
@@ -92,9 +105,34 @@ class Connection:
         body = self._body(status, headers, rest)
         return Answer(status, headers, body)
 
+    def _first(self) -> bytes:
+        try:
+            first = self._socket.recv(_ONE_READ)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise Unanswered("the connection was closed") from error
+        if not first:
+            raise Unanswered("the connection was closed without an answer")
+        return first
+
+    def take_in(self, parts: list[bytes]) -> bool:
+        """Add to `parts` what has come, without waiting; whether the other side has ended the connection."""
+        timeout = self._socket.gettimeout()
+        self._socket.settimeout(0.0)
+        try:
+            while part := self._socket.recv(_ONE_READ):
+                parts.append(part)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        finally:
+            self._socket.settimeout(timeout)
+        return True
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def _head(self, received: bytes) -> tuple[int, dict[str, str], bytes]:
         """Status, headers, and what of the body came with them."""
-        while (end := received.find(b"\r\n\r\n")) < 0:
+        while (end := received.find(_HEAD_END)) < 0:
             if len(received) > MOST_HEAD:
                 raise ProtocolTrouble("the head of the answer has no end")
             received += self._more(_ONE_READ)
@@ -196,6 +234,15 @@ class Connection:
         if not part:
             raise ProtocolTrouble("the answer was cut off")
         return part
+
+
+def told_length(received: bytes) -> int | None:
+    """How many bytes an answer that begins so has in all. None: its head is not complete; 0: its head does not say."""
+    end = received.find(_HEAD_END)
+    if end < 0:
+        return None
+    found = _TOLD_LENGTH.search(received, 0, end + 2)
+    return end + len(_HEAD_END) + int(found[1]) if found else 0
 
 
 def open_connection(

@@ -27,6 +27,7 @@ from pykcl.aws.lean.connection import (
 from pykcl.aws.lean.learned import Learned, account_of
 from pykcl.aws.lean.signing import ALGORITHM, canonical_request
 from pykcl.aws.lean.surroundings import Surroundings
+from pykcl.aws.lean.underway import Underway
 from pykcl.runtime import Runtime
 
 MOST_IDLE_SECONDS: Final = 50.0
@@ -74,6 +75,44 @@ class Transport:
         except (OSError, ProtocolTrouble) as error:
             raise self._failure(error) from error
 
+    def begin(self, body: bytes, content_type: str | None = None) -> Underway | None:
+        """Send over a connection that was kept open, for `finish` or `drop` to follow.
+
+        None where there is none, or it turns out to be closed: then `post` has to do all of it. Only for what may be
+        carried out twice. Raises BotoCoreError where there are no credentials.
+        """
+        kept = self._kept()
+        if kept is None:
+            return None
+        try:
+            kept.send(self._signed(body, content_type or self._learned.content_type))
+        except (OSError, ProtocolTrouble):
+            kept.close()
+            return None
+        except BaseException:
+            self._keep(kept)
+            raise
+        return Underway(kept, body, content_type)
+
+    def finish(self, underway: Underway) -> Answer:
+        """Wait for the answer. Sends once more where the connection was closed before a byte of one came.
+
+        Raises BotoCoreError, as `post`.
+        """
+        try:
+            return underway.answer()
+        except (OSError, ProtocolTrouble) as error:
+            if not isinstance(error, Unanswered):
+                raise self._failure(error) from error
+        finally:
+            self._keep(underway.connection)
+        _close(self._idle)  # what closed one has most likely closed all
+        return self.post(underway.body, may_repeat=True, content_type=underway.content_type)
+
+    def drop(self, underway: Underway) -> None:
+        """Nobody waits for this answer any more."""
+        underway.connection.close()
+
     def _signed(self, body: bytes, content_type: str) -> bytes:
         keys = self._surroundings.frozen_credentials()
         if keys is None:
@@ -112,11 +151,14 @@ class Transport:
         try:
             return connection.exchange(request)
         finally:
-            if connection.is_reusable and len(self._idle) < self._surroundings.most_idle:
-                connection.used_at = self._runtime.monotonic()
-                self._idle.append(connection)
-            else:
-                connection.close()
+            self._keep(connection)
+
+    def _keep(self, connection: Connection) -> None:
+        if connection.is_reusable and len(self._idle) < self._surroundings.most_idle:
+            connection.used_at = self._runtime.monotonic()
+            self._idle.append(connection)
+        else:
+            connection.close()
 
     def _connect(self) -> Connection:
         url, around = self._learned.url, self._surroundings

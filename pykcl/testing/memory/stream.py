@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from pykcl.errors import (
@@ -20,10 +20,34 @@ from pykcl.local.stream import MAX_PAGE_RECORDS, LocalKinesis
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.record import Record
 from pykcl.model.shard import ShardListing, StreamDescription
-from pykcl.ports import Fetched
+from pykcl.ports import Coming, Fetched
 from pykcl.runtime import Runtime
 
 Answer = TypeVar("Answer")
+
+
+class LaterPage:
+    """`ports.Asked`: fetched when it is looked at, and there at once."""
+
+    def __init__(self, fetch: Callable[[], Fetched]) -> None:
+        self._fetch = fetch
+        self._fetched: Fetched | None = None
+        self._error: PyKclError | None = None
+
+    def look(self) -> Coming:
+        try:
+            self._fetched = self._fetch()
+        except PyKclError as error:
+            self._error = error
+        return Coming.THERE
+
+    def page(self) -> Fetched:
+        if self._error is not None:
+            raise self._error
+        return self._fetched or self._fetch()
+
+    def drop(self) -> None:
+        """Nobody waits for it."""
 
 
 class MemoryStream:
@@ -91,6 +115,14 @@ class MemoryStream:
         ]
         size = sum(stored.size for stored in page.records)
         return Fetched(records, page.next_iterator, page.millis_behind_latest, page.children, size)
+
+    can_be_asked = True
+
+    def ask(self, shard_id: str, iterator: str, limit: int) -> LaterPage:
+        return LaterPage(lambda: self.fetch(shard_id, iterator, limit))
+
+    def wait_for_answers(self, asked: Sequence[LaterPage], timeout: float) -> None:
+        """They are all there."""
 
     def server_time_millis(self) -> int:
         # To the second, rounded down: all that the Date header of a real answer carries.

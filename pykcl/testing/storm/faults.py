@@ -56,6 +56,7 @@ KINDS: Mapping[str, Kind] = {
         Kind("F10.expired", "a shard iterator is refused", (0.005, 0.02, 0.1)),
         Kind("F10.empty", "GetRecords answers with an empty page", _PER_CALL),
         Kind("F10.refused", "GetRecords ends a shard that has not ended", _PER_CALL),
+        Kind("F10.slow", "GetRecords lets a worker wait that asked for many pages at a time", _PER_CALL),
         Kind("F10.kms", "GetRecords is refused for its encryption key for up to 40 s", _PER_STEP),
         Kind("F11", "a burst of splits and merges, nested up to six deep", _PER_STEP),
         Kind("F12", "retention overtakes the fleet", (0.004, 0.01)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pykcl.aws.failures import error_code
@@ -16,7 +16,7 @@ from pykcl.ports import Fetched
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB, Params
 from pykcl.testing.storm.dynamo_faults import StaleScan, kind_of_write
 from pykcl.testing.storm.observer import Observer
-from pykcl.testing.storm.streams import StormStream
+from pykcl.testing.storm.streams import SlowPage, StormStream
 
 _REFUSED = "ConditionalCheckFailedException"
 _MISSING = "ResourceNotFoundException"
@@ -113,6 +113,14 @@ class MeteredStream:
         if self._idle[shard_id] > _IDLE_AFTER:
             self._asked("idle read", shard_id)
         return fetched
+
+    can_be_asked = True
+
+    def ask(self, shard_id: str, iterator: str, limit: int) -> SlowPage | None:
+        return self._inner.ask(shard_id, lambda: self.fetch(shard_id, iterator, limit))
+
+    def wait_for_answers(self, asked: Sequence[SlowPage], timeout: float) -> None:
+        self._inner.wait_for_answers(asked, timeout)
 
     def server_time_millis(self) -> int:
         return self._inner.server_time_millis()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pykcl.errors import (
@@ -19,9 +19,9 @@ from pykcl.local.shards import HOUR_MILLIS
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import ShardListing, StreamDescription
-from pykcl.ports import Fetched
+from pykcl.ports import Coming, Fetched
 from pykcl.runtime import Runtime
-from pykcl.testing.memory.stream import MemoryStream
+from pykcl.testing.memory.stream import LaterPage, MemoryStream
 from pykcl.testing.storm.faults import Faults
 
 STREAM = "orders"
@@ -96,6 +96,33 @@ class Outages:
         self.locked.clear()
 
 
+class SlowPage(LaterPage):
+    """`ports.Asked`: there at `there_at` (virtual seconds), or (never_tells) only for who waits for it."""
+
+    def __init__(
+        self,
+        fetch: Callable[[], Fetched],
+        runtime: Runtime,
+        now: Callable[[], float],
+        *,
+        there_at: float,
+        never_tells: bool,
+    ) -> None:
+        super().__init__(fetch)
+        self._runtime, self._now = runtime, now
+        self.there_at = there_at
+        self._never_tells = never_tells
+
+    def look(self) -> Coming:
+        if self._now() < self.there_at:
+            return Coming.NOT_YET
+        return Coming.TO_BE_WAITED_FOR if self._never_tells else super().look()
+
+    def page(self) -> Fetched:
+        self._runtime.event().wait(max(0.0, self.there_at - self._now()))
+        return super().page()
+
+
 class StormStream:
     """`ports.Stream` for one host.
 
@@ -123,6 +150,7 @@ class StormStream:
         self._inner = MemoryStream(kinesis, STREAM, runtime, switch)
         self._host, self._numbers, self._faults, self._outages = host, numbers, faults, outages
         self._now = now
+        self._runtime, self._switch = runtime, switch
         self._kinesis_millis = kinesis_millis
         self._over_budget = over_budget
         self._listing_before = listing_before
@@ -176,6 +204,24 @@ class StormStream:
             self._on_fetch(shard_id, record.sequence_number)
             record.sequence_number = self._numbers.shorten(record.sequence_number)
         return fetched
+
+    can_be_asked = True
+
+    def ask(self, shard_id: str, fetch: Callable[[], Fetched]) -> SlowPage | None:
+        """fetch: how the page is fetched as soon as it is there."""
+        self._switch()
+        there_at, never_tells = self._now(), False
+        if self._faults.happens("F10.slow", shard_id):
+            rng = self._faults.rng("F10.slow")
+            if rng.random() < 0.25:
+                return None  # as without a connection
+            there_at += rng.uniform(0.0, 1.0)
+            never_tells = rng.random() < 0.25
+        return SlowPage(fetch, self._runtime, self._now, there_at=there_at, never_tells=never_tells)
+
+    def wait_for_answers(self, asked: Sequence[SlowPage], timeout: float) -> None:
+        soonest = min((page.there_at for page in asked), default=0.0)
+        self._runtime.event().wait(max(0.0, min(timeout, soonest - self._now())))
 
     def begins_anew(self, shard_id: str) -> None:
         """This host took the lease: the pace of an earlier ownership is not its own any more."""

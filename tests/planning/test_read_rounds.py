@@ -1,0 +1,77 @@
+"""When shards at rest are read together."""
+
+import random
+from math import inf
+
+import pytest
+
+from pykcl.planning.read_pace import ReadPace, after_page
+from pykcl.planning.read_rounds import Window, next_round, window_of
+
+
+def window(due, give=0.0):
+    return Window(due - give, due, due + give / 2)
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        ([], inf),
+        ([window(3.0)], 3.0),
+        ([window(3.0), window(5.0)], 3.0),
+        ([window(3.0, 0.2), window(3.05, 0.2)], 3.05),
+        ([window(3.0, 0.2), window(3.05, 0.2), window(3.12, 0.2)], 3.05),
+        ([window(3.0), window(3.05, 0.2)], 3.0),
+    ],
+    ids=["none", "one", "far apart", "close together", "the third too late for the first", "one that cannot wait"],
+)  # fmt: skip
+def test_the_next_round_is_when_the_last_shard_is_due_for_which_the_first_can_wait(windows, expected):
+    assert next_round(windows) == expected
+
+
+@pytest.mark.parametrize(
+    ("idle_time", "earliest", "due", "latest"), [(None, 0.9, 1.0, 1.05), (2.0, 2.0, 2.0, 2.1)]
+)
+def test_a_shard_at_rest_may_be_read_a_little_sooner_unless_its_pause_is_configured(
+    idle_time, earliest, due, latest
+):
+    pace = ReadPace(quiet_reads=5)
+    pace = after_page(pace, 100.0, records=0, size=0, millis_behind=0, idle_time=idle_time)
+    found = window_of(pace)
+    assert (found.earliest, found.due, found.latest) == pytest.approx(
+        (100 + earliest, 100 + due, 100 + latest)
+    )
+
+
+def test_no_window_opens_sooner_than_the_shard_allows():
+    pace = after_page(ReadPace(), 100.0, records=9, size=0, millis_behind=0, idle_time=None)
+    assert window_of(pace).earliest == pytest.approx(100.225)
+    slow = after_page(
+        ReadPace(share=0.5, at=100.0), 100.0, records=9, size=0, millis_behind=0, idle_time=None
+    )
+    assert window_of(slow).earliest == pytest.approx(100.4)
+
+
+def test_who_is_behind_is_read_as_soon_as_the_shard_allows_and_waits_for_nobody():
+    pace = after_page(ReadPace(), 100.0, records=9, size=0, millis_behind=5, idle_time=None)
+    assert window_of(pace) == Window(100.2, 100.2, 100.2)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shards_with_the_same_pause_come_together_and_stay_so(seed):
+    """From any start: the rounds of a minute later are no more than ten a second, and each shard keeps its rhythm."""
+    rng = random.Random(seed)
+    windows = {shard: window(rng.uniform(0.0, 1.0), 0.1) for shard in range(50)}
+    last, rounds, gaps = {}, [], []
+    now = 0.0
+    while now < 60:
+        now = next_round(windows.values())
+        for shard, found in list(windows.items()):
+            if found.earliest <= now:
+                gaps.append(now - last.get(shard, now - 1))
+                last[shard] = now
+                windows[shard] = window(now + 1.0 + rng.uniform(0.0, 0.002), 0.1)
+        rounds.append(now)
+    assert len([moment for moment in rounds if moment > 50]) <= 100
+    assert min(gaps) >= 0.9 - 1e-9
+    assert max(gaps) <= 1.06
