@@ -183,9 +183,12 @@ class HeldLease:
                 self._new_owner = row.owner if isinstance(row, Lease) else None
         self._wake.set()
 
-    def renew_if_due(self) -> bool:
-        """One heartbeat, unless another write has been one meanwhile; whether it was sent. Raises as `write`."""
-        if self._runtime.monotonic() < self.next_renewal:
+    def renew_if_due(self, give: float) -> bool:
+        """One heartbeat, if it is due within `give` seconds: another write may have been one meanwhile.
+
+        Whether it was sent. Raises as `write`.
+        """
+        if self._runtime.monotonic() < self.next_renewal - give:
             return False
         self.write(renew, within=self._config.write_timeout)
         return True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from pykcl.errors import LeaseLost, SetupError, TableGone, TemporaryError
 from pykcl.metrics.meter import Meter
-from pykcl.runtime import Runtime, Task
+from pykcl.planning.heartbeats import heartbeat_give, heartbeats_due
+from pykcl.runtime import Event, Runtime, Task
 from pykcl.worker.held_leases import HeldLease, HeldLeases
 from pykcl.worker.pulse import Pulse
 from pykcl.worker.renewal_rounds import RenewalRounds
@@ -15,6 +16,9 @@ from pykcl.worker.trouble import Trouble
 
 MOST_HELPERS = 8
 _HELPERS_LOOK_EVERY = 5.0
+_ONE_MORE_AFTER = 0.025
+"""Seconds for which heartbeats wait until one more helper is called."""
+_LEAST_REST, _LONGEST_REST = 0.01, 1.0
 _IN_TIME = "sending heartbeats in time"
 _ONE_HEARTBEAT = 10.0
 """Seconds one may take beyond a fail-over time: it waits for another write of its lease, then tries three times."""
@@ -23,7 +27,8 @@ _ONE_HEARTBEAT = 10.0
 class LeaseRenewer:
     """One thread that knows which heartbeat is due next, and up to eight helpers that send them.
 
-    A helper is started when one more could be needed, so that one slow answer never delays another lease.
+    One helper sends all that are due, one after another, which costs least; while some still wait, one more is called
+    every few milliseconds, so that one slow answer never delays another lease.
     """
 
     def __init__(
@@ -46,10 +51,12 @@ class LeaseRenewer:
         self._lock = runtime.lock()
         self._queue: list[HeldLease] = []
         self._under_way: set[HeldLease] = set()
-        self._work = runtime.event()
+        # One for each helper, which waits for it; and those of the helpers with nothing to do, the last one last.
+        self._calls: list[Event] = []
+        self._resting: list[Event] = []
         self._tasks: list[Task] = []
         self.pulses: list[Pulse] = []
-        self._helpers = 0
+        self._give = heartbeat_give(self._rounds.seconds)
 
     def start(self) -> None:
         self._spawn(f"{self._name}-renewer", self._run, patience=0.0)
@@ -57,10 +64,11 @@ class LeaseRenewer:
     def stop(self) -> None:
         """Ask all threads to end. Heartbeats cease; leases still held expire for everyone after their deadline."""
         with self._lock:
-            # Under the lock: a helper that finds the queue empty either clears `_work` before this, and is woken, or
-            # sees that it must not. 1) It sees no stop; 2) both are set; 3) it clears `_work`, and sleeps on.
+            # Under the lock: a helper that finds the queue empty either clears its call before this, and is woken, or
+            # sees that it must not. 1) It sees no stop; 2) both are set; 3) it clears its call, and sleeps on.
             self._stop.set()
-            self._work.set()
+            for call in self._calls:
+                call.set()
         self._held.changed.set()
 
     @property
@@ -98,44 +106,47 @@ class LeaseRenewer:
         self._trouble.failed(_IN_TIME, why.about("E11"))
 
     def _dispatch(self) -> float:
-        """Queue every heartbeat that is due; return the seconds until the next one is."""
+        """Queue every heartbeat that is due, and see to it that somebody sends it; return the seconds to rest."""
         self._rounds.tell(len(self._held))
         now = self._runtime.monotonic()
-        soonest = 1.0
-        due: list[HeldLease] = []
         with self._lock:
             waiting = self._under_way.union(self._queue)
-        for held in self._held.all():
-            if held in waiting or held.is_over:
-                continue
-            left = held.next_renewal - now
-            if left <= 0:
-                due.append(held)
-            else:
-                soonest = min(soonest, left)
-        if due:
-            self._hand_out(due)
-        return max(soonest, 0.01)
+        left = {
+            held: held.next_renewal - now
+            for held in self._held.all()
+            if held not in waiting and not held.is_over
+        }
+        due, soonest = heartbeats_due(left, self._give)
+        if self._hand_out(due):
+            soonest = _ONE_MORE_AFTER
+        return min(max(soonest, _LEAST_REST), _LONGEST_REST)
 
-    def _hand_out(self, due: list[HeldLease]) -> None:
+    def _hand_out(self, due: Iterable[HeldLease]) -> bool:
+        """And call one helper, if there is anything to send; whether there is."""
         with self._lock:
             # Under the lock, with the helpers: 1) this thread sees no stop; 2) the stop comes, and its caller waits for
             # the threads that there are; 3) a helper is started that nobody waits for.
             if self._stop.is_set():
-                return
+                return False
             self._queue.extend(due)
-            while self._helpers < min(MOST_HELPERS, len(self._held)):
-                self._helpers += 1
-                self._spawn(f"{self._name}-renewer-{self._helpers}", self._help, patience=_ONE_HEARTBEAT)
-        self._work.set()
+            if not self._queue:
+                return False
+            if self._resting:
+                self._resting.pop().set()
+            elif len(self._calls) < min(MOST_HELPERS, len(self._held)):
+                call = self._runtime.event()
+                self._calls.append(call)
+                name = f"{self._name}-renewer-{len(self._calls)}"
+                self._spawn(name, partial(self._help, call), patience=_ONE_HEARTBEAT)
+            return True
 
-    def _help(self, pulse: Pulse) -> None:
+    def _help(self, call: Event, pulse: Pulse) -> None:
         while not self._stop.is_set():
             pulse.beat()
-            held = self._next()
+            held = self._next(call)
             if held is None:
                 pulse.rest(_HELPERS_LOOK_EVERY)
-                self._work.wait(_HELPERS_LOOK_EVERY)
+                call.wait(_HELPERS_LOOK_EVERY)
                 continue
             try:
                 self._beat(held)
@@ -143,20 +154,23 @@ class LeaseRenewer:
                 with self._lock:
                     self._under_way.discard(held)
 
-    def _next(self) -> HeldLease | None:
+    def _next(self, call: Event) -> HeldLease | None:
         with self._lock:
-            if not self._queue:
-                if not self._stop.is_set():
-                    self._work.clear()
-                return None
-            held = self._queue.pop(0)
-            self._under_way.add(held)
-            return held
+            if call in self._resting:
+                self._resting.remove(call)  # it was not called, but looks from time to time
+            if self._queue:
+                held = self._queue.pop(0)
+                self._under_way.add(held)
+                return held
+            if not self._stop.is_set():
+                call.clear()
+                self._resting.append(call)
+            return None
 
     def _beat(self, held: HeldLease) -> None:
         began = self._rounds.meter.clock()
         try:
-            sent = held.renew_if_due()
+            sent = held.renew_if_due(self._give)
         except LeaseLost:
             # Its lease worker has been woken and tells the processor.
             self._rounds.beat(began, worked=not held.ran_out)

@@ -681,7 +681,7 @@ class _Beating:
     def __init__(self, key, runtime, beat):
         self.key, self._runtime, self._beat = key, runtime, beat
 
-    def renew_if_due(self):
+    def renew_if_due(self, give):
         self.next_renewal = self._runtime.monotonic() + 100.0
         self._beat.set()
 

@@ -1,0 +1,94 @@
+"""The threads that send heartbeats: one of them as long as answers come, more while they do not."""
+
+import pytest
+
+from pykcl.testing.simulation import Simulation
+from pykcl.worker.held_leases import HeldLeases
+from pykcl.worker.lease_renewer import MOST_HELPERS, LeaseRenewer
+from pykcl.worker.trouble import Trouble
+
+
+class Lease:
+    """Stands for a HeldLease. takes: seconds until a heartbeat is answered."""
+
+    is_over = was_given_up = False
+
+    def __init__(self, key, runtime, due, takes=0.0):
+        self.key, self.runtime, self.takes = key, runtime, takes
+        self.next_renewal, self.sent = due, []
+
+    def renew_if_due(self, give):
+        now = self.runtime.monotonic()
+        if now < self.next_renewal - give:
+            return False
+        self.sent.append(now)
+        if self.takes:
+            self.runtime.event().wait(self.takes)
+        self.next_renewal = now + 5.0
+        return True
+
+
+@pytest.fixture(params=range(5))
+def renewing(request):
+    """start(number of leases, takes): the leases, due in the order of their numbers, and their renewer."""
+    with Simulation(seed=request.param) as simulation:
+        runtime, renewers = simulation.runtime("w1"), []
+
+        def start(count, takes=0.0):
+            held = HeldLeases(runtime)
+            leases = [
+                Lease(f"s{number}", runtime, runtime.monotonic() + number * 0.001, takes)
+                for number in range(count)
+            ]
+            for lease in leases:
+                held.add(lease)
+            trouble = Trouble(lambda event: None, runtime)
+            renewer = LeaseRenewer(held, runtime, trouble, name="w1", on_fatal=pytest.fail)
+            renewer.start()
+            renewers.append(renewer)
+            return simulation, leases, renewer
+
+        yield start
+        for renewer in renewers:
+            renewer.stop()
+        simulation.run_until(lambda: simulation.unfinished("w1") == [], 60.0)
+
+
+def helpers(renewer):
+    return len(renewer.tasks) - 1
+
+
+def test_one_thread_sends_all_heartbeats_while_answers_come_at_once(renewing):
+    simulation, leases, renewer = renewing(20)
+    simulation.sleep(60)
+    assert helpers(renewer) == 1
+    for lease in leases:
+        assert len(lease.sent) >= 12
+
+
+def test_a_heartbeat_that_waits_for_its_answer_delays_no_other_lease(renewing):
+    simulation, leases, renewer = renewing(6)
+    simulation.sleep(12)
+    leases[0].takes = 30.0
+    simulation.sleep(40)
+    assert helpers(renewer) == 2
+    for lease in leases[1:]:
+        gaps = [later - earlier for earlier, later in zip(lease.sent, lease.sent[1:], strict=False)]
+        assert max(gaps) <= 5.2
+
+
+def test_slow_answers_bring_all_helpers_and_no_more(renewing):
+    simulation, leases, renewer = renewing(20, takes=0.5)
+    simulation.sleep(20)
+    assert helpers(renewer) == MOST_HELPERS
+    for lease in leases:
+        assert lease.sent[0] <= leases[0].sent[0] + 0.5 * 20 / MOST_HELPERS + 0.5
+
+
+def test_all_helpers_end_when_they_are_told(renewing):
+    simulation, _, renewer = renewing(20, takes=0.5)
+    simulation.sleep(20)
+    renewer.stop()
+    asked = simulation.now
+    simulation.run_until(lambda: not any(task.is_alive() for task in renewer.tasks), 10.0)
+    assert simulation.now <= asked + 0.6
