@@ -18,6 +18,7 @@ MOST_HELPERS = 8
 _HELPERS_LOOK_EVERY = 5.0
 _ONE_MORE_AFTER = 0.025
 """Seconds for which heartbeats wait until one more helper is called."""
+_AGAIN_AFTER = 1.0
 _LEAST_REST, _LONGEST_REST = 0.01, 1.0
 _IN_TIME = "sending heartbeats in time"
 _ONE_HEARTBEAT = 10.0
@@ -56,6 +57,8 @@ class LeaseRenewer:
         self._resting: list[Event] = []
         self._tasks: list[Task] = []
         self.pulses: list[Pulse] = []
+        # When a heartbeat that was sent may be tried again, in monotonic seconds.
+        self._again_at: dict[HeldLease, float] = {}
         self._give = heartbeat_give(self._rounds.seconds)
 
     def start(self) -> None:
@@ -111,12 +114,12 @@ class LeaseRenewer:
         now = self._runtime.monotonic()
         with self._lock:
             waiting = self._under_way.union(self._queue)
-        left = {
-            held: held.next_renewal - now
-            for held in self._held.all()
-            if held not in waiting and not held.is_over
-        }
+        there = [held for held in self._held.all() if held not in waiting and not held.is_over]
+        # One that failed is still due: it is tried again, and not at once.
+        left = {held: max(held.next_renewal, self._again_at.get(held, now)) - now for held in there}
         due, soonest = heartbeats_due(left, self._give)
+        self._again_at = {held: at for held, at in self._again_at.items() if at > now}
+        self._again_at.update(dict.fromkeys(due, now + _AGAIN_AFTER))
         if self._hand_out(due):
             soonest = _ONE_MORE_AFTER
         return min(max(soonest, _LEAST_REST), _LONGEST_REST)

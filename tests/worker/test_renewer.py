@@ -2,6 +2,8 @@
 
 import pytest
 
+from pykcl.errors import TemporaryError
+from pykcl.listeners import EventFan
 from pykcl.testing.simulation import Simulation
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.lease_renewer import MOST_HELPERS, LeaseRenewer
@@ -11,7 +13,7 @@ from pykcl.worker.trouble import Trouble
 class Lease:
     """Stands for a HeldLease. takes: seconds until a heartbeat is answered."""
 
-    is_over = was_given_up = False
+    is_over = was_given_up = fails = False
 
     def __init__(self, key, runtime, due, takes=0.0):
         self.key, self.runtime, self.takes = key, runtime, takes
@@ -22,6 +24,8 @@ class Lease:
         if now < self.next_renewal - give:
             return False
         self.sent.append(now)
+        if self.fails:
+            raise TemporaryError("nobody answers")
         if self.takes:
             self.runtime.event().wait(self.takes)
         self.next_renewal = now + 5.0
@@ -42,7 +46,7 @@ def renewing(request):
             ]
             for lease in leases:
                 held.add(lease)
-            trouble = Trouble(lambda event: None, runtime)
+            trouble = Trouble(EventFan(()), runtime)
             renewer = LeaseRenewer(held, runtime, trouble, name="w1", on_fatal=pytest.fail)
             renewer.start()
             renewers.append(renewer)
@@ -83,6 +87,19 @@ def test_slow_answers_bring_all_helpers_and_no_more(renewing):
     assert helpers(renewer) == MOST_HELPERS
     for lease in leases:
         assert lease.sent[0] <= leases[0].sent[0] + 0.5 * 20 / MOST_HELPERS + 0.5
+
+
+def test_a_heartbeat_that_fails_is_tried_again_every_second_and_not_at_once(renewing):
+    simulation, leases, renewer = renewing(4)
+    simulation.sleep(12)
+    failing, *others = leases
+    failing.fails = True
+    since = simulation.now
+    simulation.sleep(30)
+    tries = [at for at in failing.sent if at >= since]
+    assert 24 <= len(tries) <= 31
+    assert all(len([at for at in other.sent if at >= since]) <= 7 for other in others)
+    assert helpers(renewer) == 1
 
 
 def test_all_helpers_end_when_they_are_told(renewing):
