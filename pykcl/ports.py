@@ -152,8 +152,8 @@ class AskableStream(Stream, Protocol):
     """A stream of which one thread can have many pages under way. Optional: a worker does without."""
 
     @property
-    def can_be_asked(self) -> bool:
-        """Whether `ask` may be of use, as things stand."""
+    def pages_at_a_time(self) -> int:
+        """How many may be under way at once, as things stand; 0: `ask` is of no use now."""
 
     def ask(self, shard_id: str, iterator: str, limit: int) -> Asked | None:
         """Send the request for a page and do not wait. None where that cannot be now: `fetch` has to do it. Does not

@@ -182,9 +182,9 @@ class KinesisStream:
         return self._page(shard_id, request, self._reads.get_records)
 
     @property
-    def can_be_asked(self) -> bool:
-        """Whether pages come over the lean transport."""
-        return self._reads.can_begin
+    def pages_at_a_time(self) -> int:
+        """As many as there are connections to keep; 0 unless pages come over the lean transport."""
+        return self._reads.most_begun
 
     def ask(self, shard_id: str, iterator: str, limit: int) -> AskedPage | None:
         """Send the request for a page and do not wait. None where that cannot be: `fetch` has to do it.

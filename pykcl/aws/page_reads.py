@@ -145,13 +145,13 @@ class PageReads:
         return page
 
     @property
-    def can_begin(self) -> bool:
-        """Whether `begin` may be of use, as things stand."""
-        return self._route.is_learned(_METHOD) and not (self._trust.is_open and self._is_to_compare)
+    def most_begun(self) -> int:
+        """How many may be begun at a time, as things stand; 0: `begin` is of no use now."""
+        return 0 if self._trust.is_open and self._is_to_compare else self._route.connections_kept(_METHOD)
 
     def begin(self, **request: Any) -> BegunRead | None:
         """Send the request, and let `finish` wait for the answer. None where it must go another way: `get_records`."""
-        if not self.can_begin:
+        if not self.most_begun:
             return None
         is_cbor = self._trust.is_cbor
         try:

@@ -28,7 +28,7 @@ from pykcl.worker.page_ahead import Answer, bytes_kept
 from pykcl.worker.pulse import Pulse
 
 MOST_UNDER_WAY = 16
-"""Requests at a time: each has a connection."""
+"""Requests at a time: each has a connection, of those that the stream keeps."""
 _SLOW = 0.25
 """Seconds after which an answer is waited for by the shard's own thread."""
 _LATE = 0.5
@@ -127,7 +127,7 @@ class SharedReads:
 
     @property
     def is_of_use(self) -> bool:
-        return self._stream is not None and self._stream.can_be_asked
+        return self._stream is not None and self._stream.pages_at_a_time > 0
 
     def leave(
         self,
@@ -237,8 +237,9 @@ class SharedReads:
             if self._is_full or now < next_round(turn.window for turn in self._waiting):
                 return
             due = [turn for turn in self._waiting if turn.window.earliest <= now]
+        most = min(stream.pages_at_a_time, MOST_UNDER_WAY)
         for turn in due:
-            if len(self._under_way) >= MOST_UNDER_WAY:
+            if self._under_way and len(self._under_way) >= most:
                 self._is_full = True
             if self._is_full:
                 return

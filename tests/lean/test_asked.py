@@ -91,14 +91,18 @@ def test_pages_come_over_tls_too(certificate):
 def test_nothing_is_sent_where_the_lean_transport_is_not_in_use(server):
     stream = stream_of(client_of(server.url), transport="boto3")
     fetch(stream)
-    assert not stream.can_be_asked
+    assert not stream.pages_at_a_time
     assert ask(stream) is None
     assert len(server.requests) == 1
 
 
+def test_as_many_are_under_way_as_the_client_keeps_connections(server):
+    assert learned(server, client=client_of(server.url, max_pool_connections=7)).pages_at_a_time == 7
+
+
 def test_nothing_is_sent_without_a_connection_that_was_kept(server):
     stream = learned(server)
-    assert stream.can_be_asked
+    assert stream.pages_at_a_time
     assert ask(stream) is None
     fetch(stream)
     first = ask(stream)
@@ -210,17 +214,17 @@ def test_nothing_more_is_asked_for_than_the_page_and_the_next_one_is_compared(se
     server.say(http({**PAGE, "Records": [record]}))
     asked = ask(stream)
     assert looked(stream, asked) is Coming.THERE
-    assert stream.can_be_asked
+    assert stream.pages_at_a_time
     before = len(server.requests)
     assert len(asked.page().records) == 1
     assert len(server.requests) == before
-    assert not stream.can_be_asked
+    assert not stream.pages_at_a_time
     assert ask(stream) is None
     fetch(stream)
     assert len(server.requests) == before + 2, (
         "the page, and the comparison, which finds that CBOR cannot be had"
     )
-    assert stream.can_be_asked
+    assert stream.pages_at_a_time
 
 
 def test_no_text_of_it_shows_an_iterator(server):

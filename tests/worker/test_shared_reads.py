@@ -277,7 +277,7 @@ def test_a_stream_that_cannot_be_asked_is_read_by_its_shards_threads(new_fleet):
             self._stream = stream
 
         def __getattr__(self, name):
-            if name in ("ask", "wait_for_answers", "can_be_asked"):
+            if name in ("ask", "wait_for_answers", "pages_at_a_time"):
                 raise AttributeError(name)
             return getattr(self._stream, name)
 
@@ -313,10 +313,22 @@ def test_so_many_at_a_time_and_no_more(new_fleet):
         assert max(post.pauses(shard, fleet.simulation.now - 10)) <= 1.3
 
 
+def test_no_more_at_a_time_than_the_stream_has_connections_for(new_fleet):
+    fleet = new_fleet(shards=12)
+    post = start(fleet)
+    post.stream.pages_at_a_time = 5
+    fleet.simulation.sleep(5)
+    post.most = 0
+    since = fleet.simulation.now
+    fleet.simulation.sleep(20)
+    assert post.most == 5
+    assert not [at for at, _ in post.fetched if at >= since], "nobody else has to ask"
+
+
 class Deck:
     """A stream whose pages come, fail, are slow, or cannot be asked for, as chance has it."""
 
-    name, can_be_asked = "orders", True
+    name, pages_at_a_time = "orders", 16
 
     def __init__(self, simulation, runtime):
         self.simulation, self.runtime = simulation, runtime

@@ -74,6 +74,11 @@ class Route:
     def is_learned(self, method: str) -> bool:
         return method in self._learned
 
+    def connections_kept(self, method: str) -> int:
+        """How many connections are kept for its requests at most; 0 unless they go over the lean transport."""
+        found = self._learned.get(method)
+        return 0 if found is None else found[1].most_kept
+
     def operation(self, method: str) -> str:
         """AWS' name of it, such as "GetRecords"."""
         name: str = self._client.meta.method_to_api_mapping[method]

@@ -48,6 +48,11 @@ class Transport:
         self.clock_ahead_millis = 0
         """What is added to our clock for signing: the server's is ahead by so much."""
 
+    @property
+    def most_kept(self) -> int:
+        """Connections, at most."""
+        return self._surroundings.most_idle
+
     def is_current(self) -> bool:
         """Whether the credentials are of the account that it was learned with. Raises what botocore raises."""
         return account_of(self._surroundings.frozen_credentials()) == self._learned.account

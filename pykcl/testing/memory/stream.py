@@ -116,7 +116,7 @@ class MemoryStream:
         size = sum(stored.size for stored in page.records)
         return Fetched(records, page.next_iterator, page.millis_behind_latest, page.children, size)
 
-    can_be_asked = True
+    pages_at_a_time = 16
 
     def ask(self, shard_id: str, iterator: str, limit: int) -> LaterPage:
         return LaterPage(lambda: self.fetch(shard_id, iterator, limit))

@@ -114,7 +114,7 @@ class MeteredStream:
             self._asked("idle read", shard_id)
         return fetched
 
-    can_be_asked = True
+    pages_at_a_time = 16
 
     def ask(self, shard_id: str, iterator: str, limit: int) -> SlowPage | None:
         return self._inner.ask(shard_id, lambda: self.fetch(shard_id, iterator, limit))

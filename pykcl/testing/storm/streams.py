@@ -205,7 +205,7 @@ class StormStream:
             record.sequence_number = self._numbers.shorten(record.sequence_number)
         return fetched
 
-    can_be_asked = True
+    pages_at_a_time = 16
 
     def ask(self, shard_id: str, fetch: Callable[[], Fetched]) -> SlowPage | None:
         """fetch: how the page is fetched as soon as it is there."""
