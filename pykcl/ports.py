@@ -149,7 +149,10 @@ class Asked(Protocol):
 
 @runtime_checkable
 class AskableStream(Stream, Protocol):
-    """A stream of which one thread can have many pages under way. Optional: a worker does without."""
+    """A stream of which one thread can have many pages under way. Optional: a worker does without.
+
+    Who wraps a stream to see its pages has to see `ask`, too, or to have none.
+    """
 
     @property
     def pages_at_a_time(self) -> int:

@@ -155,10 +155,10 @@ class PageReads:
             return None
         is_cbor = self._trust.is_cbor
         try:
-            transport = self._route.lean(_METHOD, request.get("StreamARN"))
+            transport = self._route.lean(_METHOD, request.get("StreamARN"), renewing=False)
             underway = None if transport is None else transport.begin(*_body(request, is_cbor))
-        except BotoCoreError:
-            # No credentials: who asks again the other way is told why.
+        except Exception as error:  # noqa: BLE001 - a provider of credentials may raise anything; `get_records` sorts it
+            log.debug("a page could not be asked for: %s", type(error).__name__)
             return None
         if transport is None or underway is None:
             return None

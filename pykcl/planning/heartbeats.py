@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Final, TypeVar
 
 _GIVE: Final = 0.1
 
-Key = TypeVar("Key")
+Key = TypeVar("Key", bound=Hashable)
 
 
 def heartbeat_give(interval: float) -> float:
@@ -28,5 +28,6 @@ def heartbeats_due(left: Mapping[Key, float], give: float) -> tuple[tuple[Key, .
         if min(left.values(), default=1.0) <= 0
         else []
     )
-    later = [seconds for key, seconds in left.items() if key not in now]
+    chosen = set(now)
+    later = [seconds for key, seconds in left.items() if key not in chosen]
     return tuple(sorted(now, key=lambda key: left[key])), min(later, default=float("inf"))

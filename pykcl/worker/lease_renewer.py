@@ -57,8 +57,9 @@ class LeaseRenewer:
         self._resting: list[Event] = []
         self._tasks: list[Task] = []
         self.pulses: list[Pulse] = []
-        # When a heartbeat that was sent may be tried again, in monotonic seconds.
+        # When one that failed is tried again, in monotonic seconds.
         self._again_at: dict[HeldLease, float] = {}
+        self._again_after = min(_AGAIN_AFTER, self._rounds.seconds / 5)
         self._give = heartbeat_give(self._rounds.seconds)
 
     def start(self) -> None:
@@ -114,18 +115,20 @@ class LeaseRenewer:
         now = self._runtime.monotonic()
         with self._lock:
             waiting = self._under_way.union(self._queue)
+            # One that failed is still due: it is tried again, and not at once.
+            again_at = self._again_at = {held: at for held, at in self._again_at.items() if at > now}
         there = [held for held in self._held.all() if held not in waiting and not held.is_over]
-        # One that failed is still due: it is tried again, and not at once.
-        left = {held: max(held.next_renewal, self._again_at.get(held, now)) - now for held in there}
+        # At the end of the belief in any case: then it sends nothing, and who reads under that lease is told.
+        left = {
+            held: min(max(held.next_renewal, again_at.get(held, now)), held.deadline) - now for held in there
+        }
         due, soonest = heartbeats_due(left, self._give)
-        self._again_at = {held: at for held, at in self._again_at.items() if at > now}
-        self._again_at.update(dict.fromkeys(due, now + _AGAIN_AFTER))
         if self._hand_out(due):
             soonest = _ONE_MORE_AFTER
         return min(max(soonest, _LEAST_REST), _LONGEST_REST)
 
     def _hand_out(self, due: Iterable[HeldLease]) -> bool:
-        """And call one helper, if there is anything to send; whether there is."""
+        """And call one helper, if there is anything to send; whether one more could be called after that."""
         with self._lock:
             # Under the lock, with the helpers: 1) this thread sees no stop; 2) the stop comes, and its caller waits for
             # the threads that there are; 3) a helper is started that nobody waits for.
@@ -134,14 +137,15 @@ class LeaseRenewer:
             self._queue.extend(due)
             if not self._queue:
                 return False
+            most = min(MOST_HELPERS, len(self._held))
             if self._resting:
                 self._resting.pop().set()
-            elif len(self._calls) < min(MOST_HELPERS, len(self._held)):
+            elif len(self._calls) < most:
                 call = self._runtime.event()
                 self._calls.append(call)
                 name = f"{self._name}-renewer-{len(self._calls)}"
                 self._spawn(name, partial(self._help, call), patience=_ONE_HEARTBEAT)
-            return True
+            return bool(self._resting) or len(self._calls) < most
 
     def _help(self, call: Event, pulse: Pulse) -> None:
         while not self._stop.is_set():
@@ -183,6 +187,8 @@ class LeaseRenewer:
         except (TemporaryError, SetupError) as error:
             # A set-up error too: these leases were taken with the same permissions a moment ago.
             self._rounds.beat(began, worked=False)
+            with self._lock:
+                self._again_at[held] = self._runtime.monotonic() + self._again_after
             self._trouble.failed("renewing leases", error)
         else:
             if sent:

@@ -10,8 +10,8 @@ from pykcl.model.record import Record, data_bytes
 
 
 class PageMeasures:
-    """Of one shard, used by its lease worker's thread only: `began`, then for each batch `delivering` and, if it
-    returned, `delivered`, then `ended`.
+    """Of one shard, used by one thread at a time, the one that reads: `began`, then for each batch `delivering` and,
+    if it returned, `delivered`, then `ended`.
 
     A page that is broken off is not ended: neither stopping nor losing a lease is a failure of the work.
     """

@@ -42,7 +42,7 @@ NOT_RETURNED = {
 
 
 class ShardDelivery:
-    """Made when the processor was initialized; used by the lease worker's thread only.
+    """Made when the processor was initialized; used by the lease worker's thread; `_nothing_new` by the shared one.
 
     waiting: how this thread waits. stopping: whether it shall stop.
     iterator: opened at LATEST when this process put the row, if nobody has read from it since; None otherwise.

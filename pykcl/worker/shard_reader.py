@@ -22,7 +22,7 @@ from pykcl.ports import Asked, Fetched
 from pykcl.runtime import Event as Flag
 from pykcl.worker.context import Context
 from pykcl.worker.page_ahead import Answer, PageAhead, bytes_kept
-from pykcl.worker.shared_reads import Turn
+from pykcl.worker.shared_reads import Turn, page_of
 
 _DANGEROUS_LAG = 0.9
 """Part of the retention period from which on trimming is watched for at every page."""
@@ -51,7 +51,7 @@ class Page:
 
 
 class ShardReader:
-    """One reading of one shard, used by one thread.
+    """One reading of one shard, used by one thread; by the shared one (`goes_on`) while it is left to that.
 
     first: where to open. after: drop what is at or below this position; set when resuming from a checkpoint.
     iterator: one that is open already, at the same place as `first` or more exactly.
@@ -130,29 +130,40 @@ class ShardReader:
         )
 
     def _next_answer(self, give_up: Callable[[], bool]) -> Answer | None:
-        """The page, with its bytes reserved and no more than those. None: no buffer space."""
-        asked: Asked | None = None
+        """The page, with its bytes reserved and no more than those. None: no buffer space, or it is too soon."""
         turn, self._turn = self._turn, None
         if turn is not None:
             # First of all: up to here another thread may go on with the iterator.
             found = self._shared.take(turn)
             if isinstance(found, tuple):
                 return self._kept(found)
-            asked = found
-            if asked is None and self.too_soon:
+            if found is not None:
+                return self._reserved_for(partial(self._waited_for, turn, found), give_up, found.drop)
+            if self.too_soon:
                 # 1) The shared thread is late, and this one wants the read back; 2) meanwhile it has read.
                 return None
         iterator = self._iterator or ""
         answer = self._ahead.take(iterator)
         if answer is not None:
             return self._kept(answer)
+        return self._reserved_for(partial(self._ask, iterator), give_up)
+
+    def _waited_for(self, turn: Turn, asked: Asked) -> Answer:
+        return page_of(turn, asked, self._context.meter), self._context.runtime.monotonic()
+
+    def _reserved_for(
+        self,
+        ask: Callable[[], Answer],
+        give_up: Callable[[], bool],
+        instead: Callable[[], None] = lambda: None,
+    ) -> Answer | None:
+        """What `ask` gives, once there is buffer space. None: there is none, and `instead` was called."""
         if not self._context.gate.reserve(LARGEST_FETCH_BYTES, give_up=give_up, timeout=1.0):
-            if asked is not None:
-                asked.drop()
+            instead()
             return None
         self._reserved = LARGEST_FETCH_BYTES
         try:
-            answer = self._ask(iterator) if asked is None else self._fetched(asked.page)
+            answer = ask()
         except BaseException:
             self.drop()
             raise
@@ -167,13 +178,9 @@ class ShardReader:
 
     def _ask(self, iterator: str) -> Answer:
         """Also called by the thread that asks for a page ahead."""
-        stream, limit = self._context.stream, self._context.config.max_records
-        return self._fetched(lambda: stream.fetch(self._shard_id, iterator, limit))
-
-    def _fetched(self, fetch: Callable[[], Fetched]) -> Answer:
         context = self._context
         with context.meter.timed(names.GET_RECORDS, self._shard_id):
-            fetched = fetch()
+            fetched = context.stream.fetch(self._shard_id, iterator, context.config.max_records)
         return fetched, context.runtime.monotonic()
 
     def _send_ahead(self, fetched: Fetched, give_up: Callable[[], bool]) -> None:

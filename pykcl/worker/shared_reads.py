@@ -21,7 +21,7 @@ from pykcl.errors import PyKclError
 from pykcl.metrics import names
 from pykcl.metrics.meter import Meter
 from pykcl.planning.read_rounds import Window, next_round
-from pykcl.ports import AskableStream, Asked, Coming, Stream
+from pykcl.ports import AskableStream, Asked, Coming, Fetched, Stream
 from pykcl.runtime import Event, Runtime, Task
 from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.page_ahead import Answer, bytes_kept
@@ -31,6 +31,9 @@ MOST_UNDER_WAY = 16
 """Requests at a time: each has a connection, of those that the stream keeps."""
 _SLOW = 0.25
 """Seconds after which an answer is waited for by the shard's own thread."""
+_CROWDED = 0.1
+"""Seconds after its latest time for which a read waits until others have been answered; then its own thread reads."""
+_GLANCE = 0.05
 _LATE = 0.5
 """Seconds after which the shard's own thread takes a read back that was not begun, or not looked at."""
 _LOOK_EVERY = 5.0
@@ -219,7 +222,8 @@ class SharedReads:
             if self._is_full:
                 until = float("inf")
             if self._under_way:
-                until = min(until, self._runtime.monotonic() + _SLOW)
+                # What is left here meanwhile wakes nobody who waits for answers.
+                until = min(until, self._runtime.monotonic() + _GLANCE)
             self._sleeps_until = until
         seconds = min(until - self._runtime.monotonic(), _LOOK_EVERY)
         if seconds > 0:
@@ -234,17 +238,20 @@ class SharedReads:
     def _ask_for_the_due(self, stream: AskableStream) -> None:
         now = self._runtime.monotonic()
         with self._lock:
-            if self._is_full or now < next_round(turn.window for turn in self._waiting):
+            if now < next_round(turn.window for turn in self._waiting):
                 return
             due = [turn for turn in self._waiting if turn.window.earliest <= now]
         most = min(stream.pages_at_a_time, MOST_UNDER_WAY)
         for turn in due:
             if self._under_way and len(self._under_way) >= most:
                 self._is_full = True
-            if self._is_full:
-                return
+            if self._is_full and now < turn.window.latest + _CROWDED:
+                continue
             if self._claim(turn, _State.WAITING):
-                self._ask(turn, stream)
+                if self._is_full:
+                    self._back_to(turn, _State.OVER)
+                else:
+                    self._ask(turn, stream)
 
     def _claim(self, turn: Turn, state: _State) -> bool:
         """Deal with it, unless its own thread has taken it meanwhile."""
@@ -314,7 +321,7 @@ class SharedReads:
         asked, turn.asked = turn.asked, None
         state, kept = _State.OVER, 0
         try:
-            answer = self._page(turn, asked)
+            answer = page_of(turn, asked, self._meter), turn.there_at
             following = turn.nothing_new(answer)
             if following is None:
                 turn.answer, kept = answer, bytes_kept(answer)
@@ -327,13 +334,14 @@ class SharedReads:
             self._gate.release(LARGEST_FETCH_BYTES - kept)
             self._back_to(turn, state)
 
-    def _page(self, turn: Turn, asked: Asked) -> Answer:
-        # Measured from when it was asked for, and not by `timed`: others were asked for meanwhile.
-        finished = partial(self._meter.took, names.GET_RECORDS, turn.shard_id, turn.asked_at)
-        try:
-            fetched = asked.page()
-        except PyKclError:
-            finished(worked=False)
-            raise
-        finished(worked=True)
-        return fetched, turn.there_at
+
+def page_of(turn: Turn, asked: Asked, meter: Meter) -> Fetched:
+    """Wait for it. Measured from when it was asked for, whoever waits."""
+    finished = partial(meter.took, names.GET_RECORDS, turn.shard_id, turn.asked_at)
+    try:
+        fetched = asked.page()
+    except PyKclError:
+        finished(worked=False)
+        raise
+    finished(worked=True)
+    return fetched

@@ -5,6 +5,7 @@ import threading
 from contextlib import suppress
 
 import pytest
+from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_server import (
@@ -24,8 +25,8 @@ from raw_server import (
 )
 from test_connection import BODY, HEAD, WHOLE, Pieces
 
-from pykcl.aws.lean.connection import Connection
-from pykcl.aws.lean.underway import Underway, wait_for_answers
+from pykcl.aws.lean.connection import Connection, ProtocolTrouble
+from pykcl.aws.lean.underway import MOST_TAKEN_IN, Underway, wait_for_answers
 from pykcl.errors import IteratorExpired, TemporaryError, Throttled
 from pykcl.ports import AskableStream, Coming
 
@@ -196,13 +197,57 @@ def test_the_connection_of_a_dropped_page_is_not_used_again(server):
     transport_of(stream)._idle.pop().close()
 
 
-def test_without_credentials_nothing_is_sent_and_no_connection_lost(server, monkeypatch):
+@pytest.mark.parametrize(
+    "error", [None, ClientError({"Error": {"Code": "AccessDenied"}}, "AssumeRole"), RuntimeError("x"), OSError("x")],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_without_credentials_nothing_is_sent_and_no_connection_lost(server, monkeypatch, error):
     stream = warm(server)
     transport = transport_of(stream)
-    monkeypatch.setattr(transport, "is_current", lambda: True)
-    monkeypatch.setattr(type(transport._surroundings), "frozen_credentials", lambda self: None)
+
+    def none(_):
+        if error:
+            raise error
+
+    monkeypatch.setattr(type(transport._surroundings), "frozen_credentials", none)
+    before = len(server.requests)
     assert ask(stream) is None
+    assert len(server.requests) == before
     assert len(transport._idle) == 1
+
+
+def test_credentials_are_not_renewed_for_a_page_that_nobody_waits_for(server, monkeypatch):
+    stream = warm(server)
+    credentials = transport_of(stream)._surroundings._credentials
+    monkeypatch.setattr(credentials, "refresh_needed", lambda: True, raising=False)
+    assert ask(stream) is None
+    fetch(stream)
+    monkeypatch.setattr(credentials, "refresh_needed", lambda: False, raising=False)
+    asked = ask(stream)
+    assert looked(stream, asked) is Coming.THERE
+    asked.page()
+
+
+def test_a_large_answer_is_left_where_it_is_until_somebody_waits_for_it(server):
+    stream = warm(server)
+    record = {"PartitionKey": "k", "SequenceNumber": "1", "ApproximateArrivalTimestamp": 1.0}
+    large = {**PAGE, "Records": [{**record, "Data": "QUJD" * (MOST_TAKEN_IN // 2)}]}
+    server.say(http(large))
+    asked = ask(stream)
+    assert looked(stream, asked) is Coming.TO_BE_WAITED_FOR
+    assert asked.begun.underway._size <= MOST_TAKEN_IN
+    assert len(asked.page().records[0].data) == 3 * MOST_TAKEN_IN // 2
+    assert len(transport_of(stream)._idle) == 1
+
+
+def test_a_head_without_end_is_not_taken_in_for_ever():
+    connection = Connection(Drops(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * MOST_TAKEN_IN, [16384] * 100))
+    underway = Underway(connection, b"", None)
+    while underway.look() is Coming.NOT_YET:
+        pass
+    assert underway._size <= MOST_TAKEN_IN
+    with pytest.raises(ProtocolTrouble):
+        underway.answer()
 
 
 def test_nothing_more_is_asked_for_than_the_page_and_the_next_one_is_compared(server):
@@ -288,6 +333,19 @@ def test_a_socket_that_fails_is_to_be_waited_for_and_fails_there():
     assert underway.look() is Coming.TO_BE_WAITED_FOR
     with pytest.raises(Exception, match="closed"):
         underway.answer()
+
+
+def test_a_connection_that_another_thread_closes_is_of_no_harm_without_poll(monkeypatch):
+    def closed(*_):
+        raise ValueError("file descriptor cannot be a negative integer (-1)")
+
+    ours, theirs = socket.socketpair()
+    monkeypatch.delattr("pykcl.aws.lean.underway.select.poll")
+    underway = Underway(Connection(ours), b"", None)
+    monkeypatch.setattr("pykcl.aws.lean.underway.select.select", closed)
+    wait_for_answers([underway], 60.0)
+    ours.close()
+    theirs.close()
 
 
 @pytest.mark.parametrize("has_poll", [True, False])

@@ -3,10 +3,13 @@
 import pytest
 
 from pykcl.errors import TemporaryError
+from pykcl.events import LeaseTaken, LeaseTakenAway
 from pykcl.listeners import EventFan
+from pykcl.metrics.meter import Meter
 from pykcl.testing.simulation import Simulation
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.lease_renewer import MOST_HELPERS, LeaseRenewer
+from pykcl.worker.renewal_rounds import RenewalRounds
 from pykcl.worker.trouble import Trouble
 
 
@@ -16,7 +19,7 @@ class Lease:
     is_over = was_given_up = fails = False
 
     def __init__(self, key, runtime, due, takes=0.0):
-        self.key, self.runtime, self.takes = key, runtime, takes
+        self.key, self.runtime, self.takes, self.deadline = key, runtime, takes, float("inf")
         self.next_renewal, self.sent = due, []
 
     def renew_if_due(self, give):
@@ -38,7 +41,7 @@ def renewing(request):
     with Simulation(seed=request.param) as simulation:
         runtime, renewers = simulation.runtime("w1"), []
 
-        def start(count, takes=0.0):
+        def start(count, takes=0.0, seconds=5.0):
             held = HeldLeases(runtime)
             leases = [
                 Lease(f"s{number}", runtime, runtime.monotonic() + number * 0.001, takes)
@@ -47,7 +50,14 @@ def renewing(request):
             for lease in leases:
                 held.add(lease)
             trouble = Trouble(EventFan(()), runtime)
-            renewer = LeaseRenewer(held, runtime, trouble, name="w1", on_fatal=pytest.fail)
+            renewer = LeaseRenewer(
+                held,
+                runtime,
+                trouble,
+                name="w1",
+                on_fatal=pytest.fail,
+                rounds=RenewalRounds(Meter(runtime), runtime, seconds),
+            )
             renewer.start()
             renewers.append(renewer)
             return simulation, leases, renewer
@@ -100,6 +110,27 @@ def test_a_heartbeat_that_fails_is_tried_again_every_second_and_not_at_once(rene
     assert 24 <= len(tries) <= 31
     assert all(len([at for at in other.sent if at >= since]) <= 7 for other in others)
     assert helpers(renewer) == 1
+
+
+@pytest.mark.parametrize("failover", [1.0, 1.5, 2.0, 10.0])
+def test_heartbeats_come_in_time_however_short_the_time_is(new_fleet, failover):
+    fleet = new_fleet(shards=3)
+    fleet.start("w1", failover_time=failover)
+    fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 3)
+    before = {key: lease.counter for key, lease in fleet.rows().items()}
+    fleet.simulation.sleep(20 * failover)
+    assert fleet.happened(LeaseTakenAway) == []
+    for key, lease in fleet.rows().items():
+        assert 38 <= lease.counter - before[key] <= 45, "two for each fail-over time"
+
+
+def test_who_fails_at_once_is_tried_again_before_a_short_time_is_over(renewing):
+    simulation, leases, _ = renewing(2, seconds=0.5)
+    leases[0].fails = True
+    simulation.sleep(6)
+    before = len(leases[0].sent)
+    simulation.sleep(10)
+    assert 80 <= len(leases[0].sent) - before <= 101
 
 
 def test_all_helpers_end_when_they_are_told(renewing):

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from pykcl.errors import IteratorExpired, TemporaryError, Throttled
+from pykcl.metrics import names
 from pykcl.metrics.meter import Meter
 from pykcl.planning.read_rounds import Window
 from pykcl.ports import Coming, Fetched
@@ -311,6 +312,45 @@ def test_so_many_at_a_time_and_no_more(new_fleet):
     assert {shard for _, shard in post.asked} == set(fleet.open_shards())
     for shard in fleet.open_shards():
         assert max(post.pauses(shard, fleet.simulation.now - 10)) <= 1.3
+
+
+def test_who_cannot_be_asked_in_time_for_the_crowd_reads_by_itself(new_fleet):
+    """60 shards whose answers take a fifth of a second: at sixteen a time the last ones would wait for most of one."""
+    fleet = new_fleet(shards=60)
+    post = start(fleet, failover_time=60)
+    fleet.simulation.sleep(10)
+    post.delays.update(dict.fromkeys(fleet.open_shards(), 0.2))
+    since = fleet.simulation.now
+    fleet.simulation.sleep(30)
+    assert [at for at, _ in post.fetched if at >= since]
+    for shard in fleet.open_shards():
+        assert max(post.pauses(shard, since)) <= 1.6
+
+
+def test_a_page_that_was_waited_for_counts_from_when_it_was_asked_for(new_fleet):
+    class Times:
+        def __init__(self):
+            self.seen = []
+
+        def take(self, label, values):
+            self.seen += [value for measure, value in values if measure is names.GET_RECORDS.time]
+
+        def forget(self, shard):
+            pass
+
+    fleet, times = new_fleet(shards=1), Times()
+    worker = fleet.worker("w1", metrics_level="DETAILED")
+    worker.metering.meter._sinks, worker.metering.meter.is_on = (times,), True
+    worker.metering.meter._is_detailed = True
+    post = Post(fleet, worker)
+    worker.start()
+    fleet.wait(lambda: len(post.asked) > 3)
+    post.delays[SHARD] = 0.4
+    times.seen.clear()
+    fleet.simulation.sleep(10)
+    assert times.seen
+    assert all(taken >= 399 for taken in times.seen[2:] if taken > 100)
+    assert max(times.seen) < 500
 
 
 def test_no_more_at_a_time_than_the_stream_has_connections_for(new_fleet):

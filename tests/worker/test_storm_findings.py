@@ -681,6 +681,8 @@ class _Beating:
     def __init__(self, key, runtime, beat):
         self.key, self._runtime, self._beat = key, runtime, beat
 
+    deadline = float("inf")
+
     def renew_if_due(self, give):
         self.next_renewal = self._runtime.monotonic() + 100.0
         self._beat.set()

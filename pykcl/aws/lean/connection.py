@@ -114,18 +114,26 @@ class Connection:
             raise Unanswered("the connection was closed without an answer")
         return first
 
-    def take_in(self, parts: list[bytes]) -> bool:
-        """Add to `parts` what has come, without waiting; whether the other side has ended the connection."""
+    def take_in(self, parts: list[bytes], most: int) -> bool:
+        """Add to `parts` what has come, without waiting, until they are `most` bytes.
+
+        Whether the other side has ended the connection.
+        """
         timeout = self._socket.gettimeout()
         self._socket.settimeout(0.0)
+        missing = most - sum(map(len, parts))
         try:
-            while part := self._socket.recv(_ONE_READ):
+            while missing > 0:
+                part = self._socket.recv(min(missing, _ONE_READ))
+                if not part:
+                    return True
                 parts.append(part)
+                missing -= len(part)
         except (BlockingIOError, ssl.SSLWantReadError):
             return False
         finally:
             self._socket.settimeout(timeout)
-        return True
+        return False
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -59,12 +59,17 @@ class Route:
             # At the root of all events, and last: what this sees is what is sent.
             client.meta.events.register_last("before-send", _watch, unique_id="pykcl-watch")
 
-    def lean(self, method: str, resource: str | None) -> Transport | None:
-        """How to send a request that names this stream or table; None: over botocore. Raises BotoCoreError."""
+    def lean(self, method: str, resource: str | None, *, renewing: bool = True) -> Transport | None:
+        """How to send a request that names this stream or table; None: over botocore. Raises what botocore raises.
+
+        renewing: whether credentials may be renewed for it, which may take long; if not, None where they are to be.
+        """
         found = self._learned.get(method)
-        if found is None or found[0] != resource or not found[1].is_current():
+        if found is None or found[0] != resource:
             return None
-        return found[1]
+        if not renewing and found[1].wants_new_credentials():
+            return None
+        return found[1] if found[1].is_current() else None
 
     def learned_for(self, method: str) -> str | None:
         """What requests over the lean transport name; another one is learned first."""

@@ -44,6 +44,11 @@ class Surroundings:
         """access_key, secret_key and token as of now; renewed, where they expire. Raises what botocore raises."""
         return None if self._credentials is None else self._credentials.get_frozen_credentials()
 
+    def credentials_expire_soon(self) -> bool:
+        """Whether `frozen_credentials` would renew them, and may take its time."""
+        is_due = getattr(self._credentials, "refresh_needed", None)
+        return bool(is_due()) if callable(is_due) else False
+
 
 def surroundings_of(
     client: Any, url: str, operations: Mapping[str, str], own_handlers: frozenset[Any]

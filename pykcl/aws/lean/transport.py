@@ -57,6 +57,10 @@ class Transport:
         """Whether the credentials are of the account that it was learned with. Raises what botocore raises."""
         return account_of(self._surroundings.frozen_credentials()) == self._learned.account
 
+    def wants_new_credentials(self) -> bool:
+        """Whether the next request would have them renewed first."""
+        return self._surroundings.credentials_expire_soon()
+
     def post(self, body: bytes, *, may_repeat: bool, content_type: str | None = None) -> Answer:
         """Send once; once more over a new connection where one that was kept open turns out to be closed.
 
@@ -84,19 +88,17 @@ class Transport:
         """Send over a connection that was kept open, for `finish` or `drop` to follow.
 
         None where there is none, or it turns out to be closed: then `post` has to do all of it. Only for what may be
-        carried out twice. Raises BotoCoreError where there are no credentials.
+        carried out twice. Raises what botocore raises where there are no credentials.
         """
+        request = self._signed(body, content_type or self._learned.content_type)
         kept = self._kept()
         if kept is None:
             return None
         try:
-            kept.send(self._signed(body, content_type or self._learned.content_type))
+            kept.send(request)
         except (OSError, ProtocolTrouble):
             kept.close()
             return None
-        except BaseException:
-            self._keep(kept)
-            raise
         return Underway(kept, body, content_type)
 
     def finish(self, underway: Underway) -> Answer:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import select
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from pykcl.aws.lean.connection import Answer, Connection, told_length
 from pykcl.ports import Coming
 
 _GOOD: Final = b"HTTP/1.1 200 "
+MOST_TAKEN_IN: Final = 256 * 1024
+"""Bytes of an answer that are held while nobody has reserved any space for it."""
 _TOGETHER: Final = 2
 """Milliseconds between two answers that are taken in together: so a thread wakes up once for many of them."""
 
@@ -40,17 +43,18 @@ class Underway:
         return bool(self._length) and self._size >= (self._length or 0)
 
     def _take_in(self) -> None:
-        known = len(self._parts)
         try:
-            self._ended = self.connection.take_in(self._parts)
+            self._ended = self.connection.take_in(self._parts, self._length or MOST_TAKEN_IN)
         except OSError:
             self._ended = True  # `answer` meets it, too
-        self._size += sum(map(len, self._parts[known:]))
+        self._size = sum(map(len, self._parts))
         if self._length is None and self._parts:
             received = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
             self._length, self._is_good = told_length(received), received.startswith(_GOOD)
-            # Nobody can tell without waiting where an answer ends that does not say so.
-            self._ended = self._ended or self._length == 0
+        # Nobody can tell without waiting where an answer ends that does not say so. And a large one is left where it
+        # is, until whoever waits for it has reserved the space.
+        if self._length == 0 or (self._length or self._size) >= MOST_TAKEN_IN:
+            self._ended = True
 
     def answer(self) -> Answer:
         """Wait for it. Raises ProtocolTrouble and OSError."""
@@ -67,7 +71,9 @@ def wait_for_answers(underway: Sequence[Underway], timeout: float) -> None:
     if not missing or len(missing) < len(underway):
         return
     if not hasattr(select, "poll"):
-        select.select(missing, [], [], timeout)
+        # Another thread may close one of them meanwhile, which is of no harm to `poll`.
+        with suppress(OSError, ValueError):
+            select.select(missing, [], [], timeout)
         return
     poll = select.poll()
     for number in missing:
