@@ -228,7 +228,7 @@ class ShardReader:
         nothing_new: Callable[[Answer], tuple[str, Window] | None],
         wake: Flag,
     ) -> Callable[[], float] | None:
-        """Have the next page read by the thread that all shards share; see its `leave`.
+        """Have the next page read by the thread that all shards share; see `Turn`.
 
         What tells how long to sleep, before `read` is called; None where that thread is of no use.
         """
@@ -236,14 +236,8 @@ class ShardReader:
         # Who is behind finds warm caches by itself, and needs no one to be woken by.
         if iterator is None or not self._is_caught_up or not shared.is_of_use:
             return None
-        turn = self._turn = shared.leave(
-            self._shard_id,
-            iterator,
-            window_of(self._pace),
-            may_ask=may_ask,
-            nothing_new=nothing_new,
-            wake=wake,
-        )
+        turn = self._turn = Turn(self._shard_id, iterator, window_of(self._pace), may_ask, nothing_new, wake)
+        shared.leave(turn)
         return partial(shared.left, turn)
 
     def goes_on(self, answer: Answer) -> tuple[str, Window] | None:

@@ -13,6 +13,7 @@ it was delivered.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 
@@ -49,40 +50,31 @@ class _State(Enum):
     OVER = "over"
 
 
+@dataclass(eq=False, slots=True)
 class Turn:
     """The reads of one shard that are left to the shared thread, until a page brings something.
 
-    As in `SharedReads.leave`. over: set at its end.
+    What is given is called by that thread. may_ask: looked at before each request. nothing_new: told of each page;
+    gives the next iterator and its time where it has dealt with the page, and None where the shard's own thread has
+    to. wake: set when there is something to take.
     """
 
-    def __init__(
-        self,
-        shard_id: str,
-        iterator: str,
-        window: Window,
-        *,
-        may_ask: Callable[[], bool],
-        nothing_new: Callable[[Answer], tuple[str, Window] | None],
-        wake: Event,
-        over: Event,
-    ) -> None:
-        self.shard_id = shard_id
-        self.iterator = iterator
-        self.window = window
-        self.may_ask = may_ask
-        self.nothing_new = nothing_new
-        self.wake = wake
-        self.over = over
-        # WAITING and ASKED: whoever comes first takes it, under the lock. BUSY: the shared thread has it; OVER: the
-        # shard's own thread.
-        self.state = _State.WAITING
-        self.is_wanted_back = False
-        self.asked: Asked | None = None
-        self.asked_at = self.there_at = 0.0
-        self.answer: Answer | None = None
-        self.error: PyKclError | None = None
-        # Of the shard's own thread only: when it looks whether the shared one is late.
-        self.look_at = window.latest + _LATE
+    shard_id: str
+    iterator: str = field(repr=False)
+    window: Window
+    may_ask: Callable[[], bool]
+    nothing_new: Callable[[Answer], tuple[str, Window] | None]
+    wake: Event
+    # WAITING and ASKED: whoever comes first takes it, under the lock. BUSY: the shared thread has it; OVER: the shard's
+    # own thread. All below is of SharedReads.
+    state: _State = _State.WAITING
+    over: Event | None = None
+    asked: Asked | None = None
+    asked_at: float = 0.0
+    there_at: float = 0.0
+    answer: Answer | None = None
+    error: PyKclError | None = None
+    look_at: float = 0.0
 
 
 class SharedReads:
@@ -132,32 +124,14 @@ class SharedReads:
     def is_of_use(self) -> bool:
         return self._stream is not None and self._stream.pages_at_a_time > 0
 
-    def leave(
-        self,
-        shard_id: str,
-        iterator: str,
-        window: Window,
-        *,
-        may_ask: Callable[[], bool],
-        nothing_new: Callable[[Answer], tuple[str, Window] | None],
-        wake: Event,
-    ) -> Turn:
-        """Have a shard read from `iterator` on. The shared thread calls what is given here, until `take` or `drop`.
-
-        may_ask: looked at before each request. nothing_new: told of each page; gives the next iterator and its time
-        where it has dealt with the page, and None where the shard's own thread has to. wake: set when there is
-        something to take.
-        """
-        over = self._runtime.event()
-        turn = Turn(
-            shard_id, iterator, window, may_ask=may_ask, nothing_new=nothing_new, wake=wake, over=over
-        )
+    def leave(self, turn: Turn) -> None:
+        """Have a shard read from `turn.iterator` on, until `take` or `drop`."""
+        turn.look_at = turn.window.latest + _LATE
         with self._lock:
             self._waiting[turn] = None
-            is_sooner = window.due < self._sleeps_until
+            is_sooner = turn.window.due < self._sleeps_until
         if is_sooner:
             self._work.set()
-        return turn
 
     def left(self, turn: Turn) -> float:
         """Seconds to sleep, unless woken. 0: `take` it, for it is over, or late."""
@@ -181,13 +155,13 @@ class SharedReads:
         with self._lock:
             if turn.state is _State.WAITING:
                 del self._waiting[turn]
-            is_busy = turn.state is _State.BUSY
-            if is_busy:
-                turn.is_wanted_back = True
+            over = None
+            if turn.state is _State.BUSY:
+                over = turn.over = self._runtime.event()
             else:
                 turn.state = _State.OVER
-        if is_busy:
-            turn.over.wait()
+        if over is not None:
+            over.wait()
         if turn.error is not None:
             raise turn.error
         return turn.answer if turn.answer is not None else turn.asked
@@ -276,13 +250,14 @@ class SharedReads:
         """Dealt with for now. OVER, too, where its own thread waits for it."""
         with self._lock:
             # 1) Its own thread wants it back; 2) waiting again, it would never be given back.
-            turn.state = _State.OVER if turn.is_wanted_back else state
+            turn.state = state if turn.over is None else _State.OVER
             if turn.state is _State.WAITING:
                 self._waiting[turn] = None
-            is_over = turn.state is _State.OVER
+            is_over, over = turn.state is _State.OVER, turn.over
         if is_over:
-            turn.over.set()
             turn.wake.set()
+        if over is not None:
+            over.set()
 
     def _take_in(self) -> None:
         """Look at all that are under way, and then read those that are there: so none of them waits for the others

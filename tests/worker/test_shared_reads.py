@@ -16,7 +16,7 @@ from pykcl.testing.simulation import Simulation
 from pykcl.testing.storm.streams import SlowPage
 from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.shard_reader import ShardReader
-from pykcl.worker.shared_reads import MOST_UNDER_WAY, SharedReads
+from pykcl.worker.shared_reads import MOST_UNDER_WAY, SharedReads, Turn
 
 SHARD = "shardId-000000000000"
 MIB = 1024 * 1024
@@ -424,10 +424,10 @@ def test_however_the_threads_meet_each_iterator_is_served_once_and_every_byte_is
                 now = runtime.monotonic()
                 due = now + rng.choice([0.0, 0.2])
                 first = f"{shard}/{number}/"
-                turn = shared.leave(
-                    shard, first, Window(due, due, due), may_ask=lambda: rng.random() < 0.95, nothing_new=nothing_new,
-                    wake=wake,
-                )  # fmt: skip
+                turn = Turn(
+                    shard, first, Window(due, due, due), lambda: rng.random() < 0.95, nothing_new, wake
+                )
+                shared.leave(turn)
                 until = now + rng.choice([0.1, 1.0, 3.0])
                 while (left := shared.left(turn)) > 0 and runtime.monotonic() < until:
                     wake.clear()
