@@ -251,6 +251,6 @@ READING = (
             (Promise.LIFE_CYCLE, Promise.NO_GAP, Promise.SILENT_AFTER_LOSS), one_processor_for_all_shards),
     Exhibit("M49", "after a refused iterator a lease is held, and its shard read no more", "-",
             (Promise.ALL_DELIVERED,), refused_iterator_ends_the_reading),
-    Exhibit("M53", "a page with records counts as one that brings nothing, and wakes nobody", "here",
+    Exhibit("M51", "a page with records counts as one that brings nothing, and wakes nobody", "here",
             (Promise.NO_GAP, Promise.CHECKPOINT_AFTER_DELIVERY), page_of_the_shared_thread_thrown_away),
 )  # fmt: skip
