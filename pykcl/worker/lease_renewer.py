@@ -183,14 +183,18 @@ class LeaseRenewer:
             self._rounds.beat(began, worked=not held.ran_out)
             return
         except TableGone as error:
+            self._not_again_at_once(held)
             self._on_fatal(error)
         except (TemporaryError, SetupError) as error:
             # A set-up error too: these leases were taken with the same permissions a moment ago.
+            self._not_again_at_once(held)
             self._rounds.beat(began, worked=False)
-            with self._lock:
-                self._again_at[held] = self._runtime.monotonic() + self._again_after
             self._trouble.failed("renewing leases", error)
         else:
             if sent:
                 self._rounds.beat(began, worked=True)
             self._trouble.worked("renewing leases")
+
+    def _not_again_at_once(self, held: HeldLease) -> None:
+        with self._lock:
+            self._again_at[held] = self._runtime.monotonic() + self._again_after

