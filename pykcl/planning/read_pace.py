@@ -18,9 +18,11 @@ SMALL_PAGE: Final = int(SHARD_READ_INTERVAL * BYTES_PER_SECOND)
 """Bytes up to which the reads a second are what bounds, whatever the page weighs exactly."""
 BUSY_INTERVAL: Final = 0.25
 QUIET_INTERVAL: Final = 1.0
-GIVE: Final = 0.1
-"""Part of a caught-up shard's pause by which its next read may come sooner, and half of that later, to come together
-with others."""
+SOONER: Final = 0.1
+LATER, QUIET_LATER = 0.05, 0.5
+"""Parts of a caught-up shard's pause by which its next read may come sooner, or later, to come together with others,
+and later where nothing has come for a while. That is once: together they stay together."""
+_QUIET: Final = 3
 LEAST_SHARE: Final = 1 / 20
 SHARE_REGAINED_PER_SECOND: Final = 1 / 60
 
@@ -63,8 +65,9 @@ def after_page(
         pause = least = max(allowed, idle_time)
     else:
         pause = max(allowed, min(BUSY_INTERVAL * 2.0 ** min(quiet_reads, 8), QUIET_INTERVAL))
-        least = max(allowed, pause * (1 - GIVE))
-    return ReadPace(share, now, pause, least, pause * (1 + GIVE / 2), quiet_reads)
+        least = max(allowed, pause * (1 - SOONER))
+    later = QUIET_LATER if quiet_reads >= _QUIET else LATER
+    return ReadPace(share, now, pause, least, pause * (1 + later), quiet_reads)
 
 
 def after_throttling(pace: ReadPace, now: float) -> ReadPace:

@@ -33,7 +33,7 @@ MOST_UNDER_WAY = 16
 _SLOW = 0.25
 """Seconds after which an answer is waited for by the shard's own thread."""
 _CROWDED = 0.1
-"""Seconds after its latest time for which a read waits until others have been answered; then its own thread reads."""
+"""Seconds for which a read that is due waits until others have been answered; then its own thread reads."""
 _GLANCE = 0.05
 _LATE = 0.5
 """Seconds after which the shard's own thread takes a read back that was not begun, or not looked at."""
@@ -219,7 +219,7 @@ class SharedReads:
         for turn in due:
             if self._under_way and len(self._under_way) >= most:
                 self._is_full = True
-            if self._is_full and now < turn.window.latest + _CROWDED:
+            if self._is_full and now < turn.window.due + _CROWDED:
                 continue
             if self._claim(turn, _State.WAITING):
                 if self._is_full:

@@ -30,7 +30,7 @@ def test_the_next_round_is_when_the_last_shard_is_due_for_which_the_first_can_wa
 
 
 @pytest.mark.parametrize(
-    ("idle_time", "earliest", "due", "latest"), [(None, 0.9, 1.0, 1.05), (2.0, 2.0, 2.0, 2.1)]
+    ("idle_time", "earliest", "due", "latest"), [(None, 0.9, 1.0, 1.5), (2.0, 2.0, 2.0, 3.0)]
 )
 def test_a_shard_at_rest_may_be_read_a_little_sooner_unless_its_pause_is_configured(
     idle_time, earliest, due, latest
@@ -50,6 +50,28 @@ def test_no_window_opens_sooner_than_the_shard_allows():
         ReadPace(share=0.5, at=100.0), 100.0, records=9, size=0, millis_behind=0, idle_time=None
     )
     assert window_of(slow).earliest == pytest.approx(100.4)
+
+
+def test_a_shard_to_which_something_came_waits_less_for_others():
+    pace = after_page(ReadPace(), 100.0, records=9, size=0, millis_behind=0, idle_time=1.0)
+    assert window_of(pace).latest == pytest.approx(101.05)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_quiet_shards_come_together_whenever_they_were_read_first(seed):
+    rng = random.Random(seed)
+    quiet = {"records": 0, "size": 0, "millis_behind": 0, "idle_time": 0.5}
+    paces = {
+        shard: after_page(ReadPace(quiet_reads=5), rng.uniform(0.0, 0.5), **quiet) for shard in range(30)
+    }
+    rounds, now = [], 0.0
+    while now < 30:
+        now = next_round([window_of(pace) for pace in paces.values()])
+        for shard, pace in paces.items():
+            if window_of(pace).earliest <= now:
+                paces[shard] = after_page(pace, now, **quiet)
+        rounds.append(now)
+    assert len([moment for moment in rounds if moment > 20]) <= 21
 
 
 def test_who_is_behind_is_read_as_soon_as_the_shard_allows_and_waits_for_nobody():
