@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykcl.model.checkpoint import AT_LATEST, AT_SHARD_END, AT_START_TIMESTAMP, AT_TRIM_HORIZON, Checkpoint
+from pykcl.model.checkpoint import (
+    AT_LATEST,
+    AT_SHARD_END,
+    AT_START_TIMESTAMP,
+    AT_TRIM_HORIZON,
+    Checkpoint,
+    are_sequence_numbers,
+    is_sequence_number,
+)
 from pykcl.model.record import Record
 
 ORDER = [
@@ -46,6 +54,17 @@ def test_the_order_is_total_and_transitive(one, other, third):
 def test_what_is_no_position_is_refused(text):
     with pytest.raises((ValueError, TypeError)):
         Checkpoint(text)
+
+
+@given(
+    st.lists(
+        numbers | st.text("0123456789٣ -x", max_size=4) | st.text("19", min_size=125, max_size=140),
+        max_size=5,
+    )
+)
+def test_numbers_looked_at_together_are_those_looked_at_one_by_one(texts):
+    # 0 is one, but never in a page: whoever asks for all together looks again.
+    assert are_sequence_numbers(texts) == all(is_sequence_number(text) and text != "0" for text in texts)
 
 
 @pytest.mark.parametrize("sub", [-1, 2**63])

@@ -27,7 +27,7 @@ from operator import itemgetter
 from typing import Any, NoReturn, TypeGuard
 
 from pykcl.errors import AnswerRefused
-from pykcl.model.checkpoint import is_sequence_number
+from pykcl.model.checkpoint import are_sequence_numbers, is_sequence_number
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange, Shard, StreamDescription
 from pykcl.ports import Fetched
@@ -112,7 +112,7 @@ def _quick_records(items: list[Any], shard_id: str, stream: str) -> list[Record]
     numbers = list(map(_sequence_number, items))
     # Seconds with millisecond fractions, as a float: times 1000 is exact for them until the year 2038.
     times = [seconds * 1000.0 for seconds in map(_arrival, items)]
-    if set(map(type, keys)) != {str} or not all(map(is_sequence_number, numbers)):
+    if set(map(type, keys)) != {str} or not are_sequence_numbers(numbers):
         raise TypeError
     if not 0.0 <= min(times) <= max(times) <= LAST_MILLIS:
         raise OverflowError

@@ -1,6 +1,7 @@
 """A GetRecords answer in AWS CBOR as a page: the same Records, and the same refusals, as from JSON.
 
-The quick way takes records of one layout (`lean.record_layout`); a page that has any other is decoded value by value.
+The quick way takes records that are laid out as usual (`lean.record_layout`); a page with any other is decoded value by
+value.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from pykcl.aws.decode import LAST_MILLIS, careful_records, items_of, page_of, refused
 from pykcl.aws.lean.cbor import decode, decode_name, head, is_break
 from pykcl.aws.lean.record_layout import Columns, read_records
-from pykcl.model.checkpoint import is_sequence_number
+from pykcl.model.checkpoint import are_sequence_numbers
 from pykcl.model.record import Record
 from pykcl.ports import Fetched
 
@@ -54,8 +55,8 @@ def _quick(body: bytes, shard_id: str, stream: str) -> tuple[Mapping[str, Any], 
 
 
 def _records(columns: Columns, shard_id: str, stream: str) -> list[Record]:
-    numbers = [number.decode("ascii") for number in columns.numbers]
-    if not all(map(is_sequence_number, numbers)) or max(columns.millis, default=0) > LAST_MILLIS:
+    numbers = list(map(bytes.decode, columns.numbers))
+    if not are_sequence_numbers(numbers) or max(columns.millis, default=0) > LAST_MILLIS:
         raise ValueError("a number that cannot be")
     keys = map(bytes.decode, columns.keys)
     times = map(float, columns.millis)

@@ -8,6 +8,7 @@ sub-sequence number. Numbers are compared as integers, never as text: "9" comes 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import total_ordering
 from typing import Literal
@@ -19,9 +20,21 @@ SHARD_END = "SHARD_END"
 
 _BEFORE_NUMBERS = {AT_TIMESTAMP: -3, TRIM_HORIZON: -2, LATEST: -1}
 # Longer digits than this never come from Kinesis (128 bits need 39), and int() of hostile text is quadratic.
-is_sequence_number = re.compile(r"(?:0|[1-9][0-9]{0,128})\Z").match
+_MOST_DIGITS = 129
+is_sequence_number = re.compile(rf"(?:0|[1-9][0-9]{{0,{_MOST_DIGITS - 1}}})\Z").match
 """Whether a text (a str!) is a sequence number: a match, or None."""
 _MAX_SUB_SEQUENCE_NUMBER = 2**63 - 1
+
+
+def are_sequence_numbers(texts: Sequence[str]) -> bool:
+    """Whether all of them are, in a third of the time that a look at each takes; so False where one is 0, too.
+
+    Raises TypeError unless they are texts, and UnicodeEncodeError (a ValueError) for halves of characters.
+    """
+    if not texts:
+        return True
+    # No text is below "1" but the empty one, and those that begin with a 0 (or what is no digit, which is seen anyway).
+    return "".join(texts).encode().isdigit() and min(texts) >= "1" and max(map(len, texts)) <= _MOST_DIGITS
 
 
 @total_ordering

@@ -267,6 +267,36 @@ def test_a_page_of_many_layouts_is_read_to_its_end_and_in_order():
     assert len(columns.numbers) == len(columns.millis) == len(columns.keys) == len(sizes)
 
 
+SPOILED = {
+    "another name": (b"nSequenceNumber", b"nSequenceNumbes"),
+    "a key in parts": (b"lPartitionKeyak", b"lPartitionKey\x7f"),
+    "a time of another form": (b"\xc1\x1b", b"\xc2\x1b"),
+    "bytes as sequence number": (b"nSequenceNumberx", b"nSequenceNumberX"),
+    "bytes as key": (b"lPartitionKeya", b"lPartitionKeyA"),
+    "data of another kind": (b"dDataE", b"dDatae"),
+    "another number of members": (b"\xa4", b"\xa5"),
+}
+
+
+@pytest.mark.parametrize(("text", "instead"), SPOILED.values(), ids=SPOILED)
+@pytest.mark.parametrize("spoiled", range(3))
+@pytest.mark.parametrize("order", [list(RECORD), sorted(RECORD), sorted(RECORD, reverse=True)])
+def test_a_record_that_is_not_as_the_others_is_never_misread(text, instead, spoiled, order):
+    body = cbor2.dumps(page([{name: RECORD[name] for name in order}] * 3))
+    parts = body.split(text)
+    assert len(parts) == 4
+    body = text.join(parts[: spoiled + 1]) + instead + text.join(parts[spoiled + 1 :])
+    with pytest.raises(AnswerRefused):
+        page_of_cbor(body, SHARD, "orders")
+
+
+def test_a_key_of_any_length_is_read():
+    keys = ["k" * size for size in (1, 23, 24, 255, 256, 1024, 1025, 5000, 2)]
+    records = [{**RECORD, "PartitionKey": key} for key in keys]
+    found = _quick(cbor2.dumps(page(records)), SHARD, "orders")[1]
+    assert [record.partition_key for record in found] == keys
+
+
 def test_the_children_of_a_shard_are_told_the_same():
     child = {"ShardId": "shardId-000000000001", "ParentShards": [SHARD]}
     child["HashKeyRange"] = {"StartingHashKey": "0", "EndingHashKey": "9"}

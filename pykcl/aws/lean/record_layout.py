@@ -1,50 +1,66 @@
-"""How one record of a CBOR page is laid out, learned from the first and expected of the others.
+"""How the records of a CBOR page are laid out, learned from one and expected of those behind it.
 
-All records of a page have the same members in the same order, so nearly all bytes but the values are the same: a look
-at one record tells where the values of the next ones are. A record then costs three `struct` reads, each checking its
-fixed bytes; a record of another layout is noticed, never misread.
+All records of a page have the same members in the same order. So between the data of one record and the data of the
+next one nearly all bytes are known: from one record it is learned which. A record then costs one `struct` read, which
+gives the values and the bytes around them, to be compared. Whatever is not as expected is looked at member by member:
+it is noticed, never misread.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 from pykcl.aws.lean.cbor import decode, decode_name, head, is_break
 
 _BYTES, _TEXT, _MAP = 2, 3, 5
 _TIME: Final = b"\xc1\x1b"  # tag 1, and an unsigned number of eight bytes
-_LENGTHS: Final = {24: "B", 25: "H", 26: "I"}
-_FOLLOWED: Final = {"Data": _BYTES, "PartitionKey": _TEXT}
-_NAMES: Final = frozenset({*_FOLLOWED, "SequenceNumber", "ApproximateArrivalTimestamp"})
-_MOST_LAYOUTS: Final = 16
+_DATA, _KEY, _NUMBER, _MILLIS = "Data", "PartitionKey", "SequenceNumber", "ApproximateArrivalTimestamp"
+_NAMES: Final = frozenset({_DATA, _KEY, _NUMBER, _MILLIS})
+
+# The first byte of what has a length: the type with the length, or with how many bytes the length takes.
+_SHORT_BYTES, _BYTES_1, _BYTES_2, _BYTES_4 = 0x40, 0x58, 0x59, 0x5A
+_SHORT_TEXT, _TEXT_1, _TEXT_2 = 0x60, 0x78, 0x79
+_MOST_KEY: Final = 1024
+"""Bytes of a partition key, which has 256 characters at most."""
 
 
-class Run(NamedTuple):
-    """Fixed bytes and values in turn, and last the length of what follows: between least and least + span.
+class Member(NamedTuple):
+    """Of a record. at: where its value begins; begin, end: what is in it; value: raw; None if passed over."""
 
-    codes: for `struct`. values: their names; value i is number 2 i + 1 of what `struct` gives.
-    """
-
-    codes: str
-    fixed: tuple[bytes, ...]
-    values: tuple[str, ...]
-    least: int = 0
-    span: int = 0
+    name: str
+    at: int
+    begin: int
+    end: int
+    value: Any
 
 
 class Columns:
     """What the records of a page hold, kind by kind, as it stands in the body."""
 
-    __slots__ = ("data", "keys", "millis", "numbers")
+    __slots__ = ("_by_name", "data", "keys", "millis", "numbers")
 
     def __init__(self) -> None:
         self.data: list[bytes] = []
         self.keys: list[bytes] = []
         self.numbers: list[bytes] = []
         self.millis: list[int] = []
+        self._by_name: dict[str, list[Any]] = {
+            _DATA: self.data, _KEY: self.keys, _NUMBER: self.numbers, _MILLIS: self.millis
+        }  # fmt: skip
+
+    def take(self, members: Sequence[Member]) -> None:
+        for member in members:
+            if member.name in _NAMES:
+                self._by_name[member.name].append(member.value)
+
+    def take_all(self, names: Sequence[str], values: Sequence[Sequence[Any]]) -> None:
+        for name, found in zip(names, values, strict=True):
+            self._by_name[name] += found
 
 
 def read_records(body: bytes, position: int, count: int | None, columns: Columns) -> int:
@@ -52,148 +68,189 @@ def read_records(body: bytes, position: int, count: int | None, columns: Columns
 
     Raises ValueError where a record has not the four members and what else stands there can be passed over.
     """
-    layouts: list[Layout] = []
     missing = count
     while missing != 0:
         if missing is None and is_break(body, position):
             return position + 1
-        read = 0
-        for number, layout in enumerate(layouts):
-            read, position = layout.read(body, position, missing, columns)
-            if read:
-                layouts.insert(0, layouts.pop(number))
-                break
-        if not read:
-            if len(layouts) == _MOST_LAYOUTS:
-                raise ValueError("records of too many layouts")
-            layouts.insert(0, _layout_at(body, position))
-            read, position = layouts[0].read(body, position, missing, columns)
-            if not read:
-                raise ValueError("a record that is not as it looks")
+        read, position = _read_alike(body, position, missing, columns)
         if missing is not None:
             missing -= read
     return position
 
 
-class Layout:
-    """Three runs. The first two end in the length of what follows them: the data and the key, in either order."""
+def _read_alike(body: bytes, position: int, most: int | None, columns: Columns) -> tuple[int, int]:
+    """The record there, and those behind it that are laid out like it: their number, and the position after them.
 
-    __slots__ = ("_data_first", "_millis", "_number", "_runs", "_structs")
+    A loop runs from the data of the first to that of the last. What lies before and behind is read member by member.
+    """
+    major, _, size, inside = head(body, position)
+    if major != _MAP:
+        raise ValueError("a record that is no map")
+    members, end = _members(body, inside, size)
+    names = [member.name for member in members]
+    if len(names) != len(set(names)) or not _NAMES.issubset(names):
+        raise ValueError("a record that lacks a member, or has one twice")
+    data = names.index(_DATA)
+    columns.take(members[: data + 1])
+    rest = members[data + 1 :]
+    gap = _gap_of(body, position, members[: data + 1], rest, end)
+    read, data_end = gap.read_on(body, members[data].end, None if most is None else most - 1, columns)
+    if read:
+        rest, end = _members(body, data_end, None if size is None else len(rest))
+        if [member.name for member in rest] != names[data + 1 :]:
+            raise ValueError("a record that does not end as it began")
+    columns.take(rest)
+    return read + 1, end
 
-    def __init__(self, runs: tuple[Run, Run, Run], data_first: bool) -> None:
-        self._runs = runs
-        self._structs = [struct.Struct(">" + run.codes) for run in runs]
-        self._data_first = data_first
-        self._number, self._millis = (_place(runs, name) for name in ("number", "millis"))
 
-    def read(self, body: bytes, position: int, most: int | None, columns: Columns) -> tuple[int, int]:
-        """So many records as are of this layout, one after the other: their number, and the position after them."""
-        one, two, three = self._structs
-        (_, fixed_1, _, least_1, span_1), (_, fixed_2, _, least_2, span_2), (_, fixed_3, *_) = self._runs
-        unpack_1, unpack_2, unpack_3 = one.unpack_from, two.unpack_from, three.unpack_from
-        size_1, size_2, size_3 = one.size, two.size, three.size
-        first, second = (columns.data, columns.keys) if self._data_first else (columns.keys, columns.data)
-        add_first, add_second = first.append, second.append
-        seen: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-        see_1, see_2, see_3 = (values.extend for values in seen)
-        read = 0
-        # struct itself sees where a record is cut off.
-        with suppress(struct.error):
-            while read != most:
-                run_1 = unpack_1(body, position)
-                length_1 = run_1[-1] - least_1
-                if run_1[::2] != fixed_1 or not 0 <= length_1 <= span_1:
+class _Gap:
+    """What lies between the data of a record and the head of the next one's: fixed bytes and values, in turn.
+
+    codes: for `struct`, up to the head of the key, and from the key on. key_at: where that head is.
+    values: their names; value i is number 2 i + 1 of what `struct` gives, the rest is `fixed`.
+    ended: so many of the values are of the record that ends; so behind them the next one begins.
+    """
+
+    def __init__(
+        self,
+        codes: tuple[str, str],
+        fixed: tuple[bytes, ...],
+        values: tuple[str, ...],
+        key_at: int,
+        ended: int,
+    ) -> None:
+        self._fixed, self._values, self._key_at, self._ended = fixed, values, key_at, ended
+        self._structs = _Structs(codes)
+
+    def read_on(self, body: bytes, end: int, most: int | None, columns: Columns) -> tuple[int, int]:
+        """Behind data that ends at `end`: how many more data were read, and where the last one ends.
+
+        Raises ValueError where a gap is not as the others, though one record ends and another begins where they should.
+        """
+        key_at, structs, total = self._key_at, self._structs, len(body)
+        border, expected = 2 * self._ended, self._fixed[self._ended]
+        runs: list[tuple[Any, ...]] = []
+        see, add = runs.append, columns.data.append
+        # struct and the indexes themselves see where a record is cut off.
+        with suppress(struct.error, LookupError):
+            for _ in repeat(None) if most is None else repeat(None, most):
+                at = end + key_at
+                kind = body[at]
+                if kind == _TEXT_1:
+                    kind = _TEXT_1 << 8 | body[at + 1]
+                elif kind == _TEXT_2:
+                    kind = _TEXT_2 << 16 | body[at + 1] << 8 | body[at + 2]
+                unpack, size = structs[kind]
+                run = unpack(body, end)
+                if run[border] != expected:
                     break
-                begin_1 = position + size_1
-                end_1 = begin_1 + length_1
-                run_2 = unpack_2(body, end_1)
-                length_2 = run_2[-1] - least_2
-                if run_2[::2] != fixed_2 or not 0 <= length_2 <= span_2:
+                at = end + size
+                kind = body[at]
+                if kind == _BYTES_2:
+                    begin = at + 3
+                    data_end = begin + (body[at + 1] << 8 | body[at + 2])
+                elif kind == _BYTES_1:
+                    begin = at + 2
+                    data_end = begin + body[at + 1]
+                elif _SHORT_BYTES <= kind < _BYTES_1:
+                    begin = at + 1
+                    data_end = begin + kind - _SHORT_BYTES
+                elif kind == _BYTES_4:
+                    begin = at + 5
+                    data_end = begin + int.from_bytes(body[at + 1 : begin], "big")
+                else:
                     break
-                begin_2 = end_1 + size_2
-                end_2 = begin_2 + length_2
-                run_3 = unpack_3(body, end_2)
-                if run_3[::2] != fixed_3:
+                if data_end > total:
                     break
-                add_first(body[begin_1:end_1])
-                add_second(body[begin_2:end_2])
-                see_1(run_1)
-                see_2(run_2)
-                see_3(run_3)
-                position = end_2 + size_3
-                read += 1
-        if read:
-            (run, number), (another, millis) = self._number, self._millis
-            columns.numbers += seen[run][number :: len(seen[run]) // read]
-            columns.millis += seen[another][millis :: len(seen[another]) // read]
-        return read, position
+                add(body[begin:data_end])
+                see(run)
+                end = data_end
+        if runs:
+            found = list(zip(*runs, strict=True))
+            # All at once is quicker than with each gap.
+            if any(seen.count(text) != len(runs) for seen, text in zip(found[::2], self._fixed, strict=True)):
+                raise ValueError("a record that is not as it looks")
+            columns.take_all(self._values, found[1::2])
+        return len(runs), end
 
 
-def _place(runs: tuple[Run, ...], name: str) -> tuple[int, int]:
-    """Of that value: which run, and which of what `struct` gives for it."""
-    ((number, run),) = [(number, run) for number, run in enumerate(runs) if name in run.values]
-    return number, 2 * run.values.index(name) + 1
+class _Structs(dict[int, tuple[Callable[[bytes, int], tuple[Any, ...]], int]]):
+    """By the head of the key: how a gap with such a key is unpacked, and its size."""
+
+    def __init__(self, codes: tuple[str, str]) -> None:
+        super().__init__()
+        self._codes = codes
+
+    def __missing__(self, kind: int) -> tuple[Callable[[bytes, int], tuple[Any, ...]], int]:
+        if _SHORT_TEXT <= kind < _TEXT_1:
+            width, length = 1, kind - _SHORT_TEXT
+        elif kind >> 8 == _TEXT_1:
+            width, length = 2, kind & 0xFF
+        elif kind >> 16 == _TEXT_2 and kind & 0xFFFF <= _MOST_KEY:
+            width, length = 3, kind & 0xFFFF
+        else:
+            raise KeyError(kind)
+        before, behind = self._codes
+        made = struct.Struct(f">{before}{width}x{length}s{behind}")
+        found = self[kind] = (made.unpack_from, made.size)
+        return found
 
 
 @lru_cache(maxsize=32)
-def _layout(runs: tuple[Run, Run, Run], data_first: bool) -> Layout:
-    return Layout(runs, data_first)
+def _gap(
+    codes: tuple[str, str], fixed: tuple[bytes, ...], values: tuple[str, ...], key_at: int, ended: int
+) -> _Gap:
+    return _Gap(codes, fixed, values, key_at, ended)
 
 
-def _layout_at(body: bytes, start: int) -> Layout:
-    """Of the record there. Raises ValueError."""
-    major, _, size, position = head(body, start)
-    if major != _MAP:
-        raise ValueError("a record that is no map")
-    runs: list[Run] = []
-    names: list[str] = []
-    fixed_from, codes = start, ""
-    fixed: tuple[bytes, ...] = ()
-    values: tuple[str, ...] = ()
-    while len(names) != size and not (size is None and is_break(body, position)):
-        name, value_at = decode_name(body, position)
-        names.append(name)
-        if name in _FOLLOWED:
-            run, position = _run_to_length(body, fixed_from, value_at, _FOLLOWED[name])
-            runs.append(Run(codes + run.codes, fixed + run.fixed, values, run.least, run.span))
-            fixed_from, codes, fixed, values = position, "", (), ()
-        elif name in _NAMES:
-            kind, code, begin, position = _value(body, name, value_at)
-            codes += f"{begin - fixed_from}s{code}"
-            fixed, values, fixed_from = (*fixed, body[fixed_from:begin]), (*values, kind), position
+def _gap_of(body: bytes, start: int, before: list[Member], behind: list[Member], end: int) -> _Gap:
+    """Of a record from `start` to `end`: as if it were followed by itself. before: up to its data; behind: the rest."""
+    data = before[-1]
+    text = body[data.end : end] + body[start : data.at]
+    ended = [(member, -data.end) for member in behind if member.name in _NAMES]
+    begun = [(member, end - data.end - start) for member in before[:-1] if member.name in _NAMES]
+    codes, key_at, passed = [""], 0, 0
+    fixed: list[bytes] = []
+    values: list[str] = []
+    for member, shift in ended + begun:
+        begin = (member.at if member.name == _KEY else member.begin) + shift
+        fixed.append(text[passed:begin])
+        codes[-1] += f"{begin - passed}s"
+        if member.name == _KEY:
+            codes.append("")
+            key_at = begin
         else:
-            _, position = decode(body, value_at)
-    if len(names) != len(set(names)) or not _NAMES.issubset(names):
-        raise ValueError("a record that lacks a member, or has one twice")
-    position += size is None
-    runs.append(Run(f"{codes}{position - fixed_from}s", (*fixed, body[fixed_from:position]), values))
-    one, two, three = runs
-    return _layout((one, two, three), names.index("Data") < names.index("PartitionKey"))
+            codes[-1] += "Q" if member.name == _MILLIS else f"{member.end - member.begin}s"
+        values.append(member.name)
+        passed = member.end + shift
+    fixed.append(text[passed:])
+    before_key, from_key = codes
+    whole = (before_key, f"{from_key}{len(text) - passed}s")
+    return _gap(whole, tuple(fixed), tuple(values), key_at, len(ended))
 
 
-def _run_to_length(body: bytes, fixed_from: int, value_at: int, expected: int) -> tuple[Run, int]:
-    """The end of a run, up to the length at `value_at`, and the position after what is so long."""
-    major, info, length, begin = head(body, value_at)
-    if major != expected or length is None or (info >= 24 and info not in _LENGTHS):
-        raise ValueError("data or a key of another form")
-    if info < 24:
-        # Type and length share a byte.
-        return Run(
-            f"{value_at - fixed_from}sB", (body[fixed_from:value_at],), (), major << 5, 23
-        ), begin + length
-    fixed = body[fixed_from : value_at + 1]
-    span = (1 << 8 * (begin - value_at - 1)) - 1
-    return Run(f"{len(fixed)}s{_LENGTHS[info]}", (fixed,), (), 0, span), begin + length
+def _members(body: bytes, position: int, count: int | None) -> tuple[list[Member], int]:
+    """So many, None up to a break; and the position after them. Raises ValueError."""
+    found: list[Member] = []
+    while len(found) != count:
+        if count is None and is_break(body, position):
+            return found, position + 1
+        name, at = decode_name(body, position)
+        found.append(_member(body, name, at))
+        position = found[-1].end
+    return found, position
 
 
-def _value(body: bytes, name: str, value_at: int) -> tuple[str, str, int, int]:
-    """(name in a run, `struct` code, position of the value, position after it)."""
-    if name == "SequenceNumber":
-        major, _, length, begin = head(body, value_at)
-        if major != _TEXT or length is None:
-            raise ValueError("a sequence number of another form")
-        return "number", f"{length}s", begin, begin + length
-    begin = value_at + len(_TIME)
-    if body[value_at:begin] != _TIME:
-        raise ValueError("a time of another form")
-    return "millis", "Q", begin, begin + 8
+def _member(body: bytes, name: str, at: int) -> Member:
+    if name not in _NAMES:
+        return Member(name, at, at, decode(body, at)[1], None)
+    if name == _MILLIS:
+        begin = at + len(_TIME)
+        end = begin + 8
+        if body[at:begin] != _TIME or end > len(body):
+            raise ValueError("a time of another form")
+        return Member(name, at, begin, end, int.from_bytes(body[begin:end], "big"))
+    major, _, length, begin = head(body, at)
+    if major != (_BYTES if name == _DATA else _TEXT) or length is None or begin + length > len(body):
+        raise ValueError("data or a text of another form")
+    return Member(name, at, begin, begin + length, body[begin : begin + length])
