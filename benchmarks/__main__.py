@@ -23,11 +23,12 @@ QUICK = {
     "metrics_cost": "--pairs 30 --seconds 60",
     "idle_leases": "16",
     "lease_scan": "100 5",
+    "two_processes": "--rounds 1 --window 1 --shards 8",
     "kclpy_doors": "--records 4000 --rounds 1 --window 8 --idle 5",
 }
 USUAL = (
     "peers", "check", "cost", "failover", "pictures", "idle_leases", "read_path", "lease_scan", "deaggregation",
-    "metrics_cost",
+    "metrics_cost", "two_processes",
 )  # fmt: skip
 LEAVE_RESULTS = ("peers", "cost", "failover")
 SAID = {0: "goals met", 1: "GOAL MISSED", NOT_RUN: "NOT RUN: what it needs is missing here"}

@@ -14,6 +14,7 @@ import re
 import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -108,6 +109,7 @@ class LiveShards:
         self.serving = ""
         self.polls = 0
         self._bodies, self._shards = bodies, shards
+        self._parts: dict[tuple[str, int, bool], list[bytes]] = {}
         self._rests = {"", *(shape.name for shape in shapes if not shape.records)}
         self._dynamodb = MemoryDynamoDB()
         self._lock = threading.Lock()
@@ -130,9 +132,12 @@ class LiveShards:
             self.polls += 1
         # What brings nothing does not go on: the number of a page tells how much was served.
         following = page if self.serving in self._rests else page + 1
-        text = self._bodies[self.serving, shard, is_cbor]
-        text = text.replace(_PAGE, b"%010d" % page).replace(_NEXT, b"%010d" % following)
-        return http(text, CBOR if is_cbor else JSON)
+        # Put together of parts: to search a page for thousands of places takes longer than to read it.
+        which = self.serving, shard, is_cbor
+        if which not in self._parts:
+            self._parts[which] = self._bodies[which].split(_PAGE)
+        text = (b"%010d" % page).join(self._parts[which])
+        return http(text.replace(_NEXT, b"%010d" % following, 1), CBOR if is_cbor else JSON)
 
     def _of_stream(self, operation: str, body: bytes) -> dict[str, Any]:
         if operation == "GetShardIterator":
@@ -152,6 +157,14 @@ class LiveShards:
             return {"StreamDescriptionSummary": {**described, "OpenShardCount": self._shards}}
         assert operation == "DescribeStream", operation
         return {"StreamDescription": {**described, "Shards": shards, "HasMoreShards": False}}
+
+    def owned(self, table: str) -> list[int]:
+        """How many leases of that table each worker has."""
+        try:
+            rows = self._dynamodb.scan(TableName=table)["Items"]
+        except ClientError:  # nobody has made it yet
+            return []
+        return list(Counter(row["leaseOwner"]["S"] for row in rows if "leaseOwner" in row).values())
 
     def _of_table(self, operation: str, asked: dict[str, Any]) -> bytes:
         kind = "application/x-amz-json-1.0"
@@ -205,6 +218,11 @@ class Control:
         self._pipe.send(("polls", ""))
         return int(self._pipe.recv())
 
+    def owned(self, table: str) -> list[int]:
+        """How many leases of that table each worker has."""
+        self._pipe.send(("owned", table))
+        return list(self._pipe.recv())
+
 
 @contextmanager
 def live_server(
@@ -222,9 +240,9 @@ def _serve(pipe: Connection, shards: LiveShards, certificate: Path | None) -> No
     threading.Thread(target=server.accept, daemon=True).start()
     try:
         while True:
-            what, shape = pipe.recv()
+            what, name = pipe.recv()
             if what == "serve":
-                shards.serving = shape
-            pipe.send(shards.polls)
+                shards.serving = name
+            pipe.send(shards.owned(name) if what == "owned" else shards.polls)
     except EOFError:
         return
