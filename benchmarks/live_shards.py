@@ -132,12 +132,18 @@ class LiveShards:
             self.polls += 1
         # What brings nothing does not go on: the number of a page tells how much was served.
         following = page if self.serving in self._rests else page + 1
-        # Put together of parts: to search a page for thousands of places takes longer than to read it.
+        return self._page(shard, is_cbor, page, following)
+
+    def _page(self, shard: int, is_cbor: bool, page: int, following: int) -> bytes:
+        """Put together of parts, in one go: to look for thousands of places takes longer than a reader takes to read."""
         which = self.serving, shard, is_cbor
         if which not in self._parts:
-            self._parts[which] = self._bodies[which].split(_PAGE)
-        text = (b"%010d" % page).join(self._parts[which])
-        return http(text.replace(_NEXT, b"%010d" % following, 1), CBOR if is_cbor else JSON)
+            response = http(self._bodies[which], CBOR if is_cbor else JSON)
+            self._parts[which] = response.split(_PAGE)
+        parts = self._parts[which].copy()
+        place = 0 if _NEXT in parts[0] else -1
+        parts[place] = parts[place].replace(_NEXT, b"%010d" % following)
+        return (b"%010d" % page).join(parts)
 
     def _of_stream(self, operation: str, body: bytes) -> dict[str, Any]:
         if operation == "GetShardIterator":

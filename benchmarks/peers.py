@@ -1,6 +1,6 @@
 """CPU per user record of everything that reads Kinesis from Python, side by side in one run.
 
-    python -m benchmarks.peers [--rounds 5] [--window 1.0] [--shards 8] [--without-tls] [--without-jvm]
+    python -m benchmarks.peers [--rounds 4] [--window 1.0] [--shards 8] [--without-tls] [--without-jvm]
                                [--shapes 0,1,2,3] [--idle-window 8] [--jvm-window 5]
 
 What is measured: the CPU of the reader's whole process by the kernel's clock (user and system, all threads), divided by the
@@ -124,7 +124,7 @@ class Run:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--rounds", type=int, default=4)
     options.add_argument("--window", type=float, default=1.0, help="seconds of one reader in one round")
     options.add_argument("--shards", type=int, default=8)
     options.add_argument("--shapes", default="0,1,2,3", help="which, by number")
