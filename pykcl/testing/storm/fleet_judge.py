@@ -48,8 +48,9 @@ class FleetJudge:
         self._wrote[change.author] = now
         for item in (change.before, change.after):
             self.names(item or {})
-        owner = (change.after or {}).get("leaseOwner", {}).get("S")
-        if self._owners.get(change.key, (None, 0.0))[0] != owner:
+        owner, before = _owner_in(change.after), _owner_in(change.before)
+        # What other hands have done to the row meanwhile shows in what it was before.
+        if owner != before or owner != self._owners.get(change.key, (None, 0.0))[0]:
             self._owners[change.key] = (owner, now)
 
     def names(self, row: Item) -> None:
@@ -103,6 +104,10 @@ class FleetJudge:
 
     def _expect(self, holds: bool, what: str) -> None:
         self._verdict.expect(holds, Promise.NO_FALSE_ALARM, what)
+
+
+def _owner_in(item: Item | None) -> str | None:
+    return (item or {}).get("leaseOwner", {}).get("S")
 
 
 def _owners_in(item: Item) -> set[str]:
