@@ -82,11 +82,12 @@ class Boto3Reader:
     """Reads one shard flat out, in one thread, without the pauses that Kinesis demands: the least it can cost."""
 
     name = BOTO3
+    program = "boto3_loop"
 
     def __init__(self, control: Control, certificate: Path | None, logs: Path, shards: int) -> None:
         self.control = control
         self.child = Child(
-            self.name, [sys.executable, "-m", "benchmarks.peer_programs.boto3_loop", str(shards)],
+            self.name, [sys.executable, "-m", f"benchmarks.peer_programs.{self.program}", str(shards)],
             surroundings(control.url, certificate), logs,
         )  # fmt: skip
 
@@ -117,6 +118,13 @@ class Boto3Reader:
         with contextlib.suppress(RuntimeError):
             self.child.ask("rest")
         self.child.end()
+
+
+class CallsReader(Boto3Reader):
+    """pykcl's calls alone, in the same two ways."""
+
+    name = "pykcl's calls"
+    program = "stream_loop"
 
 
 class PacedBoto3Reader:

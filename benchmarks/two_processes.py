@@ -4,7 +4,8 @@
 
 All shards are far behind, so each is read as fast as Kinesis allows, which is more than one process can. What is counted is
 the records that the server of prepared pages gave out in a window, over plain HTTP, since it has no other cores than theirs.
-The processor looks at the data of each record. Both run in turn, in processes that begin anew.
+The processor makes a digest of the data of each record, half a microsecond's work: less does hardly any. Both run in turn, in
+processes that begin anew.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 
 from benchmarks.canned import Shape
@@ -35,9 +37,10 @@ _PATIENCE = 120.0
 _STOP_SECONDS = 60.0
 
 
-class Looking(RecordProcessor):
+class Digesting(RecordProcessor):
     def process_records(self, batch: Batch) -> None:
-        sum(len(record.data) for record in batch)
+        for record in batch:
+            sha256(record.data).digest()
 
 
 def main() -> int:
@@ -94,7 +97,7 @@ def rate(control: Control, processes: int, shards: int, window: float, log: Path
 @contextmanager
 def running(control: Control, processes: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [
-        sys.executable, "-m", "pykcl.cli", "run", "benchmarks.two_processes:Looking", "--app", "catching-up",
+        sys.executable, "-m", "pykcl.cli", "run", "benchmarks.two_processes:Digesting", "--app", "catching-up",
         "--stream", STREAM, "--start", "TRIM_HORIZON", "--processes", str(processes), "--option", "wire=cbor",
     ]  # fmt: skip
     with log.open("wb") as output:

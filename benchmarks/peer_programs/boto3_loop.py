@@ -13,8 +13,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import boto3
 from botocore.config import Config
@@ -53,10 +53,15 @@ class Reader:
         self._iterator = answer["NextShardIterator"]
 
 
+class Reads(Protocol):
+    def read(self, aggregated: bool) -> None:
+        """A page."""
+
+
 class Loops:
     """aggregated: what pages hold."""
 
-    def __init__(self, readers: list[Reader]) -> None:
+    def __init__(self, readers: Sequence[Reads]) -> None:
         self._readers = readers
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -79,14 +84,14 @@ class Loops:
             thread.join()
         self._threads = []
 
-    def _begin(self, readers: list[Reader], pause: Callable[[], None]) -> None:
+    def _begin(self, readers: Sequence[Reads], pause: Callable[[], None]) -> None:
         self._stop = threading.Event()
         for reader in readers:
             thread = threading.Thread(target=self._loop, args=(reader, pause, self._stop), daemon=True)
             self._threads.append(thread)
             thread.start()
 
-    def _loop(self, reader: Reader, pause: Callable[[], None], stop: threading.Event) -> None:
+    def _loop(self, reader: Reads, pause: Callable[[], None], stop: threading.Event) -> None:
         while not stop.is_set():
             reader.read(self.aggregated)
             pause()
