@@ -49,6 +49,8 @@ def main() -> int:
     options.add_argument("--window", type=float, default=5.0, help="seconds")
     options.add_argument("--shards", type=int, default=96)
     chosen = options.parse_args()
+    if chosen.shards % 2:
+        options.error("--shards must be even: two processes share them")
     if (os.cpu_count() or 1) < 2:
         print("*** one core: there is nothing to measure")
         return NOT_RUN
@@ -91,6 +93,8 @@ def rate(control: Control, processes: int, shards: int, window: float, log: Path
         time.sleep(window)
         passed = time.monotonic() - began
         pages, cpu = control.polls() - pages, tree_cpu_seconds(process.pid) - cpu
+        if not pages:
+            raise RuntimeError(f"no page was read within {window:g} s: {log.read_text()[-2000:]}")
     return pages * SHAPE.records / passed, cpu / passed
 
 
@@ -106,7 +110,11 @@ def running(control: Control, processes: int, log: Path) -> Iterator[subprocess.
         yield process
     finally:
         process.terminate()
-        process.wait(_STOP_SECONDS)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
 
 
 if __name__ == "__main__":

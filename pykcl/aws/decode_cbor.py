@@ -46,8 +46,10 @@ def _quick(body: bytes, shard_id: str, stream: str) -> tuple[Mapping[str, Any], 
                 raise ValueError("no list, or a second one")
             columns = Columns()
             position = read_records(body, position, count, columns)
+        elif name in document:
+            raise ValueError("a name twice")
         else:
-            document[name], position = decode(body, position)
+            document[name], position = decode(body, position, 1)
         seen += 1
     if columns is None or position + (size is None) != len(body):
         raise ValueError("no records, or more than a page")

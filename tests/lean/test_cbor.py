@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pykcl.aws.decode import LAST_MILLIS, page_of_body
 from pykcl.aws.decode_cbor import _quick, page_of_cbor
+from pykcl.aws.lean import record_layout
 from pykcl.aws.lean.cbor import decode, text_and_numbers
 from pykcl.aws.lean.record_layout import Columns, read_records
 from pykcl.errors import AnswerRefused
@@ -123,6 +124,7 @@ REFUSED = {
     "text in endless parts": b"\x7f\x7f\x61a\xff\xff",
     "no UTF-8": b"\x61\xff",
     "a number as key": b"\xa1\x01\x01",
+    "a name twice": b"\xa2\x61a\x01\x61a\x02",
     "another tag": b"\xc2\x41\x01",
     "a time that is text": b"\xc1\x61a",
     "a time with a fraction": b"\xc1\xf9\x3c\x00",
@@ -286,6 +288,65 @@ def test_a_record_that_is_not_as_the_others_is_never_misread(text, instead, spoi
     parts = body.split(text)
     assert len(parts) == 4
     body = text.join(parts[: spoiled + 1]) + instead + text.join(parts[spoiled + 1 :])
+    with pytest.raises(AnswerRefused):
+        page_of_cbor(body, SHARD, "orders")
+
+
+TWICE = {
+    "Records": [b"gRecords" + cbor2.dumps([RECORD] * 3), b"gRecords" + cbor2.dumps([RECORD])],
+    "NextShardIterator": [b"qNextShardIterator" + cbor2.dumps(text) for text in ("AAAA", "BBBB")],
+    "ChildShards": [b"kChildShards\x80"] * 2,
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_page_with_a_name_twice_is_refused_because_one_of_the_two_would_be_lost(name):
+    told = page([RECORD], ChildShards=[])
+    others = [cbor2.dumps(one) + cbor2.dumps(told[one]) for one in told if one != name]
+    body = b"\xbf" + b"".join([*others, *TWICE[name]]) + b"\xff"
+    with pytest.raises(AnswerRefused):
+        page_of_cbor(body, SHARD, "orders")
+
+
+def test_a_record_with_its_data_twice_is_refused():
+    members = [cbor2.dumps(name) + cbor2.dumps(value) for name, value in RECORD.items()]
+    record = b"\xbf" + b"".join(members) + cbor2.dumps("Data") + cbor2.dumps(b"other") + b"\xff"
+    body = cbor2.dumps(page([])).replace(b"gRecords\x80", b"gRecords\x81" + record)
+    with pytest.raises(AnswerRefused):
+        page_of_cbor(body, SHARD, "orders")
+
+
+def test_a_record_of_very_many_members_is_left_to_the_careful_way():
+    body = cbor2.dumps(page([{**{f"x{number}": number for number in range(33)}, **RECORD}]))
+    with pytest.raises(ValueError, match="too many members"):
+        _quick(body, SHARD, "orders")
+    assert page_of_cbor(body, SHARD, "orders").records[0].data == RECORD["Data"]
+
+
+@pytest.mark.parametrize("different", [lambda number: number % 2, lambda number: number])
+def test_records_that_are_not_alike_are_left_to_the_careful_way(different):
+    records = [{**RECORD, "EncryptionType": "KMS" * different(number)} for number in range(1000)]
+    body = cbor2.dumps(page(records))
+    with pytest.raises(ValueError, match="not alike"):
+        _quick(body, SHARD, "orders")
+    assert len(page_of_cbor(body, SHARD, "orders").records) == 1000
+
+
+def test_a_stream_that_is_encrypted_from_some_record_on_is_read_quickly():
+    records = [{**RECORD, "EncryptionType": "NONE" if number < 500 else "KMS"} for number in range(1000)]
+    assert len(_quick(cbor2.dumps(page(records)), SHARD, "orders")[1]) == 1000
+
+
+def test_what_others_write_into_records_is_not_remembered():
+    record_layout._remembered.cache_clear()
+    records = [{**RECORD, "Another": "x" * size} for size in (10, 2000)]
+    for record in records:
+        assert len(_quick(cbor2.dumps(page([record] * 3)), SHARD, "orders")[1]) == 3
+    assert record_layout._remembered.cache_info().currsize == 1
+
+
+def test_a_list_that_cannot_be_that_long_is_refused():
+    body = cbor2.dumps(page([])).replace(b"gRecords\x80", b"gRecords\x9b" + b"\xff" * 8)
     with pytest.raises(AnswerRefused):
         page_of_cbor(body, SHARD, "orders")
 

@@ -120,6 +120,8 @@ def _map(body: bytes, size: int | None, position: int, depth: int) -> tuple[dict
         if size is None and is_break(body, position):
             return found, position + 1
         key, position = decode_name(body, position)
+        if key in found:
+            raise ValueError("a name twice")  # no valid CBOR, and of two lists of records one would be lost
         found[key], position = decode(body, position, depth + 1)
         seen += 1
     return found, position

@@ -21,16 +21,24 @@ _BYTES, _TEXT, _MAP = 2, 3, 5
 _TIME: Final = b"\xc1\x1b"  # tag 1, and an unsigned number of eight bytes
 _DATA, _KEY, _NUMBER, _MILLIS = "Data", "PartitionKey", "SequenceNumber", "ApproximateArrivalTimestamp"
 _NAMES: Final = frozenset({_DATA, _KEY, _NUMBER, _MILLIS})
+_DEPTH: Final = 3
+"""Of a record's members: within the page, its records and the record."""
 
 # The first byte of what has a length: the type with the length, or with how many bytes the length takes.
 _SHORT_BYTES, _BYTES_1, _BYTES_2, _BYTES_4 = 0x40, 0x58, 0x59, 0x5A
 _SHORT_TEXT, _TEXT_1, _TEXT_2 = 0x60, 0x78, 0x79
 _MOST_KEY: Final = 1024
 """Bytes of a partition key, which has 256 characters at most."""
+_MOST_MEMBERS: Final = 32
+"""Of a record that is read here; Kinesis sends five."""
+_MOST_RUNS: Final = 64
+"""Of records that are alike; more only where there are four records to each: else value by value is quicker."""
+_MOST_KEPT: Final = 1024
+"""Bytes of a gap that is remembered for other pages. Usual ones have 150; what is longer holds a stranger's values."""
 
 
 class Member(NamedTuple):
-    """Of a record. at: where its value begins; begin, end: what is in it; value: raw; None if passed over."""
+    """Of a record. at: where its value begins; begin, end: its content; value: raw; None if passed over."""
 
     name: str
     at: int
@@ -66,15 +74,20 @@ class Columns:
 def read_records(body: bytes, position: int, count: int | None, columns: Columns) -> int:
     """Into `columns`, from `position` on; the position after them. count: None up to a break.
 
-    Raises ValueError where a record has not the four members and what else stands there can be passed over.
+    Raises ValueError where a record has not the four members and what else stands there can be passed over, and where
+    too few are alike for this to be quicker than looking at each value.
     """
-    missing = count
-    while missing != 0:
-        if missing is None and is_break(body, position):
+    if count is not None and count > len(body):
+        raise ValueError("cut off")
+    in_all = runs = 0
+    while in_all != count:
+        if count is None and is_break(body, position):
             return position + 1
-        read, position = _read_alike(body, position, missing, columns)
-        if missing is not None:
-            missing -= read
+        read, position = _read_alike(body, position, None if count is None else count - in_all, columns)
+        in_all += read
+        runs += 1
+        if runs > max(_MOST_RUNS, in_all // 4):
+            raise ValueError("records that are not alike")
     return position
 
 
@@ -106,6 +119,10 @@ def _read_alike(body: bytes, position: int, most: int | None, columns: Columns) 
 class _Gap:
     """What lies between the data of a record and the head of the next one's: fixed bytes and values, in turn.
 
+    Its size follows from the head of the key alone, and all of it but the values is compared: what stands at the border
+    of the two records at once, since that goes wrong where another kind of record follows; the rest before anything is
+    handed out. So nothing is misread.
+
     codes: for `struct`, up to the head of the key, and from the key on. key_at: where that head is.
     values: their names; value i is number 2 i + 1 of what `struct` gives, the rest is `fixed`.
     ended: so many of the values are of the record that ends; so behind them the next one begins.
@@ -131,7 +148,8 @@ class _Gap:
         border, expected = 2 * self._ended, self._fixed[self._ended]
         runs: list[tuple[Any, ...]] = []
         see, add = runs.append, columns.data.append
-        # struct and the indexes themselves see where a record is cut off.
+        # struct and the indexes themselves see where a record is cut off, `structs` what is no head of a key. All that
+        # is before the three lines that take a record in: there are as many data as gaps.
         with suppress(struct.error, LookupError):
             for _ in repeat(None) if most is None else repeat(None, most):
                 at = end + key_at
@@ -175,7 +193,7 @@ class _Gap:
 
 
 class _Structs(dict[int, tuple[Callable[[bytes, int], tuple[Any, ...]], int]]):
-    """By the head of the key: how a gap with such a key is unpacked, and its size."""
+    """By the head of the key, its bytes as one number: how a gap with such a key is unpacked, and its size."""
 
     def __init__(self, codes: tuple[str, str]) -> None:
         super().__init__()
@@ -196,19 +214,18 @@ class _Structs(dict[int, tuple[Callable[[bytes, int], tuple[Any, ...]], int]]):
         return found
 
 
-@lru_cache(maxsize=32)
-def _gap(
-    codes: tuple[str, str], fixed: tuple[bytes, ...], values: tuple[str, ...], key_at: int, ended: int
-) -> _Gap:
-    return _Gap(codes, fixed, values, key_at, ended)
+_remembered = lru_cache(maxsize=32)(_Gap)
+"""The same gap for all pages that have it. No value of the four members is in it."""
 
 
 def _gap_of(body: bytes, start: int, before: list[Member], behind: list[Member], end: int) -> _Gap:
-    """Of a record from `start` to `end`: as if it were followed by itself. before: up to its data; behind: the rest."""
+    """Of a record from `start` to `end`: as if it followed itself. before: members up to the data; behind: the rest."""
     data = before[-1]
     text = body[data.end : end] + body[start : data.at]
-    ended = [(member, -data.end) for member in behind if member.name in _NAMES]
-    begun = [(member, end - data.end - start) for member in before[:-1] if member.name in _NAMES]
+    # What is to be added to a place in the body for that in the gap.
+    to_front, to_back = -data.end, end - data.end - start
+    ended = [(member, to_front) for member in behind if member.name in _NAMES]
+    begun = [(member, to_back) for member in before[:-1] if member.name in _NAMES]
     codes, key_at, passed = [""], 0, 0
     fixed: list[bytes] = []
     values: list[str] = []
@@ -226,15 +243,18 @@ def _gap_of(body: bytes, start: int, before: list[Member], behind: list[Member],
     fixed.append(text[passed:])
     before_key, from_key = codes
     whole = (before_key, f"{from_key}{len(text) - passed}s")
-    return _gap(whole, tuple(fixed), tuple(values), key_at, len(ended))
+    made = _remembered if len(text) <= _MOST_KEPT else _Gap
+    return made(whole, tuple(fixed), tuple(values), key_at, len(ended))
 
 
 def _members(body: bytes, position: int, count: int | None) -> tuple[list[Member], int]:
-    """So many, None up to a break; and the position after them. Raises ValueError."""
+    """So many, None up to a break; and the position after them. Raises ValueError, also for more than are usual."""
     found: list[Member] = []
     while len(found) != count:
         if count is None and is_break(body, position):
             return found, position + 1
+        if len(found) == _MOST_MEMBERS:
+            raise ValueError("a record of too many members")
         name, at = decode_name(body, position)
         found.append(_member(body, name, at))
         position = found[-1].end
@@ -243,7 +263,7 @@ def _members(body: bytes, position: int, count: int | None) -> tuple[list[Member
 
 def _member(body: bytes, name: str, at: int) -> Member:
     if name not in _NAMES:
-        return Member(name, at, at, decode(body, at)[1], None)
+        return Member(name, at, at, decode(body, at, _DEPTH)[1], None)
     if name == _MILLIS:
         begin = at + len(_TIME)
         end = begin + 8

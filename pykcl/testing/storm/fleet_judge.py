@@ -48,7 +48,7 @@ class FleetJudge:
         self._wrote[change.author] = now
         for item in (change.before, change.after):
             self.names(item or {})
-        owner, before = _owner_in(change.after), _owner_in(change.before)
+        owner, before = _lease_owner_of(change.after), _lease_owner_of(change.before)
         # What other hands have done to the row meanwhile shows in what it was before.
         if owner != before or owner != self._owners.get(change.key, (None, 0.0))[0]:
             self._owners[change.key] = (owner, now)
@@ -106,7 +106,7 @@ class FleetJudge:
         self._verdict.expect(holds, Promise.NO_FALSE_ALARM, what)
 
 
-def _owner_in(item: Item | None) -> str | None:
+def _lease_owner_of(item: Item | None) -> str | None:
     return (item or {}).get("leaseOwner", {}).get("S")
 
 
