@@ -316,10 +316,39 @@ def test_a_write_that_is_under_way_counts_when_it_arrives():
     assert arrived == ["PutItem"]
 
 
+@pytest.mark.parametrize(
+    ("by_hand", "counter", "is_late"), [(False, 1, True), (True, 1, False), (True, 5, True)]
+)
+def test_a_write_that_other_hands_made_void_is_not_kept_under_way(by_hand, counter, is_late):
+    """Seed 67829452156. 1) Another library puts the counter of a lease from 5 to 1; 2) its owner, who knows nothing of it
+    yet, writes a checkpoint on condition of 5, which would be refused; 3) the same worker takes the lease again and comes to
+    5; 4) the write arrives, and moves the checkpoint back. No condition protects from a counter that was put back.
+    """
+
+    class Late(Faults):
+        def is_due(self, name):
+            return name == "F7"
+
+    outages, rows = Outages(), {"a": {"leaseCounter": {"N": str(counter)}}}
+    faults = DynamoFaults(
+        Late(1), outages, host=lambda: "w1", now=lambda: 0.0, spares=lambda host: False, rows=lambda: rows
+    )
+    if by_hand:
+        faults.changed_by_hand("a")
+    write = {
+        "TableName": "t", "Key": {"leaseKey": {"S": "a"}},
+        "ExpressionAttributeValues": {":seenCounter": {"N": "5"}, ":checkpoint": {"S": "9"}},
+    }  # fmt: skip
+    fault = faults("UpdateItem", write)
+    assert (fault is not None and fault.postponed is not None) == is_late
+
+
 def test_a_forbidden_action_counts_when_it_is_refused():
     faults, outages = Faults(1, off=FINE_WEATHER), Outages()
     client = _table(
-        DynamoFaults(faults, outages, host=lambda: "w1", now=lambda: 0.0, spares=lambda host: False)
+        DynamoFaults(
+            faults, outages, host=lambda: "w1", now=lambda: 0.0, spares=lambda host: False, rows=dict
+        )
     )
     outages.forbidden[("Scan", "w1")] = 10.0
     assert (faults.injected["F14.while"], outages.refused) == (0, set())

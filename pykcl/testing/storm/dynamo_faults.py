@@ -36,7 +36,10 @@ def kind_of_write(operation: str, params: Params) -> str:
 
 
 class DynamoFaults:
-    """A fault hook of MemoryDynamoDB. host: who is asking; only hosts named in `spares` are left in peace."""
+    """A fault hook of MemoryDynamoDB. host: who is asking; only hosts named in `spares` are left in peace.
+
+    rows: the leases as they are.
+    """
 
     def __init__(
         self,
@@ -46,9 +49,11 @@ class DynamoFaults:
         host: Callable[[], str],
         now: Callable[[], float],
         spares: Callable[[str], bool],
+        rows: Callable[[], Mapping[str, Item]],
     ) -> None:
         self._faults, self._outages = faults, outages
-        self._host, self._now, self._spares = host, now, spares
+        self._host, self._now, self._spares, self._rows = host, now, spares, rows
+        self._by_hand: set[str] = set()
 
     def __call__(self, operation: str, params: Params) -> Fault | None:
         host, now = self._host(), self._now()
@@ -100,13 +105,31 @@ class DynamoFaults:
             return Fault(
                 after=timed_out(), late_answer=seconds, on_effect=lambda: faults.note(f"F6.{kind}", about)
             )
-        if faults.is_due("F7"):
+        if faults.is_due("F7") and not self._may_come_true_again(params):
             return Fault(
                 postponed=timed_out(),
                 delay=faults.rng("F7").choice([0, REQUEST_SECONDS]),
                 on_effect=lambda: faults.note("F7", about),
             )
         return self._refused(operation, host)
+
+    def changed_by_hand(self, key: str) -> None:
+        """The row, without a look at its counter: so that it may come to have a counter once more that it has had."""
+        self._by_hand.add(key)
+
+    def _may_come_true_again(self, params: Params) -> bool:
+        """Whether it would be refused now, and accepted later, once the counter has come back to what it names.
+
+        No condition on a counter protects from that. So such a write is not kept under way; those that were under way
+        already are why such a hand spares their rows.
+        """
+        key = params.get("Key", {}).get("leaseKey", {}).get("S")
+        seen = params.get("ExpressionAttributeValues", {}).get(":seenCounter")
+        return (
+            key in self._by_hand
+            and seen is not None
+            and seen != self._rows().get(key, {}).get("leaseCounter")
+        )
 
     def _refused(self, operation: str, host: str) -> Fault | None:
         faults = self._faults

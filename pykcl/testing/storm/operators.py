@@ -37,6 +37,7 @@ class Operators:
         self._world.observer.fleet.names(row)
         self._world.deleted_rows.deleted(key, row)
         self._world.beliefs.stolen(key)
+        self._world.dynamo_faults.changed_by_hand(key)
         if self._world.options["start"] == "LATEST":
             # A worker that never saw the row cannot tell it from one that never was; none may start meanwhile.
             self._wait_for(key)
@@ -57,6 +58,7 @@ class Operators:
         self._world.observer.fleet.names(rows[key])
         rows[key] = {**rows[key], "leaseOwner": {"S": owner}, "leaseCounter": {"N": "1"}}
         self._world.beliefs.stolen(key)
+        self._world.dynamo_faults.changed_by_hand(key)
         seconds = rng.uniform(_LATEST_REQUEST, 1.5 * FAILOVER)
         self._world.simulation.spawn(owner, LIBRARY, lambda: self._give_back(key, owner, seconds))
         return True

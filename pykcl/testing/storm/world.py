@@ -87,12 +87,13 @@ class World:
             author=lambda: simulation.current_group,
             on_change=simulation.insist(self._row_changed),
         )
-        self._dynamo_faults = DynamoFaults(
+        self.dynamo_faults = DynamoFaults(
             faults,
             self.outages,
             host=lambda: simulation.current_group,
             now=lambda: simulation.now,
             spares=lambda host: not host.startswith("w"),
+            rows=self.rows,
         )
         self.dynamodb.fault = simulation.insist(self._request)
         self._streams: dict[str, StormStream] = {}
@@ -223,7 +224,7 @@ class World:
         if params.get("TableName") == TABLE:
             self.row_judge.request_sent(operation, params, host)
         self.on_request(operation, params, host)
-        return self._dynamo_faults(operation, params)
+        return self.dynamo_faults(operation, params)
 
     def _row_changed(self, change: Change) -> None:
         self._recent.append((self.simulation.now, change))
