@@ -126,6 +126,7 @@ def test_a_loss_may_stay_untold_only_where_a_newcomer_made_the_deleted_row_anew(
     )
     world.observer.fleet = SimpleNamespace(names=lambda row: None)
     world.beliefs, world.options = SimpleNamespace(stolen=lambda key: None), {"start": "TRIM_HORIZON"}
+    world.dynamo_faults = SimpleNamespace(changed_by_hand=lambda key: None)
     monkeypatch.setattr(Operators, "_choose", lambda self, rng, fits: deleted)
     assert Operators(world, fleet).delete_row(None)
     if anew is not None:
