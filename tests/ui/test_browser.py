@@ -353,6 +353,20 @@ def test_all_of_it_can_be_done_by_keys(tab):
     tab.wait("document.querySelector('#live-text').textContent === 'paused'", "the pause")
 
 
+def test_a_key_right_behind_a_dialog_counts_although_the_focus_is_in_there_until_the_next_frame(tab):
+    tab.open().drawn(7)
+    inside, paused = tab.run("""
+        document.querySelector('#help').click();
+        const dialog = document.querySelector('#keys');
+        dialog.querySelector('button').focus();
+        dialog.close();
+        const focused = document.activeElement;
+        focused.dispatchEvent(new KeyboardEvent('keydown', { key: 'p', bubbles: true }));
+        return [dialog.contains(focused), document.querySelector('#pause').getAttribute('aria-pressed')];
+    """)
+    assert (inside, paused) == (True, "true")
+
+
 def test_whatever_takes_the_focus_has_a_name_and_shows_it(tab):
     from selenium.webdriver.common.keys import Keys
 

@@ -140,8 +140,14 @@ const ACTIONS = {
   t: turnTables, p: pause, d: turnTheme, "?": help, "/": () => byId("filter").focus(),
 };
 
+// A dialog that was closed keeps the focus until the next frame is drawn, which a slow machine takes its time for: a
+// key in between is meant for the page.
+function isTyped(event) {
+  return event.target.closest?.("dialog:not([open])") ? false : Boolean(event.target.closest?.("input, select, dialog"));
+}
+
 document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest?.("input, select, dialog");
+  const typing = isTyped(event);
   if (typing && event.key === "Escape" && event.target.id === "filter") { event.target.value = ""; event.target.dispatchEvent(new Event("input")); event.target.blur(); }
   if (typing || event.ctrlKey || event.metaKey || event.altKey || !(event.key in ACTIONS)) return;
   event.preventDefault();
