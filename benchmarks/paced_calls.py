@@ -20,14 +20,13 @@ from benchmarks.live_shards import bodies_of, live_server
 from benchmarks.machine import described, machine
 from benchmarks.peers import SHAPES
 from benchmarks.readers import CallsReader
-
-_SHARD_BYTES = 2 * 1024 * 1024
-_LEAST_PAUSE = 0.2
+from pykcl.planning.pace import SHARD_READ_INTERVAL
+from pykcl.planning.read_pace import BYTES_PER_SECOND
 
 
 def pause_of(shape: Shape) -> float:
     """Seconds between two reads of a shard."""
-    return max(_LEAST_PAUSE, shape.user_records * shape.size / _SHARD_BYTES)
+    return max(SHARD_READ_INTERVAL, shape.user_records * shape.size / BYTES_PER_SECOND)
 
 
 def main() -> int:

@@ -54,6 +54,11 @@ class Reader:
 
 
 class Reads(Protocol):
+    """records, bytes: so far."""
+
+    records: int
+    bytes: int
+
     def read(self, aggregated: bool) -> None:
         """A page."""
 
@@ -66,6 +71,10 @@ class Loops:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self.aggregated = False
+
+    def counts(self) -> tuple[int, int]:
+        """Records and bytes of all readers so far."""
+        return sum(one.records for one in self._readers), sum(one.bytes for one in self._readers)
 
     def told(self, word: str) -> None:
         if word in ("plain", "aggregated"):
@@ -101,10 +110,8 @@ def main() -> None:
     shards = int(sys.argv[1])
     config = Config(retries={"total_max_attempts": 1}, max_pool_connections=shards + 2)
     client = boto3.client("kinesis", config=config)
-    readers = [Reader(client, number) for number in range(shards)]
-    answer_counts(
-        lambda: (sum(one.records for one in readers), sum(one.bytes for one in readers)), Loops(readers).told
-    )
+    loops = Loops([Reader(client, number) for number in range(shards)])
+    answer_counts(loops.counts, loops.told)
 
 
 if __name__ == "__main__":

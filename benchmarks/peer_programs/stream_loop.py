@@ -44,12 +44,10 @@ class Reader:
 def main() -> None:
     client = boto3.client("kinesis")
     stream = KinesisStream(client, STREAM, SystemRuntime(), transport="lean", wire="cbor")
-    readers = [Reader(stream, number) for number in range(int(sys.argv[1]))]
+    loops = Loops([Reader(stream, number) for number in range(int(sys.argv[1]))])
     gc.collect()
     gc.freeze()  # as `pykcl run`
-    answer_counts(
-        lambda: (sum(one.records for one in readers), sum(one.bytes for one in readers)), Loops(readers).told
-    )
+    answer_counts(loops.counts, loops.told)
 
 
 if __name__ == "__main__":
