@@ -367,6 +367,20 @@ def test_a_key_right_behind_a_dialog_counts_although_the_focus_is_in_there_until
     assert (inside, paused) == (True, "true")
 
 
+def test_a_lease_opened_right_behind_another_one_goes_on_telling_what_is_new(tab, live_table):
+    tab.open().drawn(7)
+    # A dialog tells that it was closed a moment later.
+    tab.run("""
+        const [one, other] = document.querySelectorAll('#lease-table .link');
+        one.click();
+        document.querySelector('#detail').close();
+        other.click();
+    """)
+    assert "shardId-000000000001" in tab.text("#detail")
+    live_table.put(live_table.row(1).with_(owner="py-9", counter=20))
+    tab.wait("document.querySelector('#detail').textContent.includes('py-9')", "the new owner in the dialog")
+
+
 def test_whatever_takes_the_focus_has_a_name_and_shows_it(tab):
     from selenium.webdriver.common.keys import Keys
 

@@ -13,7 +13,8 @@ export class Detail {
     this.key = null;
     this.facts = null;
     byId("reset").addEventListener("click", () => this.reset());
-    this.dialog.addEventListener("close", () => { this.key = null; });
+    // Told a moment after it was closed: another lease may have been opened in between.
+    this.dialog.addEventListener("close", () => { if (!this.dialog.open) this.key = null; });
   }
 
   lease(key) {
