@@ -57,13 +57,25 @@ def decoded(body: bytes, method: str) -> dict[str, Any] | None:
             return None
         if b'"B"' in body or b'"BS"' in body:
             rows = answer.get(part, {})
-            answer[part] = [_with_bytes(row) for row in rows] if method == "scan" else _with_bytes(rows)
+            answer[part] = [with_bytes(row) for row in rows] if method == "scan" else with_bytes(rows)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
     return answer
 
 
-def _with_bytes(item: Mapping[str, Any]) -> dict[str, Any]:
+def decoded_around(before: str, after: str) -> dict[str, Any] | None:
+    """The answer to a scan, by what stands before its list of rows and behind it. Raises ValueError.
+
+    None where that is not the answer's own list, but one inside of something else, or one of two; or where something is
+    in the answer that none has.
+    """
+    answer = json.loads(f'{before}"Items":"here"{after}')
+    is_known = isinstance(answer, dict) and answer.keys() <= _BESIDE["scan"]
+    return answer if is_known and answer.get("Items") == "here" else None
+
+
+def with_bytes(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The item with what is binary in it as bytes. Raises ValueError, TypeError, AttributeError."""
     return {name: _value_with_bytes(value) for name, value in item.items()}
 
 
@@ -74,7 +86,7 @@ def _value_with_bytes(value: Mapping[str, Any]) -> Mapping[str, Any]:
     if kind == "BS":
         return {"BS": [binascii.a2b_base64(member) for member in content]}
     if kind == "M":
-        return {"M": _with_bytes(content)}
+        return {"M": with_bytes(content)}
     if kind == "L":
         return {"L": [_value_with_bytes(member) for member in content]}
     return value

@@ -8,20 +8,19 @@ ConditionalCheckFailed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pykcl.aws.attempts import Attempts
 from pykcl.aws.failures import MALFORMED, aws_errors, error_code, sort_failure
+from pykcl.aws.known_rows import KnownRows, Seen
 from pykcl.aws.new_table import NewTable
 from pykcl.aws.state_table import read_state, state_table_of
 from pykcl.aws.table_answers import (
     Table,
-    items_of,
     last_key_of,
-    lease_key_of,
     read_units_of,
     refuse_foreign,
     table_of,
@@ -29,7 +28,7 @@ from pykcl.aws.table_answers import (
 from pykcl.aws.table_requests import TableRequests
 from pykcl.config import Transport
 from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
-from pykcl.model.lease import AttributeValue, JavaState, Lease, Row, UnreadableRow
+from pykcl.model.lease import JavaState, Lease, Row, UnreadableRow
 from pykcl.model.lease_outcome import settle
 from pykcl.model.lease_parse import LEASE_KEY, OWNER_INDEX, parse_row
 from pykcl.model.lease_row import LeaseWrite
@@ -74,7 +73,7 @@ class DynamoDBLeaseTable:
         self._request_timeout = request_timeout
         self._attempts = Attempts(runtime, stop or runtime.event())
         self._created = False
-        self._last_scan: dict[str, tuple[Mapping[str, AttributeValue], Row]] = {}
+        self._known = KnownRows()
         self._table_id = ""
         self._requests = TableRequests(client, table_name, runtime, transport)
 
@@ -109,33 +108,27 @@ class DynamoDBLeaseTable:
 
         Raises TableGone, too, where the table is another one of the same name than that which was prepared.
         """
-        rows: list[Row] = []
-        known = self._last_scan
-        seen: dict[str, tuple[Mapping[str, AttributeValue], Row]] = {}
-        read_units = 0.0
-        went_back = False
-        for answer in self._pages({"ConsistentRead": True} if consistent else {}):
-            for item in items_of(answer):
-                key = lease_key_of(item)
-                before = known.get(key)
-                row = _parsed(item, before)
-                went_back = went_back or (before is not None and _is_behind(row, before[1]))
-                seen[key] = (item, row)
-                rows.append(row)
-            read_units += read_units_of(answer)
-        if went_back or _have_vanished(known, seen):
+        known = self._known
+        seen, read_units = self._read_all({"ConsistentRead": True} if consistent else {})
+        now = seen.all_known()
+        if _went_back(known.by_key, now.rows) or _have_vanished(known.by_key, now.by_key):
             self._refuse_another_table()
-        self._last_scan = seen
-        return TableScan(tuple(rows), read_units)
+        self._known = now
+        return TableScan(tuple(now.rows), read_units)
 
     def scan_part(self, segment: int, segments: int) -> TableScan:
         """See `ports.LeaseTable`. Whether the table is still the same one only a scan of all of it can tell."""
-        rows: list[Row] = []
+        seen, read_units = self._read_all({"Segment": segment, "TotalSegments": segments})
+        return TableScan(tuple(seen.rows), read_units)
+
+    def _read_all(self, how: Mapping[str, Any]) -> tuple[Seen, float]:
+        """Every page of a scan, and the read units of all of them."""
+        seen = Seen(self._known)
         read_units = 0.0
-        for answer in self._pages({"Segment": segment, "TotalSegments": segments}):
-            rows += (_parsed(item, self._last_scan.get(lease_key_of(item))) for item in items_of(answer))
+        for answer in self._pages(how, seen):
+            seen.add(answer)
             read_units += read_units_of(answer)
-        return TableScan(tuple(rows), read_units)
+        return seen, read_units
 
     def _refuse_another_table(self) -> None:
         """Raise TableGone if the table was deleted and made again since `prepare`.
@@ -284,14 +277,14 @@ class DynamoDBLeaseTable:
                 "Choose another application name, or set table_name."
             )
 
-    def _pages(self, how: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def _pages(self, how: Mapping[str, Any], seen: Seen) -> Iterator[dict[str, Any]]:
         """The answers to a scan, to the last one."""
         start: dict[str, Any] = {}
         passed: set[str] = set()
         while True:
             answer = self._patiently(
                 f"scanning lease table {self._name!r}",
-                partial(self._requests.scan, ReturnConsumedCapacity="TOTAL", **how, **start),
+                partial(self._requests.scan, seen, ReturnConsumedCapacity="TOTAL", **how, **start),
             )
             yield answer
             after = last_key_of(answer)
@@ -343,27 +336,24 @@ class _Sending:
         self.adopted = seen
 
 
-def _parsed(
-    item: Mapping[str, AttributeValue], before: tuple[Mapping[str, AttributeValue], Row] | None
-) -> Row:
-    """Most rows are as they were when they were seen last, and comparing one costs a tenth of parsing it."""
-    return before[1] if before is not None and before[0] == item else parse_row(item)
+def _went_back(known: Mapping[str, Row], rows: Iterable[Row]) -> bool:
+    """Whether a counter, which only grows, has fallen further than for an answer that is a moment old."""
+    for row in rows:
+        before = known.get(row.key)
+        if before is row or not isinstance(row, Lease) or not isinstance(before, Lease):
+            continue
+        if row.counter <= 1 < before.counter or row.counter < before.counter - _STALE_WRITES:
+            return True
+    return False
 
 
-def _is_behind(row: Row, before: Row) -> bool:
-    """Whether the counter, which only grows, has fallen further than for an answer that is a moment old."""
-    if not isinstance(row, Lease) or not isinstance(before, Lease):
-        return False
-    return row.counter <= 1 < before.counter or row.counter < before.counter - _STALE_WRITES
-
-
-def _have_vanished(known: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
+def _have_vanished(known: Mapping[str, Row], seen: Mapping[str, Row]) -> bool:
     """Whether leases are missing that had not ended: only those of shards that Kinesis forgot are deleted so.
 
     One that nobody has held for long may be so young that an answer a moment old lacks it; but half of all rows at once
     are worth a question, even if they had ended.
     """
-    gone = [known[key][1] for key in known.keys() - seen.keys()]
+    gone = [known[key] for key in known.keys() - seen.keys()]
     leases = [row for row in gone if isinstance(row, Lease) and not row.is_ended]
     return any(lease.counter > 1 for lease in leases) or (bool(gone) and 2 * len(gone) >= len(known))
 

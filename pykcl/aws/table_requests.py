@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pykcl.aws.fast_items import METHODS, decode_scans, decoded, use_for_scans
+from pykcl.aws.known_rows import Seen
 from pykcl.aws.lean.answers import client_error, metadata_of, parsed_by_botocore, refuse_corrupt
 from pykcl.aws.lean.connection import Answer
 from pykcl.aws.lean.route import Route
@@ -45,10 +46,10 @@ class TableRequests:
         """The methods whose next call goes over the lean transport."""
         return frozenset(filter(self._route.is_learned, METHODS))
 
-    def scan(self, **request: Any) -> dict[str, Any]:
-        """Raises ClientError, BotoCoreError, what botocore's parser raises; SetupError where the lean transport is
-        insisted on and cannot be."""
-        answer = self._call("scan", request, may_repeat=True)
+    def scan(self, seen: Seen | None = None, **request: Any) -> dict[str, Any]:
+        """seen: then its rows may be a ReadPage. Raises ClientError, BotoCoreError, what botocore's parser raises;
+        SetupError where the lean transport is insisted on and cannot be."""
+        answer = self._call("scan", request, may_repeat=True, seen=seen)
         self._route.insist("scan")
         return answer
 
@@ -65,24 +66,33 @@ class TableRequests:
         answer: dict[str, Any] = getattr(self._client, method)(**named)
         return answer
 
-    def _call(self, method: str, request: Mapping[str, Any], *, may_repeat: bool) -> dict[str, Any]:
+    def _call(
+        self, method: str, request: Mapping[str, Any], *, may_repeat: bool, seen: Seen | None = None
+    ) -> dict[str, Any]:
         named = {"TableName": self._table, **request}
         transport = self._route.lean(method, self._table)
         if transport is None:
             return self._route.over_botocore(method, self._table, named)
-        return self._over_lean(transport, method, named, may_repeat=may_repeat)
+        answer = self._over_lean(transport, method, named, may_repeat=may_repeat)
+        return self._parsed(method, answer, seen)
 
     def _over_lean(
         self, transport: Transport, method: str, request: Mapping[str, Any], *, may_repeat: bool
-    ) -> dict[str, Any]:
+    ) -> Answer:
         answer = transport.post(_JSON.encode(request).encode(), may_repeat=may_repeat)
         refuse_corrupt(answer)
         if answer.status >= 300:
             raise client_error(self._client, self._route.operation(method), answer)
-        return self._parsed(method, answer)
+        return answer
 
-    def _parsed(self, method: str, answer: Answer) -> dict[str, Any]:
-        found = decoded(answer.body, method) if answer.status == 200 else None
+    def _parsed(self, method: str, answer: Answer, seen: Seen | None) -> dict[str, Any]:
+        found = None
+        if answer.status == 200:
+            found = (
+                decoded(answer.body, method)
+                if seen is None
+                else seen.known.answer_of(answer.body, seen.place)
+            )
         if found is None:
             return parsed_by_botocore(self._client, self._route.operation(method), answer)
         found["ResponseMetadata"] = metadata_of(answer)
