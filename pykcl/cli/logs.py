@@ -13,7 +13,7 @@ LOG_FORMATS = ("text", "json")
 _TEXT = "%(asctime)s %(levelname)-7s "
 _NAME = "%(name)s "
 _MESSAGE = "%(message)s"
-_CHATTY = ("botocore", "boto3", "urllib3")
+_CHATTY = ("botocore", "boto3", "urllib3", "s3transfer")
 
 
 def formatter(
@@ -47,6 +47,10 @@ def log_beside_the_program(log_format: LogFormat, *, verbose: bool, process: int
     ours.addHandler(handler)
     ours.setLevel(logging.DEBUG if verbose else logging.INFO)
     ours.propagate = False
+    # The program's own logging may be at DEBUG, for it had no AWS in its process: there botocore logs what it signs,
+    # with the session's token. Who wants that sets these levels after this.
+    for chatty in _CHATTY:
+        logging.getLogger(chatty).setLevel(logging.INFO)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pykcl.cli.exit_codes import exit_codes
 from pykcl.cli.garbage import tune_collector
 from pykcl.cli.logs import log_beside_the_program
 from pykcl.cli.options import from_arguments
+from pykcl.cli.own_threads import begun_as_by_a_main_thread, waited_for
 from pykcl.cli.service_options import Service, service_options
 from pykcl.cli.settings import Settings, settings_of
 from pykcl.processor import ProcessorFactory
@@ -110,4 +111,5 @@ def run_kclpy(
                 )
                 return under_watch(worker)
 
-            run_program(program, arguments, Launch(make))
+            with waited_for(settings.config.shutdown_grace):
+                run_program(program, arguments, Launch(make, begun_as_by_a_main_thread))

@@ -273,3 +273,8 @@ class EndCheckpointer(ShardCheckpointer):
         super().checkpoint(at, sub_sequence_number)
         if self._progress.all_durable:
             self.confirmed = True
+
+
+def is_confirmed(checkpointer: object) -> bool:
+    """Whether shard_ended was handed this, and has said with it that the whole shard is done."""
+    return isinstance(checkpointer, EndCheckpointer) and checkpointer.confirmed

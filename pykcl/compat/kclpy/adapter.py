@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pykcl.compat.kclpy import messages
@@ -21,18 +22,22 @@ from pykcl.processor import (
     ShardEnd,
     ShutdownRequest,
 )
+from pykcl.worker.checkpointer import is_confirmed
 
 log = logging.getLogger("pykcl.kclpy")
 
 OnExit = Callable[[str, str, SystemExit], None]
 """Told of the shard, the method (as pykcl calls it) and the SystemExit that came out of it."""
+Around = Callable[[], AbstractContextManager[None]]
+"""What a method of the program runs in."""
 
 
 class KclpyProcessor(RecordProcessor):
-    """processor: one of amazon_kclpy, version 3 (or a bridge to one); for this shard only."""
+    """processor: one of amazon_kclpy, version 3 (or a bridge to one); for this shard only. around: for each call."""
 
-    def __init__(self, processor: Any, on_exit: OnExit) -> None:
+    def __init__(self, processor: Any, on_exit: OnExit, around: Around = nullcontext) -> None:
         self._processor = processor
+        self._around = around
         self._on_exit = on_exit
         self._checkpointer = LeaseCheckpointer()
         self._make_record = messages.record_maker()
@@ -62,7 +67,13 @@ class KclpyProcessor(RecordProcessor):
 
     def shard_ended(self, end: ShardEnd) -> None:
         message = messages.ShardEndedInput({"action": "shardEnded"})
-        self._dispatch(message, end.shard_id, "shard_ended", end.checkpointer)
+        try:
+            self._dispatch(message, end.shard_id, "shard_ended", end.checkpointer)
+        except (SystemExit, RestartShard):
+            # It has left behind its checkpoint, which under Java ended the shard then and there. Else a program that
+            # does so each time would never let the children of its shard begin.
+            if not is_confirmed(end.checkpointer):
+                raise
 
     def lease_lost(self, loss: LeaseLoss) -> None:
         self._end(loss.shard_id)
@@ -98,7 +109,7 @@ class KclpyProcessor(RecordProcessor):
             # It has left, as its process would have: nothing it did not return from is done.
             raise self._exit
         try:
-            with self._checkpointer.handed(checkpointer) as mine:
+            with self._checkpointer.handed(checkpointer) as mine, self._around():
                 message.dispatch(mine, self._processor)
         except SystemExit as error:
             self._exit = error
@@ -122,7 +133,9 @@ class KclpyProcessor(RecordProcessor):
             raise self._exit.with_traceback(error.__traceback__) from error
 
 
-def processor_factory(given: Any, on_exit: OnExit) -> tuple[ProcessorFactory, Any, Version]:
+def processor_factory(
+    given: Any, on_exit: OnExit, around: Around = nullcontext
+) -> tuple[ProcessorFactory, Any, Version]:
     """(what makes a processor for each shard, a sample of the program's own, its version). Raises ConfigError.
 
     given: what the program handed to KCLProcess.
@@ -130,4 +143,4 @@ def processor_factory(given: Any, on_exit: OnExit) -> tuple[ProcessorFactory, An
     make_own = factory_of(given)
     sample = one_of(given)
     version = version_of(sample)
-    return lambda: KclpyProcessor(as_version_3(make_own(), version), on_exit), sample, version
+    return lambda: KclpyProcessor(as_version_3(make_own(), version), on_exit, around), sample, version

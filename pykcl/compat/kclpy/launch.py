@@ -14,12 +14,12 @@ import runpy
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pykcl.compat.kclpy.adapter import processor_factory
+from pykcl.compat.kclpy.adapter import Around, processor_factory
 from pykcl.compat.kclpy.versions import Version, missing_methods
 from pykcl.errors import ConfigError
 from pykcl.processor import ProcessorFactory
@@ -37,13 +37,17 @@ _MODULES = (".kcl", ".messages", ".dispatch", ".checkpoint_error", ".v2.processo
 
 
 class Launch:
-    """One run of a program. make_worker: makes the Worker whose processors a factory makes.
+    """One run of a program. make_worker: makes the Worker whose processors a factory makes. around: what each method of
+    the program runs in.
 
     failure: what stopped the worker. exit_code: what a method of the processor called sys.exit() with, never 0.
     """
 
-    def __init__(self, make_worker: Callable[[ProcessorFactory], Worker]) -> None:
+    def __init__(
+        self, make_worker: Callable[[ProcessorFactory], Worker], around: Around = nullcontext
+    ) -> None:
         self._make_worker = make_worker
+        self._around = around
         self._worker: Worker | None = None
         self.failure: Exception | None = None
         self.exit_code: Any = None
@@ -64,7 +68,8 @@ class Launch:
             log.warning("KCLProcess.run() was called again after its end: nothing is run.")
             return
         try:
-            factory, sample, version = processor_factory(given, self._exited)
+            _refuse_other_threads()
+            factory, sample, version = processor_factory(given, self._exited, self._around)
             self._tell(sample, version)
             self._worker = self._make_worker(factory)
             self._worker.run()
@@ -93,18 +98,13 @@ class Launch:
         missing = missing_methods(sample, version)
         if missing:
             log.warning("%s has no %s: each call will fail.", name, ", ".join(missing))
-        if in_main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                if signal.getsignal(number) not in (
-                    signal.SIG_DFL,
-                    signal.SIG_IGN,
-                    signal.default_int_handler,
-                ):
-                    log.warning(
-                        "The program's own handler of %s is not called while the worker runs: the worker stops "
-                        "gracefully then, and calls shutdown_requested for each shard.",
-                        number.name,
-                    )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler):
+                log.warning(
+                    "The program's own handler of %s is not called while the worker runs: the worker stops "
+                    "gracefully then, and calls shutdown_requested for each shard.",
+                    number.name,
+                )
 
 
 _current: list[Launch] = []
@@ -160,6 +160,16 @@ def run_program(program: Path, arguments: Sequence[str], launch: Launch) -> None
     if not launch.ran:
         raise ConfigError(
             f"{os.fspath(program)} ended without KCLProcess(...).run() of amazon_kclpy.kcl: no record was read."
+        )
+
+
+def _refuse_other_threads() -> None:
+    """Signals come to the main thread only: a worker that runs in another one would not hear SIGTERM, and the process
+    would end in the middle of its batches, with its leases kept."""
+    if not in_main_thread():
+        raise ConfigError(
+            "KCLProcess(...).run() is called in a thread of the program. SIGTERM would end the process without a "
+            "word to a worker there: no shutdown_requested, no lease released. Do: call run() in the main thread."
         )
 
 

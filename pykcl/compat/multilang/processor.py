@@ -12,7 +12,7 @@ from pykcl.compat.multilang.children import AT_ONCE, Children
 from pykcl.compat.multilang.protocol import CheckpointAsked
 from pykcl.errors import RestartShard
 from pykcl.processor import Batch, Initialization, LeaseLoss, RecordProcessor, ShardEnd, ShutdownRequest
-from pykcl.worker.checkpointer import EndCheckpointer
+from pykcl.worker.checkpointer import EndCheckpointer, is_confirmed
 
 
 def child_processors(children: Children, timeout: float | None) -> Callable[[], ChildProcessor]:
@@ -59,10 +59,17 @@ class ChildProcessor(RecordProcessor):
         self._act(protocol.PROCESS_RECORDS, line, JavaCheckpoints(batch.checkpointer))
 
     def shard_ended(self, end: ShardEnd) -> None:
-        self._act(
-            protocol.SHARD_ENDED, [protocol.bare(protocol.SHARD_ENDED)], JavaCheckpoints(end.checkpointer)
-        )
-        if not isinstance(end.checkpointer, EndCheckpointer) or end.checkpointer.confirmed:
+        try:
+            self._act(
+                protocol.SHARD_ENDED, [protocol.bare(protocol.SHARD_ENDED)], JavaCheckpoints(end.checkpointer)
+            )
+        except RestartShard:
+            # Under Java that checkpoint has ended the shard, whatever became of the child. And a program that leaves
+            # behind it each time would otherwise never let the children of its shard begin.
+            if not is_confirmed(end.checkpointer):
+                raise
+            return
+        if is_confirmed(end.checkpointer) or not isinstance(end.checkpointer, EndCheckpointer):
             self._end_child()
         # Else it is asked again in a while: it may have held the checkpoint back for a good reason.
 

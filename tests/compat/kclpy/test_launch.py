@@ -8,6 +8,7 @@ import logging
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,14 @@ def test_what_stopped_the_worker_comes_out_also_where_the_program_passes_over_it
     text = (guard or "{}").format("kcl.KCLProcess(Mine()).run()")
     with pytest.raises(SetupError, match="no such stream"):
         run(tmp_path, PROGRAM + text, launched(started, fail))
+
+
+def test_a_worker_that_would_not_hear_of_its_end_is_refused(tmp_path, started, monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda problem: None)
+    text = "import threading\nt = threading.Thread(target=kcl.KCLProcess(Mine()).run)\nt.start()\nt.join()"
+    with pytest.raises(ConfigError, match=r"call run\(\) in the main thread"):
+        run(tmp_path, PROGRAM + text, launched(started))
+    assert started == []
 
 
 def test_a_processor_that_cannot_be_used_is_told_of_also_where_the_program_passes_over_it(tmp_path, started):

@@ -249,11 +249,14 @@ THREADED = (
         [thread.join() for thread in threads]
         note("process_records\"""",
     )
-    .replace("NOTES =", 'import logging; logging.basicConfig(filename="app.log")\nNOTES =')
+    .replace(
+        "NOTES =", 'import logging; logging.basicConfig(filename="app.log", level=logging.DEBUG)\nNOTES ='
+    )
 )
 
 
-def test_a_program_may_checkpoint_from_its_own_threads_and_log_as_it_likes(aws, launch):
+def test_a_program_may_checkpoint_from_its_own_threads_and_log_as_it_likes(aws, launch, monkeypatch):
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "the-token-of-the-session")
     aws.kinesis.create_stream("orders", 1)
     put(aws, ["note"])
     program = launch(THREADED)
@@ -261,8 +264,84 @@ def test_a_program_may_checkpoint_from_its_own_threads_and_log_as_it_likes(aws, 
     assert len(program.notes("checkpointed")) == 4
     assert program.stop() == 0
     assert checkpoints()["shardId-000000000000"][0] == program.notes("record")[0][2]
-    assert "logged by the program" in (program.folder / "app.log").read_text()
+    logged = (program.folder / "app.log").read_text()
+    assert "logged by the program" in logged
+    assert "the-token-of-the-session" not in logged, "at DEBUG botocore logs what it signs"
     assert "logged by the program" not in program.err.read_text()
+
+
+WRITER = """
+import queue, sys, threading
+from amazon_kclpy import kcl
+from amazon_kclpy.v3 import processor
+from pathlib import Path
+
+class RecordProcessor(processor.RecordProcessorBase):
+    def initialize(self, initialize_input):
+        self.queue = queue.Queue()
+        self.writer = threading.Thread(target=self.write, name="writer"DAEMON)
+        self.writer.start()
+    def write(self):
+        stopped = threading.Event()
+        while (record := self.queue.get()) is not None:
+            Path("in-hand").touch()
+            while not Path("go-on").exists():
+                stopped.wait(0.01)
+            with open("written", "a") as file:
+                file.write(record + chr(10))
+    def process_records(self, process_records_input):
+        for record in process_records_input.records:
+            self.queue.put(record.binary_data.decode())
+        process_records_input.checkpointer.checkpoint()
+    def lease_lost(self, lease_lost_input):
+        self.queue.put(None)
+    def shard_ended(self, shard_ended_input):
+        shard_ended_input.checkpointer.checkpoint()
+    def shutdown_requested(self, shutdown_requested_input):
+        pass
+
+kcl.KCLProcess(RecordProcessor()).run()
+"""
+
+
+def test_what_a_programs_own_thread_has_in_hand_is_done_before_the_process_ends(aws, launch):
+    aws.kinesis.create_stream("orders", 1)
+    program = launch(WRITER.replace("DAEMON", ""))
+    for number in range(5):
+        aws.kinesis.put_record("orders", f"r{number}".encode(), "key")
+    program.wait((program.folder / "in-hand").exists, "the first record")
+    program.wait(lambda: checkpoints()["shardId-000000000000"][0] not in ("TRIM_HORIZON",), "a checkpoint")
+    program.process.send_signal(signal.SIGTERM)
+    program.wait(
+        lambda: "waiting for threads of the program threads=writer" in program.err.read_text(), "the end"
+    )
+    (program.folder / "go-on").touch()
+    assert program.process.wait(30) == 0, program.err.read_text()
+    written = (program.folder / "written").read_text().split()
+    assert written == [f"r{number}" for number in range(len(written))]
+    assert written
+    reached = checkpoints()["shardId-000000000000"][0]
+    given = aws_records()
+    assert given.index(reached) + 1 == len(written), "everything up to the checkpoint"
+
+
+def aws_records():
+    kinesis = boto3.client("kinesis")
+    iterator = kinesis.get_shard_iterator(
+        StreamName="orders", ShardId="shardId-000000000000", ShardIteratorType="TRIM_HORIZON"
+    )["ShardIterator"]
+    return [record["SequenceNumber"] for record in kinesis.get_records(ShardIterator=iterator)["Records"]]
+
+
+@pytest.mark.parametrize(("daemon", "code"), [("", 70), (", daemon=True", 0)])
+def test_a_thread_that_never_ends_is_cut_off_after_the_grace_and_told_of(daemon, code, aws, launch):
+    aws.kinesis.create_stream("orders", 1)
+    program = launch(WRITER.replace("DAEMON", daemon), "--option", "shutdown_grace=1.0")
+    put(aws, ["note"])
+    program.wait((program.folder / "in-hand").exists, "the record")
+    assert program.stop() == code, program.err.read_text()
+    assert ("have not ended within 1 s" in program.err.read_text()) is bool(code)
+    assert not any("leaseOwner" in row for row in rows().values())
 
 
 @pytest.mark.parametrize(

@@ -309,6 +309,29 @@ def test_sys_exit_before_its_checkpoint_leaves_the_position_where_it_was(simulat
     assert told.calls == [(FIRST, "initialize")]
 
 
+@pytest.mark.parametrize("way", [SystemExit, SystemExit(3), KeyboardInterrupt])
+def test_who_leaves_behind_the_checkpoint_of_a_shards_end_has_ended_it(way, simulation):
+    fleet, told = Fleet(simulation, shards=1), Told()
+
+    class Leaving(Version3):
+        def shard_ended(self, shard_ended_input):
+            super().shard_ended(shard_ended_input)
+            raise way
+
+    started = start(fleet, Leaving(told))
+    wait(fleet, told, fleet.put(5))
+    fleet.kinesis.split(STREAM, FIRST)
+    fleet.wait(lambda: fleet.rows()[FIRST].is_ended, what="the end")
+    assert told.of("shardEnded") == [(FIRST, "shardEnded")]
+    if way is not KeyboardInterrupt:
+        fleet.wait(lambda: started.exits, what="the exit")
+        assert [method for _, method, _ in started.exits] == ["shard_ended"]
+        fleet.workers.pop("one")
+        started = start(fleet, Version3(told), "two")
+    wait(fleet, told, fleet.put(20))
+    assert len({shard for shard, *_ in told.of("records")}) == 3
+
+
 def test_the_checkpointer_of_the_process_is_that_of_the_shard_whose_method_runs():
     with ExitStack() as stack:
         fleet, told = Fleet(stack.enter_context(Simulation(seed=1))), Told()

@@ -132,6 +132,15 @@ def test_a_shard_end_without_a_checkpoint_is_asked_again_of_the_same_child(start
     assert not is_running(journal.pids[0])
 
 
+@pytest.mark.parametrize("way", ["sys.exit(0)", "os._exit(1)", "os.close(1); time.sleep(60)"])
+def test_a_child_that_goes_behind_its_checkpoint_at_the_end_has_ended_the_shard(start, heard, journal, way):
+    processor, end = start("scripted", f"if message['action'] == 'shardEnded': checkpoint(); {way}"), End()
+    processor.shard_ended(ShardEnd(SHARD, "orders", (), end))
+    assert end.confirmed
+    assert failure_of(heard).doing == "shardEnded", "and that it has failed is told"
+    assert not is_running(journal.pids[0])
+
+
 # -- what is printed that is no answer -------------------------------------------------------------------------
 
 
