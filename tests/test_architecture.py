@@ -31,6 +31,7 @@ WIRING = {
     "status",
 }  # fmt: skip
 ALLOWED = {
+    "__main__": {"cli"},
     "mistakes": set(),
     "errors": {"mistakes"},
     "events": {"mistakes"},

@@ -53,6 +53,14 @@ def test_every_verb_has_help(verb):
     assert "Options:" in result.output
 
 
+@pytest.mark.parametrize("module", ["pykcl", "pykcl.cli"])
+def test_the_package_itself_is_the_command(module):
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("Usage: pykcl ")
+
+
 def test_no_region_says_where_it_looked_and_exits_78():
     result = _pykcl(*ORDERS)
     assert result.returncode == 78
