@@ -69,9 +69,11 @@ def decoded_around(before: str, after: str) -> dict[str, Any] | None:
     None where that is not the answer's own list, but one inside of something else, or one of two; or where something is
     in the answer that none has.
     """
-    answer = json.loads(f'{before}"Items":"here"{after}')
+    # Longer than all the rest, so that it is nowhere else.
+    here = "-" * (len(before) + len(after))
+    answer = json.loads(f'{before}"Items":"{here}"{after}')
     is_known = isinstance(answer, dict) and answer.keys() <= _BESIDE["scan"]
-    return answer if is_known and answer.get("Items") == "here" else None
+    return answer if is_known and answer.get("Items") == here else None
 
 
 def with_bytes(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from pykcl.aws.fast_items import decoded_around, with_bytes
 from pykcl.aws.table_answers import items_of, lease_key_of
-from pykcl.model.lease import AttributeValue, Row
+from pykcl.model.lease import AttributeValue, Lease, Row
 from pykcl.model.lease_parse import parse_row
 
 _list_begins = re.compile(r'"Items"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*').search
@@ -47,7 +47,8 @@ class KnownRows:
 
     @cached_property
     def by_key(self) -> Mapping[str, Row]:
-        return {row.key: row for row in self.rows}
+        # Leases last: the key of a row that is none may be cut short, and must not hide one.
+        return {row.key: row for row in sorted(self.rows, key=_is_lease)}
 
     @cached_property
     def places(self) -> Mapping[str, int]:
@@ -60,7 +61,8 @@ class KnownRows:
         place: where the first of them is looked for, among those that are known.
         """
         try:
-            text = body.decode()
+            # As json.loads reads bytes: one row with half a character in it must not cost the whole table.
+            text = body.decode(json.detect_encoding(body), "surrogatepass")
             begin = _list_begins(text)
             if begin is None:
                 return None
@@ -71,34 +73,30 @@ class KnownRows:
         return None if answer is None else {**answer, "Items": page}
 
     def _rows_at(self, text: str, at: int, place: int) -> tuple[ReadPage, int]:
-        """And where the list of them ends. Raises ValueError."""
-        known, rows_known, count = self.texts, self.rows, len(self.texts)
-        page = ReadPage([], [], place)
-        rows, texts = page.rows, page.texts
+        """The rows of the list that begins at `at`, and where it ends. Raises ValueError, TypeError, AttributeError."""
+        known, count = self.texts, len(self.texts)
+        rows: list[Row] = []
+        texts: list[str] = []
         more = not text.startswith("]", at)
         while more:
+            # A text that begins so is so: none of a JSON object is the beginning of another one's.
             if place < count and text.startswith(known[place], at):
-                found: int | None = place
-                end = at + len(known[place])
+                one, row, end = known[place], self.rows[place], at + len(known[place])
             else:
                 item, end = _decode(text, at)
                 one = text[at:end]
-                found = self.places.get(one)
-            if found is not None:
-                rows.append(rows_known[found])
-                texts.append(known[found])
-                place = found + 1
-            else:
-                rows.append(_parsed_text(one, item))
-                texts.append(one)
-                place += 1
-            if (gap := _goes_on(text, end)) is None:
-                at, more = end, False
-            else:
-                at = gap.end()
+                if (found := self.places.get(one)) is None:
+                    row = _parsed_text(one, item)
+                else:
+                    place, one, row = found, known[found], self.rows[found]
+            rows.append(row)
+            texts.append(one)
+            place += 1
+            gap = _goes_on(text, end)
+            at, more = (end, False) if gap is None else (gap.end(), True)
         if (close := _ends(text, at)) is None:
             raise ValueError("no end of the list of rows")
-        return page._replace(place=place), close.end()
+        return ReadPage(rows, texts, place), close.end()
 
     def row_of(self, item: Mapping[str, AttributeValue]) -> Row:
         """Of an item that botocore has read. Comparing it costs a tenth of parsing it."""
@@ -106,8 +104,12 @@ class KnownRows:
         return before[1] if before is not None and before[0] == item else parse_row(item)
 
 
+def _is_lease(row: Row) -> bool:
+    return isinstance(row, Lease)
+
+
 def _parsed_text(text: str, item: object) -> Row:
-    """Raises ValueError, TypeError."""
+    """Raises ValueError, TypeError, AttributeError."""
     if not isinstance(item, dict):
         raise TypeError("a row that is none")
     return parse_row(with_bytes(item) if '"B"' in text or '"BS"' in text else item)

@@ -109,7 +109,7 @@ class DynamoDBLeaseTable:
         Raises TableGone, too, where the table is another one of the same name than that which was prepared.
         """
         known = self._known
-        seen, read_units = self._read_all({"ConsistentRead": True} if consistent else {})
+        seen, read_units = self._read_all(known, {"ConsistentRead": True} if consistent else {})
         now = seen.all_known()
         if _went_back(known.by_key, now.rows) or _have_vanished(known.by_key, now.by_key):
             self._refuse_another_table()
@@ -118,12 +118,12 @@ class DynamoDBLeaseTable:
 
     def scan_part(self, segment: int, segments: int) -> TableScan:
         """See `ports.LeaseTable`. Whether the table is still the same one only a scan of all of it can tell."""
-        seen, read_units = self._read_all({"Segment": segment, "TotalSegments": segments})
+        seen, read_units = self._read_all(self._known, {"Segment": segment, "TotalSegments": segments})
         return TableScan(tuple(seen.rows), read_units)
 
-    def _read_all(self, how: Mapping[str, Any]) -> tuple[Seen, float]:
+    def _read_all(self, known: KnownRows, how: Mapping[str, Any]) -> tuple[Seen, float]:
         """Every page of a scan, and the read units of all of them."""
-        seen = Seen(self._known)
+        seen = Seen(known)
         read_units = 0.0
         for answer in self._pages(how, seen):
             seen.add(answer)

@@ -105,14 +105,62 @@ def test_rows_that_came_went_and_moved_cost_no_parsing_of_the_others(parsed, now
     assert parsed == [f"shardId-{number:012d}" for number in parses]
 
 
-def test_pages_of_one_scan_go_on_where_the_last_one_ended_and_a_part_finds_its_place(monkeypatch, parsed):
+@pytest.fixture
+def decodings(monkeypatch):
+    """Where rows were decoded."""
+    places = []
+    decode = known_rows._decode
+    monkeypatch.setattr(known_rows, "_decode", lambda text, at: places.append(at) or decode(text, at))
+    return places
+
+
+@pytest.mark.parametrize(
+    ("now", "decoded_again"), [([0, 1, 9, 3, 4], 1), ([0, 9, 1, 2, 3, 4], 2), ([0, 3, 4], 1)]
+)
+def test_behind_a_row_that_is_new_or_gone_the_others_are_found_again(decodings, now, decoded_again):
+    known = known_of(body_of([to_item(row(number)) for number in range(5)]))
+    decodings.clear()
+    assert known_of(body_of([to_item(row(number)) for number in now]), known=known).rows == list(
+        map(row, now)
+    )
+    assert len(decodings) == decoded_again
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
+def test_any_encoding_that_json_knows_is_read(encoding):
+    body = body_of([to_item(row(1))])
+    assert read(KnownRows(), body.decode().encode(encoding)) == plainly(body)
+
+
+def test_half_a_character_in_one_row_costs_no_other():
+    body = body_of([{**to_item(row(1)), "other": {"S": "HALF"}}, to_item(row(2))]).replace(
+        b"HALF", b"\xed\xa0\x80"
+    )
+    answer, (one, other) = read(KnownRows(), body)
+    assert (one.extra, other) == ({"other": {"S": "\ud800"}}, row(2))
+    assert plainly(body) == (answer, [one, other])
+
+
+def test_what_is_binary_in_a_row_comes_as_bytes():
+    more = {"one": {"B": b"a"}, "some": {"BS": [b"b", b"c"]}, "deep": {"M": {"x": {"L": [{"BS": [b"d"]}]}}}}
+    for name, value in more.items():
+        _, (found,) = read(KnownRows(), body_of([{**to_item(row(1)), name: value}]))
+        assert found.extra == {name: value}
+
+
+def test_a_row_that_is_no_lease_hides_none():
+    lease = row(1, 50).with_(key="k" * 256)
+    foreign = {"leaseKey": {"S": "k" * 256 + "x"}, "entityType": {"S": "STREAM"}}
+    for items in ([to_item(lease), foreign], [foreign, to_item(lease)]):
+        assert known_of(body_of(items)).by_key == {lease.key: lease}
+
+
+def test_pages_of_one_scan_go_on_where_the_last_one_ended_and_a_part_finds_its_place(decodings, parsed):
     items = [to_item(row(number)) for number in range(9)]
     pages = [body_of(items[:4]), body_of(items[4:7]), body_of(items[7:])]
     known = known_of(*pages)
     parsed.clear()
-    decodings = []
-    decode = known_rows._decode
-    monkeypatch.setattr(known_rows, "_decode", lambda text, at: decodings.append(at) or decode(text, at))
+    decodings.clear()
     assert known_of(*pages, known=known).rows == known.rows
     assert (parsed, decodings) == ([], [])
     # A segment of the table begins anywhere: one row is decoded until its place is known.
@@ -167,6 +215,7 @@ ODD = {
     "a comma too few": b'{"Items":[{"leaseKey":{"S":"a"}}{"leaseKey":{"S":"b"}}]}',
     "no end": b'{"Items":[{"leaseKey":{"S":"a"}}',
     "no text": b'{"Items":[{"leaseKey":{"S":"\xff"}}]}',
+    "a word in the place of the list": b'{"ConsumedCapacity":{"Items":[{"leaseKey":{"S":"a"}}]},"Items":"here"}',
     "bytes that are none": b'{"Items":[{"leaseKey":{"S":"a"},"x":{"B":"a"}}]}',
     "too deep": b'{"Items":[' + b'{"a":' * 100_000 + b"}" * 100_000 + b"]}",
     "a list": b'[{"Items":[]}]',
