@@ -17,12 +17,15 @@ class PyKclError(Exception):
 
     code: str | None = None
     _hint: str | None = None
+    _with_records = False
     _names: dict[str, str] = {}  # noqa: RUF012 - replaced as a whole, never changed
 
     @property
     def hint(self) -> str | None:
         """The next command or edit; None without a code."""
-        return with_names(self._hint, self._names) if self._hint else hint_of(self.code, self._names)
+        if self._hint:
+            return with_names(self._hint, self._names)
+        return hint_of(self.code, self._names, with_records=self._with_records)
 
     @property
     def docs(self) -> str | None:
@@ -34,15 +37,28 @@ class PyKclError(Exception):
         """Code, hint and address of the page in one line; None where it is about no mistake."""
         return None if self.code is None else printable(f"{self.code}. Do: {self.hint}. {self.docs}")
 
-    def about(self: Raised, code: str, hint: str | None = None) -> Raised:
-        """Say which mistake this is, and (better than the general hint) what to do about it. Returns the error."""
-        self.code, self._hint = code, hint
+    def about(self: Raised, code: str, hint: str | None = None, *, with_records: bool = False) -> Raised:
+        """Say which mistake this is, and (better than the general hint) what to do about it. Returns the error.
+
+        with_records: whether it was made over records.
+        """
+        self.code, self._hint, self._with_records = code, hint, with_records
         return self
 
-    def naming(self: Raised, *, application: str | None, stream: str | None, table: str | None) -> Raised:
+    def naming(
+        self: Raised,
+        *,
+        application: str | None = None,
+        stream: str | None = None,
+        table: str | None = None,
+        shard: str | None = None,
+    ) -> Raised:
         """Put these names, as far as they are known, in their places in the hint. Returns the error."""
-        names = {"APPLICATION": application, "STREAM": stream, "TABLE": table}
-        self._names = {word: name for word, name in names.items() if name is not None}
+        names = {"APPLICATION": application, "STREAM": stream, "TABLE": table, "SHARD": shard}
+        self._names = {
+            **self._names,
+            **{word: name for word, name in names.items() if name is not None},
+        }
         return self
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -74,10 +74,13 @@ def _name(listener: object) -> str:
 class EventFan:
     """Hands each event to every listener, at once; one that raises is reported once and then left out."""
 
-    def __init__(self, listeners: Sequence[Listener] = ()) -> None:
+    def __init__(self, listeners: Sequence[Listener] = (), names: Mapping[str, str] | None = None) -> None:
+        """names: for the hints of events, by the word that stands for them."""
         self._listeners = [log_event, *listeners]
+        self._names = names or {}
 
     def emit(self, event: Event) -> None:
+        event.naming(self._names)
         for listener in tuple(self._listeners):
             try:
                 listener(event)

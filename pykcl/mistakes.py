@@ -15,12 +15,13 @@ DOCS = "https://github.com/pykcl/pykcl/blob/main/docs/errors/"
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """do: the next command or edit; APPLICATION, STREAM, TABLE and SHARD stand for names. events: types of events about
-    it."""
+    it. with_records: what to do instead where it was made over records."""
 
     code: str
     title: str
     do: str
     events: tuple[str, ...] = ()
+    with_records: str = ""
 
 
 _OF = "--app APPLICATION --stream STREAM"
@@ -72,7 +73,9 @@ _MISTAKES = (
     Mistake(
         "E09",
         "shard_ended did not checkpoint",
-        "call end.checkpointer.checkpoint() in shard_ended, or leave that method out",
+        "call end.checkpointer.checkpoint() in shard_ended, or leave that method out; in a program of amazon_kclpy "
+        "checkpoint with the input's checkpointer in shard_ended (version 3), or in shutdown when its reason is "
+        "TERMINATE (versions 1 and 2)",
         ("ShardEndNotCheckpointed",),
     ),
     Mistake(
@@ -89,9 +92,10 @@ _MISTAKES = (
     Mistake(
         "E12",
         "The processor raised",
+        "correct the processor; it had no record in hand, so there is none to step over",
+        ("ProcessorRaised",),
         "correct the processor; a record that none can digest is stepped over by "
         f"pykcl checkpoint skip SHARD --records 1 {_OF}",
-        ("ProcessorRaised",),
     ),
     Mistake(
         "E13",
@@ -150,10 +154,14 @@ _CODE_OF_EVENT = {event: mistake.code for mistake in _MISTAKES for event in mist
 _NAMES = re.compile(r"\b(APPLICATION|STREAM|TABLE|SHARD)\b")
 
 
-def hint_of(code: str | None, names: Mapping[str, str] | None = None) -> str | None:
+def hint_of(
+    code: str | None, names: Mapping[str, str] | None = None, *, with_records: bool = False
+) -> str | None:
     """What to do about it, with the names that are known in their places; None where there is no such code."""
     found = MISTAKES.get(code or "")
-    return with_names(found.do, names or {}) if found else None
+    if found is None:
+        return None
+    return with_names((with_records and found.with_records) or found.do, names or {})
 
 
 def with_names(hint: str, names: Mapping[str, str]) -> str:
@@ -169,7 +177,11 @@ def docs_of(code: str | None) -> str | None:
 class Explained:
     """What an event tells besides its fields. All three are None where it is about no mistake."""
 
-    __slots__ = ()
+    __slots__ = ("_names",)
+
+    def naming(self, names: Mapping[str, str]) -> None:
+        """Put these names in their places in the hint. They are no fields: two events are equal without them, too."""
+        object.__setattr__(self, "_names", names)
 
     @property
     def code(self) -> str | None:
@@ -179,8 +191,12 @@ class Explained:
     @property
     def hint(self) -> str | None:
         """The next command or edit."""
-        shard = getattr(self, "shard", None)
-        return hint_of(self.code, {"SHARD": shard} if isinstance(shard, str) else {})
+        names, shard = dict(getattr(self, "_names", {})), getattr(self, "shard", None)
+        if isinstance(shard, str):
+            names["SHARD"] = shard
+        # An empty batch and any other method has no record to step over.
+        is_batch = getattr(self, "method", None) == "process_records" and getattr(self, "records", 0) > 0
+        return hint_of(self.code, names, with_records=is_batch)
 
     @property
     def docs(self) -> str | None:

@@ -113,9 +113,9 @@ def _run(settings: Settings, service: Service) -> None:
                 watch(worker).run()
         except ProcessorFailed as failure:
             if isinstance(failure.__cause__, RestartShard):
-                raise ProcessorFailed(
-                    f"{failure.__cause__} --exit-on-child-failure stops the daemon."
-                ) from None
+                # Not another one: this one knows what to do, and for which shard of which application.
+                failure.args = (f"{failure.__cause__} --exit-on-child-failure stops the daemon.",)
+                raise failure from None
             raise
         finally:
             log.info("children started=%d failed=%d", children.started, sum(children.failures.values()))

@@ -18,6 +18,11 @@ Told = TypeVar("Told", bound=Exception)
 Worker = TypeVar("Worker", bound=_Configured)
 
 
+def names_of(config: Config) -> dict[str, str]:
+    """What the words of a hint stand for here."""
+    return {"APPLICATION": config.application, "STREAM": config.stream, "TABLE": config.table}
+
+
 def named(error: Told, config: Config) -> Told:
     """The error itself, its hint with the names of `config`."""
     if isinstance(error, PyKclError):

@@ -100,7 +100,7 @@ class ProcessorCalls:
                 return CallResult.SKIPPED
             if config.on_error == "raise":
                 # The worker stops, and this lease is released as all its others are: nothing is handed back.
-                self._context.on_fatal(_failure(method, self._shard, error))
+                self._context.on_fatal(_failure(method, self._shard, error, records))
                 return CallResult.STOPPED
             if pause is None:
                 return CallResult.GAVE_UP
@@ -224,7 +224,8 @@ def _where(error: BaseException) -> str:
     """
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [frame for frame in frames if not _is_library(frame[0])]
-    if not frames:
+    if not frames or (not own and isinstance(error, RestartShard)):
+        # What made it of no use, a child that died say, is at no line of pykcl.
         return "-"
     filename, line = (own or frames)[-1]
     return f"{Path(filename).name}:{line}"
@@ -238,10 +239,13 @@ def _is_library(filename: str) -> bool:
     return any(path.is_relative_to(home) for home in _LIBRARY_HOMES)
 
 
-def _failure(method: str, shard: str, error: BaseException) -> ProcessorFailed:
+def _failure(
+    method: str, shard: str, error: BaseException, records: Sequence[Record] = ()
+) -> ProcessorFailed:
+    where = _where(error)
     failure = ProcessorFailed(
-        f"{method} raised {type(error).__name__} at {_where(error)} for {shard}, and on_error='raise' stops the "
-        "worker. The checkpoint was left before the failing batch."
+        f"{method} raised {type(error).__name__}{'' if where == '-' else f' at {where}'} for {shard}, and "
+        "on_error='raise' stops the worker. The checkpoint was left before the failing batch."
     )
     failure.__cause__ = error
-    return failure
+    return failure.about("E12", with_records=bool(records)).naming(shard=shard)

@@ -29,7 +29,7 @@ from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.identity import StreamIdentity, readable
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_renewer import LeaseRenewer
-from pykcl.worker.naming import explaining, named
+from pykcl.worker.naming import explaining, named, names_of
 from pykcl.worker.renewal_rounds import RenewalRounds
 from pykcl.worker.shared_reads import SharedReads
 from pykcl.worker.signals import StopSignals
@@ -81,7 +81,9 @@ class Worker:
         patient = (on_event,) if callable(on_event) else on_event
         self._relays = [Relay(listener, self._runtime) for listener in patient]
         own = (self.metering.meter.hear, self._standing.errors.hear)
-        self._events = EventFan((*listeners, *own, *(relay.hear for relay in self._relays)))
+        self._events = EventFan(
+            (*listeners, *own, *(relay.hear for relay in self._relays)), names_of(self.config)
+        )
         self.held = HeldLeases(self._runtime)
         self._stop_asked = self._runtime.event()
         self._stopped = self._runtime.event()
@@ -208,7 +210,8 @@ class Worker:
             why = "a second signal came" if self.signals.count > 1 else "the grace period was over"
             raise StopTimedOut(
                 f"These threads were still busy when {why}: {', '.join(left)}. Their leases expire within "
-                f"{self.config.failover_time:g} s. Do: raise shutdown_grace, or make batches shorter (max_records).",
+                f"{self.config.failover_time:g} s. Do: raise shutdown_grace (shutdownGraceMillis), or make batches "
+                "shorter (max_records, maxRecords); of a child that hangs timeoutInSeconds makes an end.",
                 tuple(left),
             )
 

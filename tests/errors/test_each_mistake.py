@@ -275,7 +275,10 @@ def test_e09_a_shard_ended_that_does_not_checkpoint(new_fleet):
     fleet.start("w1", checkpoint="manual", processor=forgetful)
     fleet.wait_delivered(fleet.put(3))
     fleet.kinesis.split(STREAM, fleet.open_shards()[0])
-    check(told(fleet, ShardEndNotCheckpointed, "E09"), "E09", "end.checkpointer.checkpoint()")
+    event = told(fleet, ShardEndNotCheckpointed, "E09")
+    check(
+        event, "E09", "end.checkpointer.checkpoint()", "amazon_kclpy", "shutdown when its reason is TERMINATE"
+    )
 
 
 def test_e10_a_checkpoint_after_the_lease_was_lost(new_fleet):
@@ -328,7 +331,8 @@ def test_e12_a_processor_that_raises(new_fleet):
     fleet.start("w1", processor=processors(fleet, process_records=raises_key_error))
     fleet.put(3)
     event = told(fleet, ProcessorRaised, "E12")
-    check(event, "E12", "pykcl checkpoint skip shardId-000000000000 --records 1")
+    skip = f"pykcl checkpoint skip shardId-000000000000 --records 1 --app {TABLE} --stream {STREAM}"
+    check(event, "E12", skip)
     assert (event.error, event.where.split(":")[0]) == ("KeyError", Path(__file__).name)
     assert "code=E12 hint=" in line_of(event)
     assert not fleet.happened(DataIsBytes)
@@ -342,7 +346,30 @@ def test_e12_where_the_worker_is_to_stop_for_it(new_fleet):
     fleet.put(1)
     fleet.wait(lambda: worker.failure is not None, what="the failure")
     assert isinstance(worker.failure, ProcessorFailed)
-    check(worker.failure, "E12", f"pykcl checkpoint skip SHARD --records 1 --app {TABLE} --stream {STREAM}")
+    skip = f"pykcl checkpoint skip shardId-000000000000 --records 1 --app {TABLE} --stream {STREAM}"
+    check(worker.failure, "E12", skip)
+
+
+@pytest.mark.parametrize("method", ["initialize", "shutdown_requested"])
+def test_e12_outside_of_a_batch_there_is_no_record_to_step_over(new_fleet, method):
+    """Who followed that advice would leave out a healthy record."""
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1", processor=processors(fleet, **{method: raises_key_error}))
+    fleet.put(3)
+    fleet.simulation.sleep(5)
+    worker.stop()
+    event = told(fleet, ProcessorRaised, "E12")
+    check(event, "E12", "correct the processor")
+    assert event.method == method
+    assert "checkpoint skip" not in event.hint
+
+
+def test_e12_outside_of_a_batch_where_the_worker_is_to_stop_for_it(new_fleet):
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1", processor=processors(fleet, initialize=raises_key_error), on_error="raise")
+    fleet.wait(lambda: worker.failure is not None, what="the failure")
+    check(worker.failure, "E12", "correct the processor")
+    assert "checkpoint skip" not in worker.failure.hint
 
 
 @pytest.mark.parametrize("at", ["beyond", "behind"])

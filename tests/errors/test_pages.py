@@ -55,7 +55,11 @@ def test_a_command_that_does_not_exist_is_refused(words):
 
 @pytest.mark.parametrize("code", MISTAKES)
 def test_every_command_of_a_hint_exists(code):
-    hint = MISTAKES[code].do.replace("APPLICATION", "app").replace("STREAM", "s").replace("SHARD", "7")
+    hint = (
+        f"{MISTAKES[code].do} {MISTAKES[code].with_records}".replace("APPLICATION", "app")
+        .replace("STREAM", "s")
+        .replace("SHARD", "7")
+    )
     for found in re.findall(r"\bpykcl ((?:[a-z]+ )*[a-z]+)", hint):
         verbs, group = found.split(), main
         command = group.get_command(None, verbs[0])

@@ -391,7 +391,8 @@ def test_a_stop_that_came_too_late_names_the_busy_threads_why_and_what_to_do(new
     assert caught.value.threads == (thread,)
     assert str(caught.value) == (
         f"These threads were still busy when {why}: {thread}. Their leases expire within 10 s. "
-        "Do: raise shutdown_grace, or make batches shorter (max_records)."
+        "Do: raise shutdown_grace (shutdownGraceMillis), or make batches shorter (max_records, maxRecords); of a child "
+        "that hangs timeoutInSeconds makes an end."
     )
     (left,) = fleet.happened(ThreadsLeft)
     assert left.threads == (thread,)

@@ -20,8 +20,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pykcl.compat.kclpy.adapter import Around, processor_factory
-from pykcl.compat.kclpy.versions import Version, missing_methods
-from pykcl.errors import ConfigError
+from pykcl.compat.kclpy.versions import Version, missing_methods, refuse_one_that_can_do_nothing
+from pykcl.errors import ConfigError, PyKclError
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import in_main_thread
 
@@ -34,6 +34,10 @@ _HOME = "pykcl.compat.kclpy"
 _NAME = "amazon_kclpy"
 _PACKAGES = ("", ".v2", ".v3")
 _MODULES = (".kcl", ".messages", ".dispatch", ".checkpoint_error", ".v2.processor", ".v3.processor")
+
+
+class ProgramRaised(PyKclError):
+    """The program let out an exception of its own, outside the worker. `__cause__` is it; its traceback was logged."""
 
 
 class Launch:
@@ -70,6 +74,7 @@ class Launch:
         try:
             _refuse_other_threads()
             factory, sample, version = processor_factory(given, self._exited, self._around)
+            refuse_one_that_can_do_nothing(sample, version)
             self._tell(sample, version)
             self._worker = self._make_worker(factory)
             self._worker.run()
@@ -133,8 +138,8 @@ def standing_in(launch: Launch) -> Iterator[None]:
 def run_program(program: Path, arguments: Sequence[str], launch: Launch) -> None:
     """Run the file as `python program arguments…` would, as its main module, in this process.
 
-    Raises what comes out of it, ConfigError when it never came to KCLProcess.run(), and what stopped the worker also
-    where the program passed over it.
+    Raises SystemExit and pykcl's own errors that come out of it, ProgramRaised for any other, ConfigError when it never
+    came to KCLProcess.run(), and what stopped the worker also where the program passed over it.
     """
     if not program.is_file():
         raise ConfigError(
@@ -150,7 +155,15 @@ def run_program(program: Path, arguments: Sequence[str], launch: Launch) -> None
     except SystemExit as error:
         if launch.failure is not None and error.code in (None, 0):
             raise launch.failure from None
+        if not launch.ran and launch.failure is None:
+            log.warning(
+                "%s called sys.exit() before KCLProcess(...).run(): no record was read.", program.name
+            )
         raise
+    except Exception as error:
+        if error is launch.failure or isinstance(error, PyKclError):
+            raise
+        raise _raised(program, error, launch) from error
     finally:
         sys.argv, sys.path[:] = argv, path
     if launch.failure is not None:
@@ -171,6 +184,24 @@ def _refuse_other_threads() -> None:
             "KCLProcess(...).run() is called in a thread of the program. SIGTERM would end the process without a "
             "word to a worker there: no shutdown_requested, no lease released. Do: call run() in the main thread."
         )
+
+
+def _raised(program: Path, error: Exception, launch: Launch) -> ProgramRaised:
+    """Logs the traceback from the program's first frame on: those before it are of pykcl and of runpy."""
+    path, frames = os.path.abspath(program), error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename != path:
+        frames = frames.tb_next
+    log.error("%s raised", program.name, exc_info=(type(error), error, frames))
+    when = "after KCLProcess(...).run()" if launch.ran else "before KCLProcess(...).run(): no record was read"
+    to_do = ""
+    if isinstance(error, ImportError) and "no known parent package" in str(error):
+        package = Path(path).parent.name
+        stub = f'runpy.run_module("{package}.{program.stem}", run_name="__main__", alter_sys=True)'
+        to_do = (
+            f" Do: put a file with `import runpy` and `{stub}` beside the folder {package}, and name that one "
+            "(docs/migrate-from-kclpy.md)."
+        )
+    return ProgramRaised(f"{program.name} raised {type(error).__name__} {when}.{to_do}")
 
 
 def _real_modules() -> list[str]:

@@ -81,16 +81,20 @@ def _why_not_anew(given: Any) -> str | None:
     """Why `type(given)()` would not be what was given; None: it would."""
     kind = type(given)
     try:
-        parameters = list(inspect.signature(kind).parameters)
+        parameters = inspect.signature(kind).parameters
     except ValueError:
         return "nobody can tell what its constructor takes"
-    if parameters:
+    if any(_is_required(parameter) for parameter in parameters.values()):
         return f"its constructor takes {', '.join(parameters)}"
     try:
         new, another = kind(), kind()
     except Exception as error:  # noqa: BLE001 - a constructor may raise anything
         return f"its constructor raises {type(error).__name__}"
     mine, others, thirds = map(_attributes, (given, new, another))
+    for name in parameters:
+        problem = _why_not_the_default(name, mine, others)
+        if problem is not None:
+            return problem
     # Not of what differs at each time, such as a start time or a random id.
     changed = [
         name
@@ -99,6 +103,29 @@ def _why_not_anew(given: Any) -> str | None:
         or (_differ(value, others[name]) and not _differ(others[name], thirds.get(name)))
     ]
     return f"set after it was made: {', '.join(changed)}" if changed else None
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    is_any = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and not is_any
+
+
+def _why_not_the_default(parameter: str, mine: dict[str, Any], others: dict[str, Any]) -> str | None:
+    """Why an instance with the attributes `mine` may have been given another value than its default; None: it was not.
+
+    others: attributes of one that has all defaults. A value that is not kept under the parameter's name may have gone
+    into what tells nothing of it, such as a client or a compiled pattern.
+    """
+    kept = next((name for name in (parameter, f"_{parameter}") if name in mine and name in others), None)
+    if kept is None:
+        return f"nobody can tell whether {parameter} has its default"
+    if _differ(mine[kept], others[kept]):
+        return f"it was not made with the default of {parameter}"
+    try:
+        is_equal = bool(mine[kept] == others[kept])
+    except Exception:  # noqa: BLE001 - a comparison may raise anything
+        is_equal = False
+    return None if is_equal else f"nobody can tell whether {parameter} has its default"
 
 
 def _held_by_functions(copied: dict[int, Any]) -> list[str]:

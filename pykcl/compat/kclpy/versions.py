@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import logging
 from typing import Any, Literal
@@ -11,6 +12,10 @@ from pykcl.compat.kclpy.v3.processor import V2toV3Processor
 from pykcl.errors import ConfigError
 
 Version = Literal[1, 2, 3]
+
+_OF_EVERY_BATCH = ("initialize", "process_records")
+"""The first is called before any other, and again until it returns."""
+_METHODS = (*_OF_EVERY_BATCH, "shutdown", "lease_lost", "shard_ended", "shutdown_requested")
 
 log = logging.getLogger("pykcl.kclpy")
 
@@ -25,9 +30,10 @@ def version_of(processor: Any) -> Version:
     two, one = (_takes(processor, count) for count in (2, 1))
     name = type(processor).__name__
     if not (one or two):
+        own = "" if hasattr(processor, "process_records") else f" {_nearest(processor, 'process_records')}"
         raise ConfigError(
             f"{name} is no record processor: it has no process_records(records, checkpointer) of version 1, nor "
-            "process_records(process_records_input) of versions 2 and 3."
+            f"process_records(process_records_input) of versions 2 and 3.{own}"
         )
     told = getattr(processor, "version", None)
     declared: Version | None = told if told in (1, 2) else None if told is None else 3
@@ -53,9 +59,27 @@ def version_of(processor: Any) -> Version:
 
 def missing_methods(processor: Any, version: Version) -> list[str]:
     """Methods that the version asks for and the program did not write."""
-    needed = ["initialize", "process_records"]
+    needed = [*_OF_EVERY_BATCH]
     needed += ["shutdown"] if version < 3 else ["lease_lost", "shard_ended", "shutdown_requested"]
     return [name for name in needed if not _is_written(processor, name)]
+
+
+def refuse_one_that_can_do_nothing(processor: Any, version: Version) -> None:
+    """Raises ConfigError where each batch would fail, on this worker that would take leases from others for them."""
+    for name in missing_methods(processor, version):
+        if name in _OF_EVERY_BATCH:
+            raise ConfigError(
+                f"{type(processor).__name__} has no {name}, so that each batch would fail. {_nearest(processor, name)}"
+            )
+
+
+def _nearest(processor: Any, name: str) -> str:
+    """What is to be done about a method that is missing: one that is written may have been meant."""
+    own = [found for found in dir(type(processor)) if not found.startswith("__") and found not in _METHODS]
+    near = difflib.get_close_matches(name, own, n=1)
+    if near:
+        return f"It has {near[0]}. Do: call that {name}."
+    return f"Do: write {name}; no method of it is called anything like that."
 
 
 def as_version_3(processor: Any, version: Version) -> Any:

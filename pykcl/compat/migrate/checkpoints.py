@@ -56,6 +56,23 @@ def ends_without_checkpoint(program: Program) -> Iterator[Finding]:
         )
 
 
+def stops_without_checkpoint(program: Program) -> Iterator[Finding]:
+    """Processors that let a stop pass without a checkpoint."""
+    for processor in program.processors:
+        method = processor.methods.get("shutdown_requested")
+        if method is not None and _checkpoints(program, "shutdown_requested"):
+            continue
+        what = "has no" if method is None else "does not checkpoint in its"
+        yield Finding(
+            "look",
+            f"{processor.name} {what} shutdown_requested",
+            "what was not checkpointed comes again after each stop, as under Java: a stop writes no checkpoint of its "
+            "own. Where that is too much, call checkpoint() of the checkpointer that shutdown_requested is handed.",
+            program.name,
+            lines([processor.node if method is None else method]),
+        )
+
+
 def _checkpoints(program: Program, method: str) -> bool:
     return any(_is_checkpoint(node) for function in program.reached(method) for node in ast.walk(function))
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from pykcl.compat.migrate.checkpoints import ends_without_checkpoint, retries_of_checkpoints
+from pykcl.compat.migrate.checkpoints import (
+    ends_without_checkpoint,
+    retries_of_checkpoints,
+    stops_without_checkpoint,
+)
 from pykcl.compat.migrate.findings import WEIGHTS, Finding
 from pykcl.compat.migrate.program import Program
 from pykcl.compat.migrate.running import exits, signals, started, swallowed
@@ -15,6 +19,7 @@ _CHECKS: tuple[Callable[[Program], Iterator[Finding]], ...] = (
     versions,
     stand_in,
     ends_without_checkpoint,
+    stops_without_checkpoint,
     one_for_all_shards,
     module_globals,
     class_attributes,

@@ -138,8 +138,9 @@ def _one_host(move: Move) -> Step:
         "`lease taken`. Java gives nothing back when it stops: its leases are taken after the fail-over time of "
         f"{move.config.failover_time:g} s. Wait for a deploy, a split or merge, and for quiet.",
         (move.run,),
-        "stop it (SIGTERM): it checkpoints and releases its leases. Start the daemon again, with "
-        f"{move.properties} as it is.",
+        "stop it (SIGTERM): it calls shutdown_requested for each shard, a checkpoint is written only where that method "
+        "writes one, and it releases its leases; Java goes on at the checkpoints there are. Start the daemon again, "
+        f"with {move.properties} as it is.",
     )
 
 

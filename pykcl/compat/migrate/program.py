@@ -15,6 +15,7 @@ from pykcl.errors import ConfigError
 HANDLERS = (
     "initialize", "process_records", "lease_lost", "shard_ended", "shutdown", "shutdown_requested",
 )  # fmt: skip
+PROCESS = "amazon_kclpy.kcl.KCLProcess"
 _OURS = "pykcl.compat.kclpy"
 _THEIRS = "amazon_kclpy"
 _BASES: dict[str, Version] = {

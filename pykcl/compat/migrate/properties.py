@@ -75,12 +75,13 @@ def _honoured(properties: Mapping[str, str], found: Interpretation) -> Iterator[
 def _running(properties: Mapping[str, str], found: Interpretation, in_process: bool) -> Iterator[Finding]:
     """What the file does not decide, or decides by leaving a key out."""
     yield from _in_process(properties, found) if in_process else _children(properties)
-    if "shutdownGraceMillis" not in properties:
+    if not int(properties.get("shutdownGraceMillis", "").strip() or 0):
         yield Finding(
             "changes",
             "a stop waits",
             f"Java's default is 0: SIGTERM does not wait for shutdown_requested. pykcl waits up to "
-            f"{found.config.shutdown_grace:g} s, checkpoints, and releases its leases. Let the platform wait longer.",
+            f"{found.config.shutdown_grace:g} s for it, and releases its leases. A checkpoint is written only where "
+            "that method writes one. Let the platform wait longer.",
         )
     if "idleTimeBetweenReadsInMillis" not in properties:
         pushed = retrieval_of(properties).java_uses_fanout
@@ -131,6 +132,7 @@ def _children(properties: Mapping[str, str]) -> Iterator[Finding]:
         "changes",
         "a child that dies, hangs or answers nonsense costs its shard only",
         "under Java it ends the whole daemon; here a new child begins at the last checkpoint, after a pause. "
+        "One that hangs does so only with timeoutInSeconds: without it that shard waits for ever, as under Java. "
         "`--exit-on-child-failure` is Java's way.",
         *_at(properties, "timeoutInSeconds"),
     )

@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from pykcl.compat.migrate.findings import Finding
-from pykcl.compat.migrate.program import Program, lines
+from pykcl.compat.migrate.program import PROCESS, Program, lines
 
-_PROCESS = "amazon_kclpy.kcl.KCLProcess"
 _EXITS = ("sys.exit", "exit", "quit", "SystemExit")
 _AT_ONCE = ("os._exit", "os.abort")
 
@@ -16,7 +15,7 @@ _AT_ONCE = ("os._exit", "os.abort")
 def started(programs: Sequence[Program]) -> Iterator[Finding]:
     """Whether any of the files is one that `pykcl run --kclpy` can run."""
     for program in programs:
-        made = [node for node in ast.walk(program.tree) if program.called(node) == _PROCESS]
+        made = [node for node in ast.walk(program.tree) if program.called(node) == PROCESS]
         runs = [
             node
             for node in ast.walk(program.tree)

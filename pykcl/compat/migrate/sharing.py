@@ -7,7 +7,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from pykcl.compat.migrate.findings import Finding
-from pykcl.compat.migrate.program import HANDLERS, Function, Processor, Program, lines, own_nodes, root_of
+from pykcl.compat.migrate.program import (
+    HANDLERS,
+    PROCESS,
+    Function,
+    Processor,
+    Program,
+    lines,
+    own_nodes,
+    root_of,
+)
 
 _CHANGING = frozenset(
     {"append", "appendleft", "add", "update", "extend", "insert", "pop", "popitem", "popleft", "remove", "discard",
@@ -96,9 +105,11 @@ def aws_at_import(program: Program) -> Iterator[Finding]:
 
 def one_for_all_shards(program: Program) -> Iterator[Finding]:
     """Processors that can be neither copied for each shard nor made anew."""
+    if _is_made_for_each_shard(program):
+        return
     for processor in program.processors:
         make = processor.methods.get("__init__")
-        if make is None or not _has_parameters(make):
+        if make is None or not _has_parameters(make) or _has_its_defaults(program, processor, make):
             continue
         nodes = [
             node.value
@@ -113,7 +124,7 @@ def one_for_all_shards(program: Program) -> Iterator[Finding]:
                 f"{processor.name} cannot be copied, nor made again",
                 "each shard needs one of its own. What __init__ keeps here cannot be copied, and its arguments "
                 "are not known. Make it in initialize(), or write __deepcopy__, or hand over a function: "
-                f"KCLProcess(lambda: {processor.name}(...)). If you do that already, this is settled.",
+                f"KCLProcess(lambda: {processor.name}(...)). If another file does that already, this is settled.",
                 program.name,
                 lines(nodes),
             )
@@ -205,6 +216,38 @@ def _is_aws(program: Program, call: ast.Call, sessions: set[str]) -> bool:
         return False
     made_by = call.func.value
     return program.called(made_by) in _SESSIONS or (isinstance(made_by, ast.Name) and made_by.id in sessions)
+
+
+def _is_made_for_each_shard(program: Program) -> bool:
+    """Whether every KCLProcess of the file is handed a class or a function that makes processors."""
+    calls = [node for node in ast.walk(program.tree) if program.called(node) == PROCESS]
+    return bool(calls) and all(isinstance(call, ast.Call) and _is_factory(program, call) for call in calls)
+
+
+def _is_factory(program: Program, call: ast.Call) -> bool:
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "record_processor"]
+    given = next(iter([*call.args, *named]), None)
+    if isinstance(given, ast.Name):
+        return given.id in program.classes or given.id in program.functions
+    return isinstance(given, ast.Lambda)
+
+
+def _has_its_defaults(program: Program, processor: Processor, make: Function) -> bool:
+    """Whether the file makes it without arguments, and it keeps under their names what it may be given."""
+    arguments = make.args
+    named = [*arguments.posonlyargs, *arguments.args][1:]
+    has_defaults = len(arguments.defaults) >= len(named) and None not in arguments.kw_defaults
+    if not has_defaults or arguments.vararg or arguments.kwarg:
+        return False
+    made = [node for node in ast.walk(program.tree) if program.called(node) == processor.name]
+    kept = {
+        node.attr
+        for node in own_nodes(make)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and root_of(node) == "self"
+    }
+    is_kept = all({one.arg, f"_{one.arg}"} & kept for one in (*named, *arguments.kwonlyargs))
+    is_bare = all(isinstance(call, ast.Call) and not call.args and not call.keywords for call in made)
+    return bool(made) and is_bare and is_kept
 
 
 def _has_parameters(make: Function) -> bool:

@@ -10,10 +10,18 @@ from typing import Any, Literal
 
 from pykcl.aws.specified_clients import ClientSpec
 from pykcl.compat.properties.keys import AS_JAVA, JAVA_ONLY, KEYS, Flag, Key, Number
-from pykcl.compat.properties.reading import read_properties
+from pykcl.compat.properties.reading import Properties, read_properties
 from pykcl.compat.properties.retrieval import Retrieval, capital_mode_row, mode_row, retrieval_of
 from pykcl.compat.properties.services import Services
-from pykcl.compat.properties.spelling import NestedKey, canonical, nested_key, shown, unknown_row
+from pykcl.compat.properties.spelling import (
+    NestedKey,
+    canonical,
+    is_unknown,
+    nearest,
+    nested_key,
+    shown,
+    unknown_row,
+)
 from pykcl.compat.properties.values import Given, given
 from pykcl.compat.properties.verdicts import KeyVerdict, Verdict, shown_key
 from pykcl.config import Config
@@ -174,6 +182,10 @@ class _Reading:
         if asked == 0 and number.zero_is_unset:
             default = self._options.get(number.field, Config.__dataclass_fields__[number.field].default)
             taken = number.absent or default
+            if key.default == "0":
+                # Java's 0 is no wait that could be over: here each stop would come too late, an idle worker's, too.
+                here = f"{number.field}={taken:.10g}: {key.text}"
+                return "mapped", f"0 is Java's default, the same as no value; here {here}"
             return (
                 AS_JAVA,
                 f"Java cannot tell 0 from no value and takes {key.default}; here {number.field}={taken:.10g}",
@@ -319,9 +331,21 @@ class _Reading:
             required["executableName"] = (self._executable, "executableName=python3 app.py")
         for name, (content, example) in required.items():
             if not content:
-                raise ConfigError(
-                    f"{self._source}: {name} is missing or empty. Write a line such as {example}"
+                instead = self._meant(name) or f"Write a line such as {example}"
+                raise ConfigError(f"{self._source}: {name} is missing or empty. {instead}")
+
+    def _meant(self, wanted: str) -> str | None:
+        """What is to be said of a key that nothing reads and that was meant for one of those `wanted` names."""
+        for key in self._properties:
+            near = nearest(key)
+            if is_unknown(key) and near is not None and near in wanted:
+                is_case = near.lower() == key.lower()
+                why = "keys are case-sensitive" if is_case else "nothing reads it"
+                place = (
+                    self._properties.place(key) if isinstance(self._properties, Properties) else self._source
                 )
+                return f"There is {shown_key(key)} in {place}, and {why}: write {near}"
+        return None
 
     def _config(self) -> Config:
         try:

@@ -250,7 +250,7 @@ _RUNNING = (
     Key(
         name="shutdownGraceMillis", default="0", verdict="honoured",
         text="how long a stop waits for running batches and their checkpoints",
-        effect=_millis("shutdown_grace", 0, zero_is_unset=False),
+        effect=_millis("shutdown_grace", 0),
     ),
     Key(
         name="timeoutInSeconds", default="none", verdict="mapped",

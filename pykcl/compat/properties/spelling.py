@@ -58,10 +58,22 @@ def unknown_row(name: str) -> tuple[Verdict, str]:
     """Of a key that is none of Java's."""
     if name in NO_KEYS:
         return AS_JAVA, NO_KEYS[name]
+    near = nearest(name)
+    hint = f"Did you mean {near}?" if near else "No key is called anything like it."
+    return "unknown", f"nothing reads it, Java neither. {hint}"
+
+
+def nearest(name: str) -> str | None:
+    """The key that is called most like it, in any case; None where none is."""
     by_lower = {known.lower(): known for known in (*KEYS, *_ALIASES)}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    hint = f"Did you mean {by_lower[near[0]]}?" if near else "No key is called anything like it."
-    return "unknown", f"nothing reads it, Java neither. {hint}"
+    return by_lower[near[0]] if near else None
+
+
+def is_unknown(key: str) -> bool:
+    """Whether it is none of Java's, of whatever time and place."""
+    name = canonical(key)
+    return name not in KEYS and name not in NO_KEYS and nested_key(name) is None
 
 
 def shown(key: str, name: str, value: str) -> str:

@@ -1,6 +1,7 @@
 """One processor for each shard out of the one that a program hands over: copied, made again, or refused with the reason."""
 
 import functools
+import re
 import threading
 import time
 from copy import deepcopy
@@ -35,6 +36,20 @@ class LockedWithArguments(Locked):
         self.bucket, self.region = bucket, region
 
 
+class LockedWithDefaults(Locked):
+    def __init__(self, n=3, *, name="9"):
+        super().__init__()
+        self.n, self._name = n, name
+
+
+class HidesItsDefault(Locked):
+    """What its pattern was made of is seen nowhere."""
+
+    def __init__(self, words="9"):
+        super().__init__()
+        self.pattern = re.compile(words)
+
+
 def test_each_shard_gets_a_copy_that_shares_nothing():
     given = Plain("mine")
     make = factory_of(given)
@@ -60,6 +75,13 @@ def test_what_cannot_be_copied_is_made_again_where_the_constructor_takes_nothing
     assert (one.limit, one.seen) == (7, [])
 
 
+def test_parameters_that_have_their_defaults_are_no_reason_not_to_make_it_again():
+    given = LockedWithDefaults()
+    one, two = factory_of(given)(), factory_of(LockedWithDefaults(3, name="9"))()
+    assert one.lock is not given.lock
+    assert (one.n, one._name, two.n, two._name) == (3, "9", 3, "9")
+
+
 def test_a_boto3_client_made_in_the_constructor_is_made_again(monkeypatch):
     boto3 = pytest.importorskip("boto3")
 
@@ -77,6 +99,12 @@ def test_a_boto3_client_made_in_the_constructor_is_made_again(monkeypatch):
     ("given", "told"),
     [
         (lambda: LockedWithArguments("b"), ["lock: lock", "its constructor takes bucket, region"]),
+        (lambda: LockedWithDefaults(9), ["lock: lock", "not made with the default of n"]),
+        (lambda: LockedWithDefaults(name="99"), ["not made with the default of name"]),
+        (lambda: _with(LockedWithDefaults(), limit=9), ["set after it was made: limit"]),
+        (lambda: HidesItsDefault("99"), ["nobody can tell whether words has its default"]),
+        (HidesItsDefault, ["nobody can tell whether words has its default"]),
+        (lambda: LockedWithAny("b"), ["nobody can tell whether more has its default"]),
         (lambda: _with(Locked(), extra=1), ["set after it was made: extra"]),
         (lambda: _with(Locked(), limit=9), ["set after it was made: limit"]),
         (lambda: _with(Locked(), seen=[9]), ["set after it was made: seen"]),
@@ -108,6 +136,11 @@ def _with(instance, **attributes):
 class Sink:
     def __init__(self, bucket):
         self.bucket = bucket
+
+
+class LockedWithAny(Locked):
+    def __init__(self, *more):
+        super().__init__()
 
 
 class Configured(Locked):

@@ -5,10 +5,12 @@ import importlib.util
 import io
 import json
 import logging
+import re
 import signal
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 import pytest
@@ -306,6 +308,73 @@ def test_methods_nobody_wrote_are_told_of_at_the_start(tmp_path, started, caplog
             launched(started),
         )
     assert "has no shard_ended: each call will fail" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("method", "written", "told"),
+    [
+        ("process_records", "proces_records", "has proces_records"),
+        ("process_records", "processRecords", "has processRecords"),
+        ("initialize", "initialise", "has initialise"),
+        ("initialize", "other", "no method of it is called anything like that"),
+    ],
+)
+@pytest.mark.parametrize("base", ["processor.RecordProcessorBase", "object"])
+def test_a_processor_that_could_do_no_batch_takes_no_lease_from_others(
+    tmp_path, started, method, written, told, base
+):
+    text = PROGRAM.replace(f"def {method}(", f"def {written}(").replace("processor.RecordProcessorBase", base)
+    with pytest.raises(ConfigError, match=f"Mine .*{method}.*{told}"):
+        run(tmp_path, text + "kcl.KCLProcess(Mine()).run()", launched(started))
+    assert not started
+
+
+@pytest.mark.parametrize("code", ["", "0", "None", "9"])
+def test_a_program_that_exits_before_it_reads_is_told_of(tmp_path, started, caplog, code):
+    with pytest.raises(SystemExit) as left:
+        run(tmp_path, f"import sys\nsys.exit({code})", launched(started))
+    assert left.value.code == (int(code) if code.isdigit() else None)
+    assert "program.py called sys.exit() before KCLProcess(...).run(): no record was read." in caplog.text
+
+
+def test_an_exit_behind_the_worker_s_is_not(tmp_path, started, caplog):
+    with pytest.raises(SystemExit):
+        run(tmp_path, PROGRAM + "kcl.KCLProcess(Mine()).run()\nraise SystemExit(0)", launched(started))
+    assert "no record was read" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "when"),
+    [
+        ("def f():\n    raise ValueError('x')\nf()", "before KCLProcess(...).run(): no record was read"),
+        (PROGRAM + "kcl.KCLProcess(Mine()).run()\nraise ValueError('x')", "after KCLProcess(...).run()"),
+    ],
+)
+def test_the_traceback_of_what_a_program_raises_begins_in_the_program(tmp_path, started, caplog, text, when):
+    with pytest.raises(
+        launch.ProgramRaised, match=re.escape(f"program.py raised ValueError {when}")
+    ) as raised:
+        run(tmp_path, text, launched(started))
+    assert isinstance(raised.value.__cause__, ValueError)
+    (record,) = [record for record in caplog.records if record.exc_info]
+    frames = traceback.extract_tb(record.exc_info[2])
+    assert {frame.filename for frame in frames} == {str(tmp_path / "program.py")}
+
+
+def test_a_program_that_cannot_be_compiled_has_no_traceback_of_pykcl(tmp_path, started, caplog):
+    with pytest.raises(launch.ProgramRaised, match=r"program\.py raised SyntaxError"):
+        run(tmp_path, "x = (", launched(started))
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert record.exc_info[2] is None
+
+
+def test_a_relative_import_of_the_program_points_to_the_file_that_makes_it_work(tmp_path, started):
+    folder = tmp_path / "package"
+    folder.mkdir()
+    with pytest.raises(launch.ProgramRaised) as raised:
+        run(folder, "from . import beside", launched(started))
+    stub = 'runpy.run_module("package.program", run_name="__main__", alter_sys=True)'
+    assert f"Do: put a file with `import runpy` and `{stub}` beside the folder package" in str(raised.value)
 
 
 def test_a_program_that_is_not_there_is_told_of(started):

@@ -225,6 +225,26 @@ def test_an_end_of_the_shard_without_a_checkpoint_is_told(base, methods, words):
     assert ("must", f"Orders {words}") not in told(followed) or "has no" in words
 
 
+@pytest.mark.parametrize(
+    ("base", "methods"),
+    [
+        ("kcl.RecordProcessorBase", OLD),
+        ("v2.RecordProcessorBase", MIDDLE),
+        ("processor.RecordProcessorBase", NEW),
+    ],
+)
+def test_a_stop_without_a_checkpoint_is_told(base, methods):
+    text = processor_class(base, *[line for line in methods if "shutdown_requested" not in line])
+    asks = "def shutdown_requested(self, c):\n        c.checkpoint()"
+    (found,) = [found for found in findings(text) if found.what == "Orders has no shutdown_requested"]
+    assert found.weight == "look"
+    assert "comes again after each stop, as under Java" in found.text
+    assert ("look", "Orders has no shutdown_requested") not in told(text.replace(MAIN, f"    {asks}\n{MAIN}"))
+    silent = asks.replace("c.checkpoint()", "pass")
+    does_not = ("look", "Orders does not checkpoint in its shutdown_requested")
+    assert does_not in told(text.replace(MAIN, f"    {silent}\n{MAIN}"))
+
+
 def test_an_instance_that_can_be_neither_copied_nor_made_again_is_told():
     text = program(
         attributes="def __init__(self, name):\n        self.lock = threading.Lock()",
@@ -232,6 +252,36 @@ def test_an_instance_that_can_be_neither_copied_nor_made_again_is_told():
     )
     assert ("must", "Orders cannot be copied, nor made again") in told(text)
     assert told(text.replace("(self, name)", "(self)")) == FINE
+
+
+@pytest.mark.parametrize(
+    "given", ["lambda: Orders('a')", "record_processor=lambda: Orders('a')", "Orders", "make"]
+)
+def test_a_class_or_function_that_makes_one_for_each_shard_is_settled(given):
+    text = program(
+        attributes="def __init__(self, name):\n        self.lock = threading.Lock()",
+        globals="import threading\ndef make(): return Orders('a')",
+        main=f"kcl.KCLProcess({given}).run()",
+    )
+    assert told(text) == FINE
+
+
+def test_one_that_is_made_with_its_defaults_can_be_made_again():
+    text = program(
+        attributes="def __init__(self, n=3):\n        self.n, self.lock = n, threading.Lock()\n"
+        "        self.lock = threading.Lock()",
+        globals="import threading",
+        main="kcl.KCLProcess(Orders()).run()",
+    )
+    must = ("must", "Orders cannot be copied, nor made again")
+    assert told(text) == FINE
+    for one, other in (
+        ("Orders()", "Orders(4)"),
+        ("self.n, self", "other, self"),
+        ("n=3", "n"),
+        ("n=3", "*n"),
+    ):
+        assert must in told(text.replace(one, other)), other
 
 
 def test_a_file_that_starts_nothing_is_told_unless_another_one_does():

@@ -89,6 +89,10 @@ def test_what_the_file_decides_is_no_difference(read, line, what):
     assert whats(differences(read(LEAST + line))) == ALWAYS - {what}
 
 
+def test_a_grace_of_0_is_java_s_default_and_so_the_same_difference(read):
+    assert whats(differences(read(LEAST + "shutdownGraceMillis=0"))) == ALWAYS
+
+
 def test_of_children_it_is_told_what_concerns_children(read):
     properties = read("executableName=node app.js\n" + LEAST + "timeoutInSeconds=30\n")
     found = properties_findings(properties, interpret(properties, door="multilang"), in_process=False)
@@ -97,6 +101,9 @@ def test_of_children_it_is_told_what_concerns_children(read):
         "a stop waits", "shards are polled at another pace",
     }  # fmt: skip
     assert found[0].place == "app.properties:7"
+    assert "hangs does so only with timeoutInSeconds" in found[0].text
+    (stop,) = [one for one in found if one.what == "a stop waits"]
+    assert "A checkpoint is written only where that method writes one" in stop.text
 
 
 def test_the_pace_is_compared_with_java_s_only_where_java_polled(read):

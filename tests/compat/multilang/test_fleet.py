@@ -9,7 +9,7 @@ from pykcl.compat.multilang import protocol
 from pykcl.compat.multilang.events import ChildEnded, ChildFailed, ChildStarted
 from pykcl.compat.multilang.processor import ChildProcessor
 from pykcl.errors import ProcessorFailed, RestartShard
-from pykcl.events import LeaseHandedBack, LeaseReleased, LeaseTaken, ShardEnded, ShardStarted
+from pykcl.events import LeaseHandedBack, LeaseReleased, LeaseTaken, ProcessorRaised, ShardEnded, ShardStarted
 from pykcl.model.checkpoint import AT_SHARD_END
 from pykcl.testing.fleet import STREAM
 
@@ -160,6 +160,8 @@ def test_with_on_error_raise_the_first_failing_child_stops_the_worker_as_java_do
     assert isinstance(worker.failure.__cause__, RestartShard)
     worker.stop()
     assert heard.of(ChildFailed)
+    assert {event.where for event in fleet.happened(ProcessorRaised)} == {"-"}, "no line of pykcl is to blame"
+    assert "raised RestartShard for shardId-" in str(worker.failure)
 
 
 def test_a_stop_asks_every_child_and_releases_what_it_checkpointed(

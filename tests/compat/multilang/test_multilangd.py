@@ -148,6 +148,7 @@ def test_exit_on_child_failure_is_javas_behaviour(daemon, journal, aws, stream):
     running = daemon(f"exits {journal.path} 5", "--exit-on-child-failure")
     assert running.ends() == 70
     assert "ended with exit code 5 in initialize. --exit-on-child-failure stops the daemon." in running.text()
+    assert "pykcl: E12. Do: correct the processor; it had no record in hand" in running.text()
 
 
 def test_a_killed_daemon_leaves_no_children(daemon, journal, aws, stream):

@@ -72,7 +72,7 @@ EFFECTS = {
     "parentShardPollIntervalMillis": ("1500", of_config("parent_poll_interval", 1.5)),
     "logWarningForTaskAfterMillis": ("2500", of_config("processor_warn_after", 2.5)),
     "coordinatorStateTableName": ("orders-state", of_config("state_table", "orders-state")),
-    "shutdownGraceMillis": ("0", of_config("shutdown_grace", 0.0)),
+    "shutdownGraceMillis": ("1500", of_config("shutdown_grace", 1.5)),
     "timeoutInSeconds": ("90", lambda found: (found.timeout, 90.0)),
 }  # fmt: skip
 

@@ -134,6 +134,18 @@ def test_a_zero_that_java_cannot_see_is_not_seen_here_either_and_that_is_told(ke
     assert KEYS[key].default in told.text
 
 
+def test_no_grace_as_in_java_s_default_is_no_reason_to_let_each_stop_fail():
+    """A file that says what Java does anyway: with no grace at all even an idle worker would stop too late."""
+    found = meaning(shutdownGraceMillis="0")
+    assert found.config == meaning().config
+    told = row(found, "shutdownGraceMillis")
+    assert (told.verdict, told.text) == (
+        "mapped",
+        "0 is Java's default, the same as no value; here shutdown_grace=25: "
+        "how long a stop waits for running batches and their checkpoints",
+    )
+
+
 def test_cleaning_up_can_be_switched_off_which_java_only_says_it_can():
     found = meaning(cleanupLeasesUponShardCompletion="false")
     assert found.config.cleanup_interval == 0
@@ -284,6 +296,24 @@ def test_a_bad_value_is_refused_with_its_key_and_line_and_not_repeated(tmp_path,
 def test_a_missing_key_is_told_with_the_line_to_write(key, value):
     with pytest.raises(ConfigError, match=rf"{key}.* is missing or empty\. Write a line such as {key}="):
         meaning(**{key: value})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "key", "why"),
+    [
+        ("ApplicationName", "applicationName", "keys are case-sensitive: write applicationName"),
+        ("streamname", "streamName", "keys are case-sensitive: write streamName"),
+        ("StreamARN", "streamName", "keys are case-sensitive: write streamArn"),
+        ("executable_name", "executableName", "nothing reads it: write executableName"),
+    ],
+)
+def test_a_missing_key_is_told_with_the_one_that_was_meant(tmp_path, wrong, key, why):
+    lines = [f"{wrong if name == key else name} = {text}" for name, text in LEAST.items()]
+    with pytest.raises(ConfigError) as error:
+        interpret(read_properties(written(tmp_path, "\n".join(lines))), door="multilang")
+    number = 1 + list(LEAST).index(key)
+    assert re.match(rf"app\.properties: {key}.* is missing or empty\. ", str(error.value))
+    assert str(error.value).endswith(f" There is {wrong} in app.properties, line {number}, and {why}")
 
 
 def test_only_children_need_an_executable():
