@@ -1,4 +1,5 @@
-"""Events that are about nothing but a mistake; `pykcl.events` has those that tell what the worker does."""
+"""Events that are about nothing but a mistake, of a configuration or of a processor; `pykcl.events` has those that tell
+what the worker does."""
 
 from __future__ import annotations
 
@@ -37,3 +38,19 @@ class DataIsBytes(Event):
     TEXT = "record.data was taken for text: it is bytes, as they were put, and base64 was needed by amazon_kclpy only"
     shard: str
     where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorGivenUp(Event):
+    """A call did not return within `processor_timeout`. Its thread cannot be ended: while it runs, this process takes
+    that lease no more. seconds: that the call had taken by then."""
+
+    LEVEL = logging.ERROR
+    TEXT = (
+        "lease given up with a processor that does not return: another worker goes on with the shard, this process "
+        "cannot until it is restarted"
+    )
+    shard: str
+    method: str
+    seconds: float
+    cause: str

@@ -6,6 +6,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,7 +28,7 @@ from pykcl.cli.output import (
 from pykcl.errors import printable
 
 if TYPE_CHECKING:
-    from pykcl.operate.doctor.facts import Facts
+    from pykcl.operate.doctor.facts import Facts, FileFacts
     from pykcl.operate.doctor.findings import Finding
 
 MARKS: Mapping[str, tuple[str, Colour]] = {
@@ -64,15 +65,21 @@ def doctor(
 
     Exit code 4 if there is an error among the findings, else 0. `-o wide` also shows ids.
     """
-    _, findings = examine(target, watch=not no_watch, lag=not no_lag, simulate_iam=simulate_iam)
+    file = _file_facts(target.properties) if target.properties is not None else None
+    _, findings = examine(target, watch=not no_watch, lag=not no_lag, simulate_iam=simulate_iam, file=file)
     say(answer(target, findings, "json" if as_json else output))
     sys.exit(EXIT_DOCTOR if any(one.level == "error" for one in findings) else EXIT_OK)
 
 
 def examine(
-    target: Target, *, watch: bool = True, lag: bool = True, simulate_iam: bool = False
+    target: Target,
+    *,
+    watch: bool = True,
+    lag: bool = True,
+    simulate_iam: bool = False,
+    file: FileFacts | None = None,
 ) -> tuple[Facts, list[Finding]]:
-    """What is so, and what to make of it."""
+    """What is so, and what to make of it. file: to be looked over, too; its texts name programs and paths."""
     from pykcl.operate.doctor.diagnosis import diagnose
     from pykcl.operate.doctor.gathering import Question, gather
     from pykcl.runtime import SystemRuntime
@@ -88,9 +95,33 @@ def examine(
         watch=watch,
         lag=lag,
         simulate_iam=simulate_iam,
+        file=file,
     )
     facts = gather(question, SystemRuntime())
     return facts, diagnose(facts)
+
+
+def _file_facts(path: Path) -> FileFacts:
+    """What `pykcl multilangd` would say of it. Raises ConfigError for a file that cannot be read or understood."""
+    from pykcl.compat.multilang.command import unfitness
+    from pykcl.compat.properties import interpret, read_properties
+    from pykcl.operate.doctor.facts import FileFacts
+
+    properties = read_properties(path)
+    # Who runs the program in this process needs no executableName.
+    has_program = bool(properties.get("executableName", "").strip())
+    found = interpret(properties, door="multilang" if has_program else "kclpy")
+    unfit = unfitness(found.executable) if has_program else None
+    return FileFacts(
+        name=str(path),
+        unfit=(unfit.what, unfit.do) if unfit is not None else None,
+        unknown=tuple(
+            (properties.place(row.key), row.key, row.text)
+            for row in found.verdicts
+            if row.verdict == "unknown"
+        ),
+        notice=" ".join(found.notices),
+    )
 
 
 def answer(target: Target, findings: Sequence[Finding], output: Format) -> str:

@@ -42,6 +42,7 @@ class Target:
     application, table (lease table), stream (name or ARN): None where nobody told. failover: seconds, None where nobody
     told; a file of --config or --properties tells its default, too. config: all that is known, checked; `UNSAID` stands
     for an application or a stream that was not told. clients: opens boto3 clients when asked, each once.
+    properties: the file of --properties.
     """
 
     application: str | None
@@ -50,6 +51,7 @@ class Target:
     failover: float | None
     config: Config
     clients: OperatorClients
+    properties: Path | None = None
 
     @property
     def stream_name(self) -> str | None:
@@ -185,6 +187,7 @@ def _target(
             specs=told.specs,
             fallback_region=config.effective_region,
         ),
+        properties=properties,
     )
 
 

@@ -63,11 +63,14 @@ def migrate(file: Path, code: tuple[Path, ...], reads_table: bool, force: bool) 
 def _migration(file: Path, code: tuple[Path, ...], reads_table: bool) -> Migration:
     """Raises ConfigError for a file that cannot be read or understood."""
     from pykcl.compat import migrate as found_out
+    from pykcl.compat.multilang.command import unfitness
     from pykcl.compat.properties import interpret, read_properties
     from pykcl.compat.properties.retrieval import retrieval_of
 
     properties = read_properties(file)
     found = interpret(properties, door="kclpy")
+    # Without a program it is the children of executableName that go on.
+    of_children = None if code else interpret(properties, door="multilang")
     programs = [found_out.Program(path.name, _source(path)) for path in code]
     look = _look(found) if reads_table else _no_look(found, "--no-table was given.")
     move = found_out.Move(
@@ -80,9 +83,13 @@ def _migration(file: Path, code: tuple[Path, ...], reads_table: bool) -> Migrati
     )
     return found_out.Migration(
         move=move,
-        # Without a program it is the children of executableName that go on.
-        verdicts=(found if code else interpret(properties, door="multilang")).verdicts,
-        properties=found_out.properties_findings(properties, found, in_process=bool(code)),
+        verdicts=(of_children or found).verdicts,
+        properties=found_out.properties_findings(
+            properties,
+            found,
+            in_process=bool(code),
+            unfit=unfitness(of_children.executable) if of_children else None,
+        ),
         code=tuple(program.name for program in programs),
         program=found_out.code_findings(programs),
         look=look,

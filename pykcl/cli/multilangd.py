@@ -93,7 +93,8 @@ def multilangd(
 
 def _run(settings: Settings, service: Service) -> None:
     """Raises ConfigError, SetupError, and what stopped the worker."""
-    from pykcl.compat.multilang.children import Children, Patience, checked_command
+    from pykcl.compat.multilang.children import Children, Patience
+    from pykcl.compat.multilang.command import checked_command
     from pykcl.compat.multilang.processor import child_processors
     from pykcl.worker.worker import Worker
 

@@ -117,10 +117,15 @@ class LeaseWorker:
         """Something this worker may be waiting for (a parent's end) has happened."""
         self._wake.set()
 
-    def abandon(self, cause: str) -> None:
-        """Give the lease up though the processor is still busy with it: it may write nothing any more."""
-        if self._held is not None:
-            self._held.lose(cause)
+    def abandon(self, cause: str) -> bool:
+        """Give the lease up though the processor is still busy with it: it may write nothing any more.
+
+        Whether there was one to give up.
+        """
+        if self._held is None or self._held.is_over:
+            return False
+        self._held.lose(cause)
+        return True
 
     def run(self) -> None:
         activities: dict[State, Callable[[], Signal]] = {

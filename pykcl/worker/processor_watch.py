@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pykcl.events import ProcessorReturned, ProcessorSlow
+from pykcl.mistake_events import ProcessorGivenUp
 from pykcl.runtime import Task
 from pykcl.worker.context import Context
 from pykcl.worker.lease_worker import LeaseWorker
@@ -23,7 +24,8 @@ class ProcessorWatch:
 
     def look(self, workers: Iterable[tuple[LeaseWorker, Task]], now: float) -> None:
         """Each call is reported once, after `processor_warn_after`, and again when it returned; `processor_timeout`
-        costs it the lease."""
+        costs it the lease, and that is told, too: the lease worker itself tells of the loss when the call returns, and
+        that may never be."""
         config = self._context.config
         current: dict[tuple[str, float], str] = {}
         for worker, task in workers:
@@ -35,13 +37,17 @@ class ProcessorWatch:
             if (worker.key, since) not in self._told:
                 self._report(worker.key, method, now - since, task)
             if config.processor_timeout is not None and now - since >= config.processor_timeout:
-                worker.abandon(
-                    f"{method} did not return within processor_timeout={config.processor_timeout:g} s"
-                )
+                self._give_up(worker, method, now - since, config.processor_timeout)
         for (shard, since), method in self._told.items():
             if (shard, since) not in current:
                 self._context.events.emit(ProcessorReturned(shard=shard, method=method, seconds=now - since))
         self._told = current
+
+    def _give_up(self, worker: LeaseWorker, method: str, seconds: float, timeout: float) -> None:
+        cause = f"{method} did not return within processor_timeout={timeout:g} s"
+        if worker.abandon(cause):
+            event = ProcessorGivenUp(shard=worker.key, method=method, seconds=seconds, cause=cause)
+            self._context.events.emit(event)
 
     def _report(self, shard: str, method: str, seconds: float, task: Task) -> None:
         stack = _of_the_processor(self._context.runtime.stack(task))

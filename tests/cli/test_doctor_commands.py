@@ -135,6 +135,41 @@ def test_without_region_or_credentials_that_is_a_finding_and_no_crash(monkeypatc
     assert [row["id"] for row in rows if row["level"] == "error"] == ["region-missing"]
 
 
+def properties_file(folder, **keys):
+    file = folder / "app.properties"
+    given = {
+        "applicationName": "orders-app",
+        "streamName": "orders",
+        "regionName": "us-east-1",
+        "AwsCredentialsProvider": "DefaultCredentialsProvider",
+        "retrievalMode": "POLLING",
+        **keys,
+    }
+    file.write_text("".join(f"{key} = {text}\n" for key, text in given.items()))
+    return str(file)
+
+
+def test_a_properties_file_is_looked_over_as_multilangd_does_at_its_start(aws, tmp_path):
+    file = properties_file(tmp_path, executableName="no-such-program", workersId="x", retrievalMode="FANOUT")
+    done = pykcl("doctor", "-p", file, "--no-watch", "-o", "jsonl")
+    found = {one["id"]: one for one in map(json.loads, done.output.splitlines()) if one["topic"] == "file"}
+    assert done.exit_code == 4
+    assert {id: one["level"] for id, one in found.items()} == {
+        "program-unfit": "error", "key-unknown": "warning", "fan-out-used": "warning",
+    }  # fmt: skip
+    assert "there is no program 'no-such-program' in PATH" in found["program-unfit"]["text"]
+    assert "app.properties, line 7: workersId is no key" in found["key-unknown"]["text"]
+    assert "Did you mean workerId?" in found["key-unknown"]["text"]
+    assert found["fan-out-used"]["fix"].startswith(f"pykcl multilangd -p {file} --accept-polling")
+
+
+@pytest.mark.parametrize("program", [{"executableName": f"{sys.executable} app.py"}, {}])
+def test_a_properties_file_that_multilangd_would_take_is_not_mentioned(aws, tmp_path, program):
+    done = pykcl("doctor", "-p", properties_file(tmp_path, **program), "--no-watch")
+    assert done.exit_code == 0
+    assert done.output.rstrip().endswith("Nothing is wrong.")
+
+
 @pytest.mark.parametrize("output", ["table", "wide", "json", "jsonl", "csv"])
 def test_names_out_of_the_table_drive_no_terminal(output, dynamodb):
     put_lease(dynamodb, 0, leaseOwner={"S": HOSTILE})

@@ -10,6 +10,7 @@ from pykcl.events import (
     ProcessorSlow,
     ShardEndNotCheckpointed,
 )
+from pykcl.mistake_events import ProcessorGivenUp
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 
 
@@ -279,7 +280,7 @@ def test_a_slow_processor_keeps_its_lease_and_is_reported_once(new_fleet):
     assert len(fleet.happened(ProcessorSlow)) == 1
 
 
-def test_a_hung_processor_can_be_made_to_give_its_lease_up(new_fleet):
+def test_a_hung_processor_can_be_made_to_give_its_lease_up_and_that_is_told_once(new_fleet, caplog):
     fleet = new_fleet(shards=1)
     hang = fleet.simulation.runtime("w1").event()
     fleet.start(
@@ -293,6 +294,33 @@ def test_a_hung_processor_can_be_made_to_give_its_lease_up(new_fleet):
     fleet.start("w2")
     fleet.wait_delivered(put, 120)
     assert fleet.ledger.by("w2") == put
+    fleet.simulation.sleep(60)
+    (given_up,) = fleet.happened(ProcessorGivenUp)
+    assert (given_up.shard, given_up.method) == ("shardId-000000000000", "process_records")
+    assert given_up.seconds == pytest.approx(40, abs=2)
+    assert given_up.cause == "process_records did not return within processor_timeout=40 s"
+    (line,) = [record for record in caplog.records if "lease given up" in record.getMessage()]
+    assert line.levelname == "ERROR"
+    assert "another worker goes on with the shard" in line.getMessage()
+    hang.set()
+
+
+def test_a_lease_that_is_lost_already_is_not_given_up(new_fleet):
+    fleet = new_fleet(shards=1)
+    hang = fleet.simulation.runtime("w1").event()
+    fleet.start(
+        "w1",
+        processor=_processor(fleet, behaviour=lambda batch: hang.wait()),
+        processor_warn_after=20.0,
+        processor_timeout=40.0,
+    )
+    fleet.wait(lambda: fleet.load()["w1"] == 1)
+    fleet.put(3)
+    fleet.wait(lambda: fleet.happened(ProcessorSlow), 60, "the warning")
+    (lease_worker,) = [found for found, _ in fleet.workers["w1"]._manager.workers()]
+    assert lease_worker.abandon("taken away by the test")
+    fleet.simulation.sleep(60)
+    assert fleet.happened(ProcessorGivenUp) == []
     hang.set()
 
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pykcl.compat.migrate.findings import WEIGHTS, Finding
+from pykcl.compat.multilang.command import Unfit
 from pykcl.compat.properties import Interpretation
 from pykcl.compat.properties.retrieval import FANOUT_NOTICE, retrieval_of
 from pykcl.planning.read_pace import BUSY_INTERVAL, QUIET_INTERVAL
 
 
 def properties_findings(
-    properties: Mapping[str, str], found: Interpretation, *, in_process: bool = True
+    properties: Mapping[str, str],
+    found: Interpretation,
+    *,
+    in_process: bool = True,
+    unfit: Unfit | None = None,
 ) -> list[Finding]:
     """properties: best those of `read_properties`, which know their lines. in_process: whether the program is run by
-    --kclpy, and not by children. The heaviest first."""
+    --kclpy, and not by children. unfit: what keeps a child from being started on this host. The heaviest first."""
     said = [
         *_fanout(properties),
         *_honoured(properties, found),
         *_running(properties, found, in_process),
+        *_unstarted(properties, unfit),
         *_unknown(properties, found),
     ]
     return sorted(said, key=lambda finding: WEIGHTS.index(finding.weight))
@@ -142,6 +148,17 @@ def _children(properties: Mapping[str, str]) -> Iterator[Finding]:
         "under the name of its shard; under Java a line that looked like the protocol broke it. Exceptions that "
         "amazon_kclpy swallows in the child are swallowed there still: those batches are passed over, as under Java.",
     )
+
+
+def _unstarted(properties: Mapping[str, str], unfit: Unfit | None) -> Iterator[Finding]:
+    if unfit is not None:
+        yield Finding(
+            "look",
+            "executableName cannot be started on this host",
+            "where it is so on the host that is to run the children, `pykcl multilangd` refuses the file there. "
+            f"executableName{unfit.what}. There: {unfit.do}. `pykcl doctor -p` tells, when it is asked on that host.",
+            *_at(properties, "executableName"),
+        )
 
 
 def _unknown(properties: Mapping[str, str], found: Interpretation) -> Iterator[Finding]:

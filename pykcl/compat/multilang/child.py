@@ -11,15 +11,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from typing import IO
 
 from pykcl.compat.multilang.events import AnswerNotBelieved, CheckpointNotUnderstood
-from pykcl.compat.multilang.lines import ChildLog, LineCutter
+from pykcl.compat.multilang.lines import ChildLog
+from pykcl.compat.multilang.pipe import Pipe
 from pykcl.compat.multilang.protocol import CHUNK_BYTES, CheckpointAsked, Message, Noise, Status, parse
 from pykcl.events import Event
 
-READ_BYTES = 64 * 1024
-MOST_READS = 16
-"""Of one pipe in a row, so that a child that never stops printing leaves room for the others."""
 MOST_QUESTIONS = 1_000
 """Checkpoints asked for and not yet answered. Whoever asks for more is not speaking the protocol: the rest is noise."""
 
@@ -44,12 +43,13 @@ class Child:
         self.pid = process.pid
         self.process = process
         self.forced: str | None = None
+        self.is_stuck = False
         self._tell_loop = tell_loop
         self._emit = emit
         self._log = ChildLog(shard)
-        self._stdin, self._stdout, self._stderr = _descriptors(process)
+        self._stdin = _not_blocking(process.stdin)
+        self._stdout, self._stderr = Pipe(process.stdout), Pipe(process.stderr)
         self._changed = threading.Condition()
-        self._cut_out, self._cut_err = LineCutter(), LineCutter()
         self._inbox: deque[Message] = deque()
         self._outbox: deque[memoryview] = deque()
         self._queued = self._written = 0
@@ -69,7 +69,7 @@ class Child:
         3) the selector thread reads that line, and it would be believed to answer the new question.
         """
         with self._changed:
-            self._pump_out()
+            self._hear(self._stdout.all())
             questions = [one for one in self._inbox if isinstance(one, CheckpointAsked)]
             self._inbox.clear()
             return questions
@@ -89,27 +89,41 @@ class Child:
                     # Before it is written: the answer may be there before this thread has the lock again.
                     self._question_ends = self._queued
                 self._write(piece)
-                while self._queued - self._written > CHUNK_BYTES:
-                    self._wait(until)
+                self._wait(until, self._was_read)
 
     def receive(self, until: float | None) -> Message:
         """What it asks for next, or its status for what it was asked. Raises ChildGone, TimeoutError."""
         with self._changed:
-            while not self._inbox:
-                self._wait(until)
+            self._wait(until, self._has_spoken)
             return self._inbox.popleft()
 
     def wait_ended(self, seconds: float) -> bool:
         """Whether its process has ended, and is waited for, within so many seconds."""
         return self._ended.wait(seconds)
 
-    def _wait(self, until: float | None) -> None:
-        if self._gone is not None:
-            raise ChildGone(self._gone)
-        left = None if until is None else until - time.monotonic()
-        if left is not None and left <= 0:
-            raise TimeoutError
-        self._changed.wait(left)
+    def _wait(self, until: float | None, done: Callable[[bool], bool]) -> None:
+        """done: whether it is, by what the selector thread has seen; or (if its argument says so) by what is there to
+        be seen now: no child is to be blamed for the time that others took."""
+        while not done(False):
+            if self._gone is not None:
+                raise ChildGone(self._gone)
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                if done(True):
+                    return
+                raise TimeoutError
+            self._changed.wait(left)
+
+    def _has_spoken(self, look: bool) -> bool:
+        if look:
+            self._hear(self._stdout.all())
+        return bool(self._inbox)
+
+    def _was_read(self, look: bool) -> bool:
+        """What it was sent, all but a little."""
+        if look:
+            self._flush()
+        return self._queued - self._written <= CHUNK_BYTES
 
     def _write(self, piece: bytes) -> None:
         """Into the pipe as far as it goes, the rest by the selector thread."""
@@ -151,7 +165,7 @@ class Child:
     @property
     def descriptors(self) -> tuple[int, int, int]:
         """Of its standard input, output and error; -1 where closed."""
-        return self._stdin, self._stdout, self._stderr
+        return self._stdin, self._stdout.descriptor, self._stderr.descriptor
 
     @property
     def wants_to_write(self) -> bool:
@@ -165,8 +179,7 @@ class Child:
 
     def on_writable(self) -> None:
         with self._changed:
-            self._flush()
-            if self._queued - self._written <= CHUNK_BYTES:
+            if self._was_read(look=True):
                 self._changed.notify_all()
 
     def on_closed_input(self) -> None:
@@ -175,17 +188,15 @@ class Child:
             self._stdin_broken = True
 
     def on_output(self) -> bool:
-        """Read what it printed. False: nothing more will come."""
+        """Read of what it printed as much as one may in a row. False: nothing more will come."""
         with self._changed:
-            return self._pump_out()
+            self._hear(self._stdout.turn())
+            return self._stdout.is_open
 
     def on_complaint(self) -> bool:
         """The same of its standard error."""
-        chunks, more = _read(self._stderr)
-        for chunk in chunks:
-            for line, whole in self._cut_err.feed(chunk):
-                self._log.complained(line, whole)
-        return more
+        self._hear_complaints(self._stderr.turn())
+        return self._stderr.is_open
 
     def on_gone(self, why: str) -> None:
         """It cannot be spoken to any more. The first reason counts."""
@@ -212,30 +223,30 @@ class Child:
         # What it left behind would go on working on a shard that another child is given.
         self.signal_group(signal.SIGKILL)
         exit_code = self.process.wait()
-        self.on_output()
-        self.on_complaint()
         with self._changed:
+            self._hear(self._stdout.all())
             self._close_stdin()
-            for cutter, log in ((self._cut_out, self._log.printed), (self._cut_err, self._log.complained)):
-                if rest := cutter.rest():
-                    log(rest, True)
-            self._stdout = self._stderr = -1
-            for pipe in (self.process.stdout, self.process.stderr):
-                if pipe is not None:
-                    pipe.close()
+            if rest := self._stdout.close():
+                self._log.printed(rest, True)
+        self._hear_complaints(self._stderr.all())
+        if rest := self._stderr.close():
+            self._log.complained(rest, True)
         self.on_gone(_exit_words(exit_code))
         self._ended.set()
         return exit_code
 
     # -- what it says ------------------------------------------------------------------------------------------
 
-    def _pump_out(self) -> bool:
+    def _hear(self, lines: Iterable[tuple[bytes, bool]]) -> None:
         """Under the lock: the thread of the lease reads, too."""
-        chunks, more = _read(self._stdout)
-        for chunk in chunks:
-            for line, whole in self._cut_out.feed(chunk):
-                self._said(line, whole)
-        return more
+        for line, whole in lines:
+            self._said(line, whole)
+        self._log.printed_over()
+
+    def _hear_complaints(self, lines: Iterable[tuple[bytes, bool]]) -> None:
+        for line, whole in lines:
+            self._log.complained(line, whole)
+        self._log.complained_over()
 
     def _said(self, line: bytes, whole: bool) -> None:
         message = parse(line) if whole else Noise()
@@ -276,29 +287,12 @@ class Child:
         self._emit(AnswerNotBelieved(shard=self.shard, pid=self.pid, answers=answers, awaited=self._awaited))
 
 
-def _descriptors(process: subprocess.Popen[bytes]) -> tuple[int, int, int]:
-    numbers = [
-        -1 if pipe is None else pipe.fileno() for pipe in (process.stdin, process.stdout, process.stderr)
-    ]
-    for number in numbers:
-        os.set_blocking(number, False)
-    return numbers[0], numbers[1], numbers[2]
-
-
-def _read(descriptor: int) -> tuple[list[bytes], bool]:
-    """What is there, up to a limit, and whether more may come."""
-    chunks: list[bytes] = []
-    while descriptor >= 0 and len(chunks) < MOST_READS:
-        try:
-            data = os.read(descriptor, READ_BYTES)
-        except BlockingIOError:
-            break
-        except OSError:
-            data = b""
-        if not data:
-            return chunks, False
-        chunks.append(data)
-    return chunks, descriptor >= 0
+def _not_blocking(pipe: IO[bytes] | None) -> int:
+    """Its descriptor."""
+    if pipe is None:
+        return -1
+    os.set_blocking(pipe.fileno(), False)
+    return pipe.fileno()
 
 
 def _exit_words(code: int) -> str:

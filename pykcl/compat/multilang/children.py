@@ -6,7 +6,6 @@ import heapq
 import logging
 import os
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,8 +20,8 @@ from functools import partial
 from itertools import count
 
 from pykcl.compat.multilang.child import Child, ChildGone
+from pykcl.compat.multilang.command import why_not_started
 from pykcl.compat.multilang.events import ChildEnded, ChildFailed, ChildStarted
-from pykcl.errors import ConfigError
 from pykcl.listeners import EventFan
 from pykcl.ports import Events
 
@@ -54,20 +53,6 @@ class Patience:
 
 AT_ONCE = Patience(0.0, 2.0)
 """For a child that hangs or speaks no sense: SIGTERM now."""
-
-
-def checked_command(command: Sequence[str]) -> tuple[str, ...]:
-    """`command`, if its program is there and may be run; else ConfigError. Looked for as exec does: in PATH, or where a
-    slash says."""
-    if not command:
-        raise ConfigError("executableName is empty. Do: executableName = PROGRAM ARGUMENTS…")
-    if shutil.which(command[0]) is None:
-        where = "here" if os.sep in command[0] else "in PATH"
-        raise ConfigError(
-            f"executableName: there is no program {command[0]!r} {where} that may be run. Do: name one that is, and "
-            "make it executable (chmod +x, and a first line such as #!/usr/bin/env python3)."
-        )
-    return tuple(command)
 
 
 class Children:
@@ -114,8 +99,7 @@ class Children:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            # Its text names the program and the reason: it is the operating system's.
-            raise ChildGone(f"could not be started: {error}") from None
+            raise ChildGone(f"could not be started: {why_not_started(self.command, error)}") from None
         child = Child(shard, process, self._loop.look_at, self._events.emit)
         self.started += 1
         self._events.emit(ChildStarted(shard=shard, pid=child.pid))
@@ -123,12 +107,11 @@ class Children:
         return child
 
     def end(self, child: Child, patience: Patience | None = None) -> None:
-        """End its input, wait, SIGTERM, wait, SIGKILL: return when it has ended."""
-        patience = patience or self._patience
-        self._loop.end(child, patience)
-        longest = patience.after_end_of_input + patience.after_sigterm + STUCK_SECONDS
-        if not child.wait_ended(longest):
-            log.error("child does not end, not even of SIGKILL shard=%s pid=%d", child.shard, child.pid)
+        """End its input, wait, SIGTERM, wait, SIGKILL: return when it has ended, however long that takes. Another child
+        for its shard must not run beside it."""
+        self._loop.end(child, patience or self._patience)
+        while not child.wait_ended(LOOK_SECONDS) and self._loop.is_serving:
+            continue
 
     def failed(self, shard: str, child: Child | None, doing: str, why: str) -> None:
         """Count and tell of a child that is of no use any more."""
@@ -162,9 +145,9 @@ class Children:
     def _end_all(self, children: Sequence[Child], patience: Patience) -> None:
         for child in children:
             self._loop.end(child, patience)
-        until = time.monotonic() + patience.after_sigterm + STUCK_SECONDS
         for child in children:
-            child.wait_ended(max(0.0, until - time.monotonic()))
+            while not child.wait_ended(LOOK_SECONDS) and self._loop.is_serving and not child.is_stuck:
+                continue
 
     def __enter__(self) -> Children:
         return self
@@ -176,7 +159,7 @@ class Children:
 class _Loop:
     """The selector thread. Other threads hand it work; what touches descriptors and signals happens here alone.
 
-    has_died: of a bug. All its children were ended then.
+    has_died: of a bug. All its children were ended then. is_serving: false after its end, whatever that was of.
     """
 
     def __init__(self, events: Events) -> None:
@@ -198,6 +181,7 @@ class _Loop:
         self._thread: threading.Thread | None = None
         self._stopping = False
         self.has_died = False
+        self.is_serving = True
 
     # -- by other threads --------------------------------------------------------------------------------------
 
@@ -252,6 +236,7 @@ class _Loop:
             self._close()
 
     def _close(self) -> None:
+        self.is_serving = False
         self._selector.close()
         self._ring.close()
         self._bell.close()
@@ -381,3 +366,11 @@ class _Loop:
         if child in self._watched:
             child.forced = number.name
             child.signal_group(number)
+            if number is signal.SIGKILL:
+                # From here, and not from when its end was asked for: this thread may have been late.
+                self._later(STUCK_SECONDS, partial(self._give_up, child))
+
+    def _give_up(self, child: Child) -> None:
+        if child in self._watched:
+            child.is_stuck = True
+            log.error("child does not end, not even of SIGKILL shard=%s pid=%d", child.shard, child.pid)

@@ -10,6 +10,8 @@ MOST_LINE_BYTES = 64 * 1024
 """A longer line is no message of the protocol, and only its beginning is kept."""
 MOST_LOGGED = 2_000
 """Characters of one line that go to the log."""
+MOST_LINES_LOGGED = 1_000
+"""Lines that go to the log in one go; more of them are counted."""
 
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
 _LEVELS = {"WARN": logging.WARNING, "FATAL": logging.CRITICAL}
@@ -49,19 +51,40 @@ class LineCutter:
 
 class ChildLog:
     """What a child prints, in the log: `pykcl.child.SHARD` at INFO, what it says on standard error under
-    `pykcl.child.SHARD.stderr` at the level the line itself names as log lines do, else at WARNING."""
+    `pykcl.child.SHARD.stderr` at the level the line itself names as log lines do, else at WARNING.
+
+    What was waiting in a pipe is logged in one go, and others wait for that: `printed_over` and `complained_over` end
+    it, and tell of the lines that were too many.
+    """
 
     def __init__(self, shard: str) -> None:
         self._out = logging.getLogger(f"pykcl.child.{shard}")
         self._err = logging.getLogger(f"pykcl.child.{shard}.stderr")
+        self._lines = {self._out: 0, self._err: 0}
 
     def printed(self, line: bytes, whole: bool) -> None:
-        if self._out.isEnabledFor(logging.INFO):
+        if self._has_room(self._out) and self._out.isEnabledFor(logging.INFO):
             self._out.info("%s", _shown(line, whole))
 
     def complained(self, line: bytes, whole: bool) -> None:
-        text = _shown(line, whole)
-        self._err.log(level_of(text), "%s", text)
+        if self._has_room(self._err):
+            text = _shown(line, whole)
+            self._err.log(level_of(text), "%s", text)
+
+    def printed_over(self) -> None:
+        self._over(self._out, logging.INFO)
+
+    def complained_over(self) -> None:
+        self._over(self._err, logging.WARNING)
+
+    def _has_room(self, logger: logging.Logger) -> bool:
+        self._lines[logger] += 1
+        return self._lines[logger] <= MOST_LINES_LOGGED
+
+    def _over(self, logger: logging.Logger, level: int) -> None:
+        left_out, self._lines[logger] = self._lines[logger] - MOST_LINES_LOGGED, 0
+        if left_out > 0:
+            logger.log(level, "… and %d lines more", left_out)
 
 
 def level_of(text: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pykcl.operate.doctor.check_account import check_clock, check_credentials, check_reach, check_region
+from pykcl.operate.doctor.check_file import check_file
 from pykcl.operate.doctor.check_fleet import check_peers, check_room, check_start, check_timing
 from pykcl.operate.doctor.check_permissions import check_permissions
 from pykcl.operate.doctor.check_process import check_cost, check_process
@@ -15,6 +16,7 @@ from pykcl.operate.doctor.findings import Finding
 
 CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     check_process,
+    check_file,
     check_credentials,
     check_region,
     check_clock,

@@ -33,6 +33,21 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """Of a .properties file. name: as it was told.
+
+    unfit: why executableName cannot be started on this host, and what mends it; None where it can, or there is none.
+    unknown: (place, key, what is known of it) of each key that nothing reads. notice: of enhanced fan-out, "" where
+    Java does not use it, or polling is accepted.
+    """
+
+    name: str
+    unfit: tuple[str, str] | None = None
+    unknown: tuple[tuple[str, str, str], ...] = ()
+    notice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccountFacts:
     """regions: service -> region. told_regions: name of a source ("AWS_REGION") -> the region it names.
 
@@ -131,6 +146,7 @@ class Facts:
     table: TableFacts | None = None
     probes: tuple[Probe, ...] = ()
     simulation: Simulation | None = None
+    file: FileFacts | None = None
     lags: Mapping[str, ShardLag] | None = None
 
     @property

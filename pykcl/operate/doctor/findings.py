@@ -225,6 +225,19 @@ _KINDS = (
         "package-missing", "process", "error", "a package that the configured metrics need is not installed"
     ),
     Kind("metrics-off", "process", "info", "no metrics are sent: nobody is told when the fleet falls behind"),
+    Kind(
+        "program-unfit",
+        "file",
+        "error",
+        "`executableName` of the .properties file cannot be started here, so `pykcl multilangd` refuses the file",
+    ),
+    Kind("key-unknown", "file", "warning", "nothing reads a key of the .properties file, Java neither"),
+    Kind(
+        "fan-out-used",
+        "file",
+        "warning",
+        "by the .properties file Java reads by enhanced fan-out, and polling is not accepted in it",
+    ),
     Kind("cost", "cost", "ok", "what the lease table, the metrics and fan-out cost in a month"),
     Kind(
         "cost-metrics-high",

@@ -25,6 +25,7 @@ from pykcl.operate.doctor.facts import (
     RENEWALS_SHOW,
     AccountFacts,
     Facts,
+    FileFacts,
     ProcessFacts,
     StreamFacts,
     TableFacts,
@@ -51,7 +52,7 @@ class Question:
 
     application, table, stream (name or ARN), failover (seconds): None where nobody told. told_regions: as in
     `AccountFacts`. watch: whether to wait for heartbeats; lag: whether to ask Kinesis how far behind the fleet is (one
-    read of each shard); simulate_iam: whether to ask IAM what the worker may do.
+    read of each shard); simulate_iam: whether to ask IAM what the worker may do. file: what is to be said of it.
     """
 
     config: Config
@@ -64,6 +65,7 @@ class Question:
     watch: bool = True
     lag: bool = True
     simulate_iam: bool = False
+    file: FileFacts | None = None
 
 
 def gather(question: Question, runtime: Runtime) -> Facts:
@@ -75,6 +77,7 @@ def gather(question: Question, runtime: Runtime) -> Facts:
         account=AccountFacts(told_regions=question.told_regions),
         knows_failover=question.failover is not None,
         connections=connections_for(question.config),
+        file=question.file,
     )
     account = _account(question, facts.account)
     facts = replace(facts, account=account)

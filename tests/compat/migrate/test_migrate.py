@@ -65,6 +65,23 @@ def test_without_a_program_the_report_is_that_of_a_daemon_with_children(folder):
     assert "comes again" not in text
 
 
+def test_a_program_that_cannot_be_started_here_is_told_of_children_only(folder):
+    word = "executableName cannot be started on this host"
+    assert pykcl(folder, "migrate", "app.properties", "--no-table").returncode == 0
+    text = (folder / "migrate-report.md").read_text()
+    assert word in text
+    assert "executableName: there is no program 'app.py' in PATH" in text
+    assert "on the host that is to run the children" in text
+    assert (
+        pykcl(folder, "migrate", "app.properties", "--no-table", "--force", "--code", "app.py").returncode
+        == 0
+    )
+    assert word not in (folder / "migrate-report.md").read_text()
+    (folder / "app.properties").write_text(PROPERTIES.replace("app.py", f"{sys.executable} app.py"))
+    assert pykcl(folder, "migrate", "app.properties", "--no-table", "--force").returncode == 0
+    assert word not in (folder / "migrate-report.md").read_text()
+
+
 def test_whoever_may_not_read_the_properties_may_not_read_what_was_made_from_them(folder):
     (folder / "app.properties").chmod(0o600)
     assert pykcl(folder, "migrate", "app.properties", "--no-table").returncode == 0

@@ -1,5 +1,6 @@
 """One child without the selector thread: the test decides when its pipes are read, so no race is left to luck."""
 
+import logging
 import os
 import select
 import subprocess
@@ -106,3 +107,35 @@ def test_what_it_asks_before_the_question_was_there_is_known_to_be_early(new_chi
     wait_for_output(child)
     child.on_output()
     assert child.receive(LATE) == CheckpointAsked("5", None, early=False)
+
+
+def lines_of(caplog):
+    return [r.getMessage() for r in caplog.records if r.name == "pykcl.child.shardId-1"]
+
+
+def test_a_flood_is_read_so_much_at_a_time_and_all_of_it(new_child, caplog):
+    caplog.set_level(logging.INFO)
+    child = new_child(prints("y\n" * 20_000))
+    wait_for_output(child)
+    counts = []
+    while child.descriptors[1] in select.select([child.descriptors[1]], [], [], 0.0)[0]:
+        child.on_output()
+        counts.append(len(lines_of(caplog)) - sum(counts))
+    assert max(counts) <= 1_000, "the children beside it are heard in between"
+    assert lines_of(caplog) == ["y"] * 20_000
+
+
+def test_what_waits_in_the_pipe_before_the_question_is_counted_where_it_is_too_much(new_child, caplog):
+    caplog.set_level(logging.INFO)
+    child = new_child(prints("y\n" * 20_000 + CHECKPOINT + STATUS))
+    wait_for_output(child)
+    assert child.questions_before() == [CheckpointAsked("5", None, early=True)]
+    assert lines_of(caplog) == ["y"] * 1_000 + ["… and 19001 lines more"]
+    assert not select.select([child.descriptors[1]], [], [], 0.0)[0]
+
+
+def test_an_answer_that_came_in_time_counts_though_nobody_has_looked_yet(new_child):
+    child = new_child(prints("", f"sys.stdin.readline(); os.write(1, {STATUS.encode()!r}); sys.stdin.read()"))
+    child.send([b"question\n"], awaits="processRecords", until=None)
+    wait_for_output(child)
+    assert child.receive(time.monotonic() - 1) == Status("processRecords")

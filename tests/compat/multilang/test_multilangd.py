@@ -143,6 +143,18 @@ def test_sigterm_drains_and_checkpoints_nothing_that_no_child_confirmed(daemon, 
     assert not any(map(is_running, journal.pids)), "the daemon ended them before it ended itself"
 
 
+def test_a_program_that_only_prints_does_not_keep_the_daemon_from_stopping(daemon, tmp_path, aws, stream):
+    text = FILE.format(
+        python="yes", talkative="", behaviour="", url=aws.url, more="shutdownGraceMillis = 1000"
+    )
+    (tmp_path / "yes.properties").write_text(text.replace("yes -I -S", "yes"))
+    running = daemon("good", file=["yes.properties"])
+    eventually(lambda: "pykcl.child.shardId" in running.text(), "what it prints")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.ends() == 70, "it never answered, and was still busy after the grace"
+    assert running.text().count("child ended") == running.text().count("child started") > 0
+
+
 def test_exit_on_child_failure_is_javas_behaviour(daemon, journal, aws, stream):
     put(aws, 10)
     running = daemon(f"exits {journal.path} 5", "--exit-on-child-failure")

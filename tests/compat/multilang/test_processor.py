@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -25,7 +26,8 @@ from multilang_kit import (
 from pykcl.compat.multilang import children as children_module
 from pykcl.compat.multilang import processor as processor_module
 from pykcl.compat.multilang.child import MOST_QUESTIONS, Child
-from pykcl.compat.multilang.children import Children, Patience, checked_command
+from pykcl.compat.multilang.children import Children, Patience
+from pykcl.compat.multilang.command import checked_command
 from pykcl.compat.multilang.events import (
     AnswerNotBelieved,
     CheckpointNotUnderstood,
@@ -453,6 +455,119 @@ def test_an_error_of_ours_in_the_middle_of_a_conversation_costs_the_child_too(st
     with pytest.raises(RestartShard, match="ZeroDivisionError"):
         processor.process_records(batch(Broken(), record(1)))
     assert not is_running(journal.pids[0])
+
+
+# -- children that flood their pipes ---------------------------------------------------------------------------
+
+
+class Loud(logging.Handler):
+    """Each line costs what it costs in a log, and none is kept."""
+
+    def __init__(self):
+        super().__init__()
+        self.flooded = threading.Event()
+
+    def emit(self, record):
+        self.format(record)
+        self.flooded.set()
+
+
+@pytest.fixture
+def loud(monkeypatch):
+    logger, handler = logging.getLogger("pykcl.child"), Loud()
+    monkeypatch.setattr(logger, "propagate", False)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
+
+
+def test_children_that_flood_their_output_do_not_cost_those_of_other_shards(new_children, heard, loud):
+    children = new_children("scripted", "if 'flood' in message.get('shardId', ''): os.execvp('yes', ['yes'])")
+    healthy = ChildProcessor(children, 1.0)
+    healthy.initialize(initialization())
+
+    def flood(shard):
+        with pytest.raises(RestartShard):
+            ChildProcessor(children, 60).initialize(initialization(shard))
+
+    floods = [threading.Thread(target=flood, args=(f"flood-{number}",)) for number in range(4)]
+    for thread in floods:
+        thread.start()
+    try:
+        assert loud.flooded.wait(DEADLINE)
+        for number in range(20):
+            healthy.process_records(batch(Checkpoints(), record(number)))
+        assert heard.of(ChildFailed) == []
+    finally:
+        children.close()
+        for thread in floods:
+            thread.join(DEADLINE)
+
+
+@pytest.mark.usefixtures("loud")
+def test_a_program_that_only_floods_is_ended_in_a_moment(heard):
+    over = threading.Event()
+
+    def call():
+        with pytest.raises(RestartShard, match="is being ended"):
+            ChildProcessor(children).initialize(initialization())
+        over.set()
+
+    with Children(["yes"], events=heard) as children:
+        threading.Thread(target=call).start()
+        eventually(lambda: heard.of(ChildStarted), "the child")
+        before = time.monotonic()
+    assert time.monotonic() - before < 5
+    assert over.wait(DEADLINE)
+    assert [ended.forced for ended in heard.of(ChildEnded)] == ["SIGTERM"]
+
+
+def test_an_end_is_waited_for_also_where_the_one_who_does_it_is_late(start, journal, monkeypatch, caplog):
+    """Else a second child of the shard is started beside the first one."""
+    monkeypatch.setattr(children_module, "STUCK_SECONDS", 0.05)
+    processor, busy, over = (
+        start("stubborn", patience=Patience(0.0, 0.05)),
+        threading.Event(),
+        threading.Event(),
+    )
+    processor._children._loop._do(busy.wait)
+
+    def end():
+        processor.lease_lost(LOSS)
+        over.set()
+
+    processor._child.receive = lambda until: Status("leaseLost")
+    threading.Thread(target=end).start()
+    try:
+        assert not over.wait(1.0)
+        assert is_running(journal.pids[0])
+    finally:
+        busy.set()
+    assert over.wait(DEADLINE)
+    assert not is_running(journal.pids[0])
+    assert "not even of SIGKILL" not in caplog.text
+
+
+def test_a_process_that_does_not_even_end_of_sigkill_is_told_and_waited_for(start, monkeypatch, caplog):
+    monkeypatch.setattr(children_module, "STUCK_SECONDS", 0.05)
+    processor, over = start("polite", patience=Patience(0.0, 0.0)), threading.Event()
+    child, signal_group = processor._child, Child.signal_group
+    # Its input stays open, and signals do not reach it: it is as good as in a system call that never returns.
+    monkeypatch.setattr(Child, "signal_group", lambda child, number: None)
+    monkeypatch.setattr(Child, "on_close_stdin", lambda child: None)
+
+    def end():
+        processor._children.end(child)
+        over.set()
+
+    threading.Thread(target=end).start()
+    eventually(lambda: "not even of SIGKILL" in caplog.text, "the word about it")
+    assert not over.is_set()
+    signal_group(child, signal.SIGKILL)
+    assert over.wait(DEADLINE)
+    assert caplog.text.count("not even of SIGKILL") == 1
 
 
 # -- their ends ------------------------------------------------------------------------------------------------

@@ -17,10 +17,12 @@ from doctor_world import APPLICATION, FAILOVER, OWNER, STREAM, World, shard
 
 from pykcl.aws.specified_clients import ClientSpec
 from pykcl.cli.main import main
+from pykcl.compat.properties.retrieval import FANOUT_NOTICE
 from pykcl.config import Config
 from pykcl.local.faults import FaultRule
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease_parse import to_item
+from pykcl.operate.doctor.facts import FileFacts
 from pykcl.operate.doctor.findings import CATALOGUE
 
 HEALTHY = {
@@ -518,6 +520,23 @@ def _(world):
 @makes("metrics-off", "No metrics")
 def _(world):
     world.config["metrics"] = "none"
+
+
+@makes("program-unfit", "executableName: there is no program 'app'")
+def _(world):
+    unfit = (": there is no program 'app' in PATH that may be run", "name one that is")
+    world.asked["file"] = FileFacts(name="app.properties", unfit=unfit)
+
+
+@makes("key-unknown", "app.properties, line 7: workersId is no key: nothing reads it")
+def _(world):
+    unknown = (("app.properties, line 7", "workersId", "nothing reads it, Java neither."),)
+    world.asked["file"] = FileFacts(name="app.properties", unknown=unknown)
+
+
+@makes("fan-out-used", "app.properties: Java reads this stream by enhanced fan-out")
+def _(world):
+    world.asked["file"] = FileFacts(name="app.properties", notice=FANOUT_NOTICE)
 
 
 @makes("cost-metrics-high", "more than the lease table")

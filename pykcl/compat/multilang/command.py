@@ -1,0 +1,128 @@
+"""Whether the program of executableName can be started here, found out without starting it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import sys
+from codecs import BOM_UTF8
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pykcl.errors import ConfigError
+
+_HEAD_BYTES = 256
+"""What Linux reads of a file to find out how to run it. A first line that is longer is cut there."""
+_NO_TEXT = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
+_FIRST_LINE = "a first line such as #!/usr/bin/env python3"
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Why it cannot be started, and what mends it; both as parts of a sentence."""
+
+    what: str
+    do: str
+
+
+def checked_command(command: Sequence[str]) -> tuple[str, ...]:
+    """`command`, if its program is there and may be run; else ConfigError. Looked for as exec does: in PATH, or where a
+    slash says."""
+    unfit = unfitness(command)
+    if unfit is not None:
+        raise ConfigError(f"executableName{unfit.what}. Do: {unfit.do}.")
+    return tuple(command)
+
+
+def unfitness(command: Sequence[str]) -> Unfit | None:
+    """None where nothing is known against it; what it does when it runs is another question."""
+    if not command:
+        return Unfit(" is empty", "executableName = PROGRAM ARGUMENTS…")
+    name = command[0]
+    path = shutil.which(name)
+    if path is not None:
+        return _of_the_file(path)
+    if name[0] in "\"'":
+        return Unfit(
+            f" begins with a quote: the value is cut at blanks, as in Java, and quotes mean nothing there, so the "
+            f"program is called {name!r}",
+            "leave the quotes out; where a path has blanks, name a script without any, which starts the program",
+        )
+    where = "here" if os.sep in name else "in PATH"
+    return Unfit(
+        f": there is no program {name!r} {where} that may be run",
+        f"name one that is, and make it executable (chmod +x, and {_FIRST_LINE})",
+    )
+
+
+def why_not_started(command: Sequence[str], error: Exception) -> str:
+    """error: what starting it raised. Its text names the program and the reason, and misleads where it is not the
+    program that is missing."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOENT, errno.ENOEXEC):
+        return str(error)
+    if unfit := unfitness(command):
+        return f"{error}: executableName{unfit.what}"
+    if error.errno == errno.ENOENT:
+        return f"{error}: the file is there, and the interpreter or loader that it is run by is missing"
+    return str(error)
+
+
+def _of_the_file(path: str) -> Unfit | None:
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        # A program may be run by those who may not read it.
+        return None
+    if head.startswith(b"#!"):
+        first = head[2:].partition(b"\n")[0]
+        return _of_the_first_line(path, os.fsdecode(first).strip(" \t"))
+    if head.startswith(BOM_UTF8):
+        return Unfit(
+            f": {path} begins with a byte order mark, so it is no script to the operating system",
+            "save it as UTF-8 without one",
+        )
+    if _NO_TEXT.search(head) is None:
+        return Unfit(
+            f": {path} is text without {_FIRST_LINE}, so it cannot be run",
+            f"give it one, or name the interpreter before it (executableName = python3 {path})",
+        )
+    return None
+
+
+def _of_the_first_line(path: str, line: str) -> Unfit | None:
+    """line: what follows "#!"."""
+    interpreter, _, argument = line.replace("\t", " ").partition(" ")
+    wanted = _run_by_env(argument.strip()) if os.path.basename(interpreter) == "env" else None
+    # The operating system looks in no PATH for the interpreter.
+    if not interpreter or not (os.path.isfile(interpreter) and os.access(interpreter, os.X_OK)):
+        missing = interpreter or "no interpreter"
+    elif wanted is not None and shutil.which(wanted) is None:
+        missing = wanted
+    elif argument.endswith("\r"):
+        missing = argument
+    else:
+        return None
+    if line.endswith("\r"):
+        return Unfit(
+            f": the first line of {path} ends with a carriage return, as files of Windows do, which is taken as a part "
+            f"of the name {missing!r}",
+            f"sed -i 's/\\r$//' {path}",
+        )
+    return Unfit(
+        f": the first line of {path} names {missing!r}, which is not there, or may not be run",
+        "install it, or name one that is there",
+    )
+
+
+def _run_by_env(argument: str) -> str | None:
+    """The program that `env` looks up in PATH; None where that is not as plain as its name."""
+    words = argument.split(" ")
+    if words[0] == "-S":
+        words = words[1:]
+    elif sys.platform == "linux":
+        # All that follows is one argument there, blanks and all.
+        words = [argument]
+    return words[0] if words and words[0] and words[0][0] != "-" and "=" not in words[0] else None
