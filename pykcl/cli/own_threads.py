@@ -35,20 +35,24 @@ def begun_as_by_a_main_thread() -> Iterator[None]:
 
 @contextmanager
 def waited_for(seconds: float) -> Iterator[None]:
-    """Behind the block wait for the threads begun in it that are no daemons; those left after `seconds` are cut off
-    with the whole process, and told of: Python itself would wait for ever."""
+    """Around all that a process does: threads begun in the block that are no daemons have so long behind it.
+
+    Waiting for them is Python's own business, when the process ends: it also tells the idle ones of a
+    ThreadPoolExecutor to go. But it waits for ever; so those that are left are then cut off with the whole process, and
+    told of.
+    """
     before = set(threading.enumerate())
     try:
         yield
     finally:
-        _end_or_cut_off(before, seconds)
+        own = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
+        if own:
+            log.info("waiting for threads of the program threads=%s", _names(own))
+            threading.Thread(target=_cut_off, args=(own, seconds), name="pykcl-cut-off", daemon=True).start()
 
 
-def _end_or_cut_off(before: set[threading.Thread], seconds: float) -> None:
-    own = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
+def _cut_off(own: list[threading.Thread], seconds: float) -> None:
     until = time.monotonic() + seconds
-    if own:
-        log.info("waiting for threads of the program threads=%s", _names(own))
     for thread in own:
         thread.join(max(0.0, until - time.monotonic()))
     left = [thread for thread in own if thread.is_alive()]

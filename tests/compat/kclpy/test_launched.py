@@ -333,6 +333,30 @@ def aws_records():
     return [record["SequenceNumber"] for record in kinesis.get_records(ShardIterator=iterator)["Records"]]
 
 
+POOLED = (
+    PROGRAMS["v3"]
+    .replace("self.seen = 0", "self.seen, self.pool = 0, None", 1)
+    .replace(
+        'note("process_records"',
+        """from concurrent.futures import ThreadPoolExecutor
+        self.pool = self.pool or ThreadPoolExecutor(2)
+        assert self.pool.submit(len, "abc").result() == 3
+        note("process_records\"""",
+    )
+)
+
+
+def test_idle_threads_of_a_pool_that_nobody_shuts_down_hold_nothing_up(aws, launch):
+    aws.kinesis.create_stream("orders", 1)
+    put(aws, ["note"])
+    program = launch(POOLED)
+    program.wait(lambda: program.notes("process_records"), "the batch")
+    assert program.stop() == 0, program.err.read_text()
+    told = program.err.read_text()
+    assert "threads=ThreadPoolExecutor" in told
+    assert "are cut off" not in told
+
+
 @pytest.mark.parametrize(("daemon", "code"), [("", 70), (", daemon=True", 0)])
 def test_a_thread_that_never_ends_is_cut_off_after_the_grace_and_told_of(daemon, code, aws, launch):
     aws.kinesis.create_stream("orders", 1)
