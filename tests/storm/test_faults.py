@@ -107,7 +107,7 @@ def test_an_option_is_drawn_and_every_promise_is_kept(name, wanted):
 
 def test_a_worker_that_takes_a_table_made_anew_for_its_own(monkeypatch):
     monkeypatch.setattr(lease_table, "_have_vanished", lambda known, seen: False)
-    monkeypatch.setattr(lease_table, "_is_behind", lambda row, before: False)
+    monkeypatch.setattr(lease_table, "_went_back", lambda known, rows: False)
     assert broken_in_a_storm_with("F13.recreated") in (Promise.SILENT_AFTER_LOSS, Promise.NO_FALSE_ALARM)
 
 
