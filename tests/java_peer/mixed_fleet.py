@@ -18,6 +18,7 @@ from pykcl.processor import Batch, Initialization
 from pykcl.testing.fleet import STREAM, TABLE, Fleet, RecordingProcessor
 from pykcl.testing.java import JavaEvent, JavaPeer
 from pykcl.testing.java.in_fleet import java_peer
+from pykcl.testing.java.requests import JavaRequests
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.simulation import Simulation
 from pykcl.worker.worker import Worker
@@ -113,6 +114,14 @@ class MixedFleet(Fleet):
 
     def java_did(self, action: str) -> list[JavaEvent]:
         return [event for event in self.java_events if event.action == action]
+
+    def kill_before_shard_end(self, name: str) -> None:
+        """Kill a Java worker between two writes: of the children of a shard that is split, and of the shard's end."""
+        key = min(key for key, owner in self.owners().items() if owner == name and self.shards()[key].is_open)
+        self.simulation.kill(name)
+        self.split(key)
+        children = tuple(shard.shard_id for shard in self.shards().values() if key in shard.parents)
+        self.dynamodb.update_item(**JavaRequests(TABLE).child_shards(key, children))
 
     # -- the stream --------------------------------------------------------------------------------------------
 

@@ -441,6 +441,9 @@ def test_a_worker_sends_requests_of_every_recorded_shape_and_no_others(new_fleet
     fleet.put_everywhere(2)
     fleet.wait_all_delivered()
     fleet.wait(lambda: set(fleet.rows()) == set(fleet.open_shards()), what="deletion of the ended leases")
+    fleet.put_everywhere(2)
+    fleet.kill_before_shard_end("j1")
+    fleet.wait_all_delivered()
     sent = {shape_text(operation, params) for operation, params in fleet.dynamodb.requests}
     assert sent == {*recorded, delete}
 

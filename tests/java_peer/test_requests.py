@@ -16,6 +16,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDED = [json.loads(line) for line in (FIXTURES / "requests-java-2.7.2.jsonl").read_text().splitlines()]
 TABLE = "r272"
 REQUESTS = JavaRequests(TABLE)
+ALL = HashRange("0", "340282366920938463463374607431768211455")
 FIRST_THIRD = HashRange("0", "113427455640312821154458202477256070484")
 LAST_THIRDS = HashRange("113427455640312821154458202477256070485", "340282366920938463463374607431768211455")
 
@@ -60,11 +61,18 @@ BUILT = {
             Checkpoint("49680416565319915036303109152422110512342155404937003010"),
         ),
     ),
+    "checkpoint of a lease taken with its children": (
+        "UpdateItem",
+        JavaRequests("fleet-app").checkpoint(
+            lease(0, 7, owner="j2", hash_range=ALL, owner_switches=1, children=(shard(1), shard(2))),
+            Checkpoint("49179537336420200000000000000000000000000001300000000000"),
+        ),
+    ),
     "children of a split": ("UpdateItem", REQUESTS.child_shards(shard(0), [shard(3), shard(4)])),
     "children of a merge": ("UpdateItem", REQUESTS.child_shards(shard(2), [shard(5)])),
 }
 """Every recorded kind. Not recorded, hence built by the protocol's description alone: prepareCheckpoint, the
-back-fill of hash ranges, delete, and a checkpoint that carries children along."""
+back-fill of hash ranges and delete."""
 
 
 def comparable(value: Any) -> Any:

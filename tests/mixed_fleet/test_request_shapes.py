@@ -67,6 +67,9 @@ def sent(new_fleet, version):
     fleet.dynamodb.put_raw("orders-app", row)
     fleet.wait(lambda: "startingHashKey" in fleet.items()[key], what="the back-fill")
     fleet.wait(lambda: set(fleet.rows()) == set(fleet.open_shards()), what="deletion of the ended leases")
+    fleet.put_everywhere(2)
+    fleet.kill_before_shard_end("j2")
+    fleet.wait_all_delivered()
     return {shape(operation, params) for operation, params in fleet.dynamodb.requests}
 
 
