@@ -13,12 +13,16 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import PurePath
+from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Protocol
 
 log = logging.getLogger("pykcl.runtime")
 
 _one_at_a_time = threading.Lock()
+
+_LONGEST_SLEEP = 0.2 if sys.platform == "win32" else 3600.0
+"""Seconds. On Windows a signal does not interrupt who waits for a lock."""
 
 
 class Lock(Protocol):
@@ -60,6 +64,9 @@ class Runtime(Protocol):
 
     def lock(self) -> Lock: ...
     def event(self) -> Event: ...
+    def signal_event(self) -> Event:
+        """One that the handler of a signal may set, too."""
+
     def spawn(self, name: str, body: Callable[[], None]) -> Task:
         """Start `body` in a thread called `name`. A body that raises is logged with its name, never silent."""
 
@@ -94,6 +101,9 @@ class SystemRuntime:
     def event(self) -> Event:
         return threading.Event()
 
+    def signal_event(self) -> Event:
+        return SignalEvent()
+
     def spawn(self, name: str, body: Callable[[], None]) -> Task:
         # Daemon: a processor that never returns must not keep the interpreter alive after a forced stop.
         thread = threading.Thread(target=_guarded, args=(name, body), name=name, daemon=True)
@@ -111,6 +121,44 @@ class SystemRuntime:
 
     def token(self) -> str:
         return f"{random.SystemRandom().getrandbits(48):012x}"
+
+
+class SignalEvent:
+    """An `Event` that the handler of a signal may set.
+
+    With one of `threading` that can stop the process for good: 1) the main thread is about to wait, or wakes up, and
+    has the event's lock; 2) the signal comes, and its handler, which runs in the main thread, wants that lock. A
+    SimpleQueue promises that a handler may put into it while its own thread does anything with it.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        self._wakes.put(None)
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None, /) -> bool:
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._is_set:
+            left = _LONGEST_SLEEP if until is None else min(_LONGEST_SLEEP, until - time.monotonic())
+            if left <= 0:
+                break
+            try:
+                self._wakes.get(timeout=left)
+            except Empty:
+                continue
+            if self._is_set:
+                # One put wakes one thread: whoever else waits is woken by this one.
+                self._wakes.put(None)
+        return self._is_set
 
 
 def in_main_thread() -> bool:

@@ -17,9 +17,9 @@ import click
 from pykcl.cli.exit_codes import EXIT_ERROR, EXIT_OK
 from pykcl.cli.fleet_options import aws_options
 from pykcl.cli.line_input import LineTooLong, chunks_of_lines, opened, size_of
-from pykcl.cli.stopping import SignalEvent
 from pykcl.cli.stream_target import admin_for, complete_streams, quiet_when_unread, summary_of, tell, usage
 from pykcl.errors import PyKclError
+from pykcl.runtime import SignalEvent
 
 if TYPE_CHECKING:
     from pykcl.aws.operator_clients import OperatorClients

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from pykcl.runtime import in_main_thread
+from pykcl.runtime import Event, in_main_thread
 
 
 @contextmanager
@@ -22,9 +22,10 @@ def stop_signals_go_to(handler: Callable[[int, FrameType | None], object]) -> It
 
 
 class StopSignals:
-    """Counts. A handler must do no more: setting an event could deadlock with the very thread that waits for it."""
+    """Counts. came: set with the first one; by a handler, so only a `Runtime.signal_event` will do."""
 
-    def __init__(self) -> None:
+    def __init__(self, came: Event | None = None) -> None:
+        self._event = came
         self._came = 0
         self._told = 0
 
@@ -41,6 +42,7 @@ class StopSignals:
     def ask(self, times: int) -> None:
         """As if that many signals had come in all. Called by one thread only; it may be any."""
         self._told = max(self._told, times)
+        self._wake()
 
     @contextmanager
     def heard(self) -> Iterator[None]:
@@ -53,3 +55,8 @@ class StopSignals:
 
     def _count(self, number: int, frame: FrameType | None) -> None:
         self._came += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._event is not None and self.count > 0:
+            self._event.set()

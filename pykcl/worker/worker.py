@@ -85,14 +85,15 @@ class Worker:
             (*listeners, *own, *(relay.hear for relay in self._relays)), names_of(self.config)
         )
         self.held = HeldLeases(self._runtime)
-        self._stop_asked = self._runtime.event()
+        # Set by `stop`, by a failure and by signals, whose handlers may set no other event.
+        self._stop_asked = self._runtime.signal_event()
         self._stopped = self._runtime.event()
         self._forced = self._runtime.event()
         self._lock = self._runtime.lock()
         self._failure: Exception | None = None
         self._manager: LeaseManager | None = None
         self._parts: Parts | None = None
-        self.signals = StopSignals()
+        self.signals = StopSignals(self._stop_asked)
         self._stopping = False
 
     # -- running -----------------------------------------------------------------------------------------------
@@ -104,8 +105,7 @@ class Worker:
         """
         with self.signals.heard():
             self.start()
-            while not self._must_stop(0.1):
-                pass
+            self._stop_asked.wait()
             self.stop()
         if self._failure is not None:
             raise self._failure
@@ -340,7 +340,7 @@ class Worker:
         """`attempt()`, again while it fails for a time; None when the worker is stopped meanwhile."""
         failures = 0
         again_at = 0.0
-        while not self._must_stop(0.0 if again_at == 0.0 else 0.1):
+        while not self._stop_asked.wait(0.0 if again_at == 0.0 else 0.1):
             if self._runtime.monotonic() < again_at:
                 continue
             self._standing.starting.beat()
@@ -356,13 +356,6 @@ class Worker:
                 trouble.worked(what)
                 return result
         return None
-
-    def _must_stop(self, wait: float) -> bool:
-        """Whether `stop()` or a signal came, within `wait` seconds.
-
-        Signal handlers only count, and the main thread looks here often.
-        """
-        return self._stop_asked.wait(wait) or self.signals.count > 0
 
     def _fail(self, error: Exception) -> None:
         """Called by any thread that found a reason to stop the whole worker. The first one counts.

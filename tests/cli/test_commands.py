@@ -5,17 +5,15 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 from click.testing import CliRunner
 
 from pykcl.cli.main import VERBS, main
 from pykcl.cli.options import from_arguments
-from pykcl.cli.stopping import SignalEvent, stop_by_signals
+from pykcl.cli.stopping import stop_by_signals
 from pykcl.config_sources import from_environment
 from pykcl.errors import ConfigError
-from pykcl.worker.signals import stop_signals_go_to
 
 CLEAN = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "PYKCL_"))}
 NOWHERE = {
@@ -150,19 +148,6 @@ def test_a_port_that_is_taken_is_named_with_a_way_out():
     assert f"Port {port}" in result.stderr
     assert "--port 0" in result.stderr
     assert "Traceback" not in result.stderr
-
-
-def test_a_handler_sets_what_the_main_thread_is_waiting_for():
-    """With an event of `threading` both could stop for good: the signal may come while its lock is taken."""
-    event = SignalEvent()
-    with stop_signals_go_to(lambda *_: event.set()):
-        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        assert event.wait(60)
-        timer.join()
-    event.clear()
-    assert not event.wait(0)
-    assert not event.is_set()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

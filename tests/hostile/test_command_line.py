@@ -64,8 +64,8 @@ hostile = settings(
 @pytest.fixture(autouse=True)
 def _nothing_starts(monkeypatch):
     """A worker does not run, a local AWS neither listens nor waits: what is tried here is what comes before."""
-    from pykcl.cli.stopping import SignalEvent
     from pykcl.local.server import LocalAws
+    from pykcl.runtime import SignalEvent
     from pykcl.worker.worker import Worker
 
     monkeypatch.setattr(Worker, "run", lambda self: None)

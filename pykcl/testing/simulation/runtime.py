@@ -36,6 +36,9 @@ class SimulatedRuntime:
     def event(self) -> SimEvent:
         return SimEvent(self._simulation)
 
+    def signal_event(self) -> SimEvent:
+        return self.event()
+
     def spawn(self, name: str, body: Callable[[], None]) -> SimTask:
         return self._simulation.spawn(name, self._group, body)
 

@@ -1,0 +1,77 @@
+"""The event that a signal's handler may set while its own thread waits for it."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from pykcl.runtime import SignalEvent, SystemRuntime
+from pykcl.worker.signals import StopSignals, stop_signals_go_to
+
+
+def test_a_handler_sets_what_the_main_thread_is_waiting_for():
+    """With an event of `threading` both could stop for good: the signal may come while its lock is taken."""
+    event = SignalEvent()
+    with stop_signals_go_to(lambda *_: event.set()):
+        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        assert event.wait(60)
+        timer.join()
+    event.clear()
+    assert not event.wait(0)
+    assert not event.is_set()
+
+
+def test_who_sets_it_wakes_all_who_wait():
+    event = SignalEvent()
+    woken = []
+    waiting = [threading.Thread(target=lambda: woken.append(event.wait(60)), daemon=True) for _ in range(5)]
+    for thread in waiting:
+        thread.start()
+    event.set()
+    for thread in waiting:
+        thread.join(60)
+    assert woken == [True] * 5
+    assert event.wait()
+
+
+def test_what_was_set_and_cleared_wakes_nobody():
+    event = SignalEvent()
+    for _ in range(3):
+        event.set()
+    event.clear()
+    began = time.monotonic()
+    assert not event.wait(0.05)
+    assert time.monotonic() - began >= 0.05
+
+
+def test_signals_in_a_storm_while_the_main_thread_waits_sets_and_clears():
+    """Whatever it does when one comes, it goes on: a lock taken twice would stop it here for good."""
+    event, heard = SignalEvent(), []
+    over = threading.Event()
+
+    def rain():
+        while not over.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with stop_signals_go_to(lambda *_: (heard.append(1), event.set())):
+        storm = threading.Thread(target=rain, daemon=True)
+        storm.start()
+        while len(heard) < 2_000:
+            assert event.wait(60)
+            event.clear()
+        over.set()
+        storm.join(60)
+
+
+@pytest.mark.parametrize("how", ["comes", "told"])
+def test_a_stop_that_is_asked_for_sets_the_event_of_whoever_waits(how):
+    event = SystemRuntime().signal_event()
+    signals = StopSignals(event)
+    signals.ask(0)
+    assert not event.is_set()
+    with signals.heard():
+        signal.raise_signal(signal.SIGTERM) if how == "comes" else signals.ask(1)
+    assert event.is_set()
