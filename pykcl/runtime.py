@@ -155,7 +155,7 @@ class SignalEvent:
                 self._wakes.get(timeout=left)
             except Empty:
                 continue
-            if self._is_set:
+            if self.is_set():
                 # One put wakes one thread: whoever else waits is woken by this one.
                 self._wakes.put(None)
         return self._is_set

@@ -69,7 +69,7 @@ def test_signals_in_a_storm_while_the_main_thread_waits_sets_and_clears():
 @pytest.mark.parametrize("how", ["comes", "told"])
 def test_a_stop_that_is_asked_for_sets_the_event_of_whoever_waits(how):
     event = SystemRuntime().signal_event()
-    signals = StopSignals(event)
+    signals = StopSignals(event.set)
     signals.ask(0)
     assert not event.is_set()
     with signals.heard():

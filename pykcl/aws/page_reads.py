@@ -189,13 +189,9 @@ class PageReads:
         begun: BegunRead | None = None,
     ) -> Answer:
         """Once; once more if the signature's time was refused. begun: it was sent already, so."""
-        body, content_type = _body(request, is_cbor)
-        if begun is not None:
-            answer = transport.finish(begun.underway)
-        else:
-            answer = transport.post(body, may_repeat=True, content_type=content_type)
+        answer = transport.finish(begun.underway) if begun else _posted(transport, request, is_cbor)
         if answer.status >= 300 and self._corrects_clock(transport, answer):
-            answer = transport.post(body, may_repeat=True, content_type=content_type)
+            answer = _posted(transport, request, is_cbor)
         return answer
 
     def _is_refusal_of_cbor(self, answer: Answer) -> bool:
@@ -236,6 +232,11 @@ class PageReads:
         log.warning("our clock differs from that of Kinesis by %d s: signing with theirs", ahead // 1000)
         transport.clock_ahead_millis = ahead
         return True
+
+
+def _posted(transport: Transport, request: Mapping[str, Any], is_cbor: bool) -> Answer:
+    body, content_type = _body(request, is_cbor)
+    return transport.post(body, may_repeat=True, content_type=content_type)
 
 
 def _body(request: Mapping[str, Any], is_cbor: bool) -> tuple[bytes, str | None]:

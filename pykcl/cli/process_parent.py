@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import select
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pykcl.cli.process_reports import merged_metrics, merged_report, named, report_of
@@ -25,7 +27,9 @@ PATIENCE = 1.0
 """Seconds that a page waits for the processes; who has not answered by then is told of as silent."""
 DEAD_AFTER = 30.0
 """Seconds of silence after which only a new process will help: three probes ten seconds apart would see no answer."""
-_POLL_MILLIS = 100
+_BUSY_POLL_MILLIS, _IDLE_POLL_MILLIS = 100, 2000
+"""For how long it sleeps at most: while processes start and end, and else, when only news wake it."""
+_WAKES_AT_ONCE = 4096
 _KILLED_BY = 3
 """That many signals: the first drains, the second forces, and a process that is frozen hears neither."""
 
@@ -35,7 +39,8 @@ class Parent:
 
     def __init__(self, count: int, worker_id: str, arguments: Sequence[str]) -> None:
         self._slots = [Slot(number, f"{worker_id}-{number}", arguments) for number in range(1, count + 1)]
-        self.signals = StopSignals()
+        self.signals = StopSignals(self._wake)
+        self._waking: socket.socket | None = None
         # Around everything of the slots, and told when one of them may have answered.
         self._news = threading.Condition()
         self._ever_worked = False
@@ -46,17 +51,26 @@ class Parent:
 
     def run(self) -> int:
         """Until SIGTERM or SIGINT, or until a process ends that no new one could replace. Returns the exit code."""
+        # A byte for each signal.
+        woken, self._waking = socket.socketpair()
+        self._waking.setblocking(False)
         try:
-            with self.signals.heard():
+            with woken, self._waking, self.signals.heard():
                 while not self._is_over():
                     self._tend()
-                    self._hear()
+                    self._hear(woken)
         finally:
             # Whatever ends this: the end of its file ends a process that is still there.
             with self._news:
                 for slot in self._slots:
                     slot.close()
         return self._code
+
+    def _wake(self) -> None:
+        if self._waking is not None:
+            # Where it is full of such bytes, or closed, the main thread is awake.
+            with suppress(OSError):
+                self._waking.send(b".")
 
     def _is_over(self) -> bool:
         return self._must_stop() and all(slot.pid is None for slot in self._slots)
@@ -109,17 +123,21 @@ class Parent:
                 slot.number, code, pause, slot.starts,
             )  # fmt: skip
 
-    def _hear(self) -> None:
-        """What the processes tell, for a moment."""
+    def _hear(self, woken: socket.socket) -> None:
+        """What the processes tell, for a while. woken: what signals are heard through."""
         # Made anew each time: a socket that was closed leaves its number to the next one.
         poll = select.poll()
         talking = {slot.channel.fileno(): slot for slot in self._slots if slot.channel and not slot.is_mute}
-        for file in talking:
+        for file in (woken.fileno(), *talking):
             poll.register(file, select.POLLIN)
-        heard = poll.poll(_POLL_MILLIS)
-        if heard:
+        # Without a process, or with one that tells no more, something is about to begin or to end.
+        is_busy = self._must_stop() or len(talking) < len(self._slots)
+        heard = {file for file, _ in poll.poll(_BUSY_POLL_MILLIS if is_busy else _IDLE_POLL_MILLIS)}
+        if woken.fileno() in heard:
+            woken.recv(_WAKES_AT_ONCE)
+        if told := heard & talking.keys():
             with self._news:
-                for file, _ in heard:
+                for file in told:
                     talking[file].read()
                 self._news.notify_all()
 

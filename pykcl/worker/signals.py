@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from pykcl.runtime import Event, in_main_thread
+from pykcl.runtime import in_main_thread
 
 
 @contextmanager
@@ -22,10 +22,10 @@ def stop_signals_go_to(handler: Callable[[int, FrameType | None], object]) -> It
 
 
 class StopSignals:
-    """Counts. came: set with the first one; by a handler, so only a `Runtime.signal_event` will do."""
+    """Counts. wake: called with each one, by a handler, too: it must not wait for anything, nor take a lock."""
 
-    def __init__(self, came: Event | None = None) -> None:
-        self._event = came
+    def __init__(self, wake: Callable[[], object] = lambda: None) -> None:
+        self._wake = wake
         self._came = 0
         self._told = 0
 
@@ -42,7 +42,8 @@ class StopSignals:
     def ask(self, times: int) -> None:
         """As if that many signals had come in all. Called by one thread only; it may be any."""
         self._told = max(self._told, times)
-        self._wake()
+        if self._told:
+            self._wake()
 
     @contextmanager
     def heard(self) -> Iterator[None]:
@@ -56,7 +57,3 @@ class StopSignals:
     def _count(self, number: int, frame: FrameType | None) -> None:
         self._came += 1
         self._wake()
-
-    def _wake(self) -> None:
-        if self._event is not None and self.count > 0:
-            self._event.set()

@@ -93,7 +93,7 @@ class Worker:
         self._failure: Exception | None = None
         self._manager: LeaseManager | None = None
         self._parts: Parts | None = None
-        self.signals = StopSignals(self._stop_asked)
+        self.signals = StopSignals(self._stop_asked.set)
         self._stopping = False
 
     # -- running -----------------------------------------------------------------------------------------------

@@ -97,6 +97,30 @@ def test_a_process_that_cannot_be_started_ends_the_parent(monkeypatch, caplog):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.parametrize("news", ["a signal", "a word"])
+def test_a_parent_sleeps_until_there_is_news(monkeypatch, news):
+    """Without a look in between, which would cost as much as a worker's reading."""
+    monkeypatch.setattr(process_parent, "_IDLE_POLL_MILLIS", 3_600_000)
+    parent = Parent(1, "w", ("run",))
+    (slot,) = parent._slots
+    slot.channel, process = socket.socketpair()
+    slot.channel.setblocking(False)
+    looks = []
+
+    def tell():
+        os.kill(os.getpid(), signal.SIGTERM) if news == "a signal" else process.sendall(b'{"worker": true}\n')
+
+    def tend(self):
+        looks.append(slot.had_worker)
+        threading.Thread(target=tell, daemon=True).start()
+
+    monkeypatch.setattr(Parent, "_tend", tend)
+    monkeypatch.setattr(Parent, "_is_over", lambda self: self.signals.count > 0 or slot.had_worker)
+    with process:
+        assert parent.run() == 0
+    assert looks == [False]
+
+
 def test_a_slot_without_a_process_answers_nothing_and_asks_nobody():
     slot = Slot(1, "w-1", ("run",))
     slot.ask("look")
