@@ -138,7 +138,7 @@ def test_e02_a_permission_that_is_taken_away_while_the_worker_runs(local_aws):
         refuse(local_aws, "AccessDeniedException", "GetRecords")
         event = heard.wait_for("E02", TroubleBegan)
         local_aws.fault = None
-    check(event, "E02", "pykcl iam")
+    check(event, "E02", f"pykcl iam --app {TABLE} --stream {STREAM} ")
     assert "code=E02" in line_of(event)
 
 
@@ -234,7 +234,12 @@ def test_e20_too_few_leases_for_the_shards(new_fleet):
     fleet = new_fleet(shards=4)
     fleet.start("w1", max_leases=2)
     event = told(fleet, TroubleBegan, "E20")
-    check(event, "E20", "maxLeasesForWorker")
+    check(
+        event,
+        "E20",
+        "maxLeasesForWorker",
+        f"pykcl leases list --app {fleet.workers['w1'].config.application} ",
+    )
     assert event.cause.startswith("2 of 4 open shards are read by nobody")
     assert "max_leases=2" in event.cause
     fleet.start("w2")
@@ -522,7 +527,7 @@ def test_e19_reads_that_others_use_up(local_aws):
         local_aws.faults.replace([FaultRule("throttle", "kinesis", "GetRecords")])
         event = heard.wait_for("E19", TroubleBegan)
         local_aws.faults.reset()
-    check(event, "E19", "idle_time", "pykcl streams describe STREAM")
+    check(event, "E19", "idle_time", f"pykcl streams describe {STREAM} ")
     assert event.what == "reading"
     assert event.shard.startswith("shardId-")
 

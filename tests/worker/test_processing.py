@@ -280,8 +280,8 @@ def test_a_slow_processor_keeps_its_lease_and_is_reported_once(new_fleet):
     assert len(fleet.happened(ProcessorSlow)) == 1
 
 
-def test_a_hung_processor_can_be_made_to_give_its_lease_up_and_that_is_told_once(new_fleet, caplog):
-    fleet = new_fleet(shards=1)
+def _start_hanging(fleet):
+    """A worker with the one lease, whose processor does not return until the event that is returned is set."""
     hang = fleet.simulation.runtime("w1").event()
     fleet.start(
         "w1",
@@ -290,6 +290,12 @@ def test_a_hung_processor_can_be_made_to_give_its_lease_up_and_that_is_told_once
         processor_timeout=40.0,
     )
     fleet.wait(lambda: fleet.load()["w1"] == 1)
+    return hang
+
+
+def test_a_hung_processor_can_be_made_to_give_its_lease_up_and_that_is_told_once(new_fleet, caplog):
+    fleet = new_fleet(shards=1)
+    hang = _start_hanging(fleet)
     put = fleet.put(3)
     fleet.start("w2")
     fleet.wait_delivered(put, 120)
@@ -307,14 +313,7 @@ def test_a_hung_processor_can_be_made_to_give_its_lease_up_and_that_is_told_once
 
 def test_a_lease_that_is_lost_already_is_not_given_up(new_fleet):
     fleet = new_fleet(shards=1)
-    hang = fleet.simulation.runtime("w1").event()
-    fleet.start(
-        "w1",
-        processor=_processor(fleet, behaviour=lambda batch: hang.wait()),
-        processor_warn_after=20.0,
-        processor_timeout=40.0,
-    )
-    fleet.wait(lambda: fleet.load()["w1"] == 1)
+    hang = _start_hanging(fleet)
     fleet.put(3)
     fleet.wait(lambda: fleet.happened(ProcessorSlow), 60, "the warning")
     (lease_worker,) = [found for found, _ in fleet.workers["w1"]._manager.workers()]
