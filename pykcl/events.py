@@ -7,11 +7,10 @@ never payloads, partition keys, iterators or the text of foreign exceptions, whi
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pykcl.mistakes import Explained, with_names
+from pykcl.mistakes import Explained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,13 +384,6 @@ class TroubleBegan(Event):
     cause: str
     code: str | None = field(default=None, repr=False)
     hint: str | None = field(default=None, repr=False)
-
-    def naming(self, names: Mapping[str, str]) -> None:
-        """See `Explained`. The hint is that of an error, which knows no names where trouble is all it makes."""
-        Explained.naming(self, names)
-        if self.hint is not None:
-            shard = {} if self.shard is None else {"SHARD": self.shard}
-            object.__setattr__(self, "hint", with_names(self.hint, {**names, **shard}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

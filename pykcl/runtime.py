@@ -21,8 +21,8 @@ log = logging.getLogger("pykcl.runtime")
 
 _one_at_a_time = threading.Lock()
 
-_LONGEST_SLEEP = 0.2 if sys.platform == "win32" else 3600.0
-"""Seconds. On Windows a signal does not interrupt who waits for a lock."""
+_LONGEST_SLEEP = 0.2 if sys.platform == "win32" else 1.0
+"""Seconds for which who waits for a SignalEvent may oversleep a signal; see there."""
 
 
 class Lock(Protocol):
@@ -129,6 +129,11 @@ class SignalEvent:
     With one of `threading` that can stop the process for good: 1) the main thread is about to wait, or wakes up, and
     has the event's lock; 2) the signal comes, and its handler, which runs in the main thread, wants that lock. A
     SimpleQueue promises that a handler may put into it while its own thread does anything with it.
+
+    Who waits in the main thread wakes up once a second by itself, because a handler runs only when that thread comes to
+    look: 1) it has looked for the last time before it sleeps; 2) the signal comes, and Python only notes it; 3) it
+    sleeps, and nothing interrupts that. Or the system hands the signal to another thread, which interrupts only that.
+    On Windows nothing ever interrupts it.
     """
 
     def __init__(self) -> None:

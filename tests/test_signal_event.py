@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -47,23 +49,40 @@ def test_what_was_set_and_cleared_wakes_nobody():
     assert time.monotonic() - began >= 0.05
 
 
-def test_signals_in_a_storm_while_the_main_thread_waits_sets_and_clears():
-    """Whatever it does when one comes, it goes on: a lock taken twice would stop it here for good."""
+RAIN = """
+import os, signal, sys, time
+while True:
+    os.kill(int(sys.argv[1]), signal.SIGINT)
+    time.sleep(1e-5)
+"""
+
+
+def test_signals_in_a_storm_while_the_main_thread_waits_and_clears():
+    """They come from outside, at any moment: an event of `threading` goes down in this, in its own lock."""
     event, heard = SignalEvent(), []
-    over = threading.Event()
-
-    def rain():
-        while not over.is_set():
-            os.kill(os.getpid(), signal.SIGINT)
-
     with stop_signals_go_to(lambda *_: (heard.append(1), event.set())):
-        storm = threading.Thread(target=rain, daemon=True)
-        storm.start()
-        while len(heard) < 2_000:
-            assert event.wait(60)
-            event.clear()
-        over.set()
-        storm.join(60)
+        storm = subprocess.Popen([sys.executable, "-c", RAIN, str(os.getpid())])
+        try:
+            while len(heard) < 2_000:
+                assert event.wait(60)
+                event.clear()
+        finally:
+            storm.kill()
+            storm.wait(60)
+
+
+def test_a_signal_that_another_thread_was_given_is_not_overslept():
+    """Nothing interrupts the main thread then, and Python runs handlers there alone."""
+    event, over = SignalEvent(), threading.Event()
+    other = threading.Thread(target=over.wait, daemon=True)
+    other.start()
+    with stop_signals_go_to(lambda *_: event.set()):
+        timer = threading.Timer(0.05, signal.pthread_kill, (other.ident, signal.SIGINT))
+        timer.start()
+        assert event.wait(60)
+        timer.join()
+    over.set()
+    other.join(60)
 
 
 @pytest.mark.parametrize("how", ["comes", "told"])

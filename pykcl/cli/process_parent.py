@@ -12,14 +12,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 from pykcl.cli.process_reports import merged_metrics, merged_report, named, report_of
 from pykcl.cli.process_slot import Slot, exit_code_of, is_final
 from pykcl.health.judgement import Verdict
 from pykcl.health.sight import Look
-from pykcl.worker.signals import StopSignals
+from pykcl.worker.signals import StopSignals, woken_by_signals
 
 log = logging.getLogger("pykcl.processes")
 
@@ -39,8 +38,7 @@ class Parent:
 
     def __init__(self, count: int, worker_id: str, arguments: Sequence[str]) -> None:
         self._slots = [Slot(number, f"{worker_id}-{number}", arguments) for number in range(1, count + 1)]
-        self.signals = StopSignals(self._wake)
-        self._waking: socket.socket | None = None
+        self.signals = StopSignals()
         # Around everything of the slots, and told when one of them may have answered.
         self._news = threading.Condition()
         self._ever_worked = False
@@ -51,11 +49,8 @@ class Parent:
 
     def run(self) -> int:
         """Until SIGTERM or SIGINT, or until a process ends that no new one could replace. Returns the exit code."""
-        # A byte for each signal.
-        woken, self._waking = socket.socketpair()
-        self._waking.setblocking(False)
         try:
-            with woken, self._waking, self.signals.heard():
+            with self.signals.heard(), woken_by_signals() as woken:
                 while not self._is_over():
                     self._tend()
                     self._hear(woken)
@@ -65,12 +60,6 @@ class Parent:
                 for slot in self._slots:
                     slot.close()
         return self._code
-
-    def _wake(self) -> None:
-        if self._waking is not None:
-            # Where it is full of such bytes, or closed, the main thread is awake.
-            with suppress(OSError):
-                self._waking.send(b".")
 
     def _is_over(self) -> bool:
         return self._must_stop() and all(slot.pid is None for slot in self._slots)

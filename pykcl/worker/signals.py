@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -19,6 +20,26 @@ def stop_signals_go_to(handler: Callable[[int, FrameType | None], object]) -> It
     finally:
         for number, former in before.items():
             signal.signal(number, former)
+
+
+@contextmanager
+def woken_by_signals() -> Iterator[socket.socket]:
+    """A socket that gets a byte with each signal, for `select`; for a process that is all ours, which has one such.
+
+    Python writes it as the signal comes, whichever thread the system gave it to, so nobody can oversleep one.
+    """
+    woken, waking = socket.socketpair()
+    with woken, waking:
+        woken.setblocking(False)
+        waking.setblocking(False)
+        if not in_main_thread():
+            yield woken
+            return
+        before = signal.set_wakeup_fd(waking.fileno(), warn_on_full_buffer=False)
+        try:
+            yield woken
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 class StopSignals:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pykcl.config import Config
 from pykcl.errors import PyKclError
 from pykcl.events import TroubleBegan, TroubleEnded
 from pykcl.ports import Events
 from pykcl.runtime import Runtime
 from pykcl.status import TroubleStatus
+from pykcl.worker.naming import named
 
 
 class Trouble:
-    """Edge detector for failures, by what was tried and the shard it was tried for (None: the whole worker)."""
+    """Edge detector for failures, by what was tried and the shard it was tried for (None: the whole worker).
 
-    def __init__(self, events: Events, runtime: Runtime) -> None:
-        self._events = events
+    config: whose names go into the hints of errors.
+    """
+
+    def __init__(self, events: Events, runtime: Runtime, config: Config | None = None) -> None:
+        self._events, self._config = events, config
         self._runtime = runtime
         self._lock = runtime.lock()
         # Since when (monotonic seconds), and why at first.
@@ -25,6 +30,8 @@ class Trouble:
             if begins:
                 self._failing[what, shard] = (self._runtime.monotonic(), str(error))
         if begins:
+            if isinstance(error, PyKclError) and self._config is not None:
+                named(error.naming(shard=shard), self._config)
             code, hint = (error.code, error.hint) if isinstance(error, PyKclError) else (None, None)
             self._events.emit(TroubleBegan(what=what, shard=shard, cause=str(error), code=code, hint=hint))
 

@@ -278,7 +278,7 @@ class Worker:
     def _connect(self) -> Context | None:
         """Everything the threads share; None when stopped meanwhile."""
         table, stream = self._adapters or self._aws_adapters()
-        trouble = self._standing.trouble = Trouble(self._events, self._runtime)
+        trouble = self._standing.trouble = Trouble(self._events, self._runtime, self.config)
         self.metering.connect(self._cloudwatch, trouble)
         description = self._patiently(trouble, "finding the stream", lambda: readable(stream))
         if description is None:

@@ -1,5 +1,6 @@
 """Stops in phases that last only moments."""
 
+from pykcl.events import WorkerStarted
 from pykcl.testing.fleet import RecordingProcessor
 
 
@@ -30,3 +31,20 @@ def test_a_stop_out_of_initialize_returns_even_if_the_thread_was_only_just_start
     worker.stop()
     assert took[0] < 2.0
     assert fleet.owners() == {"shardId-000000000000": None}
+
+
+def test_a_signal_that_comes_while_a_worker_connects_lets_nothing_start(new_fleet):
+    fleet = new_fleet(shards=1)
+    worker = fleet.worker("w1")
+    connect = worker._connect
+
+    def interrupted():
+        context = connect()
+        worker.signals.ask(1)
+        return context
+
+    worker._connect = interrupted
+    worker.run()
+    assert not fleet.happened(WorkerStarted)
+    assert worker.status().state == "stopped"
+    assert fleet.owners() == {}
