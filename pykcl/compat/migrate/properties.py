@@ -89,7 +89,7 @@ def _running(properties: Mapping[str, str], found: Interpretation, in_process: b
             f"{found.config.shutdown_grace:g} s for it, and releases its leases. A checkpoint is written only where "
             "that method writes one. Let the platform wait longer.",
         )
-    if "idleTimeBetweenReadsInMillis" not in properties:
+    if found.config.idle_time is None:
         pushed = retrieval_of(properties).java_uses_fanout
         yield Finding(
             "changes",

@@ -182,14 +182,12 @@ class _Reading:
         if asked == 0 and number.zero_is_unset:
             default = self._options.get(number.field, Config.__dataclass_fields__[number.field].default)
             taken = number.absent or default
+            # None, of idle_time: a pace of pykcl's own, which no number tells.
+            here = number.field + (" as by default" if taken is None else f"={taken:.10g}")
             if key.default == "0":
                 # Java's 0 is no wait that could be over: here each stop would come too late, an idle worker's, too.
-                here = f"{number.field}={taken:.10g}: {key.text}"
-                return "mapped", f"0 is Java's default, the same as no value; here {here}"
-            return (
-                AS_JAVA,
-                f"Java cannot tell 0 from no value and takes {key.default}; here {number.field}={taken:.10g}",
-            )
+                return "mapped", f"0 is Java's default, the same as no value; here {here}: {key.text}"
+            return AS_JAVA, f"Java cannot tell 0 from no value and takes {key.default}; here {here}"
         if asked < 0 or (number.beyond == "refuse" and not number.least <= asked <= number.most):
             unit = f" {number.unit}" if number.unit else ""
             raise value.refuse(f"is out of range. Write {number.least} to {number.most}{unit}.")

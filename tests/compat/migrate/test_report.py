@@ -89,6 +89,10 @@ def test_what_the_file_decides_is_no_difference(read, line, what):
     assert whats(differences(read(LEAST + line))) == ALWAYS - {what}
 
 
+def test_a_pause_of_0_is_none_to_java_and_so_the_same_difference(read):
+    assert whats(differences(read(LEAST + "idleTimeBetweenReadsInMillis=0"))) == ALWAYS
+
+
 def test_a_grace_of_0_is_java_s_default_and_so_the_same_difference(read):
     assert whats(differences(read(LEAST + "shutdownGraceMillis=0"))) == ALWAYS
 

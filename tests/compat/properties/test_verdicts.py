@@ -7,6 +7,7 @@ import pytest
 from properties_files import ALL_KEYS, LEAST, meaning, row, written
 
 from pykcl.compat.properties import KEYS, interpret, read_properties, verdict_table
+from pykcl.compat.properties.keys import Number
 from pykcl.errors import ConfigError
 
 EXPECTED = dict(
@@ -124,14 +125,29 @@ def test_keys_of_other_times_and_places_are_known_as_such(key):
 
 
 @pytest.mark.parametrize(
-    "key", ["maxRecords", "failoverTimeMillis", "maxLeasesForWorker", "parentShardPollIntervalMillis"]
-)
+    "key",
+    [
+        "maxRecords", "failoverTimeMillis", "maxLeasesForWorker", "parentShardPollIntervalMillis",
+        "idleTimeBetweenReadsInMillis",
+    ],
+)  # fmt: skip
 def test_a_zero_that_java_cannot_see_is_not_seen_here_either_and_that_is_told(key):
     found = meaning(**{key: "0"})
     assert found.config == meaning().config
     told = row(found, key)
     assert told.verdict == "ignored, as Java does"
     assert KEYS[key].default in told.text
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if isinstance(KEYS[key].effect, Number)])
+@pytest.mark.parametrize("zero", ["0", "+0", "-0"])
+def test_a_zero_is_told_of_or_refused_whatever_the_key(key, zero):
+    try:
+        told = row(meaning(**{key: zero}), key)
+    except ConfigError as refused:
+        assert key in str(refused)
+    else:
+        assert told.text
 
 
 def test_no_grace_as_in_java_s_default_is_no_reason_to_let_each_stop_fail():
