@@ -10,6 +10,7 @@ from pykcl.model.lease import Lease
 from pykcl.model.lease_row import LeaseWrite, renew
 from pykcl.ports import Kept, LeaseTable, Lost, Unknown
 from pykcl.runtime import Event, Runtime
+from pykcl.worker.forks import OwnProcess
 
 _ROW_GONE = "its row is gone"
 _NOT_IN_TIME = "no heartbeat succeeded in time"
@@ -45,6 +46,7 @@ class HeldLease:
         self._lost: str | None = None
         self._new_owner: str | None = None
         self._given_up = False
+        self._own_process = OwnProcess()
 
     @property
     def lease(self) -> Lease:
@@ -107,6 +109,12 @@ class HeldLease:
 
     def check(self) -> None:
         """Raise LeaseLost unless the lease is still believed. Called after every wait, before every delivery."""
+        if not self._own_process.is_this:
+            # Before any lock: the thread that had it when the process was forked is not there to give it back.
+            raise LeaseLost(
+                f"This process was forked from the worker that holds the lease of {self.key}, and may write nothing "
+                "for it. Do: checkpoint in the worker's own process, once the forked one has done its work."
+            )
         with self._state:
             if self._lost is None and not self._given_up:
                 if self._runtime.monotonic() < self._sent + self._config.belief_time:

@@ -19,6 +19,7 @@ from pykcl.planning.pace import backoff
 from pykcl.worker.arguments import makes_no_processors
 from pykcl.worker.base64_habit import takes_data_for_text
 from pykcl.worker.context import Context
+from pykcl.worker.forks import OwnProcess
 
 Input = TypeVar("Input")
 
@@ -50,6 +51,7 @@ class ProcessorCalls:
         self._lock = context.runtime.lock()
         self._busy: tuple[str, float] | None = None
         self._restarts = _Restarts()
+        self._own_process = OwnProcess()
         self._told_of_bytes = False
 
     @property
@@ -132,7 +134,8 @@ class ProcessorCalls:
                 self._check()
             began, raised = self._context.meter.clock(), None
             try:
-                call(argument)
+                with self._own_process.alone_leaves(method, self._shard):
+                    call(argument)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything; it is reported
                 raised = error
             self._measure(method, began, worked=raised is None)

@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
 from pykcl.runtime import in_main_thread
+
+_formers: list[dict[int, Any]] = []
+"""What the signals did before each block that lasts."""
 
 
 @contextmanager
 def stop_signals_go_to(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """SIGTERM and SIGINT while the block lasts; afterwards they do what they did before. For the main thread only."""
-    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    """SIGTERM and SIGINT while the block lasts; afterwards, and in processes forked meanwhile, they do what they did
+    before. For the main thread only."""
+    before: dict[int, Any] = {
+        number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    _formers.append(before)
     try:
         yield
     finally:
-        for number, former in before.items():
+        # Not there in a process that was forked meanwhile and comes by here.
+        with suppress(ValueError):
+            _formers.remove(before)
+        _do(before)
+
+
+def _do(before: dict[int, Any]) -> None:
+    for number, former in before.items():
+        if former is not None:  # set by somebody else than Python, who alone could set it again
             signal.signal(number, former)
+
+
+def _leave_to_the_fork() -> None:
+    """In a process that was forked from this one: a handler would only ask the parent's worker to stop, of which there
+    is nothing there but memory. So whoever forks, multiprocessing for one, could not terminate it, and would wait for
+    it for ever when this process ends."""
+    while _formers:
+        _do(_formers.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_fork)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from pykcl.processor import (
     ShutdownRequest,
 )
 from pykcl.worker.checkpointer import is_confirmed
+from pykcl.worker.forks import OwnProcess
 
 log = logging.getLogger("pykcl.kclpy")
 
@@ -43,6 +44,7 @@ class KclpyProcessor(RecordProcessor):
         self._make_record = messages.record_maker()
         self._exit: SystemExit | RestartShard | None = None
         self._knows_its_end = False
+        self._own_process = OwnProcess()
 
     def initialize(self, init: Initialization) -> None:
         message = messages.InitializeInput(
@@ -109,7 +111,12 @@ class KclpyProcessor(RecordProcessor):
             # It has left, as its process would have: nothing it did not return from is done.
             raise self._exit
         try:
-            with self._checkpointer.handed(checkpointer) as mine, self._around():
+            # The last of them here, too: a process forked in there that leaves by sys.exit() is not to stop the worker.
+            with (
+                self._checkpointer.handed(checkpointer) as mine,
+                self._around(),
+                self._own_process.alone_leaves(method, shard_id),
+            ):
                 message.dispatch(mine, self._processor)
         except SystemExit as error:
             self._exit = error

@@ -397,3 +397,39 @@ def test_without_a_file_or_with_the_flags_of_another_way_nothing_starts(aws, tmp
         )  # fmt: skip
         assert done.returncode in (2, 78)
         assert told in done.stderr, done.stderr
+
+
+FORKING = """
+    def process_records(self, records, checkpointer):
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            assert pool.map(len, [records]) == [len(records)]
+        process = os.fork()
+        if process == 0:
+            checkpoint(checkpointer)
+            for record in records:
+                obey(record, checkpointer, self.shard_id)
+            sys.exit(5)
+        note("left", os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+        checkpoint(checkpointer)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_program_may_fork_and_only_its_own_process_goes_on_as_the_worker(aws, launch):
+    """What it forked had a copy of the worker: by sys.exit() that stopped, and released the leases of the other."""
+    aws.kinesis.create_stream("orders", 2)
+    head, _, rest = PROGRAMS["v1"].partition("    def process_records")
+    program = launch(
+        head.replace("import json", "import multiprocessing, json") + FORKING + "    def shutdown" + rest.partition("    def shutdown")[2]
+    )  # fmt: skip
+    keys = put(aws, *[["note"]] * 8)
+    program.wait(lambda: seen(program).keys() >= set(keys), "the records")
+    program.wait(
+        lambda: len(program.notes("checkpointed")) == len(program.notes("refused")), "the checkpoints"
+    )
+    refused = {note[1] for note in program.notes("refused")}
+    assert program.stop() == 0, program.err.read_text()
+    assert seen(program) == dict.fromkeys(keys, 1)
+    assert {tuple(note) for note in program.notes("left")} == {("left", 5)}
+    assert refused == {"ShutdownException"}
+    assert "lease lost" not in program.err.read_text()

@@ -143,11 +143,10 @@ def test_a_zero_that_java_cannot_see_is_not_seen_here_either_and_that_is_told(ke
 @pytest.mark.parametrize("zero", ["0", "+0", "-0"])
 def test_a_zero_is_told_of_or_refused_whatever_the_key(key, zero):
     try:
-        told = row(meaning(**{key: zero}), key)
+        said = row(meaning(**{key: zero}), key).text
     except ConfigError as refused:
-        assert key in str(refused)
-    else:
-        assert told.text
+        said = str(refused)
+    assert key in said or "0" in said
 
 
 def test_no_grace_as_in_java_s_default_is_no_reason_to_let_each_stop_fail():
