@@ -23,7 +23,10 @@ class HealthFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._given = path
+        # The program that this process runs may change its folder. Not resolved, and no `..` taken out of it: a link is
+        # what it is when it is followed.
+        self._path = path.absolute()
         self._is_failing = False
 
     def prepare(self) -> None:
@@ -34,7 +37,7 @@ class HealthFile:
             self._path.unlink()
         except OSError as error:
             raise SetupError(
-                f"The health file {str(self._path)!r} cannot be written: {error.strerror or type(error).__name__}. "
+                f"The health file {str(self._given)!r} cannot be written: {error.strerror or type(error).__name__}. "
                 "Do: name a file in a folder that this process may write to."
             ) from None
 

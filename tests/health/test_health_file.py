@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from health_kit import WELL, Frozen, loop
@@ -63,6 +64,23 @@ def test_a_link_that_somebody_put_there_is_replaced_and_not_followed(tmp_path):
     HealthFile(path).renew(GOOD, GOOD, "running")
     assert target.read_text() == "mine"
     assert not path.is_symlink()
+
+
+def test_it_stays_where_it_was_named_when_the_program_changes_its_folder(tmp_path, monkeypatch):
+    there, elsewhere, linked = tmp_path / "there", tmp_path / "elsewhere", tmp_path / "far" / "linked"
+    for folder in (there, elsewhere, linked):
+        folder.mkdir(parents=True)
+    (there / "link").symlink_to(linked)
+    monkeypatch.chdir(there)
+    files = [HealthFile(Path("health")), HealthFile(Path("link/../health"))]
+    monkeypatch.chdir(elsewhere)
+    for file, path in zip(files, (there / "health", tmp_path / "far" / "health"), strict=True):
+        file.prepare()
+        file.renew(GOOD, GOOD, "running")
+        assert path.exists(), "a link means what it meant"
+        file.remove()
+        assert not path.exists()
+    assert not list(elsewhere.iterdir())
 
 
 def test_a_folder_that_is_not_there_is_told_before_the_worker_starts(tmp_path):

@@ -47,30 +47,41 @@ class Checkpointer:
 
 class LeaseCheckpointer(Checkpointer):
     """The same one in every call for a shard, as in a child of the daemon: a program may keep it, and may use it from
-    any of its threads. Without arguments it always means what was delivered last."""
+    any of its threads. Without arguments it means what was delivered last, unless the processor raised then: what was
+    delivered before."""
 
     def __init__(self) -> None:
         super().__init__(None)
-        self._java = JavaCheckpoints(None)
+        # What is meant without a sequence number, and what judges one that is named.
+        self._java = self._named = JavaCheckpoints(None)
 
     @contextmanager
     def handed(self, checkpointer: PykclCheckpointer | None) -> Iterator[LeaseCheckpointer]:
-        """Let it stand for `checkpointer` from now on; for None, as long as the block lasts, for none."""
-        before = self._java
-        self._java = JavaCheckpoints(checkpointer)
+        """Let it stand for `checkpointer` from now on; for None, as long as the block lasts, for none.
+
+        Behind a block that raises it means without arguments what it meant before, for:
+        1) A batch raises, and is to come again; 2) a thread of the program says checkpoint(), as it does every second;
+        3) the worker is stopped, or hands the lease back. Had 2 meant the batch of 1, nobody would be given it again.
+        Each attempt puts back what it found, so what the next one finds is never of a failed one. A sequence number may
+        still name a record of that batch: who names it has done it.
+        """
+        before = self._java, self._named
+        self._java = self._named = JavaCheckpoints(checkpointer)
         token = _of_caller.set(self)
         try:
             yield self
+        except BaseException:
+            self._java = before[0]
+            raise
         finally:
             _of_caller.reset(token)
             if checkpointer is None:
-                self._java = before
+                self._java, self._named = before
 
     def checkpoint(self, sequence_number: Any = None, sub_sequence_number: Any = None) -> None:
         try:
-            self._java.checkpoint(
-                _sequence_number(sequence_number), _sub_sequence_number(sub_sequence_number)
-            )
+            meant = self._java if sequence_number is None else self._named
+            meant.checkpoint(_sequence_number(sequence_number), _sub_sequence_number(sub_sequence_number))
         except JavaCheckpointError as error:
             raise CheckpointError(error.value) from error
 

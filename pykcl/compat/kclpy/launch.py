@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pykcl.compat.kclpy import own_log
 from pykcl.compat.kclpy.adapter import Around, processor_factory
 from pykcl.compat.kclpy.versions import Version, missing_methods, refuse_one_that_can_do_nothing
 from pykcl.errors import ConfigError, PyKclError
@@ -67,13 +68,15 @@ class Launch:
         Raises ConfigError for a processor that cannot be used, what stopped the worker, and SystemExit after a method
         of the processor called sys.exit().
         """
+        own_log.enable()
         if self._worker is not None:
             # A child would find its standard input at its end.
             log.warning("KCLProcess.run() was called again after its end: nothing is run.")
             return
         try:
             _refuse_other_threads()
-            factory, sample, version = processor_factory(given, self._exited, self._around)
+            with own_log.heard():
+                factory, sample, version = processor_factory(given, self._exited, self._around_a_call)
             refuse_one_that_can_do_nothing(sample, version)
             self._tell(sample, version)
             self._worker = self._make_worker(factory)
@@ -83,6 +86,11 @@ class Launch:
             raise
         if self.exit_code is not None:
             raise SystemExit(self.exit_code)
+
+    @contextmanager
+    def _around_a_call(self) -> Iterator[None]:
+        with own_log.heard(), self._around():
+            yield
 
     def _exited(self, shard: str, method: str, error: SystemExit) -> None:
         """A child that exits takes the whole daemon with it; here the other shards are checkpointed and released."""
@@ -124,7 +132,7 @@ def current() -> Launch | None:
 def standing_in(launch: Launch) -> Iterator[None]:
     """Let `amazon_kclpy` be pykcl.compat.kclpy, and KCLProcess.run() be a Worker's, while the block lasts."""
     before = {name: sys.modules.pop(name) for name in _real_modules()}
-    sys.modules.update(_stand_ins())
+    sys.modules.update(stand_ins())
     _current.append(launch)
     try:
         yield
@@ -145,13 +153,14 @@ def run_program(program: Path, arguments: Sequence[str], launch: Launch) -> None
         raise ConfigError(
             f"There is no program {program}. Do: name the file that calls KCLProcess(...).run()."
         )
+    # Absolute, as __file__ of a main module is: the program may change its folder.
+    file = os.path.abspath(program)
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(program), *arguments]
     sys.path.insert(0, str(program.resolve().parent))
     try:
-        with standing_in(launch):
-            # Absolute, as __file__ of a main module is: the program may change its folder.
-            runpy.run_path(os.path.abspath(program), run_name="__main__")
+        with standing_in(launch), own_log.heard():
+            runpy.run_path(file, run_name="__main__")
     except SystemExit as error:
         if launch.failure is not None and error.code in (None, 0):
             raise launch.failure from None
@@ -163,7 +172,7 @@ def run_program(program: Path, arguments: Sequence[str], launch: Launch) -> None
     except Exception as error:
         if error is launch.failure or isinstance(error, PyKclError):
             raise
-        raise _raised(program, error, launch) from error
+        raise _raised(file, error, launch) from error
     finally:
         sys.argv, sys.path[:] = argv, path
     if launch.failure is not None:
@@ -186,16 +195,16 @@ def _refuse_other_threads() -> None:
         )
 
 
-def _raised(program: Path, error: Exception, launch: Launch) -> ProgramRaised:
+def _raised(file: str, error: Exception, launch: Launch) -> ProgramRaised:
     """Logs the traceback from the program's first frame on: those before it are of pykcl and of runpy."""
-    path, frames = os.path.abspath(program), error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename != path:
+    program, frames = Path(file), error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename != file:
         frames = frames.tb_next
     log.error("%s raised", program.name, exc_info=(type(error), error, frames))
     when = "after KCLProcess(...).run()" if launch.ran else "before KCLProcess(...).run(): no record was read"
     to_do = ""
     if isinstance(error, ImportError) and "no known parent package" in str(error):
-        package = Path(path).parent.name
+        package = program.parent.name
         stub = f'runpy.run_module("{package}.{program.stem}", run_name="__main__", alter_sys=True)'
         to_do = (
             f" Do: put a file with `import runpy` and `{stub}` beside the folder {package}, and name that one "
@@ -208,8 +217,9 @@ def _real_modules() -> list[str]:
     return [name for name in sys.modules if name == _NAME or name.startswith(_NAME + ".")]
 
 
-def _stand_ins() -> dict[str, ModuleType]:
-    """Packages are new ones that hold only what amazon_kclpy's hold: a name it lacks must not be found in ours."""
+def stand_ins() -> dict[str, ModuleType]:
+    """Name of a module of amazon_kclpy -> what stands in for it. Packages are new ones that hold only what those of
+    amazon_kclpy hold: a name it lacks must not be found in ours."""
     found = {_NAME + name: ModuleType(_NAME + name, "amazon_kclpy, by pykcl.") for name in _PACKAGES}
     for name, package in found.items():
         package.__path__ = []

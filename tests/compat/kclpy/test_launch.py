@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ import pytest
 from pykcl.compat.java_checkpoints import JavaCheckpoints
 from pykcl.compat.kclpy import checkpointers, kcl, launch
 from pykcl.errors import ConfigError, SetupError
+from pykcl.model.checkpoint import AT_TRIM_HORIZON
+from pykcl.processor import Initialization
 
 PROGRAM = """
 from amazon_kclpy import kcl
@@ -361,11 +364,136 @@ def test_the_traceback_of_what_a_program_raises_begins_in_the_program(tmp_path, 
     assert {frame.filename for frame in frames} == {str(tmp_path / "program.py")}
 
 
+def test_the_traceback_is_there_also_where_the_program_left_its_folder(
+    tmp_path, started, caplog, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("program.py").write_text("import os\nos.chdir('/')\nraise ValueError('x')")
+    with pytest.raises(launch.ProgramRaised):
+        launch.run_program(Path("program.py"), (), launched(started))
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert [frame.lineno for frame in traceback.extract_tb(record.exc_info[2])] == [3]
+
+
 def test_a_program_that_cannot_be_compiled_has_no_traceback_of_pykcl(tmp_path, started, caplog):
     with pytest.raises(launch.ProgramRaised, match=r"program\.py raised SyntaxError"):
         run(tmp_path, "x = (", launched(started))
     (record,) = [record for record in caplog.records if record.exc_info]
     assert record.exc_info[2] is None
+
+
+# -- a program that configures logging disables all loggers that are there --------------------------------------
+
+CONFIGURES = "import logging.config\nlogging.config.dictConfig({'version': 1})\n"
+BY_FILE = """
+import io, logging.config
+logging.config.fileConfig(io.StringIO('''
+[loggers]
+keys=root
+[handlers]
+keys=
+[formatters]
+keys=
+[logger_root]
+handlers=
+'''))
+"""
+
+
+@pytest.fixture
+def loggers():
+    """Of pykcl, one of them nobody else's; and that of a library. All loggers are given back as they were."""
+    own = [logging.getLogger(name) for name in ("pykcl", "pykcl.kclpy", "pykcl.worker.made-for-this-test")]
+    other = logging.getLogger("pykclish")
+    root = logging.getLogger()
+    known = [logger for logger in root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    before = [(logger, logger.disabled) for logger in known], list(root.handlers), root.level
+    yield own, other
+    for logger, was in before[0]:
+        logger.disabled = was
+    root.handlers[:] = before[1]
+    root.setLevel(before[2])
+
+
+@pytest.mark.parametrize("configures", [CONFIGURES, BY_FILE])
+def test_the_loggers_of_pykcl_and_no_others_work_also_where_the_program_configures_logging(
+    tmp_path, started, loggers, configures
+):
+    own, other = loggers
+    found = []
+
+    def look(worker):
+        found.extend(logger.disabled for logger in (*own, other))
+
+    run(tmp_path, PROGRAM + configures + "kcl.KCLProcess(Mine()).run()", launched(started, look))
+    assert found == [False, False, False, True]
+
+
+def test_what_a_program_says_of_pykcls_logger_holds(tmp_path, started, loggers):
+    (top, *_), _ = loggers
+    before = top.level, list(top.handlers), top.propagate
+    text = "import logging.config\nlogging.config.dictConfig({'version': 1, 'loggers': {'pykcl': "
+    text += "{'level': 'ERROR', 'propagate': False, 'handlers': []}}})\n"
+    try:
+        top.addHandler(logging.NullHandler())
+        run(tmp_path, PROGRAM + text + "kcl.KCLProcess(Mine()).run()", launched(started))
+        assert (top.level, top.handlers, top.propagate, top.disabled) == (logging.ERROR, [], False, False)
+    finally:
+        top.setLevel(before[0])
+        top.handlers[:], top.propagate = before[1:]
+
+
+@pytest.mark.parametrize("way", ["pass", "raise ValueError", "raise SystemExit"])
+def test_they_work_behind_each_call_of_a_program_that_configures_logging_there(
+    tmp_path, started, loggers, way
+):
+    own, other = loggers
+    found = []
+
+    def call(worker):
+        with suppress(ValueError, SystemExit):
+            worker.processor().initialize(
+                Initialization("shard", "stream", AT_TRIM_HORIZON, None, 1, Asked())
+            )
+        found.extend(logger.disabled for logger in (*own, other))
+
+    configures = "import logging.config; logging.config.dictConfig({'version': 1})"
+    text = PROGRAM.replace("initialize_input): pass", f"initialize_input):\n        {configures}; {way}")
+    with suppress(SystemExit):
+        run(tmp_path, text + "kcl.KCLProcess(Mine()).run()", launched(started, call))
+    assert found == [False, False, False, True]
+
+
+def test_loggers_that_are_made_later_work_too(tmp_path, started, loggers):
+    _, other = loggers
+    late = []
+
+    def call(worker):
+        late.append(logging.getLogger(f"pykcl.made-at-{tmp_path}"))
+        processor = worker.processor()
+        processor.initialize(Initialization("shard", "stream", AT_TRIM_HORIZON, None, 1, Asked()))
+
+    text = PROGRAM.replace(
+        "initialize_input): pass", f"initialize_input):\n        {CONFIGURES.replace(chr(10), ';')}"
+    )
+    run(tmp_path, text + "kcl.KCLProcess(Mine()).run()", launched(started, call))
+    assert (late[0].disabled, other.disabled) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("raise ValueError('x')", "program.py raised"),
+        ("raise SystemExit(9)", "called sys.exit() before KCLProcess"),
+        ("p = kcl.KCLProcess(Mine())\np.run()\n" + CONFIGURES + "p.run()", "was called again"),
+    ],
+)
+def test_how_a_program_ends_is_told_also_where_it_configures_logging(
+    tmp_path, started, caplog, loggers, end, told
+):
+    with suppress(launch.ProgramRaised, SystemExit):
+        run(tmp_path, PROGRAM + CONFIGURES + end, launched(started))
+    assert told in caplog.text
 
 
 def test_a_relative_import_of_the_program_points_to_the_file_that_makes_it_work(tmp_path, started):

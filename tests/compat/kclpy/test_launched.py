@@ -270,6 +270,31 @@ def test_a_program_may_checkpoint_from_its_own_threads_and_log_as_it_likes(aws, 
     assert "logged by the program" not in program.err.read_text()
 
 
+CONFIGURED = PROGRAMS["v1"].replace(
+    "NOTES =",
+    """import logging.config
+logging.config.dictConfig({
+    "version": 1,
+    "handlers": {"h": {"class": "logging.FileHandler", "filename": "app.log"}},
+    "root": {"level": "INFO", "handlers": ["h"]},
+})
+logging.getLogger("app").info("logged by the program")
+NOTES =""",
+)
+
+
+def test_what_pykcl_logs_is_there_also_where_the_program_configures_logging(aws, launch):
+    aws.kinesis.create_stream("orders", 1)
+    put(aws, ["raise once"], ["checkpoint"])
+    program = launch(CONFIGURED)
+    program.wait(lambda: program.notes("checkpointed"), "the checkpoint")
+    assert program.stop() == 0
+    told = program.err.read_text()
+    assert "record processor raised" in told
+    assert "worker stopped" in told
+    assert (program.folder / "app.log").read_text() == "logged by the program\n"
+
+
 WRITER = """
 import queue, sys, threading
 from amazon_kclpy import kcl
@@ -374,6 +399,7 @@ def test_a_thread_that_never_ends_is_cut_off_after_the_grace_and_told_of(daemon,
         ("from amazon_kclpy import kcl\n", 78, "ended without KCLProcess(...).run()"),
         ("import amazon_kclpy.nonsense\n", 70, "ModuleNotFoundError"),
         ("raise SystemExit(9)\n", 9, ""),
+        ("import logging.config\nlogging.config.dictConfig({'version': 1})\nraise OSError('boom')\n", 70, "Traceback (most"),
         (PROGRAMS["v3"].replace("self.seen = 0", "self.file = open(os.devnull)").replace("__init__(self)", "__init__(self, x=1)"), 78, "nobody can tell whether x has its default"),
         ("from amazon_kclpy import kcl\nkcl.KCLProcess(object()).run()\n", 78, "is no record processor"),
         (PROGRAMS["v3"], 78, "list-streams"),

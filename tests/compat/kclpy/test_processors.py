@@ -10,7 +10,7 @@ from pykcl.compat.kclpy import kcl
 from pykcl.compat.kclpy.adapter import processor_factory
 from pykcl.compat.kclpy.v2 import processor as v2
 from pykcl.compat.kclpy.v3 import processor as v3
-from pykcl.errors import LeaseLost
+from pykcl.errors import LeaseLost, RestartShard
 from pykcl.events import BatchSkipped, LeaseHandedBack, ProcessorRaised, ShardEndNotCheckpointed
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
 from pykcl.processor import Batch, Initialization, LeaseLoss, ShardEnd, ShutdownRequest
@@ -131,6 +131,20 @@ TERMINATE = {Version1: "TERMINATE", Version2: "TERMINATE", Version3: "shardEnded
 ZOMBIE = {Version1: "ZOMBIE", Version2: "ZOMBIE", Version3: "leaseLost", Readme: "leaseLost"}
 
 
+class Cancelled(BaseException):
+    """As asyncio.CancelledError: no Exception, so that it ends a child of amazon_kclpy."""
+
+
+class Asked:
+    """A checkpointer that notes what it is asked."""
+
+    def __init__(self):
+        self.calls = []
+
+    def checkpoint(self, at=None, sub_sequence_number=0):
+        self.calls.append((at, sub_sequence_number))
+
+
 def start(fleet, given, name="one", **options):
     exits = []
 
@@ -203,6 +217,76 @@ def test_a_batch_that_raised_comes_again_and_its_records_are_not_checkpointed(si
     assert told.payloads == payloads
     assert [event.error for event in fleet.happened(ProcessorRaised)] == ["KeyError"] * 2
     assert not fleet.rows()[FIRST].checkpoint.is_sentinel
+
+
+class Failing(Version3):
+    def shard_ended(self, shard_ended_input):
+        raise KeyError("shard_ended")
+
+    def shutdown_requested(self, shutdown_requested_input):
+        raise KeyError("shutdown_requested")
+
+
+@pytest.mark.parametrize("way", [KeyError, SystemExit, Cancelled])
+def test_a_thread_of_the_program_does_not_checkpoint_past_a_batch_that_raised(way):
+    failing, kept, first, second = [], [], Asked(), Asked()
+
+    def fail(self, records, checkpointer):
+        kept.append(checkpointer)
+        if failing:
+            raise way
+
+    processor = processor_factory(Failing(Told(), fail), lambda *what: None)[0]()
+    processor.initialize(Initialization(FIRST, STREAM, AT_TRIM_HORIZON, None, 1, Asked()))
+    processor.process_records(Batch((), first, 0, FIRST, STREAM))
+    failing.append(True)
+    for _ in range(2):
+        with pytest.raises((way, RestartShard)):
+            processor.process_records(Batch((), second, 0, FIRST, STREAM))
+        kept[0].checkpoint()
+        assert (first.calls.pop(), second.calls) == ((None, 0), [])
+    kept[0].checkpoint("7", 3)
+    assert (first.calls, second.calls) == ([], [("7", 3)]), "a record that was delivered may be named"
+    if way is KeyError:
+        failing.clear()
+        processor.process_records(Batch((), second, 0, FIRST, STREAM))
+        kept[0].checkpoint()
+        assert (first.calls, second.calls) == ([], [("7", 3), (None, 0)])
+
+
+def test_a_thread_of_the_program_does_not_end_a_shard_whose_end_raised():
+    kept, batch, end = [], Asked(), Asked()
+    given = Failing(Told(), lambda self, records, checkpointer: kept.append(checkpointer))
+    processor = processor_factory(given, None)[0]()
+    processor.initialize(Initialization(FIRST, STREAM, AT_TRIM_HORIZON, None, 1, Asked()))
+    processor.process_records(Batch((), batch, 0, FIRST, STREAM))
+    for message in (
+        lambda: processor.shard_ended(ShardEnd(FIRST, STREAM, (), end)),
+        lambda: processor.shutdown_requested(ShutdownRequest(FIRST, STREAM, end)),
+    ):
+        with pytest.raises(KeyError):
+            message()
+        kept[0].checkpoint()
+    assert (batch.calls, end.calls) == ([(None, 0)] * 2, [])
+
+
+def test_behind_a_first_batch_that_raised_there_is_nothing_to_checkpoint_but_what_is_named(simulation):
+    fleet, told, instances, numbers = Fleet(simulation, shards=1), Told(), [], []
+
+    def fail(self, records, checkpointer):
+        instances.append(self)
+        numbers.append(records[0].sequence_number)
+        raise ConnectionError("the database is down")
+
+    start(fleet, Version1(told, fail))
+    fleet.put(5)
+    fleet.wait(lambda: len(fleet.happened(ProcessorRaised)) > 1, what="a second attempt")
+    with pytest.raises(kcl.CheckpointError) as refused:
+        instances[0].kept.checkpoint()
+    assert refused.value.value == "InvalidStateException"
+    assert fleet.rows()[FIRST].checkpoint.is_start
+    instances[0].kept.checkpoint(numbers[0])
+    assert fleet.rows()[FIRST].checkpoint.sequence_number == numbers[0]
 
 
 def test_skip_does_by_name_what_java_does(simulation):
@@ -410,10 +494,6 @@ def test_a_last_chance_that_raises_is_followed_by_the_loss_all_the_same_and_each
     processor.lease_lost(LeaseLoss(FIRST, STREAM))
     processor.shutdown_requested(ShutdownRequest(FIRST, STREAM, Refusing()))
     assert told.calls == [(FIRST, "initialize"), (FIRST, "leaseLost")]
-
-
-class Cancelled(BaseException):
-    """As asyncio.CancelledError: no Exception, so that it ends a child of amazon_kclpy."""
 
 
 @pytest.mark.parametrize("on_error", ["retry", "skip"])
