@@ -255,10 +255,24 @@ def _check_types(config: Config) -> None:
         value = getattr(config, name)
         if not isinstance(value, str) and (value is not None or name in _NEVER_NONE):
             raise ConfigError(f"{name} is text, not {type(value).__name__}")
+        if value is not None and not is_utf8(value):
+            raise ConfigError(f"{name} {NO_UTF8}, so that no request can carry it. Write it whole, in UTF-8.")
     for name in _FLAGS:
         if not isinstance(getattr(config, name), bool):
             # Not by its truth: "false" would create a table.
             raise ConfigError(f"{name} is True or False, not {type(getattr(config, name)).__name__}")
+
+
+NO_UTF8 = "holds half of a character (\\ud800 to \\udfff alone), or a byte that is no UTF-8"
+
+
+def is_utf8(text: str) -> bool:
+    """Whether it can be written as UTF-8: a JSON or properties file, or the environment, may hold what cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_names(config: Config) -> None:

@@ -1,5 +1,6 @@
 """Contradictions are refused with both values named; unknown options with the nearest name."""
 
+import os
 from datetime import datetime, timezone
 
 import pytest
@@ -71,6 +72,13 @@ def test_an_arn_names_stream_and_region():
         ({"table_name": 17}, "table_name is text, not int"),
         ({"region": 17}, "region is text, not int"),
         ({"worker_id": 17}, "worker_id is text, not int"),
+        ({"application": "orders-\ud83d"}, "application holds half of a character"),
+        ({"stream": "orders\udcff"}, "stream holds half of a character"),
+        ({"table_name": "orders\udcff"}, "table_name holds half of a character"),
+        ({"region": "eu-west-\udcff"}, "region holds half of a character"),
+        ({"worker_id": "w\ud83d"}, "worker_id holds half of a character"),
+        ({"state_table": "state\ud83d"}, "state_table holds half of a character"),
+        ({"metrics_namespace": "orders\ud83d"}, "metrics_namespace holds half of a character"),
         ({"checkpoint": ["auto"]}, "is not one of"),
         ({"checkpoint_interval": 5.0}, "checkpoint_interval=5.0.*checkpoint='auto'"),
         (
@@ -82,6 +90,17 @@ def test_an_arn_names_stream_and_region():
 def test_what_cannot_be_is_refused_by_name(options, told):
     with pytest.raises(ConfigError, match=told):
         _config(**options)
+
+
+def test_a_byte_that_is_no_utf_8_is_refused_by_name_before_anything_starts(monkeypatch):
+    monkeypatch.setenv("PYKCL_APPLICATION", "orders-app")
+    monkeypatch.setenv("PYKCL_STREAM", "orders")
+    monkeypatch.setenv("PYKCL_WORKER_ID", os.fsdecode(b"w\xff"))
+    with pytest.raises(ConfigError, match=r"worker_id holds .* no UTF-8, .* Write it whole") as caught:
+        Config.from_env()
+    assert str(caught.value).isascii()
+    monkeypatch.setenv("PYKCL_WORKER_ID", "wörker 😀")
+    assert Config.from_env().worker_id == "wörker 😀"
 
 
 @pytest.mark.parametrize(

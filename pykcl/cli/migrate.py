@@ -54,8 +54,10 @@ def migrate(file: Path, code: tuple[Path, ...], reads_table: bool, force: bool) 
         from pykcl.compat.migrate import report, summary
 
         migration = _migration(file, code, reads_table)
-        for path, text in zip(wanted, (migration.toml, report(migration)), strict=True):
-            _write(path, text, like=file)
+        # Both are made before either is written. What only names a file may be half a character.
+        contents = [text.encode("utf-8", "backslashreplace") for text in (migration.toml, report(migration))]
+        for path, content in zip(wanted, contents, strict=True):
+            _write(path, content, like=file)
         click.echo(summary(migration))
         click.echo(f"{'WROTE':<11} {', '.join(map(str, wanted))}")
 
@@ -138,12 +140,12 @@ def _source(path: Path) -> bytes:
     return content
 
 
-def _write(path: Path, text: str, *, like: Path) -> None:
+def _write(path: Path, content: bytes, *, like: Path) -> None:
     """like: who may not read this file shall not read a new one either: it may hold an external id."""
     try:
         mode = like.stat().st_mode & 0o666 | 0o600
-        with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(text)
+        with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(content)
     except OSError as error:
         raise ConfigError(
             f"{str(path)!r} cannot be written: {error.strerror}. Do: go to a folder that may be written to."

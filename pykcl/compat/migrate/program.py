@@ -10,19 +10,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pykcl.compat.kclpy.versions import Version, looks_like
+from pykcl.compat.migrate.names import PROCESS, Names
 from pykcl.errors import ConfigError
 
 HANDLERS = (
     "initialize", "process_records", "lease_lost", "shard_ended", "shutdown", "shutdown_requested",
 )  # fmt: skip
-PROCESS = "amazon_kclpy.kcl.KCLProcess"
-_OURS = "pykcl.compat.kclpy"
-_THEIRS = "amazon_kclpy"
 _BASES: dict[str, Version] = {
-    f"{_THEIRS}.kcl.RecordProcessorBase": 1,
-    f"{_THEIRS}.v2.processor.RecordProcessorBase": 2,
-    f"{_THEIRS}.v3.processor.RecordProcessorBase": 3,
+    "amazon_kclpy.kcl.RecordProcessorBase": 1,
+    "amazon_kclpy.v2.processor.RecordProcessorBase": 2,
+    "amazon_kclpy.v3.processor.RecordProcessorBase": 3,
+    "amazon_kclpy.kcl.v2processor.RecordProcessorBase": 2,
+    "amazon_kclpy.kcl.v3processor.RecordProcessorBase": 3,
 }
+_EMPTY_BASES = frozenset({"object", "abc.ABC"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -31,7 +32,8 @@ class Processor:
     """A class with a process_records. methods: its own and those of its bases in the same file.
 
     declared: by its base class, or its `version`; None: by neither. version: how it is called. can_be_called: whether
-    process_records takes what any version hands over.
+    process_records takes what any version hands over. is_whole: whether every base is known; else what is missing here
+    may stand in another file.
     """
 
     node: ast.ClassDef
@@ -39,6 +41,7 @@ class Processor:
     declared: Version | None
     version: Version
     can_be_called: bool
+    is_whole: bool
 
     @property
     def name(self) -> str:
@@ -51,30 +54,37 @@ class Program:
     def __init__(self, name: str, source: bytes) -> None:
         self.name = name
         self.tree = _parsed(name, source)
-        self.imports = dict(_imports(self.tree))
+        at_module = tuple(_of_the_module(self.tree.body))
+        self._names = Names(self.tree, at_module)
+        self.imports = self._names.imports
         self.functions = {node.name: node for node in self.tree.body if isinstance(node, Function)}
         self.classes = {node.name: node for node in self.tree.body if isinstance(node, ast.ClassDef)}
-        self.globals = frozenset(_assigned(self.tree.body))
+        self.globals = frozenset(
+            node.id for node in at_module if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        )
         self._methods = {name: _methods(node) for name, node in self.classes.items()}
         self.processors = tuple(self._processors())
 
     def dotted(self, node: ast.AST) -> str:
-        """The whole name of what an expression looks up in an import, such as "boto3.client"; "" for all others.
-
-        The names of pykcl's stand-in are those of amazon_kclpy.
-        """
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return ""
-        root = self.imports.get(node.id, node.id)
-        return ".".join([root, *reversed(parts)])
+        """The whole name of what an expression looks up, such as "boto3.client", where imports and assignments of the
+        module tell it; "" for what is no dotted name. The names of pykcl's stand-in are those of amazon_kclpy."""
+        return self._names.dotted(node)
 
     def called(self, node: ast.AST) -> str:
         """`dotted` of what a call calls; "" for what is no call."""
         return self.dotted(node.func) if isinstance(node, ast.Call) else ""
+
+    def may_be_process(self) -> list[ast.AST]:
+        """Where KCLProcess may come from, or go to, by ways that are not followed."""
+        own = PROCESS.rpartition(".")[2]
+        named = [
+            node
+            for node in ast.walk(self.tree)
+            if (isinstance(node, ast.Name) and self.dotted(node).rpartition(".")[2] == own)
+            or (isinstance(node, ast.Attribute) and node.attr == own)
+            or (isinstance(node, ast.Constant) and node.value == own)
+        ]
+        return [*named, *self._names.foreign_stars]
 
     def reached(self, *methods: str) -> list[Function]:
         """Functions that run when one of these methods of a processor is called (by default any that pykcl calls),
@@ -117,34 +127,50 @@ class Program:
         return found
 
     def _processors(self) -> Iterator[Processor]:
-        bases = {
-            base.id for node in self.classes.values() for base in node.bases if isinstance(base, ast.Name)
-        }
+        bases = {self._class_name(base) for node in self.classes.values() for base in node.bases}
         for name, node in self.classes.items():
             methods = self._inherited(name)
             if "process_records" in methods and name not in bases:
                 declared = self._declared(name)
                 can_be_called = any(_takes(methods["process_records"], count) for count in (1, 2))
-                yield Processor(node, methods, declared, _version(methods, declared), can_be_called)
+                is_whole = all(
+                    isinstance(one, ast.ClassDef) or one in _BASES or one in _EMPTY_BASES
+                    for one in self._lineage(name)
+                )
+                yield Processor(node, methods, declared, _version(methods, declared), can_be_called, is_whole)
 
-    def _inherited(self, name: str, below: tuple[str, ...] = ()) -> dict[str, Function]:
-        if name not in self.classes or name in below:
-            return {}
+    def _class_name(self, base: ast.expr) -> str:
+        """Of a class of the file as it is written there; of any other as `dotted` has it."""
+        own = getattr(base, "id", "")
+        return own if own in self.classes else self.dotted(base)
+
+    def _lineage(self, name: str) -> Iterator[ast.ClassDef | str]:
+        """The class and its bases, each before its own bases; those of other files by their names."""
+        waiting = [name]
+        seen: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            node = self.classes.get(name)
+            if node is None:
+                yield name
+            elif name not in seen:
+                seen.add(name)
+                yield node
+                for base in reversed(node.bases):
+                    own = self._class_name(base)
+                    # A class may be called like its base: `class Base(Base)`.
+                    waiting.append(self.dotted(base) if own in seen else own)
+
+    def _inherited(self, name: str) -> dict[str, Function]:
         found: dict[str, Function] = {}
-        for base in reversed(self.classes[name].bases):
-            found |= self._inherited(getattr(base, "id", ""), (*below, name))
-        return found | self._methods[name]
+        for one in self._lineage(name):
+            if isinstance(one, ast.ClassDef):
+                found = self._methods[one.name] | found
+        return found
 
-    def _declared(self, name: str, below: tuple[str, ...] = ()) -> Version | None:
-        if name not in self.classes or name in below:
-            return None
-        for node in self.classes[name].body:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-                names = [getattr(target, "id", "") for target in node.targets]
-                if "version" in names and node.value.value in (1, 2, 3):
-                    return node.value.value  # type: ignore[return-value]
-        for base in self.classes[name].bases:
-            known = _BASES.get(self.dotted(base)) or self._declared(getattr(base, "id", ""), (*below, name))
+    def _declared(self, name: str) -> Version | None:
+        for one in self._lineage(name):
+            known = _says(one) if isinstance(one, ast.ClassDef) else _BASES.get(one)
             if known is not None:
                 return known
         return None
@@ -152,10 +178,16 @@ class Program:
 
 def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
     """Everything in it, but not what is in functions and classes that are written in it."""
-    for child in ast.iter_child_nodes(function):
+    # A stack of our own: a sum of 1500 terms is 1500 deep, and deeper than Python calls.
+    waiting = [ast.iter_child_nodes(function)]
+    while waiting:
+        child = next(waiting[-1], None)
+        if child is None:
+            waiting.pop()
+            continue
         yield child
         if not isinstance(child, Function | ast.ClassDef | ast.Lambda):
-            yield from own_nodes(child)
+            waiting.append(ast.iter_child_nodes(child))
 
 
 def root_of(node: ast.AST) -> str:
@@ -188,31 +220,22 @@ def _parsed(name: str, source: bytes) -> ast.Module:
     )
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                # `import os.path` binds os.
-                name = alias.name if alias.asname else alias.name.split(".")[0]
-                yield alias.asname or name, _theirs(name)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            for alias in node.names:
-                yield alias.asname or alias.name, _theirs(f"{node.module}.{alias.name}")
-
-
-def _theirs(name: str) -> str:
-    is_ours = name == _OURS or name.startswith(_OURS + ".")
-    return _THEIRS + name.removeprefix(_OURS) if is_ours else name
-
-
-def _assigned(body: Iterable[ast.stmt]) -> Iterator[str]:
-    """Names that statements of the module itself give a value."""
+def _of_the_module(body: Iterable[ast.stmt]) -> Iterator[ast.AST]:
+    """What statements of the module itself do."""
     for statement in body:
-        if isinstance(statement, Function | ast.ClassDef):
-            continue
-        for node in (statement, *own_nodes(statement)):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield node.id
+        if not isinstance(statement, Function | ast.ClassDef):
+            yield statement
+            yield from own_nodes(statement)
+
+
+def _says(node: ast.ClassDef) -> Version | None:
+    """The `version` that stands in the class."""
+    for child in node.body:
+        if isinstance(child, ast.Assign) and isinstance(child.value, ast.Constant):
+            names = [getattr(target, "id", "") for target in child.targets]
+            if "version" in names and child.value.value in (1, 2, 3):
+                return child.value.value  # type: ignore[return-value]
+    return None
 
 
 def _methods(node: ast.ClassDef) -> dict[str, Function]:

@@ -10,6 +10,7 @@ from pykcl.compat.migrate.findings import Finding
 from pykcl.compat.migrate.plan import Move, Step
 from pykcl.compat.migrate.table import TableLook
 from pykcl.compat.properties import KeyVerdict
+from pykcl.errors import printable
 
 _TITLES = {
     "changes": "behaves differently",
@@ -57,7 +58,8 @@ def summary(migration: Migration) -> str:
     rows.append(("TABLE", migration.table[0].what))
     rows += [("", found.what) for found in migration.table[1:]]
     rows.append(("FIRST", f"{len(migration.blockers)} to be changed before anything runs"))
-    return "\n".join(f"{label:<11} {text}".rstrip() for label, text in rows)
+    # Names of files are bytes to the system, and need be no text that a terminal takes.
+    return "\n".join(f"{label:<11} {printable(text)}".rstrip() for label, text in rows)
 
 
 def _lines(migration: Migration) -> Iterator[str]:
@@ -150,7 +152,7 @@ def _plan(steps: Sequence[Step]) -> Iterator[str]:
         yield "```"
         yield ""
         # Commands stand in it, so it is ours and not escaped.
-        yield f"The way back: {step.back}"
+        yield f"The way back: {printable(step.back)}"
         yield ""
 
 

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from pykcl.compat.migrate.findings import Finding
-from pykcl.compat.migrate.program import PROCESS, Program, lines
+from pykcl.compat.migrate.names import PROCESS
+from pykcl.compat.migrate.program import Program, lines
 
 _EXITS = ("sys.exit", "exit", "quit", "SystemExit")
 _AT_ONCE = ("os._exit", "os.abort")
@@ -25,12 +26,7 @@ def started(programs: Sequence[Program]) -> Iterator[Finding]:
             yield _start(program, made)
             break
     else:
-        yield Finding(
-            "must",
-            "no file calls KCLProcess(...).run()",
-            "`pykcl run --kclpy` needs the one that does: name it with --code.",
-            ", ".join(program.name for program in programs),
-        )
+        yield _no_start(programs)
     if not any(program.processors for program in programs):
         yield Finding(
             "look",
@@ -41,9 +37,39 @@ def started(programs: Sequence[Program]) -> Iterator[Finding]:
         )
 
 
+def _no_start(programs: Sequence[Program]) -> Finding:
+    """Said for sure only where no name is left that could be KCLProcess, or nothing that is called run."""
+    maybe = [(program, nodes) for program in programs if (nodes := program.may_be_process())]
+    runs = any(
+        isinstance(node, ast.Attribute) and node.attr == "run"
+        for program in programs
+        for node in ast.walk(program.tree)
+    )
+    if maybe and runs:
+        program, nodes = maybe[0]
+        return Finding(
+            "look",
+            "whether a file calls KCLProcess(...).run() cannot be seen",
+            "here KCLProcess may come, or go on, by a way that is not followed: a star import, an assignment, "
+            "another file. `pykcl run --kclpy` needs the file that calls it: if this one does not, name it with "
+            "--code.",
+            program.name,
+            lines(nodes),
+        )
+    return Finding(
+        "must",
+        "no file calls KCLProcess(...).run()",
+        "`pykcl run --kclpy` needs the one that does: name it with --code.",
+        ", ".join(program.name for program in programs),
+    )
+
+
 def _start(program: Program, made: list[ast.AST]) -> Finding:
     is_guarded = any(
-        isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) for node in program.tree.body
+        isinstance(inner, ast.Name) and inner.id == "__name__"
+        for node in program.tree.body
+        if isinstance(node, ast.If)
+        for inner in ast.walk(node.test)
     )
     return Finding(
         "fine",

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from pykcl.compat.migrate.findings import Finding
+from pykcl.compat.migrate.names import PROCESS
 from pykcl.compat.migrate.program import (
     HANDLERS,
-    PROCESS,
     Function,
     Processor,
     Program,
@@ -159,7 +159,13 @@ def _changed(node: ast.AST) -> ast.AST | None:
 
 
 def _shown(node: ast.AST | None) -> str:
-    return ast.unparse(node)[:60] if node is not None else ""
+    if node is None:
+        return ""
+    try:
+        return ast.unparse(node)[:60]
+    except RecursionError:
+        # It calls itself for each element of a long chain.
+        return f"{root_of(node)}…"
 
 
 def _locals(function: Function) -> set[str]:

@@ -40,6 +40,14 @@ def _version(program: Program, processor: Processor) -> Finding:
         return Finding(
             "fine", f"{name} is of version {version}", "it is recognised, and runs as it is.", *here
         )
+    if processor.declared is None and not processor.is_whole:
+        return Finding(
+            "look",
+            f"{name} has the methods of version {version}, and a base class that was not read",
+            f"it is called as version {version}; with a warning at the start, unless that class is, or comes from, "
+            "the RecordProcessorBase of that version.",
+            *here,
+        )
     told = "no version" if processor.declared is None else f"version {processor.declared}"
     return Finding(
         "changes",

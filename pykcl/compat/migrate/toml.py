@@ -10,7 +10,7 @@ from typing import Any
 from pykcl.aws.client_tables import tables_of
 from pykcl.compat.properties import Interpretation
 from pykcl.compat.properties.fields import KEYS_OF_FIELD
-from pykcl.config import Config
+from pykcl.config import NO_UTF8, Config, is_utf8
 from pykcl.errors import ConfigError
 
 _MANUAL = (
@@ -65,12 +65,8 @@ def _value(value: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ConfigError(
-            "A value holds half of a character (\\uD800 to \\uDFFF alone). Write the whole."
-        ) from None
+    if not is_utf8(text):
+        raise ConfigError(f"A value {NO_UTF8}. Write it whole, in UTF-8.")
     return "".join(
         f"\\{char}" if char in '"\\' else char if char.isprintable() else f"\\U{ord(char):08X}"
         for char in text

@@ -24,7 +24,7 @@ from pykcl.compat.properties.spelling import (
 )
 from pykcl.compat.properties.values import Given, given
 from pykcl.compat.properties.verdicts import KeyVerdict, Verdict, shown_key
-from pykcl.config import Config
+from pykcl.config import NO_UTF8, Config, is_utf8
 from pykcl.errors import ConfigError
 
 log = logging.getLogger("pykcl.properties")
@@ -203,6 +203,8 @@ class _Reading:
     def _program(self, value: Given) -> Said:
         if self._door != "multilang":
             return JAVA_ONLY, "the program runs in this process"
+        if not is_utf8(value.text):
+            raise value.refuse(f"{NO_UTF8}, so that no child can be started. Write it whole, in UTF-8.")
         # At blanks only, as Java does: quotes mean nothing.
         self._executable = tuple(part for part in value.text.split(" ") if part)
         return "honoured", ""

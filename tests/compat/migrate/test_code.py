@@ -1,9 +1,12 @@
 """What migrate tells of a program, by its source alone; and what it does not tell where there is nothing to tell."""
 
+import ast
+
 import pytest
 from migrate_programs import IMPORTS, MAIN, program
 
 from pykcl.compat.migrate import Program, code_findings
+from pykcl.compat.migrate.program import own_nodes
 from pykcl.errors import ConfigError
 
 
@@ -183,6 +186,130 @@ MIDDLE = ("process_records(self, i)", "shutdown(self, i)")
 )
 def test_the_version_of_a_class_is_recognised(base, methods, expected):
     assert expected in told(processor_class(base, *methods))
+
+
+ENDS = "    def shutdown_requested(self, c):\n        c.checkpoint()\n"
+
+
+def version_1(imports, base, process):
+    body = "".join(f"    def {method}:\n        c.checkpoint()\n" for method in ("initialize(self, s)", *OLD))
+    body = body.replace("checkpointer", "c")
+    return f"{imports}\nclass Orders({base}):\n{body}{ENDS}{process}(Orders()).run()\n"
+
+
+OTHER_NAMES = {
+    "star": ("from amazon_kclpy.kcl import *", "RecordProcessorBase", "KCLProcess"),
+    "star of the edited import": ("from pykcl.compat.kclpy.kcl import *", "RecordProcessorBase", "KCLProcess"),
+    "the edited package": (
+        "from pykcl.compat import kclpy\nimport pykcl.compat.kclpy.kcl", "kclpy.kcl.RecordProcessorBase", "kclpy.kcl.KCLProcess"),
+    "star of the package": ("from amazon_kclpy import *", "kcl.RecordProcessorBase", "kcl.KCLProcess"),
+    "assignments": (
+        "from amazon_kclpy import kcl\nBase = kcl.RecordProcessorBase\nProcess = kcl.KCLProcess", "Base", "Process"),
+    "assignment of a pair": (
+        "from amazon_kclpy import kcl\nB, P = kcl.RecordProcessorBase, kcl.KCLProcess", "B", "P"),
+    "assignment with a type": (
+        "from amazon_kclpy import kcl\nB: type = kcl.RecordProcessorBase\nP: type = kcl.KCLProcess", "B", "P"),
+    "assignments in a row": (
+        "import amazon_kclpy.kcl\nk = amazon_kclpy.kcl\nA = B = k.RecordProcessorBase\nP = k.KCLProcess", "B", "P"),
+    "assignment under a condition": (
+        "from amazon_kclpy import kcl\nP = None\nif True:\n    P = kcl.KCLProcess", "kcl.RecordProcessorBase", "P"),
+    "a way out of an import": (
+        "try:\n    from amazon_kclpy.kcl import *\nexcept ImportError:\n    import fake\n    KCLProcess = fake.Process",
+        "RecordProcessorBase", "KCLProcess"),
+    "a class called like its base": (
+        "from amazon_kclpy import kcl\nfrom amazon_kclpy.kcl import *\n"
+        "class RecordProcessorBase(RecordProcessorBase): pass", "RecordProcessorBase", "KCLProcess"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_star_imports_and_other_names_are_followed(name):
+    assert told(version_1(*OTHER_NAMES[name])) == {
+        ("fine", "Orders is of version 1"),
+        ("fine", "KCLProcess(...).run() starts the worker"),
+    }
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_versions_are_known_by_the_modules_that_a_star_import_brings(number):
+    methods = MIDDLE if number == 2 else NEW
+    text = processor_class(f"v{number}processor.RecordProcessorBase", *methods)
+    text = text.replace("class Orders", "from amazon_kclpy.kcl import *\nclass Orders")
+    assert ("fine", f"Orders is of version {number}") in told(text)
+
+
+UNSEEN = {
+    "star of another file": ("from base import *", "Base", "Process"),
+    "star of a file beside it": ("from .base import *", "Base", "Process"),
+    "a name of another file": ("from base import Base, KCLProcess", "Base", "KCLProcess"),
+    "an assignment that is no name": (
+        "from amazon_kclpy import kcl\nfrom base import Base\nProcess = {1: kcl.KCLProcess}[1]", "Base", "Process"),
+    "by its text": (
+        "from amazon_kclpy import kcl\nfrom base import Base\nProcess = getattr(kcl, 'KCLProcess')", "Base", "Process"),
+    "in a circle": ("from base import KCLProcess as P, Base\nA = B\nB = A\nclass D(A): pass", "Base", "P"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_may_be_kclprocess_or_its_base_is_to_be_looked_at_and_no_must(name):
+    text = version_1(*UNSEEN[name])
+    assert told(text) == {
+        ("look", "whether a file calls KCLProcess(...).run() cannot be seen"),
+        ("look", "Orders has the methods of version 1, and a base class that was not read"),
+    }
+    assert one(text, "cannot be seen").lines
+    without_end = text.replace("def shutdown(", "def other(")
+    assert ("look", "Orders has no shutdown") in told(without_end)
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["from amazon_kclpy.messages import *", "from tkinter import *", "from amazon_kclpy.kcl import *"],
+)
+def test_star_imports_that_bring_no_kclprocess_leave_the_must(imports):
+    assert ("must", "no file calls KCLProcess(...).run()") in told(f"{imports}\nthread.run()\n")
+
+
+def test_a_module_of_amazon_kclpy_without_a_stand_in_is_told_under_a_star_too():
+    assert ("must", "amazon_kclpy.samples is imported") in told(
+        "from amazon_kclpy.samples import *\n" + program()
+    )
+
+
+DEEP = {
+    "sum": "x = " + " + ".join(["'a'"] * 1500),
+    "elif": "if x == 0: pass\n" + "".join(f"elif x == {number}: pass\n" for number in range(1, 1200)),
+    "attributes": "x = a" + ".b" * 1500,
+    "tested sum": "if " + " + ".join(["'a'"] * 1500) + ": pass",
+    "bases": "class C0: pass\n" + "".join(f"class C{n}(C{n - 1}): pass\n" for n in range(1, 1500)),
+}
+
+
+def parsed(text):
+    try:
+        ast.parse(text)
+    except RecursionError:
+        pytest.skip("this Python's own parser goes no deeper")
+    return text
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_no_chain_is_too_long(name):
+    assert told(parsed(program(globals=DEEP[name]))) == FINE
+
+
+def test_a_long_chain_that_is_written_is_told_by_its_beginning():
+    text = program(globals="import settings", process="settings" + ".b" * 1500 + " = 1")
+    assert ("changes", "the global settings… is written from a processor") in told(parsed(text))
+
+
+def test_everything_is_walked_in_the_order_of_the_file():
+    tree = ast.parse("a = b + c\nif d:\n    e\nelse:\n    def f(): g\nlambda: h\ni")
+    assert [node.id for node in own_nodes(tree) if isinstance(node, ast.Name)] == list("abcdei")
+    assert [type(node) for node in own_nodes(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)] == [
+        ast.FunctionDef,
+        ast.Lambda,
+    ]
 
 
 def test_the_class_of_the_readme_is_known_as_such():

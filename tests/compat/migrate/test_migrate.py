@@ -11,6 +11,7 @@ import boto3
 import pytest
 from migrate_programs import program
 
+from pykcl import Config
 from pykcl.cli.local import local_environment
 from pykcl.local.server import LocalAws
 from pykcl.model.lease_parse import MIGRATION_KEY
@@ -86,6 +87,24 @@ def test_whoever_may_not_read_the_properties_may_not_read_what_was_made_from_the
     (folder / "app.properties").chmod(0o600)
     assert pykcl(folder, "migrate", "app.properties", "--no-table").returncode == 0
     assert {(folder / name).stat().st_mode & 0o777 for name in ("pykcl.toml", "migrate-report.md")} == {0o600}
+
+
+@pytest.mark.parametrize("code", [(), ("--code", os.fsdecode(b"caf\xe9.py"))])
+def test_names_of_files_that_are_no_utf_8_are_written_and_told(folder, code):
+    name = os.fsdecode(b"caf\xe9.properties")
+    try:
+        (folder / name).write_text(PROPERTIES)
+        (folder / os.fsdecode(b"caf\xe9.py")).write_text(
+            program(process="print(1); sys.exit()", globals="import sys")
+        )
+    except OSError:
+        pytest.skip("file names are text here")
+    done = pykcl(folder, "migrate", name, "--no-table", *code, PYTHONUTF8="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "caf\\udce9.properties as it is" in (folder / "migrate-report.md").read_text("utf-8")
+    assert Config.from_toml(folder / "pykcl.toml").stream == "orders"
+    assert ("caf\\udce9.py" in done.stdout) == bool(code)
 
 
 def test_it_overwrites_nothing_unless_it_is_told_to(folder):

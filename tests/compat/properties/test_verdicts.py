@@ -331,6 +331,31 @@ def test_a_missing_key_is_told_with_the_one_that_was_meant(tmp_path, wrong, key,
     assert str(error.value).endswith(f" There is {wrong} in app.properties, line {number}, and {why}")
 
 
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("workerId = w\\ud83d", "workerId"),
+        ("workerIdentifier = w\\udcff", "workerIdentifier"),
+        ("executableName = python a\\ud83d.py", "executableName"),
+    ],
+)
+def test_half_of_a_character_is_refused_with_its_line(tmp_path, line, key):
+    lines = [f"{name} = {text}" for name, text in LEAST.items() if name != key]
+    path = written(tmp_path, "\n".join([line, *lines]))
+    with pytest.raises(ConfigError) as error:
+        interpret(read_properties(path), door="multilang")
+    assert str(error.value).startswith(f"app.properties, line 1: {key} ")
+    assert "half of a character" in str(error.value)
+    assert str(error.value).endswith("Write it whole, in UTF-8.")
+
+
+def test_a_whole_character_may_be_written_as_its_halves(tmp_path):
+    lines = [f"{name} = {text}" for name, text in (LEAST | {"executableName": "a\\ud83d\\ude00 b"}).items()]
+    path = written(tmp_path, "\n".join([*lines, "workerId = w\\ud83d\\ude00"]))
+    found = interpret(read_properties(path), door="multilang")
+    assert (found.config.worker_id, found.executable) == ("w😀", ("a😀", "b"))
+
+
 def test_only_children_need_an_executable():
     for door in ("kclpy", "native"):
         assert meaning(door, executableName=None).executable == ()
