@@ -9,7 +9,7 @@ from typing import Any
 
 from pykcl.compat.kclpy import messages
 from pykcl.compat.kclpy.checkpointers import LeaseCheckpointer
-from pykcl.compat.kclpy.prototype import factory_of, one_of
+from pykcl.compat.kclpy.prototype import factory_of, is_factory
 from pykcl.compat.kclpy.versions import Version, as_version_3, version_of
 from pykcl.errors import RestartShard
 from pykcl.processor import (
@@ -148,6 +148,7 @@ def processor_factory(
     given: what the program handed to KCLProcess.
     """
     make_own = factory_of(given)
-    sample = one_of(given)
+    # By the same function: one that always returns its only processor is found out before the second shard.
+    sample = make_own() if is_factory(given) else given
     version = version_of(sample)
     return lambda: KclpyProcessor(as_version_3(make_own(), version), on_exit, around), sample, version

@@ -6,21 +6,17 @@ Under a MultiLangDaemon every shard has its own process, and so its own instance
 from __future__ import annotations
 
 import copy
-import gc
 import inspect
-from collections import deque
-from collections.abc import Callable, Iterator
-from functools import lru_cache
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+import logging
+from collections.abc import Callable
 from typing import Any
 
+from pykcl.compat.kclpy.holding import held_by_copies
+from pykcl.compat.kclpy.sameness import Comparison, attributes, differ
+from pykcl.compat.kclpy.singletons import EachItsOwn, refuse_the_same
 from pykcl.errors import ConfigError
 
-_WHOLE = (str, bytes, bytearray, int, float, bool, type(None), set, frozenset, type, ModuleType)
-"""What is compared as a whole. Classes and modules are what they are."""
-_CHANGED_BY_USE = ("boto3", "botocore")
-"""Of what they keep for themselves nothing was set by the program."""
-_FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, type(lru_cache(len)))
+log = logging.getLogger("pykcl.kclpy")
 
 
 def is_factory(given: Any) -> bool:
@@ -36,11 +32,12 @@ def one_of(given: Any) -> Any:
 def factory_of(given: Any) -> Callable[[], Any]:
     """Makes processors that share nothing: copies of `given` as it is now, else new ones of its class.
 
-    Raises ConfigError, with the reason, where neither is as good as what was given.
+    Raises ConfigError, with the reason, where neither is as good as what was given; and so does what it returns, when
+    the program makes the same object a second time.
     """
     if is_factory(given):
-        made: Callable[[], Any] = given
-        return made
+        return EachItsOwn(given, getattr(given, "__qualname__", type(given).__name__))
+    kind = type(given)
     copied: dict[int, Any] = {}
     try:
         # Copied once more for each shard: the program may go on changing its own.
@@ -50,15 +47,17 @@ def factory_of(given: Any) -> Callable[[], Any]:
     else:
         # deepcopy keeps the originals it met alive in there, so that no other object gets the id of one of them.
         originals = copied.pop(id(copied), None)
-        uncopied = _held_by_functions(copied)
+        uncopied = held_by_copies(copied, given)
         del originals
+        if hasattr(given, "process_records"):
+            # Else it is no processor, which the caller tells better.
+            refuse_the_same(pristine, given, kind.__name__)
         if not uncopied:
-            return lambda: copy.deepcopy(pristine)
+            return EachItsOwn(lambda: copy.deepcopy(pristine), kind.__name__, given)
     problem = _why_not_anew(given)
     if problem is None:
-        anew: Callable[[], Any] = type(given)
-        return anew
-    name = type(given).__name__
+        return EachItsOwn(kind, kind.__name__, given)
+    name = kind.__name__
     raise ConfigError(
         f"Each shard needs a {name} of its own, and the one given to KCLProcess can be neither copied "
         f"({', '.join(uncopied)}) nor made again ({problem}). Do: make what cannot be copied in initialize(), or write "
@@ -69,7 +68,7 @@ def factory_of(given: Any) -> Callable[[], Any]:
 def _uncopied(given: Any) -> list[str]:
     """Names and types of the attributes that cannot be copied; never their values."""
     found = []
-    for name, value in _attributes(given).items():
+    for name, value in attributes(given).items():
         try:
             copy.deepcopy(value)
         except Exception:  # noqa: BLE001 - see above
@@ -90,19 +89,34 @@ def _why_not_anew(given: Any) -> str | None:
         new, another = kind(), kind()
     except Exception as error:  # noqa: BLE001 - a constructor may raise anything
         return f"its constructor raises {type(error).__name__}"
-    mine, others, thirds = map(_attributes, (given, new, another))
+    refuse_the_same(new, given, kind.__name__)
+    refuse_the_same(another, new, kind.__name__)
+    mine, others, thirds = map(attributes, (given, new, another))
     for name in parameters:
         problem = _why_not_the_default(name, mine, others)
         if problem is not None:
             return problem
-    # Not of what differs at each time, such as a start time or a random id.
-    changed = [
-        name
-        for name, value in mine.items()
-        if name not in others
-        or (_differ(value, others[name]) and not _differ(others[name], thirds.get(name)))
-    ]
-    return f"set after it was made: {', '.join(changed)}" if changed else None
+    changed, unsure = [], []
+    for name, value in mine.items():
+        if name not in others:
+            changed.append(name)
+            continue
+        seen = Comparison(value, others[name], (given, new))
+        # Not of what differs at each time, such as a start time or a random id.
+        if seen.beyond(Comparison(others[name], thirds.get(name), (new, another))):
+            changed.append(name)
+        elif seen.unsure:
+            unsure.append(f"{name} ({', '.join(sorted(set(seen.unsure.values())))})")
+    if changed:
+        return f"set after it was made: {', '.join(changed)}"
+    if unsure:
+        log.warning(
+            "%s cannot be copied, and is made again by its constructor for each shard. Whether the program had put "
+            "anything else into %s after that nobody can tell, and the shards would not have it.",
+            kind.__name__,
+            ", ".join(unsure),
+        )
+    return None
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
@@ -119,78 +133,10 @@ def _why_not_the_default(parameter: str, mine: dict[str, Any], others: dict[str,
     kept = next((name for name in (parameter, f"_{parameter}") if name in mine and name in others), None)
     if kept is None:
         return f"nobody can tell whether {parameter} has its default"
-    if _differ(mine[kept], others[kept]):
+    if differ(mine[kept], others[kept]):
         return f"it was not made with the default of {parameter}"
     try:
         is_equal = bool(mine[kept] == others[kept])
     except Exception:  # noqa: BLE001 - a comparison may raise anything
         is_equal = False
     return None if is_equal else f"nobody can tell whether {parameter} has its default"
-
-
-def _held_by_functions(copied: dict[int, Any]) -> list[str]:
-    """Functions that a copy has and that work on what was copied: as functions are not, they work on the original of
-    all shards, and what they put there the copies never see.
-
-    copied: by the id of each original, its copy, as deepcopy leaves it.
-    """
-    held = [one for each in copied.values() for one in gc.get_referents(each) if isinstance(one, _FUNCTIONS)]
-    seen: set[int] = set()
-    while held:
-        function = held.pop()
-        if id(function) in seen:
-            continue
-        seen.add(id(function))
-        for one in _held_by(function):
-            if id(one) in copied:
-                return [f"{function.__qualname__}: a function that holds on to {type(one).__name__}"]
-            if isinstance(one, _FUNCTIONS):
-                held.append(one)
-    return []
-
-
-def _held_by(function: Any) -> Iterator[Any]:
-    yield getattr(function, "__self__", None)
-    yield getattr(function, "__wrapped__", None)
-    yield from getattr(function, "__defaults__", None) or ()
-    for cell in getattr(function, "__closure__", None) or ():
-        # An empty one has no contents: a name that is bound later, or never.
-        yield getattr(cell, "cell_contents", None)
-
-
-def _differ(one: Any, other: Any, met: set[tuple[int, int]] | None = None) -> bool:
-    """Whether these are of different kinds or say something different, as far as one can see. met: on the way here."""
-    met = set() if met is None else met
-    if one is other or (id(one), id(other)) in met:
-        return False
-    met.add((id(one), id(other)))
-    package = type(one).__module__.partition(".")[0]
-    if type(one) is not type(other) or package in _CHANGED_BY_USE:
-        # By name, as boto3 makes a class anew for each client.
-        return _name_of(one) != _name_of(other)
-    if isinstance(one, _WHOLE):
-        return bool(one != other)
-    if isinstance(one, FunctionType | MethodType):
-        return one.__code__ is not other.__code__
-    mine, others = _parts(one), _parts(other)
-    return mine.keys() != others.keys() or any(_differ(mine[key], others[key], met) for key in mine)
-
-
-def _parts(value: Any) -> dict[Any, Any]:
-    if isinstance(value, dict):
-        return value
-    return dict(enumerate(value)) if isinstance(value, list | tuple | deque) else _attributes(value)
-
-
-def _name_of(value: Any) -> tuple[str, str]:
-    return type(value).__module__, type(value).__qualname__
-
-
-def _attributes(instance: Any) -> dict[str, Any]:
-    found: dict[str, Any] = dict(getattr(instance, "__dict__", {}))
-    for kind in type(instance).__mro__:
-        for name, member in vars(kind).items():
-            # Of __slots__, and it may hold nothing yet.
-            if inspect.ismemberdescriptor(member) and hasattr(instance, name):
-                found[name] = getattr(instance, name)
-    return found
