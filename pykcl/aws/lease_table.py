@@ -162,7 +162,7 @@ class DynamoDBLeaseTable:
             f"reading a row of lease table {self._name!r}",
             lambda: self._requests.get_item(Key={LEASE_KEY: {"S": key}}, ConsistentRead=True),
         )
-        return _row_in(answer.get("Item"))
+        return _row_in(answer.get("Item"), key)
 
     def write(self, write: LeaseWrite, *, until: float) -> WriteAnswer:
         """See `ports.LeaseTable`. Ends at most one request time-out after `until`."""
@@ -227,7 +227,7 @@ class DynamoDBLeaseTable:
     def _row_of(self, error: Exception, key: str) -> Row | None:
         # The refusal carries the row as it was judged. Without one the row was missing, or the endpoint does
         # not know ALL_OLD; only a read can tell.
-        row = _row_in(getattr(error, "response", {}).get("Item"))
+        row = _row_in(getattr(error, "response", {}).get("Item"), key)
         return row if row is not None else self._read_once(key)
 
     def _describe(self) -> Table | None:
@@ -358,8 +358,18 @@ def _have_vanished(known: Mapping[str, Row], seen: Mapping[str, Row]) -> bool:
     return any(lease.counter > 1 for lease in leases) or (bool(gone) and 2 * len(gone) >= len(known))
 
 
-def _row_in(item: Any) -> Row | None:
-    return parse_row(item) if item and isinstance(item, Mapping) else None
+def _row_in(item: Any, key: str) -> Row | None:
+    """Raises AnswerRefused for another row than the one asked for: believed, the next write would go to that row, with
+    a condition that holds. 1) A process is forked and shares our connections; 2) each is given the other's answer.
+    """
+    row = parse_row(item) if item and isinstance(item, Mapping) else None
+    if row is not None and row.key != key:
+        raise AnswerRefused(
+            f"A question about the row {key!r} of the lease table was answered with another row. Nothing of it was "
+            "believed; asking again. If this goes on, look for what shares or mixes up this process' connections "
+            "(a fork, a proxy)."
+        )
+    return row
 
 
 def _row_after(write: LeaseWrite, answer: Mapping[str, Any], doing: str) -> Lease | None:
@@ -370,7 +380,7 @@ def _row_after(write: LeaseWrite, answer: Mapping[str, Any], doing: str) -> Leas
     refuse_foreign(answer, doing)
     if write.kind in ("create", "delete"):
         return write.after
-    row = _row_in(answer.get("Attributes"))
+    row = _row_in(answer.get("Attributes"), write.key)
     if row is None:
         raise AnswerRefused(
             f"{doing} was answered without the row. Sending it again shows what became of it."

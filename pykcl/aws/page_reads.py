@@ -49,12 +49,13 @@ _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 class BegunRead(NamedTuple):
-    """A request that was sent; its answer has not been waited for."""
+    """A request that was sent; its answer has not been waited for. clock_ahead_millis: of the time it was signed at."""
 
     transport: Transport
     underway: Underway
     request: Mapping[str, Any]
     is_cbor: bool
+    clock_ahead_millis: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +154,17 @@ class PageReads:
         """Send the request, and let `finish` wait for the answer. None where it must go another way: `get_records`."""
         if not self.most_begun:
             return None
-        is_cbor = self._trust.is_cbor
+        is_cbor, clock_ahead = self._trust.is_cbor, 0
         try:
             transport = self._route.lean(_METHOD, request.get("StreamARN"), renewing=False)
+            clock_ahead = 0 if transport is None else transport.clock_ahead_millis
             underway = None if transport is None else transport.begin(*_body(request, is_cbor))
         except Exception as error:  # noqa: BLE001 - a provider of credentials may raise anything; `get_records` sorts it
             log.debug("a page could not be asked for: %s", type(error).__name__)
             return None
         if transport is None or underway is None:
             return None
-        return BegunRead(transport, underway, request, is_cbor)
+        return BegunRead(transport, underway, request, is_cbor, clock_ahead)
 
     def finish(self, begun: BegunRead) -> dict[str, Any]:
         """Raises as `get_records`."""
@@ -189,8 +191,9 @@ class PageReads:
         begun: BegunRead | None = None,
     ) -> Answer:
         """Once; once more if the signature's time was refused. begun: it was sent already, so."""
+        clock_ahead = begun.clock_ahead_millis if begun else transport.clock_ahead_millis
         answer = transport.finish(begun.underway) if begun else _posted(transport, request, is_cbor)
-        if answer.status >= 300 and self._corrects_clock(transport, answer):
+        if answer.status >= 300 and self._corrects_clock(transport, answer, clock_ahead):
             answer = _posted(transport, request, is_cbor)
         return answer
 
@@ -218,10 +221,15 @@ class PageReads:
             # Throttled, timed out, whatever: the page that was asked for is there, and a later one will do.
             log.debug("comparing CBOR with JSON failed: %s", type(error).__name__)
 
-    def _corrects_clock(self, transport: Transport, answer: Answer) -> bool:
-        """Whether the request was refused for the time it was signed at, and the next one will be signed at another."""
+    def _corrects_clock(self, transport: Transport, answer: Answer, clock_ahead: int) -> bool:
+        """Whether the request was refused for the time it was signed at, and the next one will be signed at another.
+
+        clock_ahead: milliseconds that were added to our clock for that time.
+        """
         if answer.status >= 500 or self._code(answer) not in _SKEWED:
             return False
+        if clock_ahead != transport.clock_ahead_millis:
+            return True  # another request that was under way has found it out, and corrected it
         try:
             theirs = int(parsedate_to_datetime(answer.headers.get("date", "")).timestamp() * 1000)
         except (ValueError, TypeError, OverflowError):

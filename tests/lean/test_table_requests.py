@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 import zlib
+from dataclasses import replace
 
 import boto3
 import pytest
@@ -20,7 +21,7 @@ from pykcl.aws.lean.connection import Connection, Unsent
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.aws.table_requests import TableRequests
 from pykcl.config import Config as WorkerConfig
-from pykcl.errors import PyKclError, SetupError, TableGone, TemporaryError, Throttled
+from pykcl.errors import AnswerRefused, PyKclError, SetupError, TableGone, TemporaryError, Throttled
 from pykcl.model import lease_row
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
@@ -330,6 +331,10 @@ ANSWERS = {
     "no row": told({}),
     "more than is known": told({"Attributes": wire(to_item(RENEWAL.after)), "Later": 1}),
     "a row that is none": told({"Attributes": []}),
+    "another row": told({"Attributes": wire(to_item(replace(RENEWAL.after, key="shardId-000000000001")))}),
+    "refused with another row": refused(to_item(replace(RENEWAL.after, key="shardId-000000000001"))),
+    "nothing without a type": http(b"", content_type=None),
+    "a page without a type": http(b"<html>", content_type=None),
 }
 
 
@@ -349,6 +354,29 @@ def test_a_write_has_the_same_outcome_over_both_ways(server, name):
     found = outcome(lean)
     assert server.lean_requests
     assert found == outcome(plain)
+
+
+@pytest.mark.parametrize(
+    "name", ["another row", "refused with another row", "nothing without a type", "a page without a type"]
+)
+@pytest.mark.parametrize("way", ["lean", "boto3"])
+def test_an_answer_about_another_row_and_one_of_nobody_prove_nothing(server, way, name):
+    """Taken for ours, the other row would be what the next write is for, with a condition that holds."""
+    server.say(RENEWED, READ, SCANNED)
+    table = taught(dynamodb(server.url)) if way == "lean" else table_of(dynamodb(server.url), "boto3")
+    server.say(ANSWERS[name])
+    assert isinstance(renew(table, seconds=0.05), Unknown)
+    item = wire(to_item(replace(HELD, key="shardId-000000000001")))
+    server.say(told({"Item": item}) if "row" in name else ANSWERS[name])
+    with pytest.raises(AnswerRefused):
+        table.read(KEY)
+
+
+def test_an_answer_without_a_type_is_dynamodbs_where_it_has_the_id_of_a_request(server):
+    table = table_of(dynamodb(server.url), "boto3")
+    row = {"Attributes": wire(to_item(RENEWAL.after))}
+    server.say(http(row, content_type=None, x_amzn_requestid="ABC"))
+    assert isinstance(renew(table), Kept)
 
 
 def test_what_each_kind_of_answer_means(server, lean_table):

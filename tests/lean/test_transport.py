@@ -34,6 +34,7 @@ from pykcl.errors import (
     TemporaryError,
     Throttled,
 )
+from pykcl.ports import Coming
 from pykcl.runtime import SystemRuntime
 
 RECORD = {
@@ -219,6 +220,76 @@ def test_connections_are_closed_with_the_stream(server):
     assert not connection.is_reusable
 
 
+class Dead:
+    """A kept connection that a gateway has forgotten: nobody says so, and no answer comes. meanwhile: what happens while
+    it is waited for."""
+
+    is_reusable = True
+
+    def __init__(self, used_at, meanwhile=lambda: None):
+        self.used_at, self.meanwhile = used_at, meanwhile
+        self.tried = self.closed = False
+
+    def is_quiet(self):
+        return True
+
+    def send(self, request):
+        self.tried, self.is_reusable = True, False
+
+    def answer(self, parts):
+        self.meanwhile()
+        raise TimeoutError
+
+    def exchange(self, request):
+        self.send(request)
+        return self.answer([])
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("how", ["fetched", "asked for"])
+def test_after_a_connection_that_nobody_answers_on_the_others_from_before_are_not_tried_one_by_one(
+    how, server
+):
+    """Each would cost a time-out, and three of those all the time that a heartbeat has; boto3 opens a new one."""
+    runtime = Later()
+    stream = learned(server, runtime=runtime)
+    fetch(stream)
+    idle = transport_of(stream)._idle
+    (alive,) = idle
+
+    def answered_meanwhile():
+        alive.used_at = runtime.monotonic() + 1
+        idle.insert(1, alive)
+
+    dead = [Dead(runtime.monotonic(), answered_meanwhile) for _ in range(5)]
+    idle[:] = dead
+    with pytest.raises(TemporaryError, match="ReadTimeoutError"):
+        fetch(stream) if how == "fetched" else stream.ask("shardId-000000000000", "AAAA", 10).page()
+    assert idle == [alive]
+    assert [one.tried for one in dead] == [False] * 4 + [True]
+    assert all(one.closed for one in dead)
+    requests = len(server.requests)
+    fetch(stream)
+    assert len({request.connection for request in server.requests[requests - 1 :]}) == 1
+
+
+def test_connections_of_a_burst_are_closed_when_nobody_has_used_them_for_long(server):
+    runtime = Later()
+    stream = learned(server, runtime=runtime)
+    fetch(stream)
+    idle = transport_of(stream)._idle
+    before = [Dead(runtime.monotonic() + later) for later in (0, 0, 30)]
+    idle[:0] = before
+    idle[-1].used_at = runtime.monotonic() + 40
+    runtime.ahead += 60
+    fetch(stream)
+    assert [one.closed for one in before] == [True, True, False]
+    assert idle[0] is before[2]
+    assert not any(one.tried for one in before)
+
+
 # -- who asks --------------------------------------------------------------------------------------------------
 
 
@@ -285,6 +356,33 @@ def test_no_credentials_any_more_is_the_error_it_is_over_boto3(server, monkeypat
     monkeypatch.setattr(type(transport_of(stream)._surroundings), "frozen_credentials", lambda _: None)
     with pytest.raises(SetupError, match="NoCredentialsError"):
         fetch(stream)
+
+
+@pytest.mark.parametrize("token", ["t\r\nX-Evil: 1", "t\n", "t t", "t\u00e9"])
+def test_a_token_that_is_no_word_is_left_to_botocore(token, server, monkeypatch):
+    stream = learned(server)
+    surroundings = transport_of(stream)._surroundings
+    odd = surroundings.frozen_credentials()._replace(token=token)
+    monkeypatch.setattr(type(surroundings), "frozen_credentials", lambda _: odd)
+    fetch(stream)
+    assert not server.lean_requests
+
+
+def test_requests_under_way_when_a_wrong_clock_is_noticed_are_sent_again_too(server):
+    """1) Four are signed with the wrong time; 2) the first refusal corrects it; 3) the other three are of before."""
+    runtime = Later()
+    stream = learned(server, runtime=runtime)
+    fetch(stream)
+    transport = transport_of(stream)
+    date = datetime.now(timezone.utc).strftime("%a, %d %b %Y %H:%M:%S GMT")
+    runtime.millis = -3_600_000
+    server.say(refusal("InvalidSignatureException", 403, "Signature expired", Date=date))
+    first = stream.ask("shardId-000000000000", "AAAA", 10)
+    transport.clock_ahead_millis = 3_600_000  # as another thread's refusal has found
+    while first.look() is Coming.NOT_YET:
+        stream.wait_for_answers([first], 5.0)
+    server.say(http(PAGE))
+    assert len(first.page().records) == 1
 
 
 def test_a_clock_that_is_wrong_is_put_right_for_signing(server):

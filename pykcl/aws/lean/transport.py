@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ssl
 import weakref
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -54,8 +55,12 @@ class Transport:
         return self._surroundings.most_idle
 
     def is_current(self) -> bool:
-        """Whether the credentials are of the account that it was learned with. Raises what botocore raises."""
-        return account_of(self._surroundings.frozen_credentials()) == self._learned.account
+        """Whether the credentials are of the account that it was learned with, and can be sent as they are.
+
+        Raises what botocore raises.
+        """
+        keys = self._surroundings.frozen_credentials()
+        return account_of(keys) == self._learned.account and _can_be_sent(keys)
 
     def wants_new_credentials(self) -> bool:
         """Whether the next request would have them renewed first."""
@@ -69,13 +74,12 @@ class Transport:
         learned. Raises BotoCoreError, as botocore does where no answer comes: the request may have been carried out.
         """
         request = self._signed(body, content_type or self._learned.content_type)
-        kept = self._kept()
+        kept, began = self._kept(), self._runtime.monotonic()
         if kept is not None:
             try:
                 return self._exchange(kept, request)
             except (OSError, ProtocolTrouble) as error:
-                if isinstance(error, Unanswered):
-                    _close(self._idle)  # what closed one has most likely closed all
+                self._distrust_others(error, began)
                 if not isinstance(error, Unanswered if may_repeat else Unsent):
                     raise self._failure(error) from error
         opened = self._connect()
@@ -94,12 +98,13 @@ class Transport:
         kept = self._kept()
         if kept is None:
             return None
+        began = self._runtime.monotonic()
         try:
             kept.send(request)
         except (OSError, ProtocolTrouble):
             kept.close()
             return None
-        return Underway(kept, body, content_type)
+        return Underway(kept, body, content_type, began)
 
     def finish(self, underway: Underway) -> Answer:
         """Wait for the answer. Sends once more where the connection was closed before a byte of one came.
@@ -109,11 +114,11 @@ class Transport:
         try:
             return underway.answer()
         except (OSError, ProtocolTrouble) as error:
+            self._distrust_others(error, underway.began)
             if not isinstance(error, Unanswered):
                 raise self._failure(error) from error
         finally:
             self._keep(underway.connection)
-        _close(self._idle)  # what closed one has most likely closed all
         return self.post(underway.body, may_repeat=True, content_type=underway.content_type)
 
     def drop(self, underway: Underway) -> None:
@@ -154,6 +159,25 @@ class Transport:
             connection.close()
         return None
 
+    def _distrust_others(self, error: Exception, began: float) -> None:
+        """After a connection that was kept open has failed: what befell it has most likely befallen others, too.
+
+        A gateway that has forgotten its connections says nothing: each would cost a time-out of its own, and three of
+        those are all the time that a heartbeat has. Who was answered since `began` is alive.
+        """
+        if isinstance(error, Unanswered):
+            _close(self._idle)
+        elif isinstance(error, TimeoutError):
+            alive = []
+            with suppress(IndexError):  # none is left, or another thread was quicker
+                while True:
+                    one = self._idle.pop()
+                    if one.used_at > began:
+                        alive.append(one)
+                    else:
+                        one.close()
+            self._idle.extend(reversed(alive))
+
     def _exchange(self, connection: Connection, request: bytes) -> Answer:
         try:
             return connection.exchange(request)
@@ -161,8 +185,13 @@ class Transport:
             self._keep(connection)
 
     def _keep(self, connection: Connection) -> None:
+        now = self._runtime.monotonic()
+        # Those of a burst lie below those in use, and the other side closes them: nobody would ever look at them again.
+        with suppress(IndexError):  # another thread was quicker
+            while self._idle[0].used_at < now - MOST_IDLE_SECONDS:
+                self._idle.pop(0).close()
         if connection.is_reusable and len(self._idle) < self._surroundings.most_idle:
-            connection.used_at = self._runtime.monotonic()
+            connection.used_at = now
             self._idle.append(connection)
         else:
             connection.close()
@@ -192,6 +221,12 @@ class Transport:
         if isinstance(error, TimeoutError):
             return ReadTimeoutError(endpoint_url=url, error=error)
         return ConnectionClosedError(endpoint_url=url, error=error)
+
+
+def _can_be_sent(keys: Any) -> bool:
+    """Whether they are plain text without blanks, as AWS gives them. botocore knows what to do with any other."""
+    texts = () if keys is None else (keys.access_key, keys.token or "")
+    return all(text.isascii() and text.isprintable() and " " not in text for text in texts)
 
 
 def _close(idle: list[Connection]) -> None:

@@ -18,12 +18,17 @@ _TOGETHER: Final = 2
 
 
 class Underway:
-    """One request and its answer. For one thread at a time. body, content_type: as they were sent."""
+    """One request and its answer. For one thread at a time. body, content_type: as they were sent. began: when, in
+    monotonic seconds."""
 
-    __slots__ = ("_ended", "_is_good", "_length", "_parts", "_size", "body", "connection", "content_type")
+    __slots__ = (
+        "_ended", "_is_good", "_length", "_parts", "_size", "began", "body", "connection", "content_type"
+    )  # fmt: skip
 
-    def __init__(self, connection: Connection, body: bytes, content_type: str | None) -> None:
-        self.connection = connection
+    def __init__(
+        self, connection: Connection, body: bytes, content_type: str | None, began: float = 0.0
+    ) -> None:
+        self.connection, self.began = connection, began
         self.body, self.content_type = body, content_type
         self._parts: list[bytes] = []
         self._size = 0
