@@ -7,6 +7,7 @@ each.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -15,7 +16,7 @@ from pykcl.aws.failures import aws_errors, sort_failure
 from pykcl.aws.new_table import NewTable
 from pykcl.aws.state_table import state_table_of
 from pykcl.config import Config
-from pykcl.errors import ConfigError, PyKclError, SetupError
+from pykcl.errors import ConfigError, PyKclError, SetupError, printable
 from pykcl.ports import LeaseTable, Stream
 from pykcl.runtime import Event, Runtime
 
@@ -25,6 +26,7 @@ ALL_SERVICES = (*SERVICES, "cloudwatch")
 _SPARE_CONNECTIONS = 12
 _MOST_CONNECTIONS = 512
 _KINESIS_TIMEOUT = 10.0
+_USER_IN_URL = re.compile(r"//[^/@\s]*@")
 
 
 def connect(
@@ -120,7 +122,8 @@ def open_client(
         "dynamodb": (min(1.0, config.request_timeout), config.request_timeout),
         "cloudwatch": (2.0, 5.0),
     }[service]
-    return session.client(
+    return made_client(
+        session,
         service,
         region_name=region,
         endpoint_url=endpoint,
@@ -131,6 +134,21 @@ def open_client(
             # A third of what sending metrics costs, for data that are of no one's making but ours.
             validation=service != "cloudwatch",
         ),
+    )
+
+
+def made_client(session: Any, service: str, **how: Any) -> Any:
+    """`session.client`. Raises ConfigError for a region or an endpoint that no request could be sent to."""
+    try:
+        return session.client(service, **how)
+    except ValueError as error:
+        told = str(error)
+    # What a URL may hold of a user stays in it.
+    shown = printable(_USER_IN_URL.sub("//", told)).rstrip(".")
+    raise ConfigError(
+        f"A client of {service} cannot be made: {shown}. Do: look "
+        "at region=, the endpoint in the file or the command, AWS_REGION, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL, "
+        f"AWS_ENDPOINT_URL_{service.upper()} and the AWS profile."
     )
 
 

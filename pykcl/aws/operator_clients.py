@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pykcl.aws.clients import client_config, new_session, refuse_missing_credentials
+from pykcl.aws.clients import client_config, made_client, new_session, refuse_missing_credentials
 from pykcl.aws.specified_clients import ClientSpec, open_session
 from pykcl.errors import ConfigError
 
@@ -78,8 +78,8 @@ class OperatorClients:
             config = config.merge(
                 BotocoreConfig(retries={"total_max_attempts": attempts, "mode": "standard"})
             )
-        return session.client(
-            service, region_name=region, endpoint_url=access.endpoint or spec.endpoint, config=config
+        return made_client(
+            session, service, region_name=region, endpoint_url=access.endpoint or spec.endpoint, config=config
         )
 
     def _session(self, spec: ClientSpec, region: str | None) -> Any:

@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pykcl.aws.clients import client_config
+from pykcl.aws.clients import client_config, made_client
 from pykcl.aws.failures import (
     BAD_CREDENTIALS,
     DENIED,
@@ -153,7 +153,8 @@ def identity_of(clients: OperatorClients, service: str) -> Identity:
     session = clients.session(service)
     credentials = session.get_credentials()
     known = _known(credentials)
-    sts = session.client(
+    sts = made_client(
+        session,
         "sts",
         region_name=clients.region(service),
         endpoint_url=clients.access.endpoint,

@@ -47,6 +47,27 @@ def credentials(no_aws, monkeypatch):
 # -- clients ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("AWS_ENDPOINT_URL", "http://me:secret-thing@a..b", "Invalid endpoint: http://a..b"),
+        ("AWS_ENDPOINT_URL_KINESIS", "http://a..b", "Invalid endpoint: http://a..b"),
+        ("AWS_REGION", "EU-west_1", "EU-west_1"),
+        ("AWS_REGION", "eu\udcff", "doesn't match a supported format"),
+    ],
+)
+def test_a_region_or_an_endpoint_that_cannot_be_is_told_of_by_name(
+    credentials, monkeypatch, name, value, shown
+):
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="AWS_ENDPOINT_URL_KINESIS") as refused:
+        open_clients(CONFIG)
+    assert shown in str(refused.value)
+    assert "secret-thing" not in str(refused.value)
+    str(refused.value).encode()
+
+
 def test_no_region_says_where_it_was_looked_for(credentials):
     with pytest.raises(ConfigError, match=r"AWS_DEFAULT_REGION.*profile.*AWS_REGION"):
         open_clients(CONFIG)
