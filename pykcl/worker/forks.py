@@ -9,9 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NoReturn
+
+from pykcl.runtime import SystemRuntime
+
+_LAST_WORDS = 2.0
+"""Seconds."""
 
 log = logging.getLogger("pykcl.worker")
 
@@ -38,33 +44,48 @@ class OwnProcess:
             yield
         except BaseException as error:
             if not self.is_this:
-                _end_the_fork(_code_of(error))
+                _end_the_fork(_code_of(error), partial(_tell, error))
             raise
         if not self.is_this:
-            log.error(
-                "a process that was forked by the processor returned, and is ended; end it with os._exit() method=%s "
-                "shard=%s",
-                method,
-                shard,
+            _end_the_fork(
+                1,
+                lambda: log.error(
+                    "a process that was forked by the processor returned, and is ended; end it with os._exit() "
+                    "method=%s shard=%s",
+                    method,
+                    shard,
+                ),
             )
-            _end_the_fork(1)
 
 
 def _code_of(error: BaseException) -> int:
+    code = error.code if isinstance(error, SystemExit) else 1
+    return (code or 0) & 0xFF if code is None or isinstance(code, int) else 1
+
+
+def _tell(error: BaseException) -> None:
+    """As Python does."""
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
-        return 1
-    if error.code is None or isinstance(error.code, int):
-        return (error.code or 0) & 0xFF
-    sys.stderr.write(f"{error.code}\n")
-    return 1
+    elif error.code is not None and not isinstance(error.code, int):
+        sys.stderr.write(f"{error.code}\n")
 
 
-def _end_the_fork(code: int) -> NoReturn:
-    """At once: what waits for the end of a process belongs to the worker's, such as its threads and its sockets."""
-    try:
+def _end_the_fork(code: int, tell: Callable[[], object]) -> NoReturn:
+    """At once: what waits for the end of a process belongs to the worker's, such as its threads and its sockets.
+
+    What is told or written out may run into anything: a stream that is closed, or whose lock another thread had when
+    the process was forked, and that thread is not there to give it back. So it has a moment for that, and no more.
+    """
+
+    def last_words() -> None:
+        with suppress(BaseException):
+            tell()
         for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # it may be closed, or anything that the program has put there
+            with suppress(BaseException):
                 stream.flush()
+
+    try:
+        SystemRuntime().spawn("pykcl-fork", last_words).join(_LAST_WORDS)
     finally:
         os._exit(code)

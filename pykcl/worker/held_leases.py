@@ -140,6 +140,8 @@ class HeldLease:
         within: seconds to keep trying; by default as long as the lease is believed.
         Raises LeaseLost, or TemporaryError when the outcome is still unknown (the belief stays until its deadline).
         """
+        # Before that lock, too: see `check`.
+        self.check()
         with self._one_write:
             self.check()
             sent = self._runtime.monotonic()

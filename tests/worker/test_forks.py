@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from pykcl.errors import LeaseLost
 from pykcl.model.checkpoint import TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.runtime import SystemRuntime
+from pykcl.worker import forks
 from pykcl.worker.forks import OwnProcess
 from pykcl.worker.held_leases import HeldLease
 from pykcl.worker.signals import stop_signals_go_to
@@ -77,6 +79,42 @@ def test_what_it_has_written_is_not_lost(tmp_path, monkeypatch):
     assert (tmp_path / "out").read_text() == "kept"
 
 
+class Broken:
+    def write(self, text):
+        raise BrokenPipeError
+
+    flush = write
+
+
+class Hanging:
+    """Its lock is with a thread that is not there."""
+
+    def write(self, text):
+        threading.Event().wait()
+
+    def flush(self):
+        self.write("")
+
+
+def interrupting(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("leave", [lambda: sys.exit("done"), raises(ValueError("mine")), lambda: None])
+@pytest.mark.parametrize("stream", [None, Broken(), Hanging()], ids=["none", "broken", "hanging"])
+def test_it_ends_whatever_stands_in_the_way_of_its_last_words(stream, leave, monkeypatch):
+    monkeypatch.setattr(forks, "_LAST_WORDS", 0.2)
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(forks.log, "error", interrupting)
+    assert forked(leaves_by(leave)) == 1
+
+
+def test_it_ends_whatever_the_program_does_with_exceptions(monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", lambda *_: sys.exit(4))
+    assert forked(leaves_by(raises(ValueError("mine")))) == 1
+
+
 def test_in_the_process_of_the_worker_nothing_of_this_happens():
     own = OwnProcess()
     with own.alone_leaves("process_records", "s1"):
@@ -95,7 +133,8 @@ def test_a_forked_process_can_write_nothing_for_a_lease():
     )  # fmt: skip
 
     def act():
-        held._state.acquire()  # as the thread of the heartbeats may have had it, which is not there
+        for lock in (held._one_write, held._state):
+            lock.acquire()  # as the thread of the heartbeats may have had it, which is not there
         try:
             held.write(lambda lease: pytest.fail("it was built"))
         except LeaseLost as refused:

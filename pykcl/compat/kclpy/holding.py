@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from datetime import date, time, timedelta, tzinfo
+from enum import Enum
 from functools import cached_property
 from pathlib import PurePath
 from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType, MethodType, ModuleType
@@ -15,9 +16,13 @@ from typing import Any
 from uuid import UUID
 from weakref import ProxyTypes, ReferenceType
 
-_SHARED_BY_ALL = (ModuleType, CodeType, FrameType, logging.Logger, logging.Handler)
+_SHARED_BY_ALL = (ModuleType, CodeType, FrameType, logging.Logger, logging.Handler, Enum)
 """What is global, as the program sees it, or leads there."""
+_NEVER_COPIED = ("boto3", "botocore")
+"""Clients, sessions: who has one in a copy shares it on purpose, with the options that it was made with."""
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque, CellType)
+_WORKING = (FunctionType, MethodType, BuiltinFunctionType, ReferenceType, *ProxyTypes, type)
+"""What can change something for whoever has it. What is mere data was left as it is by who said how to copy it."""
 _UNCHANGEABLE = (tuple, frozenset, date, time, timedelta, tzinfo, PurePath, UUID)
 """deepcopy copies some of these, and who has the original is none the worse for it."""
 
@@ -31,19 +36,24 @@ def held_by_copies(copied: dict[int, Any], given: Any) -> list[str]:
     """
     # What a copy has directly was put there by a __deepcopy__ of the program, which may share what it wants to.
     starts = [one for copy in list(copied.values()) for one in _parts(copy) if not _is_original(one, copied)]
-    pending = [(one, one) for one in starts]
+    pending = [(one, one, False) for one in starts]
     # Its own class was there before it: what its methods hold is for all shards, as the globals of a module are.
-    seen: dict[int, Any] = {id(kind): kind for kind in type(given).__mro__}
+    seen: dict[tuple[int, bool], Any] = {
+        (id(kind), works): kind for kind in type(given).__mro__ for works in (False, True)
+    }
     while pending:
-        one, holder = pending.pop()
-        if id(one) in seen:
+        # works: whether a function or the like is on the way to it.
+        one, holder, works = pending.pop()
+        if (id(one), works) in seen:
             continue
         # Kept, as some are made by looking: no other may get the id of one of them.
-        seen[id(one)] = one
-        if _is_original(one, copied) and not isinstance(one, _UNCHANGEABLE):
+        seen[id(one), works] = one
+        is_worked_on = works or one is given
+        if is_worked_on and _is_original(one, copied) and not issubclass(type(one), _UNCHANGEABLE):
             return [f"{_name_of(holder)} that holds on to {type(one).__name__}"]
         holder = holder if issubclass(type(one), _CONTAINERS) else one
-        pending += [(part, holder) for part in _parts(one)]
+        works = works or issubclass(type(one), _WORKING)
+        pending += [(part, holder, works) for part in _parts(one)]
     return []
 
 
@@ -66,7 +76,7 @@ def _parts(one: Any) -> Iterable[Any]:
     """What can be reached from it without going through a module, the globals of a function, or a class of a module."""
     if type(one) in ProxyTypes:
         return _behind(one)
-    if isinstance(one, _SHARED_BY_ALL):
+    if isinstance(one, _SHARED_BY_ALL) or type(one).__module__.partition(".")[0] in _NEVER_COPIED:
         return ()
     if isinstance(one, FunctionType):
         cells = one.__closure__ or ()

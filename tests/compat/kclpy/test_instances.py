@@ -6,7 +6,7 @@ import logging
 import operator
 import queue
 import re
-import sqlite3
+import struct
 import sys
 import threading
 import time
@@ -18,10 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from datetime import date
 from decimal import Decimal
+from enum import Enum
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
+import boto3
+import botocore.config
 import pytest
 
 from pykcl.compat.kclpy.adapter import processor_factory
@@ -224,6 +227,64 @@ def test_a_copy_whose_functions_would_work_on_the_original_is_none(function_of):
     function("record")
     assert given.seen == []
     assert len(made.seen) == 2
+
+
+class Kind(Enum):
+    """Of a kind that has a value which deepcopy copies on its way, before Python 3.11."""
+
+    LISTED = (1, ["x"])
+
+
+class Client:
+    def __init__(self, options):
+        self.options, self.lock = options, threading.Lock()
+
+
+class Pool(Client):
+    def __deepcopy__(self, memo):
+        return self
+
+
+class SharesItsClient(Processor):
+    def __init__(self, options):
+        self.options, self.client, self.seen = options, Client(options), []
+
+    def __deepcopy__(self, memo):
+        new = object.__new__(type(self))
+        memo[id(self.client)] = self.client
+        return _with(new, **deepcopy(vars(self), memo))
+
+
+def test_what_is_shared_on_purpose_may_hold_data_that_was_copied():
+    @functools.lru_cache
+    def options():
+        return {"host": ["db"]}
+
+    class Sharing(Plain):
+        def __init__(self, options):
+            super().__init__("mine")
+            self.options, self.pool, self.kind = options, Pool(options), Kind.LISTED
+
+    sharing_boto3 = SharesItsClient(botocore.config.Config(retries={"max_attempts": 3}))
+    sharing_boto3.client = boto3.client(
+        "s3", "us-east-1", config=sharing_boto3.options, aws_access_key_id="9", aws_secret_access_key="9"
+    )
+    for given in (Sharing(options()), sharing_boto3, SharesItsClient(options())):
+        one, two = (make := factory_of(given))(), make()
+        assert one.seen is not two.seen
+        assert one.options is not given.options
+    assert one.client is given.client
+
+
+def test_what_is_reached_as_data_and_by_a_function_too_is_found():
+    class Both(Processor):
+        def __init__(self, bucket):
+            self.seen = []
+            self.pool = Pool(self.seen)
+            self.pool.add = self.seen.append
+
+    with pytest.raises(ConfigError, match="a function that holds on to"):
+        factory_of(Both("b"))
 
 
 def test_methods_and_functions_that_hold_nothing_of_it_are_no_reason_not_to_copy():
@@ -458,7 +519,7 @@ def _closure(name):
     [
         lambda name: {"a": date(2029, 1, 1), "b": date(2039, 1, 1)}[name],
         lambda name: Decimal({"a": 9, "b": 99}[name]),
-        lambda name: array("u", name),
+        lambda name: array("b", name.encode()),
         operator.itemgetter,
         lambda name: {"a": len, "b": sum}[name],
         lambda name: name.join,
@@ -508,11 +569,11 @@ def test_what_a_constructor_makes_is_made_again_without_a_word(make, caplog):
 
 
 def test_what_nobody_can_compare_is_made_again_with_a_warning_that_names_it(caplog):
-    kind = _made(lambda name: {"db": sqlite3.connect(":memory:")})
+    kind = _made(lambda name: {"head": struct.Struct("i")})
     assert type(factory_of(kind())()) is kind
     (told,) = caplog.messages
     assert told.startswith("Made cannot be copied")
-    assert "held (Connection)" in told
+    assert "held (Struct)" in told
 
 
 def _one_of(base):
