@@ -109,12 +109,7 @@ class HeldLease:
 
     def check(self) -> None:
         """Raise LeaseLost unless the lease is still believed. Called after every wait, before every delivery."""
-        if not self._own_process.is_this:
-            # Before any lock: the thread that had it when the process was forked is not there to give it back.
-            raise LeaseLost(
-                f"This process was forked from the worker that holds the lease of {self.key}, and may write nothing "
-                "for it. Do: checkpoint in the worker's own process, once the forked one has done its work."
-            )
+        self._refuse_a_fork()
         with self._state:
             if self._lost is None and not self._given_up:
                 if self._runtime.monotonic() < self._sent + self._config.belief_time:
@@ -122,6 +117,14 @@ class HeldLease:
                 self._lost = _NOT_IN_TIME
         self._wake.set()
         raise self._refusal()
+
+    def _refuse_a_fork(self) -> None:
+        """Before any lock: the thread that had it when the process was forked is not there to give it back."""
+        if not self._own_process.is_this:
+            raise LeaseLost(
+                f"This process was forked from the worker that holds the lease of {self.key}, and may write nothing "
+                "for it. Do: checkpoint in the worker's own process, once the forked one has done its work."
+            )
 
     def _refusal(self) -> LeaseLost:
         cause, owner = self.loss
@@ -140,8 +143,7 @@ class HeldLease:
         within: seconds to keep trying; by default as long as the lease is believed.
         Raises LeaseLost, or TemporaryError when the outcome is still unknown (the belief stays until its deadline).
         """
-        # Before that lock, too: see `check`.
-        self.check()
+        self._refuse_a_fork()
         with self._one_write:
             self.check()
             sent = self._runtime.monotonic()
