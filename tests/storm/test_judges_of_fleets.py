@@ -140,6 +140,29 @@ def test_a_loss_may_stay_untold_only_where_a_newcomer_made_the_deleted_row_anew(
     assert broken.value.promise is Promise.LOSS_REPORTED
 
 
+@pytest.mark.parametrize("scanned", [999.0, 1001.0, None], ids=["one who saw it", "a newcomer", "nobody"])
+def test_a_row_that_nobody_is_left_to_know_of_is_put_back_by_the_operator_who_deleted_it(
+    monkeypatch, scanned
+):
+    """Seed 113430317076 of another commit: its owner was stopped before it had put the row back."""
+    world, fleet = _fleet_of_one()
+    rows = {"s": row("1")}
+    world.simulation.sleep = lambda seconds: setattr(world.simulation, "now", world.simulation.now + seconds)
+    world.simulation.now = 1000.0
+    world.rows = lambda: rows
+    world.deleted_rows = DeletedRows({}, now=lambda: 1000.0, scanned={})
+    world.dynamodb = SimpleNamespace(tables={TABLE: SimpleNamespace(rows=rows)}, postponed_keys=set)
+    world.observer.fleet = SimpleNamespace(names=lambda row: None)
+    world.observer.scanned = {} if scanned is None else {"w1": scanned}
+    world.beliefs, world.options = SimpleNamespace(stolen=lambda key: None), {"start": "LATEST"}
+    world.dynamo_faults = SimpleNamespace(changed_by_hand=lambda key: None)
+    monkeypatch.setattr(fleet, "workers", lambda: [SimpleNamespace(name="w1")])
+    monkeypatch.setattr(Operators, "_choose", lambda self, rng, fits: "s")
+    assert Operators(world, fleet).delete_row(None)
+    assert rows == ({} if scanned == 999.0 else {"s": row("1")})
+    assert world.simulation.now == 1120.0
+
+
 def _fleet_of_one():
     """A world of nothing but what a fleet looks at, whose time can be set; `w1` has a processor of "shard"."""
     verdict, simulation = Verdict(), Simulation()

@@ -36,6 +36,10 @@ class DeletedRows:
         """By an operator, just now."""
         self._deleted[key] = (checkpoint_place(row), self._now())
 
+    def put_back(self, key: str) -> None:
+        """By the operator who deleted it."""
+        self._deleted.pop(key, None)
+
     def row_changed(self, change: Change) -> None:
         """Also a row that is there again."""
         if change.before is not None or change.after is None or change.key not in self._deleted:
