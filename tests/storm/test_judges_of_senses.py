@@ -16,7 +16,7 @@ from pykcl.testing.storm import Promise, PromiseBroken, run_storm
 from pykcl.testing.storm.excuses import Freezes
 from pykcl.testing.storm.fleet_judge import FleetJudge
 from pykcl.testing.storm.judge import Verdict
-from pykcl.testing.storm.table_loss import lose_and_restore_the_table
+from pykcl.testing.storm.table_loss import _judge_writes, lose_and_restore_the_table
 from pykcl.testing.storm.world import TABLE
 from pykcl.worker import fleet_watch
 from pykcl.worker.fleet_watch import FleetWatch
@@ -147,3 +147,35 @@ def test_an_owner_by_other_hands_may_be_told_of_for_a_moment_after_the_table_is_
     lose_and_restore_the_table(world, fleet, SimpleNamespace(put_some=delivers_nothing))
     assert told
     assert broken_by(verdict) is (None if may else Promise.NO_FALSE_ALARM)
+
+
+def _change(author, owner_before, owner_after):
+    def row(owner):
+        return {"leaseKey": {"S": "s"}, **({"leaseOwner": {"S": owner}} if owner else {})}
+
+    return Change("UpdateItem", TABLE, "s", row(owner_before), row(owner_after), author=author)
+
+
+TAKE, HEARTBEAT, RELEASE = ("w1", None, "w1"), ("w1", "w1", "w1"), ("w1", "w1", None)
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "may"),
+    [
+        ([], [HEARTBEAT], False),
+        ([], [TAKE], False),
+        ([TAKE], [HEARTBEAT, RELEASE], True),
+        ([TAKE], [HEARTBEAT, TAKE], False),
+        ([HEARTBEAT], [HEARTBEAT], False),
+        ([("w2", None, "w2")], [HEARTBEAT], False),
+    ],
+    ids=["of the old table", "taken late", "taken in time", "taken again", "never taken", "another's"],
+)
+def test_in_a_table_made_anew_who_took_a_lease_there_before_it_knew_may_end_it_in_order(early, late, may):
+    """Seed 140547670013 of another commit: its batch took 15 s, and its checkpoint came behind that."""
+    verdict = Verdict()
+    world = SimpleNamespace(verdict=verdict)
+    backup = SimpleNamespace(rows={"s": {}})
+    changes = ([_change(*one) for one in part] for part in (early, late))
+    _judge_writes(world, backup, *changes)
+    assert broken_by(verdict) is (None if may else Promise.SILENT_AFTER_LOSS)
