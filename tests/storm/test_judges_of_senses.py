@@ -140,7 +140,7 @@ def test_an_owner_by_other_hands_may_be_told_of_for_a_moment_after_the_table_is_
 
     world = SimpleNamespace(
         rows=still_there, verdict=verdict, delivery=SimpleNamespace(batches=0), observer=SimpleNamespace(fleet=judge),
-        dynamodb=SimpleNamespace(tables=tables, delete_table=lambda **table: tables.pop(table["TableName"])),
+        dynamodb=SimpleNamespace(tables=tables, changes=[], delete_table=lambda **table: tables.pop(table["TableName"])),
     )  # fmt: skip
     world.simulation = SimpleNamespace(now=clock[0], sleep=pass_time)
     fleet = SimpleNamespace(alive={}, leaving={}, workers=list)
