@@ -16,6 +16,8 @@ SHORTEST_SCAN_PAUSE = 0.2
 """Seconds between two scans when something just happened."""
 _SOON = 0.25
 """Of the pause between two looks at a part: all of the table is scanned instead, if that is due so soon after."""
+_HANDED_ON_AFTER = 1.25
+"""Of the pause between two scans of all the table: so late everybody knows who is there, and looks at a part by that."""
 _BURST = 3
 """Scans of all the table that parts may ask for at once; from then on they come at the pace of a busy worker."""
 
@@ -23,15 +25,16 @@ _BURST = 3
 class TableLooks:
     """Used by the LeaseManager's thread only.
 
-    view: what was seen. scanned_at: monotonic seconds of the last scan of all the table. watched: the leases of this
-    worker's part, as of the last look at it. is_calm: all of the table is scanned seldom at the moment.
+    view: what was seen. scanned_at: monotonic seconds of the last scan of all the table. is_calm: all of the table is
+    scanned seldom at the moment.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self.view = LeaseView()
         self.scanned_at = 0.0
-        self.watched: frozenset[str] = frozenset()
+        self._watched: frozenset[str] = frozenset()
+        self._handed_on: dict[str, float] = {}
         self._part: tuple[tuple[int, ...], int] | None = None
         self._next_whole = 0.0
         self._next_part: float | None = None
@@ -63,7 +66,7 @@ class TableLooks:
 
     def pace(self, rows: int) -> None:
         """After a scan of so many rows: when the next is due. Until `calm` is called there may be something to do."""
-        context = self._context
+        context, before = self._context, self._looks
         self._looks = plan_looks(
             mode=context.config.table_looks,
             worker=context.worker_id,
@@ -75,16 +78,34 @@ class TableLooks:
         )
         self._next_whole = self.scanned_at + jittered(self._looks.busy, context.runtime.random())
         self.is_calm = False
+        self._hand_on(before)
         if self._looks.part is None or not self._looks.watched:
-            self._next_part, self.watched = None, frozenset()
+            self._next_part, self._watched = None, frozenset()
         else:
             # What has just been seen with all the rest need not be looked at for a while.
             self._next_part = self.scanned_at + jittered(self._looks.part, context.runtime.random())
 
+    def _hand_on(self, before: Looks) -> None:
+        """Answer for the leases of the part until now, if it is another one from now on, until its new watchers can.
+
+        1) A dead worker's leases are silent; of the living, only this one sees them. 2) It scans all of the table, and
+        with one worker less there are fewer, greater parts, and this one is another's. 3) The others still look at
+        their old parts, where nothing is silent: they know of neither until they scan all of the table themselves.
+        """
+        now = self.scanned_at
+        self._handed_on = {key: until for key, until in self._handed_on.items() if until > now}
+        if (before.watched, before.segments) != (self._looks.watched, self._looks.segments):
+            self._handed_on |= dict.fromkeys(self._watched, now + _HANDED_ON_AFTER * before.whole)
+
+    @property
+    def watched(self) -> Collection[str]:
+        """The leases this worker answers for: those of its part, as of the last look at it, and of the one before."""
+        return self._watched | self._handed_on.keys() if self._handed_on else self._watched
+
     @property
     def adopt_after(self) -> float:
         """Seconds after which a watched lease that nobody has taken is taken beyond one's share: about one look."""
-        return 0.8 * (self._looks.part or 0.0)
+        return 0.8 * (self._looks.part or self._looks.busy)
 
     def busy(self) -> None:
         """There is something to take: that will bring more to do for a while."""
@@ -132,8 +153,8 @@ class TableLooks:
         before, watched = self.view, self._seen_in_part()
         # A row that is missing was deleted, by somebody who cleans up or by hand; unless other segments were looked at.
         part = (self._looks.watched, self._looks.segments)
-        is_missing = part == self._part and not self.watched <= watched
-        self._part, self.watched = part, watched
+        is_missing = part == self._part and not self._watched <= watched
+        self._part, self._watched = part, watched
         failover = self._context.config.failover_time
         return (
             is_missing

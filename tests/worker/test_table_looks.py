@@ -124,6 +124,24 @@ def test_a_standby_takes_over_where_all_others_are_full(new_fleet, end):
 
 
 @pytest.mark.usefixtures("rarely")
+@pytest.mark.parametrize("victim", range(4))
+def test_who_alone_sees_the_leases_of_the_dead_takes_them_though_the_parts_change_with_its_death(
+    new_fleet, victim
+):
+    """Seven workers look at half as many parts as eight; those who will look at these leases have not heard of it."""
+    fleet = new_fleet(shards=14)
+    names = [f"w{number}" for number in range(1, 9)]
+    for name in names:
+        fleet.start(name, **PARTS)
+    fleet.wait(lambda: sorted(fleet.load().values()) == [1, 1] + [2] * 6, 120.0, "an even fleet")
+    fleet.simulation.sleep(30.0)
+    died = fleet.simulation.now
+    fleet.simulation.kill(names[victim])
+    fleet.wait(lambda: names[victim] not in fleet.load(), 200.0, "every lease of the dead one")
+    assert fleet.simulation.now - died <= 15.0
+
+
+@pytest.mark.usefixtures("rarely")
 def test_a_newcomer_whose_first_listing_fails_is_ready_in_the_end(new_fleet):
     fleet = new_fleet(shards=6)
     settled(fleet, 6, **PARTS)
