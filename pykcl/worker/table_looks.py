@@ -17,7 +17,7 @@ SHORTEST_SCAN_PAUSE = 0.2
 _SOON = 0.25
 """Of the pause between two looks at a part: all of the table is scanned instead, if that is due so soon after."""
 _HANDED_ON_AFTER = 1.25
-"""Of the pause between two scans of all the table: so late everybody knows who is there, and looks at a part by that."""
+"""Of the pause between two scans of all the table: so late everybody knows who is there, and looks at its part."""
 _BURST = 3
 """Scans of all the table that parts may ask for at once; from then on they come at the pace of a busy worker."""
 

@@ -112,7 +112,7 @@ def gaps(delivery):
         judge.batch_is_over,
     )
     delivery.on_skipped = judge.batch_is_over
-    judge.horizon, judge.verdict = horizon, delivery.verdict
+    judge.horizon, judge.verdict, judge.ledger = horizon, delivery.verdict, ledger
     return judge
 
 
@@ -154,6 +154,22 @@ def test_a_gap_behind_a_batch_that_was_skipped_is_another_one(delivery, gaps):
     gaps.heard("w1", _lost("2:0"))
     delivery.batch_begins(owning, [(4, 0)])
     assert broken_by(gaps.verdict) is None
+
+
+@pytest.mark.parametrize(
+    ("second", "fine"), [("5:9223372036854775807", True), ("1:0", False), ("2:0", False)]
+)
+def test_a_gap_behind_a_record_that_nobody_is_given_is_another_one(delivery, gaps, second, fine):
+    """An aggregate of another shard is read and dropped; then retention takes it, and what came behind it."""
+    gaps.ledger.shard("parent").drop(5, 5)
+    owning = delivery.ownership_begins("w1", "parent", (0, 0))
+    given(delivery, owning, 1)
+    gaps.horizon[0] = 5
+    gaps.heard("w1", _lost("1:0"))
+    gaps.horizon[0] = 6
+    gaps.heard("w1", _lost(second))
+    delivery.shard_ends(owning)
+    assert broken_by(gaps.verdict) is (None if fine else Promise.LOSS_REPORTED)
 
 
 def test_nobody_tells_of_what_went_before_anybody_had_read(delivery, gaps):

@@ -20,7 +20,7 @@ class ShardLedger:
         self.delivered: set[Place] = set()
         self.trimmed: set[Place] = set()
         self._arrivals: list[int] = []
-        self._dropped: list[int] = []
+        self._dropped: dict[int, int] = {}
         self.is_trimmed = False
         self._settled = 0
 
@@ -29,9 +29,12 @@ class ShardLedger:
         self.places.add(position)
         self._arrivals.append(arrived_at)
 
-    def drop(self, arrived_at: int) -> None:
+    def drop(self, sequence_number: int, arrived_at: int) -> None:
         """A record was put that nobody is to be given: an aggregate of another shard."""
-        self._dropped.append(arrived_at)
+        self._dropped[sequence_number] = arrived_at
+
+    def is_dropped(self, sequence_number: int) -> bool:
+        return sequence_number in self._dropped
 
     def trim(self, horizon: int) -> None:
         """Retention took what arrived before `horizon`, epoch milliseconds."""
@@ -39,7 +42,7 @@ class ShardLedger:
         while count < len(self.put) and self._arrivals[count] < horizon:
             self.trimmed.add(self.put[count])
             count += 1
-        self.is_trimmed = count > 0 or any(arrived_at < horizon for arrived_at in self._dropped)
+        self.is_trimmed = count > 0 or any(arrived_at < horizon for arrived_at in self._dropped.values())
 
     def first_owed(self) -> Place | None:
         """The first record that was neither delivered nor trimmed."""

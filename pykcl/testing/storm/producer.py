@@ -71,7 +71,8 @@ class Producer:
             self._enter(put.shard_id, put.sequence_number, 1)
             if put.shard_id != shard.shard_id:
                 dropped = self._world.kinesis.put_record(STREAM, blob, key, _first_key(shard))
-                self._world.ledger.shard(dropped.shard_id).drop(self._world.kinesis_millis())
+                short = int(self._world.numbers.shorten(dropped.sequence_number))
+                self._world.ledger.shard(dropped.shard_id).drop(short, self._world.kinesis_millis())
                 self._note_malformed(dropped.shard_id, dropped.sequence_number)
 
     def _note_malformed(self, shard_id: str, sequence_number: str) -> None:
