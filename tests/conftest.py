@@ -15,10 +15,17 @@ sys.path.insert(0, str(Path(__file__).parent / "interop"))
 import interop_report
 from botocore.handlers import BUILTIN_HANDLERS
 from conformance_report import pytest_report_teststatus, pytest_terminal_summary  # noqa: F401
+from hypothesis import HealthCheck, settings
 from storm_seeds import COMMIT, SEEDS
 
 from pykcl.testing.fleet import Fleet
 from pykcl.testing.simulation import Simulation
+
+# No example fails for the time it took, nor for what a busy machine takes to make one; what fails tells how to repeat it.
+settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("unhurried")
 
 
 def pytest_configure(config: pytest.Config) -> None:

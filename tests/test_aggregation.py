@@ -216,7 +216,6 @@ def test_one_sub_record_more_than_allowed_is_refused() -> None:
     assert_plain(data, "more than 4", max_sub_records=4)
 
 
-@settings(deadline=None)
 @given(
     bits=st.sets(st.integers(0, 8 * 60 - 1), min_size=1, max_size=4),
 )
@@ -230,14 +229,13 @@ def test_flipped_bits_never_pass(bits: set[int]) -> None:
     assert (problems == []) == (not may_be_aggregated(bytes(data)) or len(found) == 2)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 200))
 def test_truncated_anywhere_it_is_delivered_as_it_came(length: int) -> None:
     data = packed(("key one", None, b"payload one" * 5), ("key two", "5", b"payload two" * 5))[:-1][:length]
     assert [record.data for record in opened(data)[0]] == [data]
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(
     body=st.binary(min_size=1, max_size=80)
     | st.lists(
@@ -345,7 +343,6 @@ def test_a_range_that_is_no_number_is_the_callers_mistake() -> None:
         deaggregate(kinesis_record(b"plain"), HashRange("start", "end"))
 
 
-@settings(deadline=None)
 @given(
     user_records=st.lists(
         st.tuples(

@@ -35,7 +35,6 @@ mixed_user_records = st.lists(
     max_size=40,
 )
 unhurried = settings(
-    deadline=None,
     max_examples=150,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

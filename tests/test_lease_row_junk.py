@@ -62,7 +62,7 @@ values = st.one_of(scalars, maps.map(lambda inner: {"M": inner}), broken)
 changes = st.dictionaries(st.sampled_from(NAMES), values, max_size=6)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(changes=changes, whole=st.booleans())
 def test_junk_never_raises_and_never_becomes_a_lease_out_of_range(changes, whole):
     item = {**GOOD, **changes} if whole else changes
@@ -83,7 +83,7 @@ def test_junk_never_raises_and_never_becomes_a_lease_out_of_range(changes, whole
         assert 0 <= int(found.hash_range.starting_hash_key) < int(found.hash_range.ending_hash_key) < 2**128
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(changes=changes)
 def test_a_lease_out_of_junk_keeps_every_attribute_and_can_be_taken(changes):
     # DynamoDB itself sees to it that an attribute has exactly one type.

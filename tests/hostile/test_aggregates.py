@@ -129,7 +129,7 @@ def assert_accounted(
         assert sum(len(one.data) for one in got) <= len(record.data)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(
     data=st.lists(hostile_data, min_size=1, max_size=4),
     hash_range=st.sampled_from([None, HALF, HashRange("0", str(2**128 - 1)), HashRange("5", "5")]),

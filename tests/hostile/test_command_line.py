@@ -55,7 +55,6 @@ option = st.builds(
     st.sampled_from(["=", "=", "=", "", "=="]),
 )
 hostile = settings(
-    deadline=None,
     max_examples=120,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -125,7 +125,6 @@ def answers(call: str) -> st.SearchStrategy[Answer]:
 
 @pytest.mark.parametrize("call", CALLS)
 @settings(
-    deadline=None,
     max_examples=40,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -97,7 +97,6 @@ def answers(operation: str) -> st.SearchStrategy[Answer]:
 
 
 hostile = settings(
-    deadline=None,
     max_examples=80,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -66,7 +66,7 @@ def ear():
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(text=hostile_text)
 def test_every_event_is_one_line_of_names_and_values(ear, kind, text):
     ear.lines.clear()

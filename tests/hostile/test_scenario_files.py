@@ -22,7 +22,6 @@ GOOD: list[Any] = [
     for scenario in json.loads((FIXTURES / f"{name}.json").read_text("utf-8"))[:12]
 ]
 hostile = settings(
-    deadline=None,
     max_examples=120,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -338,7 +338,7 @@ def botocore_parse():
 
 
 @given(answer=pages, ascii_only=st.booleans())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_both_ways_of_decoding_give_equal_pages(botocore_parse, answer, ascii_only):
     from pykcl.aws.decode import page_of_answer
 

@@ -45,7 +45,7 @@ RECORDS = st.fixed_dictionaries(
 ORDERS = st.permutations(
     ["SequenceNumber", "ApproximateArrivalTimestamp", "Data", "PartitionKey", "EncryptionType"]
 )
-slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+slow = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def as_cbor(record, order):

@@ -128,5 +128,5 @@ class NoWaiting(SystemRuntime):
         return Moving()
 
 
-FleetOnOneRow.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+FleetOnOneRow.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestFleetOnOneRow = FleetOnOneRow.TestCase

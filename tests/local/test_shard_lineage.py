@@ -72,7 +72,7 @@ class History:
         return seen
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(shards=st.integers(1, 4), todo=actions, limit=st.integers(1, 5))
 def test_every_record_is_read_exactly_once_from_the_trim_horizon(shards, todo, limit):
     history = History(shards)
@@ -83,7 +83,7 @@ def test_every_record_is_read_exactly_once_from_the_trim_horizon(shards, todo, l
     assert sorted(seen) == sorted(data for data, _ in history.put)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(shards=st.integers(1, 4), before=actions, after=actions, limit=st.integers(1, 5))
 def test_every_record_from_a_moment_on_is_read_exactly_once(shards, before, after, limit):
     history = History(shards)
@@ -101,7 +101,7 @@ def test_every_record_from_a_moment_on_is_read_exactly_once(shards, before, afte
     assert {data for data, at in history.put if at >= moment} <= set(seen)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shards=st.integers(1, 4), todo=actions, later=st.integers(0, 9000))
 def test_every_moment_is_covered_by_shards_that_divide_the_hash_space(shards, todo, later):
     history = History(shards)

@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
@@ -129,7 +129,7 @@ fleets = st.builds(
     slack=st.sampled_from([0, 1, 1000]),
     max_steal=st.integers(1, 5),
 )
-some = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+some = settings(max_examples=80)
 
 
 @some

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint, StartPosition
@@ -224,7 +224,7 @@ def check_order(model: Model) -> None:
 
 steps = st.integers(min_value=0, max_value=60)
 randoms = st.randoms(use_true_random=False)
-many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=150)
 
 
 @many

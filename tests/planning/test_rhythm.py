@@ -146,7 +146,7 @@ def test_a_single_window_is_not_believed_however_many_leases_say_the_same():
     assert not watch(rng, leases, seconds=400)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
     ours=st.sampled_from([3.0, 10.0, 30.0]),
@@ -178,7 +178,7 @@ def test_a_peer_with_our_fail_over_time_is_never_told_of(seed, ours, checkpoints
     assert not told
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @example(seed=67108863, theirs=2.0, checkpoints=30.0, stale=0.0, slow=0.05)
 @given(
     seed=st.integers(0, 2**32),

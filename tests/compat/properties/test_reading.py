@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from properties_files import written
 
@@ -99,7 +99,6 @@ def test_without_the_library_the_error_says_what_to_install(tmp_path, monkeypatc
         read(tmp_path, "a=1")
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_no_bytes_whatever_raise_anything_but_a_configuration_error(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "junk.properties"

@@ -285,7 +285,7 @@ def test_accounts_of_aggregates_are_true_when_it_is_given_up(putting):
     assert rig.putting.tally.put == 0
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     chances=st.lists(st.integers(0, 6), min_size=1, max_size=12),
     aggregate=st.booleans(),
