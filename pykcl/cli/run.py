@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from pykcl import own_log
 from pykcl.cli.exit_codes import exit_codes
 from pykcl.cli.garbage import tune_collector
 from pykcl.cli.logs import log_beside_the_program, log_to_stderr
@@ -227,6 +228,8 @@ def _load(target: str) -> Any:
         raise click.UsageError(
             f"There is no module {module_name!r} here or among what is installed."
         ) from None
+    # If it has configured logging, that has disabled every logger there was, unless it was told not to.
+    own_log.enable()
     try:
         found = module
         for part in attribute.split("."):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from service_kit import Service
+from service_kit import PROGRAM, Service
 
 from pykcl.local.server import LocalAws
 
@@ -35,10 +35,10 @@ def aws():
 def start(tmp_path, aws):
     started = []
 
-    def begin(*arguments, verb="run", **environment):
+    def begin(*arguments, verb="run", program=PROGRAM, **environment):
         named = ("program:Orders", "--app", "orders-app", "--stream", "orders", "--start", "TRIM_HORIZON")
         words = (*(named if verb == "run" else ()), *arguments)
-        started.append(Service(tmp_path, aws, verb, *words, **environment))
+        started.append(Service(tmp_path, aws, verb, *words, program=program, **environment))
         return started[-1]
 
     yield begin
@@ -69,6 +69,12 @@ def test_a_service_tells_how_it_is_until_it_has_drained(start, aws, tmp_path):
     kinds = [line["event"] for line in service.lines if "event" in line]
     assert kinds.count("WorkerStarted") == kinds.count("WorkerStopping") == kinds.count("WorkerStopped") == 1
     assert len(service.lines) == len(service.text.splitlines()) - 1, "every line but the first one is JSON"
+
+
+def test_a_module_that_configures_logging_does_not_silence_the_worker(start):
+    configures = "import logging.config\nlogging.config.dictConfig({'version': 1})\n"
+    service = start("--log-format", "json", *QUICK, program=configures + PROGRAM)
+    service.until(lambda: len(service.events("ShardStarted")) == 2, "two shards in the log")
 
 
 def test_while_aws_is_away_nobody_is_told_to_restart_it(start, aws):

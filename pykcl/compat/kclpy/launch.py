@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pykcl.compat.kclpy import own_log
+from pykcl import own_log
 from pykcl.compat.kclpy.adapter import Around, processor_factory
 from pykcl.compat.kclpy.versions import Version, missing_methods, refuse_one_that_can_do_nothing
 from pykcl.errors import ConfigError, PyKclError

@@ -15,11 +15,11 @@ _found: tuple[int, tuple[logging.Logger, ...]] = (0, ())
 def heard() -> Iterator[None]:
     """Around what the program does: pykcl's loggers are not disabled when it begins and when it ends.
 
-    logging.config disables all loggers that are there, unless it is told not to. A child of its own has no others that
-    count; here a batch would then fail again and again without a word. 1) The method of one shard configures logging;
-    2) another shard's, which begins or ends meanwhile, enables some of them; 3) those and all others are disabled;
-    4) the first method ends, and all are enabled. Where a thread of the program did it,
-    the next call of any shard does that.
+    logging.config disables all loggers that are there, unless it is told not to. A process of its own has no others
+    that count; here a batch would then fail again and again without a word. 1) The method of one shard configures
+    logging; 2) another shard's, which begins or ends meanwhile, enables some of them; 3) those and all others are
+    disabled; 4) the first method ends, and all are enabled. Where a thread of the program did it, the next call of any
+    shard does that.
     """
     enable()
     try:
