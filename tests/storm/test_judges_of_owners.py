@@ -3,7 +3,7 @@
 import pytest
 from judging import broken_by, row
 
-from pykcl.events import LeaseTaken
+from pykcl.events import LeaseHandedBack, LeaseTaken
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.storm import Promise
 from pykcl.testing.storm.excuses import Freezes, Marks
@@ -97,6 +97,33 @@ def test_who_was_answered_that_it_has_the_lease_tells_of_it(ownership, excused, 
     ownership.time += 4.0
     ownership.look()
     assert broken_by(ownership.verdict) is expected
+
+
+@pytest.mark.parametrize(
+    ("tells", "released_after", "taken_after", "promise"),
+    [
+        (True, 0.0, 29.0, Promise.BUDGETS),
+        (True, 0.0, 30.0, None),
+        (True, 7.0, 30.0, None),
+        (False, 7.0, 36.0, Promise.BUDGETS),
+        (False, 7.0, 37.0, None),
+    ],
+)
+def test_what_was_handed_back_is_left_alone_from_then_on_however_late_its_release_comes(
+    ownership, tells, released_after, taken_after, promise
+):
+    """Seed 880001624: the answer to the release did not come in time, and the release itself came later still."""
+    _writes(ownership, "w1")
+    _tells(ownership, "w1", "unowned")
+    began = ownership.time
+    if tells:
+        told = LeaseHandedBack(shard="parent", cause="no GetItem", checkpoint="0:0", left_alone_for=30.0)
+        ownership.heard("w1", told)
+    ownership.time = began + released_after
+    _writes(ownership, "w1", releases=True, counter=3)
+    ownership.time = began + taken_after
+    _writes(ownership, "w1", counter=4)
+    assert _tells(ownership, "w1", "unowned", counter=4) is promise
 
 
 def test_a_lease_that_is_taken_before_it_stood_still_for_long_enough(ownership):

@@ -16,7 +16,7 @@ from pykcl.testing.storm import Promise, PromiseBroken, run_storm
 from pykcl.testing.storm.excuses import Freezes
 from pykcl.testing.storm.fleet_judge import FleetJudge
 from pykcl.testing.storm.judge import Verdict
-from pykcl.testing.storm.table_loss import _judge_writes, lose_and_restore_the_table
+from pykcl.testing.storm.table_loss import _judge_writes, _Writes, lose_and_restore_the_table
 from pykcl.testing.storm.world import TABLE
 from pykcl.worker import fleet_watch
 from pykcl.worker.fleet_watch import FleetWatch
@@ -179,3 +179,38 @@ def test_in_a_table_made_anew_who_took_a_lease_there_before_it_knew_may_end_it_i
     changes = ([_change(*one) for one in part] for part in (early, late))
     _judge_writes(world, backup, *changes)
     assert broken_by(verdict) is (None if may else Promise.SILENT_AFTER_LOSS)
+
+
+@pytest.mark.parametrize(
+    ("author", "stands_still", "written_after", "is_late"),
+    [
+        ("w1", 0.0, 4.0, False),
+        ("w1", 0.0, 6.0, True),
+        ("w1", 6.0, 6.0, False),
+        ("w1", 6.0, 12.0, True),
+        ("w2", 6.0, 6.0, True),
+        ("w3, who is dead", 6.0, 4.0, False),
+        ("w3, who is dead", 6.0, 6.0, True),
+    ],
+)
+def test_writes_after_the_table_is_lost_are_late_by_the_seconds_in_which_their_host_did_not_stand_still(
+    author, stands_still, written_after, is_late
+):
+    """Seed 880002054: a worker stood still from before the loss until 5.5 s after it, and took a lease."""
+    clock = [90.0]
+    frozen = Freezes(lambda: clock[0])
+    frozen.add("w1", 10.0 + stands_still)
+    clock[0] = 100.0
+    world = SimpleNamespace(
+        simulation=SimpleNamespace(now=clock[0]),
+        dynamodb=SimpleNamespace(changes=[_change("w1", "w1", None)]),
+        observer=SimpleNamespace(frozen=frozen),
+    )
+    writes = _Writes(world)
+    write = _change(author, None, author)
+    for _ in range(150):
+        clock[0] = world.simulation.now = clock[0] + 0.1
+        if clock[0] >= 100.0 + written_after and write not in world.dynamodb.changes:
+            world.dynamodb.changes.append(write)
+        writes.look(["w1", "w2"])
+    assert writes.early_and_late() == (([], [write]) if is_late else ([write], []))

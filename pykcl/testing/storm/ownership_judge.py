@@ -61,6 +61,7 @@ class OwnershipJudge:
         self._takings: dict[tuple[str, str], _Taking] = {}
         self._untold: dict[tuple[str, str], float] = {}
         self._left_alone: dict[tuple[str, str], float] = {}
+        self._handed_back: set[tuple[str, str]] = set()
         self._stood: dict[str, dict[object, float]] = {}
         self._by_hand: dict[str, dict[object, float]] = {}
         self.taken = 0
@@ -135,6 +136,7 @@ class OwnershipJudge:
         key, before = change.key, change.before or {}
         waited = self._now() >= self._left_alone.get((host, key), 0.0)
         self._expect(waited, Promise.BUDGETS, f"{host} gave {key} up, and takes it again")
+        self._handed_back.discard((host, key))
         counter = int((change.after or {})["leaseCounter"]["N"])
         owner = before.get("leaseOwner", {}).get("S")
         self._takings[host, key] = _Taking(self._now(), counter, owner, stood_still)
@@ -145,8 +147,9 @@ class OwnershipJudge:
     def _was_released(self, host: str, key: str) -> None:
         self._taker.pop(key, None)
         self.on_released(host, key)
-        if not self.is_stopping(host):
-            # Who does not stop lets go only of what it cannot work on.
+        if not self.is_stopping(host) and (host, key) not in self._handed_back:
+            # Who does not stop lets go only of what it cannot work on. Where it has told, the time has begun: its
+            # request may reach the table long after it gave up waiting for the answer.
             self._leave_alone(host, key, self._left_alone_for)
 
     def _leave_alone(self, host: str, key: str, seconds: float) -> None:
@@ -160,6 +163,7 @@ class OwnershipJudge:
     def heard(self, host: str, event: Event) -> None:
         if isinstance(event, LeaseHandedBack):
             self._leave_alone(host, event.shard, event.left_alone_for)
+            self._handed_back.add((host, event.shard))
         if isinstance(event, LeaseTaken):
             self._untold.pop((host, event.shard), None)
             self._told_of(host, event)

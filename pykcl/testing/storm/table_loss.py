@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pykcl.errors import TableGone
 from pykcl.testing.memory.dynamodb import Change, Table
@@ -20,6 +21,8 @@ _NOTICED_ANEW_AFTER = 120.0
 """Every heartbeat meets a table that is not there; that it is another one is found by a scan that succeeds."""
 _STILL_UNDER_WAY = 5.0
 _LOOK = 0.1
+_THE_DEAD = ""
+"""Hosts that were killed stand still no more."""
 
 
 def lose_and_restore_the_table(
@@ -35,11 +38,9 @@ def lose_and_restore_the_table(
     world.dynamodb.delete_table(TableName=TABLE)
     if is_made_anew:
         _make_anew(world, backup, world.faults.rng("F13.recreated"))
-    began = len(world.dynamodb.changes)
+    writes = _Writes(world)
     thawing = 60.0 if any(world.simulation.is_frozen(host.name) for host in working) else 0.0
     deadline = world.simulation.now + thawing + (_NOTICED_ANEW_AFTER if is_made_anew else _NOTICED_AFTER)
-    late_from = world.simulation.now + _STILL_UNDER_WAY
-    late: int | None = None
     while True:
         if is_made_anew:
             # Also those that were asked to stop before, who may find out at any time.
@@ -49,19 +50,46 @@ def lose_and_restore_the_table(
             break
         if TABLE in world.dynamodb.tables and not is_made_anew:
             break
-        if late is None and world.simulation.now >= late_from:
-            late = len(world.dynamodb.changes)
+        writes.look((*fleet.alive, *fleet.leaving))
         world.simulation.sleep(_LOOK)
     if is_made_anew:
-        changes = world.dynamodb.changes
-        if late is not None:
-            _judge_writes(world, backup, changes[began:late], changes[late:])
+        _judge_writes(world, backup, *writes.early_and_late())
     else:
         made_anew = TABLE in world.dynamodb.tables
         world.verdict.expect(not made_anew, Promise.NO_FALSE_ALARM, "a worker made the lost lease table anew")
     _judge_ends(world, fleet, working)
     _nothing_is_delivered(world, producer)
     world.dynamodb.tables[TABLE] = backup
+
+
+class _Writes:
+    """Those since now, when the table is lost: what a host has under way then is over some seconds later.
+
+    Seconds in which it does not stand still: 1) it has planned a take, and stands still; 2) another deploy puts that
+    row into the table made anew; 3) it goes on, and takes it, before its next look tells it of the loss.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lost_at, self._first = world.simulation.now, len(world.dynamodb.changes)
+        self._late_from: dict[str, float] = {}
+
+    def look(self, hosts: Iterable[str]) -> None:
+        """Now and then: whose writes are late from now on."""
+        for host in (_THE_DEAD, *hosts):
+            stood_still = self._world.observer.frozen.seconds_since(host, self._lost_at)
+            is_late = self._world.simulation.now - self._lost_at - stood_still >= _STILL_UNDER_WAY
+            if self._late_from.get(host, math.inf) == math.inf:
+                self._late_from[host] = len(self._world.dynamodb.changes) if is_late else math.inf
+
+    def early_and_late(self) -> tuple[list[Change], list[Change]]:
+        early: list[Change] = []
+        late: list[Change] = []
+        of_the_dead = self._late_from.get(_THE_DEAD, math.inf)
+        for number, change in enumerate(self._world.dynamodb.changes[self._first :], self._first):
+            is_late = number >= self._late_from.get(change.author, of_the_dead)
+            (late if is_late else early).append(change)
+        return early, late
 
 
 def _keep_only_who_works(world: World, fleet: StormFleet) -> list[WorkerHost]:
