@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +19,10 @@ from pykcl.cli.processes import Processes, processes_option
 from pykcl.cli.service_options import Service, service_options
 from pykcl.cli.settings import Settings, settings_of
 from pykcl.errors import ProcessorFailed, RestartShard
+from pykcl.worker.signals import stop_signals_go_to
+
+if TYPE_CHECKING:
+    from pykcl.compat.multilang.children import Children
 
 log = logging.getLogger("pykcl.multilang")
 
@@ -91,6 +98,17 @@ def multilangd(
         _run(processes.own(settings), service)
 
 
+def _end_of(children: Children, number: int, _: object) -> None:
+    """What SIGTERM and SIGINT do where the worker does not hear them: nothing that leaves a child behind, which would
+    go on with a shard that is somebody else's by then."""
+    if children.is_closing:
+        children.hurry()
+    elif number == signal.SIGINT:
+        raise KeyboardInterrupt
+    else:
+        sys.exit(128 + number)
+
+
 def _run(settings: Settings, service: Service) -> None:
     """Raises ConfigError, SetupError, and what stopped the worker."""
     from pykcl.compat.multilang.children import Children, Patience
@@ -101,7 +119,8 @@ def _run(settings: Settings, service: Service) -> None:
     # Before any lease is taken from somebody who can work.
     command = checked_command(settings.executable)
     clients = settings.clients()
-    with Children(command, patience=Patience.within(settings.config.shutdown_grace)) as children:
+    children = Children(command, patience_at_stop=Patience.within(settings.config.shutdown_grace))
+    with stop_signals_go_to(partial(_end_of, children)), children:
         processors = child_processors(children, settings.timeout)
         try:
             with service.watching() as watch:

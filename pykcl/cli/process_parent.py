@@ -31,6 +31,8 @@ _BUSY_POLL_MILLIS, _IDLE_POLL_MILLIS = 100, 2000
 _WAKES_AT_ONCE = 4096
 _KILLED_BY = 3
 """That many signals: the first drains, the second forces, and a process that is frozen hears neither."""
+_KILLED_AFTER = 2.0
+"""Seconds after that: one that is not frozen ends its children meanwhile, of which nobody else knows."""
 
 
 class Parent:
@@ -43,6 +45,7 @@ class Parent:
         self._news = threading.Condition()
         self._ever_worked = False
         self._is_ending = False
+        self._killed_at: float | None = None
         self._code = 0
 
     # -- running -----------------------------------------------------------------------------------------------
@@ -76,9 +79,11 @@ class Parent:
                 elif slot.pid is None and not self._must_stop() and slot.again_at <= time.monotonic():
                     self._start(slot)
             times = max(self.signals.count, int(self._is_ending))
+            if times >= _KILLED_BY and self._killed_at is None:
+                self._killed_at = time.monotonic() + _KILLED_AFTER
             for slot in self._slots:
                 slot.stop(times)
-                if times >= _KILLED_BY:
+                if self._killed_at is not None and time.monotonic() >= self._killed_at:
                     slot.kill()
             self._news.notify_all()
 

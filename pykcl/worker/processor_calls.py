@@ -76,7 +76,8 @@ class ProcessorCalls:
             # A processor that raises because its checkpoint was refused has not failed: its lease is gone.
             self._check()
             if error is None:
-                self._restarts.returned(records)
+                if method == "process_records":
+                    self._restarts.returned(records)
                 return CallResult.RETURNED
             if isinstance(error, TableGone) or makes_no_processors(error):
                 # A checkpoint met it inside the call, or there is nothing to call. The processor has not failed, and
@@ -189,7 +190,8 @@ class ProcessorCalls:
 class _Restarts:
     """How often and since when instances have been of no use, without getting past where the first one was.
 
-    Not since any batch returned: those before a record that ends every instance return each time.
+    Not since any batch returned: those before a record that ends every instance return each time. Past a batch without
+    records is the next one that returns.
     """
 
     def __init__(self) -> None:
@@ -208,9 +210,10 @@ class _Restarts:
         return self._count, self._since
 
     def returned(self, records: Sequence[Record]) -> None:
-        if self._at_end or not records:
+        """A batch; not what begins or ends a shard, which returns each time."""
+        if self._at_end:
             return
-        if self._beyond is None or records[-1].position >= self._beyond:
+        if self._beyond is None or (records and records[-1].position >= self._beyond):
             self._count = 0
 
 

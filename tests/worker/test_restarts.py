@@ -166,7 +166,8 @@ def test_on_error_raise_stops_the_worker_for_it_and_skip_never_skips_for_it(new_
     fleet.wait_delivered(put)
 
 
-def test_one_that_broke_on_an_empty_batch_has_got_past_it_with_the_next_records(new_fleet, hoarder):
+@pytest.mark.parametrize("puts", [3, 0], ids=["the next records", "the next empty batch"])
+def test_one_that_broke_on_an_empty_batch_has_got_past_it_with(new_fleet, hoarder, puts):
     class Idle(hoarder):
         breaks = [0]  # noqa: RUF012
 
@@ -181,10 +182,21 @@ def test_one_that_broke_on_an_empty_batch_has_got_past_it_with_the_next_records(
     for _ in range(3):
         Idle.breaks[0] = 1
         fleet.wait(lambda: not Idle.breaks[0], what="a break on an empty batch")
-        fleet.wait_delivered(fleet.put(3))
+        fleet.wait_delivered(fleet.put(puts))
         fleet.simulation.sleep(30)
     assert fleet.happened(LeaseHandedBack) == []
     assert [event.attempt for event in fleet.happened(ProcessorRaised)] == [1, 1, 1]
+
+
+def test_one_that_breaks_on_each_empty_batch_is_handed_back(new_fleet, hoarder):
+    class Idle(hoarder):
+        def process_records(self, batch):
+            raise RestartShard("the child of this shard ended")
+
+    fleet = new_fleet(shards=1)
+    start(fleet, Idle, empty_batches=True, retry_for=20.0, max_records=10).start()
+    fleet.wait(lambda: fleet.happened(LeaseHandedBack), what="the end of its patience")
+    assert len(fleet.happened(ProcessorRaised)) > 3
 
 
 def test_what_a_replaced_instance_still_owes_does_not_keep_its_lease_from_being_released(new_fleet, hoarder):

@@ -21,6 +21,8 @@ from pykcl.events import Event
 
 MOST_QUESTIONS = 1_000
 """Checkpoints asked for and not yet answered. Whoever asks for more is not speaking the protocol: the rest is noise."""
+NONSENSE_SECONDS = 30.0
+"""So long the true answer is waited for after one to something else, while it says no more. Java does not wait."""
 
 
 class ChildGone(Exception):
@@ -56,6 +58,8 @@ class Child:
         self._stdin_broken = False
         self._awaited: str | None = None
         self._question_ends: int | None = None
+        self._begun_early: int | None = None
+        self._nonsense_until: float | None = None
         self._told_of_disbelief = self._told_of_wrong_position = False
         self._gone: str | None = None
         self._ended = threading.Event()
@@ -66,9 +70,11 @@ class Child:
         """What it asked for since its last answer; whatever else it has said by now answers nothing to come.
 
         Its pipe is read here and now: 1) it prints a second line like its last answer; 2) the next question is sent;
-        3) the selector thread reads that line, and it would be believed to answer the new question.
+        3) the selector thread reads that line, and it would be believed to answer the new question. A line that has
+        begun by now belongs to before, too, whenever it ends.
         """
         with self._changed:
+            self._awaited = self._question_ends = self._nonsense_until = None
             self._hear(self._stdout.all())
             questions = [one for one in self._inbox if isinstance(one, CheckpointAsked)]
             self._inbox.clear()
@@ -81,7 +87,7 @@ class Child:
         """
         if awaits is not None:
             with self._changed:
-                self._awaited, self._question_ends = awaits, None
+                self._awaited, self._question_ends, self._nonsense_until = awaits, None, None
         for piece in pieces:
             with self._changed:
                 self._queued += len(piece)
@@ -107,12 +113,14 @@ class Child:
         while not done(False):
             if self._gone is not None:
                 raise ChildGone(self._gone)
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
+            now, ends = time.monotonic(), [at for at in (until, self._nonsense_until) if at is not None]
+            if ends and now >= min(ends):
                 if done(True):
                     return
-                raise TimeoutError
-            self._changed.wait(left)
+                if until is not None and now >= until:
+                    raise TimeoutError
+                raise ChildGone("answered something else than it was asked, and nothing more")
+            self._changed.wait(min(ends) - now if ends else None)
 
     def _has_spoken(self, look: bool) -> bool:
         if look:
@@ -226,8 +234,10 @@ class Child:
         with self._changed:
             self._hear(self._stdout.all())
             self._close_stdin()
+            is_early = self._stdout.ended == self._begun_early
             if rest := self._stdout.close():
-                self._log.printed(rest, True)
+                # As Java's reader: a line that the end of the pipe ends.
+                self._said(rest, True, is_early)
         self._hear_complaints(self._stderr.all())
         if rest := self._stderr.close():
             self._log.complained(rest, True)
@@ -240,7 +250,9 @@ class Child:
     def _hear(self, lines: Iterable[tuple[bytes, bool]]) -> None:
         """Under the lock: the thread of the lease reads, too."""
         for line, whole in lines:
-            self._said(line, whole)
+            self._said(line, whole, self._stdout.ended - 1 == self._begun_early)
+        if self._stdout.has_begun and not self._is_asked:
+            self._begun_early = self._stdout.ended
         self._log.printed_over()
 
     def _hear_complaints(self, lines: Iterable[tuple[bytes, bool]]) -> None:
@@ -248,17 +260,21 @@ class Child:
             self._log.complained(line, whole)
         self._log.complained_over()
 
-    def _said(self, line: bytes, whole: bool) -> None:
+    def _said(self, line: bytes, whole: bool, begun_early: bool) -> None:
+        """begun_early: 1) it prints half a line; 2) the next question is sent; 3) it prints the other half. That
+        answers nothing, and asks about nothing, that it did not know of when it began.
+        """
         message = parse(line) if whole else Noise()
         if isinstance(message, CheckpointAsked) and len(self._inbox) < MOST_QUESTIONS:
             if message.wrong is not None:
                 self._log.printed(line, whole)
                 self._wonder(message.wrong)
-            early = self._awaited is None or not self._is_asked
+            early = begun_early or self._awaited is None or not self._is_asked
+            self._speaks_sense()
             self._inbox.append(replace(message, early=early))
             self._changed.notify_all()
-        elif isinstance(message, Status) and self._is_answer(message):
-            self._awaited = None
+        elif isinstance(message, Status) and not begun_early and self._is_answer(message):
+            self._awaited = self._nonsense_until = None
             self._inbox.append(message)
             self._changed.notify_all()
         else:
@@ -279,7 +295,15 @@ class Child:
             self._told_of_wrong_position = True
             self._emit(CheckpointNotUnderstood(shard=self.shard, pid=self.pid, field=field))
 
+    def _speaks_sense(self) -> None:
+        if self._nonsense_until is not None:
+            self._nonsense_until = time.monotonic() + NONSENSE_SECONDS
+
     def _disbelieve(self, status: Status) -> None:
+        if self._awaited is not None and self._is_asked and self._nonsense_until is None:
+            # It may be a line that only looks like an answer. But where nothing follows, it waits for the next action.
+            self._nonsense_until = time.monotonic() + NONSENSE_SECONDS
+            self._changed.notify_all()
         if self._told_of_disbelief:
             return
         self._told_of_disbelief = True

@@ -53,25 +53,34 @@ class Patience:
 
 AT_ONCE = Patience(0.0, 2.0)
 """For a child that hangs or speaks no sense: SIGTERM now."""
+_NONE = Patience(0.0, 0.0)
 
 
 class Children:
     """Starts a process of `command` per lease, each in a session and process group of its own, and ends them.
 
-    started: how many. failures: how many of each shard were of no use. Use as a context manager: leaving it ends what
-    still runs.
+    started: how many. failures: how many of each shard were of no use. patience: with those whose lease is lost or
+    ended, patience_at_stop: with those who end because the daemon does. is_closing: whether that has begun. Use as a
+    context manager: leaving it ends what still runs.
     """
 
     def __init__(
-        self, command: Sequence[str], *, patience: Patience | None = None, events: Events | None = None
+        self,
+        command: Sequence[str],
+        *,
+        patience: Patience | None = None,
+        patience_at_stop: Patience | None = None,
+        events: Events | None = None,
     ) -> None:
         self.command = tuple(command)
         self.failures: Counter[str] = Counter()
         self.started = 0
         self._patience = patience or Patience()
+        self.patience_at_stop = patience_at_stop or self._patience
         self._events = events or EventFan()
         self._loop = _Loop(self._events)
-        self._closed = False
+        self._closed = self.is_closing = self._is_in_a_hurry = False
+        self._left: tuple[Child, ...] = ()
         self._starting = threading.Lock()
         self._lock = threading.Lock()
 
@@ -130,22 +139,29 @@ class Children:
 
     def close(self) -> None:
         """End all that still run, at once, and the thread. Nothing can be started afterwards."""
+        self.is_closing = True
         with self._starting:
             self._closed = True
-        left = self._loop.children
+        self._left = self._loop.children
         try:
-            self._end_all(left, Patience(0.0, 1.0))
+            self._end_all(_NONE if self._is_in_a_hurry else Patience(0.0, 1.0))
         except KeyboardInterrupt:
             # Who does not wait even for that must not leave one behind that goes on with a shard of others.
-            self._end_all(left, Patience(0.0, 0.0))
+            self._end_all(_NONE)
             raise
         finally:
             self._loop.stop()
 
-    def _end_all(self, children: Sequence[Child], patience: Patience) -> None:
-        for child in children:
+    def hurry(self) -> None:
+        """Kill those that `close` is ending. For a signal's handler: takes no lock that its thread may hold."""
+        self._is_in_a_hurry = True
+        for child in self._left:
+            self._loop.end(child, _NONE)
+
+    def _end_all(self, patience: Patience) -> None:
+        for child in self._left:
             self._loop.end(child, patience)
-        for child in children:
+        for child in self._left:
             while not child.wait_ended(LOOK_SECONDS) and self._loop.is_serving and not child.is_stuck:
                 continue
 

@@ -22,9 +22,12 @@ class LineCutter:
     """Bytes in, lines out, without their ends. Holds MOST_LINE_BYTES at most, however much comes without an end.
 
     As Java's reader a carriage return ends a line, too, and empty lines say nothing.
+
+    ended: how many lines have ended, that which is given just now among them.
     """
 
     def __init__(self) -> None:
+        self.ended = 0
         self._begun = b""
         self._skipping = False
 
@@ -32,6 +35,7 @@ class LineCutter:
         """(line, whole): not whole where only the beginning of it is there, and the rest will never come."""
         *complete, rest = data.replace(b"\r", b"\n").split(b"\n")
         for end in complete:
+            self.ended += 1
             line, skipped = self._begun + end, self._skipping
             self._begun, self._skipping = b"", False
             if line and not skipped:
@@ -42,6 +46,11 @@ class LineCutter:
         if len(self._begun) > MOST_LINE_BYTES:
             begun, self._begun, self._skipping = self._begun[:MOST_LINE_BYTES], b"", True
             yield begun, False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is more of a line than blanks, and not its end."""
+        return self._skipping or bool(self._begun.strip())
 
     def rest(self) -> bytes:
         """What came after the last line end; nothing more will come."""

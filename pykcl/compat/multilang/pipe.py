@@ -50,6 +50,16 @@ class Pipe:
             left -= len(data)
             yield from self._cutter.feed(data)
 
+    @property
+    def ended(self) -> int:
+        """How many lines have ended, that which is given just now among them."""
+        return self._cutter.ended
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a line has begun and not ended."""
+        return self._cutter.has_begun
+
     def close(self) -> bytes:
         """Return what came after the last line end."""
         self.descriptor, self.is_open = -1, False

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pykcl.compat.java_checkpoints import ILLEGAL_ARGUMENT, JavaCheckpointError, JavaCheckpoints
 from pykcl.compat.multilang import protocol
 from pykcl.compat.multilang.child import Child, ChildGone
-from pykcl.compat.multilang.children import AT_ONCE, Children
+from pykcl.compat.multilang.children import AT_ONCE, Children, Patience
 from pykcl.compat.multilang.protocol import CheckpointAsked
 from pykcl.errors import RestartShard
 from pykcl.processor import Batch, Initialization, LeaseLoss, RecordProcessor, ShardEnd, ShutdownRequest
@@ -42,6 +42,7 @@ class ChildProcessor(RecordProcessor):
         self._shard = ""
         self._child: Child | None = None
         self._checkpoints = JavaCheckpoints(None)
+        self._asked_for_the_end = False
 
     # -- what the worker calls ---------------------------------------------------------------------------------
 
@@ -77,7 +78,7 @@ class ChildProcessor(RecordProcessor):
         """And what follows it in Java, where the lease is dropped next: leaseLost. Raises nothing: it ends anyway."""
         said = self._last_act(protocol.SHUTDOWN_REQUESTED, JavaCheckpoints(request.checkpointer))
         if said and self._last_act(protocol.LEASE_LOST, JavaCheckpoints(None)):
-            self._end_child()
+            self._end_child(self._children.patience_at_stop)
 
     def lease_lost(self, loss: LeaseLoss) -> None:
         if self._child is not None:
@@ -116,10 +117,12 @@ class ChildProcessor(RecordProcessor):
     def _converse(
         self, child: Child, action: str, line: Iterable[bytes], checkpoints: JavaCheckpoints
     ) -> None:
-        # Asked in the middle of nothing, so not for what is only now going to be handed over.
+        # Asked in the middle of nothing, so not for what is only now going to be handed over. But of a shard's end only
+        # the last attempt counts: what the one before took note of nobody would look at any more.
+        before = checkpoints if self._asked_for_the_end else self._checkpoints
+        self._checkpoints, self._asked_for_the_end = checkpoints, action == protocol.SHARD_ENDED
         for late in child.questions_before():
-            self._answer(child, late, self._checkpoints)
-        before, self._checkpoints = self._checkpoints, checkpoints
+            self._answer(child, late, before)
         until = self._deadline()
         child.send(line, awaits=action, until=until)
         while isinstance(message := child.receive(until), CheckpointAsked):
@@ -140,10 +143,10 @@ class ChildProcessor(RecordProcessor):
 
     # -- its end -----------------------------------------------------------------------------------------------
 
-    def _end_child(self) -> None:
+    def _end_child(self, patience: Patience | None = None) -> None:
         child, self._child = self._child, None
         if child is not None:
-            self._children.end(child)
+            self._children.end(child, patience)
 
     def _restart(self, action: str, why: str) -> RestartShard:
         """The child is ended for certain before another one is given the same records."""

@@ -115,6 +115,15 @@ def stubborn():
         time.sleep(60)
 
 
+def hung():
+    """Works on its first batch for a minute, and will not go for SIGTERM meanwhile."""
+    signal.signal(signal.SIGTERM, lambda number, frame: note(signal=number))
+    for message in messages():
+        if message["action"] == "processRecords":
+            time.sleep(60)
+        done(message)
+
+
 def polite():
     """Notes each signal, and goes by the end of its input."""
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from pykcl.compat.multilang.child import Child, ChildGone
+from pykcl.compat.multilang import child as child_module
+from pykcl.compat.multilang.child import NONSENSE_SECONDS, Child, ChildGone
 from pykcl.compat.multilang.events import AnswerNotBelieved
 from pykcl.compat.multilang.protocol import CheckpointAsked, Status
 
@@ -56,6 +57,94 @@ def test_what_was_in_the_pipe_before_the_question_does_not_answer_it(new_child, 
     assert [event.awaited for event in heard.of(AnswerNotBelieved)] == [None]
 
 
+@pytest.mark.parametrize("served", [True, False], ids=["read before", "still in the pipe"])
+def test_a_line_that_began_before_the_question_does_not_answer_it_whenever_it_ends(new_child, heard, served):
+    half, rest = STATUS[:20], STATUS[20:]
+    child = new_child(prints(half, f"sys.stdin.readline(); os.write(1, {rest.encode()!r}); sys.stdin.read()"))
+    wait_for_output(child)
+    if served:
+        child.on_output()
+    assert child.questions_before() == []
+    child.send([b"question\n"], awaits="processRecords", until=None)
+    wait_for_output(child)
+    child.on_output()
+    with pytest.raises(TimeoutError):
+        child.receive(time.monotonic() - 1)
+    assert len(heard.of(AnswerNotBelieved)) == 1
+
+
+def test_a_line_that_began_while_the_question_was_written_does_not_answer_it_either(new_child):
+    half, rest = STATUS[:20], STATUS[20:]
+    more = f"sys.stdin.readline(); os.write(1, {(rest + STATUS).encode()!r}); sys.stdin.read()"
+    child = new_child(prints(half, more))
+    child.send([b"ques"], awaits="processRecords", until=None)
+    wait_for_output(child)
+    child.on_output()
+    child.send([b"tion\n"], awaits=None, until=None)
+    child._question_ends = child._queued
+    wait_for_output(child)
+    child.on_output()
+    assert child.receive(LATE) == Status("processRecords")
+    with pytest.raises(TimeoutError):
+        child.receive(time.monotonic() - 1)
+
+
+@pytest.mark.parametrize("blanks", ["", " ", "\t ", "\n"])
+def test_a_checkpoint_that_was_begun_before_the_question_is_early_and_what_follows_is_not(new_child, blanks):
+    """What is left in a buffer of blanks has begun no line."""
+    half, rest = CHECKPOINT[:20], CHECKPOINT[20:] + blanks
+    then = f"sys.stdin.readline(); os.write(1, {rest.encode()!r}); sys.stdin.readline(); os.write(1, {CHECKPOINT.encode()!r});"
+    child = new_child(prints(half, then + "sys.stdin.read()"))
+    wait_for_output(child)
+    assert child.questions_before() == []
+    child.send([b"question\n"], awaits="processRecords", until=None)
+    wait_for_output(child)
+    child.on_output()
+    assert child.receive(LATE) == CheckpointAsked("5", None, early=True)
+    child.send([b"answer\n"], awaits=None, until=None)
+    wait_for_output(child)
+    child.on_output()
+    assert child.receive(LATE) == CheckpointAsked("5", None, early=False)
+
+
+def test_blanks_before_the_question_do_not_spoil_its_answer(new_child):
+    child = new_child(
+        prints(" \t", f"sys.stdin.readline(); os.write(1, {STATUS.encode()!r}); sys.stdin.read()")
+    )
+    wait_for_output(child)
+    assert child.questions_before() == []
+    child.send([b"question\n"], awaits="processRecords", until=None)
+    wait_for_output(child)
+    child.on_output()
+    assert child.receive(LATE) == Status("processRecords")
+
+
+def test_who_answers_something_else_and_then_nothing_is_not_waited_for_for_ever(new_child, monkeypatch):
+    wrong = STATUS.replace("processRecords", "leaseLost")
+    asks_on = f"sys.stdin.readline(); os.write(1, {CHECKPOINT.encode()!r});"
+    child = new_child(
+        prints("", f"sys.stdin.readline(); os.write(1, {wrong.encode()!r});" + asks_on + "sys.stdin.read()")
+    )
+    child.send([b"question\n"], awaits="processRecords", until=None)
+    wait_for_output(child)
+    child.on_output()
+    clock = [time.monotonic()]
+    monkeypatch.setattr(child_module.time, "monotonic", lambda: clock[0])
+    clock[0] += NONSENSE_SECONDS - 5
+    child.send([b"answer\n"], awaits=None, until=None)
+    wait_for_output(child)
+    child.on_output()
+    assert child.receive(None) == CheckpointAsked("5", None), (
+        "it may have been a line that only looks like it"
+    )
+    clock[0] += NONSENSE_SECONDS - 5
+    with pytest.raises(TimeoutError):
+        child.receive(clock[0])
+    clock[0] += 10
+    with pytest.raises(ChildGone, match="answered something else than it was asked"):
+        child.receive(None)
+
+
 def test_a_question_is_answered_once(new_child, heard):
     child = new_child(
         prints("", f"sys.stdin.readline(); os.write(1, {(STATUS * 2).encode()!r}); sys.stdin.read()")
@@ -90,6 +179,15 @@ def test_its_last_words_count_although_it_has_ended(new_child):
         child.receive(LATE)
     with pytest.raises(ChildGone, match="ended with exit code 0"):
         child.send([b"question\n"], awaits="x", until=None)
+
+
+def test_its_last_line_needs_no_end(new_child):
+    """As for Java's reader."""
+    child = new_child(prints("", f"sys.stdin.readline(); os.write(1, {STATUS.strip().encode()!r})"))
+    child.send([b"question\n"], awaits="processRecords", until=None)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert child.on_ended() == 0
+    assert child.receive(LATE) == Status("processRecords")
 
 
 def test_what_it_asks_before_the_question_was_there_is_known_to_be_early(new_child):

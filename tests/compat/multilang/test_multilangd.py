@@ -143,6 +143,22 @@ def test_sigterm_drains_and_checkpoints_nothing_that_no_child_confirmed(daemon, 
     assert not any(map(is_running, journal.pids)), "the daemon ended them before it ended itself"
 
 
+@pytest.mark.parametrize("flags", [(), ("--processes", "1")], ids=["one process", "one under a parent"])
+def test_signals_while_children_are_ended_leave_none_behind(daemon, journal, aws, stream, flags):
+    put(aws, 10)
+    running = daemon(f"hung {journal.path}", *flags)
+    eventually(lambda: journal.of("told").count("processRecords") >= 1, "a batch")
+    # Two that come at once may be one.
+    running.process.send_signal(signal.SIGTERM)
+    eventually(lambda: "worker stops" in running.text(), "the drain")
+    running.process.send_signal(signal.SIGTERM)
+    eventually(lambda: journal.of("signal"), "the first word to the children, whose time is up")
+    for _ in range(3):
+        running.process.send_signal(signal.SIGTERM)
+    assert running.ends() > 0
+    eventually(lambda: not any(map(is_running, journal.pids)), "the end of the children")
+
+
 def test_a_program_that_only_prints_does_not_keep_the_daemon_from_stopping(daemon, tmp_path, aws, stream):
     text = FILE.format(
         python="yes", talkative="", behaviour="", url=aws.url, more="shutdownGraceMillis = 1000"

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 import tracemalloc
@@ -14,6 +15,7 @@ import pytest
 from multilang_kit import (
     DEADLINE,
     SHARD,
+    TALKATIVE,
     Checkpoints,
     End,
     batch,
@@ -132,6 +134,27 @@ def test_a_shard_end_without_a_checkpoint_is_asked_again_of_the_same_child(start
         assert end.confirmed is expected
     assert journal.of("told") == ["initialize", "shardEnded", "shardEnded"]
     assert not is_running(journal.pids[0])
+
+
+def test_a_checkpoint_asked_for_between_two_shard_ends_ends_the_shard(start, journal):
+    """It is told that this worked; and nobody would ever look at the first attempt's again."""
+    script = "if message['action'] == 'shardEnded' and once('asked'): done(message); note(error=checkpoint())"
+    processor, first, second = start("scripted", script), End(), End()
+    processor.shard_ended(ShardEnd(SHARD, "orders", (), first))
+    eventually(lambda: processor._child._inbox, "the late question")
+    processor.shard_ended(ShardEnd(SHARD, "orders", (), second))
+    assert journal.of("error") == [None]
+    assert (first.confirmed, second.confirmed) == (False, True)
+
+
+def test_a_checkpoint_asked_for_behind_the_end_of_a_shard_that_was_not_ended_is_refused(start, journal):
+    script = "if message['action'] == 'shardEnded': done(message); note(error=checkpoint())"
+    processor, end = start("scripted", script), End()
+    processor.shard_ended(ShardEnd(SHARD, "orders", (), end))
+    eventually(lambda: processor._child._inbox, "the late question")
+    processor.lease_lost(LOSS)
+    assert journal.of("error") == ["InvalidStateException"]
+    assert not end.confirmed
 
 
 @pytest.mark.parametrize("way", ["sys.exit(0)", "os._exit(1)", "os.close(1); time.sleep(60)"])
@@ -703,6 +726,29 @@ def test_descriptors_do_not_leak(new_children, journal):
     for _ in range(5):
         live()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(("stops", "forced"), [(False, None), (True, "SIGTERM")])
+def test_only_the_stop_of_the_daemon_shortens_the_time_a_child_has_to_clean_up(journal, heard, stops, forced):
+    command = [sys.executable, "-I", "-S", str(TALKATIVE), "good", str(journal.path)]
+    with Children(command, patience_at_stop=Patience(0.0, 5.0), events=heard) as children:
+        processor = ChildProcessor(children, 30.0)
+        processor.initialize(initialization())
+        child = processor._child
+        # Its input stays open: it ends only by what comes after the time it is given.
+        child.on_close_stdin = lambda: stops or Child.on_close_stdin(child)
+        if stops:
+            processor.shutdown_requested(ShutdownRequest(SHARD, "orders", Checkpoints()))
+        else:
+            processor.lease_lost(LOSS)
+        assert [ended.forced for ended in heard.of(ChildEnded)] == [forced]
+
+
+def test_in_a_hurry_children_that_are_being_ended_are_killed(start, journal, heard):
+    processor = start("stubborn")
+    processor._children.hurry()
+    processor._children.close()
+    assert [ended.forced for ended in heard.of(ChildEnded)] == ["SIGKILL"]
 
 
 def test_the_patience_fits_into_the_grace_of_the_daemon():
