@@ -90,6 +90,7 @@ class ProcessorCalls:
             restart = isinstance(error, RestartShard) and method != "initialize"
             if restart:
                 now, at_end = self._context.runtime.monotonic(), method == "shard_ended"
+                self._restarts.forget_idle_ones(now - config.retry_for)
                 attempt, began = self._restarts.wanted(now, records, at_end=at_end)
             pause: float | None = backoff(attempt, self._context.runtime.random())
             out_of_time = self._context.runtime.monotonic() - began + (pause or 0) > config.retry_for
@@ -196,7 +197,7 @@ class _Restarts:
 
     def __init__(self) -> None:
         self._count = 0
-        self._since = 0.0
+        self._since = self._last = 0.0
         self._at_end = False
         self._beyond: Checkpoint | None = None
 
@@ -207,7 +208,13 @@ class _Restarts:
             self._since, self._at_end = now, at_end
             self._beyond = records[-1].position if records else None
         self._count += 1
+        self._last = now
         return self._count, self._since
+
+    def forget_idle_ones(self, before: float) -> None:
+        """Those that ended without a record in hand, the last of them before that time: it went well since."""
+        if self._beyond is None and not self._at_end and self._last < before:
+            self._count = 0
 
     def returned(self, records: Sequence[Record]) -> None:
         """A batch; not what begins or ends a shard, which returns each time."""

@@ -170,7 +170,7 @@ class ShardDelivery:
             signal = self._deliver(chunk, page.fetched.millis_behind_latest)
             if signal is not None:
                 return signal
-        if is_empty and self._context.config.empty_batches and not page.is_last:
+        if is_empty and (self._context.config.empty_batches or self._is_of_no_use) and not page.is_last:
             signal = self._deliver_nothing(page.fetched.millis_behind_latest)
             if signal is not None:
                 return signal
@@ -191,7 +191,9 @@ class ShardDelivery:
         """A page came while this thread sleeps, which goes on sleeping if there is nothing for it to do. In the thread
         that shards share: it must not wait."""
         config = self._context.config
-        if config.empty_batches or (config.checkpoint != "manual" and self._progress.owed() is not None):
+        if config.empty_batches or self._is_of_no_use:
+            return None
+        if config.checkpoint != "manual" and self._progress.owed() is not None:
             return None
         self._page.began(answer[0].millis_behind_latest)
         following = self._reader.goes_on(answer)
@@ -224,11 +226,17 @@ class ShardDelivery:
         self._checkpoint_if_due()
         return None
 
+    @property
+    def _is_of_no_use(self) -> bool:
+        """Whether the processor knows that another instance is needed, though it has nothing to do: an empty batch
+        gives it the occasion to say so (RestartShard). What it was given and has not checkpointed comes again then."""
+        return bool(getattr(self._processor, "is_of_no_use", False))
+
     def _deliver_nothing(self, millis_behind: int | None) -> Signal | None:
         """An empty batch; its checkpointer means by default the last record of the batches before it."""
         checkpointer = ShardCheckpointer(self._progress, self._progress.done)
         batch = Batch((), checkpointer, millis_behind, self._held.key, self._context.stream.name)
-        if self._context.config.on_error == "skip":
+        if self._context.config.on_error == "skip" and not self._is_of_no_use:
             self._calls.once("process_records", self._processor.process_records, batch)
             return None
         result = self._calls.until_it_returns("process_records", self._processor.process_records, batch)

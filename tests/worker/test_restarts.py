@@ -1,5 +1,7 @@
 """A processor that says of itself that it is of no use any more: a new one begins at the last checkpoint."""
 
+from collections import Counter
+
 import pytest
 
 from pykcl.errors import LeaseLost, ProcessorFailed, RestartShard
@@ -186,6 +188,34 @@ def test_one_that_broke_on_an_empty_batch_has_got_past_it_with(new_fleet, hoarde
         fleet.simulation.sleep(30)
     assert fleet.happened(LeaseHandedBack) == []
     assert [event.attempt for event in fleet.happened(ProcessorRaised)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("on_error", ["retry", "skip"])
+def test_one_that_knows_to_be_of_no_use_is_replaced_though_nothing_new_comes(new_fleet, hoarder, on_error):
+    """What it was given and has not checkpointed comes again."""
+
+    class Dies(hoarder):
+        dead: set[object] = set()  # noqa: RUF012
+
+        @property
+        def is_of_no_use(self):
+            return self in self.dead
+
+        def process_records(self, batch):
+            if self in self.dead:
+                raise RestartShard("the child of this shard ended")
+            super().process_records(batch)
+
+    fleet = new_fleet(shards=1)
+    start(fleet, Dies, retry_for=20.0, max_records=10, on_error=on_error).start()
+    put = fleet.put(2)
+    for deaths in range(1, 5):
+        fleet.wait(lambda: fleet.ledger.payloads == Counter(put * deaths), what="both records once more")  # noqa: B023
+        fleet.simulation.sleep(30)
+        Dies.dead.add(hoarder.made[-1])
+    fleet.wait(lambda: len(hoarder.made) == 5, what="the last one")
+    assert [event.attempt for event in fleet.happened(ProcessorRaised)] == [1, 1, 1, 1]
+    assert fleet.happened(LeaseHandedBack) == []
 
 
 def test_one_that_breaks_on_each_empty_batch_is_handed_back(new_fleet, hoarder):

@@ -103,6 +103,11 @@ class Child:
             self._wait(until, self._has_spoken)
             return self._inbox.popleft()
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it cannot be spoken to any more."""
+        return self._gone is not None
+
     def wait_ended(self, seconds: float) -> bool:
         """Whether its process has ended, and is waited for, within so many seconds."""
         return self._ended.wait(seconds)

@@ -110,9 +110,13 @@ class Children:
         except (OSError, ValueError) as error:
             raise ChildGone(f"could not be started: {why_not_started(self.command, error)}") from None
         child = Child(shard, process, self._loop.look_at, self._events.emit)
+        try:
+            self._loop.add(child)
+        except RuntimeError as error:
+            child.on_ended()
+            raise ChildGone(f"cannot be heard: {error}") from None
         self.started += 1
         self._events.emit(ChildStarted(shard=shard, pid=child.pid))
-        self._loop.add(child)
         return child
 
     def end(self, child: Child, patience: Patience | None = None) -> None:
@@ -207,11 +211,13 @@ class _Loop:
             return tuple(self._watched)
 
     def add(self, child: Child) -> None:
+        """Raises RuntimeError where no thread can be started to serve it."""
         with self._lock:
-            self._watched.add(child)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pykcl-children", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="pykcl-children", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._watched.add(child)
         self._do(partial(self._watch, child))
 
     def look_at(self, child: Child) -> None:

@@ -85,6 +85,12 @@ class ChildProcessor(RecordProcessor):
             self._act(protocol.LEASE_LOST, [protocol.bare(protocol.LEASE_LOST)], JavaCheckpoints(None))
             self._end_child()
 
+    @property
+    def is_of_no_use(self) -> bool:
+        """Its child ended though nothing was asked of it. The worker looks at this while nothing comes, and calls
+        `process_records` without records."""
+        return self._child is not None and self._child.is_gone
+
     # -- one action --------------------------------------------------------------------------------------------
 
     def _act(self, action: str, line: Iterable[bytes], checkpoints: JavaCheckpoints) -> None:

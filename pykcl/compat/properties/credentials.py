@@ -68,6 +68,11 @@ def _sources(given: Given, name: str, arguments: list[str]) -> list[CredentialsS
     if name in _ROLE:
         return [_role(given, name, arguments)]
     if name in _PROFILE:
+        if len(arguments) > 1:
+            raise given.refuse(
+                f"gives {name} more than the name of a profile. Write {name}|PROFILE; a file other than "
+                "~/.aws/credentials is named by AWS_SHARED_CREDENTIALS_FILE."
+            )
         profile = arguments[0] if arguments else ""
         return [CredentialsSource(kind="profile", profile=profile or None)]
     if any(arguments):

@@ -11,6 +11,8 @@ from pykcl.errors import ConfigError
 
 WHOLE = re.compile(r"[+-]?[0-9]{1,19}\Z")
 _LONG = re.compile(r"[+-]?[0-9]{20,}\Z")
+_LONGEST = 2**63 - 1
+"""Java's greatest long."""
 _DECIMAL = re.compile(r"[+-]?[0-9]*\.[0-9]+\Z")
 _TRUE = frozenset({"true", "yes", "y", "on", "1"})
 _FALSE = frozenset({"false", "no", "n", "off", "0"})
@@ -36,10 +38,10 @@ class Given:
 
     def number(self, *, unit: str = "") -> int:
         """Raises ConfigError for what Java would take for 0."""
-        if WHOLE.match(self.text):
+        if WHOLE.match(self.text) and -_LONGEST - 1 <= int(self.text) <= _LONGEST:
             return int(self.text)
         kind = "a decimal number" if _DECIMAL.match(self.text) else "no number"
-        if _LONG.match(self.text):
+        if WHOLE.match(self.text) or _LONG.match(self.text):
             kind = "too small" if self.text.startswith("-") else "too large"
         wanted = f"a whole number of {unit}" if unit else "a whole number"
         raise self.refuse(

@@ -15,7 +15,9 @@ _LONGEST_KEY = 80
 _SECRET_NAME = re.compile(
     r"secret|passw|pwd|token|credential|auth|access.?key|api.?key|private|external.?id", re.IGNORECASE
 )
-_USER_IN_URL = re.compile(r"(?<=://)[^/@\s]*@")
+# As far as the last @: who writes a password into a URL may have left out to encode it.
+_USER_IN_URL = re.compile(r"(?<=://)\S*@")
+_VALUE = re.compile("[=:]")
 _QUERY = re.compile(r"\?.*", re.DOTALL)
 
 
@@ -59,15 +61,18 @@ def shown_endpoint(url: str) -> str:
 
 
 def shown_command(command: str) -> str:
-    """A command line without the values of arguments whose names are those of secrets."""
-    shown = []
-    hide_next = False
-    for part in command.split():
-        name, equals, _ = part.partition("=")
-        is_secret = bool(_SECRET_NAME.search(name))
-        shown.append(HIDDEN if hide_next else name + "=" + HIDDEN if is_secret and equals else part)
-        hide_next = is_secret and not equals and name.startswith("-")
-    return shown_value("", " ".join(shown))
+    """A command line as far as the first word that has a secret's name in it: nobody knows what stands behind that."""
+    shown: list[str] = []
+    words = command.split()
+    for word in words:
+        named = _SECRET_NAME.search(word)
+        value = _VALUE.search(word, named.end()) if named else None
+        shown.append(word[: value.end()] + HIDDEN if value else word)
+        if named:
+            if not value and len(shown) < len(words):
+                shown.append(HIDDEN)
+            break
+    return shown_value("", " ".join(shown) + (" …" if len(shown) < len(words) else ""))
 
 
 def _printable(text: str, longest: int) -> str:

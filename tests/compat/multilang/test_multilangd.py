@@ -143,6 +143,18 @@ def test_sigterm_drains_and_checkpoints_nothing_that_no_child_confirmed(daemon, 
     assert not any(map(is_running, journal.pids)), "the daemon ended them before it ended itself"
 
 
+def test_what_a_child_held_that_dies_while_nothing_comes_is_given_to_another_one(
+    daemon, journal, aws, stream
+):
+    put(aws, 1)
+    daemon(f"scripted {journal.path} pass")
+    batches = lambda: [note["pid"] for note in journal.notes if note.get("told") == "processRecords"]  # noqa: E731
+    (first,) = eventually(batches, "the batch")
+    os.kill(first, signal.SIGKILL)
+    _, second = eventually(lambda: len(batches()) == 2 and batches(), "the same batch for another one")
+    assert second != first
+
+
 @pytest.mark.parametrize("flags", [(), ("--processes", "1")], ids=["one process", "one under a parent"])
 def test_signals_while_children_are_ended_leave_none_behind(daemon, journal, aws, stream, flags):
     put(aws, 10)

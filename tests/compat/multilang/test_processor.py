@@ -744,6 +744,23 @@ def test_only_the_stop_of_the_daemon_shortens_the_time_a_child_has_to_clean_up(j
         assert [ended.forced for ended in heard.of(ChildEnded)] == [forced]
 
 
+def test_a_child_that_nobody_can_listen_to_is_not_left_behind(new_children, journal, monkeypatch):
+    """There are as many processes and threads as there may be."""
+
+    def no_more(thread):
+        monkeypatch.undo()
+        raise RuntimeError("can't start new thread")
+
+    children = new_children("good")
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    with pytest.raises(RestartShard, match="cannot be heard: can't start new thread"):
+        ChildProcessor(children, 30.0).initialize(initialization())
+    assert not any(map(is_running, journal.pids))
+    second = ChildProcessor(children, 30.0)
+    second.initialize(initialization())
+    second.lease_lost(LOSS)
+
+
 def test_in_a_hurry_children_that_are_being_ended_are_killed(start, journal, heard):
     processor = start("stubborn")
     processor._children.hurry()

@@ -69,6 +69,12 @@ def test_no_secret_of_the_file_is_in_the_table_or_in_a_description_of_it(everyth
         ("kinesisEndpoint", "https://u:CANARY@127.0.0.1/?key=CANARY"),
         ("kinesisEndpoint", "u:CANARY@127.0.0.1:4567"),
         ("kinesisClient.endpointOverride", "u:CANARY@127.0.0.1?key=CANARY"),
+        ("kinesisEndpoint", "http://u:p@CANARY@127.0.0.1:4567"),
+        ("executableName", "python3 app.py --dsn=postgres://user:CANARY/CANARY@CANARY@db/x --port 1"),
+        ("executableName", "curl -H 'Authorization: Bearer CANARY' https://127.0.0.1"),
+        ("executableName", "app --conn Server=h;Password=CANARY;Port=1"),
+        ("executableName", "app --api-key:CANARY"),
+        ("executableName", "app password CANARY"),
         ("executableName", "python3 app.py --api-key CANARY --pwd=CANARY --auth CANARY apikey=CANARY"),
         (
             "AwsCredentialsProviderCloudWatch",
@@ -84,6 +90,13 @@ def test_values_of_unknown_keys_and_of_secret_ones_are_never_printed(tmp_path, k
     assert told
     for verdict in told:
         assert "CANARY" not in verdict.value + verdict.text
+
+
+def test_of_a_command_is_shown_what_stands_before_a_secret():
+    command = "python3 app.py --port 1 --auth-file=/x --verbose"
+    assert row(interpret({**LEAST, "executableName": command}, door="multilang"), "executableName").value == (
+        "python3 app.py --port 1 --auth-file=*** …"
+    )
 
 
 def test_a_value_cannot_forge_a_line_of_the_table():
@@ -255,6 +268,9 @@ CASES = [
     ({"maxRecords": "-1"}, "maxRecords is out of range. Write 1 to 10000"),
     ({"maxRecords": "10001"}, "maxRecords is out of range"),
     ({"maxRecords": "9" * 5000}, "maxRecords is too large"),
+    ({"maxLeasesToStealAtOneTime": "2147483648"}, "maxLeasesToStealAtOneTime is too large"),
+    ({"metricsMaxQueueSize": "-2147483648"}, "metricsMaxQueueSize is too small"),
+    ({"shutdownGraceMillis": "9223372036854775808"}, "shutdownGraceMillis is too large"),
     ({"failoverTimeMillis": "9" * 20}, "failoverTimeMillis is too large"),
     ({"failoverTimeMillis": "-" + "9" * 20}, "failoverTimeMillis is too small"),
     ({"failoverTimeMillis": "500"}, "failoverTimeMillis is out of range. Write 1000 to 1000000000 milliseconds"),
@@ -291,6 +307,7 @@ CASES = [
         "awsCredentialsProvider and AWSCredentialsProvider are two spellings",
     ),
     ({"AwsCredentialsProvider": "MyProvider"}, "names MyProvider that is no credentials provider"),
+    ({"AwsCredentialsProvider": "ProfileCredentialsProvider|CANARY|prod"}, "more than the name of a profile"),
 ]  # fmt: skip
 
 
