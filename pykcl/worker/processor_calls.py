@@ -50,7 +50,7 @@ class ProcessorCalls:
         self._pause = pause
         self._lock = context.runtime.lock()
         self._busy: tuple[str, float] | None = None
-        self._restarts = _Restarts()
+        self._restarts = _Restarts(context.config.retry_for)
         self._own_process = OwnProcess()
         self._told_of_bytes = False
 
@@ -90,7 +90,6 @@ class ProcessorCalls:
             restart = isinstance(error, RestartShard) and method != "initialize"
             if restart:
                 now, at_end = self._context.runtime.monotonic(), method == "shard_ended"
-                self._restarts.forget_idle_ones(now - config.retry_for)
                 attempt, began = self._restarts.wanted(now, records, at_end=at_end)
             pause: float | None = backoff(attempt, self._context.runtime.random())
             out_of_time = self._context.runtime.monotonic() - began + (pause or 0) > config.retry_for
@@ -192,10 +191,12 @@ class _Restarts:
     """How often and since when instances have been of no use, without getting past where the first one was.
 
     Not since any batch returned: those before a record that ends every instance return each time. Past a batch without
-    records is the next one that returns.
+    records is the next one that returns; and one that ended without a record in hand, longer than `retry_for` seconds
+    after another such one, is the first: it went well since.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, retry_for: float) -> None:
+        self._retry_for = retry_for
         self._count = 0
         self._since = self._last = 0.0
         self._at_end = False
@@ -204,17 +205,14 @@ class _Restarts:
     def wanted(self, now: float, records: Sequence[Record], *, at_end: bool) -> tuple[int, float]:
         """One more; returns how many, and since when. records: of the batch, if it has any. at_end: of the shard, which
         no batch gets past."""
-        if not self._count:
+        were_idle = self._beyond is None and not self._at_end
+        if not self._count or (were_idle and now - self._last > self._retry_for):
+            self._count = 0
             self._since, self._at_end = now, at_end
             self._beyond = records[-1].position if records else None
         self._count += 1
         self._last = now
         return self._count, self._since
-
-    def forget_idle_ones(self, before: float) -> None:
-        """Those that ended without a record in hand, the last of them before that time: it went well since."""
-        if self._beyond is None and not self._at_end and self._last < before:
-            self._count = 0
 
     def returned(self, records: Sequence[Record]) -> None:
         """A batch; not what begins or ends a shard, which returns each time."""

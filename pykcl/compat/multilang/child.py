@@ -74,7 +74,7 @@ class Child:
         begun by now belongs to before, too, whenever it ends.
         """
         with self._changed:
-            self._awaited = self._question_ends = self._nonsense_until = None
+            self._question_ends = None
             self._hear(self._stdout.all())
             questions = [one for one in self._inbox if isinstance(one, CheckpointAsked)]
             self._inbox.clear()
@@ -87,7 +87,7 @@ class Child:
         """
         if awaits is not None:
             with self._changed:
-                self._awaited, self._question_ends, self._nonsense_until = awaits, None, None
+                self._awaited, self._question_ends = awaits, None
         for piece in pieces:
             with self._changed:
                 self._queued += len(piece)

@@ -79,7 +79,7 @@ class Children:
         self.patience_at_stop = patience_at_stop or self._patience
         self._events = events or EventFan()
         self._loop = _Loop(self._events)
-        self._closed = self.is_closing = self._is_in_a_hurry = False
+        self.is_closing = self._is_in_a_hurry = False
         self._left: tuple[Child, ...] = ()
         self._starting = threading.Lock()
         self._lock = threading.Lock()
@@ -89,7 +89,7 @@ class Children:
         # 1) A start finds the daemon running; 2) the daemon ends all its children; 3) the process is there, and nobody
         # would hear nor end it. So the end waits for starts that have begun.
         with self._starting:
-            if self._closed:
+            if self.is_closing:
                 raise ChildGone("is not started any more: the daemon ends")
             return self._begin(shard)
 
@@ -145,8 +145,7 @@ class Children:
         """End all that still run, at once, and the thread. Nothing can be started afterwards."""
         self.is_closing = True
         with self._starting:
-            self._closed = True
-        self._left = self._loop.children
+            self._left = self._loop.children
         try:
             self._end_all(_NONE if self._is_in_a_hurry else Patience(0.0, 1.0))
         except KeyboardInterrupt:

@@ -34,8 +34,6 @@ Door = Literal["multilang", "kclpy", "native"]
 ClientSpecs = Mapping[str, ClientSpec]
 Said = tuple[Verdict, str]
 
-_GREATEST_INT = 2**31 - 1
-"""Of what is a count Java makes an int; times are longs."""
 _METRICS = {"metrics": "cloudwatch", "metrics_level": "DETAILED", "metrics_buffer_time": 10.0}
 """What Java's daemon does where its file says nothing: alarms that there are must not fall silent."""
 
@@ -181,11 +179,6 @@ class _Reading:
 
     def _number(self, key: Key, number: Number, value: Given) -> Said:
         asked = value.number(unit=number.unit)
-        if not number.unit and not -_GREATEST_INT <= asked <= _GREATEST_INT:
-            raise value.refuse(
-                f"is too {'large' if asked > 0 else 'small'}. Write a whole number up to {_GREATEST_INT}. (Java would "
-                "silently take its default instead.)"
-            )
         if asked == 0 and number.zero_is_unset:
             default = self._options.get(number.field, Config.__dataclass_fields__[number.field].default)
             taken = number.absent or default

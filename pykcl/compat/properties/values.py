@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 from pykcl.errors import ConfigError
 
 WHOLE = re.compile(r"[+-]?[0-9]{1,19}\Z")
-_LONG = re.compile(r"[+-]?[0-9]{20,}\Z")
-_LONGEST = 2**63 - 1
-"""Java's greatest long."""
+_DIGITS = re.compile(r"[+-]?[0-9]+\Z")
+_GREATEST_INT, _GREATEST_LONG = 2**31 - 1, 2**63 - 1
 _DECIMAL = re.compile(r"[+-]?[0-9]*\.[0-9]+\Z")
 _TRUE = frozenset({"true", "yes", "y", "on", "1"})
 _FALSE = frozenset({"false", "no", "n", "off", "0"})
@@ -37,11 +36,15 @@ class Given:
         return ConfigError(f"{self._place}: {self.key} {what}")
 
     def number(self, *, unit: str = "") -> int:
-        """Raises ConfigError for what Java would take for 0."""
-        if WHOLE.match(self.text) and -_LONGEST - 1 <= int(self.text) <= _LONGEST:
+        """Of what is a mere count, without a unit, Java makes an int; of others a long.
+
+        Raises ConfigError for what Java would take for its default.
+        """
+        most = _GREATEST_LONG if unit else _GREATEST_INT
+        if WHOLE.match(self.text) and abs(int(self.text)) <= most:
             return int(self.text)
         kind = "a decimal number" if _DECIMAL.match(self.text) else "no number"
-        if WHOLE.match(self.text) or _LONG.match(self.text):
+        if _DIGITS.match(self.text):
             kind = "too small" if self.text.startswith("-") else "too large"
         wanted = f"a whole number of {unit}" if unit else "a whole number"
         raise self.refuse(

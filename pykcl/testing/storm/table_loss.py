@@ -44,13 +44,14 @@ def lose_and_restore_the_table(
     while True:
         if is_made_anew:
             # Also those that were asked to stop before, who may find out at any time.
-            for name in (*fleet.alive, *fleet.leaving):
+            hosts = (*fleet.alive, *fleet.leaving)
+            for name in hosts:
                 world.observer.without_table.add(name)
+            writes.look(hosts)
         if all(host.is_over for host in working) or world.simulation.now >= deadline:
             break
         if TABLE in world.dynamodb.tables and not is_made_anew:
             break
-        writes.look((*fleet.alive, *fleet.leaving))
         world.simulation.sleep(_LOOK)
     if is_made_anew:
         _judge_writes(world, backup, *writes.early_and_late())
