@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ TableLooks = Literal["auto", "whole", "parts"]
 LARGEST_FETCH_BYTES = 14 * 1024 * 1024
 """The largest GetRecords answer: 10 MiB of data, base64 in JSON."""
 
+_PAGE = "https://github.com/pykcl/pykcl/blob/main/docs/configuration.md#options"
 _APPLICATION = re.compile(r"[A-Za-z0-9_.-]{3,255}\Z")
 _STREAM = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 _STREAM_ARN = re.compile(r"arn:[a-z0-9-]+:kinesis:([a-z0-9-]+):([0-9]{12}):stream/([A-Za-z0-9_.-]{1,128})\Z")
@@ -97,6 +98,8 @@ class Config:
     """A processor call longer than this is reported."""
     processor_timeout: float | None = None
     """A processor call longer than this costs the lease, so that another worker may try. None: never."""
+    show_errors: bool = False
+    """Whether text and traceback of what the processor raises are logged. For development: they may quote a payload."""
     create_table: bool = True
     """Whether a missing lease table may be created."""
     table_deletion_protection: bool = False
@@ -203,9 +206,7 @@ class Config:
         known = {field.name for field in fields(cls)}
         for name in options:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(sorted(known))}."
-                raise ConfigError(f"Unknown option {name!r}.{hint}")
+                raise ConfigError(f"Unknown option {name!r}.{nearest_names(name, known, shown=repr)}")
         return cls(**options)
 
     @classmethod
@@ -236,9 +237,21 @@ class Config:
         return config_from_properties(Path(path))
 
 
+def nearest_names(name: str, known: Iterable[str], shown: Callable[[str], str]) -> str:
+    """What to add to the message about an unknown name, with a blank in front: the nearest few names that are known."""
+    names = sorted(known)
+    akin = [one for one in names if len(name) > 2 and (name in one or one in name)]
+    near = [shown(one) for one in dict.fromkeys([*difflib.get_close_matches(name, names), *akin])][:3]
+    if not near:
+        return f" All names: {_PAGE}"
+    return f" Did you mean {' or '.join(near)}?"
+
+
 _METRICS_TEXTS = ("metrics", "metrics_dimensions", "metrics_namespace")
 _NEVER_NONE = ("application", "stream", "metrics", "metrics_dimensions")
-_FLAGS = ("empty_batches", "create_table", "table_deletion_protection", "table_recovery", "unsafe_join_v3")
+_FLAGS = (
+    "empty_batches", "show_errors", "create_table", "table_deletion_protection", "table_recovery", "unsafe_join_v3",
+)  # fmt: skip
 
 
 def _check_types(config: Config) -> None:
@@ -278,7 +291,8 @@ def is_utf8(text: str) -> bool:
 def _check_names(config: Config) -> None:
     if not _APPLICATION.match(config.application):
         raise ConfigError(
-            f"application={config.application!r} cannot name a lease table: use 3 to 255 of A-Z a-z 0-9 _ . -"
+            f"application={config.application!r} cannot name a lease table: the lease table has that name, of 3 to 255 "
+            "of A-Z a-z 0-9 _ . -"
         )
     for name in ("table_name", "state_table"):
         table = getattr(config, name)
@@ -325,19 +339,24 @@ _LARGEST = 1_000_000
 """Of every time and count above: no wait overflows the operating system's (11 days), no number a float."""
 
 
+def number_for(name: str) -> str:
+    """What kind of number an option takes, in words."""
+    return "a whole number" if name in _WHOLE else "a number of seconds"
+
+
 def _check_numbers(config: Config) -> None:
     for name, smallest in _SMALLEST.items():
         value = getattr(config, name)
         if value is None and name in ("idle_time", "processor_timeout"):
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"{name}={value!r} is not a number")
+            raise ConfigError(f"{name} takes {number_for(name)}, not {value!r}")
         if not smallest <= value <= _LARGEST:
             # Without the value: a whole number of thousands of digits cannot be shown.
-            raise ConfigError(f"{name} is out of range: at least {smallest:g}, at most {_LARGEST:g} (finite)")
+            raise ConfigError(f"{name} is out of range. Write {smallest:g} to {_LARGEST}.")
     for name in _WHOLE:
         if isinstance(getattr(config, name), bool) or not isinstance(getattr(config, name), int):
-            raise ConfigError(f"{name}={getattr(config, name)!r} is not a whole number")
+            raise ConfigError(f"{name} takes {number_for(name)}, not {getattr(config, name)!r}")
     if config.max_records > 10_000:
         raise ConfigError(f"max_records={config.max_records} is more than the 10000 Kinesis allows per call")
     if config.max_buffered_bytes < 2 * LARGEST_FETCH_BYTES:

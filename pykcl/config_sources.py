@@ -5,14 +5,13 @@ Knows the fields of Config and what they take; every unknown name is an error th
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from pykcl.config import Config
+from pykcl.config import Config, nearest_names, number_for
 from pykcl.errors import ConfigError
 
 PREFIX = "PYKCL_"
@@ -78,10 +77,14 @@ def read_toml(path: Path) -> TomlFile:
     that is none of ours; on Python 3.10 also where the package tomli is missing.
     """
     loads, broken = _toml()
+    text = _text(path)
     try:
-        content = loads(_text(path))
+        content = loads(text)
     except broken as error:
         told = str(error)
+    except ValueError:
+        # Python's limit for integers, in words that name neither line nor key.
+        told = "a number in it has too many digits"
     except RecursionError:
         told = "its tables are nested too deeply"
     else:
@@ -96,7 +99,17 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         for name, text in sorted(environment.items())
         if name.startswith(PREFIX) and name != PREFIX and name not in OF_COMMANDS
     ]
-    return from_texts(pairs, lambda name: f"environment variable {PREFIX}{name.upper()}")
+    options = [field.name for field in fields(Config)]
+    names = [*options, *(name[len(PREFIX) :].lower() for name in OF_COMMANDS)]
+    for name, _ in pairs:
+        if name not in options:
+            hint = nearest_names(name, names, shown=_variable)
+            raise ConfigError(f"environment variable {_variable(name)} names no option.{hint}")
+    return from_texts(pairs, lambda name: f"environment variable {_variable(name)}")
+
+
+def _variable(name: str) -> str:
+    return f"{PREFIX}{name.upper()}"
 
 
 def from_texts(pairs: Iterable[tuple[str, str]], origin: Callable[[str], str]) -> dict[str, Any]:
@@ -109,17 +122,16 @@ def from_texts(pairs: Iterable[tuple[str, str]], origin: Callable[[str], str]) -
         try:
             result[name] = _value(name, known[name], text)
         except ValueError:
+            takes = "true or false" if isinstance(known[name], bool) else number_for(name)
             raise ConfigError(
-                f"{origin(name)}: {text!r} is not what {name} takes (default: {known[name]!r})."
+                f"{origin(name)} takes {takes} (default: {known[name]!r}), not {text!r}."
             ) from None
     return result
 
 
 def nearest_option(name: str) -> str:
     """What to add to the message about an unknown name, with a blank in front."""
-    known = [field.name for field in fields(Config)]
-    near = difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}."
+    return nearest_names(name, [field.name for field in fields(Config)], shown=repr)
 
 
 def _value(name: str, default: Any, text: str) -> Any:

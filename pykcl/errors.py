@@ -17,7 +17,7 @@ class PyKclError(Exception):
 
     code: str | None = None
     _hint: str | None = None
-    _with_records = False
+    _records = 0
     _names: dict[str, str] = {}  # noqa: RUF012 - replaced as a whole, never changed
 
     @property
@@ -25,7 +25,7 @@ class PyKclError(Exception):
         """The next command or edit; None without a code."""
         if self._hint:
             return with_names(self._hint, self._names)
-        return hint_of(self.code, self._names, with_records=self._with_records)
+        return hint_of(self.code, self._names, records=self._records)
 
     @property
     def docs(self) -> str | None:
@@ -34,15 +34,19 @@ class PyKclError(Exception):
 
     @property
     def explanation(self) -> str | None:
-        """Code, hint and address of the page in one line; None where it is about no mistake."""
-        return None if self.code is None else printable(f"{self.code}. Do: {self.hint}. {self.docs}")
+        """Code, hint and address of the page in one line; None where it is about no mistake. Without the hint where the
+        text ends with it."""
+        if self.code is None:
+            return None
+        said = str(self).endswith(f"Do: {self.hint}.")
+        return printable(f"{self.code}. {'' if said else f'Do: {self.hint}. '}{self.docs}")
 
-    def about(self: Raised, code: str, hint: str | None = None, *, with_records: bool = False) -> Raised:
+    def about(self: Raised, code: str, hint: str | None = None, *, records: int = 0) -> Raised:
         """Say which mistake this is, and (better than the general hint) what to do about it. Returns the error.
 
-        with_records: whether it was made over records.
+        records: over how many it was made.
         """
-        self.code, self._hint, self._with_records = code, hint, with_records
+        self.code, self._hint, self._records = code, hint, records
         return self
 
     def naming(

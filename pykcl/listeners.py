@@ -22,6 +22,8 @@ EVENT_OF_RECORD = "pykcl_event"
 MOST_WAITING = 10_000
 """Events that wait for one slow listener, at most; beyond it the newest are dropped, and counted."""
 _IDLE_SECONDS = 5.0
+_ONCE = ("records", "first", "last")
+"""Fields that the line of a repeated event leaves out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +43,19 @@ def log_event(event: Event) -> None:
 
 def words_of(event: Event) -> str:
     """Its fields as `key=value`, in one printable line; behind them what to do about a known mistake."""
-    told = {field.name: getattr(event, field.name) for field in fields(event) if field.repr}
+    left_out = _ONCE if event.is_repeated else ()
+    shown = [field.name for field in fields(event) if field.repr and field.name not in left_out]
+    told = {name: getattr(event, name) for name in shown}
     return " ".join(f"{name}={_shown(value)}" for name, value in {**told, **explained(event)}.items())
 
 
 def explained(event: Event) -> dict[str, str]:
-    """Code, hint and docs of an event about a known mistake; of any other nothing."""
+    """Code, hint and docs of an event about a known mistake, the code alone where it is repeated; of any other
+    nothing."""
     if event.code is None:
         return {}
+    if event.is_repeated:
+        return {"code": event.code}
     return {"code": event.code, "hint": event.hint or "", "docs": event.docs or ""}
 
 

@@ -19,6 +19,17 @@ class StartIgnored(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StillStarting(Event):
+    """The worker cannot start, and tries again. Repeated every 30 seconds. seconds: since the first attempt."""
+
+    LEVEL = logging.WARNING
+    TEXT = "worker not started yet, it keeps trying"
+    what: str
+    seconds: float
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionNear(Event):
     """Soon Kinesis drops records that were not read yet. All times in seconds."""
 
@@ -54,3 +65,14 @@ class ProcessorGivenUp(Event):
     method: str
     seconds: float
     cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeverCheckpointed(Event):
+    """A processor that is to checkpoint by itself has not, since this worker reads the shard. seconds: since then."""
+
+    LEVEL = logging.WARNING
+    TEXT = 'no checkpoint yet: with checkpoint="manual" all of these batches come again after a restart'
+    shard: str
+    batches: int
+    seconds: float

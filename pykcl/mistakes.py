@@ -6,6 +6,7 @@ An error or an event about one of them has its `code`, `hint` and `docs`. docs/e
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,12 +16,13 @@ DOCS = "https://github.com/pykcl/pykcl/blob/main/docs/errors/"
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """do: the next command or edit; APPLICATION, STREAM, TABLE and SHARD stand for names. events: types of events about
-    it. with_records: what to do instead where it was made over records."""
+    it. with_record, with_records: what to do instead where it was made over one record, and over several."""
 
     code: str
     title: str
     do: str
     events: tuple[str, ...] = ()
+    with_record: str = ""
     with_records: str = ""
 
 
@@ -94,8 +96,10 @@ _MISTAKES = (
         "The processor raised",
         "correct the processor; it had no record in hand, so there is none to step over",
         ("ProcessorRaised",),
-        "correct the processor; a record that none can digest is stepped over by "
+        "correct the processor; if none can digest this record, step over it by "
         f"pykcl checkpoint skip SHARD --records 1 {_OF}",
+        "correct the processor; the records from first to last are not checkpointed, and any of them may be the one "
+        "that failed; pykcl tail STREAM --shard SHARD --from-app APPLICATION shows them",
     ),
     Mistake(
         "E13",
@@ -154,19 +158,20 @@ _CODE_OF_EVENT = {event: mistake.code for mistake in _MISTAKES for event in mist
 _NAMES = re.compile(r"\b(APPLICATION|STREAM|TABLE|SHARD)\b")
 
 
-def hint_of(
-    code: str | None, names: Mapping[str, str] | None = None, *, with_records: bool = False
-) -> str | None:
-    """What to do about it, with the names that are known in their places; None where there is no such code."""
+def hint_of(code: str | None, names: Mapping[str, str] | None = None, *, records: int = 0) -> str | None:
+    """What to do about it, with the names that are known in their places; None where there is no such code.
+
+    records: over how many it was made."""
     found = MISTAKES.get(code or "")
     if found is None:
         return None
-    return with_names((with_records and found.with_records) or found.do, names or {})
+    special = (found.with_record if records == 1 else found.with_records) if records else ""
+    return with_names(special or found.do, names or {})
 
 
 def with_names(hint: str, names: Mapping[str, str]) -> str:
-    """names: by the word that stands for them."""
-    return _NAMES.sub(lambda word: names.get(word[0], word[0]), hint)
+    """names: by the word that stands for them. They are quoted where a shell would take them for more than a word."""
+    return _NAMES.sub(lambda word: shlex.quote(names[word[0]]) if word[0] in names else word[0], hint)
 
 
 def docs_of(code: str | None) -> str | None:
@@ -195,8 +200,13 @@ class Explained:
         if isinstance(shard, str):
             names["SHARD"] = shard
         # An empty batch and any other method has no record to step over.
-        is_batch = getattr(self, "method", None) == "process_records" and getattr(self, "records", 0) > 0
-        return hint_of(self.code, names, with_records=is_batch)
+        is_batch = getattr(self, "method", None) == "process_records"
+        return hint_of(self.code, names, records=getattr(self, "records", 0) if is_batch else 0)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether an event before it told the same at length, about the same call."""
+        return getattr(self, "attempt", 1) > 1
 
     @property
     def docs(self) -> str | None:

@@ -21,6 +21,9 @@ log = logging.getLogger("pykcl.runtime")
 
 _one_at_a_time = threading.Lock()
 
+_BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+"""Linux: as CLOCK_MONOTONIC, but it goes on while the machine is suspended. None on other systems."""
+
 _LONGEST_SLEEP = 0.2 if sys.platform == "win32" else 1.0
 """Seconds for which who waits for a SignalEvent may oversleep a signal; see there."""
 
@@ -56,8 +59,16 @@ class Task(Protocol):
 class Runtime(Protocol):
     """Everything that can wait, and chance. Production: real threads. Simulation: one seed."""
 
+    @property
+    def ends_threads_by(self) -> tuple[type[BaseException], ...]:
+        """What it raises in a thread to end it. User code that lets such a one out has raised nothing."""
+
     def monotonic(self) -> float:
-        """Seconds of a clock that never jumps; only differences mean anything."""
+        """Seconds of a clock that never goes back; only differences mean anything.
+
+        It goes on while the machine is suspended, if the system has such a clock. A wait stands still meanwhile, so it
+        may end later than this clock says, and never sooner.
+        """
 
     def utcnow_millis(self) -> int:
         """Wall clock, epoch milliseconds. For people and for Kinesis; never for deciding who owns a lease."""
@@ -86,11 +97,15 @@ class Runtime(Protocol):
 class SystemRuntime:
     """Real threads and the real clock."""
 
+    ends_threads_by: tuple[type[BaseException], ...] = ()
+
     def __init__(self) -> None:
         self._random = random.Random()  # noqa: S311 - jitter and fair choice, not secrets
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        # 1) A machine is suspended with a page in hand; 2) its leases go to others; 3) it goes on. With a clock that
+        # stood still, it would believe in them for as long as before, and begin further batches.
+        return time.monotonic() if _BOOT_CLOCK is None else time.clock_gettime(_BOOT_CLOCK)
 
     def utcnow_millis(self) -> int:
         return time.time_ns() // 1_000_000

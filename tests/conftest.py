@@ -59,6 +59,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="tests/interop: which Kinesis the workers read; kinesis-local comes from npm",
     )
     parser.addoption(
+        "--aws-prefix",
+        metavar="PREFIX",
+        help="tests/conformance: run over the account of the environment alone; see tests/aws, which removes what is made",
+    )
+    parser.addoption(
         "--worker-option",
         action="append",
         default=[],

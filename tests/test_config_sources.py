@@ -91,7 +91,7 @@ def test_what_a_file_of_java_says_in_vain_is_logged_where_no_table_is_shown(toml
         (LEAST + "[klients.kinesis]\n", "pykcl.toml: 'klients' names no table. Its only table is [clients]"),
         (LEAST + "clients = 1\n", "pykcl.toml: clients is a table"),
         (LEAST + "max_leases = 0\n", "pykcl.toml: max_leases is out of range"),
-        (LEAST + 'max_leases = "7"\n', "pykcl.toml: max_leases='7' is not a number"),
+        (LEAST + 'max_leases = "7"\n', "pykcl.toml: max_leases takes a whole number, not '7'"),
         (LEAST + 'create_table = "false"\n', "pykcl.toml: create_table is True or False, not str"),
         (LEAST + "start = 2026-11-20\n", "pykcl.toml: start="),
         (LEAST + "start = 2026-11-20T09:00:00\n", "has no time zone"),
@@ -106,6 +106,12 @@ def test_what_a_file_of_java_says_in_vain_is_logged_where_no_table_is_shown(toml
         (b"application = '\xff'", "pykcl.toml, line 1: TOML is UTF-8"),
         (b"x" * (1024 * 1024 + 1), "larger than 1 MiB"),
         ("a = " + "[" * 5000, "pykcl.toml is no TOML"),
+        (
+            LEAST + f"failover_time = {'9' * 5000}\n",
+            "pykcl.toml is no TOML: a number in it has too many digits",
+        ),
+        (LEAST + f"failover_time = {'9' * 4000}\n", "pykcl.toml: failover_time"),
+        (LEAST + f"max_leases = {'9' * 4000}\n", "pykcl.toml: max_leases"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_told_with_file_and_key(toml, text, told):
@@ -131,10 +137,10 @@ def test_a_file_that_is_not_there_or_is_a_folder_is_told(tmp_path):
     ("variables", "told"),
     [
         ({"PYKCL_APPLICATION": "orders-app"}, "no PYKCL_STREAM"),
-        ({"PYKCL_FAILOVER": "3"}, "PYKCL_FAILOVER names no option. Did you mean 'failover_time'?"),
+        ({"PYKCL_FAILOVER": "3"}, "PYKCL_FAILOVER names no option. Did you mean PYKCL_FAILOVER_TIME?"),
         (
             {"PYKCL_APPLICATION": "orders-app", "PYKCL_STREAM": "s", "PYKCL_MAX_LEASES": "many"},
-            "PYKCL_MAX_LEASES: 'many' is not",
+            "PYKCL_MAX_LEASES takes a whole number (default: 1000), not 'many'.",
         ),
     ],
 )
@@ -254,6 +260,24 @@ def test_clients_of_a_file_are_used_but_not_beside_a_local_aws_and_a_region_from
         "kinesis": ClientSpec(endpoint="https://kinesis.example")
     }
     assert together(toml(LEAST)).specs is None
+
+
+def test_errors_are_shown_beside_a_local_aws_unless_anything_says_otherwise(toml, tmp_path, monkeypatch):
+    (tmp_path / "kcl.properties").write_text(
+        "applicationName=orders-app\nstreamName=orders\nretrievalMode=POLLING\n"
+        "AwsCredentialsProvider=DefaultCredentialsProvider\n"
+    )
+    given = {"config_file": toml(LEAST)}, {"properties": tmp_path / "kcl.properties", "door": "kclpy"}
+    assert [together(**one).config.show_errors for one in given] == [False, False]
+    assert [together(**one, use_local=True).config.show_errors for one in given] == [True, True]
+    assert not together(toml(LEAST + "show_errors = false\n"), use_local=True).config.show_errors
+    assert not together(
+        given[0]["config_file"], overrides={"show_errors": False}, use_local=True
+    ).config.show_errors
+    monkeypatch.setenv("PYKCL_SHOW_ERRORS", "0")
+    assert not together(given[0]["config_file"], use_local=True).config.show_errors
+    monkeypatch.setenv("PYKCL_SHOW_ERRORS", "1")
+    assert together(given[0]["config_file"]).config.show_errors
 
 
 def test_two_files_or_none_for_a_program_of_kclpy_are_refused(toml):

@@ -321,7 +321,12 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch)
     monkeypatch.setattr(
         command.importlib.util, "find_spec", lambda name: None if name == "moto" else object()
     )
-    with pytest.raises(ConfigError, match=r"needs moto.*pip install 'pykcl\[demo\]'"):
+    with pytest.raises(ConfigError, match=r"needs moto, which is not installed.*pip install 'pykcl\[demo\]'"):
+        command.refuse_missing_parts()
+    monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        ConfigError, match=r"cbor2, hypercorn, moto, py_partiql_parser, which are not installed"
+    ):
         command.refuse_missing_parts()
 
 

@@ -100,7 +100,14 @@ def test_a_full_row_of_ours_round_trips():
         checkpoint_owner="other",
         entity_type="LEASE",
         note=PrivateNote(
-            "arn", 1_700_000_000_000, "me", "0.1.0", 1_700_000_000_001, {"later": {"BOOL": True}}
+            "arn",
+            1_700_000_000_000,
+            "me",
+            "0.1.0",
+            1_700_000_000_001,
+            {"later": {"BOOL": True}},
+            "3f2a",
+            10_000,
         ),
         extra={"throughputKBps": {"N": "1.5"}},
     )

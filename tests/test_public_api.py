@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import pykcl
+from pykcl.worker.options import Surroundings, WorkerOptions
 
 ROOT = Path(__file__).parents[1]
 CLASSES = sorted(name for name in pykcl.__all__ if not name.startswith("__"))
@@ -170,15 +171,29 @@ def test_every_public_signature_is_typed_and_any_has_a_reason():
         assert place.split("(")[0] in places, f"{place} is excused and does not exist"
 
 
-def test_a_user_program_passes_mypy_strict():
+def test_user_programs_pass_mypy_strict_and_their_mistakes_are_found():
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
-    program = ROOT / "tests" / "typing" / "public_api.py"
+    programs = [str(path) for path in sorted((ROOT / "tests" / "typing").glob("*.py"))]
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(program)],
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *programs],
         capture_output=True, text=True, cwd=ROOT, timeout=110, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_options_that_type_checkers_know_are_the_fields_of_config():
+    """`stream` is a parameter of its own, because it must be given."""
+    fields = typing.get_type_hints(pykcl.Config)
+    others = typing.get_type_hints(Surroundings)
+    assert typing.get_type_hints(WorkerOptions) == others | {
+        name: kind for name, kind in fields.items() if name not in ("application", "stream")
+    }
+    assert WorkerOptions.__required_keys__ == {"processor"}
+    parameters = inspect.signature(pykcl.Worker).parameters
+    assert set(parameters) == {"application", "config", *others, "options"}
+    hints = typing.get_type_hints(pykcl.Worker.__init__)
+    assert {name: hints[name] for name in others} == others
 
 
 def test_the_user_program_uses_every_public_name():

@@ -94,3 +94,22 @@ def test_a_stop_that_is_asked_for_sets_the_event_of_whoever_waits(how):
     with signals.heard():
         signal.raise_signal(signal.SIGTERM) if how == "comes" else signals.ask(1)
     assert event.is_set()
+
+
+def test_signals_within_a_second_count_as_one():
+    """GNU timeout signals its child and then the group: the worker gets the same request twice within milliseconds."""
+    now = [10.0]
+    signals = StopSignals(now=lambda: now[0])
+    with signals.heard():
+        for at, count in ((10.0, 1), (10.002, 1), (10.999, 1), (11.0, 2), (11.5, 2), (12.0, 3)):
+            now[0] = at
+            signal.raise_signal(signal.SIGTERM)
+            assert signals.count == count, at
+
+
+def test_a_request_of_the_parent_counts_at_once():
+    """The parent has compared the times already."""
+    signals = StopSignals(now=lambda: 10.0)
+    signals.ask(1)
+    signals.ask(2)
+    assert signals.count == 2

@@ -6,19 +6,22 @@ each.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from pykcl.aws.failures import aws_errors, sort_failure
+from pykcl.aws.failures import aws_errors, calling, sort_failure
 from pykcl.aws.new_table import NewTable
 from pykcl.aws.state_table import state_table_of
 from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, SetupError, printable
 from pykcl.ports import LeaseTable, Stream
 from pykcl.runtime import Event, Runtime
+
+log = logging.getLogger("pykcl.aws")
 
 SERVICES = ("kinesis", "dynamodb")
 ALL_SERVICES = (*SERVICES, "cloudwatch")
@@ -37,7 +40,7 @@ def connect(
     clients: Mapping[str, Any] | None = None,
     stop: Event | None = None,
 ) -> tuple[LeaseTable, Stream]:
-    """The lease table and the stream of `config`. Sends nothing yet.
+    """The lease table and the stream of `config`. Sends nothing yet, but has credentials obtained.
 
     stop: once set, no write is tried a second time (the forced stop).
 
@@ -198,18 +201,37 @@ def client_config(
 def refuse_missing_credentials(session: Any) -> None:
     """Raise SetupError unless boto3 finds credentials, locally or from the service of the instance."""
     try:
-        found = session.get_credentials()
+        found = calling(session.get_credentials, parses=False)()
+        missing = None if found is None else _missing_file(found)
     except aws_errors() as error:
         failure: PyKclError = sort_failure(error, doing="looking for AWS credentials")
     else:
-        if found is not None:
+        if found is not None and missing is None:
             return
         failure = SetupError(
             "No AWS credentials. boto3 looked at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the AWS "
             "profile and the role of the container or instance. Provide one, or pass a boto3 session."
+            if missing is None
+            else f"AWS credentials could not be obtained ({missing}): a file that boto3 takes them from is missing or "
+            "may not be read. Check AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, the AWS "
+            "profile and the volumes that are mounted."
         ).about("E04")
     # Outside the except block: what boto3 says may quote a line of a credentials file.
     raise failure
+
+
+def _missing_file(credentials: Any) -> str | None:
+    """Obtain the credentials; return the name of an error that only somebody's help can end.
+
+    Whatever else goes wrong may pass. The first request of the worker meets it again, and waits for it to pass.
+    """
+    try:
+        credentials.get_frozen_credentials()
+    except (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
+        return type(error).__name__
+    except Exception as error:  # noqa: BLE001 - a source of credentials may raise anything
+        log.debug("AWS credentials could not be obtained: %s", type(error).__name__)
+    return None
 
 
 def _utc(value: Any) -> datetime:

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pykcl.aws.clients import cloudwatch_client
-from pykcl.aws.failures import MALFORMED, aws_errors, error_code, sort_failure
+from pykcl.aws.failures import MALFORMED, aws_errors, calling, error_code, sort_failure
 from pykcl.config import Config
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.metrics.metering import dimensions_of
@@ -39,7 +39,7 @@ class CloudWatchSender:
     def send(self, sets: Sequence[StatisticSet], /) -> SendAnswer:
         data = [self._datum(one) for one in sets]
         try:
-            self._client.put_metric_data(Namespace=self._namespace, MetricData=data)
+            calling(self._client.put_metric_data)(Namespace=self._namespace, MetricData=data)
         except aws_errors() as error:
             failure = sort_failure(error, doing=_DOING)
             # PutMetricData adds up: what may have arrived must not be sent again.

@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import Any
 
 from pykcl.aws.decode import LAST_MILLIS, careful_records, items_of, page_of, refused
-from pykcl.aws.lean.cbor import decode, decode_name, head, is_break
+from pykcl.aws.lean.cbor import Allowance, decode, decode_name, head, is_break
 from pykcl.aws.lean.record_layout import Columns, read_records
 from pykcl.model.checkpoint import are_sequence_numbers
 from pykcl.model.record import Record
@@ -37,19 +37,21 @@ def _quick(body: bytes, shard_id: str, stream: str) -> tuple[Mapping[str, Any], 
         raise ValueError("no map")
     document: dict[str, Any] = {}
     columns: Columns | None = None
+    allowance = Allowance()
     seen = 0
     while seen != size and not (size is None and is_break(body, position)):
-        name, position = decode_name(body, position)
+        allowance.take(1)
+        name, position = decode_name(body, position, allowance)
         if name == "Records":
             major, _, count, position = head(body, position)
             if major != _LIST or columns is not None:
                 raise ValueError("no list, or a second one")
-            columns = Columns()
+            columns = Columns(allowance)
             position = read_records(body, position, count, columns)
         elif name in document:
             raise ValueError("a name twice")
         else:
-            document[name], position = decode(body, position, 1)
+            document[name], position = decode(body, position, 1, allowance)
         seen += 1
     if columns is None or position + (size is None) != len(body):
         raise ValueError("no records, or more than a page")

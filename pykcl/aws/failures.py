@@ -9,10 +9,14 @@ first call.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlsplit
 
 from pykcl.errors import ConfigError, PyKclError, SetupError, TemporaryError, Throttled
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 THROTTLING = frozenset(
     {
@@ -81,13 +85,45 @@ _CODE = re.compile(r"[A-Za-z0-9_.:#/-]{1,128}\Z")
 _ACTION = re.compile(r"perform: ([a-z0-9-]{1,32}:[A-Za-z]{1,64})")
 
 
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError)
+"""What botocore's parser raises when it meets an answer that is not of the service's model (RuntimeError: a time
+beyond the calendar, or too deep a nesting)."""
+
+
+class ClientRaised(Exception):
+    """An exception that is not botocore's came out of boto3. The text is the name of its type."""
+
+
 def aws_errors() -> tuple[type[Exception], ...]:
-    """The exceptions a boto3 client raises, for an `except` clause; anything else is a defect and must not be
-    caught.
+    """The exceptions of a boto3 client that is called by `calling`, for an `except` clause; anything else is a
+    defect and must not be caught.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
-    return (BotoCoreError, ClientError)
+    return (BotoCoreError, ClientError, ClientRaised)
+
+
+def calling(method: Callable[P, T], *, parses: bool = True) -> Callable[P, T]:
+    """`method` of a boto3 client or session, with ClientRaised in the place of exceptions that are not botocore's.
+
+    boto3 passes on whatever a source of credentials raises: the OSError of a token file that is missing for a moment,
+    or the errors of somebody's own code that asks a secret store. Only the method itself is wrapped, so that a defect
+    of pykcl is not taken for trouble with credentials; for the same reason an AssertionError passes.
+    parses: the method reads an answer of AWS, so MALFORMED passes too.
+    """
+    passing = (*aws_errors(), PyKclError, AssertionError, *(MALFORMED if parses else ()))
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except passing:
+            raise
+        except Exception as error:  # noqa: BLE001 - see above
+            name = type(error).__name__
+        # Outside the except block: the exception may quote a path or a secret, and a traceback prints the whole chain.
+        raise ClientRaised(name)
+
+    return call
 
 
 def error_code(error: Exception) -> str | None:
@@ -106,11 +142,6 @@ def http_status(error: Exception) -> int | None:
     """The HTTP status of the answer; None when none came."""
     status = _answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
     return status if isinstance(status, int) else None
-
-
-MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError)
-"""What botocore's parser raises when it meets an answer that is not of the service's model (RuntimeError: a time
-beyond the calendar, or too deep a nesting)."""
 
 
 def sort_failure(error: Exception, *, doing: str) -> PyKclError:
@@ -165,6 +196,11 @@ def _for_setup(error: Exception, code: str, doing: str) -> SetupError | None:
 
 
 def _without_answer(error: Exception, doing: str) -> PyKclError:
+    if isinstance(error, ClientRaised):
+        return TemporaryError(
+            f"{doing} was not sent: AWS credentials could not be obtained ({error}). It may work later; if it does "
+            "not, check their source: a token file, a command, a service or code of your own."
+        ).about("E04")
     names = {kind.__name__ for kind in type(error).__mro__}
     name = type(error).__name__
     if names & _NO_REGION:
@@ -182,7 +218,18 @@ def _without_answer(error: Exception, doing: str) -> PyKclError:
         return SetupError(
             f"{doing} failed before it was sent ({name}). This is a defect of pykcl; please report it."
         )
-    return TemporaryError(f"{doing} got no usable answer from AWS ({name}). It may work later.")
+    where = f"{name} at {address}" if (address := _address(error)) else name
+    return TemporaryError(f"{doing} got no usable answer from AWS ({where}). It may work later.")
+
+
+def _address(error: Exception) -> str | None:
+    """Of the endpoint that an error of botocore names, without what else its URL may hold: a password, say."""
+    named = getattr(error, "kwargs", {})
+    try:
+        url = urlsplit(str(named.get("endpoint_url", "")) if isinstance(named, dict) else "")
+    except ValueError:
+        return None
+    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}" if url.netloc else None
 
 
 def _answer(error: Exception) -> Mapping[str, Any]:

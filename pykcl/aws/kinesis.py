@@ -26,10 +26,10 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from pykcl.aws.decode import description_of, shards_of
-from pykcl.aws.failures import MALFORMED, error_code, sort_failure
+from pykcl.aws.failures import MALFORMED, aws_errors, error_code, sort_failure
 from pykcl.aws.lean.underway import wait_for_answers
 from pykcl.aws.page_reads import AskedPage, PageReads
 from pykcl.config import Transport, Wire
@@ -88,6 +88,7 @@ class KinesisStream:
         # one tuple, replaced as a whole, so that threads need no lock.
         self._clock: tuple[int, float, str] | None = None
         self._reads = PageReads(client, runtime, transport, wire)
+        self._calling = self._reads.clock.calling
 
     @property
     def name(self) -> str:
@@ -110,7 +111,9 @@ class KinesisStream:
         """
         try:
             answer = self._call(
-                f"Describing stream {self._name!r}", self._client.describe_stream_summary, self._stream()
+                f"Describing stream {self._name!r}",
+                self._calling(self._client.describe_stream_summary),
+                self._stream(),
             )
         except _NotFoundError as error:
             missing = self._missing(str(error))
@@ -132,7 +135,7 @@ class KinesisStream:
         Raises Throttled, TemporaryError, StreamMissing or SetupError when the first page fails.
         """
         try:
-            answer = self._call(self._listing, self._client.list_shards, self._stream())
+            answer = self._call(self._listing, self._calling(self._client.list_shards), self._stream())
         except _NotFoundError as error:
             raise self._missing(str(error)) from None
         shards = shards_of(answer)
@@ -156,7 +159,9 @@ class KinesisStream:
             request["StartingSequenceNumber"] = start.sequence_number
         try:
             answer = self._call(
-                f"Opening {shard_id} of stream {self._name!r}", self._client.get_shard_iterator, request
+                f"Opening {shard_id} of stream {self._name!r}",
+                self._calling(self._client.get_shard_iterator),
+                request,
             )
         except _NotFoundError as error:
             failure = self._gone(shard_id, str(error))
@@ -251,7 +256,7 @@ class KinesisStream:
         except ClientError as error:
             self._note_clock(error.response)
             failure = _refusal(error, doing)
-        except BotoCoreError as error:
+        except aws_errors() as error:
             failure = sort_failure(error, doing=doing)
         except MALFORMED as error:
             failure = AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
@@ -269,7 +274,7 @@ class KinesisStream:
                 raise AnswerRefused(f"Listing the shards of {self._name!r} goes round in a circle.")
             seen.add(token)
             # Never with the stream: Kinesis refuses a NextToken beside it.
-            answer = self._call(self._listing, self._client.list_shards, {"NextToken": token})
+            answer = self._call(self._listing, self._calling(self._client.list_shards), {"NextToken": token})
             shards.update(shards_of(answer))
             token = answer.get("NextToken")
 

@@ -75,7 +75,8 @@ class DynamoDBLeaseTable:
         self._created = False
         self._known = KnownRows()
         self._table_id = ""
-        self._requests = TableRequests(client, table_name, runtime, transport)
+        requests = TableRequests(client, table_name, runtime, transport)
+        self._requests, self._calling = requests, requests.clock.calling
 
     @property
     def name(self) -> str:
@@ -152,7 +153,7 @@ class DynamoDBLeaseTable:
     def java_state(self) -> JavaState:
         """See `ports.LeaseTable`. The index is that of the last `prepare`."""
         try:
-            found = self._attempts.few(lambda: read_state(self._client, self._state_table))
+            found = self._attempts.few(lambda: read_state(self._client, self._state_table, self._calling))
         except TemporaryError:
             found = JavaState(unread="AWS did not answer")
         return replace(found, has_owner_index=self._has_owner_index)
@@ -165,7 +166,7 @@ class DynamoDBLeaseTable:
         return _row_in(answer.get("Item"), key)
 
     def write(self, write: LeaseWrite, *, until: float) -> WriteAnswer:
-        """See `ports.LeaseTable`. Ends at most one request time-out after `until`."""
+        """See `ports.LeaseTable`. Ends at most one request time-out after `until`; two if our clock is wrong."""
         sending = _Sending(write)
         try:
             return self._attempts.until(until, lambda: self._attempt(sending, until))
@@ -233,7 +234,9 @@ class DynamoDBLeaseTable:
     def _describe(self) -> Table | None:
         doing = f"describing lease table {self._name!r}"
         try:
-            answer = self._patiently(doing, lambda: self._client.describe_table(TableName=self._name))
+            answer = self._patiently(
+                doing, lambda: self._calling(self._client.describe_table)(TableName=self._name)
+            )
         except TableGone:
             return None
         found = table_of(answer)
@@ -247,7 +250,7 @@ class DynamoDBLeaseTable:
     def _create(self) -> None:
         doing = f"creating lease table {self._name!r}"
         try:
-            self._client.create_table(
+            self._calling(self._client.create_table)(
                 TableName=self._name,
                 KeySchema=[{"AttributeName": LEASE_KEY, "KeyType": "HASH"}],
                 AttributeDefinitions=[{"AttributeName": LEASE_KEY, "AttributeType": "S"}],

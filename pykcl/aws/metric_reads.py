@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from pykcl.aws.failures import MALFORMED, aws_errors, sort_failure
+from pykcl.aws.failures import MALFORMED, aws_errors, calling, sort_failure
 from pykcl.errors import PyKclError, TemporaryError
 from pykcl.metrics.names import MILLIS_BEHIND_LATEST
 
@@ -65,7 +65,7 @@ class MetricReader:
         failure: PyKclError
         try:
             while True:
-                answer = self._cloudwatch.get_metric_data(**request)
+                answer = calling(self._cloudwatch.get_metric_data)(**request)
                 for result in answer["MetricDataResults"]:
                     _fold(found, shards[int(result["Id"][1:])], result)
                 if not answer.get("NextToken"):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pykcl.aws.failures import aws_errors, error_code, sort_failure
-from pykcl.errors import SetupError, TemporaryError
+from pykcl.aws.failures import MALFORMED, aws_errors, calling, error_code, sort_failure
+from pykcl.errors import AnswerRefused, SetupError, TemporaryError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class NewTable:
             return
         doing = f"switching on point-in-time recovery of lease table {table!r}"
         try:
-            client.update_continuous_backups(
+            calling(client.update_continuous_backups)(
                 TableName=table, PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True}
             )
             return
@@ -41,6 +41,8 @@ class NewTable:
             # DynamoDB says so for some moments after a table was made.
             if error_code(error) == "ContinuousBackupsUnavailableException":
                 failure = TemporaryError(f"{doing} is not possible yet. Asking again.")
+        except MALFORMED as error:
+            failure = AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
         if isinstance(failure, SetupError):
             # The table is there now: the next start would find it and never ask again.
             failure = SetupError(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pykcl.aws.clients import client_config, made_client, new_session, refuse_missing_credentials
@@ -59,6 +61,19 @@ class OperatorClients:
         """Raises ConfigError without one."""
         return str(self.client(service).meta.region_name)
 
+    def known_region(self, service: str = "dynamodb") -> str | None:
+        """The region of the clients, as far as flags, files, the environment and the profile say. Without boto3, whose
+        order this is, because that takes a while to load."""
+        access, spec = self.access, self.access.specs.get(service, ClientSpec())
+        return (
+            access.region
+            or spec.region
+            or access.fallback_region
+            or os.environ.get("AWS_DEFAULT_REGION")
+            or _region_of_profile(access.profile or os.environ.get("AWS_PROFILE") or "default")
+            or os.environ.get("AWS_REGION")
+        )
+
     def _open(self, service: str, attempts: int) -> Any:
         access, spec = self.access, self.access.specs.get(service, ClientSpec())
         region = access.region or spec.region or access.fallback_region
@@ -94,3 +109,14 @@ class OperatorClients:
                 refuse_missing_credentials(session)
                 self._sessions[key] = session
         return self._sessions[key]
+
+
+def _region_of_profile(profile: str) -> str | None:
+    file = configparser.RawConfigParser(strict=False)
+    try:
+        path = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
+        file.read_string(path.read_text("utf-8"))
+    except (OSError, ValueError, RuntimeError, configparser.Error):
+        return None
+    section = profile if profile == "default" else f"profile {profile}"
+    return file.get(section, "region", fallback=None) or None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pykcl.aws.failures import MALFORMED, aws_errors, error_code, sort_failure
+from pykcl.aws.failures import MALFORMED, aws_errors, calling, error_code, sort_failure
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import PyKclError, SetupError, TemporaryError
 from pykcl.model.lease import Lease, Row
@@ -61,7 +61,7 @@ class OperatorTable:
         doing = f"writing {write.kind!r} to lease table {self._name!r}"
         failure: PyKclError
         try:
-            answer = getattr(self._client, operation)(TableName=self._name, **params)
+            answer = calling(getattr(self._client, operation))(TableName=self._name, **params)
         except aws_errors() as error:
             if error_code(error) == "ConditionalCheckFailedException":
                 item = getattr(error, "response", {}).get("Item")

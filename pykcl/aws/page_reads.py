@@ -11,14 +11,11 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from botocore.exceptions import BotoCoreError
 
 from pykcl.aws.decode import page_of_answer, page_of_body
 from pykcl.aws.decode_cbor import page_of_cbor
-from pykcl.aws.failures import MALFORMED, error_code
+from pykcl.aws.failures import MALFORMED, aws_errors, error_code
 from pykcl.aws.lean.answers import client_error, metadata_of
 from pykcl.aws.lean.cbor import CBOR_TYPE, text_and_numbers
 from pykcl.aws.lean.connection import Answer
@@ -26,6 +23,7 @@ from pykcl.aws.lean.route import Route, is_asking
 from pykcl.aws.lean.transport import Transport
 from pykcl.aws.lean.underway import Underway
 from pykcl.aws.lean.wire import REFUSALS, Trust, to_compare
+from pykcl.aws.signing_clock import SigningClock
 from pykcl.config import Transport as TransportChoice
 from pykcl.config import Wire as WireChoice
 from pykcl.errors import AnswerRefused
@@ -41,10 +39,6 @@ _BODY: Final = "pykcl_body"
 _IS_CBOR: Final = "pykcl_cbor"
 _METHOD: Final = "get_records"
 _OPERATION: Final = "GetRecords"
-_SKEWED: Final = frozenset(
-    {"InvalidSignatureException", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "RequestExpired"}
-)
-_TOLERATED_SKEW: Final = 60_000
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -76,7 +70,10 @@ class AskedPage:
 
 
 class PageReads:
-    """`get_records` of one stream. May be used by any number of threads at once."""
+    """`get_records` of one stream. May be used by any number of threads at once.
+
+    clock: what all requests of the client are to be signed with.
+    """
 
     def __init__(
         self, client: KinesisClient, runtime: Runtime, transport: TransportChoice, wire: WireChoice
@@ -85,12 +82,19 @@ class PageReads:
         self._trust = Trust(wire)
         # Records have come by `begin`: the next page is left to `get_records`, which may ask once more to compare.
         self._is_to_compare = False
-        self._runtime = runtime
+        self.clock = SigningClock(client, runtime, log=log, service="Kinesis")
         client.meta.events.register(
             "before-parse.kinesis.GetRecords", _set_body_aside, unique_id="pykcl-set-body-aside"
         )
         self._route = Route(
-            client, runtime, transport, (_METHOD,), handlers=(_set_body_aside,), log=log, doing="reading"
+            client,
+            runtime,
+            transport,
+            (_METHOD,),
+            self.clock,
+            handlers=(_set_body_aside,),
+            log=log,
+            doing="reading",
         )
 
     @property
@@ -106,8 +110,8 @@ class PageReads:
         return self._route.learned_for(_METHOD)
 
     def get_records(self, **request: Any) -> dict[str, Any]:
-        """Raises ClientError, BotoCoreError, what botocore's parser raises; SetupError where the lean transport is
-        insisted on and cannot be."""
+        """Raises `aws_errors`, what botocore's parser raises; SetupError where the lean transport is insisted on and
+        cannot be."""
         arn = request.get("StreamARN")
         transport = self._route.lean(_METHOD, arn)
         if transport is not None:
@@ -193,7 +197,9 @@ class PageReads:
         """Once; once more if the signature's time was refused. begun: it was sent already, so."""
         clock_ahead = begun.clock_ahead_millis if begun else transport.clock_ahead_millis
         answer = transport.finish(begun.underway) if begun else _posted(transport, request, is_cbor)
-        if answer.status >= 300 and self._corrects_clock(transport, answer, clock_ahead):
+        if answer.status >= 300 and self.clock.corrects(
+            self._code(answer), answer.status, answer.headers.get("date"), clock_ahead
+        ):
             answer = _posted(transport, request, is_cbor)
         return answer
 
@@ -206,6 +212,7 @@ class PageReads:
     def _compare(self, request: Mapping[str, Any], page: Fetched, shard_id: str, stream: str) -> None:
         """Read the beginning of `page` again, as CBOR. Nothing of that is delivered."""
         again = {**request, "Limit": to_compare(page.records)}
+        unanswered: tuple[type[Exception], ...] = (*aws_errors(), *MALFORMED)
         try:
             transport = self._route.lean(_METHOD, request.get("StreamARN"))
             if transport is None or not self._trust.take_try():
@@ -217,29 +224,9 @@ class PageReads:
                 self._trust.distrust("it is refused")
         except AnswerRefused:
             self._trust.distrust("a page of it could not be read")
-        except (BotoCoreError, *MALFORMED) as error:
+        except unanswered as error:
             # Throttled, timed out, whatever: the page that was asked for is there, and a later one will do.
             log.debug("comparing CBOR with JSON failed: %s", type(error).__name__)
-
-    def _corrects_clock(self, transport: Transport, answer: Answer, clock_ahead: int) -> bool:
-        """Whether the request was refused for the time it was signed at, and the next one will be signed at another.
-
-        clock_ahead: milliseconds that were added to our clock for that time.
-        """
-        if answer.status >= 500 or self._code(answer) not in _SKEWED:
-            return False
-        if clock_ahead != transport.clock_ahead_millis:
-            return True  # another request that was under way has found it out, and corrected it
-        try:
-            theirs = int(parsedate_to_datetime(answer.headers.get("date", "")).timestamp() * 1000)
-        except (ValueError, TypeError, OverflowError):
-            return False
-        ahead = theirs - self._runtime.utcnow_millis()
-        if abs(ahead - transport.clock_ahead_millis) < _TOLERATED_SKEW:
-            return False
-        log.warning("our clock differs from that of Kinesis by %d s: signing with theirs", ahead // 1000)
-        transport.clock_ahead_millis = ahead
-        return True
 
 
 def _posted(transport: Transport, request: Mapping[str, Any], is_cbor: bool) -> Answer:

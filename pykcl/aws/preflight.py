@@ -18,6 +18,7 @@ from pykcl.aws.failures import (
     EXPIRED_CREDENTIALS,
     MALFORMED,
     aws_errors,
+    calling,
     error_code,
     sort_failure,
 )
@@ -92,7 +93,7 @@ class Prober:
         self, action: str, call: Callable[[], Mapping[str, Any]]
     ) -> tuple[Mapping[str, Any] | None, Trouble | None]:
         try:
-            answer = call()
+            answer = calling(call)()
             self._note_clock(answer)
             return dict(answer), None
         except aws_errors() as error:
@@ -183,7 +184,7 @@ def _known(credentials: Any) -> dict[str, Any]:
     """Of botocore's credentials what is no secret. Asks for them, where that was put off. Raises PyKclError."""
     failure: PyKclError
     try:
-        has_token = bool(credentials.get_frozen_credentials().token)
+        has_token = bool(calling(credentials.get_frozen_credentials)().token)
     except aws_errors() as error:
         failure = sort_failure(error, doing="getting AWS credentials")
     except MALFORMED as error:

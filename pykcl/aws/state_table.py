@@ -6,9 +6,10 @@ application, not after the lease table. Most fleets have no such table, and the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from pykcl.aws.failures import MALFORMED, aws_errors, error_code, sort_failure
+from pykcl.aws.failures import MALFORMED, aws_errors, calling, error_code, sort_failure
 from pykcl.aws.table_answers import refuse_foreign
 from pykcl.errors import PyKclError, TemporaryError
 from pykcl.model.lease import ForeignRow, JavaState
@@ -23,12 +24,16 @@ def state_table_of(application: str) -> str:
     return application + STATE_SUFFIX
 
 
-def read_state(client: Any, table: str) -> JavaState:
+def read_state(
+    client: Any, table: str, calling: Callable[[Callable[..., Any]], Callable[..., Any]] = calling
+) -> JavaState:
     """One GetItem. Raises TemporaryError for what may work a moment later; what will not is told in `unread`."""
     failure: PyKclError | None = None
     answer: Any = {}
     try:
-        answer = client.get_item(TableName=table, Key={"key": {"S": MIGRATION_KEY}}, ConsistentRead=True)
+        answer = calling(client.get_item)(
+            TableName=table, Key={"key": {"S": MIGRATION_KEY}}, ConsistentRead=True
+        )
         refuse_foreign(answer, _DOING)
     except aws_errors() as error:
         if error_code(error) == "ResourceNotFoundException":

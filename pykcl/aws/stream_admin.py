@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pykcl.aws.decode import shards_of
-from pykcl.aws.failures import MALFORMED, aws_errors, sort_failure
+from pykcl.aws.failures import MALFORMED, aws_errors, calling, sort_failure
 from pykcl.errors import AnswerRefused
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import Shard
@@ -163,7 +163,7 @@ class StreamAdmin:
         self, doing: str, method: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         try:
-            return method(**request)
+            return calling(method)(**request)
         except aws_errors() as error:
             failure = sort_failure(error, doing=doing)
         except MALFORMED as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from pykcl.aws.failures import MALFORMED, aws_errors, error_code, sort_failure
+from pykcl.aws.failures import MALFORMED, aws_errors, calling, error_code, sort_failure
 from pykcl.aws.fast_items import decode_scans
 from pykcl.aws.table_answers import (
     items_of,
@@ -79,7 +79,7 @@ def describe(client: Any, table: str, runtime: Runtime) -> TableFacts:
     doing = f"describing lease table {table!r}"
     try:
         answer = _patiently(
-            lambda: _call(doing, lambda: client.describe_table(TableName=table), table), runtime
+            lambda: _call(doing, lambda: calling(client.describe_table)(TableName=table), table), runtime
         )
     except _Denied as error:
         return TableFacts(table, None, why_not=str(error))
@@ -167,7 +167,7 @@ class _Walk:
             per_unit = len(self.items) / self.units if self.units and self.items else _ROWS_PER_UNIT
             request["Limit"] = max(1, min(1000, int(rate * min(per_unit, 4 * _ROWS_PER_UNIT))))
         doing = f"scanning lease table {self._facts.name!r}"
-        return _call(doing, lambda: self._client.scan(**request), self._facts.name)
+        return _call(doing, lambda: calling(self._client.scan)(**request), self._facts.name)
 
 
 class _Denied(SetupError):

@@ -1,7 +1,8 @@
 """The frequent calls on a lease table: over the lean transport when nothing stands against it, else over botocore.
 
 Each call takes and gives what the boto3 client's method of that name takes and gives, and raises what it raises. A
-write is sent once: what became of one that got no answer is for the caller to find out, as over botocore.
+write is sent once: what became of one that got no answer is for the caller to find out, as over botocore. One whose
+signature was refused for its time was not carried out, and is sent once more.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pykcl.aws.failures import error_code
 from pykcl.aws.fast_items import METHODS, decode_scans, decoded, use_for_scans
 from pykcl.aws.known_rows import Seen
 from pykcl.aws.lean.answers import client_error, metadata_of, parsed_by_botocore, refuse_corrupt
 from pykcl.aws.lean.connection import Answer
 from pykcl.aws.lean.route import Route
 from pykcl.aws.lean.transport import Transport
+from pykcl.aws.signing_clock import SigningClock
 from pykcl.config import Transport as TransportChoice
 from pykcl.runtime import Runtime
 
@@ -25,16 +28,21 @@ log = logging.getLogger("pykcl.dynamodb")
 
 
 class TableRequests:
-    """Calls of one client on one table. May be used by any number of threads at once."""
+    """Calls of one client on one table. May be used by any number of threads at once.
+
+    clock: what all requests of the client are to be signed with.
+    """
 
     def __init__(self, client: Any, table: str, runtime: Runtime, transport: TransportChoice) -> None:
         self._client = client
         self._table = table
+        self.clock = SigningClock(client, runtime, log=log, service="DynamoDB")
         self._route = Route(
             client,
             runtime,
             transport,
             METHODS,
+            self.clock,
             handlers=(use_for_scans,),
             log=log,
             doing="using the lease table",
@@ -47,14 +55,14 @@ class TableRequests:
         return frozenset(filter(self._route.is_learned, METHODS))
 
     def scan(self, seen: Seen | None = None, **request: Any) -> dict[str, Any]:
-        """seen: then its rows may be a ReadPage. Raises ClientError, BotoCoreError, what botocore's parser raises;
-        SetupError where the lean transport is insisted on and cannot be."""
+        """seen: then its rows may be a ReadPage. Raises `aws_errors`, what botocore's parser raises; SetupError where
+        the lean transport is insisted on and cannot be."""
         answer = self._call("scan", request, may_repeat=True, seen=seen)
         self._route.insist("scan")
         return answer
 
     def get_item(self, **request: Any) -> dict[str, Any]:
-        """Raises ClientError, BotoCoreError, what botocore's parser raises."""
+        """Raises `aws_errors`, what botocore's parser raises."""
         return self._call("get_item", request, may_repeat=True)
 
     def write(self, method: str, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +71,7 @@ class TableRequests:
         if method in METHODS:
             return self._call(method, request, may_repeat=False)
         named = {"TableName": self._table, **request}
-        answer: dict[str, Any] = getattr(self._client, method)(**named)
+        answer: dict[str, Any] = self.clock.calling(getattr(self._client, method))(**named)
         return answer
 
     def _call(
@@ -79,8 +87,15 @@ class TableRequests:
     def _over_lean(
         self, transport: Transport, method: str, request: Mapping[str, Any], *, may_repeat: bool
     ) -> Answer:
-        answer = transport.post(_JSON.encode(request).encode(), may_repeat=may_repeat)
+        ahead, body = transport.clock_ahead_millis, _JSON.encode(request).encode()
+        answer = transport.post(body, may_repeat=may_repeat, is_page=method == "scan")
         refuse_corrupt(answer)
+        if answer.status >= 300:
+            error = client_error(self._client, self._route.operation(method), answer)
+            if not self.clock.corrects(error_code(error), answer.status, answer.headers.get("date"), ahead):
+                raise error
+            answer = transport.post(body, may_repeat=may_repeat, is_page=method == "scan")
+            refuse_corrupt(answer)
         if answer.status >= 300:
             raise client_error(self._client, self._route.operation(method), answer)
         return answer

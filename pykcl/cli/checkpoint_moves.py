@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-DEFAULT_FAILOVER = 60.0
 _HEAD = 4
 _TAILS = (4, 6, 8, 10, 12, 14, 16, 20)
 """Digits shown of the end of a sequence number: as few as tell those of one answer apart."""
@@ -198,10 +198,14 @@ def _colour(row: Mapping[str, Any]) -> str | None:
 
 
 def _wait_until_still(table: LeaseTable, runtime: Runtime, target: Target, moving: Moving) -> None:
+    from pykcl.model.lease import Lease
     from pykcl.operate.checkpoints.stillness import told, wait_until_still
+    from pykcl.operate.sampling import known_failover
 
-    failover = target.failover or DEFAULT_FAILOVER
-    origin = "" if target.failover else ", as nobody told its fail-over time (--failover, -c, -p)"
+    leases = [row for row in table.scan().rows if isinstance(row, Lease)]
+    failover, is_known = known_failover(target.failover, leases)
+    origin = ", as its leases say" if is_known else ", as nobody told its fail-over time (--failover, -c, -p)"
+    origin = "" if target.failover is not None else origin
     say(f"watching the fleet for {failover:g} s{origin}: nothing may move", err=True)
     last = [""]
 
@@ -255,10 +259,8 @@ def _execute(
         say(f"the backup of before is {printable(str(path))}", err=True)
         raise
     say(f"done: {written} rows written and read again, by {printable(audit.who)}", err=True)
-    say(
-        f"undo with: pykcl checkpoint import {printable(str(path))} --table {printable(str(target.table))} --execute",
-        err=True,
-    )
+    undo = shlex.join(["pykcl", "checkpoint", "import", str(path), "--table", str(target.table), "--execute"])
+    say(f"undo with: {printable(undo)}", err=True)
 
 
 def caller_of(target: Target) -> str:

@@ -76,7 +76,8 @@ def refuse_missing_parts() -> None:
     missing = [name for name in NEEDED_MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"The demo needs {', '.join(missing)}, which is not installed. Do: pip install 'pykcl[demo]'."
+            f"The demo needs {', '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed. "
+            "Do: pip install 'pykcl[demo]'."
         )
     if not hasattr(signal, "SIGSTOP"):
         raise ConfigError("The demo kills processes by POSIX signals, which this system lacks. Do: use WSL.")

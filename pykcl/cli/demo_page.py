@@ -26,7 +26,7 @@ def demo_page(board: Board, *, opens: bool, say: Callable[[str], None]) -> Itera
     from pykcl.operate.lag import KinesisLag
     from pykcl.operate.scanning import TableScanner
     from pykcl.runtime import SystemRuntime
-    from pykcl.ui.lag_rounds import LagRounds
+    from pykcl.ui.lag_rounds import READS_A_ROUND, LagRounds
     from pykcl.ui.rates import Rates
     from pykcl.ui.server import page_server
     from pykcl.ui.watching import Fleet
@@ -39,7 +39,7 @@ def demo_page(board: Board, *, opens: bool, say: Callable[[str], None]) -> Itera
         runtime,
         bind="0",
         rates=Rates(asks_workers=False, totals=lambda: processed(board)),
-        lags=LagRounds(lambda: KinesisLag(stream, runtime), LAG_SECONDS, runtime),
+        lags=LagRounds(lambda: KinesisLag(stream, runtime, most_reads=READS_A_ROUND), LAG_SECONDS, runtime),
     )
     with server:
         say(f"page: {server.link}")

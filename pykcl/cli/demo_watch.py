@@ -122,7 +122,7 @@ class Watch:
         return Counter(lease.owner for lease in self.leases.values() if lease.owner and not lease.is_ended)
 
     def shards(self) -> list[Shard]:
-        return self.kinesis.list_shards(STREAM)
+        return self.kinesis.list_shards(STREAM, operation=None)
 
     def open_shards(self) -> list[Shard]:
         return [shard for shard in self.shards() if shard.is_open]

@@ -27,11 +27,11 @@ BREAK_VARIABLE = "PYKCL_DEMO_BREAK"
 CHECKPOINT_BEFORE_DELIVERY = "checkpoint-before-delivery"
 
 
-def config(worker_id: str = "observer") -> Config:
+def config(worker_id: str = "observer", *, stream: str = STREAM, application: str = APPLICATION) -> Config:
     """What every worker of the demo is told: patience cut short, so that there is something to see."""
     return Config(
-        application=APPLICATION,
-        stream=STREAM,
+        application=application,
+        stream=stream,
         worker_id=worker_id,
         start="TRIM_HORIZON",
         failover_time=FAILOVER_TIME,
@@ -67,7 +67,9 @@ class CheckpointsTooEarly(DemoProcessor):
 @click.command()
 @click.option("--worker-id", required=True)
 @click.option("--ledger", "path", type=click.Path(path_type=Path), required=True)
-def main(worker_id: str, path: Path) -> None:
+@click.option("--stream", default=STREAM)
+@click.option("--application", default=APPLICATION)
+def main(worker_id: str, path: Path, stream: str, application: str) -> None:
     """Work until SIGTERM, or until the demo that started this process is gone."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
     ledger = LedgerFile(path, worker_id)
@@ -75,7 +77,7 @@ def main(worker_id: str, path: Path) -> None:
     kind = CheckpointsTooEarly if broken else DemoProcessor
     worker = Worker(
         processor=lambda: kind(ledger),
-        config=config(worker_id),
+        config=config(worker_id, stream=stream, application=application),
         listeners=[lambda event: _write_down(ledger, event)],
     )
     threading.Thread(target=_stop_with_the_parent, name="demo-parent", daemon=True).start()

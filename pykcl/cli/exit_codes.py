@@ -26,6 +26,10 @@ EXIT_CRASH = 70
 EXIT_CONFIGURATION = 78
 
 
+class ProgramCrashed(PyKclError):
+    """An exception of the application's own, outside of a worker. Its traceback was logged."""
+
+
 @contextmanager
 def exit_codes(name: str = "pykcl") -> Iterator[None]:
     """Turn pykcl's errors into one clear line, one more with what to do about a known mistake, and the exit code.
@@ -38,7 +42,8 @@ def exit_codes(name: str = "pykcl") -> Iterator[None]:
         _say(error, name=name)
         sys.exit(EXIT_CONFIGURATION)
     except PyKclError as error:
-        _say(error, f"{type(error).__name__}: ", name=name)
+        kind = "" if isinstance(error, ProgramCrashed) else f"{type(error).__name__}: "
+        _say(error, kind, name=name)
         sys.exit(EXIT_CRASH)
     except click.ClickException:
         raise

@@ -65,7 +65,7 @@ def iam(
     """Print the least that a worker, or an operator, must be allowed at AWS. Asks nobody.
 
     Metrics, table creation and the state table are as the file of -c or -p says, unless told here. Without an ARN, an
-    account or a region, ACCOUNT and REGION stand in their places.
+    account, ACCOUNT stands in its place, and REGION where neither the environment nor the AWS profile names a region.
     """
     from pykcl.aws.policy import operator_policy, terraform_of, worker_policy
 
@@ -112,11 +112,8 @@ def _places(target: Target, account: str | None, partition: str | None) -> dict[
         raise ConfigError(
             f"--account {account} contradicts the stream's ARN, which is of {found['account']}."
         )
-    access = target.clients.access
-    spec = access.specs.get("dynamodb")
-    region = access.region or (spec.region if spec is not None else None) or target.config.effective_region
     return {
-        "region": region or "REGION",
+        "region": target.clients.known_region() or "REGION",
         "account": account or (found["account"] if found is not None else "ACCOUNT"),
         "partition": partition or (found["partition"] if found is not None else "aws"),
     }

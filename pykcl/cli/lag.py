@@ -83,9 +83,9 @@ def lag(
     The lease table holds positions and no times, so somebody else is asked.
 
     \b
-    kinesis     for each lease one GetShardIterator at its checkpoint and one GetRecords call for two records, at most
-                sixteen shards at a time; not for shards that have ended. "Unread" is what lies behind the checkpoint:
-                a worker may have read it and not checkpointed yet.
+    kinesis     for each lease one GetShardIterator at its checkpoint and one GetRecords call for two records; on idle
+                shards more, up to the next record or the tip: some 250 for a day. Sixteen shards at a time. "Unread"
+                is what lies behind the checkpoint: a worker may have read it and not checkpointed yet.
     status      pykcl workers with --http say how far from the tip they read. It costs nothing.
     cloudwatch  the MillisBehindLatest of any KCL worker that sends metrics, a minute or two late.
     """
@@ -99,7 +99,7 @@ def lag(
     marks: Marks | None = None
 
     def look() -> tuple[str, int]:
-        nonlocal marks
+        nonlocal marks, told
         from pykcl.operate.lag import total_of
         from pykcl.operate.owner_marks import NO_MARKS, marks_among
 
@@ -109,8 +109,9 @@ def lag(
                 "The table holds leases of several streams; lag can be asked of one stream only."
             )
         leases = [view.leases[key] for key in sorted(view.leases)]
-        asked = told or _kinesis(target, view, runtime)
-        lags = asked.lags(leases)
+        # The same one each time: it goes on where it ended on a shard without records.
+        told = told or _kinesis(target, view, runtime)
+        lags = told.lags(leases)
         total = total_of(lags, max_behind)
         marks = marks_among((lease.actual_owner for lease in leases), marks or NO_MARKS)
         rows = [_row(lease, lags[lease.key], marks) for lease in leases]
@@ -123,7 +124,7 @@ def lag(
             "source": source,
         }
         facts = {name: value for name, value in facts.items() if value is not None}
-        hints = [*_hints(lags, total, max_behind), asked.cost]
+        hints = [*_hints(lags, total, max_behind), told.cost]
         return render(rows, _columns(), output, facts=facts, hints=hints), _code(total)
 
     sys.exit(repeat(watch, look))

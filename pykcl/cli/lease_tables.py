@@ -17,7 +17,7 @@ from pykcl.operate.hints import hints_of, short_shard
 from pykcl.operate.lease_states import LeaseState, LeaseStatus, counts, states_of
 from pykcl.operate.owner_kind import OwnerKind, owner_kinds
 from pykcl.operate.owner_marks import NO_MARKS, Marks, marks_among
-from pykcl.operate.sampling import DEFAULT_FAILOVER, Observation
+from pykcl.operate.sampling import Observation, known_failover
 from pykcl.operate.table_view import TableView
 from pykcl.planning.plans import Deletion
 
@@ -114,7 +114,7 @@ def lease_answer(
     before: Marks = NO_MARKS,
 ) -> Answer:
     """Everything `leases list` shows. before: the marks of the look before."""
-    states = states_of(found, target.failover or DEFAULT_FAILOVER)
+    states = states_of(found, known_failover(target.failover, found.view.leases.values())[0])
     kinds = owner_kinds(found.view, found.renewed_after_end)
     return answer_of(target, found, states, kinds, owner=owner, wanted=wanted, before=before)
 
@@ -130,14 +130,14 @@ def answer_of(
     before: Marks = NO_MARKS,
 ) -> Answer:
     """`lease_answer`, for who has asked for states and kinds already."""
-    failover = target.failover or DEFAULT_FAILOVER
+    failover, is_known = known_failover(target.failover, found.view.leases.values())
     marks = marks_among((status.owner for status in states.values()), before)
     rows = [
         {**_lease_row(status, kinds, found), "mark": marks.of(status.owner)}
         for status in states.values()
         if (not wanted or status.state.value in wanted) and (owner is None or owner in (status.owner or ""))
     ]
-    hints = hints_of(found, states, failover, told=target.failover is not None)
+    hints = hints_of(found, states, failover, told=is_known)
     return Answer(rows, _facts(target, found, states, kinds), hints, marks)
 
 
@@ -227,7 +227,7 @@ def key_of(shard: str, view: TableView) -> str:
 
 def describe_answer(target: Target, found: Observation, key: str) -> Answer:
     """Everything `leases describe` shows, one fact a row."""
-    failover = target.failover or DEFAULT_FAILOVER
+    failover, is_known = known_failover(target.failover, found.view.leases.values())
     states = states_of(found, failover)
     kinds = owner_kinds(found.view, found.renewed_after_end)
     facts = lease_facts(found, states, kinds, key)
@@ -235,7 +235,7 @@ def describe_answer(target: Target, found: Observation, key: str) -> Answer:
     return Answer(
         [{"name": name, "value": value} for name, value in facts],
         {"application": target.table, "stream": stream_of(target, found.view)},
-        hints_of(found, mine, failover, told=target.failover is not None),
+        hints_of(found, mine, failover, told=is_known),
     )
 
 

@@ -12,7 +12,7 @@ from pykcl.cli.durations import Duration
 from pykcl.cli.exit_codes import EXIT_ERROR
 from pykcl.cli.fleet_options import Target, complete_shards, fleet_options
 from pykcl.cli.output import Format, format_option, render, say, show
-from pykcl.cli.watching import repeat, watch_option
+from pykcl.cli.watching import repeat, tell_of_the_wait, watch_option
 
 if TYPE_CHECKING:
     from pykcl.operate.release import ReleasePlan
@@ -90,7 +90,7 @@ def list_leases(
         found = (
             sampler.look()
             if no_sample or watch is not None
-            else sampler.look_twice(target.failover, longest=sample)
+            else sampler.look_twice(target.failover, longest=sample, on_wait=tell_of_the_wait)
         )
         answer = lease_answer(target, found, owner=owner, wanted=wanted, before=marks)
         marks = answer.marks
@@ -122,7 +122,9 @@ def describe(target: Target, shard: str, output: Format, no_sample: bool) -> Non
     key = key_of(shard, found.view)
     lease = found.view.leases.get(key)
     if not no_sample and lease is not None and lease.actual_owner is not None:
-        found = sampler.look_twice(target.failover, until=lambda seen: key in seen.alive)
+        found = sampler.look_twice(
+            target.failover, until=lambda seen: key in seen.alive, on_wait=tell_of_the_wait
+        )
     answer = describe_answer(target, found, key)
     show(answer.rows, FACT_COLUMNS, output, facts=answer.facts, hints=answer.hints)
 

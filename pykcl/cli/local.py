@@ -30,7 +30,21 @@ _STREAM = re.compile(r"(?P<name>[A-Za-z0-9_.-]{1,128})(?::(?P<shards>[0-9]{1,6})
     type=click.IntRange(0, 65535),
     default=DEFAULT_PORT,
     show_default=True,
-    help="Port on 127.0.0.1; 0 for any free one.",
+    help="Port; 0 for any free one.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address to listen on, such as 0.0.0.0 in a container. There is no password.",
+)
+@click.option(
+    "--allow-host",
+    "allow_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Another name clients call it by, such as that of a container. May be repeated.",
 )
 @click.option(
     "--stream", "streams", multiple=True, metavar="NAME:SHARDS", help="Create a stream. May be repeated."
@@ -41,7 +55,14 @@ _STREAM = re.compile(r"(?P<name>[A-Za-z0-9_.-]{1,128})(?::(?P<shards>[0-9]{1,6})
 @click.option(
     "--request-log", type=click.Path(path_type=Path), help="Append every request as a line of JSON."
 )
-def local(port: int, streams: tuple[str, ...], limits: bool, request_log: Path | None) -> None:
+def local(
+    port: int,
+    host: str,
+    allow_hosts: tuple[str, ...],
+    streams: tuple[str, ...],
+    limits: bool,
+    request_log: Path | None,
+) -> None:
     """Run the embedded local AWS (Kinesis, DynamoDB, CloudWatch) until Ctrl-C.
 
     Everything is kept in memory. Prints the environment that points boto3, the AWS CLI and pykcl to it.
@@ -53,7 +74,10 @@ def local(port: int, streams: tuple[str, ...], limits: bool, request_log: Path |
 
     with exit_codes():
         wanted = dict(map(_stream, streams))
-        with _started(start_local_aws(port, limits=limits, request_log=request_log), port) as aws:
+        made = start_local_aws(
+            port, host=host, allow_hosts=allow_hosts, limits=limits, request_log=request_log
+        )
+        with _started(made, host, port) as aws:
             for name, shards in wanted.items():
                 aws.kinesis.create_stream(name, shards)
                 click.echo(f"# stream {name} with {shards} shards", err=True)
@@ -64,7 +88,14 @@ def local(port: int, streams: tuple[str, ...], limits: bool, request_log: Path |
                 stop.wait()
 
 
-def start_local_aws(port: int, *, limits: bool = False, request_log: Path | None = None) -> LocalAws:
+def start_local_aws(
+    port: int,
+    *,
+    host: str = "127.0.0.1",
+    allow_hosts: tuple[str, ...] = (),
+    limits: bool = False,
+    request_log: Path | None = None,
+) -> LocalAws:
     """A local AWS, not started yet (it is a context manager). Raises ConfigError where the extra is missing."""
     try:
         for needed in NEEDED_MODULES:
@@ -75,7 +106,7 @@ def start_local_aws(port: int, *, limits: bool = False, request_log: Path | None
             f"The embedded local AWS needs {error.name!r}, which is not installed. Do: pip install 'pykcl[local]'."
         ) from None
     try:
-        return LocalAws(port=port, limits=limits, request_log=request_log)
+        return LocalAws(port=port, host=host, allow_hosts=allow_hosts, limits=limits, request_log=request_log)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"The request log {str(request_log)!r} cannot be written ({error}). "
@@ -84,13 +115,13 @@ def start_local_aws(port: int, *, limits: bool = False, request_log: Path | None
 
 
 @contextmanager
-def _started(aws: LocalAws, port: int) -> Iterator[LocalAws]:
+def _started(aws: LocalAws, host: str, port: int) -> Iterator[LocalAws]:
     try:
         aws.start()
     except OSError as error:
         raise ConfigError(
-            f"Port {port} of 127.0.0.1 cannot be used ({error.strerror or error}); another `pykcl local` may have it. "
-            "Do: --port 0 for any free one, or name another."
+            f"Port {port} of {host} cannot be used ({error.strerror or error}); another `pykcl local` may have it. "
+            "Do: --port 0 for any free one, or name another; --host takes an address of this machine."
         ) from None
     try:
         yield aws

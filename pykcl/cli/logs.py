@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
+
+from pykcl.errors import printable
 
 LogFormat = Literal["text", "json"]
 LOG_FORMATS = ("text", "json")
@@ -14,6 +17,16 @@ _TEXT = "%(asctime)s %(levelname)-7s "
 _NAME = "%(name)s "
 _MESSAGE = "%(message)s"
 _CHATTY = ("botocore", "boto3", "urllib3", "s3transfer")
+
+
+class _TextFormatter(logging.Formatter):
+    """As its parent, with the logger's name made printable: names are made of lease keys, too."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its parent's name
+        if not record.name.isprintable():
+            record = copy.copy(record)  # other handlers get the record as it was
+            record.name = printable(record.name)
+        return super().formatMessage(record)
 
 
 def formatter(
@@ -25,7 +38,7 @@ def formatter(
 
         return JsonFormatter(process)
     number = "" if process is None else f"[{process}] "
-    return logging.Formatter(_TEXT + number + (_NAME if with_names else "") + _MESSAGE)
+    return _TextFormatter(_TEXT + number + (_NAME if with_names else "") + _MESSAGE)
 
 
 def log_to_stderr(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ VERBS = {
     "streams": ("pykcl.cli.streams:streams", "See which streams there are, and what one is."),
     "ui": ("pykcl.cli.ui:ui", "Show a fleet on a web page of this machine."),
     "doctor": ("pykcl.cli.doctor:doctor", "Find what is wrong before production does; it only reads."),
+    "explain": ("pykcl.cli.explain:explain", "Explain the code of an error, such as E12."),
     "iam": ("pykcl.cli.iam:iam", "Print the least IAM policy, as JSON or for Terraform."),
     "dashboards": ("pykcl.cli.dashboards:dashboards", "Print dashboards for CloudWatch and Grafana."),
     "report": ("pykcl.cli.report:report", "Write a bundle for a bug report, without names and secrets."),
@@ -54,6 +56,14 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{VERBS[cmd_name][0]} is not a command")
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = difflib.get_close_matches(args[0], VERBS, n=1)
+        if near and args[0] not in VERBS and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **more: Any) -> click.Context:
         given = tuple(args)

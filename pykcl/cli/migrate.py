@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ def migrate(file: Path, code: tuple[Path, ...], reads_table: bool, force: bool) 
     """
     with exit_codes():
         wanted = [Path(CONFIG_FILE), Path(REPORT_FILE)]
-        there = [str(path) for path in wanted if path.exists()]
+        there = [str(path) for path in wanted if os.path.lexists(path)]
         if there and not force:
             raise ConfigError(
                 f"{' and '.join(there)} would be overwritten. Do: --force, or go to another folder."
@@ -144,8 +145,16 @@ def _write(path: Path, content: bytes, *, like: Path) -> None:
     """like: who may not read this file shall not read a new one either: it may hold an external id."""
     try:
         mode = like.stat().st_mode & 0o666 | 0o600
-        with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(content)
+        # A new file, moved over an old one: an old one keeps its mode, and may be a link to somebody else's file.
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.chmod(name, mode)
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise ConfigError(
             f"{str(path)!r} cannot be written: {error.strerror}. Do: go to a folder that may be written to."

@@ -7,6 +7,7 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 import click
@@ -18,13 +19,18 @@ from pykcl.cli.options import from_arguments
 from pykcl.cli.processes import Processes, processes_option
 from pykcl.cli.service_options import Service, service_options
 from pykcl.cli.settings import Settings, settings_of
-from pykcl.errors import ProcessorFailed, RestartShard
+from pykcl.errors import ConfigError, ProcessorFailed, RestartShard
 from pykcl.worker.signals import stop_signals_go_to
 
 if TYPE_CHECKING:
     from pykcl.compat.multilang.children import Children
 
 log = logging.getLogger("pykcl.multilang")
+
+_LACKS_KCLPY = (
+    "The program of executableName needs the package amazon_kclpy, which its Python does not have. Do: install it "
+    "there, or run the program without children and without the package: pykcl run --properties FILE --kclpy APP.py."
+)
 
 
 @click.command()
@@ -73,7 +79,7 @@ def multilangd(
     What the program prints goes to the log under pykcl.child.SHARD, its standard error under pykcl.child.SHARD.stderr.
 
     Ctrl-C or SIGTERM lets running batches end, sends shutdownRequested to every child and releases the leases, within
-    shutdownGraceMillis (default 25 s); a second one forces.
+    shutdownGraceMillis (default 25 s). A second one, after a second or more, does not wait for the batches.
     """
     log_to_stderr(service.log_format, verbose=verbose, with_names=True, process=processes.number)
     chosen = properties_file or file
@@ -120,8 +126,14 @@ def _run(settings: Settings, service: Service) -> None:
     command = checked_command(settings.executable)
     clients = settings.clients()
     children = Children(command, patience_at_stop=Patience.within(settings.config.shutdown_grace))
+    lacking = Event()
+
+    def stop_for_good() -> None:
+        lacking.set()
+        worker.signals.ask(1)
+
     with stop_signals_go_to(partial(_end_of, children)), children:
-        processors = child_processors(children, settings.timeout)
+        processors = child_processors(children, settings.timeout, stop_for_good)
         try:
             with service.watching() as watch:
                 worker = Worker(
@@ -131,7 +143,11 @@ def _run(settings: Settings, service: Service) -> None:
                     listeners=(tune_collector,),
                 )
                 watch(worker).run()
+            if lacking.is_set():
+                raise ConfigError(_LACKS_KCLPY)
         except ProcessorFailed as failure:
+            if lacking.is_set():
+                raise ConfigError(_LACKS_KCLPY) from None
             if isinstance(failure.__cause__, RestartShard):
                 # Not another one: this one knows what to do, and for which shard of which application.
                 failure.args = (f"{failure.__cause__} --exit-on-child-failure stops the daemon.",)

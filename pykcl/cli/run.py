@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import importlib
+import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 
 from pykcl import own_log
-from pykcl.cli.exit_codes import exit_codes
+from pykcl.cli.durations import Duration
+from pykcl.cli.exit_codes import ProgramCrashed, exit_codes
 from pykcl.cli.garbage import tune_collector
 from pykcl.cli.logs import log_beside_the_program, log_to_stderr
 from pykcl.cli.options import from_arguments
@@ -30,9 +35,11 @@ from pykcl.cli.service_options import Service, service_options
 from pykcl.cli.settings import Settings, settings_of
 from pykcl.cli.shadow import Shadow
 from pykcl.config import Config
-from pykcl.errors import ConfigError
+from pykcl.errors import ConfigError, PyKclError
+from pykcl.processor import RecordProcessor
 
 LOCAL_SHARDS = 4
+_FIELDS = ("application", "table_name", "stream", "start", "failover_time", "region", "worker_id", "on_error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,20 @@ class _Program:
         return self.words[0]
 
 
+def _grouped_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: hand the flags that are fields of Config to the command as `given`, without those that are missing,
+    and those that say how AWS is reached as `access`."""
+
+    @functools.wraps(command)
+    def wrapped(**everything: Any) -> None:
+        flags = {name: everything.pop(name) for name in _FIELDS}
+        given = {name: value for name, value in flags.items() if value is not None}
+        access = {"profile": everything.pop("profile"), "endpoint": everything.pop("endpoint_url")}
+        command(given=given, access=access, **everything)
+
+    return wrapped
+
+
 @click.command()
 @click.argument("target", metavar="[MODULE:CLASS]", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENT...]")
@@ -64,9 +85,33 @@ class _Program:
 @CONFIG
 @ON_ERROR
 @ACCEPT_POLLING
-@click.option("--app", "application", help="Application name: its lease table, shared by the whole fleet.")
-@click.option("--stream", help="Stream name or ARN.")
-@click.option("--start", help="Where to start without leases: LATEST, TRIM_HORIZON or an ISO 8601 time.")
+@click.option(
+    "-a",
+    "--application",
+    "--app",
+    "application",
+    metavar="NAME",
+    help="Application name: its lease table, shared by the whole fleet.",
+)
+@click.option("--table", "table_name", metavar="NAME", help="Lease table, if called otherwise.")
+@click.option("--stream", metavar="NAME", help="Stream name or ARN.")
+@click.option(
+    "--start",
+    "--initial-position",
+    "start",
+    metavar="PLACE",
+    help="Where to start without leases: LATEST, TRIM_HORIZON or an ISO 8601 time.",
+)
+@click.option(
+    "--failover",
+    "failover_time",
+    type=Duration(),
+    metavar="TIME",
+    help="The fleet's fail-over time (failoverTimeMillis), such as 10s.",
+)
+@click.option("--profile", metavar="NAME", help="AWS profile.")
+@click.option("--region", metavar="NAME", help="AWS region.")
+@click.option("--endpoint-url", metavar="URL", help="Another endpoint than AWS' own, for every service.")
 @click.option("--worker-id", help="Unique per process; by default host:pid:random.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Any other option of Config.")
 @click.option(
@@ -90,18 +135,16 @@ class _Program:
 @service_options
 @processes_option
 @click.option("-v", "--verbose", is_flag=True, help="Log at DEBUG.")
+@_grouped_flags
 def run(
     target: str | None,
     arguments: tuple[str, ...],
     kclpy: Path | None,
     properties: Path | None,
     config_file: Path | None,
-    on_error: str | None,
     accept_polling: bool,
-    application: str | None,
-    stream: str | None,
-    start: str | None,
-    worker_id: str | None,
+    given: dict[str, Any],
+    access: dict[str, str | None],
     options: tuple[str, ...],
     use_local: bool,
     shadow: str | None,
@@ -124,11 +167,9 @@ def run(
 
     With --processes K workers share the shards as K such commands would, under this one.
 
-    Ctrl-C or SIGTERM finishes the running batch, checkpoints and releases the leases; a second one forces.
+    Ctrl-C or SIGTERM finishes the running batch, checkpoints and releases the leases. A second one, after a second or
+    more, does not wait for the batch.
     """
-    given = _given(
-        application=application, stream=stream, start=start, worker_id=worker_id, on_error=on_error
-    )
     program = _Program(kclpy, arguments if target is None else (target, *arguments))
     _refuse_what_does_not_go_together(program, processes, shadow, calls=shadow_call_processor)
     log = log_to_stderr if kclpy is None else log_beside_the_program
@@ -142,7 +183,10 @@ def run(
             accept_polling=accept_polling,
             use_local=use_local,
             is_told=processes.member is None,
+            **access,
         )
+        if use_local and processes.member is None:
+            settings = _beside_the_local_aws(settings)
         if shadow is None:
             _run(program, settings, service, processes, use_local=use_local)
             return
@@ -163,8 +207,13 @@ def _refuse_what_does_not_go_together(
         _ = program.target
 
 
-def _given(**flags: str | None) -> dict[str, str]:
-    return {name: value for name, value in flags.items() if value is not None}
+def _beside_the_local_aws(settings: Settings) -> Settings:
+    """The embedded AWS is built on moto, which puts a handler into every client of its process. The lean transport
+    respects that, and would say at each start that it is not used."""
+    config = settings.config
+    if config.transport != "auto" or config.wire == "cbor":
+        return settings
+    return replace(settings, config=replace(config, transport="boto3"))
 
 
 def _run(
@@ -218,16 +267,23 @@ def _work(processor: Any, settings: Settings, service: Service) -> None:
 def _load(target: str) -> Any:
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or module_name.startswith(".") or not attribute:
-        raise click.UsageError(f"{target!r} is not MODULE:CLASS, such as examples.orders:Orders.")
+        hint = _as_module(module_name, attribute) or _with_a_colon(target)
+        raise click.UsageError(f"{target!r} is not MODULE:CLASS, such as pykcl.examples.orders:Orders.{hint}")
     sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise
-        raise click.UsageError(
-            f"There is no module {module_name!r} here or among what is installed."
-        ) from None
+    except PyKclError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the application's own code
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            hint = _as_module(module_name, attribute) or (
+                f" Do: run it in the folder of {module_name.partition('.')[0]}, or install {missing}."
+            )
+            raise click.UsageError(
+                f"There is no module {module_name!r} here or among what is installed.{hint}"
+            ) from None
+        raise _broken(module_name, error) from None
     # If it has configured logging, that has disabled every logger there was, unless it was told not to.
     own_log.enable()
     try:
@@ -235,9 +291,55 @@ def _load(target: str) -> Any:
         for part in attribute.split("."):
             found = getattr(found, part)
     except AttributeError:
-        public = ", ".join(name for name in vars(module) if name[0].isupper()) or "nothing"
-        raise click.UsageError(f"{module_name} has no {attribute!r}. It has: {public}.") from None
+        raise click.UsageError(f"{module_name} has no {attribute!r}. {_instead(module, attribute)}") from None
     return found
+
+
+def _instead(module: ModuleType, attribute: str) -> str:
+    own = [
+        name
+        for name, found in vars(module).items()
+        if isinstance(found, type)
+        and issubclass(found, RecordProcessor)
+        and found.__module__ == module.__name__
+    ]
+    if not own:
+        return "No record processor is defined there."
+    near = difflib.get_close_matches(attribute, own, n=1)
+    return f"Did you mean {near[0]}?" if near else f"The record processors defined there: {', '.join(own)}."
+
+
+def _as_module(name: str, attribute: str) -> str:
+    """A hint, with a blank in front, for who names the file of a module; otherwise nothing."""
+    if not name.endswith(".py"):
+        return ""
+    words = f"{{}}:{attribute or 'CLASS'}"
+    folder, _, file = name.removesuffix(".py").replace("\\", "/").rpartition("/")
+    if folder.startswith(("/", "..")):
+        return f" Do: run it in {folder} as pykcl run {words.format(file)}"
+    parts = [part for part in folder.split("/") if part not in ("", ".")]
+    return f" Do: pykcl run {words.format('.'.join([*parts, file]))}"
+
+
+def _with_a_colon(target: str) -> str:
+    """A hint, with a blank in front, for who writes a class as Python does."""
+    module, dot, name = target.rpartition(".")
+    return f" Do: pykcl run {module}:{name}" if dot and ":" not in target and name[:1].isupper() else ""
+
+
+def _broken(module_name: str, error: Exception) -> ProgramCrashed:
+    """Log the traceback from the module's first frame on: those before it are of pykcl and of importlib."""
+    own_log.enable()
+    frames = error.__traceback__
+    while frames is not None and _is_importing(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    what = f"{module_name} cannot be imported"
+    logging.getLogger("pykcl").error("%s", what, exc_info=(type(error), error, frames))
+    return ProgramCrashed(f"{what}: {type(error).__name__}: {error}")
+
+
+def _is_importing(file: str) -> bool:
+    return file in (__file__, importlib.__file__) or file.startswith("<frozen importlib")
 
 
 @contextmanager

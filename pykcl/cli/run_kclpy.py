@@ -29,6 +29,7 @@ PROPERTIES = click.option(
     help="The .properties file of a MultiLangDaemon.",
 )
 CONFIG = click.option(
+    "-c",
     "--config",
     "config_file",
     type=click.Path(path_type=Path),

@@ -27,23 +27,29 @@ Watch = Callable[["Worker"], "Worker"]
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """http, http_token_file, health_file: see `HealthService`. stall_warning, stall_timeout: seconds.
+    """http, http_token_file, allow_host, health_file: see `HealthService`. stall_warning, stall_timeout: seconds.
 
     member: of the processes of a parent, which tells how they are; None: this process tells it itself.
     """
 
     http: str | None = None
     http_token_file: Path | None = None
+    allow_host: tuple[str, ...] = ()
     health_file: Path | None = None
     stall_warning: float | None = None
     stall_timeout: float | None = None
     log_format: LogFormat = "text"
+    show_errors: bool | None = None
     member: Member | None = None
 
     def config_options(self) -> dict[str, float]:
         """Fields of Config that were given."""
-        given = {"processor_warn_after": self.stall_warning, "processor_timeout": self.stall_timeout}
-        return {name: seconds for name, seconds in given.items() if seconds is not None}
+        given = {
+            "processor_warn_after": self.stall_warning,
+            "processor_timeout": self.stall_timeout,
+            "show_errors": self.show_errors,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
     @contextmanager
     def watching(self) -> Iterator[Watch]:
@@ -73,7 +79,9 @@ class Service:
             return
         from pykcl.health.service import HealthService
 
-        service = HealthService(http=self.http, token=self._token(), file=self.health_file)
+        service = HealthService(
+            http=self.http, token=self._token(), file=self.health_file, allow_hosts=self.allow_host
+        )
         if sight is not None:
             service.watch_over(sight)
         with service as health:
@@ -115,6 +123,12 @@ _OPTIONS = (
         "machine only.",
     ),
     click.option(
+        "--allow-host",
+        multiple=True,
+        metavar="NAME",
+        help="Another name that /metrics and /status may be asked by. May be repeated.",
+    ),
+    click.option(
         "--health-file",
         type=click.Path(path_type=Path),
         metavar="FILE",
@@ -139,6 +153,11 @@ _OPTIONS = (
         default="text",
         envvar="PYKCL_LOG_FORMAT",
         help="Lines of text, or one JSON object per line.",
+    ),
+    click.option(
+        "--show-errors/--no-show-errors",
+        default=None,
+        help="Log text and traceback of what the processor raises; they may quote a payload. Default: with --local.",
     ),
 )
 

@@ -55,20 +55,27 @@ def settings_of(
     accept_polling: bool,
     use_local: bool = False,
     is_told: bool = True,
+    profile: str | None = None,
+    endpoint: str | None = None,
 ) -> Settings:
     """Raises ConfigError for a file, a variable or an option, and click.UsageError for what is missing.
 
     overrides: fields of Config from the command line. use_local: what the file says of clients is left out, as all
-    requests go to the local AWS. is_told: whether to say what a .properties file comes to.
+    requests go to the local AWS, and errors are shown. is_told: whether to say what a .properties file comes to.
+    profile, endpoint (URL): for every service, before what the file says.
     """
     if properties is not None and config_file is not None:
         raise click.UsageError("Both --config and --properties were given. Use one of them.")
-    base: dict[str, Any] = {} if door == "native" else {"checkpoint": "manual"}
+    if use_local and (profile or endpoint):
+        flag = "--profile" if profile else "--endpoint-url"
+        raise click.UsageError(f"{flag} and --local do not go together. Drop one of them.")
+    of_local: dict[str, Any] = {"show_errors": True} if use_local else {}
+    base: dict[str, Any] = {**of_local} if door == "native" else {"checkpoint": "manual", **of_local}
     specs: Mapping[str, ClientSpec] | None = None
     found: Interpretation | None = None
     if properties is not None:
         found = _interpreted(properties, door, accept_polling, is_told=is_told)
-        base = {option.name: getattr(found.config, option.name) for option in fields(Config)}
+        base = {option.name: getattr(found.config, option.name) for option in fields(Config)} | of_local
         specs = found.clients
     elif config_file is not None:
         options, specs = _from_toml(config_file)
@@ -86,12 +93,26 @@ def settings_of(
         )
     if "region" in later and specs is not None:
         specs = {service: replace(spec, region=None) for service, spec in specs.items()}
+    if profile or endpoint:
+        specs = _for_every_service(specs or {}, profile, endpoint)
     return Settings(
         _config({**base, **later}),
         None if use_local else specs,
         found.executable if found else (),
         found.timeout if found else None,
     )
+
+
+def _for_every_service(
+    specs: Mapping[str, ClientSpec], profile: str | None, endpoint: str | None
+) -> dict[str, ClientSpec]:
+    from pykcl.aws.clients import ALL_SERVICES
+    from pykcl.aws.specified_clients import ClientSpec, CredentialsSource
+
+    flags: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
+    if profile:
+        flags["credentials"] = (CredentialsSource(kind="profile", profile=profile),)
+    return {service: replace(specs.get(service, ClientSpec()), **flags) for service in ALL_SERVICES}
 
 
 def _from_toml(path: Path) -> tuple[Mapping[str, Any], Mapping[str, ClientSpec] | None]:

@@ -26,12 +26,13 @@ from pykcl.processor import (
     Batch,
     Initialization,
     LeaseLoss,
-    ProcessorFactory,
     RecordProcessor,
     ShardEnd,
     ShutdownRequest,
 )
 from pykcl.runtime import SystemRuntime
+from pykcl.worker.arguments import checked_processor
+from pykcl.worker.never_ran import must_have_run
 
 log = logging.getLogger("pykcl.shadow")
 
@@ -90,7 +91,8 @@ class Counter(RecordProcessor):
     def process_records(self, batch: Batch) -> None:
         if self._around is not None and (len(batch) or self._empty):
             try:
-                self._around.process_records(batch)
+                process_records: Callable[[Batch], object] = self._around.process_records
+                must_have_run("process_records", process_records(batch))
             except BaseException:
                 self._tally.add_failure(batch.shard_id)
                 raise
@@ -131,7 +133,7 @@ class Shadow:
         """A factory of processors that count around those that `processor` makes. What is no factory stays as it is."""
         if isinstance(processor, RecordProcessor) or not callable(processor):
             return processor
-        make: ProcessorFactory = processor
+        make = checked_processor(processor)
 
         def counting() -> RecordProcessor:
             inner = make()

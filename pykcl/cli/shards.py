@@ -17,7 +17,7 @@ from pykcl.cli.output import (
     render,
     terminal_width,
 )
-from pykcl.cli.watching import repeat, watch_option
+from pykcl.cli.watching import repeat, tell_of_the_wait, watch_option
 from pykcl.errors import ConfigError, PyKclError, printable
 
 if TYPE_CHECKING:
@@ -68,14 +68,15 @@ def tree(target: Target, output: Format, watch: float | None, no_sample: bool, o
         from pykcl.operate.family_tree import tree_lines
         from pykcl.operate.lease_states import states_of
         from pykcl.operate.owner_marks import NO_MARKS, marks_among
-        from pykcl.operate.sampling import DEFAULT_FAILOVER
+        from pykcl.operate.sampling import known_failover
 
         states = None
         arns: tuple[str, ...] = ()
         if sampler is not None:
             once = no_sample or watch is not None
-            found = sampler.look() if once else sampler.look_twice(target.failover)
-            states, arns = states_of(found, target.failover or DEFAULT_FAILOVER), found.view.stream_arns
+            found = sampler.look() if once else sampler.look_twice(target.failover, on_wait=tell_of_the_wait)
+            failover, _ = known_failover(target.failover, found.view.leases.values())
+            states, arns = states_of(found, failover), found.view.stream_arns
         listed, hints = _listing(target, arns)
         marks = marks_among((one.owner for one in (states or {}).values()), marks or NO_MARKS)
         lines = tree_lines(states, listed)

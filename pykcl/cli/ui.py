@@ -175,7 +175,8 @@ def refuse_missing_parts() -> None:
     missing = [name for name in NEEDED_MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"The page needs {', '.join(missing)}, which is not installed. Do: pip install 'pykcl[ui]'."
+            f"The page needs {', '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed. "
+            "Do: pip install 'pykcl[ui]'."
         )
 
 
@@ -196,10 +197,11 @@ def _stream(target: Target, runtime: Runtime) -> KinesisStream:
 
 def _kinesis_lag(target: Target, runtime: Runtime) -> LagSource:
     from pykcl.operate.lag import KinesisLag
+    from pykcl.ui.lag_rounds import READS_A_ROUND
 
     stream = _stream(target, runtime)
     stream.describe()
-    return KinesisLag(stream, runtime, start=target.config.start_position)
+    return KinesisLag(stream, runtime, start=target.config.start_position, most_reads=READS_A_ROUND)
 
 
 class _Means:

@@ -31,6 +31,14 @@ def watch_option(command: Command) -> Command:
     )(command)
 
 
+def tell_of_the_wait(seconds: float) -> None:
+    """For `Sampler.look_twice`: a command that seems to hang says on standard error why."""
+    say(
+        f"pykcl: scanning again in {duration_text(seconds)} to see which counters move; --no-sample does not wait",
+        err=True,
+    )
+
+
 def repeat(watch: float | None, look: Callable[[], tuple[str, int]]) -> int:
     """Print what `look` returns (text, exit code), once or until Ctrl-C; return the last code.
 

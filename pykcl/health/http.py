@@ -34,11 +34,13 @@ _ALWAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """path: without the query. headers: by their names in small letters; of several alike the last."""
+    """path: without the query. headers: by their names in small letters; of several alike the last. local_address: of
+    this machine, where the request came in."""
 
     method: str
     path: str
     headers: Mapping[str, str] = field(repr=False)
+    local_address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class HttpServer:
         except asyncio.LimitOverrunError:
             answer, has_body = Answer.of(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), True
         else:
-            request = parsed(head)
+            request = parsed(head, str(writer.get_extra_info("sockname")[0]))
             answer = Answer.of(HTTPStatus.BAD_REQUEST) if request is None else self._answer(request)
             has_body = request is None or request.method != "HEAD"
         writer.write(encoded(answer, has_body=has_body))
@@ -176,8 +178,8 @@ class HttpServer:
             return Answer.of(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def parsed(head: bytes) -> Request | None:
-    """The request, or None for what is none of HTTP/1."""
+def parsed(head: bytes, local_address: str = "") -> Request | None:
+    """The request, or None for what is none of HTTP/1, such as one with two Host headers."""
     try:
         first, *lines = head[:-4].decode("ascii").split("\r\n")
         method, target, version = first.split(" ")
@@ -188,10 +190,10 @@ def parsed(head: bytes) -> Request | None:
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
-        if not colon or not name or name != name.strip():
+        if not colon or not name or name != name.strip() or ("host" in headers and name.lower() == "host"):
             return None
         headers[name.lower()] = value.strip()
-    return Request(method, target.partition("?")[0], headers)
+    return Request(method, target.partition("?")[0], headers, local_address)
 
 
 def encoded(answer: Answer, *, has_body: bool) -> bytes:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from http import HTTPStatus
 
 from pykcl.health.http import Answer, Request
@@ -12,22 +11,33 @@ from pykcl.health.judgement import Verdict
 from pykcl.health.report import as_json
 from pykcl.health.sight import Sight
 from pykcl.health.tokens import is_authorized
+from pykcl.host_names import is_own
 
 FRESH_SECONDS = 0.25
 """An answer is given again for so long: whoever asks without end costs the worker four looks a second."""
+_PROBES = ("/livez", "/readyz")
+_FOREIGN = (
+    "This page does not answer to the name in the Host header: a web page could have pointed it here. "
+    "Ask by the address, or start the worker with --allow-host NAME."
+)
 _NO_METRICS = "Metrics for Prometheus are off. Do: --option metrics=prometheus (needs pykcl[prometheus])."
 
 
 class Pages:
-    """Used by the server's thread only. token: what /status needs; None: it is open, to this machine."""
+    """Used by the server's thread only. token: what /status needs; None: it is open, to this machine.
+
+    allowed: names that a Host header may have besides the server's own, as of `allowed_names`.
+    """
 
     def __init__(
         self,
         sight: Sight,
         token: str | None,
         now: Callable[[], float] = time.monotonic,
+        allowed: Collection[str] = (),
     ) -> None:
         self._sight = sight
+        self._allowed = allowed
         self._now = now
         self._token = token
         self._fresh: dict[str, tuple[float, Answer]] = {}
@@ -42,16 +52,22 @@ class Pages:
         page = self._pages.get(request.path)
         if page is None:
             return Answer.of(HTTPStatus.NOT_FOUND, f"Here are {', '.join(self._pages)}.")
-        if request.path == "/status" and self._token is not None:
-            if not is_authorized(request.headers.get("authorization"), self._token):
-                return Answer.of(
-                    HTTPStatus.UNAUTHORIZED,
-                    "This page needs the token: Authorization: Bearer TOKEN.",
-                    **{"WWW-Authenticate": 'Bearer realm="pykcl"'},
-                )
-        elif request.path == "/status" and not is_local_name(request.headers.get("host")):
-            # A page of the web whose name was made to point here: the browser sends that name.
-            return Answer.of(HTTPStatus.FORBIDDEN, "Ask by an IP address or as localhost.")
+        if not is_own(request.headers.get("host"), request.local_address, self._allowed):
+            # A page of the web whose name was made to point here: the browser sends that name. A probe needs the code
+            # only, whatever name it has for this place.
+            if request.path in _PROBES:
+                return Answer(self._recent(request.path, page).status, b"")
+            return Answer.of(HTTPStatus.FORBIDDEN, _FOREIGN)
+        if (
+            request.path == "/status"
+            and self._token is not None
+            and not is_authorized(request.headers.get("authorization"), self._token)
+        ):
+            return Answer.of(
+                HTTPStatus.UNAUTHORIZED,
+                "This page needs the token: Authorization: Bearer TOKEN.",
+                **{"WWW-Authenticate": 'Bearer realm="pykcl"'},
+            )
         return self._recent(request.path, page)
 
     def _recent(self, path: str, page: Callable[[], Answer]) -> Answer:
@@ -67,18 +83,6 @@ class Pages:
         if found is None:
             return Answer.of(HTTPStatus.NOT_FOUND, _NO_METRICS)
         return Answer(HTTPStatus.OK, *found)
-
-
-def is_local_name(host: str | None) -> bool:
-    """Whether a Host header names an IP address or localhost, which nobody can point elsewhere. None: no header."""
-    if host is None:
-        return True
-    name = host.partition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return name.lower() == "localhost" or name.lower().endswith(".localhost")
-    return True
 
 
 def _verdict(verdict: Verdict) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 
@@ -16,6 +16,7 @@ from pykcl.health.judgement import Verdict
 from pykcl.health.pages import Pages
 from pykcl.health.sight import Look, OneWorker, Sight, Watched
 from pykcl.health.tokens import new_token
+from pykcl.host_names import allowed_names
 
 log = logging.getLogger("pykcl.health")
 
@@ -28,15 +29,23 @@ class HealthService:
 
     http: where to listen: "8080" (127.0.0.1 only), "0.0.0.0:8080". token: what /status needs; without one it is open
     where only this machine can listen in, and needs `token` as made here everywhere else. file: renewed while the
-    worker lives, removed when it does not.
-    Raises, when entered, ConfigError and SetupError for an address or a file that cannot be used.
+    worker lives, removed when it does not. allow_hosts: names that a Host header may have besides localhost and the
+    address it came in on.
+    Raises ConfigError for what is no address and no host name, and, when entered, ConfigError and SetupError for an
+    address or a file that cannot be used.
     """
 
     def __init__(
-        self, *, http: str | None = None, token: str | None = None, file: Path | None = None
+        self,
+        *,
+        http: str | None = None,
+        token: str | None = None,
+        file: Path | None = None,
+        allow_hosts: Iterable[str] = (),
     ) -> None:
         self._address = Address.of(http) if http is not None else None
         self.token = token
+        self._allowed = allowed_names(allow_hosts)
         self.has_made_token = False
         self._file = HealthFile(file) if file is not None else None
         self._worker: Watched | None = None
@@ -66,7 +75,7 @@ class HealthService:
             listener = listen(self._address)
             if self.token is None and not listener.is_loopback:
                 self.token, self.has_made_token = new_token(), True
-            self._server = HttpServer(listener, Pages(self._sight, self.token).answer)
+            self._server = HttpServer(listener, Pages(self._sight, self.token, allowed=self._allowed).answer)
             self._server.start()
         if self._file is not None or self._server is not None:
             self._thread = threading.Thread(target=self._look_on, name="pykcl-health", daemon=True)

@@ -5,23 +5,31 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import uuid
+import zlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
+from functools import partial
 from typing import Any
-from urllib.parse import parse_qsl
 
-from pykcl.local import kinesis_wire, sts
+from pykcl.host_names import is_own
+from pykcl.local import kinesis_wire, rpc_v2, sts
 from pykcl.local.aws_parts import CLOUDWATCH_PREFIX, DYNAMODB_PREFIX, MotoParts, PartAnswer
 from pykcl.local.errors import AwsError
 from pykcl.local.faults import CONTROL_PATH, NOT_DONE, Connections, FaultRule, Faults, refusal
 from pykcl.local.formats import format_of
-from pykcl.local.request_log import LoggedRequest, RequestLog
+from pykcl.local.request_log import LoggedRequest, RequestLog, known
 from pykcl.local.stream import LocalKinesis
+from pykcl.local.wire_json import MOST_VALUES, read_json
+from pykcl.local.wire_values import not_serialized
 
 FaultHook = Callable[[str, str, dict[str, Any]], str | None]
 LOSE_ANSWER = "lose-answer"
+_ACTION = re.compile(rb"(?:^|&)Action=([A-Za-z0-9]{1,100})(?:&|$)")
+_GZIP = 31
+MOST_REFUSALS_LOGGED = 20
 MOST_BODY_BYTES = 16 * 1024 * 1024
 """Enough for 10 MB of records in base64, and what DynamoDB allows."""
 
@@ -36,7 +44,12 @@ class AwsApp:
     """Kinesis is answered on the event loop (memory only, quick); moto in one worker thread."""
 
     def __init__(
-        self, kinesis: LocalKinesis, parts: MotoParts, requests: RequestLog, now_millis: Callable[[], int]
+        self,
+        kinesis: LocalKinesis,
+        parts: MotoParts,
+        requests: RequestLog,
+        now_millis: Callable[[], int],
+        allowed_hosts: frozenset[str] = frozenset(),
     ) -> None:
         self.fault: FaultHook | None = None
         self.faults = Faults()
@@ -45,6 +58,8 @@ class AwsApp:
         self._parts = parts
         self._requests = requests
         self._now = now_millis
+        self._allowed_hosts = allowed_hosts
+        self._refused: set[str] = set()
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pykcl-local-moto")
 
     def warm_up(self) -> None:
@@ -66,6 +81,8 @@ class AwsApp:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
             body = await _read_body(receive)
+            if body is not None and "content-encoding" in headers:
+                body = _unpacked(headers.pop("content-encoding"), body)
         except AwsError as error:
             service, operation = _addressee(scope, headers, b"")
             self._log(service, operation, {}, error.status, error.code, headers)
@@ -73,8 +90,13 @@ class AwsApp:
             return
         if body is None:
             return
+        stranger = self._stranger(scope, headers)
+        if stranger is not None:
+            service, _ = _addressee(scope, headers, b"")
+            await _send_answer(send, _error_answer(service, stranger, headers), self._now())
+            return
         if scope["path"] == CONTROL_PATH:
-            await _send_answer(send, self._control(scope["method"], body), self._now())
+            await _send_answer(send, self._control(scope["method"], headers, body), self._now())
             return
         service, operation = _addressee(scope, headers, body)
         rule = self.faults.choose(service, operation) if service else None
@@ -93,8 +115,33 @@ class AwsApp:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-    def _control(self, method: str, body: bytes) -> PartAnswer:
-        status, content = self.faults.control(method, body)
+    def _stranger(self, scope: Scope, headers: dict[str, str]) -> AwsError | None:
+        """The refusal of a request that a browser makes for a web page; no signature says who asks."""
+        local_address = str((scope.get("server") or ("",))[0])
+        host = headers.get("host") or None  # empty over HTTP/2 where the client names none
+        if host is not None and not is_own(host, local_address, self._allowed_hosts):
+            shown = host[:200]
+            why = (
+                f"This local AWS does not answer to the name {shown!r}: a web page could have pointed it here. "
+                "Use localhost or the address it listens on, or start it with --allow-host NAME "
+                "(in a program: LocalAws(allow_hosts=[NAME]))."
+            )
+        elif "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
+            shown = headers.get("origin", "")[:200]
+            why = (
+                "This local AWS does not answer requests that a browser makes for a web page, as it checks no "
+                "signatures. Ask from a program or a shell."
+            )
+        else:
+            return None
+        if shown not in self._refused and len(self._refused) < MOST_REFUSALS_LOGGED:
+            self._refused.add(shown)
+            origin = headers.get("origin", "")
+            log.warning("request refused host=%r origin=%r", (host or "")[:200], origin[:200])
+        return AwsError("AccessDeniedException", why, 403)
+
+    def _control(self, method: str, headers: dict[str, str], body: bytes) -> PartAnswer:
+        status, content = self.faults.control(method, headers.get("content-type", ""), body)
         return PartAnswer(status, {"content-type": "application/json"}, json.dumps(content).encode() + b"\n")
 
     async def _answer_badly(
@@ -111,7 +158,9 @@ class AwsApp:
             error = refusal(rule, service, operation)
             if rule.kind == "reset-before":
                 error = AwsError("ConnectionReset", "", 0)
-            self._log(service, operation, _shown(service, headers, body), error.status, error.code, headers)
+            self._log(
+                service, operation, _readable(service, headers, body), error.status, error.code, headers
+            )
             return None if rule.kind == "reset-before" else _error_answer(service, error, headers)
         if rule.kind == "late":
             await asyncio.sleep(rule.seconds)
@@ -140,10 +189,10 @@ class AwsApp:
             elif service == "sts":
                 answer = PartAnswer(200, {"content-type": sts.CONTENT_TYPE}, sts.identity())
             elif service:
-                loop = asyncio.get_running_loop()
-                answer = await loop.run_in_executor(
-                    self._pool, self._parts.answer, service, path, headers, body
-                )
+                serve = partial(self._parts.answer, service, path, headers, body)
+                if rpc_v2.is_spoken(headers):
+                    serve = partial(rpc_v2.answer, self._parts, operation, headers, params)
+                answer = await asyncio.get_running_loop().run_in_executor(self._pool, serve)
             else:
                 raise AwsError(
                     "UnknownOperationException", "The local AWS speaks Kinesis, DynamoDB and CloudWatch."
@@ -153,8 +202,7 @@ class AwsApp:
         except Exception as error:
             log.exception("local AWS failed service=%s operation=%s", service, operation)
             answer, lose = _error_answer(service, _failure(error), headers), False
-        shown = kinesis_wire.loggable(params) if service == "kinesis" else params
-        self._log(service, operation, shown, answer.status, answer.error_code, headers)
+        self._log(service, operation, params, answer.status, answer.error_code, headers)
         if lose:
             lost = AwsError("InternalServerError", "The answer was lost on purpose.", 500)
             return _error_answer(service, lost, headers)
@@ -164,11 +212,14 @@ class AwsApp:
         self,
         service: str,
         operation: str,
-        shown: dict[str, Any],
+        params: dict[str, Any],
         status: int,
         code: str | None,
         headers: dict[str, str],
     ) -> None:
+        shown = known(service, operation, params)
+        if service == "kinesis":
+            shown = kinesis_wire.loggable(shown)
         client = headers.get("user-agent", "")
         self._requests.add(LoggedRequest(self._now(), service, operation, shown, status, code, client))
 
@@ -185,6 +236,9 @@ def _failure(error: Exception) -> AwsError:
 
 def _addressee(scope: Scope, headers: dict[str, str], body: bytes) -> tuple[str, str]:
     """Service and operation of a request; the service is empty for none of ours."""
+    if rpc_v2.is_spoken(headers):
+        operation = rpc_v2.operation_of(scope["path"])
+        return ("cloudwatch", operation) if operation else ("", str(scope["path"]))
     target = headers.get("x-amz-target", "")
     for prefix, service in (
         (kinesis_wire.TARGET_PREFIX, "kinesis"),
@@ -194,33 +248,59 @@ def _addressee(scope: Scope, headers: dict[str, str], body: bytes) -> tuple[str,
         if target.startswith(prefix):
             return service, target[len(prefix) :]
     if headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-        action = dict(parse_qsl(body.decode("utf-8", "replace"))).get("Action", "")
-        service = "sts" if action == sts.OPERATION else "cloudwatch"
-        return (service, action) if action else ("", "")
+        found = _ACTION.search(body)
+        if found is None:
+            return "", ""
+        action = found[1].decode()
+        return "sts" if action == sts.OPERATION else "cloudwatch", action
     return "", str(scope["path"])
 
 
 def _parameters(service: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
     if service == "kinesis":
         return format_of(headers).decode(body)
-    if service in ("cloudwatch", "sts") and "json" not in headers.get("content-type", ""):
-        return {}  # the query protocol, or compressed
-    if headers.get("content-encoding"):
+    if not service:
         return {}
-    try:
-        params = json.loads(body or b"{}")
-    except ValueError:
-        params = None
-    return params if isinstance(params, dict) else {}
+    if rpc_v2.is_spoken(headers):
+        return rpc_v2.decode(body)
+    if service in ("cloudwatch", "sts") and "json" not in headers.get("content-type", ""):
+        if body.count(b"&") > MOST_VALUES:
+            raise not_serialized(f"The request body has more than {MOST_VALUES} fields.")
+        return {}  # the query protocol
+    params = read_json(body or b"{}")
+    if not isinstance(params, dict):
+        raise not_serialized("The request body is not a JSON object.")
+    return params
 
 
-def _shown(service: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
-    """The parameters as they are logged, of a request that nobody reads."""
+def _readable(service: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
+    """The parameters of a request that is not done; none where they cannot be read."""
     try:
-        params = _parameters(service, headers, body)
+        return _parameters(service, headers, body)
     except AwsError:
         return {}
-    return kinesis_wire.loggable(params) if service == "kinesis" else params
+
+
+def _unpacked(encoding: str, body: bytes) -> bytes:
+    """A compressed body as it was before. Raises AwsError; one that grows too large is not unpacked to its end."""
+    if encoding.lower() != "gzip":
+        raise not_serialized("The request body is compressed, and not with gzip.")
+    stream = zlib.decompressobj(_GZIP)
+    try:
+        content = stream.decompress(body, MOST_BODY_BYTES + 1)
+    except zlib.error as error:
+        raise not_serialized("The request body is not compressed with gzip.") from error
+    if len(content) > MOST_BODY_BYTES:
+        raise _too_large()
+    if not stream.eof or stream.unused_data:
+        raise not_serialized("The request body is not one gzip member from its beginning to its end.")
+    return content
+
+
+def _too_large() -> AwsError:
+    return AwsError(
+        "RequestEntityTooLargeException", f"A request body holds at most {MOST_BODY_BYTES} bytes.", 413
+    )
 
 
 def _error_answer(service: str, error: AwsError, headers: dict[str, str]) -> PartAnswer:
@@ -233,6 +313,8 @@ def _error_answer(service: str, error: AwsError, headers: dict[str, str]) -> Par
     )
     content = wire.encode({"__type": error.code, "message": error.message})
     answered = {"content-type": content_type, "x-amzn-errortype": error.code}
+    if rpc_v2.is_spoken(headers):
+        answered |= rpc_v2.PROTOCOL
     return PartAnswer(error.status, answered, content, error.code)
 
 
@@ -252,9 +334,7 @@ async def _read_body(receive: Receive) -> bytes | None:
             parts.clear()
         more = message.get("more_body", False)
     if size > MOST_BODY_BYTES:
-        raise AwsError(
-            "RequestEntityTooLargeException", f"A request body holds at most {MOST_BODY_BYTES} bytes.", 413
-        )
+        raise _too_large()
     return b"".join(parts)
 
 

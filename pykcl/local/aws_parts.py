@@ -19,7 +19,7 @@ from pykcl.local.legacy import understandable
 DYNAMODB_PREFIX = "DynamoDB_20120810."
 CLOUDWATCH_PREFIX = "GraniteServiceVersion20100801."
 _HOSTS = {"dynamodb": f"dynamodb.{REGION}.amazonaws.com", "cloudwatch": f"monitoring.{REGION}.amazonaws.com"}
-_PASSED_ON = ("content-type", "content-encoding", "x-amz-target", "x-amzn-query-mode")
+_PASSED_ON = ("content-type", "x-amz-target", "x-amzn-query-mode")
 
 _moto_lock = threading.Lock()
 _accounts = itertools.count()
@@ -56,7 +56,12 @@ class MotoParts:
         Raises AwsError for an operation moto does not have.
         """
         with _moto_lock:
-            return self._answer(service, path, headers, body)
+            try:
+                return self._answer(service, path, headers, body)
+            except RecursionError:  # an expression of thousands of brackets
+                raise AwsError(
+                    "ValidationException", "The local AWS does not read anything so deep."
+                ) from None
 
     def forget(self) -> None:
         """Drop all data."""

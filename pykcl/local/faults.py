@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import json
 import socket
 import struct
 import threading
@@ -25,9 +24,11 @@ from random import Random
 from typing import Any
 
 from pykcl.local.errors import AwsError
+from pykcl.local.wire_json import read_json
 
 CONTROL_PATH = "/_pykcl/faults"
 MOST_SECONDS = 600.0
+MOST_RULES_BYTES = 64 * 1024
 
 KINDS = {
     "throttle": "refused as too much, not done",
@@ -82,7 +83,8 @@ class FaultRule:
             )
         if self.times is not None and (type(self.times) is not int or self.times < 1):
             raise FaultRefused(
-                f"times={self.times!r} is no number of faults. Give a whole number from 1, or leave it out for no end."
+                f"times={_shown(self.times)} is no number of faults. Give a whole number from 1, or leave it out for "
+                "no end."
             )
 
     def fits(self, service: str, operation: str) -> bool:
@@ -130,10 +132,15 @@ class Faults:
         with self._lock:
             return {kind: self._counts[kind] for kind in KINDS}
 
-    def control(self, method: str, body: bytes) -> tuple[int, dict[str, Any]]:
+    def control(self, method: str, content_type: str, body: bytes) -> tuple[int, dict[str, Any]]:
         """One call of the control path: status and answer."""
         try:
             if method == "POST":
+                if content_type.partition(";")[0].strip().lower() != "application/json":
+                    # A browser sends the types of forms to any site without asking that site first.
+                    return 415, {
+                        "error": "The rules are no JSON. Send the header Content-Type: application/json."
+                    }
                 rules, seed = parse_rules(body)
                 self.replace(rules, seed=seed)
             elif method == "DELETE":
@@ -149,9 +156,11 @@ class Faults:
 
 def parse_rules(body: bytes) -> tuple[list[FaultRule], int | None]:
     """The rules and the seed of a POST. Raises FaultRefused."""
+    if len(body) > MOST_RULES_BYTES:
+        raise FaultRefused(f"The rules have {len(body)} bytes. Send at most {MOST_RULES_BYTES}.")
     try:
-        given = json.loads(body or b"null")
-    except ValueError:
+        given = read_json(body or b"null")
+    except AwsError:
         given = None
     if not isinstance(given, dict) or not isinstance(given.get("rules"), list):
         raise FaultRefused(
@@ -162,7 +171,7 @@ def parse_rules(body: bytes) -> tuple[list[FaultRule], int | None]:
     seed = given.get("seed")
     if seed is not None and type(seed) is not int:
         raise FaultRefused(
-            f"seed={seed!r} is not a whole number, so the lots could not be repeated. Give one."
+            f"seed={_shown(seed)} is not a whole number, so the lots could not be repeated. Give one."
         )
     rules = []
     for number, fields in enumerate(given["rules"], start=1):
@@ -183,14 +192,18 @@ def _rule(fields: Any) -> FaultRule:
 def _check_names(where: str, given: dict[str, Any], known: Sequence[str]) -> None:
     for name in given:
         if name not in known:
-            raise FaultRefused(f"{where} has no {name!r}. {_instead(name, known)}")
+            raise FaultRefused(f"{where} has no {_shown(name)}. {_instead(name, known)}")
 
 
 def _check_choice(what: str, given: object, known: Sequence[str]) -> None:
     if given not in known:
         raise FaultRefused(
-            f"{what} {given!r} is not known, so no request would meet it. {_instead(given, known)}"
+            f"{what} {_shown(given)} is not known, so no request would meet it. {_instead(given, known)}"
         )
+
+
+def _shown(given: object) -> str:
+    return repr(given)[:200]
 
 
 def _instead(given: object, known: Sequence[str]) -> str:
@@ -200,7 +213,9 @@ def _instead(given: object, known: Sequence[str]) -> str:
 
 def _check_number(what: str, given: object, smallest: float, largest: float) -> None:
     if isinstance(given, bool) or not isinstance(given, int | float) or not smallest <= given <= largest:
-        raise FaultRefused(f"{what}={given!r} is not a number from {smallest:g} to {largest:g}. Give one.")
+        raise FaultRefused(
+            f"{what}={_shown(given)} is not a number from {smallest:g} to {largest:g}. Give one."
+        )
 
 
 @cache

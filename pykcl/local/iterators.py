@@ -21,13 +21,15 @@ _KEY = b"pykcl.local tokens"  # guards against damaged tokens, not against attac
 class Place:
     """Where an iterator stands: at the first record of the shard whose sequence number is >= `position`.
 
-    position: 56 digits. incarnation: which life of a stream of that name. issued_at: epoch milliseconds.
+    position: 56 digits. incarnation: which life of a stream of that name. reached: the stream time up to which earlier
+    calls have covered the shard. issued_at, reached: epoch milliseconds.
     """
 
     stream: str
     incarnation: str
     shard_id: str
     position: str
+    reached: int
     issued_at: int
 
 
@@ -63,7 +65,8 @@ def _unpack(kind: str, token: str) -> list[Any] | None:
 
 def write_iterator(place: Place) -> str:
     """The shard iterator for a place: at most 512 characters, as Kinesis promises."""
-    return _pack("i", place.stream, place.incarnation, place.shard_id, place.position, place.issued_at)
+    where = (place.stream, place.incarnation, place.shard_id, place.position, place.reached)
+    return _pack("i", *where, place.issued_at)
 
 
 def read_iterator(token: str, now_millis: int) -> Place:

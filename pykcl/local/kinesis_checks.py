@@ -74,6 +74,7 @@ _KINDS: dict[str, Kind] = {
     "ExclusiveStartStreamName": _NAME,
     "ExplicitHashKey": _HASH_KEY,
     "Limit": Number(1, 10_000),
+    "MaxRecordSizeInKiB": Number(1024, 10_240),
     "MaxResults": Number(1, 10_000),
     "NewStartingHashKey": _HASH_KEY,
     "NextToken": Text(1, 1_048_576),
@@ -112,6 +113,7 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
     "PutRecords": ("Records",),
     "RemoveTagsFromStream": ("TagKeys",),
     "SplitShard": ("ShardToSplit", "NewStartingHashKey"),
+    "UpdateMaxRecordSize": ("MaxRecordSizeInKiB",),
     "UpdateShardCount": ("TargetShardCount", "ScalingType"),
 }
 

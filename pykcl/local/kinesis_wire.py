@@ -67,6 +67,7 @@ class KinesisWire:
             "PutRecords": self._put_records,
             "RemoveTagsFromStream": self._remove_tags,
             "SplitShard": self._split,
+            "UpdateMaxRecordSize": self._update_max_record_size,
             "UpdateShardCount": self._update_shard_count,
         }
 
@@ -86,6 +87,8 @@ class KinesisWire:
         if count is None:
             raise invalid("ShardCount must be given for a stream in PROVISIONED mode.")
         self._kinesis.create_stream(params["StreamName"], count, mode=mode)
+        if "MaxRecordSizeInKiB" in params:
+            self._kinesis.set_max_record_size(params["StreamName"], params["MaxRecordSizeInKiB"])
         if params.get("Tags"):
             self._kinesis.set_tags(params["StreamName"], params["Tags"])
         return {}
@@ -109,7 +112,12 @@ class KinesisWire:
 
     def _describe_summary(self, params: Params) -> Answer:
         view = self._kinesis.describe(_stream(params))
-        summary = {**_summary(view), "OpenShardCount": view.open_shards, "ConsumerCount": 0}
+        summary = {
+            **_summary(view),
+            "OpenShardCount": view.open_shards,
+            "ConsumerCount": 0,
+            "MaxRecordSizeInKiB": view.max_record_kib,
+        }
         return {"StreamDescriptionSummary": summary}
 
     def _describe_limits(self, _: Params) -> Answer:
@@ -256,6 +264,10 @@ class KinesisWire:
                 f"retention period ({current} hours)."
             )
         self._kinesis.set_retention(_stream(params), hours)
+        return {}
+
+    def _update_max_record_size(self, params: Params) -> Answer:
+        self._kinesis.set_max_record_size(_stream(params), params["MaxRecordSizeInKiB"])
         return {}
 
     def _add_tags(self, params: Params) -> Answer:

@@ -28,23 +28,26 @@ class ShardFilter:
     at_millis: int | None = None
 
 
-def select(stream: LocalStream, shard_filter: ShardFilter | None, now_millis: int) -> list[LocalShard]:
+def select(
+    stream: LocalStream, shard_filter: ShardFilter | None, now_millis: int, as_of: int | None = None
+) -> list[LocalShard]:
     """The selected shards, by id. Raises AwsError InvalidArgumentException for an incomplete filter.
 
-    Trimmed shards have left the stream already, so FROM_TRIM_HORIZON takes all.
+    as_of: the moment that the listing shows, epoch milliseconds, if it is not now. The first shards of a stream are
+    always listed. Trimmed shards have left the stream already, so FROM_TRIM_HORIZON takes all.
     """
     kind = "FROM_TRIM_HORIZON" if shard_filter is None else shard_filter.type
     wanted: Callable[[LocalShard], bool]
     horizon = stream.horizon(now_millis)
     if kind == "AT_LATEST":
-        wanted = _is_open
+        wanted = partial(_is_open, as_of)
     elif kind == "FROM_TRIM_HORIZON":
         wanted = _always
     elif kind == "AT_TRIM_HORIZON":
         wanted = partial(_open_at, horizon)
     else:
         wanted = _by_value(kind, shard_filter, horizon)
-    return [shard for shard in stream.shards.values() if wanted(shard)]
+    return [shard for shard in stream.shards.values() if _is_shown(as_of, shard) and wanted(shard)]
 
 
 def _by_value(kind: str, given: ShardFilter | None, horizon: int) -> Callable[[LocalShard], bool]:
@@ -59,8 +62,12 @@ def _always(_: LocalShard) -> bool:
     return True
 
 
-def _is_open(shard: LocalShard) -> bool:
-    return shard.is_open
+def _is_shown(as_of: int | None, shard: LocalShard) -> bool:
+    return as_of is None or not shard.parents or shard.created_at <= as_of
+
+
+def _is_open(as_of: int | None, shard: LocalShard) -> bool:
+    return shard.is_open if as_of is None else shard.is_open_at(as_of)
 
 
 def _after(shard_id: str, shard: LocalShard) -> bool:

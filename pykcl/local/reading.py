@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import random
 from dataclasses import dataclass, replace
 
 from pykcl.local.errors import ACCOUNT, invalid_argument
 from pykcl.local.iterators import Place, write_iterator
-from pykcl.local.shards import LocalShard, LocalStream, StoredRecord, following, shard_index_in
+from pykcl.local.shards import LocalShard, LocalStream, StoredRecord, following, millis_in, shard_index_in
 from pykcl.model.shard import Shard
 
 
@@ -14,7 +16,7 @@ from pykcl.model.shard import Shard
 class Page:
     """One GetRecords answer. next_iterator is None exactly when the end of a closed shard is reached.
 
-    millis_behind_latest: age of the next unread record, 0 at the tip. children: at the end of a shard.
+    millis_behind_latest: age of what is to be read next, 0 at the tip. children: at the end of a shard.
     """
 
     records: list[StoredRecord]
@@ -23,17 +25,55 @@ class Page:
     children: tuple[Shard, ...]
 
 
-def page_up_to(
-    stream: LocalStream, shard: LocalShard, unread: int, records: list[StoredRecord], place: Place
+@dataclass(frozen=True, slots=True)
+class ReadSpan:
+    """How far one GetRecords call gets, as on AWS: a bounded span of stream time, however little is in it.
+
+    So an idle or sparse shard is crossed in many calls, most of them empty (API reference, GetRecords: "It might take
+    multiple calls to get to a portion of the shard that contains records"). AWS documents no length; an idle day was
+    seen to take some 250 calls.
+
+    shortest, longest: bounds in seconds; each call draws between them, short spans as often as long ones.
+    end_alone: how probable it is that the end of a closed shard is a page of its own, behind that of the last record.
+    """
+
+    shortest: float = 60.0
+    longest: float = 900.0
+    end_alone: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.shortest <= self.longest or not 0 <= self.end_alone <= 1:
+            raise ValueError(
+                f"{self} cannot be: it needs 0 < shortest <= longest (seconds) and 0 <= end_alone <= 1."
+            )
+
+    def millis(self, rng: random.Random) -> int:
+        """The span of one call."""
+        low, high = math.log(self.shortest), math.log(self.longest)
+        return max(1, round(math.exp(rng.uniform(low, high)) * 1000))
+
+
+def read_page(
+    stream: LocalStream, shard: LocalShard, place: Place, *, limit: int, span: int, end_alone: bool
 ) -> Page:
-    """The answer whose next unread record has index `unread`. place.issued_at is the time now."""
-    at_tip = unread >= len(shard.records)
-    if at_tip and not shard.is_open:
-        return Page(records, None, 0, stream.children_of(shard))
-    behind = 0 if at_tip else max(0, place.issued_at - shard.records[unread].arrived_at_millis)
+    """The answer to a call at `place`. place.issued_at: the time now. span: milliseconds of stream time it covers."""
+    now = place.issued_at
+    first = shard.at_or_after(place.position)
+    until = max(place.reached, shard.created_at, stream.horizon(now)) + span
+    covered = len(shard.records) if until >= now else shard.arrived_before(first, until)
+    records = shard.page(first, min(first + limit, covered))
+    unread = first + len(records)
+    is_cut = unread < covered
+    reached = records[-1].arrived_at_millis if is_cut and records else min(until, now)
     if records:
         place = replace(place, position=following(records[-1].sequence_number))
-    return Page(records, write_iterator(place), behind, ())
+    if not is_cut and shard.closed_at is not None and until >= min(shard.closed_at, now):
+        behind = max(0, now - shard.closed_at)
+        if not (records and end_alone):
+            return Page(records, None, behind, stream.children_of(shard))
+        return Page(records, write_iterator(replace(place, reached=reached)), max(1, behind), ())
+    behind = now - (shard.records[unread].arrived_at_millis if is_cut else reached)
+    return Page(records, write_iterator(replace(place, reached=reached)), max(0, behind), ())
 
 
 def start_of(
@@ -44,13 +84,13 @@ def start_of(
     sequence_number: str | None,
     at_millis: int | None,
     now: int,
-) -> str:
-    """Where an iterator of that kind begins."""
+) -> tuple[str, int]:
+    """Position and stream time (epoch milliseconds) at which an iterator of that kind begins."""
     tip = following(stream.sequencer.last)
     if kind == "TRIM_HORIZON":
-        return shard.starting_sequence_number
+        return shard.starting_sequence_number, shard.created_at
     if kind == "LATEST":
-        return tip
+        return tip, now
     if kind == "AT_TIMESTAMP":
         if at_millis is None:
             raise invalid_argument(f"Must specify timestampInMillis parameter for iterator of type {kind}.")
@@ -59,13 +99,14 @@ def start_of(
                 "The timestampInMillis parameter cannot be greater than the currentTimestampInMillis. "
                 f"timestampInMillis: {at_millis}, currentTimestampInMillis: {now}"
             )
-        return shard.position_at_time(at_millis, tip)
+        return shard.position_at_time(at_millis, tip), at_millis
     if kind not in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"):
         raise invalid_argument(f"Unknown ShardIteratorType {kind}.")
     if sequence_number is None:
         raise invalid_argument(f"Must specify startingSequenceNumber parameter for iterator of type {kind}.")
     _check_number(stream, shard, sequence_number)
-    return sequence_number if kind == "AT_SEQUENCE_NUMBER" else following(sequence_number)
+    position = sequence_number if kind == "AT_SEQUENCE_NUMBER" else following(sequence_number)
+    return position, min(millis_in(sequence_number), now)
 
 
 def _check_number(stream: LocalStream, shard: LocalShard, number: str) -> None:

@@ -1,16 +1,20 @@
-"""What the local AWS was asked and what it answered, kept bounded in memory and, if wanted, as JSON lines."""
+"""Requests to the local AWS and their outcome, bounded in memory and, if wanted, as JSON lines."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TextIO
 
+MOST_BYTES = 64 * 1024 * 1024
+"""Of memory for each service, about."""
+_VALUE_BYTES, _REQUEST_BYTES = 64, 500
 ROW_WRITES = ("PutItem", "UpdateItem", "DeleteItem")
 
 
@@ -18,8 +22,8 @@ ROW_WRITES = ("PutItem", "UpdateItem", "DeleteItem")
 class LoggedRequest:
     """One request. at_millis: when it was answered, epoch. service: kinesis, dynamodb or cloudwatch.
 
-    parameters: as sent, without Kinesis payloads, keys and iterators. error_code: None when it succeeded. user_agent:
-    how the client calls itself; AWS_SDK_UA_APP_ID in its environment stands there as `app/…`.
+    parameters: those that the operation has, without Kinesis payloads, keys and iterators. error_code: None when it
+    succeeded. user_agent: how the client calls itself; AWS_SDK_UA_APP_ID in its environment stands there as `app/…`.
     """
 
     at_millis: int
@@ -31,21 +35,55 @@ class LoggedRequest:
     user_agent: str = ""
 
 
-class RequestLog:
-    """The last `capacity` requests of each service. Thread-safe."""
+def known(service: str, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters that the operation has at AWS; none for an operation that AWS does not have."""
+    names = _members(service).get(operation, frozenset()) if service else ()
+    return {name: value for name, value in parameters.items() if name in names}
 
-    def __init__(self, path: Path | None = None, capacity: int = 20_000) -> None:
+
+@cache
+def _members(service: str) -> dict[str, frozenset[str]]:
+    from botocore.loaders import Loader
+
+    model = Loader().load_service_model(service, "service-2")
+    inputs = {name: operation.get("input") for name, operation in model["operations"].items()}
+    return {
+        name: frozenset(model["shapes"][given["shape"]]["members"]) for name, given in inputs.items() if given
+    }
+
+
+def _size(request: LoggedRequest) -> int:
+    """About the bytes of memory that it takes: a small value takes more than its text."""
+    text = json.dumps(request.parameters, separators=(",", ":"), default=repr)
+    values = text.count(",") + text.count("[") + text.count("{")
+    return (
+        len(text) + _VALUE_BYTES * values + len(request.operation) + len(request.user_agent) + _REQUEST_BYTES
+    )
+
+
+class RequestLog:
+    """The last requests of each service, at most `capacity` of them and about `most_bytes` of memory. Thread-safe."""
+
+    def __init__(
+        self, path: Path | None = None, capacity: int = 20_000, most_bytes: int = MOST_BYTES
+    ) -> None:
         self._lock = threading.Lock()
-        self._capacity = capacity
+        self._capacity, self._most_bytes = capacity, most_bytes
         self._count = 0
-        self._by_service: dict[str, deque[tuple[int, LoggedRequest]]] = {}
+        self._by_service: dict[str, deque[tuple[int, int, LoggedRequest]]] = {}
+        self._bytes: Counter[str] = Counter()
         self._file: TextIO | None = path.open("a", encoding="utf-8") if path is not None else None
 
     def add(self, request: LoggedRequest) -> None:
+        size = _size(request)
         with self._lock:
-            kept = self._by_service.setdefault(request.service, deque(maxlen=self._capacity))
+            service = request.service
+            kept = self._by_service.setdefault(service, deque())
             self._count += 1
-            kept.append((self._count, request))
+            kept.append((self._count, size, request))
+            self._bytes[service] += size
+            while len(kept) > self._capacity or self._bytes[service] > self._most_bytes:
+                self._bytes[service] -= kept.popleft()[1]
             if self._file is not None:
                 self._file.write(json.dumps(asdict(request), separators=(",", ":"), default=repr) + "\n")
                 self._file.flush()
@@ -54,13 +92,13 @@ class RequestLog:
         """The requests to one service, oldest first, of one operation if given."""
         with self._lock:
             kept = list(self._by_service.get(service, ()))
-        return [request for _, request in kept if operation in (None, request.operation)]
+        return [request for _, _, request in kept if operation in (None, request.operation)]
 
     def __iter__(self) -> Iterator[LoggedRequest]:
         """All kept requests, oldest first."""
         with self._lock:
             kept = [numbered for service in self._by_service.values() for numbered in service]
-        return iter([request for _, request in sorted(kept, key=itemgetter(0))])
+        return iter([request for _, _, request in sorted(kept, key=itemgetter(0))])
 
     def last_writes(self, table: str, key: str = "leaseKey") -> dict[str, LoggedRequest]:
         """The last successful write of every row of a table, by the text of its key attribute."""

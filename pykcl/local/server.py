@@ -1,4 +1,4 @@
-"""`LocalAws`: Kinesis, DynamoDB and CloudWatch on one port of 127.0.0.1, over HTTP/1.1 and HTTP/2."""
+"""`LocalAws`: Kinesis, DynamoDB and CloudWatch on one port, over HTTP/1.1 and HTTP/2."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pykcl.host_names import allowed_names
 from pykcl.local.app import AwsApp, FaultHook
 from pykcl.local.aws_parts import MotoParts
 from pykcl.local.faults import Faults
 from pykcl.local.request_log import RequestLog
-from pykcl.local.stream import LocalKinesis
+from pykcl.local.stream import LocalKinesis, ReadSpan
 
+LOOPBACK = "127.0.0.1"
 START_SECONDS = 10.0
 STOP_SECONDS = 10.0
 MOST_STREAMS = 500
@@ -36,35 +38,49 @@ def _utcnow_millis() -> int:
 class LocalAws:
     """A local AWS in background threads of this process. Use as a context manager, or start() and stop().
 
-    port: 0 takes a free one. limits: enforce the per-shard rates of Kinesis. state_seconds: how long streams
-    stay CREATING, UPDATING, DELETING. request_log: a file that gets every request as a JSON line. now_millis:
-    the clock of Kinesis and of the Date headers, epoch milliseconds. fault: called with (service, operation,
-    parameters) before each request, in a thread of its own; it may wait, raise AwsError to answer with that
-    error, or return "lose-answer" to have the request done and answered with a 500.
+    port: 0 takes a free one. host: the address to listen on. allow_hosts: names or addresses that a request's Host
+    header may have besides localhost and the address it came in on. limits: enforce the per-shard rates of Kinesis.
+    state_seconds: how long streams stay CREATING, UPDATING, DELETING. read_span, listing_lag: as `LocalKinesis` has
+    them. request_log: a file that gets every request as a JSON line. now_millis: the clock of Kinesis and of the Date
+    headers, epoch milliseconds. fault: called with (service, operation, parameters) before each request, in a thread
+    of its own; it may wait, raise AwsError to answer with that error, or return "lose-answer" to have the request
+    done and answered with a 500.
     """
 
     def __init__(
         self,
         port: int = 0,
         *,
+        host: str = LOOPBACK,
+        allow_hosts: Iterable[str] = (),
         limits: bool = False,
         state_seconds: float = 0.0,
+        read_span: ReadSpan | None = None,
+        listing_lag: float = 0.5,
         request_log: Path | None = None,
         now_millis: Callable[[], int] | None = None,
         fault: FaultHook | None = None,
     ) -> None:
         now = now_millis or _utcnow_millis
-        self.kinesis = LocalKinesis(now, limits=limits, state_seconds=state_seconds)
-        self._wanted_port = port
+        self.kinesis = LocalKinesis(
+            now,
+            limits=limits,
+            state_seconds=state_seconds,
+            read_span=read_span,
+            listing_lag=listing_lag,
+            seed=time.time_ns(),
+        )
+        self._wanted = (host, port)
         self.requests = RequestLog(request_log)
         self._parts = MotoParts()
-        self._app = AwsApp(self.kinesis, self._parts, self.requests, now)
+        self._app = AwsApp(self.kinesis, self._parts, self.requests, now, allowed_names(allow_hosts))
         self._app.fault = fault
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._ready = threading.Event()
         self._port = 0
+        self._url = ""
 
     @property
     def fault(self) -> FaultHook | None:
@@ -88,22 +104,19 @@ class LocalAws:
     @property
     def url(self) -> str:
         """The endpoint URL for all three services. Raises RuntimeError before start()."""
-        if not self._port:
+        if not self._url:
             raise RuntimeError("The local AWS has no URL yet: call start() first.")
-        return f"http://127.0.0.1:{self._port}"
+        return self._url
 
     def start(self) -> LocalAws:
-        """Bind and answer. Raises OSError when the port is taken, RuntimeError when already started."""
+        """Bind and answer. Raises OSError when address or port cannot be had, RuntimeError when already started."""
         if self._thread is not None:
             raise RuntimeError("This local AWS was started already. Make a new LocalAws.")
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", self._wanted_port))
-        except OSError:
-            listener.close()
-            raise
-        self._port = int(listener.getsockname()[1])
+        listener = _listener(*self._wanted)
+        address, self._port = str(listener.getsockname()[0]), int(listener.getsockname()[1])
+        # Nobody can connect to "all addresses".
+        reached = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(address, address)  # noqa: S104 - compared, not bound
+        self._url = f"http://[{reached}]:{self._port}" if ":" in reached else f"http://{reached}:{self._port}"
         self._thread = threading.Thread(target=self._serve, args=(listener,), name="pykcl-local", daemon=True)
         self._thread.start()
         if not self._ready.wait(START_SECONDS):
@@ -161,6 +174,20 @@ class LocalAws:
         if self._stop is not None:
             await self._stop.wait()
         self._app.connections.reset_held()
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, place = found[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(place)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _config(listener: socket.socket) -> Any:

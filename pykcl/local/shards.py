@@ -16,6 +16,9 @@ from pykcl.model.shard import HashRange, Shard
 HASH_KEYS = 1 << 128
 MAX_PAGE_BYTES = 10 * 1024 * 1024
 HOUR_MILLIS = 3_600_000
+SMALLEST_MAX_RECORD_KIB = 1024
+LARGEST_MAX_RECORD_KIB = 10_240
+"""Between these UpdateMaxRecordSize sets what a record of the stream may have, payload and partition key together."""
 
 
 class StoredRecord:
@@ -67,6 +70,11 @@ class Sequencer:
         self._count += 1
         self.last = f"49{self._millis:013d}{self._count:030d}{shard_index:011d}"
         return self.last
+
+
+def millis_in(sequence_number: str) -> int:
+    """The time a sequence number of ours carries, epoch milliseconds."""
+    return int(sequence_number[2:15])
 
 
 def shard_index_in(sequence_number: str) -> int | None:
@@ -137,9 +145,13 @@ class LocalShard:
         index = bisect_left(self.records, at_millis, key=_arrival_of)
         return self.records[index].sequence_number if index < len(self.records) else tip
 
-    def page(self, first: int, limit: int) -> list[StoredRecord]:
-        """At most `limit` records and 10 MB from index `first`; always at least one when there is one."""
-        records = self.records[first : first + limit]
+    def arrived_before(self, first: int, until: int) -> int:
+        """Index, from `first` on, of the first record that arrived at `until` (epoch milliseconds) or later."""
+        return bisect_left(self.records, until, lo=first, key=_arrival_of)
+
+    def page(self, first: int, last: int) -> list[StoredRecord]:
+        """The records first..last - 1, as far as 10 MiB go; always at least one when there is one."""
+        records = self.records[first:last]
         total = 0
         for count, record in enumerate(records):
             total += record.size
@@ -147,13 +159,18 @@ class LocalShard:
                 return records[:count]
         return records
 
-    def view(self) -> Shard:
+    def is_open_at(self, moment: int) -> bool:
+        return self.closed_at is None or self.closed_at > moment
+
+    def view(self, as_of: int | None = None) -> Shard:
+        """The shard now, or (as_of, epoch milliseconds) then."""
+        has_ended = as_of is None or not self.is_open_at(as_of)
         return Shard(
             self.shard_id,
             self.parents,
             HashRange(str(self.first_key), str(self.last_key)),
             self.starting_sequence_number,
-            self.ending_sequence_number,
+            self.ending_sequence_number if has_ended else None,
         )
 
 
@@ -167,6 +184,7 @@ class LocalStream:
         self.created_at = now_millis
         self.mode = "PROVISIONED"
         self.retention_hours = 24
+        self.max_record_kib = SMALLEST_MAX_RECORD_KIB
         self.tags: dict[str, str] = {}
         self.status = "CREATING"
         self.changes_at: int | None = None

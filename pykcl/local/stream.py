@@ -5,24 +5,45 @@ Streams are named by name or ARN. What AWS would answer with an error is raised 
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pykcl.local import resharding
-from pykcl.local.errors import ACCOUNT, REGION, AwsError, in_use, invalid_argument, not_found, throttled
+from pykcl.local.errors import (
+    ACCOUNT,
+    REGION,
+    AwsError,
+    in_use,
+    invalid,
+    invalid_argument,
+    not_found,
+    throttled,
+)
 from pykcl.local.iterators import Place, read_iterator, write_iterator
 from pykcl.local.listing import ShardFilter, select
-from pykcl.local.reading import Page, page_up_to, start_of
+from pykcl.local.reading import Page, ReadSpan, read_page, start_of
 from pykcl.local.shards import (
     HASH_KEYS,
+    LARGEST_MAX_RECORD_KIB,
+    SMALLEST_MAX_RECORD_KIB,
     LocalStream,
 )
 from pykcl.model.shard import Shard
 
-__all__ = ["AwsError", "Entry", "FaultHook", "LocalKinesis", "Page", "Put", "ShardFilter", "StreamView"]
+__all__ = [
+    "AwsError",
+    "Entry",
+    "FaultHook",
+    "LocalKinesis",
+    "Page",
+    "Put",
+    "ReadSpan",
+    "ShardFilter",
+    "StreamView",
+]
 
-MAX_RECORD_BYTES = 1024 * 1024
 MAX_PAGE_RECORDS = 10_000
 
 FaultHook = Callable[[str, str, str], None]
@@ -56,14 +77,17 @@ class StreamView:
     retention_hours: int
     created_at: int
     open_shards: int
+    max_record_kib: int
 
 
 class LocalKinesis:
     """Streams of one account and region.
 
     now_millis: the clock, epoch milliseconds. limits: enforce the per-shard rates of Kinesis. state_seconds:
-    how long streams stay CREATING, UPDATING and DELETING (0: instantly done). fault: called with (operation,
-    stream name, shard id or "") before every operation; whatever it raises is the operation's outcome.
+    how long streams stay CREATING, UPDATING and DELETING (0: instantly done). read_span: how much stream time one
+    GetRecords call covers. listing_lag: seconds for which ListShards may not show a reshard yet. seed: of these two.
+    fault: called with (operation, stream name, shard id or "") before every operation; whatever it raises is the
+    operation's outcome.
     A hook may wait, but not when operations come over the wire: there all of Kinesis would wait with it.
     """
 
@@ -73,9 +97,15 @@ class LocalKinesis:
         *,
         limits: bool = False,
         state_seconds: float = 0.0,
+        read_span: ReadSpan | None = None,
+        listing_lag: float = 0.5,
+        seed: int = 0,
         fault: FaultHook | None = None,
     ) -> None:
         self.fault = fault
+        self.read_span = read_span or ReadSpan()
+        self._listing_lag_millis = round(listing_lag * 1000)
+        self._rng = random.Random(seed)  # noqa: S311 - reproducible
         self._now = now_millis
         self._limits = limits
         self._state_millis = round(state_seconds * 1000)
@@ -135,6 +165,18 @@ class LocalKinesis:
             found.retention_hours = hours
             found.trim(now)
 
+    def set_max_record_size(self, stream: str, kib: int) -> None:
+        """1,024 to 10,240 KiB, payload and partition key together."""
+        self._enter("UpdateMaxRecordSize", stream)
+        with self._lock:
+            found = self._find(stream, self._now())
+            resharding.require_active(found)
+            if not SMALLEST_MAX_RECORD_KIB <= kib <= LARGEST_MAX_RECORD_KIB:
+                raise invalid(
+                    f"MaxRecordSizeInKiB {kib} must be between {SMALLEST_MAX_RECORD_KIB} and {LARGEST_MAX_RECORD_KIB}."
+                )
+            found.max_record_kib = kib
+
     def tags(self, stream: str) -> dict[str, str]:
         """The stream's tags; the dict is a copy."""
         with self._lock:
@@ -153,14 +195,16 @@ class LocalKinesis:
     ) -> list[Shard]:
         """The shards that Kinesis still lists, closed ones too, by id; fewer with a filter.
 
-        operation: what the fault hook is told; None: do not ask it.
+        operation: what the fault hook is told; None: do not ask it, and show the shards as they are now.
         """
         self._enter(operation, stream)
         with self._lock:
             now = self._now()
             found = self._find(stream, now)
             found.trim(now)
-            return [shard.view() for shard in select(found, shard_filter, now)]
+            lag = self._rng.randint(0, self._listing_lag_millis) if operation is not None else 0
+            as_of = now - lag if lag else None
+            return [shard.view(as_of) for shard in select(found, shard_filter, now, as_of)]
 
     def incarnation(self, stream: str) -> str:
         """Tells the lives of streams of one name apart."""
@@ -252,15 +296,15 @@ class LocalKinesis:
             found = self._working(stream, now)
             found.trim_shard(shard_id, now)
             shard = found.shard(shard_id)
-            position = start_of(
+            position, reached = start_of(
                 found, shard, kind, sequence_number=sequence_number, at_millis=at_millis, now=now
             )
             if shard.limits is not None and not shard.limits.may_iterate(now):
                 raise throttled(shard_id, found.name)
-            return write_iterator(Place(found.name, found.incarnation, shard_id, position, now))
+            return write_iterator(Place(found.name, found.incarnation, shard_id, position, reached, now))
 
     def get_records(self, iterator: str, limit: int = MAX_PAGE_RECORDS) -> Page:
-        """At most `limit` records (1..10,000) and 10 MB. Raises AwsError ExpiredIteratorException, ..."""
+        """At most `limit` records (1..10,000) and 10 MiB, of one `read_span`. Raises AwsError."""
         place = read_iterator(iterator, self._now())
         self._enter("GetRecords", place.stream, place.shard_id)
         with self._lock:
@@ -272,11 +316,17 @@ class LocalKinesis:
             shard = stream.shard(place.shard_id)
             if shard.limits is not None and not shard.limits.may_read(now):
                 raise throttled(shard.shard_id, stream.name)
-            first = shard.at_or_after(place.position)
-            records = shard.page(first, limit)
+            page = read_page(
+                stream,
+                shard,
+                replace(place, issued_at=now),
+                limit=limit,
+                span=self.read_span.millis(self._rng),
+                end_alone=self._rng.random() < self.read_span.end_alone,
+            )
             if shard.limits is not None:
-                shard.limits.read_bytes.spend(sum(record.size for record in records))
-            return page_up_to(stream, shard, first + len(records), records, replace(place, issued_at=now))
+                shard.limits.read_bytes.spend(sum(record.size for record in page.records))
+            return page
 
     def _enter(self, operation: str | None, stream: str, shard_id: str = "") -> None:
         """Outside the lock, so that a hook may wait for other threads."""
@@ -330,9 +380,10 @@ class LocalKinesis:
                 f"Specified value was {key}"
             )
         size = len(entry.data) + len(entry.partition_key.encode())
-        if size > MAX_RECORD_BYTES:
+        if size > stream.max_record_kib * 1024:
             raise invalid_argument(
-                f"A record of {size} bytes (payload and partition key) is larger than {MAX_RECORD_BYTES}."
+                f"A record of {size} bytes (payload and partition key) is larger than the maximum record size of "
+                f"stream {stream.name}, {stream.max_record_kib} KiB."
             )
         shard = stream.shard_for(entry.partition_key, key)
         if shard.limits is not None and not shard.limits.may_write(size, now):
@@ -356,4 +407,5 @@ def _view(stream: LocalStream) -> StreamView:
         stream.retention_hours,
         stream.created_at,
         len(stream.open_shards),
+        stream.max_record_kib,
     )

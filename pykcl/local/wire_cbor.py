@@ -7,6 +7,7 @@ wants seconds there (aws-sdk-java-v2: `SdkCborGenerator` and the default formats
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import cbor2
@@ -25,7 +26,7 @@ _BYTES, _LIST, _MAP = 0x40, 0x80, 0xA0
 """Major types, RFC 8949 §3.1."""
 
 
-class _Refused(ValueError):
+class RefusedError(ValueError):
     """A body that is CBOR and still no request."""
 
 
@@ -35,48 +36,53 @@ class _Meter(io.BytesIO):
     An empty array is one byte on the wire and sixty in memory, so a body of allowed size could still fill a machine.
     """
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, most_reads: int) -> None:
         super().__init__(body)
-        self._left = MOST_READS
+        self._left = most_reads
 
     def read(self, size: int | None = -1, /) -> bytes:
         self._left -= 1
         if self._left < 0:
-            raise _Refused
+            raise RefusedError
         return super().read(size)
 
 
 def _refuse(*_: object) -> Any:
-    raise _Refused
+    raise RefusedError
 
 
 def _read_instant(value: Any, _: bool) -> Instant:
     found = instant(value) if isinstance(value, int | float) else None
     if found is None:
-        raise _Refused
+        raise RefusedError
     return found
 
 
 def _text_keys(members: Any, _: bool) -> Any:
     if not all(isinstance(key, str) for key in members):
-        raise _Refused
+        raise RefusedError
     return members
 
 
 # Tags make numbers of a million digits, patterns, mails and loops of what follows them. No request has another than 1.
 # Those cbor2 knows (RFC 8949 §3.4.5 and the registered ones below 300) must be named to be refused.
-_TAGS: dict[int, Any] = {**dict.fromkeys(range(300), _refuse), EPOCH_TAG: _read_instant}
+_TAGS: dict[int, Any] = dict.fromkeys(range(300), _refuse)
 
 
-def decode(body: bytes) -> Params:
-    """A request body. Raises AwsError SerializationException when it is not one CBOR map, or no request has so much."""
+def decode(
+    body: bytes, *, most_reads: int = MOST_READS, read_time: Callable[[Any, bool], Any] = _read_instant
+) -> Params:
+    """A request body. Raises AwsError SerializationException when it is not one CBOR map, or no request has so much.
+
+    read_time: makes a time of what tag 1 is on; raises RefusedError.
+    """
     if not body:
         return {}
     decoder = cbor2.CBORDecoder(
-        _Meter(body),
+        _Meter(body, most_reads),
         read_size=_BUFFER,
         max_depth=MOST_DEPTH,
-        semantic_decoders=_TAGS,
+        semantic_decoders={**_TAGS, EPOCH_TAG: read_time},
         tag_hook=_refuse,
         object_hook=_text_keys,
     )

@@ -5,22 +5,57 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from itertools import accumulate
 from typing import Any
 
 from pykcl.local.shards import StoredRecord
 from pykcl.local.wire_values import Answer, Instant, Params, instant, not_serialized
 
 CONTENT_TYPE = "application/x-amz-json-1.1"
+MOST_VALUES = 250_000
+"""More than a request of Kinesis can have, and than a megabyte of numbers for CloudWatch."""
+MOST_DEPTH = 80
+"""An item of DynamoDB is 32 levels deep, each of them two in JSON."""
+_OPEN = b"[{"
+_NO_BRACKETS = bytes(sign for sign in range(256) if sign not in b"[]{}")
+
+
+def read_json(body: bytes) -> Any:
+    """What the body of a request holds. Raises AwsError SerializationException for what is no JSON in UTF-8, and for
+    more or deeper values than any request has.
+
+    An empty list is three bytes on the wire and sixty in memory, so the values are counted before they are made. In
+    UTF-16 the count would go wrong, which Python's reader takes as well.
+    """
+    try:
+        if _is_bounded(body):
+            return json.loads(body.decode())
+    except (ValueError, RecursionError) as error:  # ValueError is also that of bad UTF-8
+        raise not_serialized("The request body is not JSON in UTF-8.") from error
+    raise not_serialized(
+        f"The request body has more than {MOST_VALUES} values, or they are more than {MOST_DEPTH} levels deep."
+    )
+
+
+def _is_bounded(body: bytes) -> bool:
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if unescaped.count(b'"') > 4 * MOST_VALUES:  # a name and a text for each value
+        return False
+    outside = b"".join(unescaped.split(b'"')[::2])
+    if outside.count(b",") + outside.count(b"[") + outside.count(b"{") > MOST_VALUES:
+        return False
+    brackets = outside.translate(None, delete=_NO_BRACKETS)
+    return max(accumulate(1 if sign in _OPEN else -1 for sign in brackets), default=0) <= MOST_DEPTH
 
 
 def decode(body: bytes) -> Params:
     """A request body. Raises AwsError SerializationException when it is not a JSON object, or holds no base64."""
     try:
-        params = json.loads(body or b"{}")
+        params = read_json(body or b"{}")
         if b"\\ud" in body or b"\\uD" in body:
             # Half a surrogate pair passes the parser and is no text: it could never be answered.
             json.dumps(params, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):  # ValueError is also that of bad UTF-8
+    except ValueError:
         params = None
     if not isinstance(params, dict):
         raise not_serialized("The request body is not a JSON object.")

@@ -24,7 +24,7 @@ class Measure:
 
     dimension: what its values are told apart by, besides the operation. Those of "Cause" also have WorkerIdentifier.
     is_state: it tells how things are, not how much has happened. is_ours: KCL has nothing of the kind.
-    is_labelled: whether a value of it comes with a label: a shard, or a cause.
+    is_labelled: whether a value of it comes with a label: a shard, or a cause. text: a plain sentence for dashboards.
     """
 
     operation: str
@@ -71,180 +71,184 @@ def _one(
     return measure
 
 
-def _timed(operation: str, name: str, level: Level, dimension: Dimension | None, text: str) -> Timed:
+def _timed(
+    operation: str, name: str, level: Level, dimension: Dimension | None, one: str, many: str
+) -> Timed:
+    """one, many: what is timed, such as "a heartbeat" and "heartbeats"."""
     prefix = f"{name}." if name else ""
     return Timed(
-        _one(operation, f"{prefix}Success", "Count", level, dimension, f"{text}: 1 if it succeeded, else 0"),
-        _one(operation, f"{prefix}Time", "Milliseconds", level, dimension, f"{text}: how long it took"),
+        _one(operation, f"{prefix}Success", "Count", level, dimension, f"Number of {many} that succeeded."),
+        _one(operation, f"{prefix}Time", "Milliseconds", level, dimension, f"Time that {one} took."),
     )
 
 
 _P, _S, _W = "ProcessTask", "ShardId", "WorkerIdentifier"
 
 RECORDS_PROCESSED = _one(
-    _P, "RecordsProcessed", "Count", "SUMMARY", "ShardId", "user records whose batch returned"
-)
+    _P, "RecordsProcessed", "Count", "SUMMARY", "ShardId",
+    "Number of user records in batches that process_records returned from.",
+)  # fmt: skip
 DATA_BYTES_PROCESSED = _one(
-    _P,
-    "DataBytesProcessed",
-    "Bytes",
-    "SUMMARY",
-    "ShardId",
-    "their data, without keys and what an aggregate adds",
-)
+    _P, "DataBytesProcessed", "Bytes", "SUMMARY", "ShardId",
+    "Bytes of data in the records processed, without partition keys and the overhead of aggregation.",
+)  # fmt: skip
 MILLIS_BEHIND_LATEST = _one(
     _P, "MillisBehindLatest", "Milliseconds", "SUMMARY", "ShardId",
-    "how far behind the tip of the shard the page was, as Kinesis says with each", is_state=True,
+    "Lag of the last page behind the tip of the shard, as Kinesis reports with each page.", is_state=True,
 )  # fmt: skip
 PROCESS_RECORDS_TIME = _one(
     _P, "RecordProcessor.processRecords.Time", "Milliseconds", "SUMMARY", "ShardId",
-    "one call of process_records, also one that raised",
+    "Time that a call of process_records took, also one that raised.",
 )  # fmt: skip
-PROCESS_TASK = _timed(_P, "", "SUMMARY", "ShardId", "one page delivered and its checkpoint written")
-GET_RECORDS = _timed(_P, "KinesisDataFetcher.getRecords", "DETAILED", "ShardId", "one GetRecords call")
+PROCESS_TASK = _timed(
+    _P, "", "SUMMARY", "ShardId", "the delivery of a page with the checkpoint",
+    "deliveries of a page with the checkpoint",
+)  # fmt: skip
+GET_RECORDS = _timed(
+    _P, "KinesisDataFetcher.getRecords", "DETAILED", "ShardId", "a GetRecords call", "GetRecords calls"
+)
 GET_SHARD_ITERATOR = _timed(
-    _P, "KinesisDataFetcher.getShardIterator", "DETAILED", "ShardId", "one GetShardIterator call"
-)
+    _P, "KinesisDataFetcher.getShardIterator", "DETAILED", "ShardId", "a GetShardIterator call",
+    "GetShardIterator calls",
+)  # fmt: skip
 EXPIRED_ITERATOR = _one(
-    _P, "ExpiredIterator", "Count", "SUMMARY", "ShardId", "shard iterators that Kinesis called too old"
-)
-UPDATE_LEASE = _timed(_P, "UpdateLease", "DETAILED", "ShardId", "one checkpoint written")
+    _P, "ExpiredIterator", "Count", "SUMMARY", "ShardId",
+    "Number of shard iterators that Kinesis refused as expired.",
+)  # fmt: skip
+UPDATE_LEASE = _timed(_P, "UpdateLease", "DETAILED", "ShardId", "a checkpoint write", "checkpoint writes")
 PROCESSOR_RETRIES = _one(
-    _P, "ProcessorRetries", "Count", "SUMMARY", "ShardId", "calls of the processor that raised and are made again",
+    _P, "ProcessorRetries", "Count", "SUMMARY", "ShardId", "Number of processor calls that raised and are retried.",
     is_ours=True,
 )  # fmt: skip
 SKIPPED_RECORDS = _one(
-    _P, "SkippedRecords", "Count", "SUMMARY", "ShardId", 'user records passed over, as on_error="skip" says',
+    _P, "SkippedRecords", "Count", "SUMMARY", "ShardId", 'Number of user records skipped because of on_error="skip".',
     is_ours=True,
 )  # fmt: skip
 PROCESSOR_STALLED = _one(
     _P, "ProcessorStalled", "Count", "SUMMARY", "ShardId",
-    "calls that had not returned after processor_warn_after, once each", is_ours=True,
+    "Number of processor calls that ran longer than processor_warn_after.", is_ours=True,
 )  # fmt: skip
 DATA_LOST = _one(
     _P, "DataLost", "Count", "SUMMARY", "ShardId",
-    "times that records were trimmed from the stream before they were read", is_ours=True,
+    "Number of times that the stream trimmed records before they were read.", is_ours=True,
 )  # fmt: skip
 APPLICATION_BEHIND_LATEST = _one(
     "ApplicationTracker", "MillisBehindLatest", "Milliseconds", "SUMMARY", None,
-    "the same of all shards together: its maximum is the lag of the application", is_state=True,
+    "Lag of each page of any shard; the maximum is the lag of the application.", is_state=True,
 )  # fmt: skip
 
 _R = "RenewAllLeases"
 CURRENT_LEASES = _one(
-    _R, "CurrentLeases", "Count", "SUMMARY", "WorkerIdentifier", "leases held", is_state=True
-)
+    _R, "CurrentLeases", "Count", "SUMMARY", "WorkerIdentifier", "Number of leases that this worker holds.",
+    is_state=True,
+)  # fmt: skip
 LOST_LEASES = _one(
-    _R, "LostLeases", "Count", "SUMMARY", "WorkerIdentifier", "leases lost, for whatever cause"
+    _R, "LostLeases", "Count", "SUMMARY", "WorkerIdentifier", "Number of leases lost, for any cause."
 )
 RENEW_ALL_LEASES = _timed(
-    _R,
-    "",
-    "SUMMARY",
-    "WorkerIdentifier",
-    "the heartbeats of half the fail-over time; Time is the slowest one's",
-)
-RENEW_LEASE = _timed(_R, "RenewLease", "DETAILED", "WorkerIdentifier", "one heartbeat")
+    _R, "", "SUMMARY", "WorkerIdentifier", "the slowest heartbeat of half a fail-over time",
+    "rounds of heartbeats, one in half a fail-over time,",
+)  # fmt: skip
+RENEW_LEASE = _timed(_R, "RenewLease", "DETAILED", "WorkerIdentifier", "a heartbeat", "heartbeats")
 LEASES_LOST_BY_CAUSE = _one(
-    _R, "LeasesLostByCause", "Count", "SUMMARY", "Cause", "leases lost, by cause", is_ours=True
-)
+    _R, "LeasesLostByCause", "Count", "SUMMARY", "Cause", "Number of leases lost for the cause that the label names.",
+    is_ours=True,
+)  # fmt: skip
 
 _T = "TakeLeases"
-TAKEN_LEASES = _one(_T, "TakenLeases", "Count", "SUMMARY", "WorkerIdentifier", "leases taken")
+TAKEN_LEASES = _one(_T, "TakenLeases", "Count", "SUMMARY", "WorkerIdentifier", "Number of leases taken.")
 UNTAKEN_LEASES = _one(
-    _T, "UntakenLeases", "Count", "SUMMARY", "WorkerIdentifier", "leases not taken because they changed first"
-)
+    _T, "UntakenLeases", "Count", "SUMMARY", "WorkerIdentifier",
+    "Number of leases not taken because another worker changed the row first.",
+)  # fmt: skip
 EXPIRED_LEASES = _one(
-    _T, "ExpiredLeases", "Count", "SUMMARY", "WorkerIdentifier", "leases anybody may take: expired, or without owner",
-    is_state=True,
+    _T, "ExpiredLeases", "Count", "SUMMARY", "WorkerIdentifier",
+    "Number of leases that any worker may take: expired, or without an owner.", is_state=True,
 )  # fmt: skip
 LEASE_SPILLOVER = _one(
-    _T, "LeaseSpillover", "Count", "SUMMARY", "WorkerIdentifier", "leases of the fair share beyond max_leases",
-    is_state=True,
+    _T, "LeaseSpillover", "Count", "SUMMARY", "WorkerIdentifier",
+    "Number of leases of the fair share of this worker that exceed max_leases.", is_state=True,
 )  # fmt: skip
 LEASES_TO_TAKE = _one(
-    _T, "LeasesToTake", "Count", "DETAILED", "WorkerIdentifier", "leases chosen to be taken", is_state=True
-)
+    _T, "LeasesToTake", "Count", "DETAILED", "WorkerIdentifier", "Number of leases that the last pass chose to take.",
+    is_state=True,
+)  # fmt: skip
 NEEDED_LEASES = _one(
-    _T,
-    "NeededLeases",
-    "Count",
-    "DETAILED",
-    "WorkerIdentifier",
-    "leases missing to the fair share",
-    is_state=True,
-)
+    _T, "NeededLeases", "Count", "DETAILED", "WorkerIdentifier",
+    "Number of leases that this worker lacks for a fair share.", is_state=True,
+)  # fmt: skip
 NUM_WORKERS = _one(
-    _T,
-    "NumWorkers",
-    "Count",
-    "SUMMARY",
-    "WorkerIdentifier",
-    "workers with a live lease, and this one",
-    is_state=True,
-)
+    _T, "NumWorkers", "Count", "SUMMARY", "WorkerIdentifier",
+    "Number of workers that hold a live lease, and this worker.", is_state=True,
+)  # fmt: skip
 TOTAL_LEASES = _one(
-    _T, "TotalLeases", "Count", "DETAILED", "WorkerIdentifier", "rows of the lease table that are leases",
-    is_state=True,
+    _T, "TotalLeases", "Count", "DETAILED", "WorkerIdentifier", "Number of leases in the lease table.", is_state=True,
 )  # fmt: skip
 VERY_OLD_LEASES = _one(
     _T, "VeryOldLeases", "Count", "SUMMARY", "WorkerIdentifier",
-    "leases anybody may have taken for three fail-over times", is_state=True,
+    "Number of leases that nobody has taken for three fail-over times.", is_state=True,
 )  # fmt: skip
-LIST_LEASES = _timed(_T, "ListLeases", "DETAILED", "WorkerIdentifier", "one scan of the lease table")
-TAKE_LEASE = _timed(_T, "TakeLease", "DETAILED", "WorkerIdentifier", "one lease taken, or refused")
+LIST_LEASES = _timed(
+    _T, "ListLeases", "DETAILED", "WorkerIdentifier", "a scan of the lease table", "scans of the lease table"
+)
+TAKE_LEASE = _timed(
+    _T, "TakeLease", "DETAILED", "WorkerIdentifier", "an attempt to take a lease", "attempts to take a lease"
+)
 HAND_OVER_TIME = _one(
     _T, "HandOver.Time", "Milliseconds", "SUMMARY", "WorkerIdentifier",
-    "from when a lease that had an owner was last seen to move until its next owner had an answer from Kinesis",
+    "Time from the last heartbeat seen of the former owner until the next owner of the lease read from Kinesis.",
     is_ours=True,
 )  # fmt: skip
 
 INITIALIZE_TIME = _one(
-    "InitializeTask",
-    "RecordProcessor.initialize.Time",
-    "Milliseconds",
-    "SUMMARY",
-    None,
-    "one call of initialize",
+    "InitializeTask", "RecordProcessor.initialize.Time", "Milliseconds", "SUMMARY", None,
+    "Time that a call of initialize took.",
+)  # fmt: skip
+INITIALIZE_TASK = _timed(
+    "InitializeTask", "", "SUMMARY", None, "the initialization of a shard", "initializations of a shard"
 )
-INITIALIZE_TASK = _timed("InitializeTask", "", "SUMMARY", None, "the same")
 SHUTDOWN_TIME = _one(
     "ShutdownTask", "RecordProcessor.shutdown.Time", "Milliseconds", "SUMMARY", None,
-    "one call of shard_ended, lease_lost or shutdown_requested",
+    "Time that a call of shard_ended, lease_lost or shutdown_requested took.",
 )  # fmt: skip
-SHUTDOWN_TASK = _timed("ShutdownTask", "", "SUMMARY", None, "the same")
+SHUTDOWN_TASK = _timed(
+    "ShutdownTask", "", "SUMMARY", None, "the shutdown of a processor", "shutdowns of a processor"
+)
 UPDATE_LEASE_AT_END = _timed(
-    "ShutdownTask",
-    "UpdateLease",
-    "DETAILED",
-    "ShardId",
-    "one checkpoint written at the end of a shard or of the worker",
-)
+    "ShutdownTask", "UpdateLease", "DETAILED", "ShardId", "the last checkpoint write of a shard or of the worker",
+    "last checkpoint writes of a shard or of the worker",
+)  # fmt: skip
 CREATE_LEASE_AT_END = _timed(
-    "ShutdownTask", "CreateLease", "DETAILED", None, "the lease of one child shard put"
-)
+    "ShutdownTask", "CreateLease", "DETAILED", None, "the creation of the lease of a child shard",
+    "creations of the lease of a child shard",
+)  # fmt: skip
 BLOCK_ON_PARENT = _timed(
-    "BlockOnParentShardTask", "", "SUMMARY", None, "one look whether the parents of a shard have ended"
-)
-SHARD_SYNC = _timed("ShardSyncTask", "", "SUMMARY", None, "the shards listed and missing leases created")
+    "BlockOnParentShardTask", "", "SUMMARY", None, "a check that the parents of a shard have ended",
+    "checks that the parents of a shard have ended",
+)  # fmt: skip
+SHARD_SYNC = _timed("ShardSyncTask", "", "SUMMARY", None, "a shard sync", "shard syncs")
 SYNC_SHARDS = _one(
-    "ShardSyncTask", "SyncShards.Success", "Count", "DETAILED", None, "the same, by its other name"
+    "ShardSyncTask", "SyncShards.Success", "Count", "DETAILED", None,
+    "Number of streams with a shard sync that succeeded.",
+)  # fmt: skip
+CREATE_LEASE = _timed(
+    "ShardSyncTask", "CreateLease", "DETAILED", None, "the creation of a lease", "creations of a lease"
 )
-CREATE_LEASE = _timed("ShardSyncTask", "CreateLease", "DETAILED", None, "one lease put")
 NUM_STREAMS_TO_SYNC = _one(
     "PeriodicShardSyncManager", "NumStreamsToSync", "Count", "SUMMARY", None,
-    "1 if this audit, the leader's, had the shards listed at once, else 0", is_state=True,
+    "1 if the last audit by the leader started a shard sync, else 0.", is_state=True,
 )  # fmt: skip
 PARTIAL_LEASES = _one(
     "PeriodicShardSyncManager", "NumStreamsWithPartialLeases", "Count", "SUMMARY", None,
-    "1 if this audit found hash keys without a lease, else 0", is_state=True,
+    "1 if the last audit by the leader found hash keys without a lease, else 0.", is_state=True,
 )  # fmt: skip
 PERIODIC_SHARD_SYNC = _timed(
-    "PeriodicShardSyncManager", "", "SUMMARY", None, "one audit of the leases by the leader"
-)
+    "PeriodicShardSyncManager", "", "SUMMARY", None, "an audit of the leases by the leader",
+    "audits of the leases by the leader",
+)  # fmt: skip
 DROPPED_METRICS = _one(
     "PublishMetrics", "DroppedMetrics", "Count", "SUMMARY", "WorkerIdentifier",
-    "values that CloudWatch did not take in time and that were dropped", is_ours=True,
+    "Number of values dropped because CloudWatch did not accept them in time.", is_ours=True,
 )  # fmt: skip
 
 CATALOGUE: tuple[Measure, ...] = tuple(_ALL)

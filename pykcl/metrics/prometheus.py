@@ -28,6 +28,15 @@ _RENAMED = {
     "Time": "task_seconds",
     "Success": "task_success_total",
 }
+_OF_SEVERAL = {
+    "task_success_total": "Number of tasks that succeeded.",
+    "task_seconds": "Time that a task took.",
+    "update_lease_success_total": "Number of checkpoint writes that succeeded.",
+    "update_lease_seconds": "Time that a checkpoint write took.",
+    "create_lease_success_total": "Number of creations of a lease that succeeded.",
+    "create_lease_seconds": "Time that the creation of a lease took.",
+}
+"""Help of the families that hold a metric of several operations, without the prefix."""
 Kind = Literal["counter", "gauge", "histogram"]
 
 
@@ -137,7 +146,7 @@ class PrometheusSink:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         made = CounterMetricFamily if kind_of(measures[0]) == "counter" else GaugeMetricFamily
-        family = made(name.removesuffix("_total"), measures[0].text, labels=labels)
+        family = made(name.removesuffix("_total"), _help(name, measures), labels=labels)
         for (measure, label), value in numbers.items():
             if measure in measures:
                 family.add_metric(self._values(measure, label, labels), value)
@@ -154,7 +163,7 @@ class PrometheusSink:
         from prometheus_client.utils import floatToGoString
 
         edges = [*map(floatToGoString, BUCKETS), "+Inf"]
-        family = HistogramMetricFamily(name, measures[0].text, labels=labels)
+        family = HistogramMetricFamily(name, _help(name, measures), labels=labels)
         for (measure, label), (total, counts) in histograms.items():
             if measure in measures:
                 buckets = list(zip(edges, map(float, accumulate(counts)), strict=True))
@@ -177,6 +186,12 @@ class PrometheusSink:
             del self._numbers[number]
         for histogram in [key for key in self._histograms if key[1] == shard]:
             del self._histograms[histogram]
+
+
+def _help(name: str, measures: Sequence[Measure]) -> str:
+    if len(measures) == 1:
+        return measures[0].text
+    return f"{_OF_SEVERAL[name.removeprefix(PREFIX)]} The label operation names the task."
 
 
 def _families() -> dict[str, list[Measure]]:

@@ -16,6 +16,11 @@ DIGEST_SIZE = 16
 # explicit hash key index that really is 2^64-1 (-1 in its signed type here) counts as missing, too.
 ABSENT = -1
 _NO_ENTRY = str(2**64 - 1)
+_KEYS, _EXPLICIT_KEYS, _SUB_RECORDS, _TAGS = 1, 2, 3, 4
+"""Numbers of fields: the first three of a message, the last of a sub-record."""
+_IS_SIZED = 2
+_WIDTHS = {1: 8, 5: 4}
+_MOST_SHIFT = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +70,51 @@ def schema() -> Schema:
     pool.AddSerializedFile(file.SerializeToString())
     descriptor = pool.FindMessageTypeByName(f"{package}.AggregatedRecord")
     return Schema(message_factory.GetMessageClass(descriptor), DecodeError)
+
+
+def has_more_parts(body: bytes, most: int) -> bool:
+    """Whether a message holds more than `most` sub-records, keys of one kind, or tags; as far as it can be read.
+
+    An empty sub-record is two bytes here, and sixty once protobuf has made it. Groups, which no schema of ours has, are
+    walked like what is around them: so too much may be counted in them, and nothing is missed.
+    """
+    counts = {_KEYS: 0, _EXPLICIT_KEYS: 0, _SUB_RECORDS: 0, _TAGS: 0}
+    position, sub_record_end = 0, 0
+    try:
+        while position < len(body):
+            is_inside = position < sub_record_end
+            key, position = _varint(body, position)
+            field, kind = key >> 3, key & 7
+            if kind == _IS_SIZED:
+                size, position = _varint(body, position)
+                part = (_TAGS if field == _TAGS else None) if is_inside else field
+                if part in counts:
+                    counts[part] += 1
+                    if counts[part] > most:
+                        return True
+                if part == _SUB_RECORDS:
+                    sub_record_end = position + size
+                    continue
+                position += size
+            elif kind == 0:
+                _, position = _varint(body, position)
+            else:
+                position += _WIDTHS.get(kind, 0)
+            if is_inside and position > sub_record_end:
+                # protobuf refuses that, unless it is in a group and no sub-record at all.
+                position = sub_record_end
+    except IndexError:
+        return False
+    return False
+
+
+def _varint(body: bytes, position: int) -> tuple[int, int]:
+    """And the position after it. Raises IndexError where it is cut off."""
+    value = shift = 0
+    while (byte := body[position]) & 0x80:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        position += 1
+        if shift > _MOST_SHIFT:
+            raise IndexError
+    return value | byte << shift, position + 1

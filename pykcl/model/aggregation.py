@@ -18,7 +18,7 @@ from itertools import count, dropwhile, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from pykcl.model.aggregated_message import ABSENT, DIGEST_SIZE, MAGIC, schema
+from pykcl.model.aggregated_message import ABSENT, DIGEST_SIZE, MAGIC, has_more_parts, schema
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange
@@ -145,8 +145,8 @@ def _user_records(
 def _opened(record: Record, bounds: tuple[int, int] | None, max_sub_records: int) -> Iterator[Record]:
     """Check everything first; then one Record per step, made without a Python frame: that would cost a
     tenth."""
-    message = _parsed(record.data)
-    sub_records = _sub_records(message, max_sub_records)
+    message = _parsed(record.data, max_sub_records)
+    sub_records = _sub_records(message)
     payloads = _payloads(message, sub_records)
     table, partition_keys, explicit_hash_keys = _keys(message, sub_records)
     if bounds is not None and not _inside(table, partition_keys, explicit_hash_keys, bounds):
@@ -165,13 +165,16 @@ def _opened(record: Record, bounds: tuple[int, int] | None, max_sub_records: int
     )
 
 
-def _parsed(data: bytes) -> Any:
-    """The protobuf message inside `data`, its MD5 verified."""
+def _parsed(data: bytes, max_sub_records: int) -> Any:
+    """The protobuf message inside `data`, its MD5 verified and its parts counted."""
     if len(data) <= _ENVELOPE_SIZE:
         raise _Damaged("too short to hold a message and its MD5")
     body = data[len(MAGIC) : -DIGEST_SIZE]
     if md5(body, usedforsecurity=False).digest() != data[-DIGEST_SIZE:]:
         raise _Damaged("its MD5 does not match")
+    # None takes less than two bytes: to count costs nothing where there cannot be too many.
+    if len(body) > 2 * max_sub_records and has_more_parts(body, max_sub_records):
+        raise _Damaged(f"more than {max_sub_records} sub-records, keys or tags")
     wire = schema()
     try:
         return wire.aggregated_record.FromString(body)
@@ -179,15 +182,13 @@ def _parsed(data: bytes) -> Any:
         raise _Damaged("not a readable protobuf message") from None
 
 
-def _sub_records(message: Any, max_sub_records: int) -> Sequence[Any]:
+def _sub_records(message: Any) -> Sequence[Any]:
     """The protobuf sub-records, for three passes over them: one column of the result each.
 
     protobuf makes a wrapper object per sub-record and pass. Holding them is faster; beyond a bound they are
     made again each time, because a hostile aggregate has hundreds of thousands.
     """
     sub_records: Sequence[Any] = message.records
-    if len(sub_records) > max_sub_records:
-        raise _Damaged(f"more than {max_sub_records} sub-records")
     return sub_records[:] if len(sub_records) <= _HELD_SUB_RECORDS else sub_records
 
 

@@ -30,6 +30,7 @@ class PrivateNote:
     latest_from: server time, epoch milliseconds, from which a start at LATEST counts.
     process_token: of the process that wrote this, so that two processes of one worker identifier tell themselves apart
     (in the row it is called `session`).
+    failover_millis: the fail-over time of that worker, for whoever operates the fleet; no worker decides by it.
     extra: keys of later versions, kept as they are.
     """
 
@@ -40,6 +41,7 @@ class PrivateNote:
     latest_from: int | None = None
     extra: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
     process_token: str | None = None
+    failover_millis: int | None = None
 
     def conflicts_with(self, stream: StreamDescription) -> bool:
         """Whether the lease belongs to another stream than this one, or to an earlier stream of its name."""

@@ -77,7 +77,7 @@ _FOREIGN_KEYS = {
     "TableMigration3.5": "TABLE_MIGRATION",
 }
 
-_NOTE_NAMES = ("streamArn", "streamCreatedAt", "owner", "version", "latestFrom", "session")
+_NOTE_NAMES = ("streamArn", "streamCreatedAt", "owner", "version", "latestFrom", "session", "failoverMillis")
 _MAX_NOTE_TEXT = 2048
 _MAX_TIME_DIGITS = 14  # epoch milliseconds until the year 5138
 _NULL: AttributeValue = {"NULL": True}
@@ -160,6 +160,7 @@ def _note_map(note: PrivateNote) -> dict[str, AttributeValue]:
         note.version,
         note.latest_from,
         note.process_token,
+        note.failover_millis,
     )
     written: dict[str, AttributeValue] = {
         name: {"N": str(one)} if isinstance(one, int) else {"S": one}
@@ -355,6 +356,7 @@ def _note(item: Mapping[str, AttributeValue], extra: dict[str, AttributeValue]) 
         _short(_text_of(get("version")), MAX_NAME),
         _short(_digits_of(get("latestFrom")), _MAX_TIME_DIGITS),
         _short(_text_of(get("session")), MAX_NAME),
+        _short(_digits_of(get("failoverMillis")), _MAX_TIME_DIGITS),
     )
     if len(content) == len(texts) - texts.count(None):
         return _note_from(*texts)
@@ -375,6 +377,7 @@ def _note_from(
     version: str | None,
     latest_from: str | None,
     process_token: str | None,
+    failover_millis: str | None,
 ) -> PrivateNote:
     """Remembered, because all leases of one worker carry the same note."""
     return PrivateNote(
@@ -384,4 +387,5 @@ def _note_from(
         version,
         None if latest_from is None else int(latest_from),
         process_token=process_token,
+        failover_millis=None if failover_millis is None else int(failover_millis),
     )

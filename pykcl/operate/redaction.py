@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pykcl.operate.names import shown
+
 _ARN = re.compile(r"arn:[a-z0-9-]*:[^\s,;'\")\]}]+")
 _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("key", re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b")),
@@ -19,6 +21,13 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 _SHARD = re.compile(r"shardId-[0-9]{12}")
 _SHORT = 4
+_BESIDE_A_SHARD = ":-_./ "
+
+
+def parts_of_key(key: str) -> set[str]:
+    """What a lease key says besides the id of a shard, as it stands and as it is shown."""
+    parts = {part.strip(_BESIDE_A_SHARD) for part in _SHARD.split(key)} - {""}
+    return {form for part in parts for form in (part, shown(part), shown(part).rstrip("…"))}
 
 
 class Redactor:
@@ -54,17 +63,18 @@ class Redactor:
         # ARNs before names, which are parts of them; everything else after, as it may be a part of a name.
         text = replace(_ARN, "arn", text)
         for name, kind in self._names:
-            text = replace(re.compile(_bounded(name)), kind, text)
+            if name in text:  # quicker than the pattern, and a table may have thousands of names
+                text = replace(re.compile(_bounded(name)), kind, text)
         for kind, pattern in _PATTERNS:
             text = replace(pattern, kind, text)
         return re.sub("\udc00([0-9]+)\udc01", lambda match: kept[int(match[1])], text)
 
     def value(self, value: Any) -> Any:
-        """The same within lists and mappings; keys of mappings stay."""
+        """The same within lists and mappings, their keys included."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
-            return {key: self.value(inner) for key, inner in value.items()}
+            return {self.value(key): self.value(inner) for key, inner in value.items()}
         if isinstance(value, Sequence):
             return [self.value(inner) for inner in value]
         return value

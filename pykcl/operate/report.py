@@ -14,9 +14,10 @@ from typing import Any
 
 from pykcl.config import Config
 from pykcl.model.lease import Lease
+from pykcl.model.lease_parse import MIGRATION_KEY
 from pykcl.operate.doctor.facts import Facts
 from pykcl.operate.doctor.findings import Finding
-from pykcl.operate.redaction import Redactor
+from pykcl.operate.redaction import Redactor, parts_of_key
 
 README = """\
 A report of pykcl, made at {at}.
@@ -45,6 +46,9 @@ _NAMES_OF_CONFIG = {
     "metrics_namespace": "application",
 }
 
+_KEYS_OF_KCL = {"Leader", MIGRATION_KEY, "TableMigration3.5"}
+"""They name nobody, and say of which version a table is."""
+
 
 def redactor_of(facts: Facts, salt: str) -> Redactor:
     """Knows every name that stands in these facts."""
@@ -64,7 +68,9 @@ def redactor_of(facts: Facts, salt: str) -> Redactor:
             names["worker"] |= {lease.owner or "", lease.checkpoint_owner or ""}
             names["worker"].add(lease.note.owner or "" if lease.note is not None else "")
         names["worker"] |= {row.owner or "" for row in view.unreadable.values()}
-        names["row"] |= {row.key for row in view.foreign if row.kind == "WORKER_METRIC_STATS"}
+        keys = {*view.leases, *view.unreadable, *(row.key for row in view.foreign)} - _KEYS_OF_KCL
+        keys |= {key for lease in view.leases.values() for key in (*lease.parents, *lease.children)}
+        names["row"] |= {part for key in keys for part in parts_of_key(key)}
         names["stream"] |= {part for one in view.streams.values() for part in (one, *one.split(":")[1:2])}
     # Where nobody told an application or a stream, a placeholder stands for it.
     return Redactor(salt, {kind: some - {"not-told", ""} for kind, some in names.items()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pykcl.model.lease import Lease
@@ -12,9 +12,32 @@ from pykcl.runtime import Runtime
 
 DEFAULT_FAILOVER = 60.0
 """Seconds, where nobody told the fleet's: long enough for every fleet met so far to renew in it."""
+_BELIEVED_FAILOVER = range(1_000, 3_600_001)
+"""Milliseconds: what else a row says is no fail-over time of pykcl's, and would have whoever reads it wait for days."""
 _BLIND_PAUSE = 6.0
 """Seconds: workers renew twice per fail-over time (Java thrice), and Java's default one is 10 s."""
 _LONGEST_SAMPLING = 20.0
+
+
+def known_failover(told: float | None, leases: Iterable[Lease]) -> tuple[float, bool]:
+    """The fleet's fail-over time in seconds, and whether it is known; else it is DEFAULT_FAILOVER.
+
+    told: by flag or file, which counts. Else it is the longest one that workers of pykcl noted on their leases, if
+    every owner did: who noted none, such as a worker of Java, may have a longer one.
+    """
+    if told is not None:
+        return told, True
+    longest = 0
+    for lease in leases:
+        note = lease.note
+        millis = note.failover_millis if note is not None else None
+        is_of_owner = note is not None and note.owner == lease.actual_owner
+        if lease.actual_owner is not None and (millis is None or not is_of_owner):
+            return DEFAULT_FAILOVER, False
+        if millis is not None and millis not in _BELIEVED_FAILOVER:
+            return DEFAULT_FAILOVER, False
+        longest = max(longest, millis or 0)
+    return (longest / 1000, True) if longest else (DEFAULT_FAILOVER, False)
 
 
 @dataclass(frozen=True)
@@ -87,11 +110,13 @@ class Sampler:
         *,
         longest: float | None = None,
         until: Callable[[Observation], bool] | None = None,
+        on_wait: Callable[[float], None] = lambda _: None,
     ) -> Observation:
         """Look until every owned lease has moved, or for as long as it takes to tell that some do not.
 
         failover: seconds, None where unknown. longest: seconds; by default the fail-over time, if it is known and
-        short, else what a renewal or two take. until: what is waited for instead. Returns the last observation.
+        short, else what a renewal or two take. until: what is waited for instead. on_wait: given the seconds of the
+        first wait, before it. Returns the last observation.
         """
         enough = until or everybody_moved
         renewal = (failover or 10.0) / 2
@@ -103,12 +128,17 @@ class Sampler:
         found = self.look()
         first = found.view.leases
         end = self._runtime.monotonic() + longest
+        has_waited = False
         while not enough(found):
             left = end - self._runtime.monotonic()
             if left <= 0:
                 break
             # The last look must lie behind the end: a lease is stale once it stood still for all of it.
-            self._runtime.event().wait(left if left < 1.5 * pause else pause)
+            wait = left if left < 1.5 * pause else pause
+            if not has_waited:
+                on_wait(wait)
+            has_waited = True
+            self._runtime.event().wait(wait)
             found = self.look(since=first)
         return found
 

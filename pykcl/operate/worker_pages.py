@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import logging
+import math
 import re
+import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 from pykcl.errors import ConfigError
@@ -19,11 +22,14 @@ from pykcl.runtime import Runtime
 log = logging.getLogger("pykcl.operate")
 
 PATIENCE = 2.0
-"""Seconds for one answer."""
+"""Seconds for one answer, from the connection to its last byte."""
 _SIDE_BY_SIDE = 8
 _MOST_BYTES = 8 * 1024 * 1024
+_MOST_MEASURE = 1e15
 _RECORDS = "pykcl_records_processed_total"
-_SAMPLE = re.compile(rf"^{_RECORDS}(?:\{{(.*)\}})? ([0-9.eE+]+)(?: [0-9]+)?$", re.MULTILINE)
+_SAMPLE = re.compile(
+    rf"^{_RECORDS}(?:\{{(.*)\}})? ([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)(?: [0-9]+)?$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +88,23 @@ class WorkerPages:
         self.endpoints = tuple(Endpoint.of(url) for url in urls)
         self._runtime, self._token = runtime, token
 
-    def ask(self, *, counts: bool = True) -> list[WorkerPage]:
+    def ask(
+        self, *, counts: bool = True, on_answer: Callable[[int, list[WorkerPage]], None] = lambda *_: None
+    ) -> list[WorkerPage]:
         """One for each, in order; of a parent of several processes one for each of those. counts: also of the records.
 
+        on_answer: called from other threads with the number of an endpoint and its pages, as soon as they are there.
         Never raises for a worker that does not answer.
         """
+
+        def ask_one(number: int) -> list[WorkerPage]:
+            pages = self._ask(self.endpoints[number], counts=counts)
+            on_answer(number, pages)
+            return pages
+
         found = side_by_side(
             range(len(self.endpoints)),
-            lambda number: self._ask(self.endpoints[number], counts=counts),
+            ask_one,
             self._runtime,
             most=_SIDE_BY_SIDE,
             name="pykcl-worker-page",
@@ -112,29 +127,66 @@ class WorkerPages:
             code, body = self._get(endpoint, "/metrics", with_token=False)
             told = body if code == 200 else b""
             return [replace(page, records=records_in(told, page.process)) for page in pages]
-        except (OSError, http.client.HTTPException) as error:
+        except (
+            OSError,
+            http.client.HTTPException,
+            UnicodeError,
+        ) as error:  # the last: a name with an empty part
             log.debug("worker does not answer url=%r error=%s", endpoint.url, type(error).__name__)
             return [WorkerPage(endpoint.url, problem=f"does not answer ({type(error).__name__})")]
 
     def _get(self, endpoint: Endpoint, path: str, *, with_token: bool) -> tuple[int, bytes]:
+        until = self._runtime.monotonic() + PATIENCE
+
+        def left() -> float:
+            seconds = until - self._runtime.monotonic()
+            if seconds <= 0:
+                raise TimeoutError
+            return seconds
+
         # No redirects: the token goes to nobody but whom it was told for.
         if endpoint.is_tls:
             context = ssl.create_default_context()
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                endpoint.host, endpoint.port, timeout=PATIENCE, context=context
+                endpoint.host, endpoint.port, timeout=left(), context=context
             )
         else:
-            connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=PATIENCE)
+            connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=left())
         try:
             headers = {"Authorization": f"Bearer {self._token}"} if with_token and self._token else {}
             connection.request("GET", path, headers=headers)
-            answer = connection.getresponse()
+            opened: Any = _ReadWithin(connection.sock, left)  # of a socket only makefile() is asked for
+            answer = http.client.HTTPResponse(opened, method="GET")
+            answer.begin()
             body = answer.read(_MOST_BYTES + 1)
             if len(body) > _MOST_BYTES:
                 raise http.client.IncompleteRead(b"", _MOST_BYTES)
             return answer.status, body
         finally:
             connection.close()
+
+
+class _ReadWithin(io.RawIOBase):
+    """Reads what comes within a time. A socket's own time-out is for each read: a byte each second never ends.
+
+    left: seconds, or it raises TimeoutError.
+    """
+
+    def __init__(self, opened: socket.socket, left: Callable[[], float]) -> None:
+        self._socket, self._left = opened, left
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._socket.settimeout(self._left())
+        return self._socket.recv_into(buffer)
+
+
+_NO_STATUS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
 def pages_of(url: str, body: bytes) -> list[WorkerPage]:
@@ -148,7 +200,7 @@ def pages_of(url: str, body: bytes) -> list[WorkerPage]:
             replace(_page_of(f"{url} process {one['process']}", one), process=int(one["process"]))
             for one in processes
         ]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except _NO_STATUS as error:
         return [WorkerPage(url, problem=f"answers with something else ({type(error).__name__})")]
 
 
@@ -167,7 +219,7 @@ def _page_of(url: str, told: Any) -> WorkerPage:
             stalled=tuple(lease["shard"] for lease in leases if (lease.get("call") or {}).get("stalled")),
             troubles=tuple(_trouble(one) for one in worker.get("troubles") or ()),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except _NO_STATUS as error:
         return WorkerPage(url, problem=f"answers with something else ({type(error).__name__})")
 
 
@@ -176,14 +228,19 @@ def records_in(body: bytes, process: int | None = None) -> float | None:
     found = _SAMPLE.findall(body.decode("utf-8", "replace"))
     label = f'process="{process}",'
     values = [float(value) for labels, value in found if process is None or labels.startswith(label)]
-    return sum(values) if values else None
+    return sum(values) if values and math.isfinite(sum(values)) else None
 
 
 def _behind(lease: Mapping[str, Any]) -> tuple[str, tuple[float, float]] | None:
     millis, ago = lease.get("millis_behind_latest"), lease.get("behind_told_ago")
-    if not isinstance(millis, int | float) or not isinstance(ago, int | float):
+    if not _is_measure(millis) or not _is_measure(ago):
         return None
     return lease["shard"], (millis / 1000, float(ago))
+
+
+def _is_measure(value: object) -> TypeGuard[int | float]:
+    """Whether it is a number that can be reckoned with: JSON has integers that no float can hold."""
+    return isinstance(value, int | float) and -_MOST_MEASURE < value < _MOST_MEASURE
 
 
 def _trouble(one: Mapping[str, Any]) -> str:

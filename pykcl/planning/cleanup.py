@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from pykcl.model.checkpoint import AT_TIMESTAMP, TRIM_HORIZON
 from pykcl.model.lease import Lease
 from pykcl.model.shard import ShardListing, StreamDescription
-from pykcl.planning.lineage import FamilyTree
+from pykcl.planning.lineage import FamilyTree, is_youngest
 from pykcl.planning.plans import Deletion
 
 _NOT_STARTED = (TRIM_HORIZON, AT_TIMESTAMP)
@@ -57,12 +57,20 @@ def plan_deletions(
 def garbage_candidates(
     leases: Mapping[str, Lease], listing: ShardListing, stream: StreamDescription | None = None
 ) -> list[str]:
-    """Keys worth asking Kinesis about, sorted: leased, but absent from a complete and non-empty listing."""
+    """Keys worth asking Kinesis about, sorted: leased, but absent from a complete and non-empty listing.
+
+    Not the youngest shard, if it has an owner or nobody has read it: the listing may be older than the shard, and the
+    host that is asked may not have heard of it yet. Whoever holds its lease finds out, in time.
+    """
     if not listing.complete or not listing.shards:
         return []
     listed = {shard.shard_id for shard in listing.shards}
     return sorted(
-        key for key, lease in leases.items() if key not in listed and not _is_of_another_stream(lease, stream)
+        key
+        for key, lease in leases.items()
+        if key not in listed
+        and not _is_of_another_stream(lease, stream)
+        and not ((lease.owner or lease.checkpoint.is_start) and is_youngest(key, listed))
     )
 
 

@@ -15,6 +15,7 @@ from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard
 
 _LAST_HASH_KEY = 2**128 - 1
+_MOST_DIGITS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +159,21 @@ def _cover(shards: Iterable[Shard], first: int, last: int) -> bool:
             return False
         expected = max(expected, end + 1)
     return expected > last
+
+
+def is_youngest(shard_id: str, listed: Iterable[str]) -> bool:
+    """Return whether the shard was made after all of `listed`. Kinesis numbers the shards of a stream one by one.
+
+    Retention takes the oldest shards first, so Kinesis cannot have forgotten the youngest one. False where a name has
+    no number, which proves nothing. Sequence numbers would say the same, but a lease row has none before its shard is
+    read.
+    """
+    numbers = [_number(other) for other in listed]
+    own = _number(shard_id)
+    return own is not None and all(number is not None and number < own for number in numbers)
+
+
+def _number(shard_id: str) -> int | None:
+    digits = shard_id.removeprefix("shardId-")
+    is_number = digits != shard_id and digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
+    return int(digits) if is_number else None

@@ -8,12 +8,19 @@ from pykcl.model.shard import StreamDescription
 
 
 def note_for(
-    lease: Lease, *, stream: StreamDescription, owner: str, version: str, process_token: str, now_millis: int
+    lease: Lease,
+    *,
+    stream: StreamDescription,
+    owner: str,
+    version: str,
+    process_token: str,
+    now_millis: int,
+    failover_time: float,
 ) -> PrivateNote:
     """The private attribute for a row that the worker `owner` creates or takes.
 
     now_millis: Kinesis' clock, epoch milliseconds. A lease at LATEST without a time counts from then on; a time that
-    is there stays, and so do keys of later versions.
+    is there stays, and so do keys of later versions. failover_time: of that worker, in seconds.
     """
     before = lease.note
     latest_from = before.latest_from if before else None
@@ -27,4 +34,5 @@ def note_for(
         latest_from=latest_from,
         process_token=process_token,
         extra=before.extra if before else {},
+        failover_millis=round(failover_time * 1000),
     )

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
+import inspect
+from types import FunctionType, MethodType
 from typing import Any
 
 from pykcl.config import Config
 from pykcl.errors import ConfigError
 from pykcl.processor import ProcessorFactory, RecordProcessor
+from pykcl.worker.never_ran import refuse_what_runs_nothing, why_it_runs_nothing
+
+METHODS = ("initialize", "process_records", "lease_lost", "shard_ended", "shutdown_requested")
+"""Of a record processor."""
 
 
 def config_of(application: str | None, config: Config | None, options: dict[str, Any]) -> Config:
@@ -42,12 +49,25 @@ def checked_processor(processor: Any) -> ProcessorFactory:
             f"{name}. Do: processor={name}, or processor=lambda: {name}(...)."
         ).about("E15", f"processor={name} (the class), or processor=lambda: {name}(...)")
     if isinstance(processor, type) and not issubclass(processor, RecordProcessor):
-        raise ConfigError(
-            f"processor={processor.__name__} is not a RecordProcessor. Do: class {processor.__name__}(RecordProcessor)."
-        ).about("E15")
+        do = f"class {processor.__name__}(RecordProcessor)"
+        raise ConfigError(f"processor={processor.__name__} is not a RecordProcessor. Do: {do}.").about(
+            "E15", do
+        )
+    if isinstance(processor, str):
+        do = "import the class and pass it, processor=Orders"
+        raise ConfigError(f"processor={processor!r} is text. Do: {do}.").about("E15", do)
     if not callable(processor):
         raise ConfigError(
             f"processor={type(processor).__name__} is neither a class nor a zero-argument factory."
+        ).about("E15")
+    made_of = _behind_partials(processor)
+    _refuse_what_is_unfinished(made_of)
+    _refuse_what_needs_arguments(processor, made_of)
+    if isinstance(made_of, type):
+        refuse_what_runs_nothing(made_of, made_of.__name__, METHODS)
+    elif why_it_runs_nothing(made_of):
+        raise ConfigError(
+            f"The factory that processor= names is {why_it_runs_nothing(made_of)}: its call makes no processor."
         ).about("E15")
     factory: ProcessorFactory = processor
     return factory if isinstance(factory, type) else functools.partial(_made_by, factory)
@@ -56,14 +76,88 @@ def checked_processor(processor: Any) -> ProcessorFactory:
 def _made_by(factory: ProcessorFactory) -> RecordProcessor:
     """What the factory makes. Raises ConfigError where that is no processor: no later call would make a better one."""
     made: Any = factory()
-    if isinstance(made, type) or not callable(getattr(made, "process_records", None)):
+    missing = [name for name in ("process_records", "initialize") if not callable(getattr(made, name, None))]
+    if isinstance(made, type) or missing:
         what = f"the class {made.__name__}" if isinstance(made, type) else type(made).__name__
+        near = None if isinstance(made, type) else _nearest(type(made), missing[0])
+        why = (
+            f"it has {near}, and no {missing[0]}"
+            if near
+            else "was the `return` forgotten, or the class not called"
+        )
         raise ConfigError(
-            f"The factory that processor= names returned {what}, not a processor: was the `return` forgotten, or the "
-            "class not called?"
+            f"The factory that processor= names returned {what}, not a processor: {why}?"
         ).about("E15")
+    refuse_what_runs_nothing(made, type(made).__name__, METHODS)
     processor: RecordProcessor = made
     return processor
+
+
+def _refuse_what_is_unfinished(kind: Any) -> None:
+    """Raise ConfigError for a class with a method that is still to be written: no instance of it can be made."""
+    if not (isinstance(kind, type) and _is_made_plainly(kind) and inspect.isabstract(kind)):
+        return
+    missing = sorted(getattr(kind, "__abstractmethods__", ()))
+    told, do = f"{kind.__name__} has no {' and no '.join(missing)}.", f"write {missing[0]}(self, ...)"
+    if missing == ["process_records"]:
+        near = _nearest(kind, missing[0])
+        told += f" It has {near}: did you mean that?" if near else ""
+        do = f"rename {near} to process_records" if near else "write process_records(self, batch)"
+    raise ConfigError(f"{told} No instance can be made. Do: {do}.").about("E15", do)
+
+
+def _nearest(kind: type, name: str) -> str | None:
+    """The method that may have been meant."""
+    own = [found for found in dir(kind) if not found.startswith("__") and found not in METHODS]
+    return next(iter(difflib.get_close_matches(name, own, n=1)), None)
+
+
+def _refuse_what_needs_arguments(factory: Any, made_of: Any) -> None:
+    """Raise ConfigError for a constructor or a function that needs arguments, where that can be known."""
+    needed = _needed(factory, made_of)
+    if not needed:
+        return
+    name = made_of.__name__
+    given = ", ".join(
+        f"{each.name}={each.name}" if each.kind is each.KEYWORD_ONLY else each.name for each in needed
+    )
+    do = (
+        f"pass lambda: {name}({given}), or functools.partial({name}, {given}); for pykcl run name a function that "
+        "returns it"
+    )
+    names = ", ".join(each.name for each in needed)
+    raise ConfigError(
+        f"{name} needs {names}, and is called without arguments for each shard. Do: {do}."
+    ).about("E15", do)
+
+
+def _needed(factory: Any, made_of: Any) -> list[inspect.Parameter]:
+    """Parameters without a default. None where nobody can know them before a call: of what wraps another function, has
+    a signature that somebody gave it, is made by a metaclass, or is written in C."""
+    if isinstance(made_of, type):
+        init: Any = getattr(made_of, "__init__", None)
+        is_known = _is_made_plainly(made_of) and isinstance(init, FunctionType)
+    else:
+        is_known = isinstance(made_of, FunctionType | MethodType)
+    if not is_known or hasattr(made_of, "__signature__"):
+        return []
+    try:
+        parameters = inspect.signature(factory, follow_wrapped=False).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    any_number = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each for each in parameters if each.default is each.empty and each.kind not in any_number]
+
+
+def _is_made_plainly(kind: type) -> bool:
+    new: Any = kind.__new__
+    return type(kind).__call__ is type.__call__ and new is object.__new__
+
+
+def _behind_partials(factory: Any) -> Any:
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    return factory
 
 
 def makes_no_processors(error: BaseException | None) -> bool:

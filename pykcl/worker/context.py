@@ -25,8 +25,9 @@ from pykcl.worker.trouble import Trouble
 class Context:
     """Made once by Worker.
 
-    on_fatal: called with an error that the whole worker must stop for. has_taken, has_read: set once a lease was taken
-    or a shard read, by any thread: from then on a set-up error is trouble that may pass.
+    on_fatal: called with an error that the whole worker must stop for. has_joined: set once a first round worked, and
+    whatever was taken in it is read; see `Readiness`. has_taken, has_read: set once a lease was taken or a shard read,
+    by any thread. Each is proof that it can work: from then on a set-up error is trouble that may pass.
     """
 
     config: Config
@@ -47,8 +48,14 @@ class Context:
     shared_reads: SharedReads
     processor: ProcessorFactory
     on_fatal: Callable[[Exception], None]
+    has_joined: Event
     has_taken: Event
     has_read: Event
+
+    @property
+    def can_work(self) -> bool:
+        """Whether it was once permitted to do its part. That of a spare worker is to look on."""
+        return self.has_joined.is_set() or self.has_taken.is_set()
 
     def note_for(self, lease: Lease) -> PrivateNote:
         """The private attribute for a row this worker creates or takes."""
@@ -59,4 +66,5 @@ class Context:
             version=self.version,
             process_token=self.process_token,
             now_millis=self.stream.server_time_millis(),
+            failover_time=self.config.failover_time,
         )

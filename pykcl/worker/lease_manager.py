@@ -102,7 +102,7 @@ class LeaseManager:
                 self._context.on_fatal(error)
                 return
             except (TemporaryError, SetupError) as error:
-                if isinstance(error, SetupError) and not self._context.has_taken.is_set():
+                if isinstance(error, SetupError) and not self._context.can_work:
                     # It cannot work at all. Later it is trouble that may pass, such as a policy changed by mistake.
                     self._context.on_fatal(error)
                     return

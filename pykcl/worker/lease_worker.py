@@ -37,6 +37,7 @@ from pykcl.worker.checkpointer import Progress, ShardCheckpointer
 from pykcl.worker.context import Context
 from pykcl.worker.hand_over import HandOver
 from pykcl.worker.held_leases import HeldLease, first_sent
+from pykcl.worker.never_ran import must_have_run
 from pykcl.worker.parents import unfinished_parents
 from pykcl.worker.processor_calls import ProcessorCalls
 from pykcl.worker.shard_delivery import NOT_RETURNED, ShardDelivery
@@ -47,7 +48,7 @@ class LeaseWorker:
     """The body of one thread. Other threads only call `request_stop`, `nudge` and `abandon`, and read attributes.
 
     iterator: opened at LATEST when this process put the row, if nobody has read from it since.
-    listed: the hash range of the shard as Kinesis lists it, for a row that lacks it. still_for: as in `HandOver`.
+    listed: the hash range of the shard as Kinesis lists it; None where it does not. still_for: as in `HandOver`.
     on_change: told of the first answer and of the end.
     """
 
@@ -178,14 +179,14 @@ class LeaseWorker:
             return self._cannot_work(error)
 
     def _cannot_work(self, error: SetupError) -> Signal:
-        """Before any lease was ever taken it cannot work at all; later (a policy was changed, a key disabled) it is
-        trouble that may pass. A lease in hand goes to whoever can work on it, and is left alone for a while: let go
-        and taken again at once, it would move without end.
+        """Before it has joined the fleet it cannot work at all; later (a policy was changed, a key disabled) it is
+        trouble that may pass, for a spare worker, too. A lease in hand goes to whoever can work on it, and is left
+        alone for a while: let go and taken again at once, it would move without end.
         """
         if self._held is not None:
             self._why_handed_back = str(error)
             return Signal.GIVE_UP
-        if not self._context.has_taken.is_set():
+        if not self._context.can_work:
             self._context.on_fatal(error)
         self._context.trouble.failed("taking", error, shard=self.key)
         return Signal.REFUSED
@@ -314,7 +315,8 @@ class LeaseWorker:
             waiting=self._waiting,
             stopping=self._stop_asked,
             iterator=self._iterator,
-            hash_range=held.lease.hash_range or self._listed,
+            # Kinesis first, as in Java: anybody may have written the row, and aggregates outside the range are dropped.
+            hash_range=self._listed or held.lease.hash_range,
             on_answer=self._answered,
         )
         context.events.emit(ShardStarted(shard=self.key, position=str(held.lease.checkpoint)))
@@ -323,7 +325,8 @@ class LeaseWorker:
     def _make_processor(self, init: Initialization) -> None:
         # A new instance for each attempt: one whose initialize raised half-way is in no defined state.
         processor = self._context.processor()
-        processor.initialize(init)
+        initialize: Callable[[Initialization], object] = processor.initialize
+        must_have_run("initialize", initialize(init))
         self._processor = processor
 
     def _answered(self) -> None:

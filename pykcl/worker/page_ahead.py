@@ -7,6 +7,7 @@ nothing can overtake anything, and what was not delivered is in nobody's checkpo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from pykcl.config import LARGEST_FETCH_BYTES
@@ -14,6 +15,8 @@ from pykcl.errors import PyKclError
 from pykcl.ports import Fetched
 from pykcl.runtime import Runtime, Task
 from pykcl.worker.buffer_gate import BufferGate
+
+log = logging.getLogger("pykcl.worker")
 
 Answer = tuple[Fetched, float]
 """A page, and the monotonic time at which it was there."""
@@ -38,18 +41,27 @@ class PageAhead:
         self._ask, self._gate, self._runtime = ask, gate, runtime
         self._errand: _Errand | None = None
         self._task: Task | None = None
+        self._was_refused = False
 
     def begin(self, iterator: str, pause: float, may_ask: Callable[[], bool]) -> None:
         """Ask after `pause` seconds, if nobody has taken or dropped it by then. may_ask: looked at just before.
 
-        Does nothing while a request that was dropped is still under way: there is one such thread at most.
+        Does nothing while a request that was dropped is still under way: there is one such thread at most. Nor where no
+        thread can be started.
         """
         self.drop()
         if self._task is not None and self._task.is_alive():
             return
         errand = _Errand(iterator, self._ask, self._gate, self._runtime)
-        self._errand = errand
-        self._task = self._runtime.spawn(self._name, lambda: errand.run(pause, may_ask))
+        try:
+            self._task = self._runtime.spawn(self._name, lambda: errand.run(pause, may_ask))
+        except RuntimeError as error:
+            # The system has no thread to spare (a limit of pids, say): the shard's own thread asks when it gets there.
+            if not self._was_refused:
+                log.warning("no page is asked for ahead thread=%r: %s", self._name, error)
+            self._was_refused = True
+            return
+        self._errand, self._was_refused = errand, False
 
     def take(self, iterator: str) -> Answer | None:
         """The page of this iterator, whose bytes the caller gives back; waits for a request that is under way.

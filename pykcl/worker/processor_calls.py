@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
+from types import TracebackType
 from typing import TypeVar
 
 from pykcl.errors import LeaseLost, ProcessorFailed, PyKclError, RestartShard, TableGone
@@ -16,12 +18,16 @@ from pykcl.mistake_events import DataIsBytes
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
 from pykcl.planning.pace import backoff
+from pykcl.processor import Batch
 from pykcl.worker.arguments import makes_no_processors
 from pykcl.worker.base64_habit import takes_data_for_text
 from pykcl.worker.context import Context
 from pykcl.worker.forks import OwnProcess
+from pykcl.worker.never_ran import NeverRan, must_have_run
 
 Input = TypeVar("Input")
+
+log = logging.getLogger("pykcl.worker")
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _LIBRARY_HOMES = (Path(traceback.__file__).parent, Path(__file__).parents[1])
@@ -53,6 +59,7 @@ class ProcessorCalls:
         self._restarts = _Restarts(context.config.retry_for)
         self._own_process = OwnProcess()
         self._told_of_bytes = False
+        self._shown: tuple[type[BaseException], str] | None = None
 
     @property
     def busy(self) -> tuple[str, float] | None:
@@ -61,58 +68,84 @@ class ProcessorCalls:
             return self._busy
 
     def until_it_returns(
-        self, method: str, call: Callable[[Input], None], argument: Input, records: Sequence[Record] = ()
+        self,
+        method: str,
+        call: Callable[[Input], object],
+        argument: Input,
+        rest: Callable[[Input], Input] = lambda argument: argument,
     ) -> CallResult:
         """Call and, while it raises, do what `on_error` says. Raises LeaseLost.
 
+        rest: what is still to be done of a batch that raised, by its checkpoints; where that is nothing, the batch has
+        returned.
         RESTART where only another instance can go on; `initialize` makes one at each attempt anyway.
         """
-        config = self._context.config
-        began = self._context.runtime.monotonic()
-        attempt = 0
+        runtime = self._context.runtime
+        attempt, began, records = 0, runtime.monotonic(), _records_of(argument)
         while True:
             attempt += 1
             error = self._attempt(method, call, argument, only_if_held=True)
             # A processor that raises because its checkpoint was refused has not failed: its lease is gone.
             self._check()
             if error is None:
-                if method == "process_records":
-                    self._restarts.returned(records)
-                return CallResult.RETURNED
+                return self._returned(method, records)
             if isinstance(error, TableGone) or makes_no_processors(error):
                 # A checkpoint met it inside the call, or there is nothing to call. The processor has not failed, and
                 # trying again is of no use.
                 raise error
-            # Never for our own errors (a checkpoint that could not be written) or sys.exit: the batch is not to blame.
-            skip = (
-                config.on_error == "skip" and bool(records) and not isinstance(error, PyKclError | SystemExit)
-            )
+            argument = rest(argument)
+            left = _records_of(argument)
+            if len(left) < len(records):
+                # It got further: what fails now is another record, which has not been tried before.
+                attempt, began = 1, runtime.monotonic()
             restart = isinstance(error, RestartShard) and method != "initialize"
             if restart:
-                now, at_end = self._context.runtime.monotonic(), method == "shard_ended"
+                now, at_end = runtime.monotonic(), method == "shard_ended"
                 attempt, began = self._restarts.wanted(now, records, at_end=at_end)
-            pause: float | None = backoff(attempt, self._context.runtime.random())
-            out_of_time = self._context.runtime.monotonic() - began + (pause or 0) > config.retry_for
-            if skip or config.on_error == "raise" or out_of_time:
-                pause = None
-            self._report(method, error, attempt, records, pause)
-            if skip:
-                self._context.events.emit(
-                    BatchSkipped(shard=self._shard, records=len(records), **_span(records))
-                )
-                return CallResult.SKIPPED
-            if config.on_error == "raise":
+            pause = backoff(attempt, runtime.random())
+            out_of_time = runtime.monotonic() - began + pause > self._context.config.retry_for
+            end = self._end_of_trying(error, records, left, restart=restart, out_of_time=out_of_time)
+            self._report(method, error, attempt, left, None if end else pause)
+            records = left or records
+            if end is CallResult.SKIPPED:
+                self._context.events.emit(BatchSkipped(shard=self._shard, records=len(left), **_span(left)))
+            elif end is CallResult.STOPPED:
                 # The worker stops, and this lease is released as all its others are: nothing is handed back.
-                self._context.on_fatal(_failure(method, self._shard, error, records))
+                self._context.on_fatal(_failure(method, self._shard, error, left))
+            elif end is CallResult.RETURNED:
+                return self._returned(method, records)
+            elif end is None and self._pause(pause):
                 return CallResult.STOPPED
-            if pause is None:
-                return CallResult.GAVE_UP
-            if self._pause(pause):
-                return CallResult.STOPPED
-            if restart:
-                return CallResult.RESTART
+            if end is not None or restart:
+                return end or CallResult.RESTART
 
-    def once(self, method: str, call: Callable[[Input], None], argument: Input) -> None:
+    def _end_of_trying(
+        self,
+        error: BaseException,
+        records: Sequence[Record],
+        left: Sequence[Record],
+        *,
+        restart: bool,
+        out_of_time: bool,
+    ) -> CallResult | None:
+        """What becomes of a call that raised; None: it is tried again. left: those of the records still to be done."""
+        on_error = self._context.config.on_error
+        if on_error == "raise":
+            return CallResult.STOPPED
+        if records and not left and not restart:
+            return CallResult.RETURNED
+        # Never for our own errors (a checkpoint that could not be written), sys.exit or Ctrl-C: the batch is not to
+        # blame.
+        if on_error == "skip" and left and not isinstance(error, PyKclError | SystemExit | KeyboardInterrupt):
+            return CallResult.SKIPPED
+        return CallResult.GAVE_UP if out_of_time else None
+
+    def _returned(self, method: str, records: Sequence[Record]) -> CallResult:
+        if method == "process_records":
+            self._restarts.returned(records)
+        return CallResult.RETURNED
+
+    def once(self, method: str, call: Callable[[Input], object], argument: Input) -> None:
         """Call; report what it raises, once, and go on. For methods after which nothing can be retried."""
         error = self._attempt(method, call, argument, only_if_held=False)
         if error is None or isinstance(error, LeaseLost):
@@ -124,7 +157,7 @@ class ProcessorCalls:
             self._context.on_fatal(_failure(method, self._shard, error))
 
     def _attempt(
-        self, method: str, call: Callable[[Input], None], argument: Input, *, only_if_held: bool
+        self, method: str, call: Callable[[Input], object], argument: Input, *, only_if_held: bool
     ) -> BaseException | None:
         """What the call raised. Raises LeaseLost, without a call, where it is only for who holds the lease."""
         with self._running(method):
@@ -136,8 +169,13 @@ class ProcessorCalls:
             began, raised = self._context.meter.clock(), None
             try:
                 with self._own_process.alone_leaves(method, self._shard):
-                    call(argument)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything; it is reported
+                    returned = call(argument)
+                must_have_run(method, returned)
+            except self._context.runtime.ends_threads_by:
+                raise
+            except BaseException as error:  # noqa: BLE001 - user code may raise anything; it is reported
+                # asyncio.CancelledError, say, which would end this thread: its lease would stand still until it
+                # expires, and be taken and left again without end, with no event and without what `on_error` says.
                 raised = error
             self._measure(method, began, worked=raised is None)
         return raised
@@ -182,9 +220,24 @@ class ProcessorCalls:
                 **_span(records),
             )
         )
+        what = type(error), _where(error)
+        if self._context.config.show_errors and (attempt == 1 or what != self._shown):
+            self._shown = what
+            trace = _from_user_code(error)
+            log.error(
+                "%s raised shard=%s method=%s",
+                what[0].__name__,
+                self._shard,
+                method,
+                exc_info=(what[0], error, trace),
+            )
         if not self._told_of_bytes and takes_data_for_text(error, records):
             self._told_of_bytes = True
             self._context.events.emit(DataIsBytes(shard=self._shard, where=_where(error)))
+
+
+def _records_of(argument: object) -> tuple[Record, ...]:
+    return argument.records if isinstance(argument, Batch) else ()
 
 
 class _Restarts:
@@ -233,6 +286,8 @@ def _where(error: BaseException) -> str:
 
     The innermost of the application, if one is there: that json.loads refused something is told by the error's type.
     """
+    if isinstance(error, NeverRan):
+        return error.where
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [frame for frame in frames if not _is_library(frame[0])]
     if not frames or (not own and isinstance(error, RestartShard)):
@@ -240,6 +295,14 @@ def _where(error: BaseException) -> str:
         return "-"
     filename, line = (own or frames)[-1]
     return f"{Path(filename).name}:{line}"
+
+
+def _from_user_code(error: BaseException) -> TracebackType | None:
+    """Its frames from the first one of the application on: those before it are of pykcl."""
+    trace = error.__traceback__
+    while trace is not None and _is_library(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
 
 
 def _is_library(filename: str) -> bool:
@@ -254,9 +317,12 @@ def _failure(
     method: str, shard: str, error: BaseException, records: Sequence[Record] = ()
 ) -> ProcessorFailed:
     where = _where(error)
+    at = "" if where == "-" else f" at {where}"
+    what = str(error) if isinstance(error, NeverRan) else f"{method} raised {type(error).__name__}"
     failure = ProcessorFailed(
-        f"{method} raised {type(error).__name__}{'' if where == '-' else f' at {where}'} for {shard}, and "
+        f"{what}{at} for {shard}, and "
         "on_error='raise' stops the worker. The checkpoint was left before the failing batch."
     )
     failure.__cause__ = error
-    return failure.about("E12", with_records=bool(records)).naming(shard=shard)
+    hint = NeverRan.DO if isinstance(error, NeverRan) else None
+    return failure.about("E12", hint, records=len(records)).naming(shard=shard)

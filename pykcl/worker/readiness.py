@@ -28,7 +28,10 @@ class Readiness:
         self._context = context
         self._me = context.worker_id
         self.everywhere = context.runtime.event()
-        self.has_joined = False
+
+    @property
+    def has_joined(self) -> bool:
+        return self._context.has_joined.is_set()
 
     def judge(self, view: LeaseView, workers: Sequence[LeaseWorker], *, start_is_unfinished: bool) -> None:
         """start_is_unfinished: as far as is known, not every lease that the application starts with was created."""
@@ -41,7 +44,8 @@ class Readiness:
             self.everywhere.set()
         else:
             self.everywhere.clear()
-        self.has_joined = self.has_joined or (not start_is_unfinished and all(map(_is_at_work, workers)))
+        if not start_is_unfinished and all(map(_is_at_work, workers)):
+            self._context.has_joined.set()
         self._tell_of_unread(view, open_leases, {worker.key for worker in workers})
 
     def _tell_of_unread(self, view: LeaseView, open_leases: Sequence[Lease], busy: Collection[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from pykcl.errors import (
     PyKclError,
@@ -16,6 +17,7 @@ from pykcl.errors import (
 )
 from pykcl.events import ShardEndNotCheckpointed
 from pykcl.metrics import names
+from pykcl.mistake_events import NeverCheckpointed
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.lifecycle import Signal
@@ -39,6 +41,9 @@ NOT_RETURNED = {
     CallResult.RESTART: Signal.RESTART,
 }
 """What it means for the lease worker that a call of the processor did not return normally."""
+
+_MANY_BATCHES, _LONG = 100, 600.0
+"""Batches and seconds without any checkpoint after which it is likely that one was forgotten."""
 
 
 class ShardDelivery:
@@ -78,6 +83,8 @@ class ShardDelivery:
         first = first_read(lease, context.config.start_position)
         self._reader = ShardReader(context, held.key, hash_range, first, after, iterator)
         self._children: tuple[Shard, ...] = ()
+        self._gone_since: float | None = None
+        self._began_at, self._batches, self._has_looked = lease.checkpoint, 0, False
         self.behind: tuple[int, float] | None = None
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -137,6 +144,7 @@ class ShardDelivery:
         self.drop()
 
     def _answered(self) -> None:
+        self._gone_since = None
         self._context.has_read.set()
         self._context.trouble.worked("reading", shard=self._held.key)
         self._on_answer()
@@ -148,10 +156,15 @@ class ShardDelivery:
         return self._reader.throttled() if isinstance(error, Throttled) else self._back_off(failures)
 
     def _trouble_ends_it(self, error: TemporaryError | SetupError) -> bool:
-        """A set-up error before anything was ever read means that it cannot work; later it is trouble that may pass."""
+        """A set-up error before anything was ever read means that it cannot work; later it is trouble that may pass.
+
+        Raises it where this was a spare worker, which can do its part but may not be able to read: the lease goes back.
+        """
         if isinstance(error, WrongStream | StreamMissing | TableGone):
             raise error
         if isinstance(error, SetupError) and not self._context.has_read.is_set():
+            if self._context.has_joined.is_set():
+                raise error
             self._context.on_fatal(error)
             return True
         self._context.trouble.failed("reading", error, shard=self._held.key)
@@ -206,25 +219,47 @@ class ShardDelivery:
         last = records[-1].position
         self._page.delivering()
         self._progress.handing_over(last)
-        batch = Batch(
-            records,
-            ShardCheckpointer(self._progress, last),
-            millis_behind,
-            self._held.key,
-            self._context.stream.name,
+        checkpointer = ShardCheckpointer(self._progress, last)
+        batch = self._rest_of(
+            Batch(records, checkpointer, millis_behind, self._held.key, self._context.stream.name)
         )
-        result = self._calls.until_it_returns(
-            "process_records", self._processor.process_records, batch, records
-        )
+        result = CallResult.RETURNED
+        if batch.records:
+            call = self._processor.process_records
+            result = self._calls.until_it_returns("process_records", call, batch, self._rest_of)
         if result in NOT_RETURNED:
             if result is not CallResult.STOPPED:
                 self._page.ended(worked=False)
             return NOT_RETURNED[result]
         if result is CallResult.RETURNED:
             self._page.delivered(records)
+            self._report_a_forgotten_checkpoint()
         self._progress.batch_done(last)
         self._checkpoint_if_due()
         return None
+
+    def _rest_of(self, batch: Batch) -> Batch:
+        """Without the records that are checkpointed, as in Java: the processor has done those before it raised, or an
+        earlier owner had, whose prepared checkpoint it has committed since. Each of them again would be a duplicate,
+        and a checkpoint of it refused."""
+        durable = self._held.lease.checkpoint
+        if not batch.records or durable < batch.records[0].position:
+            return batch
+        return replace(batch, records=tuple(found for found in batch.records if durable < found.position))
+
+    def _report_a_forgotten_checkpoint(self) -> None:
+        """Report, once, a processor that is to checkpoint by itself and never has: it was forgotten, most likely."""
+        if self._context.config.checkpoint != "manual" or self._has_looked:
+            return
+        self._batches += 1
+        seconds = self._progress.seconds_since_write()
+        if self._batches < _MANY_BATCHES or seconds < _LONG:
+            return
+        self._has_looked = True
+        lease = self._held.lease
+        if lease.checkpoint == self._began_at and lease.pending is None:
+            event = NeverCheckpointed(shard=self._held.key, batches=self._batches, seconds=seconds)
+            self._context.events.emit(event)
 
     @property
     def _is_of_no_use(self) -> bool:
@@ -265,8 +300,10 @@ class ShardDelivery:
 
     def _gone(self) -> bool:
         """Whether Kinesis' "no such shard" is true; if not (it still lists the shard), reading goes on."""
+        now = self._context.runtime.monotonic()
+        self._gone_since = now if self._gone_since is None else self._gone_since
         try:
-            self._children = children_of_a_gone_shard(self._context, self._held)
+            self._children = children_of_a_gone_shard(self._context, self._held, now - self._gone_since)
         except TemporaryError as error:
             self._context.trouble.failed("reading", error, shard=self._held.key)
             self._reader.reopen()

@@ -9,12 +9,15 @@ from pykcl.events import DataLost, ShardEnded
 from pykcl.metrics import names
 from pykcl.model import lease_row
 from pykcl.model.shard import Shard
-from pykcl.planning.lineage import FamilyTree
+from pykcl.planning.lineage import FamilyTree, is_youngest
 from pykcl.planning.new_leases import started_at_latest
 from pykcl.planning.shard_end import leases_before_end
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
 from pykcl.worker.lease_creation import create_lease
+
+_NEW_FOR = 600.0
+"""Seconds for which a shard may be unknown to some hosts of Kinesis because it is new: usually a few."""
 
 
 def end_shard(context: Context, held: HeldLease, children: tuple[Shard, ...]) -> None:
@@ -27,8 +30,15 @@ def end_shard(context: Context, held: HeldLease, children: tuple[Shard, ...]) ->
     context.events.emit(ShardEnded(shard=held.key, children=listed))
 
 
-def children_of_a_gone_shard(context: Context, held: HeldLease) -> tuple[Shard, ...]:
+def children_of_a_gone_shard(context: Context, held: HeldLease, unknown_for: float) -> tuple[Shard, ...]:
     """What continues a shard that Kinesis does not know any more, provided that the stream is still the same one.
+
+    unknown_for: seconds since Kinesis first said so, without a page of the shard in between.
+
+    A shard may be unknown because it is new: 1) GetRecords names the children of a shard; 2) their leases are made, and
+    perhaps read by a worker that asks another host; 3) GetShardIterator and ListShards are answered by a host that has
+    not heard of them. Ended now, all their records would be lost. In a stream that was made anew, a row of the stream
+    before looks the same; nothing tells them apart but time.
 
     Raises WrongStream when the stream was made again, TemporaryError while the evidence is incomplete.
     """
@@ -36,6 +46,11 @@ def children_of_a_gone_shard(context: Context, held: HeldLease) -> tuple[Shard, 
     listing = context.stream.list_shards()
     if not listing.complete or not listing.shards or held.key in listing.by_id:
         raise TemporaryError(f"Kinesis gave contradicting answers about {held.key}; it will be asked again.")
+    if unknown_for < _NEW_FOR and is_youngest(held.key, listing.by_id):
+        raise TemporaryError(
+            f"Kinesis does not know {held.key}, and lists only older shards: it may be too new. It will be asked "
+            f"again, and counts as lost if that goes on for {_NEW_FOR / 60:g} minutes."
+        )
     context.events.emit(DataLost(shard=held.key, checkpoint=str(held.lease.checkpoint), resumed_at=None))
     return tuple(shard for shard in listing.shards if held.key in shard.parents)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from math import inf
 
 from pykcl.config import LARGEST_FETCH_BYTES
-from pykcl.errors import IteratorExpired, TemporaryError
+from pykcl.errors import IteratorExpired, ShardGone, TemporaryError
 from pykcl.events import AggregateOfAnotherShard, AggregateRefused, DataLost, Event
 from pykcl.metrics import names
 from pykcl.mistake_events import RetentionNear
@@ -18,14 +19,16 @@ from pykcl.model.record import Record, data_bytes
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.read_pace import SMALL_PAGE, ReadPace, after_page, after_throttling, throttled_pause
 from pykcl.planning.read_rounds import Window, window_of
+from pykcl.planning.trimming import ALWAYS_KEPT_MILLIS, least_doubtful_gap
+from pykcl.planning.trimming import is_near as is_near_trimming
 from pykcl.ports import Asked, Fetched
 from pykcl.runtime import Event as Flag
 from pykcl.worker.context import Context
 from pykcl.worker.page_ahead import Answer, PageAhead, bytes_kept
 from pykcl.worker.shared_reads import Turn, page_of
 
-_DANGEROUS_LAG = 0.9
-"""Part of the retention period from which on trimming is watched for at every page."""
+_MOST_EMPTY_PROBES = 10
+"""Empty pages in a row after which a record that was asked for by its number is taken for gone."""
 _WHOLE_RECORD = 2**63 - 1
 """A sub-sequence number above every real one: (sequence, this) means that the whole record was delivered."""
 
@@ -48,6 +51,19 @@ class Page:
     def chunks(self, size: int) -> Iterator[tuple[Record, ...]]:
         while chunk := tuple(islice(self.users, size)):
             yield chunk
+
+
+@dataclass(slots=True)
+class _DoubtfulPage:
+    """A page in front of which records may be missing.
+
+    after: the number of the last delivered record. probe: an iterator that began at it. empty: the probe's empty pages.
+    """
+
+    fetched: Fetched
+    after: str | None
+    probe: str | None = field(default=None, repr=False)
+    empty: int = 0
 
 
 class ShardReader:
@@ -83,36 +99,58 @@ class ShardReader:
         self._is_slow = False
         self._is_caught_up = False
         self._reserved = 0
+        # Trimming: whether the position moved since the shard was opened; when the last record delivered arrived (epoch
+        # milliseconds); how far behind the tip the last page was and when it came (monotonic seconds); the gap from
+        # which on the next record is doubtful; and a page that waits until it is known that nothing is missing.
+        self._has_moved, self._doubtful_gap = False, inf
+        self._last_arrival: float | None = None
+        self._reached: tuple[int, float] | None = None
+        self._doubtful: _DoubtfulPage | None = None
         self._is_near = False
         self.children: tuple[Shard, ...] = ()
 
     def read(self, give_up: Callable[[], bool]) -> Page | None:
-        """The next page, or None when it could not be had now (no buffer space, iterator renewed): call again.
+        """The next page, or None when it could not be had now (no buffer space, iterator renewed, a page to be
+        checked for what is missing in front of it): call again.
 
         give_up: polled while waiting for buffer space; True ends the wait. Also called by another thread, before that
         asks for a page ahead.
         Raises TemporaryError, Throttled, ShardGone, SetupError. The page must be passed to `finish`.
         """
+        if self._doubtful is not None:
+            return self._settle(self._doubtful, give_up)
         if self._turn is None and self._iterator is None:
             self._open()
         try:
             answer = self._next_answer(give_up)
         except IteratorExpired:
-            self._context.meter.measure(self._shard_id, (names.EXPIRED_ITERATOR, 1.0))
             self.reopen()
-            self._refusals += 1
-            if self._refusals > 1:
-                # A fresh iterator refused as well is no matter of age: slow down like for any other failure.
-                raise TemporaryError(
-                    f"Kinesis refused {self._refusals} iterators of {self._shard_id} in a row, fresh ones too."
-                ) from None
+            self._iterator_refused()
             return None
         if answer is None:
             return None
         fetched, self._answered_at = answer
         self._refusals = 0
+        is_doubtful = self._is_doubtful(fetched)
         self._notice_trimming(fetched)
         self._pace = self._pace_after(fetched)
+        if fetched.millis_behind_latest is not None:
+            self._reached = fetched.millis_behind_latest, self._answered_at
+        if is_doubtful:
+            self._doubtful = _DoubtfulPage(fetched, self._open_at.sequence_number)
+            return None
+        return self._page(fetched, give_up)
+
+    def _iterator_refused(self) -> None:
+        self._context.meter.measure(self._shard_id, (names.EXPIRED_ITERATOR, 1.0))
+        self._refusals += 1
+        if self._refusals > 1:
+            # A fresh iterator refused as well is no matter of age: slow down like for any other failure.
+            raise TemporaryError(
+                f"Kinesis refused {self._refusals} iterators of {self._shard_id} in a row, fresh ones too."
+            ) from None
+
+    def _page(self, fetched: Fetched, give_up: Callable[[], bool]) -> Page:
         self._send_ahead(fetched, give_up)
         users = deaggregate_batch(
             fetched.records, self._hash_range, after=self._after, on_refused=self._aggregate_refused
@@ -195,7 +233,7 @@ class ShardReader:
             self._is_slow
             and fetched.next_iterator is not None
             and behind
-            and not self._is_near_trimming(behind)
+            and not is_near_trimming(behind, self._context.identity.retention_millis)
         ):
             left = self._answered_at + self._pace.pause - self._context.runtime.monotonic()
             self._ahead.begin(fetched.next_iterator, max(0.0, left), lambda: not give_up())
@@ -207,13 +245,17 @@ class ShardReader:
         """
         fetched = page.fetched
         if fetched.records:
-            last = fetched.records[-1].sequence_number
-            self._open_at = ReadFrom("AT_SEQUENCE_NUMBER", sequence_number=last)
-            self._after = Checkpoint(last, _WHOLE_RECORD)
+            last = fetched.records[-1]
+            number = last.sequence_number
+            self._has_moved |= self._after is None or number != self._after.sequence_number
+            self._open_at = ReadFrom("AT_SEQUENCE_NUMBER", sequence_number=number)
+            self._after = Checkpoint(number, _WHOLE_RECORD)
+            self._last_arrival, self._doubtful_gap = last.arrived_at_millis, inf
         self._iterator = fetched.next_iterator
-        if self._is_overtaken_soon(fetched.millis_behind_latest or 0):
+        if self._is_overtaken_soon(page) and self._has_moved:
             # An iterator would step over trimmed records in silence; opened anew at the last delivered record, the page
-            # tells whether that one is still there.
+            # says whether that one is still there. Not before the position has moved: an idle shard is crossed in many
+            # empty pages, and opened at the same place again it would be crossed for ever.
             self._iterator = None
         self.children = fetched.children
         self.drop()
@@ -252,6 +294,7 @@ class ShardReader:
         if fetched.next_iterator is None:
             return None
         self._answered_at = answered_at
+        self._reached = 0, answered_at
         self._pace = self._pace_after(fetched)
         self._iterator = fetched.next_iterator
         return fetched.next_iterator, window_of(self._pace)
@@ -266,23 +309,22 @@ class ShardReader:
         self._pace = after_throttling(self._pace, self._context.runtime.monotonic())
         return throttled_pause(self._pace, self._context.runtime.random())
 
-    def _is_overtaken_soon(self, millis_behind: int) -> bool:
-        """Whether retention is about to overtake this reading; told when that begins."""
+    def _is_overtaken_soon(self, page: Page) -> bool:
+        """Whether retention is about to overtake this reading. Reported once, when a new record was read."""
+        behind = page.fetched.millis_behind_latest or 0
         retention = self._context.identity.retention_millis
-        was_near, self._is_near = self._is_near, self._is_near_trimming(millis_behind)
+        was_near, is_near = self._is_near, not page.is_last and is_near_trimming(behind, retention)
+        self._is_near = is_near and (was_near or self._has_moved)
         if self._is_near and not was_near:
             self._context.events.emit(
                 RetentionNear(
                     shard=self._shard_id,
-                    behind=millis_behind / 1000,
+                    behind=behind / 1000,
                     retention=retention / 1000,
-                    dropped_in=max(0, retention - millis_behind) / 1000,
+                    dropped_in=max(0, retention - behind) / 1000,
                 )
             )
-        return self._is_near
-
-    def _is_near_trimming(self, millis_behind: int) -> bool:
-        return millis_behind > self._context.identity.retention_millis * _DANGEROUS_LAG
+        return is_near
 
     def drop(self) -> None:
         """Give the buffer space back; the page, if any, must not be used any more."""
@@ -303,8 +345,8 @@ class ShardReader:
         self._ahead.close()
 
     def reopen(self) -> None:
-        """Forget the iterator: the next read opens the shard again behind what was delivered."""
-        self._iterator = None
+        """Forget the iterator: the next read opens the shard again after what was delivered."""
+        self._iterator = self._doubtful = None
         self.drop()
 
     def _open(self) -> None:
@@ -319,6 +361,7 @@ class ShardReader:
             self._open_at = ReadFrom("AT_TIMESTAMP", at_millis=server_time)
         # After trouble the same expectation holds again: the last delivered record comes first.
         self._expects_checkpointed_record = self._after is not None
+        self._has_moved, self._doubtful_gap = False, inf
 
     def _notice_trimming(self, fetched: Fetched) -> None:
         """AT_SEQUENCE_NUMBER starts with that very record, unless it was trimmed; then others may have been too."""
@@ -329,10 +372,71 @@ class ShardReader:
             return
         self._expects_checkpointed_record = False
         if first != self._after.sequence_number:
-            resumed_at = f"{first}:0" if first else None
-            self._context.events.emit(
-                DataLost(shard=self._shard_id, checkpoint=str(self._after), resumed_at=resumed_at)
-            )
+            self._report_loss(first)
+
+    def _report_loss(self, first: str | None) -> None:
+        """first: the sequence number at which reading goes on; None where nothing is left."""
+        resumed_at = f"{first}:0" if first else None
+        event = DataLost(shard=self._shard_id, checkpoint=str(self._after), resumed_at=resumed_at)
+        self._context.events.emit(event)
+
+    def _is_doubtful(self, fetched: Fetched) -> bool:
+        """Whether records may have been trimmed between the last delivered one and this page, which a good iterator
+        steps over in silence; perhaps at an empty page before this one."""
+        reached, last = self._reached, self._last_arrival
+        if reached is None or last is None or self._expects_checkpointed_record:
+            return False
+        behind = reached[0] + (self._answered_at - reached[1]) * 1000
+        if behind < ALWAYS_KEPT_MILLIS and self._doubtful_gap == inf:
+            return False  # as almost every page
+        gap = least_doubtful_gap(
+            behind,
+            self._context.identity.retention_millis,
+            self._context.stream.server_time_millis() - last,
+        )
+        self._doubtful_gap = min(self._doubtful_gap, gap)
+        if fetched.records:
+            return fetched.records[0].arrived_at_millis - last > self._doubtful_gap
+        if fetched.next_iterator is None:
+            return self._doubtful_gap < inf
+        # At the horizon it is settled at once: 1) a shard is idle, and its last record almost as old as the retention
+        # period; 2) asked for only when the next one comes, hours later, it would be gone by its age alone.
+        return self._doubtful_gap == 0.0
+
+    def _settle(self, doubtful: _DoubtfulPage, give_up: Callable[[], bool]) -> Page | None:
+        """One request that asks whether the last delivered record is still there. If it is, nothing behind it was
+        trimmed before this page was fetched; if not, records may be missing. The page waits meanwhile.
+
+        Not counted against the buffer: it is one record, and thrown away at once.
+        """
+        stream, held = self._context.stream, doubtful.fetched
+        try:
+            if doubtful.probe is None:
+                doubtful.probe = stream.open(self._shard_id, self._open_at)
+            with self._context.meter.timed(names.GET_RECORDS, self._shard_id):
+                probed = stream.fetch(self._shard_id, doubtful.probe, 1)
+        except IteratorExpired:
+            doubtful.probe = None
+            self._iterator_refused()
+            return None
+        except ShardGone:
+            # And the record with it. What was fetched of the shard is delivered all the same.
+            found = None
+        else:
+            self._refusals = 0
+            doubtful.probe, doubtful.empty = probed.next_iterator, doubtful.empty + 1
+            found = probed.records[0].sequence_number if probed.records else None
+            if found is None and doubtful.probe is not None and doubtful.empty < _MOST_EMPTY_PROBES:
+                return None
+        finally:
+            self._answered_at = self._context.runtime.monotonic()
+        self._doubtful, self._doubtful_gap = None, inf
+        self._pace = self._pace_after(held)
+        if found != doubtful.after:
+            # As after an opening: reported with the record that comes first, or at the end.
+            self._expects_checkpointed_record = True
+            self._notice_trimming(held)
+        return self._page(held, give_up)
 
     def _aggregate_refused(self, record: Record, problem: str) -> None:
         number, size = record.sequence_number, len(record.data)

@@ -10,7 +10,11 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from pykcl.runtime import in_main_thread
+from pykcl.runtime import SystemRuntime, in_main_thread
+
+REPEAT_SECONDS = 1.0
+"""Signals that come closer together than this are one request. GNU timeout, for one, sends SIGTERM to its child and
+then to the group of the child."""
 
 _formers: list[dict[int, Any]] = []
 """What the signals did before each block that lasts."""
@@ -72,11 +76,17 @@ def woken_by_signals() -> Iterator[socket.socket]:
 
 
 class StopSignals:
-    """Counts. wake: called with each one, by a handler, too: it must not wait for anything, nor take a lock."""
+    """Counts. wake: called with each one, by a handler, too: it must not wait for anything, nor take a lock.
 
-    def __init__(self, wake: Callable[[], object] = lambda: None) -> None:
-        self._wake = wake
+    now: a monotonic clock, in seconds. A signal does not count within REPEAT_SECONDS of the last one that did.
+    """
+
+    def __init__(
+        self, wake: Callable[[], object] = lambda: None, now: Callable[[], float] | None = None
+    ) -> None:
+        self._wake, self._now = wake, now or SystemRuntime().monotonic
         self._came = 0
+        self._counted_at = 0.0
         self._told = 0
 
     @property
@@ -105,5 +115,8 @@ class StopSignals:
             yield
 
     def _count(self, number: int, frame: FrameType | None) -> None:
-        self._came += 1
+        now = self._now()
+        if self._came == 0 or now - self._counted_at >= REPEAT_SECONDS:
+            self._came += 1
+            self._counted_at = now
         self._wake()

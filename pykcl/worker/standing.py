@@ -39,6 +39,10 @@ class Parts(NamedTuple):
         return (*self.manager.tasks, *self.renewer.tasks, *self.reads.tasks)
 
     @property
+    def all_tasks(self) -> tuple[Task, ...]:
+        return (*self.tasks, *(task for _, task in self.manager.workers()))
+
+    @property
     def pulses(self) -> tuple[Pulse, ...]:
         return (self.manager.pulse, *self.renewer.pulses, *([self.reads.pulse] if self.reads.tasks else ()))
 
@@ -53,14 +57,19 @@ class Standing:
         self._config = config
         self._worker_id = worker_id
         self._runtime = runtime
-        self._state: tuple[WorkerState, float] = ("new", runtime.monotonic())
-        self.starting = Pulse("start", runtime, patience=_LONGEST_ATTEMPT)
         self.errors = LastErrors(runtime)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Before each run of the worker."""
+        self._state: tuple[WorkerState, float] = ("new", self._runtime.monotonic())
+        self.starting = Pulse("start", self._runtime, patience=_LONGEST_ATTEMPT)
         self.trouble: Trouble | None = None
         self.parts: Parts | None = None
 
     def enter(self, state: WorkerState) -> bool:
-        """Come into a later state; whether it was not there before. Never back: a stop may overtake a start."""
+        """Come into a later state of this run; whether it was not there before. Never back: a stop may overtake a
+        start."""
         moves = WORKER_STATES.index(state) > WORKER_STATES.index(self._state[0])
         if moves:
             self._state = (state, self._runtime.monotonic())

@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from pykcl.config import Config
-from pykcl.errors import PyKclError, StopTimedOut, TemporaryError
-from pykcl.events import TableCreated, ThreadsLeft, WorkerStarted, WorkerStopped, WorkerStopping
+from pykcl.errors import PyKclError, StopTimedOut
+from pykcl.events import ThreadsLeft, WorkerStarted, WorkerStopped, WorkerStopping
 from pykcl.listeners import EventFan, Listener, Relay
 from pykcl.metrics.meter import Sink
 from pykcl.metrics.metering import Metering
 from pykcl.metrics.publisher import Sender
-from pykcl.planning.pace import backoff
 from pykcl.ports import LeaseTable, Stream
 from pykcl.processor import ProcessorFactory
-from pykcl.runtime import Runtime, SystemRuntime, Task
+from pykcl.runtime import Event, Runtime, SystemRuntime, Task
 from pykcl.status import WorkerStatus
 from pykcl.worker.arguments import checked_processor, config_of
-from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.context import Context
-from pykcl.worker.fleet_watch import FleetWatch
-from pykcl.worker.gone_shards import GoneShards
 from pykcl.worker.held_leases import HeldLeases
-from pykcl.worker.identity import StreamIdentity, readable
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_renewer import LeaseRenewer
+from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.naming import explaining, named, names_of
 from pykcl.worker.renewal_rounds import RenewalRounds
-from pykcl.worker.shared_reads import SharedReads
 from pykcl.worker.signals import StopSignals
 from pykcl.worker.standing import Parts, Standing
+from pykcl.worker.starting import Start
 from pykcl.worker.trouble import Trouble
+
+if TYPE_CHECKING:
+    # Part of what a type checker knows by itself: it need not be installed, and no program imports it.
+    from typing_extensions import Unpack
+
+    from pykcl.worker.options import Surroundings, WorkerOptions
 
 _LAST_METRICS_WITHIN = _LAST_EVENTS_WITHIN = 2.0
 """Seconds a stop waits for the last metrics, and for a listener to have the last events, behind everything else."""
@@ -54,6 +56,12 @@ class Worker:
     Raises ConfigError for options that are unknown or contradict each other.
     """
 
+    @overload
+    def __init__(self, application: str, *, stream: str, **options: Unpack[WorkerOptions]) -> None: ...
+    @overload
+    def __init__(
+        self, application: str | None = None, *, config: Config, **options: Unpack[Surroundings]
+    ) -> None: ...
     def __init__(
         self,
         application: str | None = None,
@@ -85,40 +93,55 @@ class Worker:
             (*listeners, *own, *(relay.hear for relay in self._relays)), names_of(self.config)
         )
         self.held = HeldLeases(self._runtime)
-        # Set by `stop`, by a failure and by signals, whose handlers may set no other event.
-        self._stop_asked = self._runtime.signal_event()
-        self._stopped = self._runtime.event()
-        self._forced = self._runtime.event()
         self._lock = self._runtime.lock()
-        self._failure: Exception | None = None
-        self._manager: LeaseManager | None = None
-        self._parts: Parts | None = None
-        self.signals = StopSignals(self._stop_asked.set)
-        self._stopping = False
+        self._be_new()
 
     # -- running -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until `stop()`, SIGTERM or SIGINT; then finish, checkpoint and release. A second signal forces.
+        """Work until `stop()`, SIGTERM or SIGINT; then finish, checkpoint and release.
+
+        A second signal, a second later or more, does not wait for calls of the processor that run.
 
         Raises what stopped it: SetupError (or WrongStream, TableGone…), ProcessorFailed, StopTimedOut, InternalError.
         """
+        # Here, too: a signal that came between `heard` and `start` would be forgotten by the latter.
+        self._begin_anew(starts=False)
         with self.signals.heard():
             self.start()
-            self._stop_asked.wait()
-            self.stop()
+            self.join()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until something stops the worker, then do what `stop()` does, and raise its failure as `run` does.
+
+        False if nothing stopped it within `timeout` seconds: it goes on.
+        """
+        asked = self._stop_asked
+        if not asked.wait(timeout):
+            return False
+        self._end_run(asked)
         if self._failure is not None:
             raise self._failure
+        return True
 
     @explaining
     def start(self) -> None:
-        """Connect, check the stream and the table, and start the threads. Raises SetupError and its kin."""
-        if self._manager is not None:
-            raise PyKclError("This worker was started before. Make a new Worker for another run.")
+        """Connect, check the stream and the table, and start the threads. Raises SetupError and its kin.
+
+        After a stop that left no thread behind the worker can be started again.
+        """
+        self._begin_anew(starts=True)
         self._standing.enter("starting")
-        context = self._connect()
-        if context is None or not self._start_threads(context):
-            return
+        try:
+            context = self._connect()
+            if context is None or not self._start_threads(context):
+                return
+        finally:
+            if self._manager is None:
+                # Nobody need wait for it any longer, and the next start is a new one.
+                self._stop_asked.set()
+                self._is_over = True
+            self._is_starting = False
         context.events.emit(
             WorkerStarted(
                 worker_id=self.worker_id,
@@ -128,6 +151,40 @@ class Worker:
                 failover_time=self.config.failover_time,
             )
         )
+
+    def _begin_anew(self, *, starts: bool) -> None:
+        """After a run, be as before it. Raises PyKclError while anything of it is left, or another thread starts it."""
+        with self._lock:
+            if self._is_starting:
+                raise PyKclError(
+                    "Another thread is still starting this worker. Do: call start() once, and wait until it returns."
+                )
+            if self._is_over:
+                self._refuse_what_is_left()
+                self._standing.begin_anew()
+                self._be_new()
+            elif self._manager is not None:
+                raise PyKclError("This worker still runs. Do: stop() it first, or make a new Worker.")
+            # In the same step: of two threads that start it at once, each would find it new.
+            self._is_starting = starts
+
+    def _refuse_what_is_left(self) -> None:
+        left = [task.name for task in self._parts.all_tasks if task.is_alive()] if self._parts else []
+        if left:
+            raise PyKclError(
+                f"Threads of this worker's last run are still busy: {', '.join(left)}. Do: make a new Worker."
+            )
+
+    def _be_new(self) -> None:
+        # Set by `stop`, by a failure and by signals, whose handlers may set no other event.
+        self._stop_asked = self._runtime.signal_event()
+        self._stopped = self._runtime.event()
+        self._forced = self._runtime.event()
+        self._failure: Exception | None = None
+        self._manager: LeaseManager | None = None
+        self._parts: Parts | None = None
+        self.signals = StopSignals(self._stop_asked.set, self._runtime.monotonic)
+        self._stopping = self._is_over = self._is_starting = False
 
     def _start_threads(self, context: Context) -> bool:
         """Start manager and renewer, unless `stop` came first; under the lock, so that it sees all or nothing."""
@@ -160,54 +217,66 @@ class Worker:
         `start`, that start will start nothing. Called by a processor it only asks: the worker cannot wait for the very
         batch that stops it.
         """
-        self._stop_asked.set()
+        self._end_run(self._stop_asked, grace)
+
+    def _end_run(self, asked: Event, grace: float | None = None) -> None:
+        """Stop the run that this event belongs to, and no later one.
+
+        1) Two threads are about to stop a worker; 2) one of them has done so, and starts it again; 3) the other one
+        would stop, or take for its own, a run that nobody wants to end.
+        """
+        asked.set()
         with self._lock:
-            manager, parts = self._manager, self._parts
+            if asked is not self._stop_asked:
+                return
+            manager, parts, stopped = self._manager, self._parts, self._stopped
             begins = self._standing.enter("draining" if manager else "stopped")
+            is_own = parts is not None and any(map(self._runtime.is_current, parts.all_tasks))
+            first = parts is not None and not is_own and not self._stopping
+            self._stopping |= first
         if manager is None or parts is None:
             return
         if begins:
             self._events.emit(WorkerStopping(worker_id=self.worker_id, cause=self._cause))
         manager.stop()
         manager.stop_workers()
-        own = [*parts.tasks, *(task for _, task in manager.workers())]
-        if any(self._runtime.is_current(task) for task in own):
+        if is_own:
             return
-        with self._lock:
-            first, self._stopping = not self._stopping, True
         grace = self.config.shutdown_grace if grace is None else grace
         if first:
             self._finish(parts, self._runtime.monotonic() + grace)
         else:
             # The first one asks the heartbeats to end when the grace is over. 1) Both wait for the same time; 2) this
             # one would return with threads still there that nobody names.
-            self._stopped.wait(grace + self.config.request_timeout + 1.0)
+            stopped.wait(grace + self.config.request_timeout + 1.0)
 
     def _finish(self, parts: Parts, deadline: float) -> None:
         manager = parts.manager
-        self._join(manager.tasks, deadline)
+        self._join(manager.tasks, deadline, *(worker for worker, _ in manager.workers()))
         # The manager may just have started one more lease worker; asked again once it has ended, none is missed.
         manager.stop_workers()
-        left = self._join([task for _, task in manager.workers()], deadline)
+        left = [name for worker, task in manager.workers() for name in self._join([task], deadline, worker)]
+        was_forced = self._is_forced and any(worker.busy for worker, _ in manager.workers())
         if left:
             self._forced.set()
         parts.renewer.stop()
         parts.reads.stop()
-        # No user code runs in these: they get their moment also when a second signal ended all other waiting.
+        # No user code runs in these: they get their moment also when a second signal ended the wait for user code.
         soon = self._runtime.monotonic() + self.config.request_timeout + 0.5
-        left += self._join(
-            parts.tasks, soon if self.signals.count > 1 else max(deadline, soon), any_signals=True
-        )
-        self.metering.stop(_LAST_METRICS_WITHIN if self.signals.count < 2 else 0.0)
-        self._stopped.set()
+        left += self._join(parts.tasks, soon if was_forced else max(deadline, soon))
+        self.metering.stop(0.0 if self._is_forced else _LAST_METRICS_WITHIN)
         self._standing.enter("stopped")
+        # From here on another thread may start the next run.
+        failure, cause, is_forced = self._failure, self._cause, self._is_forced
+        self._is_over = True
+        self._stopped.set()
         if left:
             self._events.emit(ThreadsLeft(threads=tuple(left)))
-        self._events.emit(WorkerStopped(worker_id=self.worker_id, cause=self._cause))
+        self._events.emit(WorkerStopped(worker_id=self.worker_id, cause=cause))
         for relay in self._relays:
-            relay.drain(_LAST_EVENTS_WITHIN if self.signals.count < 2 else 0.0)
-        if left and self._failure is None:
-            why = "a second signal came" if self.signals.count > 1 else "the grace period was over"
+            relay.drain(0.0 if is_forced else _LAST_EVENTS_WITHIN)
+        if left and failure is None:
+            why = "a second signal came" if was_forced else "the grace period was over"
             raise StopTimedOut(
                 f"These threads were still busy when {why}: {', '.join(left)}. Their leases expire within "
                 f"{self.config.failover_time:g} s. Do: raise shutdown_grace (shutdownGraceMillis), or make batches "
@@ -219,20 +288,31 @@ class Worker:
         """Wait until every open lease in the table is owned and this worker's own have answered GetRecords.
 
         From then on nothing that is put is missed, even with start="LATEST". False if that did not come within
-        `timeout` seconds, while there are no leases, and as soon as the worker stops or fails.
+        `timeout` seconds, while there are no leases, and as soon as the worker stops or fails. A start that comes in
+        another thread meanwhile is waited for, after a stop only where there is a `timeout`.
         """
-        manager = self._manager
-        if manager is None:
-            return False
         until = None if timeout is None else self._runtime.monotonic() + timeout
-        while not self._stop_asked.is_set():
+        # Of a run that was stopped; not for ever, as nobody may mean to start it again.
+        is_over = until is not None and self._is_over and self._manager is not None
+        while is_over or not self._stop_asked.is_set():
             left = 0.1 if until is None else until - self._runtime.monotonic()
             # In steps: one event can be waited for, and a worker that fails is never ready.
-            if manager.readiness.everywhere.wait(max(0.0, min(left, 0.1))):
+            manager, step = self._manager, max(0.0, min(left, 0.1))
+            if is_over:
+                self._runtime.event().wait(step)
+                is_over = self._is_over
+            elif manager is None:
+                self._stop_asked.wait(step)
+            elif manager.readiness.everywhere.wait(step):
                 return not self._stop_asked.is_set()
             if left <= 0:
                 return False
         return False
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether it has done its part at least once, or stands by as a spare worker; as in `WorkerStatus`."""
+        return self._manager is not None and self._manager.readiness.has_joined
 
     @property
     def failure(self) -> Exception | None:
@@ -280,25 +360,9 @@ class Worker:
         table, stream = self._adapters or self._aws_adapters()
         trouble = self._standing.trouble = Trouble(self._events, self._runtime, self.config)
         self.metering.connect(self._cloudwatch, trouble)
-        description = self._patiently(trouble, "finding the stream", lambda: readable(stream))
-        if description is None:
-            return None
-        created = self._patiently(
-            trouble, "preparing the lease table", lambda: table.prepare(create=self.config.create_table)
-        )
-        if created:
-            self._events.emit(TableCreated(table=self.config.table))
-        from pykcl import __version__
-
-        token = self._runtime.token()
-        gate = BufferGate(self.config.max_buffered_bytes, self._runtime)
-        limit = self.config.max_records
-        context = Context(
+        return Start(
             config=self.config,
             worker_id=self.worker_id,
-            process_token=token,
-            version=__version__,
-            identity=StreamIdentity(description, stream, self._runtime, self.config.table),
             table=table,
             stream=stream,
             runtime=self._runtime,
@@ -306,23 +370,11 @@ class Worker:
             meter=self.metering.meter,
             trouble=trouble,
             held=self.held,
-            gone=GoneShards(stream, self._runtime),
-            fleet=FleetWatch(self.config, self.worker_id, token, table, self._events, self._runtime),
-            gate=gate,
-            shared_reads=SharedReads(
-                stream, self._runtime, gate, self.metering.meter, limit=limit, on_fatal=self._fail
-            ),
             processor=self._processor,
             on_fatal=self._fail,
-            has_taken=self._runtime.event(),
-            has_read=self._runtime.event(),
-        )
-        scan = self._patiently(trouble, "reading the lease table", context.fleet.scan)
-        if scan is None:
-            return None
-        context.identity.refuse_foreign_leases(scan.rows)
-        context.fleet.join(scan.rows)
-        return context
+            pulse=self._standing.starting,
+            stop_asked=self._stop_asked,
+        ).context()
 
     def _aws_adapters(self) -> tuple[LeaseTable, Stream]:
         from pykcl.aws.clients import connect
@@ -335,27 +387,6 @@ class Worker:
         from pykcl.aws.cloudwatch import cloudwatch_sender
 
         return cloudwatch_sender(self.config, self.worker_id, session=self._session, clients=self._clients)
-
-    def _patiently(self, trouble: Trouble, what: str, attempt: Callable[[], Any]) -> Any:
-        """`attempt()`, again while it fails for a time; None when the worker is stopped meanwhile."""
-        failures = 0
-        again_at = 0.0
-        while not self._stop_asked.wait(0.0 if again_at == 0.0 else 0.1):
-            if self._runtime.monotonic() < again_at:
-                continue
-            self._standing.starting.beat()
-            try:
-                result = attempt()
-            except TemporaryError as error:
-                failures += 1
-                trouble.failed(what, error)
-                pause = backoff(failures, self._runtime.random(), first=0.5, longest=5.0)
-                again_at = self._runtime.monotonic() + pause
-                self._standing.starting.rest(pause)
-            else:
-                trouble.worked(what)
-                return result
-        return None
 
     def _fail(self, error: Exception) -> None:
         """Called by any thread that found a reason to stop the whole worker. The first one counts.
@@ -374,10 +405,15 @@ class Worker:
             manager.stop()
             manager.stop_workers()
 
-    def _join(self, tasks: Sequence[Task], deadline: float, *, any_signals: bool = False) -> list[str]:
-        """Wait for the tasks; the names of those still alive at the deadline, or (else) at a second signal."""
+    @property
+    def _is_forced(self) -> bool:
+        return self.signals.count > 1
+
+    def _join(self, tasks: Sequence[Task], deadline: float, *workers: LeaseWorker) -> list[str]:
+        """Wait for the tasks; return the names of those still alive at the deadline, or at a second signal while the
+        application's code runs in one of these workers."""
         for task in tasks:
-            while task.is_alive() and (any_signals or self.signals.count < 2):
+            while task.is_alive() and not (self._is_forced and any(worker.busy for worker in workers)):
                 left = deadline - self._runtime.monotonic()
                 if left <= 0:
                     break

@@ -78,7 +78,7 @@ def suite_of(monkeypatch, codes, *arguments):
 
 
 def test_the_suite_ends_with_what_went_worst_and_goes_on_until_the_end(monkeypatch, capsys):
-    code, made = suite_of(monkeypatch, {"read_path": 1, "check": NOT_RUN})
+    code, made = suite_of(monkeypatch, {"read_path": 1, "cost": NOT_RUN})
 
     assert code == 1
     assert len(made) == len(suite.USUAL)
@@ -89,6 +89,15 @@ def test_the_suite_ends_with_what_went_worst_and_goes_on_until_the_end(monkeypat
 
 def test_what_could_not_run_fails_nothing(monkeypatch):
     assert suite_of(monkeypatch, {"cost": NOT_RUN}, "cost")[0] == 0
+
+
+def test_a_benchmark_that_a_signal_ended_fails_the_suite(monkeypatch):
+    assert suite_of(monkeypatch, {"cost": -9}, "cost")[0] != 0
+
+
+def test_quick_leaves_out_the_check_unless_it_is_named(monkeypatch):
+    assert ["benchmarks.check"] not in suite_of(monkeypatch, {}, "--quick")[1]
+    assert ["benchmarks.check"] in suite_of(monkeypatch, {}, "--quick", "check")[1]
 
 
 def test_quick_gives_each_benchmark_its_tiny_rounds(monkeypatch):

@@ -23,6 +23,8 @@ from fleet_processes import Server, all_ended
 from fleet_rows import SHARD_END, LeaseRows
 from fleet_stream import CountingProducer, Stream, client
 
+from pykcl.worker.signals import REPEAT_SECONDS
+
 MOST_DESERTERS = 20
 PATIENCE = 60.0
 """Seconds that a step waits for what it needs before it goes on without."""
@@ -271,8 +273,8 @@ class Run:
         self._note("forced", worker=victim.worker)
         victim.leaving = True
         victim.send(signal.SIGINT)
-        # Two signals of one number may arrive as one; then the grace period ends what the second one should have.
-        self.until(lambda: victim.noted_exit, 0.5)
+        # Signals of one second are one request; then the grace period ends what the second one should have.
+        self.until(lambda: victim.noted_exit, 1.5 * REPEAT_SECONDS)
         victim.send(signal.SIGINT)
         gone = self.until(lambda: victim.noted_exit, self.settings.grace + PATIENCE)
         self.say(

@@ -66,6 +66,7 @@ def control(aws, method="GET", body=None):
     """Status and answer of one call of the control path."""
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(aws.url + CONTROL_PATH, data=data, method=method)
+    request.add_header("Content-Type", "application/json")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=LONG) as answer:
@@ -130,7 +131,7 @@ def test_a_reset_is_a_tcp_reset_and_not_an_orderly_end(aws):
     post(aws, {"kind": "reset-before"})
     with socket.create_connection(("127.0.0.1", aws.port), timeout=LONG) as connection:
         connection.sendall(
-            b"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: Kinesis_20131202.ListStreams\r\nContent-Length: 2\r\n\r\n{}"
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: Kinesis_20131202.ListStreams\r\nContent-Length: 2\r\n\r\n{}"
         )
         with pytest.raises(ConnectionResetError):
             connection.recv(100)

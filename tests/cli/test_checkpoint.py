@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import re
+import shlex
 from pathlib import Path
 
 import boto3
@@ -150,6 +151,15 @@ def test_a_reset_shows_its_plan_and_writes_nothing(bench):
     assert saved_files() == []
 
 
+def test_what_undoes_it_can_be_copied_whatever_the_backup_is_called(bench):
+    options = ["--to-datetime", iso(bench.records[A][2][1]), "--execute", "--backup", "of today; 1.jsonl"]
+    result = bench.run("reset", *options)
+    assert result.exit_code == 0, result.output
+    (undo,) = re.findall("^undo with: pykcl (.*)$", result.output, re.MULTILINE)
+    words = shlex.split(undo)
+    assert words == ["checkpoint", "import", "of today; 1.jsonl", "--table", bench.app, "--execute"]
+
+
 def test_with_execute_it_saves_writes_and_can_be_undone_by_what_it_says(bench):
     before = bench.leases()
     result = bench.run("reset", "--to-datetime", iso(bench.records[A][2][1]), "--execute")
@@ -257,7 +267,7 @@ def test_wrong_words_are_usage_errors(bench, arguments, told):
     [
         (["reset", "--to-datetime", "2036-01-01T00:00Z"], "has not come yet"),
         (["reset", "--to-earliest", "--shards", "77"], "lists no shard shardId-000000000077"),
-        (["seek", "0", "--to-sequence", "5"], "no position"),
+        (["seek", "0", "--to-sequence", "5"], "5 is not a position of shardId-000000000000"),
     ],
 )
 def test_what_is_not_there_is_an_error(bench, arguments, told):

@@ -1,6 +1,7 @@
 """The `pykcl` command: help, exit codes, and what bad input is answered with."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from pykcl.aws.specified_clients import CredentialsSource
 from pykcl.cli.main import VERBS, main
 from pykcl.cli.options import from_arguments
 from pykcl.cli.stopping import stop_by_signals
@@ -35,7 +37,7 @@ def _pykcl(*arguments, environment=None):
     )
 
 
-ORDERS = ("run", "examples.orders:Orders", "--app", "orders-app", "--stream", "orders")
+ORDERS = ("run", "pykcl.examples.orders:Orders", "--app", "orders-app", "--stream", "orders")
 
 
 def test_help_names_every_verb():
@@ -78,21 +80,49 @@ def test_no_credentials_says_where_it_looked_and_exits_78():
     ("arguments", "code", "told"),
     [
         (["run"], 2, "Missing argument"),
-        ([*ORDERS[:1], "examples.orders", *ORDERS[2:]], 2, "is not MODULE:CLASS"),
+        ([*ORDERS[:1], "pykcl.examples.orders", *ORDERS[2:]], 2, "is not MODULE:CLASS"),
+        (["run", "shop.Orders", *ORDERS[2:]], 2, "Do: pykcl run shop:Orders"),
+        (["run", "./shop/orders.py", *ORDERS[2:]], 2, "Do: pykcl run shop.orders:CLASS"),
+        (
+            ["run", "/srv/shop/orders.py:Orders", *ORDERS[2:]],
+            2,
+            "Do: run it in /srv/shop as pykcl run orders:Orders",
+        ),
         (["run", "nowhere.at_all:Orders", "--app", "a-b", "--stream", "s"], 2, "no module"),
-        (["run", "examples.orders:Nothing", "--app", "a-b", "--stream", "s"], 2, "has no 'Nothing'"),
-        (["run", "examples.orders:Orders", "--stream", "s"], 2, "--app"),
-        (["run", "examples.orders:Orders", "--app", "a-b"], 2, "--stream"),
+        (["run", "pykcl.examples.orders:Nothing", "--app", "a-b", "--stream", "s"], 2, "has no 'Nothing'"),
+        (
+            ["run", "pykcl.examples.orders:Nothing", *ORDERS[2:]],
+            2,
+            "The record processors defined there: Orders.",
+        ),
+        (["run", "pykcl.examples.orders:Ordrs", *ORDERS[2:]], 2, "Did you mean Orders?"),
+        (["run", "pykcl.errors:Orders", *ORDERS[2:]], 2, "No record processor is defined there."),
+        (["run", "pykcl.examples.orders:Orders", "--stream", "s"], 2, "--app"),
+        (["run", "pykcl.examples.orders:Orders", "--app", "a-b"], 2, "--stream"),
         ([*ORDERS, "--start", "LATES"], 78, "Did you mean 'LATEST'"),
         ([*ORDERS, "--start", "2026-11-20T09:00:00"], 78, "no time zone"),
         ([*ORDERS, "--option", "failover=3"], 78, "Did you mean 'failover_time'"),
         ([*ORDERS, "--option", "failover_time"], 78, "NAME=VALUE"),
-        ([*ORDERS, "--option", "failover_time=soon"], 78, "not what failover_time takes"),
-        ([*ORDERS, "--option", "failover_time=0.1"], 78, "at least 1"),
+        (
+            [*ORDERS, "--option", "failover_time=soon"],
+            78,
+            "--option failover_time takes a number of seconds (default: 10.0), not 'soon'.",
+        ),
+        ([*ORDERS, "--option", "max_leases=1e3"], 78, "takes a whole number (default: 1000), not '1e3'."),
+        ([*ORDERS, "--option", "create_table=si"], 78, "takes true or false (default: True), not 'si'."),
+        ([*ORDERS, "--option", "timeout=3"], 78, "Did you mean 'processor_timeout'"),
+        ([*ORDERS, "--option", "failover_time=0.1"], 78, "Write 1 to"),
         ([*ORDERS, "--option", "max_records=20000"], 78, "10000"),
         ([*ORDERS, "--option", "on_error=retyr"], 78, "Did you mean 'retry'"),
         (["local", "--stream", "orders:none"], 2, "NAME:SHARDS"),
-        (["frobnicate"], 2, "No such command"),
+        (["frobnicate"], 2, "No such command 'frobnicate'."),
+        (["rn"], 2, "No such command 'rn'. Did you mean 'run'?"),
+        (["run", "counter.py:Orders", "--app", "a-b", "--stream", "s"], 2, "Do: pykcl run counter:Orders"),
+        (
+            ["run", "apps/counter.py:Orders", "--app", "a-b", "--stream", "s"],
+            2,
+            "Do: pykcl run apps.counter:Orders",
+        ),
     ],
 )
 def test_bad_input_is_answered_with_what_why_and_what_to_do(arguments, code, told):
@@ -100,6 +130,47 @@ def test_bad_input_is_answered_with_what_why_and_what_to_do(arguments, code, tol
     assert result.returncode == code, result.stderr
     assert told in result.stderr
     assert "Traceback" not in result.stderr
+
+
+IMPORTS = {
+    "import nothing_here\n": "ModuleNotFoundError: No module named 'nothing_here'",
+    "from os import nothing\n": "ImportError: cannot import name 'nothing' from 'os'",
+    "def oops(:\n": "SyntaxError",
+    "ROOT = {}['key']\n": "KeyError: 'key'",
+}
+
+
+@pytest.mark.parametrize("wrong", IMPORTS, ids=IMPORTS.values())
+def test_a_module_that_cannot_be_imported_is_named_with_its_own_frames_only(tmp_path, monkeypatch, wrong):
+    (tmp_path / "inner.py").write_text(wrong)
+    (tmp_path / "orders.py").write_text("import inner\n")
+    monkeypatch.chdir(tmp_path)
+    result = _pykcl("run", "orders:Orders", "--app", "orders-app", "--stream", "orders")
+    assert result.returncode == 70
+    frames = re.findall(r'File "(.+?)", line 1(?:, in <module>)?$', result.stderr, re.MULTILINE)
+    assert frames == [str(tmp_path / "orders.py"), str(tmp_path / "inner.py")]
+    assert result.stderr.count("File ") == 2
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("pykcl: orders cannot be imported: ")
+    assert IMPORTS[wrong] in last
+
+
+def test_a_module_whose_own_configuration_is_wrong_is_answered_as_any_wrong_configuration(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "orders.py").write_text("import pykcl\npykcl.Config(application='a', stream='orders')\n")
+    monkeypatch.chdir(tmp_path)
+    result = _pykcl("run", "orders:Orders", "--app", "orders-app", "--stream", "orders")
+    assert result.returncode == 78
+    assert result.stderr.startswith("pykcl: application='a' cannot name a lease table")
+
+
+def test_a_module_whose_package_is_missing_is_not_taken_for_one_that_is_broken(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = _pykcl("run", "shop.orders:Orders", "--app", "orders-app", "--stream", "orders")
+    assert result.returncode == 2
+    assert "There is no module 'shop.orders' here" in result.stderr
+    assert "Do: run it in the folder of shop, or install shop." in result.stderr
 
 
 def test_an_instance_instead_of_a_class_is_refused_with_what_to_write(tmp_path, monkeypatch):
@@ -123,8 +194,26 @@ def test_options_come_from_the_environment_typed():
 
 
 def test_an_unknown_environment_option_is_refused_by_its_whole_name():
-    with pytest.raises(ConfigError, match=r"PYKCL_FAILOVER names no option\. Did you mean 'failover_time'"):
+    with pytest.raises(
+        ConfigError, match=r"PYKCL_FAILOVER names no option\. Did you mean PYKCL_FAILOVER_TIME\?"
+    ):
         from_environment({"PYKCL_FAILOVER": "3"})
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("PYKCL_HTTP_PORT", "Did you mean PYKCL_HTTP_TOKEN or PYKCL_HTTP?"),
+        ("PYKCL_LOG", "Did you mean "),
+        ("PYKCL_XYZ", "All names: "),
+    ],
+)
+def test_an_unknown_variable_is_answered_with_the_nearest_few_also_those_of_commands(name, nearest):
+    with pytest.raises(ConfigError) as caught:
+        from_environment({name: "99"})
+    assert f"{name} names no option. {nearest}" in str(caught.value)
+    assert str(caught.value).count("PYKCL_") <= 4
+    assert len(str(caught.value)) < 200
 
 
 def test_arguments_may_be_written_with_dashes():
@@ -157,3 +246,58 @@ def test_who_waits_for_signals_leaves_their_handlers_as_they_were(number):
         os.kill(os.getpid(), number)
         stop.wait()
     assert signal.getsignal(number) is before
+
+
+def run_by(monkeypatch, *arguments):
+    """What `pykcl run` makes of its arguments: the settings it would work by."""
+    made = []
+    monkeypatch.setattr("pykcl.cli.run._run", lambda program, settings, *rest, **more: made.append(settings))
+    result = CliRunner().invoke(
+        main, ["run", "pykcl.examples.orders:Orders", *arguments], env=dict.fromkeys(os.environ)
+    )
+    assert result.exit_code == 0, result.output
+    return made[0]
+
+
+@pytest.mark.parametrize("application", ["-a", "--app", "--application"])
+@pytest.mark.parametrize("start", ["--start", "--initial-position"])
+def test_run_takes_the_flags_of_the_other_verbs(application, start, monkeypatch):
+    settings = run_by(
+        monkeypatch, application, "orders-app", "--stream", "orders", start, "TRIM_HORIZON",
+        "--table", "orders-leases", "--region", "eu-west-1", "--failover", "20s",
+    )  # fmt: skip
+    config = settings.config
+    assert (config.application, config.table, config.start) == ("orders-app", "orders-leases", "TRIM_HORIZON")
+    assert (config.region, config.failover_time, settings.specs) == ("eu-west-1", 20.0, None)
+
+
+def test_run_reads_a_file_by_its_short_flag(tmp_path, monkeypatch):
+    path = tmp_path / "pykcl.toml"
+    path.write_text('application = "orders-app"\nstream = "orders"\nregion = "eu-west-1"\n')
+    assert run_by(monkeypatch, "-c", str(path)).config.region == "eu-west-1"
+
+
+def test_the_profile_and_the_endpoint_of_run_hold_for_every_service(tmp_path, monkeypatch):
+    path = tmp_path / "pykcl.toml"
+    path.write_text(
+        'application = "orders-app"\nstream = "orders"\n'
+        '[clients.kinesis]\nregion = "eu-west-1"\nendpoint = "http://127.0.0.1:1"\n'
+    )
+    for file in ((), ("--config", str(path))):
+        named = () if file else ORDERS[2:]
+        specs = run_by(
+            monkeypatch, *file, *named, "--profile", "shop", "--endpoint-url", "http://127.0.0.1:9"
+        ).specs
+        assert sorted(specs) == ["cloudwatch", "dynamodb", "kinesis"]
+        assert {spec.endpoint for spec in specs.values()} == {"http://127.0.0.1:9"}
+        assert {spec.credentials for spec in specs.values()} == {
+            (CredentialsSource(kind="profile", profile="shop"),)
+        }
+        assert specs["kinesis"].region == ("eu-west-1" if file else None)
+
+
+@pytest.mark.parametrize("flag", [("--profile", "shop"), ("--endpoint-url", "http://127.0.0.1:9")])
+def test_the_embedded_aws_is_not_reached_by_another_way(flag):
+    result = CliRunner().invoke(main, [*ORDERS, "--local", *flag])
+    assert result.exit_code == 2
+    assert f"{flag[0]} and --local do not go together" in result.output

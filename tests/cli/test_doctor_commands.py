@@ -228,7 +228,43 @@ def test_a_file_decides_what_flags_do_not(tmp_path):
     assert "arn:aws:dynamodb:eu-west-1:123456789012:table/a-b" in done.output
 
 
-def test_without_account_and_region_it_says_what_to_put_in():
+@pytest.fixture
+def nothing_of_aws(monkeypatch, tmp_path):
+    for name in [name for name in os.environ if name.startswith(("AWS_", "PYKCL_"))]:
+        monkeypatch.delenv(name)
+    config = tmp_path / "config"
+    config.write_text("[default]\n\n[profile shop]\nregion = eu-north-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "region"),
+    [
+        ({"AWS_REGION": "eu-west-1"}, (), "eu-west-1"),
+        ({"AWS_DEFAULT_REGION": "eu-west-2"}, (), "eu-west-2"),
+        ({"AWS_PROFILE": "shop"}, (), "eu-north-1"),
+        ({}, ("--profile", "shop"), "eu-north-1"),
+        ({"AWS_REGION": "eu-west-1"}, ("--region", "us-east-2"), "us-east-2"),
+    ],
+)
+def test_the_region_is_the_one_that_boto3_would_use(nothing_of_aws, environment, flags, region):
+    for name, text in environment.items():
+        nothing_of_aws.setenv(name, text)
+    done = pykcl("iam", "--application", "a-b", "--stream", "s", *flags)
+    assert f"arn:aws:kinesis:{region}:ACCOUNT:stream/s" in done.stdout
+    assert "put in ACCOUNT," in done.stderr
+
+
+def test_a_profile_that_is_missing_leaves_the_region_open(nothing_of_aws):
+    nothing_of_aws.setenv("AWS_PROFILE", "nobody")
+    done = pykcl("iam", "--application", "a-b", "--stream", "s")
+    assert done.exit_code == 0
+    assert "arn:aws:kinesis:REGION:ACCOUNT:stream/s" in done.stdout
+
+
+def test_without_account_and_region_it_says_what_to_put_in(nothing_of_aws):
     done = pykcl("iam", "--application", "a-b", "--stream", "s")
     assert done.exit_code == 0
     assert "arn:aws:kinesis:REGION:ACCOUNT:stream/s" in done.stdout

@@ -33,7 +33,8 @@ def shard(number):
 
 @pytest.fixture(scope="module")
 def server():
-    with LocalAws() as aws:
+    # A reshard is listed at once, however soon a command asks.
+    with LocalAws(listing_lag=0) as aws:
         yield aws
 
 
@@ -100,6 +101,25 @@ def test_a_lease_that_stands_still_for_the_failover_time_is_stale(aws):
     told = pykcl("leases", "list", "--app", APP, "--failover", "1s")
     assert re.search(r"^000 +STALE +w1", told, re.MULTILINE)
     assert "hint: 000 did not move for the fail-over time (1 s)" in told
+
+
+@pytest.mark.parametrize(
+    "command", [["leases", "list"], ["leases", "describe", "0"], ["shards", "tree", "--stream", "orders"]]
+)
+def test_a_command_that_waits_says_so_on_standard_error(aws, command):
+    put(aws, *FLEET)
+    done = CliRunner().invoke(main, [*command, "--app", APP, "--failover", "1s"])
+    assert done.exit_code == 0
+    told = "pykcl: scanning again in 0.6s to see which counters move; --no-sample does not wait"
+    assert done.stderr.count(told) == 1
+    assert "scanning again" not in done.stdout
+    done = CliRunner().invoke(main, [*command, "--app", APP, "--no-sample"])
+    assert done.stderr == ""
+
+
+def test_where_nobody_owns_a_lease_nothing_is_waited_for(aws):
+    put(aws, Lease(shard(1), AT_TRIM_HORIZON))
+    assert CliRunner().invoke(main, ["leases", "list", "--app", APP]).stderr == ""
 
 
 def test_json_jsonl_and_csv_hold_the_same_rows(aws):

@@ -1,6 +1,7 @@
 """The parts of `--processes` by themselves: what is final, how long a pause is, and several answers as one."""
 
 import gc
+import itertools
 import json
 import logging
 import os
@@ -141,7 +142,8 @@ def test_a_slot_without_a_process_answers_nothing_and_asks_nobody():
 
 def test_the_same_signal_may_come_and_be_told_of_in_either_order():
     for order in (("comes", "told"), ("told", "comes")):
-        signals = StopSignals()
+        seconds = itertools.count()
+        signals = StopSignals(now=lambda seconds=seconds: next(seconds))
         with signals.heard():
             for step in order:
                 if step == "comes":

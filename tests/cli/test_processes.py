@@ -11,6 +11,7 @@ import pytest
 
 from pykcl.cli.local import local_environment
 from pykcl.local.server import LocalAws
+from pykcl.worker.signals import REPEAT_SECONDS
 
 PROGRAM = """
 import os
@@ -183,7 +184,9 @@ def test_a_second_signal_forces_the_end_of_a_worker_whose_processor_hangs(start,
     one = start("one")
     _wait(lambda: "stuck" in one.seen, "the hanging batch")
     one.process.send_signal(signal.SIGTERM)
-    # The first signal waits for the batch: the worker says nothing more to look at, so it is given the second at once.
+    _wait(lambda: "worker stops" in one.err.read_text(), "the drain")
+    heard_at = time.monotonic()
+    _wait(lambda: time.monotonic() - heard_at >= REPEAT_SECONDS, "the end of one request")
     one.process.send_signal(signal.SIGINT)
     assert one.process.wait(30) == 70
     assert "still busy when a second signal came" in one.err.read_text()

@@ -128,6 +128,16 @@ def test_reachable_from_elsewhere_status_needs_the_token_that_is_told_once(start
     assert service.text.count(token) == 1
 
 
+@pytest.mark.parametrize("processes", [(), ("--processes", "1")], ids=["one", "parent"])
+def test_status_is_given_by_the_names_that_are_allowed(start, processes):
+    service = start(
+        "--http", "0", "--allow-host", "orders.internal", "--allow-host", "orders", *processes, *QUICK
+    )
+    service.until(lambda: service.get("/livez")[0] == 200, "an answer")
+    hosts = ("orders.internal:80", "orders", "localhost", "evil.example")
+    assert [service.get("/status", Host=host)[0] for host in hosts] == [200, 200, 200, 403]
+
+
 def test_a_token_comes_from_a_file_or_the_environment_and_is_told_nowhere(start, tmp_path):
     (tmp_path / "token").write_text(TOKEN)
     for how in (
@@ -160,6 +170,7 @@ def test_multilangd_is_a_service_too(start, tmp_path):
 REFUSED = {
     "an address that is none": (["--http", "http://x"], 78, "'http://x' is no address"),
     "an address of somebody else": (["--http", "192.0.2.1:0"], 78, "Cannot listen on 192.0.2.1:0"),
+    "a host name that is none": (["--http", "0", "--allow-host", "http://x"], 78, "is not a host name"),
     "a token that is none": (["--http", "0", "--http-token-file", "program.py"], 78, "holds no token"),
     "a folder that is not there": (["--health-file", "none/health"], 78, "The health file 'none/health'"),
     "a limit before its warning": (["--stall-timeout", "1"], 78, "processor_timeout=1.0 is shorter"),

@@ -25,8 +25,8 @@ FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
 
 @pytest.fixture
 def aws():
-    """A local AWS with the stream "orders" of two shards."""
-    with LocalAws() as running:
+    """A local AWS with the stream "orders" of two shards. A reshard is listed at once, however soon a command asks."""
+    with LocalAws(listing_lag=0) as running:
         running.kinesis.create_stream("orders", 2)
         yield running
 

@@ -1,6 +1,7 @@
 """The backends of the two suites, and the known differences applied to their cases."""
 
 import itertools
+import os
 import re
 import sys
 from pathlib import Path
@@ -9,13 +10,16 @@ import pytest
 
 # Test modules are imported by path (--import-mode=importlib), so their helpers are found only if we say where.
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "aws"))
 
 import npm_emulators
+from aws_bench import AwsStreams, SharedTableBench
 from conformance_report import CASE, refuse_unlisted
-from known_differences import FROM_NPM, KNOWN, LEAN, SUITES
+from known_differences import AWS, FROM_NPM, KNOWN, LEAN, SUITES
 from lease_bench import Bench, LeanClient, SteppingRuntime, local_client
 from requests_bench import ITEM, asking
 from stream_bench import KinesisLocalBench, ModelBench, WireBench
+from verify_account import Account
 
 from pykcl.local.server import LocalAws
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
@@ -36,12 +40,17 @@ def pytest_generate_tests(metafunc):
             if not metafunc.module.__name__.rpartition(".")[2].startswith("test_lease_table"):
                 # It is pykcl's own; the other files ask the emulator alone.
                 backends = [one for one in backends if one != LEAN]
+            if metafunc.config.getoption("--aws-prefix"):
+                backends = [AWS]
             metafunc.parametrize(fixture, backends, indirect=True, scope="function")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     known = {(one.backend, case): one for one in KNOWN for case in one.cases}
+    if "AWS_ENDPOINT_URL" in os.environ:
+        # No account at all but the local AWS: then it differs as that does.
+        known |= {(AWS, case): one for (backend, case), one in known.items() if backend == "local_aws"}
     for item in items:
         found = backend_and_case(item)
         if found is None:
@@ -142,10 +151,22 @@ def started(make):
         return pytest.skip(f"{make.__name__.replace('_', '-')} SKIPPED: {reason}")
 
 
+@pytest.fixture(scope="session")
+def account(request):
+    return Account(request.config.getoption("--aws-prefix"))
+
+
+@pytest.fixture(scope="session")
+def aws(account):
+    return AwsStreams(account)
+
+
 @pytest.fixture
 def bench(request):
     """A lease table of a backend, its client, and a look at its rows."""
     backend, name = request.param, f"leases-{next(NUMBERS)}"
+    if backend == AWS:
+        return SharedTableBench(request.getfixturevalue("account"))
     if backend == LEAN:
         return Bench(request.getfixturevalue("local_aws_client"), SteppingRuntime(), name, LeanClient)
     client = MemoryDynamoDB() if backend == "memory" else request.getfixturevalue(f"{backend}_client")
@@ -162,4 +183,7 @@ def ask(bench):
 @pytest.fixture
 def streams(request):
     """A Kinesis of a backend: makes streams, puts, reshards, moves the clock."""
-    return ModelBench() if request.param == "model" else request.getfixturevalue(request.param)
+    bench = ModelBench() if request.param == "model" else request.getfixturevalue(request.param)
+    yield bench
+    if request.param == AWS:
+        bench.remove_streams()

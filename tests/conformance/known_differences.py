@@ -29,6 +29,8 @@ WIRES = ("wire", "wire_boto3", "wire_json", "wire_cbor")
 """Our local Kinesis, read as by default and in each of the ways that pages may come."""
 LEAN = "local_aws_lean"
 """The lease table over the lean transport, against the local AWS."""
+AWS = "aws"
+"""The account of --aws-prefix, in place of all others."""
 SUITES = {
     "lease tables": ("memory", "local_aws", LEAN, "dynalite"),
     "streams": ("model", *WIRES, "kinesis_local"),

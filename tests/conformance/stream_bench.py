@@ -49,7 +49,8 @@ class ModelBench:
 
     def __init__(self):
         self.now_millis = Clock()
-        self.kinesis = LocalKinesis(self.now_millis)
+        # Its clock stands still, so ListShards must not lag.
+        self.kinesis = LocalKinesis(self.now_millis, listing_lag=0)
 
     def stream(self, shards=1):
         """A new stream, as the worker sees it."""
@@ -159,7 +160,7 @@ class WireBench(ClientBench):
 
     def __init__(self):
         self.now_millis = Clock()
-        self._aws = LocalAws(now_millis=self.now_millis)
+        self._aws = LocalAws(now_millis=self.now_millis, listing_lag=0)
 
     def __enter__(self):
         self._aws.start()

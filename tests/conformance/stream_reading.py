@@ -21,7 +21,7 @@ def after(number):
     return ReadFrom("AFTER_SEQUENCE_NUMBER", sequence_number=number)
 
 
-def read_on(stream, shard_id, iterator, *, limit=MANY, pages=30):
+def read_on(stream, shard_id, iterator, *, limit=MANY, pages=1000):
     """Page after page until the end of the shard or an empty one at its tip: (records, last page)."""
     records = []
     for _ in range(pages):

@@ -253,7 +253,7 @@ def test_a_row_without_a_fitting_key_is_refused(bench, item):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_missing_table_is_not_found_by_any_operation(bench, operation, params):
-    ask = asking(bench, "no-such-table")
+    ask = asking(bench, f"{bench.name}-missing")
     assert code_of(refused(ask, operation, **params)) == "ResourceNotFoundException"
 
 

@@ -7,9 +7,10 @@ in front of the block names, else the first.
 The reader's folder is a scratch one, whatever the page writes into it; of the clone that the reader has, it holds the
 files that a command names.
 
-Four things are not done literally, so that a test neither builds environments nor calls itself nor ends foreign processes:
+Five things are not done literally, so that a test neither builds environments nor calls itself nor ends foreign processes:
 
 * `make …`, `python3 -m venv …` and `.venv/bin/…` are checked against what the Makefile says it runs (`make --dry-run`);
+* `pip install 'pykcl[…]'` does nothing, but the project must have that extra;
 * `. .venv/bin/activate` does nothing: the environment of the test is used;
 * `pykcl local` takes a free port, which is shown as 4567 in its output;
 * `pkill -9 -f 'worker-id NAME'` sends its signal only to the process of this session that has that argument.
@@ -32,7 +33,8 @@ import pytest
 from doc_pages import ROOT, Block
 
 DEADLINE = 30.0
-_RUNS_ON = re.compile(r"pykcl (local|run|multilangd)\b")
+_RUNS_ON = re.compile(r"pykcl (local|run|multilangd)\b|python orders\.py$")
+_INSTALLS = re.compile(r"pip install 'pykcl\[(\w+)\]'")
 _BUILDS = re.compile(r"make |python3 -m venv |\.venv/bin/")
 _KILL = re.compile(r"pkill -9 -f '(worker-id \w+)'")
 _TERMINAL = re.compile(r"\bterminal (\d)", re.IGNORECASE)
@@ -146,7 +148,10 @@ class Session:
         self.commands.append(command)
         if command == ". .venv/bin/activate":
             return
-        if _BUILDS.match(command):
+        if found := _INSTALLS.fullmatch(command):
+            project = (ROOT / "pyproject.toml").read_text("utf-8")
+            assert f"\n{found[1]} = [" in project, f"{command!r} names an extra that there is not"
+        elif _BUILDS.match(command):
             check_build_command(command)
         elif found := _KILL.fullmatch(command):
             victims = [one for one in self._started if f"--{found[1]} " in one.command]

@@ -36,7 +36,13 @@ A, B = ("host-a:17:c0ffee", "3f2a9b6c1d0e"), ("host-b:9:decade", "8e41d7a05b92")
 def _noted(lease: Lease, worker: tuple[str, str]) -> PrivateNote:
     owner, token = worker
     return note_for(
-        lease, stream=STREAM, owner=owner, version="0.1.0", process_token=token, now_millis=1_790_000_100_000
+        lease,
+        stream=STREAM,
+        owner=owner,
+        version="0.1.0",
+        process_token=token,
+        now_millis=1_790_000_100_000,
+        failover_time=10.0,
     )
 
 

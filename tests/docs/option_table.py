@@ -27,7 +27,7 @@ SINCE = dict.fromkeys(
         "on_error", "retry_for", "failover_time", "max_leases", "max_leases_to_steal_at_one_time", "max_records",
         "empty_batches", "idle_time", "max_buffered_bytes", "transport", "wire", "shard_sync_interval", "parent_poll_interval",
         "cleanup_interval", "audit_interval", "audit_confirmations", "shutdown_grace", "processor_warn_after",
-        "processor_timeout", "create_table", "table_deletion_protection", "table_recovery", "table_looks", "state_table",
+        "processor_timeout", "show_errors", "create_table", "table_deletion_protection", "table_recovery", "table_looks", "state_table",
         "unsafe_join_v3", "metrics", "metrics_level", "metrics_dimensions", "metrics_namespace", "metrics_buffer_time",
         "metrics_queue_size",
     ),

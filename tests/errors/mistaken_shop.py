@@ -8,6 +8,16 @@ class Orders(RecordProcessor):
         pass
 
 
+class Misspelt(RecordProcessor):
+    def proces_records(self, batch):
+        pass
+
+
+class NeedsArguments(Orders):
+    def __init__(self, db):
+        self.db = db
+
+
 an_instance = Orders()
 
 

@@ -3,10 +3,11 @@
 import base64
 import ctypes
 import queue
+import shlex
 from pathlib import Path
 
 import pytest
-from mistake_pages import PAGES, is_on_page
+from mistake_pages import PAGES, blocks, is_on_page, sections
 
 from pykcl import Config, RecordProcessor, Worker
 from pykcl.errors import (
@@ -56,14 +57,16 @@ def check(told, code, *words):
 
 
 def check_output(result, code, *words, exit_code=78):
-    """What a command says of an error: a line about it, and one about what to do."""
+    """What a command says of an error: a line about it, and one with its page. What to do is said once."""
     assert result.exit_code == exit_code, result.output
     happened, to_do = result.output.splitlines()[-2:]
     assert happened.startswith("pykcl: ")
-    assert to_do.startswith(f"pykcl: {code}. Do: ")
+    assert to_do.startswith(f"pykcl: {code}. ")
     assert to_do.endswith(f" {DOCS}{code}.md")
+    hint = to_do.partition(" Do: ")[2].removesuffix(f". {DOCS}{code}.md")
+    assert not hint or hint not in happened, "said twice"
     for word in words:
-        assert word in to_do
+        assert word in (hint or happened)
     assert (PAGES / f"{code}.md").is_file()
     assert is_on_page(code, happened), happened
     return happened
@@ -334,13 +337,23 @@ def raises_key_error(self, batch):
 def test_e12_a_processor_that_raises(new_fleet):
     fleet = new_fleet(shards=1)
     fleet.start("w1", processor=processors(fleet, process_records=raises_key_error))
-    fleet.put(3)
+    fleet.put(1)
     event = told(fleet, ProcessorRaised, "E12")
     skip = f"pykcl checkpoint skip shardId-000000000000 --records 1 --app {TABLE} --stream {STREAM}"
     check(event, "E12", skip)
     assert (event.error, event.where.split(":")[0]) == ("KeyError", Path(__file__).name)
     assert "code=E12 hint=" in line_of(event)
     assert not fleet.happened(DataIsBytes)
+
+
+def test_e12_of_several_records_none_is_stepped_over_unseen(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.put(3)
+    fleet.start("w1", processor=processors(fleet, process_records=raises_key_error))
+    event = told(fleet, ProcessorRaised, "E12")
+    check(event, "E12", f"pykcl tail {STREAM} --shard shardId-000000000000 --from-app {TABLE}")
+    assert event.records == 3
+    assert "skip" not in event.hint
 
 
 def test_e12_where_the_worker_is_to_stop_for_it(new_fleet):
@@ -396,6 +409,24 @@ def test_e13_a_checkpoint_of_what_was_not_delivered(new_fleet, at):
     check(refused[0], "E13", "checkpointer.checkpoint(record)")
 
 
+@pytest.mark.parametrize("checkpoint", ["manual", "auto"])
+def test_e13_what_its_page_advises_survives_a_record_that_fails_once(new_fleet, checkpoint):
+    fleet, handled, written = new_fleet(shards=1), [], {}
+    exec(blocks(sections("E13")["What to do"], "python")[0], written)
+
+    def handle(self, record):
+        handled.append(record.data)
+        if handled == put[:5]:
+            raise ConnectionError
+
+    put = fleet.put(10)
+    processor = processors(fleet, handle=handle, process_records=written["process_records"])
+    fleet.start("w1", checkpoint=checkpoint, processor=processor)
+    fleet.wait(lambda: put[-1] in handled, what="the last record")
+    assert handled == [*put[:5], *put[4:]]
+    assert [event.error for event in fleet.happened(ProcessorRaised)] == ["ConnectionError"]
+
+
 @pytest.mark.parametrize("habit", [base64.b64decode, lambda data: data.encode()], ids=["b64decode", "encode"])
 def test_e14_data_that_is_taken_for_text(new_fleet, habit):
     fleet = new_fleet(shards=1)
@@ -438,11 +469,46 @@ def test_e15_a_factory_that_makes_no_processor_stops_the_worker(local_aws, pykcl
     assert "not a processor" in happened
 
 
-@pytest.mark.parametrize("processor", [str, 5])
-def test_e15_what_is_no_processor_at_all(processor):
+async def never_awaited(*arguments):
+    pass
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [type("Awaited", (RecordProcessor,), {"process_records": never_awaited}), never_awaited],
+)
+def test_e15_a_call_that_would_run_nothing(processor):
     with pytest.raises(ConfigError) as raised:
         Worker(TABLE, stream=STREAM, processor=processor)
-    check(raised.value, "E15", "processor=Orders")
+    check(raised.value, "E15")
+
+
+def test_e12_a_call_that_has_run_nothing(new_fleet):
+    fleet = new_fleet(shards=1)
+    processor = processors(fleet, process_records=lambda self, batch: never_awaited())
+    worker = fleet.start("w1", processor=processor, on_error="raise")
+    fleet.put(1)
+    fleet.wait(lambda: worker.failure is not None, what="the failure")
+    check(worker.failure, "E12", "asyncio.run")
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("Misspelt", "rename proces_records"), ("NeedsArguments", "lambda: NeedsArguments(db)")],
+)
+def test_e15_a_class_of_which_no_instance_can_be_made_takes_no_lease(local_aws, pykcl, name, word):
+    check_output(pykcl("run", f"mistaken_shop:{name}", "--app", TABLE, "--stream", STREAM), "E15", word)
+    assert not list(local_aws.requests)
+
+
+@pytest.mark.parametrize(
+    ("processor", "do"),
+    [(str, "class str(RecordProcessor)"), (5, "processor=Orders"), ("x", "processor=Orders")],
+)
+def test_e15_what_is_no_processor_at_all(processor, do):
+    with pytest.raises(ConfigError) as raised:
+        Worker(TABLE, stream=STREAM, processor=processor)
+    check(raised.value, "E15", do)
 
 
 # -- where to start, and falling behind ------------------------------------------------------------------------
@@ -569,9 +635,20 @@ def test_a_hint_of_ones_own_has_the_names_too_and_cannot_forge_a_line():
     assert error.explanation.isprintable()
 
 
+@pytest.mark.parametrize("shard", ["a;reboot", "$(reboot)", "a b", "a'b", "`reboot`", "-x\n"])
+def test_a_name_in_a_command_is_one_word_of_it(shard):
+    error = PyKclError("x").about("E12", records=1).naming(shard=shard, application="my app")
+    words = shlex.split(error.hint)
+    assert words[words.index("skip") + 1] == shard
+    assert "my app" in words
+
+
 def test_the_config_of_the_worker_names_the_hint(local_aws, dynamodb):
     make_table(dynamodb, key="id")
     config = Config(application="shop-app", stream=STREAM, table_name=TABLE)
-    with pytest.raises(WrongTable) as raised, Worker(config=config, processor=RecordingProcessor):
+    with (
+        pytest.raises(WrongTable) as raised,
+        Worker(config=config, processor=lambda: RecordingProcessor("w1", None)),
+    ):
         pass
     assert "table_name=shop-app-leases" in raised.value.hint

@@ -47,7 +47,7 @@ def test_the_real_command_prints_both_lines_and_its_exit_code(local_aws, dynamod
         KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
         BillingMode="PAY_PER_REQUEST",
     )
-    words = ["run", "examples.orders:Orders", "--app", "orders-app", "--stream", "orders"]
+    words = ["run", "pykcl.examples.orders:Orders", "--app", "orders-app", "--stream", "orders"]
     done = subprocess.run(
         [sys.executable, "-m", "pykcl.cli", *words],
         cwd=ROOT,

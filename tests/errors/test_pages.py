@@ -6,9 +6,11 @@ import textwrap
 
 import click
 import pytest
+from click.testing import CliRunner
 from mistake_pages import PAGES, blocks, commands, is_on_page, sections
 
 from pykcl import errors, events, mistake_events
+from pykcl.cli.explain import FOLDERS
 from pykcl.cli.main import main
 from pykcl.mistakes import MISTAKES
 
@@ -56,7 +58,9 @@ def test_a_command_that_does_not_exist_is_refused(words):
 @pytest.mark.parametrize("code", MISTAKES)
 def test_every_command_of_a_hint_exists(code):
     hint = (
-        f"{MISTAKES[code].do} {MISTAKES[code].with_records}".replace("APPLICATION", "app")
+        f"{MISTAKES[code].do} {MISTAKES[code].with_record} {MISTAKES[code].with_records}".replace(
+            "APPLICATION", "app"
+        )
         .replace("STREAM", "s")
         .replace("SHARD", "7")
     )
@@ -114,3 +118,54 @@ def test_every_event_of_the_catalogue_exists_and_has_its_code():
             assert is_on_page(code, f"{kind.TEXT} shard=shardId-0 code={code} x") or kind.TEXT in (
                 PAGES / f"{code}.md"
             ).read_text("utf-8")
+
+
+# -- pykcl explain ---------------------------------------------------------------------------------------------
+
+
+def explain(*words, width=100):
+    return CliRunner().invoke(main, ["explain", *words], env={"COLUMNS": str(width)}, prog_name="pykcl")
+
+
+@pytest.mark.parametrize("code", MISTAKES)
+def test_explain_shows_the_whole_page_as_text(code):
+    done = explain(code)
+    assert done.exit_code == 0
+    words = set(re.findall(r"[\w.-]+", (PAGES / f"{code}.md").read_text("utf-8")))
+    of_marks = {"text", "console", "python", "All", "mistakes", "index", "index.md", "..", "md"}
+    assert words - of_marks <= set(re.findall(r"[\w.-]+", done.output)) | {
+        f"{other}.md" for other in MISTAKES
+    }
+    assert "```" not in done.output
+    assert "](" not in done.output
+    prose = [line for line in done.output.splitlines() if not line.startswith("    ")]
+    assert all(len(line) <= 100 for line in prose)
+
+
+def test_explain_leaves_commands_whole_on_a_narrow_terminal():
+    assert "    $ pykcl checkpoint skip 7 --records 1 --app orders-app --stream orders --execute\n" in (
+        explain("e12", width=40).output
+    )
+
+
+def test_explain_lists_all_codes():
+    done = explain()
+    assert [line for line in done.output.splitlines() if line.startswith("E")] == [
+        f"{code}  {mistake.title}" for code, mistake in MISTAKES.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"), [("E99", "Did you mean E19?"), ("E1", "Did you mean E"), ("x", "")]
+)
+def test_explain_refuses_an_unknown_code_with_the_nearest(code, hint):
+    done = explain(code)
+    assert done.exit_code == 2
+    assert f"There is no code {code!r}. {hint}" in done.output
+    assert "pykcl explain, which lists all codes" in done.output
+
+
+def test_the_wheel_carries_the_pages_where_explain_reads_them():
+    project = (PAGES.parents[1] / "pyproject.toml").read_text("utf-8")
+    (source, target) = re.search(r'force-include\]\n"(.+)" = "(.+)"\n', project).groups()
+    assert [PAGES.parents[1] / target, PAGES.parents[1] / source] == list(FOLDERS)

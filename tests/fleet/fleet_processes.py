@@ -75,6 +75,7 @@ class Server:
     def _control(self, method: str, body: object) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + CONTROL_PATH, data=data, method=method)
+        request.add_header("Content-Type", "application/json")
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=60) as answer:
             return json.load(answer)

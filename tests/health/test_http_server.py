@@ -14,11 +14,12 @@ from health_kit import WELL, Frozen, lease
 
 from pykcl.errors import ConfigError, SetupError
 from pykcl.health.address import Address, listen
-from pykcl.health.http import Answer, HttpServer, parsed
-from pykcl.health.pages import Pages, is_local_name
+from pykcl.health.http import Answer, HttpServer, Request, parsed
+from pykcl.health.pages import Pages
 from pykcl.health.service import HealthService
 from pykcl.health.sight import OneWorker
 from pykcl.health.tokens import checked_token, is_authorized, new_token, token_from_file
+from pykcl.host_names import allowed_names, is_own
 
 TOKEN = "a-token-of-16-letters-or-more"
 
@@ -293,23 +294,107 @@ def test_status_needs_the_token_and_nothing_else_does():
         assert get(server, "/livez")[0] == get(server, "/readyz")[0] == 200
 
 
-def test_a_web_page_whose_name_was_pointed_at_this_machine_reads_no_status():
+FOREIGN = (
+    "evil.example:80",
+    "127.0.0.1.evil.example",
+    "pod.cluster.local",
+    "192.0.2.1",
+    "[2001:db8::1]:80",
+    "",
+    "[evil]",
+)
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_a_web_page_whose_name_was_pointed_at_this_machine_reads_nothing(host, token):
+    headers = {"Host": host, "Authorization": f"Bearer {TOKEN}"}
+    with pages(replace(WELL, state="stopped"), token=token) as server:
+        for path in ("/status", "/metrics"):
+            code, body, _ = get(server, path, **headers)
+            assert code == 403
+            assert b"--allow-host" in body
+        for path in ("/livez", "/readyz"):
+            assert get(server, path, **headers)[:2] == (503, b"")
+            assert get(server, path)[:2] == (503, b"the worker has stopped\n")
+
+
+def test_a_probe_by_another_name_gets_its_code():
     with pages() as server:
-        assert get(server, "/status", Host="evil.example:80")[0] == 403
-        assert get(server, "/status", Host="127.0.0.1.evil.example")[0] == 403
-        assert get(server, "/status", Host=f"localhost:{server.address.port}")[0] == 200
-        assert get(server, "/livez", Host="pod.cluster.local")[0] == 200
+        for path in ("/livez", "/readyz"):
+            assert get(server, path, Host="pod.cluster.local:8080")[:2] == (200, b"")
+
+
+def test_its_own_names_are_answered_and_so_are_those_that_are_allowed():
+    def allowing(*names):
+        return serving(Pages(OneWorker(lambda: Frozen(WELL)), None, allowed=allowed_names(names)).answer)
+
+    own = ("localhost", "LOCALHOST:1", "a.localhost", "127.0.0.1:80", "[::1]:80")
+    with allowing("Orders.internal", "192.0.2.7") as server:
+        for host in (*own, "orders.internal:8080", "192.0.2.7:8080"):
+            assert get(server, "/status", Host=host)[0] == 200, host
+        for host in ("internal", "192.0.2.8", "a.orders.internal"):
+            assert get(server, "/status", Host=host)[0] == 403, host
+
+
+def test_the_address_that_a_request_came_in_on_is_its_own():
+    """Kubernetes and Prometheus ask a pod by its address."""
+    handle = Pages(OneWorker(lambda: Frozen(WELL)), None).answer
+    pod = Request("GET", "/status", {"host": "10.0.0.7:8080"}, "10.0.0.7")
+    assert handle(pod).status == 200
+    assert handle(replace(pod, headers={"host": "10.0.0.8:8080"})).status == 403
+    assert handle(replace(pod, local_address="::ffff:10.0.0.7")).status == 200
+    assert handle(Request("GET", "/status", {"host": "[fe80::1]:80"}, "fe80::1%eth0")).status == 200
+
+
+def test_the_server_knows_the_address_that_a_request_came_in_on():
+    asked = []
+
+    def answer(request):
+        asked.append(request.local_address)
+        return Answer.of(HTTPStatus.OK)
+
+    server = HttpServer(listen(Address("0.0.0.0", 0)), answer)
+    server.start()
+    try:
+        for address in ("127.0.0.1", "127.0.0.3"):
+            with socket.create_connection((address, server.address.port), timeout=10) as client:
+                client.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert _all_of(client).startswith(b"HTTP/1.1 200 ")
+    finally:
+        server.stop()
+    assert asked == ["127.0.0.1", "127.0.0.3"]
+
+
+def test_of_two_names_none_is_believed():
+    with pages() as server:
+        for hosts in (
+            b"Host: evil.example\r\nHost: localhost\r\n",
+            b"Host: localhost\r\nhost: localhost\r\n",
+        ):
+            for path in (b"/livez", b"/status"):
+                answer = exchange(server, b"GET " + path + b" HTTP/1.1\r\n" + hosts + b"\r\n")
+                assert answer.startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize(
-    ("host", "local"),
+    ("host", "own"),
     [
-        ("127.0.0.1:80", True), ("[::1]:80", True), ("[::1]", True), ("10.0.0.7", True), ("LOCALHOST", True),
+        ("127.0.0.1:80", True), ("[::1]:80", True), ("[::1]", True), ("10.0.0.7", False), ("LOCALHOST", True),
         ("a.localhost:1", True), (None, True), ("", False), ("localhost.evil", False), ("[evil]", False), ("1.2.3", False),
+        ("localhost:x", False), ("localhost:1:2", False), ("127.0.0.1]", False), ("[::1", False), (".localhost", False),
     ],
 )  # fmt: skip
-def test_only_addresses_and_localhost_are_local_names(host, local):
-    assert is_local_name(host) is local
+def test_only_loopback_and_localhost_are_always_own_names(host, own):
+    assert is_own(host, "10.0.0.9") is own
+
+
+def test_a_service_answers_to_the_names_it_is_given():
+    with HealthService(http="0", allow_hosts=["orders.internal"]) as health:
+        assert get(health._server, "/status", Host="orders.internal:80")[0] == 200
+        assert get(health._server, "/status", Host="others.internal:80")[0] == 403
+    with pytest.raises(ConfigError, match="is not a host name"):
+        HealthService(http="0", allow_hosts=["http://orders"])
 
 
 def test_tokens_are_compared_as_a_whole_and_new_ones_differ():

@@ -59,6 +59,20 @@ FOREIGN = {
     },
 }
 
+HOSTILE_KEYS = (
+    "shardId-\x1b]0;pwned\x07\x1b[2J",
+    "shardId-a\nERROR forged line",
+    "shardId-b\r\x85\u2028\x9b31m\u202e",
+    "shardId.of.a.hierarchy",
+    "shardId-" + "\x07" * 200,
+)
+"""Keys that drive a terminal or forge a line where they are written as they are."""
+
+
+def rows_of_hostile_keys():
+    """By key: leases that can be read, and that nobody owns."""
+    return {key: {"leaseKey": {"S": key}, **_LEASE} for key in HOSTILE_KEYS}
+
 
 def _cut(value, longest):
     return value[:longest] if isinstance(value, str) else value

@@ -76,7 +76,9 @@ class NoSockets:
     def is_current(self) -> bool:
         return True
 
-    def post(self, body: bytes, *, may_repeat: bool, content_type: str | None = None) -> lean.Answer:
+    def post(
+        self, body: bytes, *, may_repeat: bool, content_type: str | None = None, is_page: bool = True
+    ) -> lean.Answer:
         told = self._wire.answers
         self._wire.asked.append("lean")
         answer = told.pop(0) if len(told) > 1 else told[0]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pykcl.model import aggregation
+from pykcl.model.aggregated_message import has_more_parts, schema
 from pykcl.model.aggregation import MAGIC, OUTSIDE_SHARD, aggregate, deaggregate, deaggregate_batch
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
@@ -261,3 +262,59 @@ def bytes_touched(monkeypatch: pytest.MonkeyPatch, sub_records: int) -> int:
 def test_twice_as_many_sub_records_cost_twice_the_work(monkeypatch):
     small, large = bytes_touched(monkeypatch, 2_000), bytes_touched(monkeypatch, 4_000)
     assert large <= 2 * small
+
+
+FLOODS = {
+    "sub-records": chunk(3, b"") * 2_000,
+    "keys": chunk(1, b"") * 2_000,
+    "explicit hash keys": chunk(2, b"") * 2_000,
+    "tags": sub_record(0, b"x") * 10 + chunk(3, chunk(3, b"\x22\x00" * 50) + chunk(4, b"") * 2_000),
+    "tags of many": chunk(3, chunk(4, b"") * 10) * 200,
+    "sub-records behind a group": b"\x33\x08\x01\x34" + chunk(3, b"") * 2_000,
+    "overlong": b"\x9a\x80\x00\x80\x00" * 2_000,
+}
+
+
+@pytest.mark.parametrize("body", FLOODS.values(), ids=FLOODS)
+def test_an_aggregate_of_too_many_parts_is_refused_before_they_are_made(monkeypatch, body):
+    def not_parsed():
+        pytest.fail("it is parsed")
+
+    monkeypatch.setattr(aggregation, "schema", not_parsed)
+    told = []
+    record = kinesis_record(sealed(body))
+    assert list(deaggregate(record, None, max_sub_records=1_000, on_refused=told.append)) == [record]
+    assert told == ["more than 1000 sub-records, keys or tags"]
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_what_is_counted_is_what_protobuf_makes(name):
+    wire = schema()
+    message = wire.aggregated_record.FromString(FLOODS[name])
+    tags = sum(len(one.tags) for one in message.records)
+    most = max(
+        len(message.records), len(message.partition_key_table), len(message.explicit_hash_key_table), tags
+    )
+    assert most == 2_000
+    assert has_more_parts(FLOODS[name], most - 1)
+    assert not has_more_parts(FLOODS[name], most)
+
+
+in_groups = st.binary(max_size=8).map(lambda content: b"\x33" + chunk(3, content) + b"\x34")
+
+
+@given(st.lists(pieces | in_groups, max_size=12).map(b"".join))
+def test_nothing_that_protobuf_makes_is_missed_by_the_count(body):
+    wire = schema()
+    try:
+        message = wire.aggregated_record.FromString(body)
+    except (wire.decode_error, ValueError, RecursionError):
+        return
+    tags = sum(len(one.tags) for one in message.records)
+    for made in (
+        len(message.records),
+        len(message.partition_key_table),
+        len(message.explicit_hash_key_table),
+        tags,
+    ):
+        assert made == 0 or has_more_parts(body, made - 1)

@@ -43,7 +43,7 @@ TIMES = [
     "2026-W01-1",
     "1969-12-31T23:59:59Z",
 ]
-PLACES = [":", "::", "a:", ":A", ".a:B", "..:A", "a..b:C", "os:.", "os:path.", "os:nothing", "os:sep", "json:load", "\udcff:A", "os:\udcff", "a b:C", "-:-", "examples.orders:Orders"]  # fmt: skip
+PLACES = [":", "::", "a:", ":A", ".a:B", "..:A", "a..b:C", "os:.", "os:path.", "os:nothing", "os:sep", "json:load", "\udcff:A", "os:\udcff", "a b:C", "-:-", "pykcl.examples.orders:Orders"]  # fmt: skip
 text = st.one_of(
     st.sampled_from([*NUMBERS, *TIMES, *PLACES, "", "-", "--", "\n", "\x1b[2J", "\udcff", Long("x" * 5000)]),
     st.text(max_size=30).map(lambda words: words.replace("\0", "")),  # an argument cannot hold a NUL
@@ -90,7 +90,7 @@ def call(*arguments: str, **environment: str) -> str:
     return result.output
 
 
-RUN = ("run", "examples.orders:Orders", "--app", "orders-app", "--stream", "orders")
+RUN = ("run", "pykcl.examples.orders:Orders", "--app", "orders-app", "--stream", "orders")
 
 
 @hostile

@@ -172,7 +172,11 @@ class Doors:
     def split(self, stream: str, shard: str) -> list[str]:
         """The children."""
         self.aws.kinesis.split(stream, shard)
-        return [one.shard_id for one in self.aws.kinesis.list_shards(stream) if shard in one.parents]
+        return [
+            one.shard_id
+            for one in self.aws.kinesis.list_shards(stream, operation=None)
+            if shard in one.parents
+        ]
 
     def first_key(self, stream: str, shard: str) -> int:
         """The first hash key of a shard."""
@@ -185,7 +189,9 @@ class Doors:
         return self._user_records[stream]
 
     def _shard(self, stream: str, shard: str) -> Shard:
-        return next(one for one in self.aws.kinesis.list_shards(stream) if one.shard_id == shard)
+        return next(
+            one for one in self.aws.kinesis.list_shards(stream, operation=None) if one.shard_id == shard
+        )
 
     # -- doors -------------------------------------------------------------------------------------------------
 
@@ -250,7 +256,7 @@ class Doors:
             AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
         )  # fmt: skip
         zero = {"N": "0"}
-        for shard in self.aws.kinesis.list_shards(stream):
+        for shard in self.aws.kinesis.list_shards(stream, operation=None):
             row = {
                 "leaseKey": {"S": shard.shard_id}, "leaseCounter": zero, "ownerSwitchesSinceCheckpoint": zero,
                 "checkpoint": {"S": "TRIM_HORIZON"}, "checkpointSubSequenceNumber": zero,

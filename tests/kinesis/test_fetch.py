@@ -247,8 +247,10 @@ def test_a_missing_resource_is_the_shard_or_the_stream_as_describe_says(wire, su
         fetch(wire.stream())
 
 
-def test_a_defect_of_this_program_is_not_taken_for_trouble_at_aws(wire):
-    wire.answer("GetRecords", ZeroDivisionError("a defect"))
+def test_a_defect_of_this_program_is_not_taken_for_trouble_at_aws(wire, monkeypatch):
+    wire.answer("GetRecords", page())
+    monkeypatch.setattr("pykcl.aws.page_reads.page_of_answer", lambda *_: 1 / 0)
+    monkeypatch.setattr("pykcl.aws.page_reads.page_of_body", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         fetch(wire.stream())
 

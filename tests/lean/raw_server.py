@@ -33,6 +33,13 @@ class Then:
     then: object
 
 
+@dataclass(frozen=True)
+class Drip:
+    """Send this byte by byte, a hundred in a second at most; nothing more once the test is over."""
+
+    answer: bytes
+
+
 def http(body, status=200, *, content_type=JSON, **headers):
     """An HTTP answer. body: bytes, or anything else as JSON."""
     if not isinstance(body, bytes):
@@ -124,6 +131,11 @@ class RawServer:
                 if isinstance(answer, Then):
                     connection.sendall(answer.first)
                     answer = answer.then
+                if isinstance(answer, Drip):
+                    for byte in answer.answer:
+                        if not self._over.wait(0.01):
+                            connection.sendall(bytes((byte,)))
+                    continue
                 if answer is HANG:
                     self._over.wait(30)
                 if not isinstance(answer, bytes):

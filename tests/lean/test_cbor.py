@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import tracemalloc
 
 import cbor2
 import pytest
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 
 from pykcl.aws.decode import LAST_MILLIS, page_of_body
 from pykcl.aws.decode_cbor import _quick, page_of_cbor
-from pykcl.aws.lean import record_layout
-from pykcl.aws.lean.cbor import decode, text_and_numbers
+from pykcl.aws.lean import cbor, record_layout
+from pykcl.aws.lean.cbor import Allowance, decode, text_and_numbers
 from pykcl.aws.lean.record_layout import Columns, read_records
 from pykcl.errors import AnswerRefused
 
@@ -140,6 +141,52 @@ def test_what_is_no_cbor_of_aws_is_refused(body):
         decode(body)
 
 
+MANY = 100_000
+FLOODS = {
+    "of empty lists": b"\x9a" + MANY.to_bytes(4, "big") + b"\x80" * MANY,
+    "of empty lists without an end": b"\x9f" + b"\x80" * MANY + b"\xff",
+    "of names": b"\xbf" + b"".join(b"\x65%05x\x80" % name for name in range(MANY)) + b"\xff",
+    "of empty parts of a text": b"\x7f" + b"\x60" * MANY + b"\xff",
+}
+
+
+@pytest.mark.parametrize("value", FLOODS.values(), ids=FLOODS)
+@pytest.mark.parametrize("where", ["beside the records", "in a record"])
+def test_an_answer_of_more_values_than_a_page_can_have_is_refused_before_they_are_made(
+    monkeypatch, value, where
+):
+    monkeypatch.setattr(cbor, "MOST_VALUES", 2_000)
+    head = b"\xa3\x67Records\x80\x72MillisBehindLatest\x00\x61x"
+    if where == "in a record":
+        head = b"\xa1\x67Records\x81" + b"\xa1\x61x"
+    body = head + value
+    tracemalloc.start()
+    try:
+        with pytest.raises(AnswerRefused):
+            page_of_cbor(body, SHARD, "orders")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1024 * 1024
+
+
+def test_the_values_of_all_records_are_counted_together():
+    """Each of them is within the bound."""
+    one = {"Data": b"", "PartitionKey": "k", "SequenceNumber": "1", "x": [0] * 1000}
+    body = endless(page([{**one, f"x{number}": 1} for number in range(300)]))
+    with pytest.raises(AnswerRefused, match="not CBOR that can be read"):
+        page_of_cbor(body, SHARD, "orders")
+
+
+def test_a_page_of_as_many_records_as_kinesis_gives_is_within_the_bound():
+    record = {"Data": b"", "PartitionKey": "k", "SequenceNumber": "1"} | {
+        f"x{number}": 0 for number in range(9)
+    }
+    # Its last one differs, so it is read value by value.
+    body = endless(page([record] * 9_999 + [{**record, "ApproximateArrivalTimestamp": 0.5}]))
+    assert len(page_of_cbor(body, SHARD, "orders").records) == 10_000
+
+
 @slow
 @given(records=st.lists(RECORDS, max_size=8), order=ORDERS, sized=st.booleans())
 def test_a_page_is_the_one_its_json_is(records, order, sized):
@@ -263,7 +310,7 @@ def test_a_page_of_many_layouts_is_read_to_its_end_and_in_order():
     sizes = [10, 300, 20, 70_000, 5, 299, 70_001, 0] * 20
     records = [{**RECORD, "Data": bytes(size), "PartitionKey": "k" * (1 + size % 40)} for size in sizes]
     body = cbor2.dumps(records)
-    columns = Columns()
+    columns = Columns(Allowance())
     assert read_records(body, 2, len(records), columns) == len(body)
     assert [len(data) for data in columns.data] == sizes
     assert len(columns.numbers) == len(columns.millis) == len(columns.keys) == len(sizes)

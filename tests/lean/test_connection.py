@@ -189,3 +189,49 @@ def test_a_connection_is_quiet_until_anything_comes_or_it_is_closed():
         assert connection.is_quiet()
         theirs.close()
         assert not connection.is_quiet()
+
+
+class Timed(Pieces):
+    """Each piece takes a second."""
+
+    def __init__(self, received):
+        super().__init__(received, [1] * len(received))
+        self.now, self.timeout, self.timeouts = 0.0, 10.0, []
+
+    def gettimeout(self):
+        return self.timeout
+
+    def settimeout(self, timeout):
+        self.timeout = timeout
+
+    def recv(self, most):
+        self.timeouts.append(self.timeout)
+        self.now += 1
+        return super().recv(most)
+
+
+@pytest.mark.parametrize(
+    "received",
+    [HEAD + BODY, CHUNKED + b"E\r\n" + BODY + b"\r\n0\r\n\r\n", HEAD[:17] + b"\r\n" + BODY],
+    ids=["with a length", "in chunks", "up to the end"],
+)
+def test_the_time_of_a_whole_answer_is_bounded_wherever_it_is_slow(received):
+    for seconds in range(1, len(received)):
+        timed = Timed(received)
+        connection = Connection(timed, lambda timed=timed: timed.now)
+        connection.until = float(seconds)
+        with pytest.raises(TimeoutError):
+            connection.exchange(b"request")
+        assert timed.now == seconds
+        assert not connection.is_reusable
+        left = [seconds - at for at in range(1, seconds)]
+        assert timed.timeouts == [10.0, *(min(10.0, float(one)) for one in left)]
+
+
+def test_the_next_answer_on_a_connection_has_all_its_time_again():
+    timed = Timed(HEAD + BODY)
+    connection = Connection(timed, lambda: timed.now)
+    connection.until = len(HEAD + BODY) + 1.0
+    assert connection.exchange(b"request").body == BODY
+    assert timed.timeout == 10.0
+    assert connection.is_reusable

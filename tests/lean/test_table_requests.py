@@ -14,7 +14,7 @@ import pytest
 from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import ChecksumError, ClientError, ConnectionClosedError, ReadTimeoutError
-from raw_server import CLOSE, HANG, JSON_1_0, RawServer, Then, client_of, http, refusal
+from raw_server import CLOSE, HANG, JSON_1_0, Drip, RawServer, Then, client_of, http, refusal
 
 from pykcl.aws.clients import connect
 from pykcl.aws.lean.connection import Connection, Unsent
@@ -485,6 +485,38 @@ def test_a_lost_answer_to_a_write_is_settled_by_the_next_attempt(server, lean_ta
     renew(lean_table)
     assert renew(lean_table) == Kept(RENEWAL.after, settled=True)
     assert len(server.lean_requests) == 3
+
+
+# Each byte comes in time; all of them take fifteen seconds at least.
+DRIPPING = Drip(told({"Attributes": wire(to_item(RENEWAL.after))}, x_padding="x" * 1500))
+
+
+def test_a_write_whose_answer_drips_is_given_up_after_the_time_out_of_one_request(server, lean_table):
+    server.say(DRIPPING, RENEWED)
+    with pytest.raises(ReadTimeoutError):
+        lean_table._requests.write("update_item", {})
+    assert len(server.lean_requests) == 1
+
+
+def test_a_heartbeat_whose_answer_drips_is_settled_by_its_next_attempt(server, lean_table):
+    """Within its own time: 0.3 s is the time-out of a request here."""
+    server.say(DRIPPING, refused(to_item(RENEWAL.after)))
+    assert renew(lean_table) == Kept(RENEWAL.after, settled=True)
+    assert len(server.lean_requests) == 2
+
+
+def test_a_heartbeat_whose_answers_all_drip_ends_unknown_at_its_deadline(server, lean_table):
+    server.say(DRIPPING)
+    answer = renew(lean_table, seconds=1.0)
+    assert isinstance(answer, Unknown)
+    assert "ReadTimeoutError" in answer.cause
+
+
+def test_a_client_that_waits_for_ever_has_no_deadline(server):
+    server.say(RENEWED, READ, SCANNED, RENEWED)
+    table = taught(dynamodb(server.url, read_timeout=None))
+    assert isinstance(renew(table), Kept)
+    assert len(server.lean_requests) == 1
 
 
 def test_a_write_of_which_nothing_could_be_sent_goes_over_a_new_connection(server, lean_table, monkeypatch):

@@ -15,6 +15,7 @@ from raw_server import (
     CLOSE,
     EMPTY,
     HANG,
+    Drip,
     RawServer,
     Then,
     client_of,
@@ -275,6 +276,13 @@ def test_after_a_connection_that_nobody_answers_on_the_others_from_before_are_no
     assert len({request.connection for request in server.requests[requests - 1 :]}) == 1
 
 
+def test_a_page_that_drips_is_given_up_in_the_end(server):
+    stream = learned(server, read_timeout=0.1)
+    server.say(Drip(http(PAGE, x_padding="x" * 1500)))
+    with pytest.raises(TemporaryError, match="ReadTimeoutError"):
+        fetch(stream)
+
+
 def test_connections_of_a_burst_are_closed_when_nobody_has_used_them_for_long(server):
     runtime = Later()
     stream = learned(server, runtime=runtime)
@@ -378,7 +386,7 @@ def test_requests_under_way_when_a_wrong_clock_is_noticed_are_sent_again_too(ser
     runtime.millis = -3_600_000
     server.say(refusal("InvalidSignatureException", 403, "Signature expired", Date=date))
     first = stream.ask("shardId-000000000000", "AAAA", 10)
-    transport.clock_ahead_millis = 3_600_000  # as another thread's refusal has found
+    transport._clock.ahead_millis = 3_600_000  # as another thread's refusal has found
     while first.look() is Coming.NOT_YET:
         stream.wait_for_answers([first], 5.0)
     server.say(http(PAGE))

@@ -3,20 +3,29 @@
 import gzip
 import json
 import threading
+import traceback
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import boto3
 import botocore.session
 import pytest
 from botocore import exceptions
+from botocore.credentials import Credentials
 
 from pykcl.aws.clients import client_config, connect, new_session, open_clients
-from pykcl.aws.failures import aws_errors, error_code, http_status, sort_failure
+from pykcl.aws.failures import aws_errors, calling, error_code, http_status, sort_failure
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.config import Config
 from pykcl.errors import ConfigError, LeaseLost, SetupError, TemporaryError, Throttled
+from pykcl.local.server import LocalAws
+from pykcl.model import lease_row
+from pykcl.model.checkpoint import AT_TRIM_HORIZON, ReadFrom
+from pykcl.model.lease import Lease
+from pykcl.ports import Unknown
+from pykcl.processor import Batch, RecordProcessor
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
+from pykcl.worker.worker import Worker
 
 CONFIG = Config(application="app", stream="orders", failover_time=5.0)
 ARN = "arn:aws:kinesis:eu-west-3:123456789012:stream/orders"
@@ -142,6 +151,90 @@ def test_our_own_session_makes_utc_times(credentials):
     assert other._timestamp_parser is not parser._timestamp_parser
 
 
+def web_identity(monkeypatch, path):
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/worker")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(path))
+
+
+class Processor(RecordProcessor):
+    def process_records(self, batch: Batch) -> None:
+        """Nothing is read here."""
+
+
+def test_a_worker_whose_token_file_is_missing_does_not_start_and_says_that_it_is_about_credentials(
+    no_aws, monkeypatch, tmp_path
+):
+    web_identity(monkeypatch, tmp_path / "token")
+    worker = Worker("app", stream="orders", processor=Processor)
+    with pytest.raises(
+        SetupError, match=r"AWS credentials could not be obtained \(FileNotFoundError\)"
+    ) as refused:
+        worker.start()
+    assert refused.value.code == "E04"
+    assert str(tmp_path) not in str(refused.value)
+    assert refused.value.__context__ is None
+
+
+class Provider(Credentials):
+    """Credentials that are good, until `error` is raised instead."""
+
+    error = None
+
+    def __init__(self):
+        super().__init__("a", "b")
+
+    def get_frozen_credentials(self):
+        if self.error is not None:
+            raise self.error
+        return super().get_frozen_credentials()
+
+
+class NoBreadError(Exception):
+    """Of somebody's own code."""
+
+
+@pytest.mark.parametrize("way", ["boto3", "auto"])
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("x.token"), ConnectionError("x.token"), NoBreadError("x.token")]
+)
+def test_what_a_source_of_credentials_raises_is_temporary_and_told_without_its_text(no_aws, way, error):
+    with LocalAws() as aws:
+        aws.kinesis.create_stream("orders", 1)
+        session = new_session()
+        provider = session._session._credentials = Provider()
+        config = Config(application="app", stream="orders", region="us-east-1", transport=way)
+        ends = {
+            service: session.client(service, region_name="us-east-1", endpoint_url=aws.url)
+            for service in ("kinesis", "dynamodb")
+        }
+        table, stream = connect(config, SystemRuntime(), clients=ends)
+        table.prepare(create=True)
+        first = stream.describe() and stream.list_shards().shards[0].shard_id
+        lease = lease_row.create(Lease(first, AT_TRIM_HORIZON))
+        for _ in range(2):
+            table.scan()
+            table.read(first)
+            iterator = stream.open(first, ReadFrom("TRIM_HORIZON"))
+            stream.fetch(first, iterator, 10)
+        provider.error = error
+        for call in (
+            stream.describe,
+            stream.list_shards,
+            lambda: stream.open(first, ReadFrom("TRIM_HORIZON")),
+            lambda: stream.fetch(first, iterator, 10),
+            table.scan,
+            lambda: table.read(first),
+            lambda: table.prepare(create=True),
+        ):
+            with pytest.raises(TemporaryError, match=type(error).__name__) as found:
+                call()
+            assert (type(found.value), found.value.code) == (TemporaryError, "E04")
+            assert "x.token" not in "".join(traceback.format_exception(found.value))
+        answer = table.write(lease, until=SystemRuntime().monotonic() + 0.2)
+        assert isinstance(answer, Unknown)
+
+
 # -- failures -----------------------------------------------------------------------------------------------------
 
 
@@ -187,6 +280,34 @@ def test_failures_are_sorted_by_what_can_be_done_and_say_what_was_tried(error, k
     assert type(found) is kind
     assert str(found).startswith("scanning lease table 'a'")
     assert word in str(found)
+
+
+@pytest.mark.parametrize("kind", [AssertionError, TemporaryError, exceptions.NoRegionError, KeyError])
+def test_a_defect_of_ours_and_what_is_known_already_pass_through_a_call_of_boto3(kind):
+    error = kind()
+
+    def method():
+        raise error
+
+    with pytest.raises(kind) as raised:
+        calling(method)()
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("http://127.0.0.1:9/", "EndpointConnectionError at http://127.0.0.1:9)"),
+        ("https://kinesis.eu-west-7.amazonaws.com/", "at https://kinesis.eu-west-7.amazonaws.com)"),
+        ("http://me:secret@[::1]:4567/secret?secret=1#secret", "at http://[::1]:4567)"),
+        ("http://[secret", "(EndpointConnectionError)"),
+        ("", "(EndpointConnectionError)"),
+    ],
+)
+def test_what_does_not_answer_is_named_by_its_address_and_by_nothing_else_of_the_url(url, told):
+    found = str(sort_failure(exceptions.EndpointConnectionError(endpoint_url=url), doing="x"))
+    assert told in found
+    assert "secret" not in found
 
 
 def test_an_error_of_ours_passes_through_and_codes_are_read_from_answers_only():

@@ -13,7 +13,7 @@ import pytest
 from botocore.config import Config
 
 from pykcl.local.server import LocalAws
-from pykcl.local.stream import LocalKinesis
+from pykcl.local.stream import LocalKinesis, ReadSpan
 
 # Test modules are imported by path (--import-mode=importlib), so their helpers are found only if we say where.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -39,8 +39,8 @@ def clock() -> Clock:
 
 @pytest.fixture
 def kinesis(clock: Clock) -> LocalKinesis:
-    """One stream "s" with one shard."""
-    model = LocalKinesis(clock)
+    """One stream "s" with one shard. One call reads all of it, and the clock stands still: nothing lags."""
+    model = LocalKinesis(clock, read_span=ReadSpan(1e9, 1e9), listing_lag=0)
     model.create_stream("s", 1)
     return model
 
@@ -48,7 +48,7 @@ def kinesis(clock: Clock) -> LocalKinesis:
 @pytest.fixture
 def aws(clock: Clock) -> Iterator[LocalAws]:
     """A running local AWS whose Kinesis goes by `clock`."""
-    with LocalAws(now_millis=clock) as running:
+    with LocalAws(now_millis=clock, listing_lag=0) as running:
         yield running
 
 

@@ -32,7 +32,7 @@ def app(clock):
 
 
 def new_app(clock):
-    kinesis = LocalKinesis(clock)
+    kinesis = LocalKinesis(clock, listing_lag=0)
     kinesis.create_stream("s", 2)
     kinesis.put_record("s", b"\x00\xff first", 'kéy "1"', 0)
     kinesis.put_record("s", b"", "second", 0)
@@ -76,6 +76,7 @@ OPERATIONS = [
     ("PutRecords", {"StreamName": "s", "Records": [{"Data": b"", "PartitionKey": "k"}, {"Data": b"\xff" * 300, "PartitionKey": "ü" * 30}]}),
     ("RemoveTagsFromStream", {"StreamName": "s", "TagKeys": ["a"]}),
     ("SplitShard", {"StreamName": "s", "ShardToSplit": "shardId-000000000002", "NewStartingHashKey": str(2**125)}),
+    ("UpdateMaxRecordSize", {"StreamARN": ARN, "MaxRecordSizeInKiB": 10_240}),
     ("UpdateShardCount", {"StreamName": "s", "TargetShardCount": 2, "ScalingType": "UNIFORM_SCALING"}),
 ]  # fmt: skip
 

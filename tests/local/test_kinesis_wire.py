@@ -72,8 +72,11 @@ def test_a_batch_goes_to_both_shards_and_is_read_in_pages(k):
 def test_the_reader_of_a_split_shard_is_told_its_children(k):
     k.put_record(StreamName="s", Data=b"x", PartitionKey="k", ExplicitHashKey="0")
     k.split_shard(StreamName="s", ShardToSplit=FIRST, NewStartingHashKey=str(2**126))
-    answer = k.get_records(ShardIterator=iterator(k))
-    assert len(answer["Records"]) == 1
+    last = k.get_records(ShardIterator=iterator(k))
+    assert len(last["Records"]) == 1
+    assert "ChildShards" not in last
+    answer = k.get_records(ShardIterator=last["NextShardIterator"])
+    assert answer["Records"] == []
     assert "NextShardIterator" not in answer
     assert answer["ChildShards"][0] == {
         "ShardId": "shardId-000000000002",

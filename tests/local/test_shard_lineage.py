@@ -25,7 +25,7 @@ class History:
 
     def __init__(self, shards: int) -> None:
         self.now = 1_700_000_000_000
-        self.kinesis = LocalKinesis(lambda: self.now)
+        self.kinesis = LocalKinesis(lambda: self.now, listing_lag=0)
         self.kinesis.create_stream("s", shards)
         self.put: list[tuple[bytes, int]] = []
 

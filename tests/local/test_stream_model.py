@@ -6,7 +6,7 @@ import re
 import pytest
 
 from pykcl.local.errors import AwsError
-from pykcl.local.stream import Entry, LocalKinesis, Page
+from pykcl.local.stream import Entry, LocalKinesis, Page, ReadSpan, ShardFilter
 
 FIRST = "shardId-000000000000"
 SECOND = "shardId-000000000001"
@@ -15,6 +15,13 @@ THIRD = "shardId-000000000002"
 
 def read(kinesis: LocalKinesis, shard_id: str = FIRST, kind: str = "TRIM_HORIZON", **where) -> Page:
     return kinesis.get_records(kinesis.get_shard_iterator("s", shard_id, kind, **where))
+
+
+def read_to_the_end(kinesis: LocalKinesis, shard_id: str = FIRST) -> list[Page]:
+    pages = [read(kinesis, shard_id)]
+    while pages[-1].next_iterator is not None:
+        pages.append(kinesis.get_records(pages[-1].next_iterator))
+    return pages
 
 
 def payloads(page: Page) -> list[bytes]:
@@ -49,7 +56,7 @@ def test_creating_a_stream_twice_is_refused(kinesis):
 
 
 def test_states_last_as_long_as_configured(clock):
-    kinesis = LocalKinesis(clock, state_seconds=5)
+    kinesis = LocalKinesis(clock, state_seconds=5, listing_lag=0)
     kinesis.create_stream("s", 1)
     assert kinesis.describe("s").status == "CREATING"
     with pytest.raises(AwsError) as refused:
@@ -102,7 +109,7 @@ def test_sequence_numbers_have_56_digits_and_increase_even_when_the_clock_goes_b
 
 
 def test_records_go_to_the_shard_of_their_keys_md5_or_of_their_explicit_hash_key(clock):
-    kinesis = LocalKinesis(clock)
+    kinesis = LocalKinesis(clock, listing_lag=0)
     kinesis.create_stream("s", 2)
     # md5("a") = 0cc1..., md5("b") = 92eb...
     assert kinesis.put_record("s", b"x", "a").shard_id == FIRST
@@ -163,7 +170,7 @@ def test_the_shards_own_starting_sequence_number_is_a_valid_start(kinesis):
 
 
 def test_foreign_sequence_numbers_are_refused(clock):
-    kinesis = LocalKinesis(clock)
+    kinesis = LocalKinesis(clock, listing_lag=0)
     kinesis.create_stream("s", 2)
     other_shard = kinesis.put_record("s", b"x", "b").sequence_number
     future = f"49{clock.millis + 1:013d}{1:030d}{0:011d}"
@@ -266,10 +273,10 @@ def test_a_split_closes_the_parent_and_its_reader_learns_the_children(kinesis):
     after = kinesis.put_record("s", b"after", "k")
     assert after.shard_id in (SECOND, THIRD)
     assert int(after.sequence_number) > int(parent.ending_sequence_number)
-    page = read(kinesis)
-    assert payloads(page) == [b"before"]
-    assert page.next_iterator is None
-    assert [child.shard_id for child in page.children] == [SECOND, THIRD]
+    page, end = read_to_the_end(kinesis)
+    assert (payloads(page), page.children) == ([b"before"], ())
+    assert payloads(end) == []
+    assert [child.shard_id for child in end.children] == [SECOND, THIRD]
 
 
 def test_the_end_of_a_closed_shard_comes_only_after_its_last_record(kinesis):
@@ -280,7 +287,162 @@ def test_the_end_of_a_closed_shard_comes_only_after_its_last_record(kinesis):
     assert first.children == ()
     second = kinesis.get_records(first.next_iterator, 1)
     assert payloads(second) == [b"1"]
-    assert second.next_iterator is None
+    assert second.next_iterator is not None
+    end = kinesis.get_records(second.next_iterator, 1)
+    assert (end.records, end.next_iterator) == ([], None)
+
+
+def test_the_end_of_a_closed_shard_may_come_with_its_last_record(clock):
+    kinesis = LocalKinesis(clock, read_span=ReadSpan(end_alone=0), listing_lag=0)
+    kinesis.create_stream("s", 1)
+    kinesis.put_record("s", b"0", "k")
+    kinesis.split("s", FIRST)
+    (page,) = read_to_the_end(kinesis)
+    assert payloads(page) == [b"0"]
+    assert len(page.children) == 2
+
+
+def test_the_end_of_a_shard_that_closed_long_ago_is_that_far_behind(kinesis, clock):
+    kinesis.put_record("s", b"0", "k")
+    kinesis.split("s", FIRST)
+    clock.advance(hours=2)
+    page, end = read_to_the_end(kinesis)
+    assert page.millis_behind_latest == end.millis_behind_latest == 2 * 3_600_000 - 1
+
+
+# The stream time that one call covers
+
+
+def follow(kinesis: LocalKinesis, iterator: str, most: int = 10_000) -> list[Page]:
+    """Pages up to the tip."""
+    pages = []
+    for _ in range(most):
+        pages.append(kinesis.get_records(iterator))
+        if pages[-1].millis_behind_latest == 0:
+            return pages
+        iterator = pages[-1].next_iterator
+    raise AssertionError("the tip was not reached")
+
+
+def half_hours(clock) -> LocalKinesis:
+    kinesis = LocalKinesis(clock, read_span=ReadSpan(1800, 1800))
+    kinesis.create_stream("s", 1)
+    return kinesis
+
+
+def test_an_idle_shard_is_crossed_span_by_span_in_empty_pages(clock):
+    kinesis = half_hours(clock)
+    clock.advance(hours=3)
+    pages = follow(kinesis, kinesis.get_shard_iterator("s", FIRST, "TRIM_HORIZON"))
+    assert all(not page.records for page in pages)
+    assert [page.millis_behind_latest for page in pages] == [n * 1_800_000 for n in (5, 4, 3, 2, 1, 0)]
+
+
+def test_a_sparse_shard_gives_the_records_of_one_span_a_call(clock):
+    kinesis = half_hours(clock)
+    for number in range(4):
+        kinesis.put_record("s", b"%d" % number, "k")
+        clock.advance(hours=0.75)
+    pages = follow(kinesis, kinesis.get_shard_iterator("s", FIRST, "TRIM_HORIZON"))
+    assert [payloads(page) for page in pages] == [[b"0"], [b"1"], [], [b"2"], [b"3"], []]
+
+
+def test_a_span_begins_at_the_trim_horizon_at_a_time_or_at_a_record(clock):
+    kinesis = half_hours(clock)
+    first = kinesis.put_record("s", b"0", "k").sequence_number
+    clock.advance(hours=1)
+    hour = clock.millis
+    kinesis.put_record("s", b"1", "k")
+    clock.advance(hours=23.5)
+    assert read(kinesis).millis_behind_latest == 23.5 * 3_600_000, "from the trim horizon, not from the start"
+    assert payloads(read(kinesis, kind="AT_TIMESTAMP", at_millis=hour)) == [b"1"]
+    gone = read(kinesis, kind="AT_SEQUENCE_NUMBER", sequence_number=first)
+    assert (payloads(gone), gone.millis_behind_latest) == ([], 23.5 * 3_600_000)
+    assert read(kinesis, kind="LATEST").millis_behind_latest == 0
+
+
+def test_a_page_that_its_limit_cuts_is_as_far_behind_as_the_next_record(clock):
+    kinesis = half_hours(clock)
+    for number in range(3):
+        kinesis.put_record("s", b"%d" % number, "k")
+        clock.advance(seconds=60)
+    pages = []
+    iterator = kinesis.get_shard_iterator("s", FIRST, "TRIM_HORIZON")
+    for _ in range(3):
+        pages.append(kinesis.get_records(iterator, 1))
+        iterator = pages[-1].next_iterator
+    assert [payloads(page) for page in pages] == [[b"0"], [b"1"], [b"2"]]
+    assert [page.millis_behind_latest for page in pages] == [120_000, 60_000, 0]
+
+
+def test_spans_are_drawn_between_their_bounds_and_alike_for_one_seed(clock):
+    def lags(seed: int) -> list[int]:
+        clock.millis = 1_700_000_000_000
+        kinesis = LocalKinesis(clock, read_span=ReadSpan(60, 600), seed=seed)
+        kinesis.create_stream("s", 1)
+        clock.advance(hours=12)
+        pages = follow(kinesis, kinesis.get_shard_iterator("s", FIRST, "TRIM_HORIZON"))
+        return [page.millis_behind_latest for page in pages]
+
+    steps = [before - after for before, after in itertools.pairwise(lags(1))]
+    assert all(60_000 <= step <= 600_000 for step in steps[:-1])
+    assert len(set(steps)) > len(steps) / 2
+    assert lags(1) == lags(1) != lags(2)
+
+
+@pytest.mark.parametrize("impossible", [(0, 1), (2, 1), (1, 1, 1.5)])
+def test_an_impossible_span_is_refused(impossible):
+    with pytest.raises(ValueError, match="cannot be"):
+        ReadSpan(*impossible)
+
+
+# Records of up to 10 MiB
+
+
+def test_a_stream_takes_records_up_to_its_own_maximum(kinesis):
+    assert kinesis.describe("s").max_record_kib == 1024
+    kinesis.set_max_record_size("s", 10_240)
+    kinesis.put_record("s", b"x" * (10 * 1024 * 1024 - 1), "k")
+    with pytest.raises(AwsError) as refused:
+        kinesis.put_record("s", b"x" * 10 * 1024 * 1024, "k")
+    assert code_of(refused) == "InvalidArgumentException"
+    assert len(read(kinesis).records) == 1
+
+
+@pytest.mark.parametrize("kib", [1023, 10_241])
+def test_a_maximum_that_kinesis_does_not_know_is_refused(kinesis, kib):
+    with pytest.raises(AwsError) as refused:
+        kinesis.set_max_record_size("s", kib)
+    assert code_of(refused) == "ValidationException"
+
+
+def test_a_page_ends_where_the_next_large_record_would_not_fit(kinesis, clock):
+    kinesis.set_max_record_size("s", 10_240)
+    for size in (4, 5, 9, 1):
+        kinesis.put_record("s", bytes(size * 1024 * 1024 - 1), "k")
+        clock.advance(seconds=1)
+    pages = follow(kinesis, kinesis.get_shard_iterator("s", FIRST, "AT_TIMESTAMP", at_millis=0), most=3)
+    assert [len(page.records) for page in pages] == [2, 2]
+
+
+# ListShards lags
+
+
+def test_a_reshard_is_listed_some_time_later_as_one_step(clock):
+    kinesis = LocalKinesis(clock, listing_lag=5)
+    kinesis.create_stream("s", 1)
+    clock.advance(seconds=1)
+    kinesis.split("s", FIRST)
+    clock.advance(seconds=3)
+    seen = {tuple((s.shard_id, s.is_open) for s in kinesis.list_shards("s")) for _ in range(50)}
+    assert seen == {
+        ((FIRST, True),),
+        ((FIRST, False), (SECOND, True), (THIRD, True)),
+    }
+    clock.advance(seconds=3)
+    assert len(kinesis.list_shards("s")) == 3
+    latest = {tuple(s.shard_id for s in kinesis.list_shards("s", ShardFilter("AT_LATEST"))) for _ in range(9)}
+    assert latest == {(SECOND, THIRD)}
 
 
 @pytest.mark.parametrize("kind", ["TRIM_HORIZON", "LATEST"])
@@ -298,20 +460,20 @@ def test_an_iterator_taken_before_the_split_reaches_the_end(kinesis):
 
 
 def test_a_merge_makes_one_child_of_two_neighbours(clock):
-    kinesis = LocalKinesis(clock)
+    kinesis = LocalKinesis(clock, listing_lag=0)
     kinesis.create_stream("s", 3)
     kinesis.merge("s", SECOND, FIRST)
     child = kinesis.list_shards("s")[-1]
     assert child.parents == (SECOND, FIRST)
     assert child.hash_range.starting_hash_key == "0"
     for parent in (FIRST, SECOND):
-        (seen,) = read(kinesis, parent).children
+        (seen,) = read_to_the_end(kinesis, parent)[-1].children
         assert seen == child
     assert kinesis.put_record("s", b"x", "a").shard_id == child.shard_id
 
 
 def test_impossible_splits_and_merges_are_refused(clock):
-    kinesis = LocalKinesis(clock)
+    kinesis = LocalKinesis(clock, listing_lag=0)
     kinesis.create_stream("s", 3)
     last = str(2**128 - 1)
     for call, code in (
@@ -336,7 +498,7 @@ def test_impossible_splits_and_merges_are_refused(clock):
     ("before", "target"), [(2, 4), (4, 2), (3, 5), (5, 3), (4, 6), (1, 2), (3, 3), (7, 4)]
 )
 def test_uniform_scaling_ends_with_equal_shards_that_cover_every_key(clock, before, target):
-    kinesis = LocalKinesis(clock)
+    kinesis = LocalKinesis(clock, listing_lag=0)
     kinesis.create_stream("s", before)
     assert kinesis.update_shard_count("s", target) == before
     shards = kinesis.list_shards("s")
@@ -359,7 +521,7 @@ def test_uniform_scaling_ends_with_equal_shards_that_cover_every_key(clock, befo
 
 @pytest.mark.parametrize("target", [5, 9])
 def test_scaling_to_more_than_double_is_refused(clock, target):
-    kinesis = LocalKinesis(clock)
+    kinesis = LocalKinesis(clock, listing_lag=0)
     kinesis.create_stream("s", 2)
     with pytest.raises(AwsError) as refused:
         kinesis.update_shard_count("s", target)
@@ -417,7 +579,7 @@ def test_a_closed_shard_disappears_when_its_retention_is_over(kinesis, clock):
 
 
 def test_five_reads_a_second_when_limits_are_on(clock):
-    kinesis = LocalKinesis(clock, limits=True)
+    kinesis = LocalKinesis(clock, limits=True, listing_lag=0)
     kinesis.create_stream("s", 1)
     iterator = kinesis.get_shard_iterator("s", FIRST, "LATEST")
     for _ in range(5):
@@ -430,7 +592,7 @@ def test_five_reads_a_second_when_limits_are_on(clock):
 
 
 def test_a_big_read_must_be_paid_back_at_two_mebibytes_a_second(clock):
-    kinesis = LocalKinesis(clock, limits=True)
+    kinesis = LocalKinesis(clock, limits=True, listing_lag=0)
     kinesis.create_stream("s", 1)
     for _ in range(8):
         kinesis.put_record("s", b"x" * 1_000_000, "k")
@@ -446,7 +608,7 @@ def test_a_big_read_must_be_paid_back_at_two_mebibytes_a_second(clock):
 
 
 def test_a_batch_over_the_write_rate_fails_in_part(clock):
-    kinesis = LocalKinesis(clock, limits=True)
+    kinesis = LocalKinesis(clock, limits=True, listing_lag=0)
     kinesis.create_stream("s", 1)
     for _ in range(2):
         assert not any(isinstance(a, AwsError) for a in kinesis.put_records("s", [Entry(b"x", "k")] * 500))
@@ -461,7 +623,7 @@ def test_a_batch_over_the_write_rate_fails_in_part(clock):
 
 
 def test_one_mebibyte_a_second_may_be_written(clock):
-    kinesis = LocalKinesis(clock, limits=True)
+    kinesis = LocalKinesis(clock, limits=True, listing_lag=0)
     kinesis.create_stream("s", 1)
     answers = kinesis.put_records("s", [Entry(b"x" * 400_000, "k")] * 4)
     assert [isinstance(answer, AwsError) for answer in answers] == [False, False, True, True]

@@ -1,5 +1,6 @@
 """What Prometheus is told: read back by its own parser."""
 
+import re
 import sys
 
 import pytest
@@ -159,3 +160,25 @@ def test_a_package_that_is_missing_is_told_with_the_command_that_brings_it(
     with pytest.raises(ConfigError) as error:
         Metering(config, simulation.runtime("w1"), "w1")
     assert f"pip install '{extra}'" in str(error.value)
+
+
+def test_each_help_line_is_a_plain_sentence_that_stands_alone(sink):
+    sink.take(SHARD, [(measure, 1.0) for measure in CATALOGUE])
+    helps = {family.name: family.documentation for family in families(sink).values()}
+    assert len(set(helps.values())) == len(helps), "no two say the same"
+    for name, text in helps.items():
+        assert re.fullmatch(r'(Number|Time|1 if|Bytes|Lag) .*[a-z0-9]"?\.', text), (name, text)
+        assert "\n" not in text, name
+        assert not re.search(r"\b(the same|their|theirs|it|its|whose)\b", text), (name, text)
+        assert len(text.split()) >= 4, (name, text)
+
+
+def test_the_help_of_a_family_of_several_operations_speaks_of_all(sink):
+    sink.take(SHARD, [(measure, 1.0) for measure in CATALOGUE])
+    found = families(sink)
+    assert found["pykcl_task_success"].documentation == (
+        "Number of tasks that succeeded. The label operation names the task."
+    )
+    assert found["pykcl_create_lease_seconds"].documentation == (
+        "Time that the creation of a lease took. The label operation names the task."
+    )

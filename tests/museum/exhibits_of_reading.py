@@ -13,7 +13,7 @@ from pykcl.planning.lineage import FamilyTree
 from pykcl.planning.pace import SHARD_READ_INTERVAL
 from pykcl.processor import RecordProcessor
 from pykcl.testing.storm import Promise
-from pykcl.worker import lease_worker, shard_delivery
+from pykcl.worker import lease_worker, processor_calls, shard_delivery
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
@@ -218,6 +218,29 @@ def refused_iterator_ends_the_reading(patch: Patch) -> None:
     patch.replace(ShardReader, "read", make_read)
 
 
+def reopened_though_nothing_came(patch: Patch) -> None:
+    def make(open_: Function) -> Function:
+        def as_if_moved(self):
+            open_(self)
+            self._has_moved = True
+
+        return as_if_moved
+
+    patch.replace(ShardReader, "_open", make)
+
+
+def gaps_are_not_doubted(patch: Patch) -> None:
+    patch.replace(ShardReader, "_is_doubtful", lambda _: lambda self, fetched: False)
+
+
+def returned_coroutine_ignored(patch: Patch) -> None:
+    patch.replace(processor_calls, "must_have_run", lambda _: lambda method, returned: None)
+
+
+def whole_batch_again(patch: Patch) -> None:
+    patch.replace(ShardDelivery, "_rest_of", lambda _: lambda self, batch: batch)
+
+
 READING = (
     Exhibit("B9", "a batch whose processor raised is passed over", "Java KCL 2.x",
             (Promise.CHECKPOINT_AFTER_DELIVERY, Promise.NO_GAP), failure_taken_for_a_return, full=True),
@@ -253,4 +276,13 @@ READING = (
             (Promise.ALL_DELIVERED,), refused_iterator_ends_the_reading),
     Exhibit("M51", "a page with records counts as one that brings nothing, and wakes nobody", "here",
             (Promise.NO_GAP, Promise.CHECKPOINT_AFTER_DELIVERY), page_of_the_shared_thread_thrown_away),
+    Exhibit("M52", "near the trim horizon a shard is opened again, though its page was empty", "here",
+            (Promise.ALL_DELIVERED, Promise.BUDGETS), reopened_though_nothing_came),
+    Exhibit("M53", "an iterator that is good passes for one that steps over nothing", "here",
+            (Promise.LOSS_REPORTED,), gaps_are_not_doubted),
+    Exhibit("M54", "a call that returned a coroutine counts as one that did its work", "here",
+            (Promise.CHECKPOINT_AFTER_DELIVERY, Promise.NO_GAP), returned_coroutine_ignored,
+            only=frozenset({"F17.raises"})),
+    Exhibit("M55", "a batch that raised comes again with the records that are checkpointed", "here",
+            (Promise.NO_GAP,), whole_batch_again, only=frozenset({"F17.raises"})),
 )  # fmt: skip

@@ -1,5 +1,7 @@
 """How far behind every lease is, and the family tree."""
 
+import re
+
 import pytest
 from fleet_table import ended, lease, shard
 
@@ -53,7 +55,11 @@ def put(kinesis, data=b"x"):
 
 
 def lag_of(stream, clock, checkpoint, **more):
-    (found,) = KinesisLag(stream, clock).lags([lease(0, "w1", checkpoint, **more)]).values()
+    return asked(KinesisLag(stream, clock), checkpoint, **more)
+
+
+def asked(source, checkpoint, **more):
+    (found,) = source.lags([lease(0, "w1", checkpoint, **more)]).values()
     return found
 
 
@@ -93,10 +99,52 @@ def test_a_checkpoint_older_than_the_oldest_record_is_told_to_be_trimmed(kinesis
     first = put(kinesis)
     clock.now += 23 * 3600
     put(kinesis)
+    put_at = clock.now
     clock.now += 2 * 3600
     found = lag_of(stream, clock, Checkpoint(first))
     assert found.verdict == "trimmed"
-    assert found.behind == pytest.approx(2 * 3600, abs=1)
+    assert found.behind == pytest.approx(clock.now - put_at, abs=1)
+    # One that can only read a little for each answer comes to the same in the end, also about the record it began at.
+    patient = KinesisLag(stream, clock, most_reads=3)
+    found = [one for one in (asked(patient, Checkpoint(first)) for _ in range(150)) if one.behind is not None]
+    assert found[0].verdict == "trimmed"
+    assert found[-1].behind == pytest.approx(clock.now - put_at, abs=1)
+
+
+def test_a_day_without_records_is_followed_to_the_record_behind_it(kinesis, stream, clock):
+    first = put(kinesis)
+    clock.now += 20 * 3600
+    assert lag_of(stream, clock, Checkpoint(first)).behind == 0
+    put(kinesis)
+    clock.now += 60
+    stream.calls.clear()
+    found = lag_of(stream, clock, Checkpoint(first))
+    assert (found.verdict, found.reads) == ("read", stream.calls.count("fetch"))
+    assert 60 <= found.behind < 60 + found.reads
+    assert 100 < found.reads < 300
+    assert set(clock.waits) == {0.25}, "no more than four of a shard's five reads a second"
+
+
+def test_what_was_not_read_to_an_end_is_unknown_and_the_next_answer_goes_on_there(kinesis, stream, clock):
+    first = put(kinesis)
+    clock.now += 5 * 3600
+    source = KinesisLag(stream, clock, most_reads=3)
+    found = asked(source, Checkpoint(first))
+    assert (found.behind, found.verdict, found.reads) == (None, "unknown", 3)
+    assert re.search(r"3 reads found no record .* at most [34]\.\d hours behind", found.why)
+    answers = [asked(source, Checkpoint(first)) for _ in range(40)]
+    assert [one.behind for one in answers[-10:]] == [0.0] * 10
+    assert [one.reads for one in answers[-10:]] == [1] * 10
+    unread = put(kinesis)
+    clock.now += 30
+    found = asked(source, Checkpoint(first))
+    assert (found.verdict, found.reads) == ("read", 1)
+    assert found.behind == pytest.approx(30, abs=1)
+    assert asked(source, Checkpoint(unread)).behind == 0
+    # Set back, it is another place, of which nothing is known.
+    found = asked(KinesisLag(stream, clock), AT_TRIM_HORIZON)
+    assert found.behind > 5 * 3600
+    assert asked(source, AT_TRIM_HORIZON).behind == pytest.approx(found.behind, abs=1)
 
 
 def test_an_ended_lease_is_not_asked_for_and_a_shard_that_is_gone_is_told(stream, clock):

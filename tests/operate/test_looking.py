@@ -11,6 +11,7 @@ from pykcl.operate.hints import hints_of, short_shard
 from pykcl.operate.lease_states import LeaseState, counts, states_of
 from pykcl.operate.owner_kind import has_javas_form, owner_kinds
 from pykcl.operate.owner_marks import COLOURS, NOBODY, SHAPES, mark_of
+from pykcl.operate.sampling import known_failover
 from pykcl.operate.table_view import view_of
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.values import aws_error
@@ -394,3 +395,44 @@ def test_an_owner_has_the_same_mark_everywhere_and_nobody_has_none_of_them():
     marks = {mark_of(f"worker-{number}") for number in range(2000)}
     assert len(marks) == len(COLOURS) * len(SHAPES)
     assert all(0 <= part <= 255 for mark in marks for part in mark.rgb)
+
+
+# -- the fail-over time ----------------------------------------------------------------------------------------
+
+
+def noted(number, owner, millis, **more):
+    return lease(number, owner, note=note(more.pop("by", owner), failover_millis=millis), **more)
+
+
+@pytest.mark.parametrize(
+    ("leases", "expected"),
+    [
+        ([], (60.0, False)),
+        ([lease(0), lease(1)], (60.0, False)),
+        ([noted(0, "w1", 10_000), noted(1, None, 5_000, by="w2")], (10.0, True)),
+        ([noted(0, None, 10_000, by="w1"), noted(1, None, 20_000, by="w2")], (20.0, True)),
+        ([noted(0, "w1", 10_000), lease(1)], (10.0, True)),
+        ([noted(0, "w1", 10_000), lease(1, "java")], (60.0, False)),
+        ([noted(0, "w1", 10_000), lease(1, "w0", note=note("w0"))], (60.0, False)),
+        ([noted(0, "java", 10_000, by="w1")], (60.0, False)),
+        ([noted(0, "java", 10_000, by="w1", checkpoint_owner="w1")], (10.0, True)),
+        ([noted(0, "w1", 10_000), noted(1, None, 10**13, by="w2")], (60.0, False)),
+        ([noted(0, None, 0, by="w1")], (60.0, False)),
+    ],
+    ids=[
+        "no lease", "no note", "the longest", "a fleet that is stopped", "a lease nobody has had", "a lease of Java",
+        "a lease of an older pykcl", "Java took it", "Java takes it over", "beyond belief", "no time at all",
+    ],
+)  # fmt: skip
+def test_the_fail_over_time_is_the_longest_noted_where_every_owner_noted_one(leases, expected):
+    assert known_failover(None, leases) == expected
+    assert known_failover(7.0, leases) == (7.0, True)
+
+
+def test_a_fail_over_time_that_the_rows_tell_is_no_guess(clock):
+    table = FleetTable(clock)
+    table.put(noted(0, "w1", 10_000))
+    found = table.sampler().look_twice(None)
+    failover, is_known = known_failover(None, found.view.leases.values())
+    hints = hints_of(found, states_of(found, failover), failover, told=is_known)
+    assert not any("a guess" in hint for hint in hints)

@@ -1,9 +1,18 @@
 """Names do not come out of a redacted text, whatever they look like and wherever they stand."""
 
+from fleet_table import lease, shard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pykcl import Config
+from pykcl.model.lease_parse import to_item
+from pykcl.operate.doctor.facts import AccountFacts, Facts, ProcessFacts, TableFacts, WatchFacts
+from pykcl.operate.doctor.findings import Finding
+from pykcl.operate.lag import ShardLag
+from pykcl.operate.names import shown
 from pykcl.operate.redaction import Redactor
+from pykcl.operate.report import bundle_of, redactor_of
+from pykcl.operate.table_view import view_of
 
 ARN = "arn:aws:sts::123456789012:assumed-role/payments-reader/i-0abc"
 
@@ -49,3 +58,47 @@ def test_no_known_name_is_left(names, around):
 def _hashes(redactor, names):
     """A name may be a part of what stands for another: then nothing is given away."""
     return " ".join(redactor.token("worker", name) for name in names) + " \\ud"
+
+
+def test_names_that_are_keys_of_mappings_go_too():
+    redactor = Redactor("s", {"row": ["tenant-acme"]})
+    told = redactor.value({"tenant-acme": {"shardId-000000000001": ["tenant-acme"], 5: 1}})
+    token = redactor.token("row", "tenant-acme")
+    assert told == {token: {"shardId-000000000001": [token], 5: 1}}
+
+
+KEYS = {
+    "customerXY@example.com": "customerXY",
+    "tenant-acme-corp": "acme",
+    "tenant-\n-acme": "acme",
+    f"tenant-{'acme' * 60}": "acme",
+    "acme-shardId-000000000005": "acme",
+    "123456789012:payments:1790000000:shardId-000000000007": "payments",
+}
+
+
+def test_of_a_lease_key_only_the_id_of_a_shard_is_in_a_report():
+    rows = [{**to_item(lease(1)), "leaseKey": {"S": key}} for key in (*KEYS, shard(1))]
+    rows[0] |= {"parentShardId": {"SS": ["parent-of-acme"]}}
+    rows[1] |= {"childShardIds": {"SS": ["child-of-acme"]}}
+    rows[5] |= {"streamName": {"S": "123456789012:payments:1790000000"}}
+    rows.append({"leaseKey": {"S": "unreadable-acme"}, "leaseCounter": {"S": "x"}})
+    rows.append({"leaseKey": {"S": "foreign-acme"}, "entityType": {"S": "LEADER"}})
+    view = view_of(rows)
+    watch = WatchFacts(view=view, unmoved_for=dict.fromkeys(view.leases, 1.0))
+    config = Config(application="orders-app", stream="orders")
+    facts = Facts(
+        config=config,
+        application="orders-app",
+        process=ProcessFacts(python="3.11", pykcl="1"),
+        account=AccountFacts(),
+        table=TableFacts(name="orders-app", watch=watch),
+        lags=dict.fromkeys(view.leases, ShardLag(1.0)),
+    )
+    findings = [
+        Finding("x", "table", "warn", f"The lease {shown(key)} is odd.") for key in [*KEYS, *view.unreadable]
+    ]
+    texts = "".join(bundle_of(facts, findings, {}, redactor_of(facts, "salt"), "now").values())
+    assert not [name for name in ("acme", "customerXY", "example.com", "payments") if name in texts]
+    for kept in (shard(1), shard(5), shard(7)):
+        assert kept in texts

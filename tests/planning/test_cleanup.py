@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
+from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PrivateNote
 from pykcl.model.shard import Shard, ShardListing, StreamDescription
 from pykcl.planning.cleanup import garbage_candidates, plan_deletions
@@ -42,3 +42,15 @@ def test_a_row_of_this_stream_is_deleted_with_the_condition_that_it_is_still_as_
 def test_an_incomplete_listing_names_no_candidates():
     rows = {"old": Lease("old", Checkpoint("7"))}
     assert garbage_candidates(rows, ShardListing(LISTING.shards, complete=False)) == []
+
+
+def test_the_youngest_shard_is_no_candidate_while_it_has_an_owner_or_nobody_has_read_it():
+    listing = ShardListing((Shard("shardId-000000000003"), Shard("shardId-000000000004")))
+    read = Checkpoint("7")
+    rows = {
+        "shardId-000000000002": Lease("shardId-000000000002", read, owner="w1"),
+        "shardId-000000000005": Lease("shardId-000000000005", read, owner="w1"),
+        "shardId-000000000006": Lease("shardId-000000000006", AT_TRIM_HORIZON),
+        "shardId-000000000007": Lease("shardId-000000000007", read),
+    }
+    assert garbage_candidates(rows, listing) == ["shardId-000000000002", "shardId-000000000007"]

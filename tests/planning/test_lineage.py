@@ -7,7 +7,7 @@ import pytest
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.shard import HashRange, Shard
-from pykcl.planning.lineage import FamilyTree, cover_every_key, without_successors
+from pykcl.planning.lineage import FamilyTree, cover_every_key, is_youngest, without_successors
 
 
 def test_the_tree_knows_what_the_listing_says():
@@ -173,3 +173,19 @@ def test_a_closed_shard_whose_keys_no_child_takes_is_without_successors():
     assert without_successors([Shard("p", ending_sequence_number="2")]) == {"p"}
     assert without_successors(split[1:]) == set()
     assert without_successors([]) == set()
+
+
+@pytest.mark.parametrize(
+    ("shard_id", "listed", "expected"),
+    [
+        ("shardId-000000000007", ["shardId-000000000005", "shardId-000000000006"], True),
+        ("shardId-000000000007", ["shardId-000000000005", "shardId-000000000008"], False),
+        ("shardId-000000000010", ["shardId-000000000009"], True),
+        ("shardId-1000000000000", ["shardId-999999999999"], True),
+        ("shardId-000000000007", ["another"], False),
+        ("another", ["shardId-000000000005"], False),
+        ("shardId-\u0667", ["shardId-000000000005"], False),
+    ],
+)
+def test_the_youngest_shard_has_the_highest_number(shard_id, listed, expected):
+    assert is_youngest(shard_id, listed) is expected

@@ -426,9 +426,8 @@ def test_a_figure_that_is_missing_or_has_another_bound_is_noticed():
 
 
 def test_the_page_names_every_option_with_its_default():
-    rows = re.findall(
-        r"^\| `(--[a-z-]+)` \|.*\| (.*?) ?\|$", (ROOT / "docs/testing.md").read_text("utf-8"), re.M
-    )
+    page = (ROOT / "docs/testing.md").read_text("utf-8").partition("## Against AWS itself")[0]
+    rows = re.findall(r"^\| `(--[a-z-]+)` \|.*\| (.*?) ?\|$", page, re.M)
     options = {parameter.opts[0]: parameter for parameter in command.main.params}
     assert {name for name, _ in rows} == set(options)
     for name, default in rows:

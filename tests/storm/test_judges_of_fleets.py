@@ -97,6 +97,7 @@ def test_a_loss_that_nobody_tells_of_and_an_alarm_about_none(must, reported, fin
     world.ledger.shard("s").add((1, 0), 50)
     world.ledger.shard("whole").add((2, 0), 150)
     world.must_be_reported, world.is_gone = {"s": must}, lambda key: False
+    world.deleted_rows = DeletedRows(world.must_be_reported, now=lambda: 1000.0, scanned={})
     world.lost = [SimpleNamespace(shard=shard) for shard in reported]
     calm = Calm(world, fleet, SimpleNamespace(), Figures())
     if fine:
@@ -182,10 +183,10 @@ def _fleet_of_one():
     return world, StormFleet(world, 2)
 
 
-def _host(*, failure=None, was_asked=True, fine_at=0.0, timed_out=False):
+def _host(*, failure=None, was_asked=True, fine_at=0.0, timed_out=False, had_joined=False):
     return SimpleNamespace(
         name="w1", failure=failure, worker=SimpleNamespace(failure=None), was_asked=was_asked, fine_at=fine_at,
-        timed_out=timed_out,
+        had_joined=had_joined, timed_out=timed_out,
     )  # fmt: skip
 
 
@@ -242,6 +243,15 @@ def test_a_refused_permission_is_no_reason_to_fail_for_a_worker_that_had_worked_
     world.observer.denied.add("w1")
     fine_at = world.simulation.now
     assert _ended_with(fleet, SetupError("x"), was_asked=False, fine_at=fine_at) is Promise.NO_FALSE_ALARM
+
+
+def test_a_refused_permission_is_no_reason_to_fail_for_a_spare_worker_that_has_joined():
+    world, fleet = _fleet_of_one()
+    world.outages.refused.add("w1")
+    world.observer.denied.add("w1")
+    host = _host(failure=SetupError("x"), was_asked=False, fine_at=world.simulation.now, had_joined=True)
+    fleet._judge_failure(host)
+    assert broken_by(world.verdict) is Promise.NO_FALSE_ALARM
 
 
 def test_what_a_worker_ended_with_is_judged_when_its_stop_returns():

@@ -1,10 +1,16 @@
 """The judges of processors' ends, of gaps, and of what comes again, each fed what breaks its promise."""
 
+from contextlib import suppress
+
 import pytest
 from judging import broken_by, delivery_judge, given
 
+from pykcl.errors import TemporaryError
 from pykcl.events import BatchSkipped, DataLost
+from pykcl.model.record import Record
+from pykcl.processor import Batch
 from pykcl.testing.storm import Promise
+from pykcl.testing.storm.claims import claiming
 from pykcl.testing.storm.debt_judge import DebtJudge
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.ledger import Ledger
@@ -154,6 +160,56 @@ def test_a_gap_behind_a_batch_that_was_skipped_is_another_one(delivery, gaps):
     gaps.heard("w1", _lost("2:0"))
     delivery.batch_begins(owning, [(4, 0)])
     assert broken_by(gaps.verdict) is None
+
+
+class Written:
+    """A checkpointer that raises that, if anything."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def checkpoint(self, at, sub_sequence_number=0):
+        if self.error is not None:
+            raise self.error
+
+
+def _raises_behind_a_checkpoint(delivery, error):
+    """Of records 1 to 3 the first is checkpointed; then the batch raises."""
+    owning = delivery.ownership_begins("w1", "parent", (0, 0))
+    records = tuple(Record(b"", "", str(number)) for number in (1, 2, 3))
+    batch = Batch(records, Written(error), None, "parent", "orders")
+    with suppress(ValueError), owning.tried_again_if_it_raises():
+        delivery.batch_begins(owning, [(1, 0), (2, 0), (3, 0)])
+        with suppress(TemporaryError):
+            claiming(batch, owning, delivery).checkpointer.checkpoint(records[0])
+        raise ValueError
+    return owning
+
+
+@pytest.mark.parametrize(
+    ("error", "again", "fine"),
+    [
+        (None, (2, 3), True),
+        (None, (1, 2, 3), False),
+        (None, (3,), False),
+        (TemporaryError("no answer"), (2, 3), True),
+        (TemporaryError("no answer"), (1, 2, 3), True),
+        (TemporaryError("no answer"), (3,), False),
+    ],
+)
+def test_a_batch_that_raised_comes_again_behind_what_is_checkpointed(delivery, error, again, fine):
+    given(delivery, _raises_behind_a_checkpoint(delivery, error), *again)
+    assert broken_by(delivery.verdict) is (None if fine else Promise.NO_GAP)
+
+
+@pytest.mark.parametrize(
+    ("error", "first", "fine"), [(None, 2, True), (TemporaryError("no answer"), 1, True), (None, 3, False)]
+)
+def test_what_is_checkpointed_of_a_batch_is_not_skipped(delivery, error, first, fine):
+    skips = Skips(delivery)
+    skips.raises(_raises_behind_a_checkpoint(delivery, error), [(1, 0), (2, 0), (3, 0)])
+    skips.heard("w1", BatchSkipped(shard="parent", records=4 - first, first=f"{first}:0", last="3:0"))
+    assert broken_by(delivery.verdict) is (None if fine else Promise.NO_GAP)
 
 
 @pytest.mark.parametrize(

@@ -112,10 +112,21 @@ def main() -> int:
         on_error="retry",
     )
     worker = Worker(processor=factory, config=config, listeners=[watch])
-    with Worker("orders-app", stream="orders", processor=Orders) as other:
+    with Worker(
+        "orders-app",
+        stream="orders",
+        processor=Orders,
+        start="TRIM_HORIZON",
+        failover_time=5,
+        idle_time=None,
+        on_error="raise",
+        on_event=watch,
+    ) as other:
         ready: bool = other.wait_ready(timeout=10)
         leases: tuple[str, ...] = other.leases
         print(ready, leases, other.failure, other.worker_id, other.config.renew_interval)
+        ended: bool = other.join(timeout=0.5)
+        print(ended)
     try:
         worker.run()
     except StopTimedOut as late:

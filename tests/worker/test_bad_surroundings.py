@@ -10,6 +10,7 @@ from pykcl.events import AggregateOfAnotherShard, AggregateRefused, RowRefused, 
 from pykcl.local.errors import AwsError
 from pykcl.model.aggregation import aggregate
 from pykcl.testing.fleet import STREAM, TABLE
+from pykcl.testing.memory.dynamodb import Fault
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 
@@ -207,6 +208,23 @@ def test_an_aggregate_of_another_shard_is_dropped_as_in_java_and_reported(new_fl
     assert len(fleet.happened(AggregateOfAnotherShard)) == 1
 
 
+def test_a_wrong_hash_range_in_a_row_drops_no_aggregate_of_the_shard(new_fleet):
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w0")
+    fleet.wait(lambda: fleet.dynamodb.tables and len(fleet.items()) == 1, what="the lease")
+    worker.stop()
+    (item,) = fleet.items().values()
+    # As in a row of an earlier stream of that name, or one that was imported by hand.
+    fleet.dynamodb.put_raw(TABLE, {**item, "startingHashKey": {"S": "0"}, "endingHashKey": {"S": "1"}})
+    (blob,) = aggregate([("k", None, b"one"), ("k", None, b"two")])
+    fleet.kinesis.put_record(STREAM, blob.data, "k")
+    after = fleet.put(3)
+    fleet.start("w1")
+    fleet.wait_delivered(after)
+    assert {b"one", b"two"} <= set(fleet.ledger.payloads)
+    assert not fleet.happened(AggregateOfAnotherShard)
+
+
 def test_an_outage_of_kinesis_is_reported_when_it_begins_and_ends_and_loses_nothing(new_fleet):
     fleet = new_fleet(shards=2)
     fleet.start("w1")
@@ -226,3 +244,31 @@ def test_an_outage_of_kinesis_is_reported_when_it_begins_and_ends_and_loses_noth
     assert sorted(began) == sorted(ended)
     assert len(began) == len(set(began)), "each trouble is told once"
     assert fleet.ledger.duplicates == 0
+
+
+class _VaultError(Exception):
+    """As a client of somebody's own secret store may raise."""
+
+
+@pytest.mark.parametrize("operation", ["Scan", "UpdateItem"])
+@pytest.mark.parametrize("kind", [FileNotFoundError, ConnectionError, _VaultError])
+def test_a_source_of_credentials_that_fails_for_a_while_stops_no_worker(new_fleet, operation, kind):
+    fleet = new_fleet()
+    worker = fleet.start("w1")
+    fleet.wait_delivered(fleet.put(5))
+    until = fleet.simulation.now + 8
+    hit = []
+
+    def fault(called, params):
+        if called != operation or fleet.simulation.now > until:
+            return None
+        hit.append(called)
+        return Fault(before=kind("/var/run/secrets/token"))
+
+    fleet.dynamodb.fault = fault
+    fleet.simulation.sleep(40)
+    assert hit
+    assert worker.failure is None
+    fleet.wait_delivered(fleet.put(5, "later"))
+    assert not any("secrets" in str(event) for _, event in fleet.events)
+    assert any(kind.__name__ in event.cause for event in fleet.happened(TroubleBegan)) or operation != "Scan"

@@ -1,15 +1,18 @@
 """Until when a lease is believed: from before the request was sent that moved its row, whichever request that was."""
 
+import time
+
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
 from pykcl.config import Config
-from pykcl.errors import TemporaryError
+from pykcl.errors import LeaseLost, TemporaryError
 from pykcl.events import LeaseTaken, LeaseTakenAway, LeaseWentElsewhere
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_row import renew
 from pykcl.ports import Kept, Unknown
+from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.simulation import Simulation
 from pykcl.worker.held_leases import HeldLease
@@ -55,6 +58,32 @@ def test_a_heartbeat_that_only_the_row_tells_of_may_be_the_first_one_without_an_
             else:
                 held.write(renew)
         assert held.deadline - CONFIG.belief_time == pytest.approx(began + believed_from)
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock here goes on during a suspend")
+def test_a_belief_grows_old_while_the_machine_is_suspended(monkeypatch):
+    """1) A machine is suspended with records in hand; 2) another worker has the lease by then; 3) the machine goes on,
+    and time.monotonic() has stood still: this worker would begin one more batch."""
+    runtime = SystemRuntime()
+    lease = Lease("shard", Checkpoint("7"), owner="w1", counter=3)
+    wake = runtime.event()
+    held = HeldLease(lease, runtime.monotonic(), table=None, runtime=runtime, config=CONFIG, wake=wake)
+    held.check()
+    assert held.glance()
+
+    def after_a_suspend(clock, gettime=time.clock_gettime):
+        return gettime(clock) + (CONFIG.failover_time if clock == time.CLOCK_BOOTTIME else 0.0)
+
+    monkeypatch.setattr(time, "clock_gettime", after_a_suspend)
+    assert not held.glance()
+    with pytest.raises(LeaseLost, match="no heartbeat succeeded in time"):
+        held.check()
+
+
+def test_the_clock_is_that_of_python_where_there_is_no_better_one(monkeypatch):
+    monkeypatch.setattr("pykcl.runtime._BOOT_CLOCK", None)
+    before = time.monotonic()
+    assert before <= SystemRuntime().monotonic() <= time.monotonic()
 
 
 def test_a_take_that_only_the_row_tells_of_may_be_the_first_one_without_an_answer(new_fleet):

@@ -6,10 +6,11 @@ from itertools import pairwise
 import pytest
 
 from pykcl.errors import IteratorExpired, ShardGone, TemporaryError, Throttled
+from pykcl.events import LeaseTakenAway, TroubleBegan
 from pykcl.mistake_events import RetentionNear
 from pykcl.ports import Fetched
 from pykcl.testing.fleet import RecordingProcessor
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.simulation import SimulatedRuntime, Simulation
 from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.page_ahead import PageAhead
 
@@ -271,6 +272,28 @@ def test_however_the_two_threads_meet_each_page_comes_once_and_every_byte_is_giv
         ahead.close()
         simulation.sleep(5)
         assert gate._free == 100 * MIB
+
+
+def test_a_page_is_read_without_its_thread_where_no_thread_can_be_started(new_fleet, monkeypatch):
+    fleet = new_fleet(shards=1)
+    put = fleet.put(200)
+    refused = []
+
+    def spawn(runtime, name, body, _spawn=SimulatedRuntime.spawn):
+        if name.endswith("-ahead"):
+            refused.append(name)
+            raise RuntimeError("can't start new thread")
+        return _spawn(runtime, name, body)
+
+    monkeypatch.setattr(SimulatedRuntime, "spawn", spawn)
+    watch = start(fleet, max_records=10)
+    fleet.wait_delivered(put)
+    assert refused
+    assert fleet.ledger.duplicates == 0
+    assert not fleet.happened(LeaseTakenAway)
+    assert not fleet.happened(TroubleBegan)
+    fleet.workers["w1"].stop()
+    assert watch.is_all_given_back
 
 
 def test_what_is_reserved_to_spare_leaves_half_and_never_passes_who_waits():

@@ -328,7 +328,8 @@ def test_a_lease_that_is_lost_already_is_not_given_up(new_fleet):
     [
         (RecordingProcessor("w1", None), "got an instance of RecordingProcessor"),
         (dict, "not a RecordProcessor"),
-        ("orders:Orders", "neither a class nor"),
+        (17, "neither a class nor"),
+        ("orders:Orders", "is text. Do: import the class and pass it, processor=Orders"),
     ],
 )
 def test_what_is_no_processor_is_refused_with_what_to_write_instead(new_fleet, processor, told):

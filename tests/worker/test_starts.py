@@ -1,12 +1,15 @@
 """Where reading starts and resumes: every start position, a crash before the first checkpoint, trimmed data."""
 
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
 
-from pykcl.events import DataLost, LeaseCreated, StartingAtLatest
+from pykcl.errors import ShardGone
+from pykcl.events import DataLost, LeaseCreated, StartingAtLatest, TroubleBegan
 from pykcl.model.aggregation import aggregate
-from pykcl.testing.fleet import STREAM
+from pykcl.model.shard import ShardListing
+from pykcl.testing.fleet import STREAM, TABLE
 from pykcl.testing.simulation import EPOCH_MILLIS
 
 
@@ -233,6 +236,89 @@ def test_a_shard_that_is_gone_with_its_records_is_reported_and_its_children_are_
     fleet.start("w2")
     fleet.wait_delivered(fresh)
     assert {event.shard for event in fleet.happened(DataLost)} == {parent}
+
+
+def _knows_nothing_younger_than(fleet, worker, youngest, until):
+    """One Kinesis host that lags: to this worker's GetShardIterator and ListShards, younger shards are unknown."""
+    _, stream = worker._adapters
+    opens, lists = stream.open, stream.list_shards
+
+    def open_(shard_id, start):
+        if shard_id > youngest and fleet.simulation.now < until:
+            raise ShardGone(f"no shard {shard_id}")
+        return opens(shard_id, start)
+
+    def list_shards():
+        listing = lists()
+        if fleet.simulation.now >= until:
+            return listing
+        return ShardListing(
+            tuple(
+                replace(shard, ending_sequence_number=None)
+                for shard in listing.shards
+                if shard.shard_id <= youngest
+            )
+        )
+
+    stream.open, stream.list_shards = open_, list_shards
+
+
+def test_a_new_shard_that_a_lagging_kinesis_does_not_know_yet_is_not_taken_for_one_that_is_gone(new_fleet):
+    """1) GetRecords names the children of a shard; 2) GetShardIterator and ListShards do not know them for a while;
+    3) ended now, everything that is put into them would be lost."""
+    fleet = new_fleet(shards=1)
+    worker = fleet.start("w1")
+    fleet.wait_delivered(fleet.put(5))
+    (parent,) = fleet.open_shards()
+    _knows_nothing_younger_than(fleet, worker, parent, until=fleet.simulation.now + 60)
+    fleet.kinesis.split(STREAM, parent)
+    put = fleet.put(10, "child")
+    fleet.simulation.sleep(50)
+    assert not fleet.happened(DataLost)
+    assert {event.what for event in fleet.happened(TroubleBegan)} == {"reading"}
+    fleet.wait_delivered(put, 40)
+    assert fleet.ledger.duplicates == 0
+
+
+def test_a_new_shard_that_was_read_is_not_taken_for_gone_by_a_worker_whose_kinesis_does_not_know_it_yet(
+    new_fleet,
+):
+    """1) One worker reads the children of a shard, and checkpoints; 2) it stops, and another one takes their leases;
+    3) that one's requests are answered by a host that has not heard of them yet."""
+    fleet = new_fleet(shards=1)
+    first = fleet.start("w1")
+    fleet.wait_delivered(fleet.put(5))
+    (parent,) = fleet.open_shards()
+    fleet.kinesis.split(STREAM, parent)
+    fleet.wait_delivered(fleet.put(10, "read"))
+    fleet.wait(lambda: not any(lease.checkpoint.is_start for lease in fleet.rows().values()))
+    first.stop()
+    second = fleet.worker("w2")
+    _knows_nothing_younger_than(fleet, second, parent, until=fleet.simulation.now + 60)
+    second.start()
+    put = fleet.put(10, "unread")
+    fleet.simulation.sleep(50)
+    assert not fleet.happened(DataLost)
+    fleet.wait_delivered(put, 40)
+    assert fleet.ledger.duplicates == 0
+
+
+def test_a_row_of_a_stream_that_was_made_anew_is_ended_after_a_time_of_doubt(new_fleet):
+    """No word of pykcl's in it says of which stream it is, and its shard has a higher number than all that there are."""
+    fleet = new_fleet(shards=1)
+    foreign = "shardId-000000000007"
+    fleet.start("w0").stop()
+    fleet.dynamodb.put_raw(TABLE, {
+        "leaseKey": {"S": foreign}, "leaseCounter": {"N": "5"}, "ownerSwitchesSinceCheckpoint": {"N": "0"},
+        "checkpoint": {"S": "TRIM_HORIZON"}, "checkpointSubSequenceNumber": {"N": "0"},
+    })  # fmt: skip
+    began = fleet.simulation.now
+    fleet.start("w1")
+    fleet.wait_delivered(fleet.put(5))
+    fleet.wait(lambda: fleet.happened(DataLost), 900)
+    assert fleet.simulation.now - began > 600
+    assert [event.shard for event in fleet.happened(DataLost)] == [foreign]
+    fleet.wait(lambda: foreign not in fleet.rows() or fleet.rows()[foreign].is_ended)
 
 
 def test_an_expired_iterator_is_renewed_at_the_last_delivered_record(new_fleet):

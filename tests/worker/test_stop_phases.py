@@ -1,6 +1,9 @@
 """Stops in phases that last only moments."""
 
-from pykcl.events import WorkerStarted
+import pytest
+
+from pykcl.errors import StopTimedOut
+from pykcl.events import LeaseReleased, ThreadsLeft, WorkerStarted
 from pykcl.testing.fleet import RecordingProcessor
 
 
@@ -48,3 +51,34 @@ def test_a_signal_that_comes_while_a_worker_connects_lets_nothing_start(new_flee
     assert not fleet.happened(WorkerStarted)
     assert worker.status().state == "stopped"
     assert fleet.owners() == {}
+
+
+def test_a_second_signal_does_not_force_a_worker_whose_processor_does_not_run(new_fleet):
+    """The leases were left to expire although nothing of the application's was running."""
+    fleet = new_fleet(shards=2)
+    worker = fleet.start("w1")
+    fleet.wait(lambda: len(worker.held) == 2, 60.0, "both leases")
+    worker.signals.ask(2)
+    worker.stop()
+    assert not fleet.happened(ThreadsLeft)
+    assert len(fleet.happened(LeaseReleased)) == 2
+    assert set(fleet.owners().values()) == {None}
+
+
+def test_a_second_signal_forces_the_busy_processor_and_releases_the_other_leases(new_fleet):
+    fleet = new_fleet(shards=2)
+    hang = fleet.simulation.runtime("w1").event()
+    worker = fleet.start(
+        "w1", processor=lambda: RecordingProcessor("w1", fleet.ledger, lambda batch: hang.wait())
+    )
+    fleet.put(1)
+    fleet.wait(
+        lambda: len(worker.held) == 2 and "process_records" in worker.activities.values(), 60.0, "a batch"
+    )
+    (busy,) = [key for key, doing in worker.activities.items() if doing == "process_records"]
+    worker.signals.ask(2)
+    with pytest.raises(StopTimedOut) as caught:
+        worker.stop(grace=60.0)
+    assert caught.value.threads == (f"pykcl-{busy}",)
+    assert {key for key, owner in fleet.owners().items() if owner} == {busy}
+    hang.set()

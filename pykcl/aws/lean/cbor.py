@@ -13,17 +13,37 @@ from typing import Any, Final
 CBOR_TYPE: Final = "application/x-amz-cbor-1.1"
 TIME_TAG: Final = 1
 BREAK: Final = 0xFF
+MOST_VALUES: Final = 200_000
+"""In lists and maps of one answer. A page of 10,000 records, the most Kinesis gives, has 60,000."""
 _MOST_DEPTH: Final = 16
 _FLOATS: Final = {25: struct.Struct(">e"), 26: struct.Struct(">f"), 27: struct.Struct(">d")}
 _SIMPLE: Final[dict[int, bool | None]] = {20: False, 21: True, 22: None}
 _UNSIGNED, _NEGATIVE, _BYTES, _TEXT, _LIST, _MAP, _TAG, _OTHER = range(8)
 
 
-def decode(body: bytes, position: int = 0, depth: int = 0) -> tuple[Any, int]:
-    """The value at `position`, and the position after it."""
+class Allowance:
+    """So many values more may be in one answer: an empty list is one byte of it, and sixty in memory."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = MOST_VALUES
+
+    def take(self, count: int) -> None:
+        """Raises ValueError where there are more, before the first of them is made."""
+        self._left -= count
+        if self._left < 0:
+            raise ValueError("more values than an answer has")
+
+
+def decode(
+    body: bytes, position: int = 0, depth: int = 0, allowance: Allowance | None = None
+) -> tuple[Any, int]:
+    """The value at `position`, and the position after it. allowance: None for a whole answer's."""
+    allowance = allowance or Allowance()
     major, info, size, position = head(body, position)
     if major in (_BYTES, _TEXT):
-        content, position = _string(body, major, size, position)
+        content, position = _string(body, major, size, position, allowance)
         return (content if major == _BYTES else content.decode()), position
     if major == _OTHER:
         return _other(body, info, position)
@@ -34,10 +54,10 @@ def decode(body: bytes, position: int = 0, depth: int = 0) -> tuple[Any, int]:
     if depth >= _MOST_DEPTH:
         raise ValueError("nested too deep")
     if major == _LIST:
-        return _list(body, size, position, depth)
+        return _list(body, size, position, depth, allowance)
     if major == _MAP:
-        return _map(body, size, position, depth)
-    value, position = decode(body, position, depth + 1)
+        return _map(body, size, position, depth, allowance)
+    value, position = decode(body, position, depth + 1, allowance)
     if size != TIME_TAG or type(value) is not int:
         raise ValueError("a tag that is no time in milliseconds")
     return value / 1000, position
@@ -62,12 +82,12 @@ def head(body: bytes, position: int) -> tuple[int, int, int | None, int]:
     return major, info, int.from_bytes(body[position:end], "big"), end
 
 
-def decode_name(body: bytes, position: int) -> tuple[str, int]:
+def decode_name(body: bytes, position: int, allowance: Allowance) -> tuple[str, int]:
     """The name of a member of a map, and the position after it."""
     major, _, size, position = head(body, position)
     if major != _TEXT:
         raise ValueError("a name that is no text")
-    content, position = _string(body, major, size, position)
+    content, position = _string(body, major, size, position, allowance)
     return content.decode(), position
 
 
@@ -80,7 +100,9 @@ def text_and_numbers(members: Mapping[str, str | int]) -> bytes:
     return b"".join(parts)
 
 
-def _string(body: bytes, major: int, size: int | None, position: int) -> tuple[bytes, int]:
+def _string(
+    body: bytes, major: int, size: int | None, position: int, allowance: Allowance
+) -> tuple[bytes, int]:
     if size is not None:
         end = position + size
         if end > len(body):
@@ -91,7 +113,8 @@ def _string(body: bytes, major: int, size: int | None, position: int) -> tuple[b
         of, _, size, position = head(body, position)
         if of != major or size is None:
             raise ValueError("a string of something else")
-        part, position = _string(body, major, size, position)
+        allowance.take(1)
+        part, position = _string(body, major, size, position, allowance)
         parts.append(part)
     return b"".join(parts), position + 1
 
@@ -103,26 +126,34 @@ def is_break(body: bytes, position: int) -> bool:
     return body[position] == BREAK
 
 
-def _list(body: bytes, size: int | None, position: int, depth: int) -> tuple[list[Any], int]:
+def _list(
+    body: bytes, size: int | None, position: int, depth: int, allowance: Allowance
+) -> tuple[list[Any], int]:
     found: list[Any] = []
+    allowance.take(size or 0)
     while len(found) != size:
         if size is None and is_break(body, position):
             return found, position + 1
-        value, position = decode(body, position, depth + 1)
+        allowance.take(size is None)
+        value, position = decode(body, position, depth + 1, allowance)
         found.append(value)
     return found, position
 
 
-def _map(body: bytes, size: int | None, position: int, depth: int) -> tuple[dict[str, Any], int]:
+def _map(
+    body: bytes, size: int | None, position: int, depth: int, allowance: Allowance
+) -> tuple[dict[str, Any], int]:
     found: dict[str, Any] = {}
     seen = 0
+    allowance.take(size or 0)
     while seen != size:
         if size is None and is_break(body, position):
             return found, position + 1
-        key, position = decode_name(body, position)
+        allowance.take(size is None)
+        key, position = decode_name(body, position, allowance)
         if key in found:
             raise ValueError("a name twice")  # no valid CBOR, and of two lists of records one would be lost
-        found[key], position = decode(body, position, depth + 1)
+        found[key], position = decode(body, position, depth + 1, allowance)
         seen += 1
     return found, position
 

@@ -8,10 +8,12 @@ OSError; whoever calls turns both into botocore's errors.
 
 from __future__ import annotations
 
+import math
 import re
 import select
 import socket
 import ssl
+from collections.abc import Callable
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
@@ -48,12 +50,18 @@ class Unsent(Unanswered):
 
 
 class Connection:
-    """An open socket. For one thread at a time. `is_reusable`: whether the next request may use it, too."""
+    """An open socket. For one thread at a time. `is_reusable`: whether the next request may use it, too.
 
-    __slots__ = ("_poll", "_socket", "is_reusable", "used_at")
+    until: when the answer has to be there, to its last byte, by `clock`. The socket's own time-out is for each piece of
+    it: one byte in each would hold the thread, and with it a heartbeat, for as long as the other side likes.
+    """
 
-    def __init__(self, opened: socket.socket) -> None:
+    __slots__ = ("_clock", "_poll", "_socket", "is_reusable", "until", "used_at")
+
+    def __init__(self, opened: socket.socket, clock: Callable[[], float] = lambda: 0.0) -> None:
         self._socket = opened
+        self._clock = clock
+        self.until = math.inf
         self._poll = None
         if hasattr(select, "poll"):
             self._poll = select.poll()
@@ -93,6 +101,16 @@ class Connection:
 
     def answer(self, parts: list[bytes]) -> Answer:
         """Wait for the rest of it. parts: what `take_in` has found of it."""
+        if self.until == math.inf:
+            return self._answer(parts)
+        timeout = self._socket.gettimeout()
+        try:
+            return self._answer(parts)
+        finally:
+            if self._socket.gettimeout() != timeout:
+                self._socket.settimeout(timeout)
+
+    def _answer(self, parts: list[bytes]) -> Answer:
         received, *more = parts or [self._first()]
         if more and _HEAD_END not in received:
             received, more = b"".join(parts), []
@@ -107,6 +125,7 @@ class Connection:
         return Answer(status, headers, body)
 
     def _first(self) -> bytes:
+        # For nearly all answers that is all: it has the socket's time-out, as it always had.
         try:
             first = self._socket.recv(_ONE_READ)
         except (BrokenPipeError, ConnectionResetError) as error:
@@ -194,6 +213,7 @@ class Connection:
         with body.getbuffer() as space:
             space[:there] = rest
             while there < length:
+                self._mind_time()
                 received = receive(space[there : there + _ONE_READ])
                 if not received:
                     raise ProtocolTrouble("the answer was cut off")
@@ -233,7 +253,7 @@ class Connection:
 
     def _to_the_end(self, rest: bytes) -> bytes:
         parts, total = [rest], len(rest)
-        while part := self._socket.recv(_ONE_READ):
+        while part := self._received(_ONE_READ):
             parts.append(part)
             total += len(part)
             if total > MOST_BODY:
@@ -241,10 +261,24 @@ class Connection:
         return b"".join(parts)
 
     def _more(self, most: int) -> bytes:
-        part = self._socket.recv(most)
+        part = self._received(most)
         if not part:
             raise ProtocolTrouble("the answer was cut off")
         return part
+
+    def _received(self, most: int) -> bytes:
+        self._mind_time()
+        return self._socket.recv(most)
+
+    def _mind_time(self) -> None:
+        """Before each read but the first. Raises TimeoutError where no time is left."""
+        if self.until == math.inf:
+            return
+        left = self.until - self._clock()
+        if left <= 0:
+            raise TimeoutError("the answer has not ended in time")
+        if left < (self._socket.gettimeout() or math.inf):
+            self._socket.settimeout(left)
 
 
 def told_length(received: bytes) -> int | None:
@@ -264,6 +298,7 @@ def open_connection(
     connect_timeout: float,
     read_timeout: float,
     options: list[tuple[int, int, Any]],
+    clock: Callable[[], float],
 ) -> Connection:
     """Connect, and agree on TLS where a context is given. Raises OSError (ssl.SSLError is one)."""
     opened = socket.create_connection((host, port), connect_timeout)
@@ -276,4 +311,4 @@ def open_connection(
     except BaseException:
         opened.close()
         raise
-    return Connection(opened)
+    return Connection(opened, clock)

@@ -91,6 +91,41 @@ def learn(request: Any, credentials: Any, operation: str) -> Learned:
     return learned
 
 
+def sign_anew(request: Any, credentials: Any, epoch_seconds: int) -> None:
+    """Put another time, and the signature that belongs to it, into a request that botocore has signed.
+
+    Raises NotLearned where our signature of the request as it is would not be botocore's; nothing is changed then.
+    """
+    url = urlsplit(request.url)
+    headers = {name.lower(): _text(value) for name, value in request.headers.items()}
+    found = _AUTHORIZATION.match(headers.get("authorization", ""))
+    body = request.body
+    if found is None or request.method != "POST" or url.query or not isinstance(body, bytes):
+        raise NotLearned("it is not signed in the usual form")
+    told = {"host": _without_default_port(url.netloc, url.scheme), **headers}
+    names = found["names"].split(";")
+    if credentials is None or found["key"] != credentials.access_key or not told.keys() >= set(names):
+        raise NotLearned("it is signed with other credentials or headers")
+    signed = {name: told[name] for name in names}
+    signer, path = Signer(found["region"], found["service"]), url.path or "/"
+
+    def signature() -> str:
+        return signer.signature(
+            credentials.secret_key, signed["x-amz-date"], canonical_request(path, signed, body)
+        )
+
+    if "x-amz-date" not in signed or signature() != found["signature"]:
+        raise NotLearned("it is signed in a way that cannot be repeated")
+    signed["x-amz-date"] = signer.amz_date(epoch_seconds)
+    authorization = (
+        f"{ALGORITHM} Credential={credentials.access_key}/{signer.scope(signed['x-amz-date'])}, "
+        f"SignedHeaders={found['names']}, Signature={signature()}"
+    )
+    for name, value in (("X-Amz-Date", signed["x-amz-date"]), ("Authorization", authorization)):
+        del request.headers[name]
+        request.headers[name] = value
+
+
 def _prove(
     learned: Learned, headers: Mapping[str, str], body: bytes, credentials: Any, found: re.Match[str]
 ) -> None:

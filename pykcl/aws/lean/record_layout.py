@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
-from pykcl.aws.lean.cbor import decode, decode_name, head, is_break
+from pykcl.aws.lean.cbor import Allowance, decode, decode_name, head, is_break
 
 _BYTES, _TEXT, _MAP = 2, 3, 5
 _TIME: Final = b"\xc1\x1b"  # tag 1, and an unsigned number of eight bytes
@@ -48,11 +48,13 @@ class Member(NamedTuple):
 
 
 class Columns:
-    """What the records of a page hold, kind by kind, as it stands in the body."""
+    """What the records of a page hold, kind by kind, as it stands in the body. allowance: of the whole page, for the
+    values that are passed over."""
 
-    __slots__ = ("_by_name", "data", "keys", "millis", "numbers")
+    __slots__ = ("_by_name", "allowance", "data", "keys", "millis", "numbers")
 
-    def __init__(self) -> None:
+    def __init__(self, allowance: Allowance) -> None:
+        self.allowance = allowance
         self.data: list[bytes] = []
         self.keys: list[bytes] = []
         self.numbers: list[bytes] = []
@@ -99,7 +101,7 @@ def _read_alike(body: bytes, position: int, most: int | None, columns: Columns) 
     major, _, size, inside = head(body, position)
     if major != _MAP:
         raise ValueError("a record that is no map")
-    members, end = _members(body, inside, size)
+    members, end = _members(body, inside, size, columns.allowance)
     names = [member.name for member in members]
     if len(names) != len(set(names)) or not _NAMES.issubset(names):
         raise ValueError("a record that lacks a member, or has one twice")
@@ -109,7 +111,7 @@ def _read_alike(body: bytes, position: int, most: int | None, columns: Columns) 
     gap = _gap_of(body, position, members[: data + 1], rest, end)
     read, data_end = gap.read_on(body, members[data].end, None if most is None else most - 1, columns)
     if read:
-        rest, end = _members(body, data_end, None if size is None else len(rest))
+        rest, end = _members(body, data_end, None if size is None else len(rest), columns.allowance)
         if [member.name for member in rest] != names[data + 1 :]:
             raise ValueError("a record that does not end as it began")
     columns.take(rest)
@@ -247,7 +249,7 @@ def _gap_of(body: bytes, start: int, before: list[Member], behind: list[Member],
     return made(whole, tuple(fixed), tuple(values), key_at, len(ended))
 
 
-def _members(body: bytes, position: int, count: int | None) -> tuple[list[Member], int]:
+def _members(body: bytes, position: int, count: int | None, allowance: Allowance) -> tuple[list[Member], int]:
     """So many, None up to a break; and the position after them. Raises ValueError, also for more than are usual."""
     found: list[Member] = []
     while len(found) != count:
@@ -255,15 +257,16 @@ def _members(body: bytes, position: int, count: int | None) -> tuple[list[Member
             return found, position + 1
         if len(found) == _MOST_MEMBERS:
             raise ValueError("a record of too many members")
-        name, at = decode_name(body, position)
-        found.append(_member(body, name, at))
+        allowance.take(1)
+        name, at = decode_name(body, position, allowance)
+        found.append(_member(body, name, at, allowance))
         position = found[-1].end
     return found, position
 
 
-def _member(body: bytes, name: str, at: int) -> Member:
+def _member(body: bytes, name: str, at: int, allowance: Allowance) -> Member:
     if name not in _NAMES:
-        return Member(name, at, at, decode(body, at, _DEPTH)[1], None)
+        return Member(name, at, at, decode(body, at, _DEPTH, allowance)[1], None)
     if name == _MILLIS:
         begin = at + len(_TIME)
         end = begin + 8

@@ -12,12 +12,12 @@ from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 from botocore.client import BaseClient
-from botocore.exceptions import BotoCoreError
 
-from pykcl.aws.failures import MALFORMED
+from pykcl.aws.failures import MALFORMED, aws_errors
 from pykcl.aws.lean.learned import NotLearned, learn
 from pykcl.aws.lean.surroundings import Obstacle, Surroundings, surroundings_of
 from pykcl.aws.lean.transport import Transport
+from pykcl.aws.signing_clock import SigningClock, sign_with_clock
 from pykcl.config import Transport as Choice
 from pykcl.errors import SetupError
 from pykcl.runtime import Runtime
@@ -28,8 +28,8 @@ _MOST_LESSONS: Final = 3
 class Route:
     """May be used by any number of threads at once.
 
-    methods: those of the client that are called, such as "get_records". handlers: pykcl's own on the client's events,
-    which may be passed by. doing: opens what `log` is told, such as "reading".
+    methods: those of the client that are called, such as "get_records". clock: to sign with. handlers: pykcl's own on
+    the client's events, which may be passed by. doing: opens what `log` is told, such as "reading".
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Route:
         runtime: Runtime,
         wanted: Choice,
         methods: tuple[str, ...],
+        clock: SigningClock,
         *,
         handlers: tuple[Callable[..., Any], ...],
         log: logging.Logger,
@@ -47,7 +48,8 @@ class Route:
         self._runtime = runtime
         self._wanted = wanted
         self._methods = methods
-        self._handlers = frozenset({_watch, *handlers})
+        self._clock = clock
+        self._handlers = frozenset({_watch, sign_with_clock, *handlers})
         self._log = log
         self._doing = doing
         self._obstacle: str | None = None
@@ -93,7 +95,7 @@ class Route:
         """Call the client, and learn from what it sends. Raises what it raises."""
         asking = _asking.set(_Asking(self, method, resource))
         try:
-            return dict(getattr(self._client, method)(**request))
+            return dict(self._clock.calling(getattr(self._client, method))(**request))
         finally:
             _asking.reset(asking)
 
@@ -109,6 +111,7 @@ class Route:
         """request: what botocore is about to send for a call of ours. Never raises: that must not be harmed."""
         if self._wanted == "boto3" or self._lessons >= _MOST_LESSONS:
             return
+        unlearned: tuple[type[Exception], ...] = (*aws_errors(), OSError, *MALFORMED)
         try:
             if self._surroundings is None:
                 operations = {one: self.operation(one) for one in self._methods}
@@ -116,13 +119,13 @@ class Route:
             keys = self._surroundings.frozen_credentials()
             learned = learn(request, keys, self.operation(method))
             if self.lean(method, resource) is None:
-                transport = Transport(learned, self._surroundings, self._runtime)
+                transport = Transport(learned, self._surroundings, self._runtime, self._clock)
                 self._learned[method] = (resource, transport)
         except (Obstacle, NotLearned) as error:
             # Credentials may have been renewed between botocore's look at them and ours: not the last word.
             self._give_up(str(error), 1 if isinstance(error, NotLearned) else _MOST_LESSONS)
             return
-        except (BotoCoreError, OSError, *MALFORMED) as error:
+        except unlearned as error:
             self._give_up(f"learning from a request failed ({type(error).__name__})", 1)
             return
         self._lessons = 0

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 from botocore.client import BaseClient
 
+from pykcl.aws.failures import calling
+
 _EVENTS: Final = (
     "provide-client-params", "before-parameter-build", "before-call", "request-created", "choose-signer",
     "before-sign", "before-send", "before-parse", "response-received", "needs-retry", "after-call",
@@ -41,8 +43,10 @@ class Surroundings:
     _credentials: Any = field(repr=False)
 
     def frozen_credentials(self) -> Any:
-        """access_key, secret_key and token as of now; renewed, where they expire. Raises what botocore raises."""
-        return None if self._credentials is None else self._credentials.get_frozen_credentials()
+        """access_key, secret_key and token as of now; renewed, where they expire. Raises `aws_errors`."""
+        if self._credentials is None:
+            return None
+        return calling(self._credentials.get_frozen_credentials, parses=False)()
 
     def credentials_expire_soon(self) -> bool:
         """Whether `frozen_credentials` would renew them, and may take its time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 import weakref
 from contextlib import suppress
@@ -29,16 +30,22 @@ from pykcl.aws.lean.learned import Learned, account_of
 from pykcl.aws.lean.signing import ALGORITHM, canonical_request
 from pykcl.aws.lean.surroundings import Surroundings
 from pykcl.aws.lean.underway import Underway
+from pykcl.aws.signing_clock import SigningClock
 from pykcl.runtime import Runtime
 
 MOST_IDLE_SECONDS: Final = 50.0
 """Kinesis closes an idle connection after a minute; a gateway on the way may forget it without a word."""
 
+PAGE_TIMEOUTS: Final = 10.0
+"""Time-outs of a read that a page may take in all: a slow line is no reason never to get a large one."""
+
 
 class Transport:
     """May be used by any number of threads at once: each request has a connection for itself."""
 
-    def __init__(self, learned: Learned, surroundings: Surroundings, runtime: Runtime) -> None:
+    def __init__(
+        self, learned: Learned, surroundings: Surroundings, runtime: Runtime, clock: SigningClock
+    ) -> None:
         self._learned = learned
         self._surroundings = surroundings
         self._runtime = runtime
@@ -46,8 +53,12 @@ class Transport:
         # atomic, so threads need no lock.
         self._idle: list[Connection] = []
         weakref.finalize(self, _close, self._idle)
-        self.clock_ahead_millis = 0
-        """What is added to our clock for signing: the server's is ahead by so much."""
+        self._clock = clock
+
+    @property
+    def clock_ahead_millis(self) -> int:
+        """What is added to our clock for signing."""
+        return self._clock.ahead_millis
 
     @property
     def most_kept(self) -> int:
@@ -66,25 +77,29 @@ class Transport:
         """Whether the next request would have them renewed first."""
         return self._surroundings.credentials_expire_soon()
 
-    def post(self, body: bytes, *, may_repeat: bool, content_type: str | None = None) -> Answer:
+    def post(
+        self, body: bytes, *, may_repeat: bool, content_type: str | None = None, is_page: bool = True
+    ) -> Answer:
         """Send once; once more over a new connection where one that was kept open turns out to be closed.
 
         may_repeat: whether the request may be carried out twice, as reading a page may. It is then sent again unless a
         byte of an answer came; otherwise only if not one byte of it could be sent. content_type: by default the one
-        learned. Raises BotoCoreError, as botocore does where no answer comes: the request may have been carried out.
+        learned. is_page: whether the answer may be large; any other has to be there, to its last byte, within the
+        time-out of one read. Raises BotoCoreError, as botocore does where no answer comes: the request may have been
+        carried out.
         """
         request = self._signed(body, content_type or self._learned.content_type)
         kept, began = self._kept(), self._runtime.monotonic()
         if kept is not None:
             try:
-                return self._exchange(kept, request)
+                return self._exchange(kept, request, is_page)
             except (OSError, ProtocolTrouble) as error:
                 self._distrust_others(error, began)
                 if not isinstance(error, Unanswered if may_repeat else Unsent):
                     raise self._failure(error) from error
         opened = self._connect()
         try:
-            return self._exchange(opened, request)
+            return self._exchange(opened, request, is_page)
         except (OSError, ProtocolTrouble) as error:
             raise self._failure(error) from error
 
@@ -111,6 +126,7 @@ class Transport:
 
         Raises BotoCoreError, as `post`.
         """
+        underway.connection.until = self._until(is_page=True)
         try:
             return underway.answer()
         except (OSError, ProtocolTrouble) as error:
@@ -178,7 +194,14 @@ class Transport:
                         one.close()
             self._idle.extend(reversed(alive))
 
-    def _exchange(self, connection: Connection, request: bytes) -> Answer:
+    def _until(self, *, is_page: bool) -> float:
+        seconds = self._surroundings.read_timeout
+        if not seconds:  # somebody's own client, which waits for ever
+            return math.inf
+        return self._runtime.monotonic() + seconds * (PAGE_TIMEOUTS if is_page else 1.0)
+
+    def _exchange(self, connection: Connection, request: bytes, is_page: bool) -> Answer:
+        connection.until = self._until(is_page=is_page)
         try:
             return connection.exchange(request)
         finally:
@@ -206,6 +229,7 @@ class Transport:
                 connect_timeout=around.connect_timeout,
                 read_timeout=around.read_timeout,
                 options=around.socket_options,
+                clock=self._runtime.monotonic,
             )
         except ssl.SSLError as error:
             raise SSLError(endpoint_url=url, error=error) from error

@@ -24,6 +24,7 @@ from pykcl.processor import (
 )
 from pykcl.worker.checkpointer import is_confirmed
 from pykcl.worker.forks import OwnProcess
+from pykcl.worker.never_ran import must_have_run
 
 log = logging.getLogger("pykcl.kclpy")
 
@@ -117,7 +118,8 @@ class KclpyProcessor(RecordProcessor):
                 self._around(),
                 self._own_process.alone_leaves(method, shard_id),
             ):
-                message.dispatch(mine, self._processor)
+                returned = message.dispatch(mine, self._processor)
+                must_have_run(method, returned)
         except SystemExit as error:
             self._exit = error
             self._on_exit(shard_id, method, error)

@@ -23,8 +23,8 @@ class MessageDispatcher:
     """A message that knows which method of a (version 3) record processor it is for."""
 
     @abstractmethod
-    def dispatch(self, checkpointer: Any, record_processor: Any) -> None:
-        """Call that method with this message; `checkpointer` is what it offers the processor."""
+    def dispatch(self, checkpointer: Any, record_processor: Any) -> Any:
+        """Call that method with this message; `checkpointer` is what it offers the processor. Returns what it does."""
         raise unwritten(self, "dispatch")
 
     @property
@@ -79,8 +79,8 @@ class InitializeInput(_Message):
         """Its sub-sequence number."""
         return self._sub_sequence_number
 
-    def dispatch(self, checkpointer: Any, record_processor: Any) -> None:
-        record_processor.initialize(self)
+    def dispatch(self, checkpointer: Any, record_processor: Any) -> Any:
+        return record_processor.initialize(self)
 
 
 class ProcessRecordsInput(_MessageWithCheckpointer):
@@ -101,32 +101,32 @@ class ProcessRecordsInput(_MessageWithCheckpointer):
         """How far the batch is behind the tip of the shard, milliseconds."""
         return self._millis_behind_latest
 
-    def dispatch(self, checkpointer: Any, record_processor: Any) -> None:
+    def dispatch(self, checkpointer: Any, record_processor: Any) -> Any:
         self._checkpointer = checkpointer
-        record_processor.process_records(self)
+        return record_processor.process_records(self)
 
 
 class LeaseLostInput(_Message):
     """Another worker has the shard's lease, or soon will. There is nothing to checkpoint."""
 
-    def dispatch(self, checkpointer: Any, record_processor: Any) -> None:
-        record_processor.lease_lost(self)
+    def dispatch(self, checkpointer: Any, record_processor: Any) -> Any:
+        return record_processor.lease_lost(self)
 
 
 class ShardEndedInput(_MessageWithCheckpointer):
     """Every record of the shard was delivered: checkpoint, else its children do not start."""
 
-    def dispatch(self, checkpointer: Any, record_processor: Any) -> None:
+    def dispatch(self, checkpointer: Any, record_processor: Any) -> Any:
         self._checkpointer = checkpointer
-        record_processor.shard_ended(self)
+        return record_processor.shard_ended(self)
 
 
 class ShutdownRequestedInput(_MessageWithCheckpointer):
     """The worker is stopping: the last chance to checkpoint."""
 
-    def dispatch(self, checkpointer: Any, record_processor: Any) -> None:
+    def dispatch(self, checkpointer: Any, record_processor: Any) -> Any:
         self._checkpointer = checkpointer
-        record_processor.shutdown_requested(self)
+        return record_processor.shutdown_requested(self)
 
 
 class LeaseLostCheckpointer:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pykcl.compat.kclpy.v2.processor import V1toV2Processor
 from pykcl.compat.kclpy.v3.processor import V2toV3Processor
 from pykcl.errors import ConfigError
+from pykcl.worker.never_ran import refuse_what_runs_nothing
 
 Version = Literal[1, 2, 3]
 
@@ -71,6 +72,7 @@ def refuse_one_that_can_do_nothing(processor: Any, version: Version) -> None:
             raise ConfigError(
                 f"{type(processor).__name__} has no {name}, so that each batch would fail. {_nearest(processor, name)}"
             )
+    refuse_what_runs_nothing(processor, type(processor).__name__, _METHODS)
 
 
 def _nearest(processor: Any, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from datetime import datetime
@@ -16,6 +17,8 @@ from pykcl.errors import ConfigError
 _MANUAL = (
     "a program of amazon_kclpy checkpoints by itself; drop the line with a RecordProcessor of pykcl's own"
 )
+
+_USER_IN_URL = re.compile(r"(?<=://).*@", re.DOTALL)
 
 
 def toml_text(properties: Mapping[str, str], found: Interpretation) -> str:
@@ -37,12 +40,18 @@ def toml_text(properties: Mapping[str, str], found: Interpretation) -> str:
             lines += [
                 "",
                 f"[clients.{service}]",
-                *(f"{name} = {_value(value)}" for name, value in table.items()),
+                *(_line(name, value) for name, value in table.items()),
             ]
         for source_table in sources:
             lines += ["", f"[[clients.{service}.credentials]]"]
-            lines += [f"{name} = {_value(value)}" for name, value in source_table.items()]
+            lines += [_line(name, value) for name, value in source_table.items()]
     return "\n".join(lines) + "\n"
+
+
+def _line(name: str, value: str) -> str:
+    """Of a client. A password in an endpoint is not copied: it is no part of what AWS is asked with."""
+    kept = _USER_IN_URL.sub("", value) if name.endswith("endpoint") else value
+    return f"{name} = {_value(kept)}" + ("" if kept == value else "  # its user and password are left out")
 
 
 def _origin(properties: Mapping[str, str], field: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -14,7 +15,7 @@ from dataclasses import replace
 from typing import IO
 
 from pykcl.compat.multilang.events import AnswerNotBelieved, CheckpointNotUnderstood
-from pykcl.compat.multilang.lines import ChildLog
+from pykcl.compat.multilang.lines import ChildLog, pieces
 from pykcl.compat.multilang.pipe import Pipe
 from pykcl.compat.multilang.protocol import CHUNK_BYTES, CheckpointAsked, Message, Noise, Status, parse
 from pykcl.events import Event
@@ -23,6 +24,9 @@ MOST_QUESTIONS = 1_000
 """Checkpoints asked for and not yet answered. Whoever asks for more is not speaking the protocol: the rest is noise."""
 NONSENSE_SECONDS = 30.0
 """So long the true answer is waited for after one to something else, while it says no more. Java does not wait."""
+UNENDED_SECONDS = 1.0
+"""So long a line on standard error may go without its end before it is logged as far as it has come."""
+_LACKS_KCLPY = re.compile(rb"(?:ModuleNotFound|Import)Error: No module named '?amazon_kclpy\b")
 
 
 class ChildGone(Exception):
@@ -32,6 +36,8 @@ class ChildGone(Exception):
 class Child:
     """Made by `Children`. `send`, `receive` and `questions_before` are called by the thread of its lease; what begins
     with `on_` by the selector thread. tell_loop: has the selector thread look at this child again.
+
+    lacks_kclpy: it has said that its Python has no module amazon_kclpy.
     """
 
     def __init__(
@@ -45,7 +51,7 @@ class Child:
         self.pid = process.pid
         self.process = process
         self.forced: str | None = None
-        self.is_stuck = False
+        self.is_stuck = self.lacks_kclpy = self._is_unended = False
         self._tell_loop = tell_loop
         self._emit = emit
         self._log = ChildLog(shard)
@@ -211,6 +217,17 @@ class Child:
         self._hear_complaints(self._stderr.turn())
         return self._stderr.is_open
 
+    def begins_an_unended_line(self) -> bool:
+        """Whether `on_unended_line` is to be called in UNENDED_SECONDS: once for all of a line that has begun."""
+        begins = self._stderr.has_begun and not self._is_unended
+        self._is_unended = self._is_unended or begins
+        return begins
+
+    def on_unended_line(self) -> None:
+        """Log what has come of a line without an end: programs that never print one are heard while they live."""
+        self._is_unended = False
+        self._complained_without_end(self._stderr.rest())
+
     def on_gone(self, why: str) -> None:
         """It cannot be spoken to any more. The first reason counts."""
         with self._changed:
@@ -244,8 +261,7 @@ class Child:
                 # As Java's reader: a line that the end of the pipe ends.
                 self._said(rest, True, is_early)
         self._hear_complaints(self._stderr.all())
-        if rest := self._stderr.close():
-            self._log.complained(rest, True)
+        self._complained_without_end(self._stderr.close())
         self.on_gone(_exit_words(exit_code))
         self._ended.set()
         return exit_code
@@ -262,7 +278,13 @@ class Child:
 
     def _hear_complaints(self, lines: Iterable[tuple[bytes, bool]]) -> None:
         for line, whole in lines:
+            self.lacks_kclpy = self.lacks_kclpy or _LACKS_KCLPY.match(line) is not None
             self._log.complained(line, whole)
+        self._log.complained_over()
+
+    def _complained_without_end(self, text: bytes) -> None:
+        for piece in pieces(text):
+            self._log.complained(piece, True)
         self._log.complained_over()
 
     def _said(self, line: bytes, whole: bool, begun_early: bool) -> None:
@@ -272,7 +294,7 @@ class Child:
         message = parse(line) if whole else Noise()
         if isinstance(message, CheckpointAsked) and len(self._inbox) < MOST_QUESTIONS:
             if message.wrong is not None:
-                self._log.printed(line, whole)
+                self._log.refused(line)
                 self._wonder(message.wrong)
             early = begun_early or self._awaited is None or not self._is_asked
             self._speaks_sense()
@@ -282,8 +304,10 @@ class Child:
             self._awaited = self._nonsense_until = None
             self._inbox.append(message)
             self._changed.notify_all()
-        else:
+        elif isinstance(message, Noise):
             self._log.printed(line, whole)
+        else:
+            self._log.refused(line)
             if isinstance(message, Status):
                 self._disbelieve(message)
 

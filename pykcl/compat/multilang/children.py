@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
-from pykcl.compat.multilang.child import Child, ChildGone
+from pykcl.compat.multilang.child import UNENDED_SECONDS, Child, ChildGone
 from pykcl.compat.multilang.command import why_not_started
 from pykcl.compat.multilang.events import ChildEnded, ChildFailed, ChildStarted
 from pykcl.listeners import EventFan
@@ -60,8 +60,8 @@ class Children:
     """Starts a process of `command` per lease, each in a session and process group of its own, and ends them.
 
     started: how many. failures: how many of each shard were of no use. patience: with those whose lease is lost or
-    ended, patience_at_stop: with those who end because the daemon does. is_closing: whether that has begun. Use as a
-    context manager: leaving it ends what still runs.
+    ended, patience_at_stop: with those who end because the daemon does. is_closing: whether that has begun. has_worked:
+    whether a child has ever answered. Use as a context manager: leaving it ends what still runs.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Children:
         self.patience_at_stop = patience_at_stop or self._patience
         self._events = events or EventFan()
         self._loop = _Loop(self._events)
-        self.is_closing = self._is_in_a_hurry = False
+        self.is_closing = self._is_in_a_hurry = self.has_worked = False
         self._left: tuple[Child, ...] = ()
         self._starting = threading.Lock()
         self._lock = threading.Lock()
@@ -340,6 +340,8 @@ class _Loop:
     def _on_complaint(self, child: Child, descriptor: int, _: int) -> None:
         if child in self._watched and not child.on_complaint():
             self._selector.unregister(descriptor)
+        if child.begins_an_unended_line():
+            self._later(UNENDED_SECONDS, child.on_unended_line)
 
     def _suspect(self, child: Child, why: str) -> None:
         if child not in self._suspected:

@@ -50,6 +50,32 @@ def unfitness(command: Sequence[str]) -> Unfit | None:
             f"program is called {name!r}",
             "leave the quotes out; where a path has blanks, name a script without any, which starts the program",
         )
+    return _of_a_file_that_is_there(name) or _of_nothing(name)
+
+
+def _of_a_file_that_is_there(name: str) -> Unfit | None:
+    """The file is there, and without the right to be executed, or in a folder that is not searched."""
+    # As exec looks: a name without a slash is searched in PATH alone.
+    paths = [name] if os.sep in name else [os.path.join(at, name) for at in os.get_exec_path()]
+    found = next((path for path in paths if os.path.isfile(path)), None)
+    if found is not None:
+        what = f": {found} is there, and may not be executed"
+        do = [f"chmod +x {found}"]
+    elif os.sep not in name and os.path.isfile(name):
+        found = name
+        what = (
+            f": there is no program {name!r} in PATH, and the file of that name in this folder is found as "
+            f"./{name} only"
+        )
+        do = [f"{'' if os.access(name, os.X_OK) else f'chmod +x {name} and '}executableName = ./{name}"]
+    else:
+        return None
+    if found.endswith(".py"):
+        do.append(f"executableName = python3 {found}")
+    return Unfit(what, ", or ".join(do))
+
+
+def _of_nothing(name: str) -> Unfit:
     where = "here" if os.sep in name else "in PATH"
     return Unfit(
         f": there is no program {name!r} {where} that may be run",

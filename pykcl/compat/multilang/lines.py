@@ -13,6 +13,12 @@ MOST_LOGGED = 2_000
 MOST_LINES_LOGGED = 1_000
 """Lines that go to the log in one go; more of them are counted."""
 
+MOST_REFUSED_LOGGED = 100
+"""Messages of the protocol that go to the log, in a child's whole life, because nobody waits for them."""
+MOST_NAME = 128
+"""Characters of a lease key in the name of a logger: as long as a shard's id may be."""
+
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_:-]")
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
 _LEVELS = {"WARN": logging.WARNING, "FATAL": logging.CRITICAL}
 _LEVEL_WITHIN = 120
@@ -53,27 +59,50 @@ class LineCutter:
         return self._skipping or bool(self._begun.strip())
 
     def rest(self) -> bytes:
-        """What came after the last line end; nothing more will come."""
-        rest, self._begun = self._begun, b""
+        """Take what came after the last line end. What follows begins a new line."""
+        rest, self._begun, self._skipping = self._begun, b"", False
         return rest
+
+
+def pieces(text: bytes) -> Iterator[bytes]:
+    """Text without a line end, cut into what one line of the log holds; no character of UTF-8 is split."""
+    while text:
+        end = MOST_LOGGED
+        while MOST_LOGGED - 4 < end < len(text) and text[end] & 0xC0 == 0x80:
+            end -= 1
+        yield text[:end]
+        text = text[end:]
 
 
 class ChildLog:
     """What a child prints, in the log: `pykcl.child.SHARD` at INFO, what it says on standard error under
-    `pykcl.child.SHARD.stderr` at the level the line itself names as log lines do, else at WARNING.
+    `pykcl.child.SHARD.stderr` at the level the line itself names as log lines do, else at WARNING. Of a key that is no
+    shard's id, other characters than letters, digits, `_`, `:` and `-` become `_`.
 
     What was waiting in a pipe is logged in one go, and others wait for that: `printed_over` and `complained_over` end
     it, and tell of the lines that were too many.
     """
 
     def __init__(self, shard: str) -> None:
-        self._out = logging.getLogger(f"pykcl.child.{shard}")
-        self._err = logging.getLogger(f"pykcl.child.{shard}.stderr")
+        # Anybody who may write to the lease table chooses the key: a name with a line feed would forge a line of the
+        # log, and one with a dot would choose its parent among the loggers.
+        name = f"pykcl.child.{_NOT_IN_A_NAME.sub('_', shard[:MOST_NAME])}"
+        self._out = logging.getLogger(name)
+        self._err = logging.getLogger(f"{name}.stderr")
         self._lines = {self._out: 0, self._err: 0}
+        self._refused = 0
 
     def printed(self, line: bytes, whole: bool) -> None:
         if self._has_room(self._out) and self._out.isEnabledFor(logging.INFO):
             self._out.info("%s", _shown(line, whole))
+
+    def refused(self, line: bytes) -> None:
+        """A message of the protocol that is no use. A program may say nothing else, as fast as it can print."""
+        self._refused += 1
+        if self._refused <= MOST_REFUSED_LOGGED:
+            self.printed(line, True)
+        elif self._refused == MOST_REFUSED_LOGGED + 1:
+            self._out.info("… and more of them, which are not logged: messages that nobody waits for")
 
     def complained(self, line: bytes, whole: bool) -> None:
         if self._has_room(self._err):

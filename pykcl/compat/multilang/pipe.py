@@ -60,6 +60,10 @@ class Pipe:
         """Whether a line has begun and not ended."""
         return self._cutter.has_begun
 
+    def rest(self) -> bytes:
+        """Take what came after the last line end."""
+        return self._cutter.rest()
+
     def close(self) -> bytes:
         """Return what came after the last line end."""
         self.descriptor, self.is_open = -1, False

@@ -15,9 +15,11 @@ from pykcl.processor import Batch, Initialization, LeaseLoss, RecordProcessor, S
 from pykcl.worker.checkpointer import EndCheckpointer, is_confirmed
 
 
-def child_processors(children: Children, timeout: float | None) -> Callable[[], ChildProcessor]:
-    """For `Worker(processor=…)`. timeout: as for `ChildProcessor`."""
-    return lambda: ChildProcessor(children, timeout)
+def child_processors(
+    children: Children, timeout: float | None, on_lacking_kclpy: Callable[[], None] = lambda: None
+) -> Callable[[], ChildProcessor]:
+    """For `Worker(processor=…)`. timeout, on_lacking_kclpy: as for `ChildProcessor`."""
+    return lambda: ChildProcessor(children, timeout, on_lacking_kclpy)
 
 
 class ChildProcessor(RecordProcessor):
@@ -28,7 +30,8 @@ class ChildProcessor(RecordProcessor):
     the call early.
 
     timeout: seconds a child may take from one message to the next while it is asked something (timeoutInSeconds of
-    MultiLangDaemon, which counts the same way); None: for ever.
+    MultiLangDaemon, which counts the same way); None: for ever. on_lacking_kclpy: called with each child that fails for
+    want of the module amazon_kclpy, until one has worked: no other child would fare better.
 
     A child that dies, hangs longer or cannot be started ends the usefulness of this instance: RestartShard. Another one
     with another child begins at the last checkpoint: records that this child was given and has not checkpointed, of
@@ -36,9 +39,15 @@ class ChildProcessor(RecordProcessor):
     next action.
     """
 
-    def __init__(self, children: Children, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        children: Children,
+        timeout: float | None = None,
+        on_lacking_kclpy: Callable[[], None] = lambda: None,
+    ) -> None:
         self._children = children
         self._timeout = timeout
+        self._on_lacking_kclpy = on_lacking_kclpy
         self._shard = ""
         self._child: Child | None = None
         self._checkpoints = JavaCheckpoints(None)
@@ -54,6 +63,7 @@ class ChildProcessor(RecordProcessor):
             raise self._restart(protocol.INITIALIZE, str(gone)) from None
         line = protocol.initialize(init.shard_id, init.position)
         self._act(protocol.INITIALIZE, [line], JavaCheckpoints(None))
+        self._children.has_worked = True
 
     def process_records(self, batch: Batch) -> None:
         line = protocol.process_records(batch.records, batch.millis_behind_latest)
@@ -158,6 +168,8 @@ class ChildProcessor(RecordProcessor):
         """The child is ended for certain before another one is given the same records."""
         child, self._child = self._child, None
         self._children.failed(self._shard, child, action, why)
+        if child is not None and child.lacks_kclpy and not self._children.has_worked:
+            self._on_lacking_kclpy()
         if child is not None:
             self._children.end(child, AT_ONCE)
         return RestartShard(f"The child of {self._shard} {why} in {action}.")

@@ -363,9 +363,16 @@ class _Reading:
     def _refuse_another_region(self, config: Config) -> None:
         told = self.services.spec("kinesis").region
         if config.stream_arn is not None and told not in (None, config.effective_region):
+            name = config.stream_name
+            has_name = self._properties.get("streamName", "").strip()
+            how = (
+                "delete the streamArn line"
+                if has_name
+                else f"replace the streamArn line by streamName={name}"
+            )
             raise self._from["stream"].refuse(
-                f"is in {config.effective_region}, and the region is said to be {told}. Java would read the stream "
-                "of that name there, in its own account. Write streamName for that one, or drop the region."
+                f"is in {config.effective_region}, and the region is {told}. Do: {how} to read stream {name!r} of "
+                f"{told}, as Java does. To read the stream of the ARN, delete the region."
             )
 
 

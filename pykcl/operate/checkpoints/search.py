@@ -3,11 +3,16 @@
 Kinesis finds the first record at or after a time, never the last one before it. So the search goes back from the time
 in doubling steps until a record lies before it, halves what is left to two seconds, and reads those. Arrival times
 hardly ever fall along a shard, and the two seconds make room for when they do.
+
+One answer covers a bounded span of stream time, so a stretch without records takes many reads. It is read where
+nothing is known of it yet, and only up to the time in question.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
+from math import inf
 from typing import TypeVar
 
 from pykcl.errors import IteratorExpired, PositionRefused, PyKclError, SetupError, ShardGone, TemporaryError
@@ -23,8 +28,16 @@ _T = TypeVar("_T")
 
 WINDOW_MILLIS = 2000
 """What is read through at the end of a search: at most 2,000 records and 2 MB, as a shard takes half of it a second."""
-MOST_READS = 2000
-"""Of one shard: GetRecords calls that bring nothing included. More than a search needs by far: it is there to end."""
+MOST_READS = 3000
+"""Of one shard: GetRecords calls that bring nothing included; ten minutes at five a second.
+
+AWS takes some 250 calls for a day without records. A search crosses such a stretch once or twice: in front of the
+oldest record; between two records, as it goes back and then halves; behind the time, for the next record.
+"""
+_MARGIN_MILLIS = 10_000
+"""How much further than a time a page must have read for everything older to be known. Kinesis' clock is known to the
+second, and MillisBehindLatest is no more than an estimate.
+"""
 _ATTEMPTS = 8
 _PROBE_LIMIT = 10
 _WALK_LIMIT = 1000
@@ -50,8 +63,13 @@ class ShardSearch:
         """The first Kinesis record from there on; None at the tip or the end of the shard."""
         return next(self.walk(start, _PROBE_LIMIT), None)
 
-    def walk(self, start: ReadFrom, limit: int | None = None) -> Iterator[Record]:
-        """Kinesis records from there on, until the tip or the end of the shard is reached."""
+    def walk(
+        self, start: ReadFrom, limit: int | None = None, *, until_millis: float = inf
+    ) -> Iterator[Record]:
+        """Kinesis records from there on, until the tip or the end of the shard is reached.
+
+        until_millis: end earlier, once everything that arrived before that time (epoch milliseconds) was read.
+        """
         iterator: str | None = self._open(start)
         while iterator is not None:
             try:
@@ -63,7 +81,13 @@ class ShardSearch:
                 start = ReadFrom("AFTER_SEQUENCE_NUMBER", sequence_number=record.sequence_number)
                 yield record
             # At the tip: what is put from now on is nothing that a search was asked for.
-            if page.millis_behind_latest == 0 or (page.millis_behind_latest is None and not page.records):
+            behind = page.millis_behind_latest
+            if behind == 0 or (behind is None and not page.records):
+                return
+            if (
+                behind is not None
+                and self._stream.server_time_millis() - behind > until_millis + _MARGIN_MILLIS
+            ):
                 return
             iterator = page.next_iterator
 
@@ -90,7 +114,15 @@ class ShardSearch:
     def behind(self, number: str, sub: int | None) -> Look:
         """Behind that record, or that part of an aggregated one. Raises PyKclError where there is no such record."""
         records = self.walk(ReadFrom("AT_SEQUENCE_NUMBER", sequence_number=number), _PROBE_LIMIT)
-        record = next(records, None)
+        try:
+            record = next(records, None)
+        except PositionRefused:
+            # What that says blames the row, which has no part in this.
+            raise PyKclError(
+                f"{number} is not a position of {self._shard_id}: it is not a sequence number that Kinesis gave to a "
+                "record of this shard. Nothing was written. Do: name the sequence number of a record, or use "
+                "--to-datetime or --to-earliest."
+            ) from None
         if record is None or record.sequence_number != number:
             raise PyKclError(
                 f"{self._shard_id} has no record {number} (any more). Nothing was written. Do: name one that it holds, "
@@ -120,36 +152,55 @@ class ShardSearch:
 
     def _last_before(self, at_millis: int, begins: float) -> tuple[Record | None, Record | None]:
         """The last record before that time, and the one behind it."""
+        start, high = self._close_before(at_millis, begins)
+        records = self.walk(start)
+        if high < at_millis - WINDOW_MILLIS:
+            # Nothing lies between: it was read through on the way back.
+            at_the_time = ReadFrom("AT_TIMESTAMP", at_millis=at_millis - WINDOW_MILLIS)
+            records = chain(self.walk(start, until_millis=high), self.walk(at_the_time))
         last = None
-        for record in self.walk(self._close_before(at_millis, begins)):
+        for record in records:
+            if last is not None and int(record.sequence_number) <= int(last.sequence_number):
+                continue
             if _arrival(record) >= at_millis:
                 return last, record
             last = record
         return last, None
 
-    def _close_before(self, at_millis: int, begins: float) -> ReadFrom:
-        """Where a record before that time comes first, not long before the last such one.
+    def _close_before(self, at_millis: int, begins: float) -> tuple[ReadFrom, float]:
+        """Where a record before that time comes first, not long before the last such one; and a time, at most two
+        seconds later than that place, from which on none comes.
 
         Of `low` it is known that a record before the time lies at or behind it, of `high` that none does.
         """
         low, high, step = begins, float(at_millis), WINDOW_MILLIS
         while at_millis - step > begins:
-            if self._has_before(at_millis - step, at_millis):
-                low = at_millis - step
+            found = self._lies_before(at_millis - step, at_millis, high)
+            if found is not None:
+                low = found
                 break
             high = at_millis - step
             step *= 2
         while high - low > WINDOW_MILLIS:
             middle = (low + high) // 2
-            if self._has_before(middle, at_millis):
-                low = middle
-            else:
+            found = self._lies_before(middle, at_millis, high)
+            if found is None:
                 high = middle
-        return _OLDEST if low == begins else ReadFrom("AT_TIMESTAMP", at_millis=int(low))
+            else:
+                low = found
+        return _OLDEST if low == begins else ReadFrom("AT_TIMESTAMP", at_millis=int(low)), high
 
-    def _has_before(self, start: float, at_millis: int) -> bool:
-        found = self.first(ReadFrom("AT_TIMESTAMP", at_millis=int(start)))
-        return found is not None and _arrival(found) < at_millis
+    def _lies_before(self, start: float, at_millis: int, high: float) -> float | None:
+        """A time, `start` or later, at or behind which a record before `at_millis` lies; None where there is none.
+
+        It is known that none lies at or behind `high`.
+        """
+        begins = ReadFrom("AT_TIMESTAMP", at_millis=int(start))
+        found = next(self.walk(begins, _PROBE_LIMIT, until_millis=high), None)
+        if found is None or _arrival(found) >= at_millis:
+            return None
+        # What lies before the record is not crossed again, but for those two seconds.
+        return max(start, _arrival(found) - WINDOW_MILLIS)
 
     def _open(self, start: ReadFrom) -> str:
         return self._patiently(lambda: self._stream.open(self._shard_id, start))
@@ -158,8 +209,9 @@ class ShardSearch:
         self._reads += 1
         if self._reads > MOST_READS:
             raise TemporaryError(
-                f"{MOST_READS} reads of {self._shard_id} did not find the place. Nothing was written. Do: use "
-                "--to-sequence, or --to-earliest for this shard."
+                f"{MOST_READS} reads of {self._shard_id} did not find the place: each covers minutes of it, and "
+                "a day without records takes some 250. Nothing was written. Do: use --to-sequence, or --to-earliest "
+                "for this shard."
             )
         if self._reads > 1:
             self._pause.wait(SHARD_READ_INTERVAL)

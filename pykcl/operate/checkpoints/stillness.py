@@ -9,7 +9,8 @@ from pykcl.model.lease import Lease, Row
 from pykcl.ports import LeaseTable
 from pykcl.runtime import Runtime
 
-_SHORTEST_LOOK = 1.0
+_MOST_BETWEEN_SCANS = 2.0
+"""Seconds: a worker that lives shows with its next heartbeat, and nobody waits much longer than that to be refused."""
 _SHOWN = 5
 
 
@@ -41,7 +42,7 @@ def wait_until_still(
     begun = runtime.monotonic()
     rows, since = table.scan().rows, runtime.monotonic()
     while (left := since + failover - runtime.monotonic()) > 0:
-        pause.wait(min(left, max(_SHORTEST_LOOK, failover / 2)))
+        pause.wait(min(left, _MOST_BETWEEN_SCANS))
         now = table.scan().rows
         moving = movers(rows, now)
         if moving:

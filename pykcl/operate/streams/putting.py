@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
+from itertools import count
 
 from pykcl.aws.stream_admin import NewRecord, PutAnswer
 from pykcl.errors import TemporaryError
@@ -133,7 +134,7 @@ class Putting:
         grouping = self._grouping
         if grouping is None:
             return
-        parcels = grouping.place_again(self._listing())
+        parcels = grouping.place_again(self._listing({shard_id for _, shard_id in self._misplaced} - {""}))
         misplaced, self._misplaced = self._misplaced, []
         for parcel, shard_id in misplaced:
             if grouping.is_seen_in(parcel, shard_id):
@@ -147,15 +148,28 @@ class Putting:
                 parcels += grouping.add(line, record)
         self._send(parcels)
 
-    def _listing(self) -> Sequence[Shard]:
-        while True:
+    def _listing(self, landed_in: Set[str] = frozenset()) -> Sequence[Shard]:
+        """The shards, those that records landed in among them.
+
+        ListShards may lag behind a reshard: 1) a shard is split; 2) an aggregate lands in one of the new ones; 3) the
+        listing still shows the shards of before. Grouped by it, the same aggregate would be put again, and land there
+        again, until the listing changes.
+        """
+        for attempt in count():
             try:
-                return self._outlet.shards()
+                shards = self._outlet.shards()
+                if landed_in <= {shard.shard_id for shard in shards}:
+                    break
+                trouble = "ListShards does not show all shards yet."
             except TemporaryError as error:
-                if self._give_up.is_set():
-                    raise GivenUp(f"The shards of the stream could not be listed ({error})") from None
-                self._on_notice(f"{error} Listing again.")
-                self._give_up.wait(_LISTING_PAUSE)
+                trouble = str(error)
+            if self._give_up.is_set():
+                raise GivenUp(f"The shards of the stream could not be listed ({trouble})")
+            # The first time it is as usual after a reshard.
+            if attempt:
+                self._on_notice(f"{trouble} Listing again.")
+            self._give_up.wait(_LISTING_PAUSE)
+        return shards
 
     def _pace(self) -> None:
         if self._rate is None or self._stop.is_set():

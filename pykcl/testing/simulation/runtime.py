@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pykcl.runtime import Task, stack_of
 from pykcl.testing.simulation.clocks import GroupClock
-from pykcl.testing.simulation.tasks import SimEvent, SimLock, SimTask
+from pykcl.testing.simulation.tasks import SimEvent, SimLock, SimTask, SimulationOver, ThreadStruck
 
 if TYPE_CHECKING:
     from pykcl.testing.simulation.scheduler import Simulation
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 class SimulatedRuntime:
     """A `runtime.Runtime` for one worker of a simulation."""
+
+    ends_threads_by: tuple[type[BaseException], ...] = (SimulationOver, ThreadStruck)
 
     def __init__(self, simulation: Simulation, group: str, clock: GroupClock, seed: str) -> None:
         self._simulation = simulation

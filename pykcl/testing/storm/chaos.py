@@ -15,7 +15,7 @@ from pykcl.testing.storm.operators import Operators
 from pykcl.testing.storm.producer import Producer
 from pykcl.testing.storm.stop_phases import StopPhases
 from pykcl.testing.storm.streams import past_retention
-from pykcl.testing.storm.world import FAILOVER, World
+from pykcl.testing.storm.world import FAILOVER, LONG_RETENTION_HOURS, World
 
 _RATES = (0.9, 0.93, 0.97, 1.03, 1.07, 1.1)
 _ACTIONS = (
@@ -45,6 +45,7 @@ class Chaos:
             "F10.kms": self._lock_the_key,
             "F11": self._reshard_wildly,
             "F12": self._let_retention_pass,
+            "F12.lowered": self._lower_retention,
             "F13.foreign": self._foreigners.visit_another_table,
             "F14.start": self._start_forbidden,
             "F14.while": self._forbid,
@@ -213,4 +214,19 @@ class Chaos:
     def _let_retention_pass(self, rng: random.Random) -> bool:
         self._world.kinesis_skew += past_retention(24, rng.uniform(5, 90))
         self._world.note_trimming()
+        return True
+
+    def _lower_retention(self, rng: random.Random) -> bool:
+        """While workers cross the hours that passed, what is older than a day is gone at once."""
+        world = self._world
+        for _ in range(rng.randint(3, 8)):
+            self._producer.put_some()
+            world.kinesis_skew += rng.randint(1, 3) * HOUR_MILLIS
+        # Now it lags, and has crossed a few hours at most when these records go.
+        world.kinesis_skew += 22 * HOUR_MILLIS
+        world.simulation.sleep(rng.choice([0.5, 2, 5]))
+        world.set_retention(24)
+        world.note_trimming()
+        world.simulation.sleep(rng.uniform(0, 30))
+        world.set_retention(LONG_RETENTION_HOURS)
         return True

@@ -26,8 +26,15 @@ class _ClaimingCheckpointer:
         self._owning, self._judge = owning, judge
 
     def checkpoint(self, at: Record | Checkpoint | str | None = None, sub_sequence_number: int = 0) -> None:
-        self._claim(at, sub_sequence_number)
-        self._inner.checkpoint(at, sub_sequence_number)
+        upto = self._claim(at, sub_sequence_number)
+        try:
+            self._inner.checkpoint(at, sub_sequence_number)
+        except BaseException:
+            # It may be in the row or not: what comes again from here on is no fault of a clean stop.
+            self._owning.perhaps = upto
+            self._owning.delivered.difference_update(self._given)
+            raise
+        self._owning.confirmed = upto
 
     def prepare_checkpoint(
         self,
@@ -39,11 +46,12 @@ class _ClaimingCheckpointer:
         self._claim(at, sub_sequence_number)
         return self._inner.prepare_checkpoint(at, sub_sequence_number, state=state)
 
-    def _claim(self, at: Record | Checkpoint | str | None, sub_sequence_number: int) -> None:
+    def _claim(self, at: Record | Checkpoint | str | None, sub_sequence_number: int) -> Place | None:
         upto = self._place(at, sub_sequence_number)
         done = [place for place in self._given if upto is not None and place <= upto]
         self._judge.ledger.shards[self._owning.shard_id].delivered.update(done)
         self._owning.delivered.update(done)
+        return upto
 
     def _place(self, at: Record | Checkpoint | str | None, sub_sequence_number: int) -> Place | None:
         try:

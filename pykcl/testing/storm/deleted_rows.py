@@ -40,6 +40,11 @@ class DeletedRows:
         """By the operator who deleted it."""
         self._deleted.pop(key, None)
 
+    @property
+    def missing(self) -> frozenset[str]:
+        """Keys of the rows that nobody has put back."""
+        return frozenset(self._deleted)
+
     def row_changed(self, change: Change) -> None:
         """Also a row that is there again."""
         if change.before is not None or change.after is None or change.key not in self._deleted:

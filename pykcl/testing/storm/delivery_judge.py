@@ -108,6 +108,7 @@ class DeliveryJudge:
         """NO_GAP, PARENTS_FIRST, and that the host may deliver at all."""
         self.reader[owning.shard_id] = owning.host
         self.batches += 1
+        owning.goes_on_with(given)
         where = f"{owning.host} {owning.shard_id} after {owning.after}"
         believed = self.believes(owning.host, owning.shard_id)
         self.expect(believed, Promise.SILENT_AFTER_LOSS, f"{where}: a batch without belief in the lease")

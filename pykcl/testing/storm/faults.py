@@ -60,6 +60,9 @@ KINDS: Mapping[str, Kind] = {
         Kind("F10.kms", "GetRecords is refused for its encryption key for up to 40 s", _PER_STEP),
         Kind("F11", "a burst of splits and merges, nested up to six deep", _PER_STEP),
         Kind("F12", "retention overtakes the fleet", (0.004, 0.01)),
+        Kind(
+            "F12.lowered", "the retention period is lowered while the fleet lags, and raised", (0.004, 0.01)
+        ),
         Kind("F13.deleted", "the lease table is deleted, and restored", (0.3,)),
         Kind("F13.recreated", "the lease table is deleted and made anew, and restored", (0.3,)),
         Kind("F13.foreign", "a worker is started on a table that is not its own", _PER_STEP),
@@ -144,6 +147,10 @@ class Faults:
         if everything:
             # Java 2.x cannot read a table with foreign rows in it: one of the two.
             self._have_one_of({"F15"}, {"F20"})
+        # Where a week is kept, a day takes nothing.
+        self._have_one_of({"F12"}, {"F12.lowered"})
+        # Who finds a row anew, from the start, cannot tell what retention took while it was missing.
+        self._have_one_of({"F12.lowered"}, {"F15.deleted"})
         # Two processes of one identifier are told apart by the counter alone: not promised where it starts again.
         self._have_one_of({"F15.deleted", "F15.counter"}, {"F19.same"})
         # A worker that comes to no listing cannot tell an aggregate of another shard where the row lacks the range.

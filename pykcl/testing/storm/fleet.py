@@ -156,9 +156,9 @@ class StormFleet:
             return self._world.options.get("on_error") == "raise" and seen.raised.since(host.name, since)
         if isinstance(failure, TableGone):
             return seen.without_table.since(host.name, since)
-        if not isinstance(failure, SetupError) or host.name not in self.forbidden:
+        if not isinstance(failure, SetupError) or host.name not in self.forbidden or host.had_joined:
             return False
-        # Once it has worked, a permission that is refused is trouble that may pass.
+        # Once it has worked, or has joined as a spare one, a permission that is refused is trouble that may pass.
         worked = max(seen.took.get(host.name, since), seen.read.get(host.name, since))
         return worked >= since and seen.denied.since(host.name, since)
 

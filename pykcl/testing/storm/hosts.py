@@ -29,7 +29,7 @@ class Host(Protocol):
 class WorkerHost:
     """A pykcl worker in a process of its own. on_end: told when it ended, with the seconds its stop took.
 
-    fine_at: when it was last seen not to have failed.
+    fine_at: when it was last seen not to have failed. had_joined: whether it had joined its fleet by then.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class WorkerHost:
         self.has_started = False
         self.was_asked = False
         self.fine_at = simulation.now
+        self.had_joined = False
         self._simulation = simulation
         self._on_end = on_end
         self._asked = simulation.runtime(name).event()
@@ -75,7 +76,7 @@ class WorkerHost:
             return
         self.has_started = True
         while not self._asked.is_set() and self.worker.failure is None:
-            self.fine_at = self._simulation.now
+            self.fine_at, self.had_joined = self._simulation.now, self.worker.has_joined
             self._asked.wait(_LOOK)
         began = self._simulation.now
         self._stop_quietly()

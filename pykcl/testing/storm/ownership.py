@@ -24,6 +24,7 @@ class Ownership:
     state: initialized, ended (shard_ended was called), shut down or lost. running: the batch last given. returned: when
     which batches returned, by their last places. told: how many losses of this shard the host had told of. in_calm:
     whether the last batch was given in calm weather. is_robbed: whether the next owner of the lease has begun.
+    confirmed: up to where its processor checkpointed inside the running batch. perhaps: the same, but it raised.
     """
 
     host: str
@@ -39,6 +40,8 @@ class Ownership:
     in_calm: bool = False
     is_durable_end: bool = False
     is_robbed: bool = False
+    confirmed: Place | None = None
+    perhaps: Place | None = None
 
     @contextmanager
     def call(self, judge: Judging, method: str) -> Iterator[None]:
@@ -52,10 +55,16 @@ class Ownership:
 
     @contextmanager
     def tried_again_if_it_raises(self) -> Iterator[None]:
-        """What was delivered stays so, but the batch comes again from its first record."""
+        """What was delivered stays so, but the batch comes again from its first record that is not checkpointed."""
         before = self.after
         try:
             yield
         except BaseException:
-            self.after = before
+            self.after = before if self.confirmed is None else max(before, self.confirmed)
             raise
+
+    def goes_on_with(self, given: list[Place]) -> None:
+        """A batch begins. Where nobody knows whether a checkpoint was written, it shows that."""
+        if self.perhaps is not None and given and given[0] > self.perhaps:
+            self.after = max(self.after, self.perhaps)
+        self.perhaps = self.confirmed = None

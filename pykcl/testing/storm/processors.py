@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from pykcl.errors import CheckpointRefused, LeaseLost, PyKclError, TemporaryError
 from pykcl.model.record import Record
@@ -66,18 +68,21 @@ class StormProcessor(RecordProcessor):
         position = place_of(init.position.sequence_number, init.position.sub_sequence_number)
         self._owning = self._judge.ownership_begins(self._host, init.shard_id, position)
 
-    def process_records(self, batch: Batch) -> None:
+    def process_records(self, batch: Batch) -> Any:
         owning = self._must_own("process_records")
         places = [place_of(r.sequence_number, r.sub_sequence_number) for r in batch]
         with owning.call(self._judge, "process_records"), owning.tried_again_if_it_raises():
             self._judge.batch_begins(owning, places)
             self._dawdle_perhaps(batch.shard_id)
+            claimed = claiming(batch, owning, self._judge)
             if self._inner is not None:
-                self._inner.process_records(claiming(batch, owning, self._judge))
-            self._raise_perhaps(batch.shard_id, owning, places)
+                self._inner.process_records(claimed)
+            if self._faults.happens("F17.raises", f"{self._host} {batch.shard_id}"):
+                return self._fail(claimed, owning, places)
             self._judge.delivered(owning, places)
             self._last = (batch.checkpointer, batch.records[-1])
             self._checkpoint_somehow(batch)
+        return None
 
     def lease_lost(self, loss: LeaseLoss) -> None:
         owning = self._must_own("lease_lost")
@@ -108,13 +113,23 @@ class StormProcessor(RecordProcessor):
 
     # -- misbehaviour ------------------------------------------------------------------------------------------
 
-    def _raise_perhaps(
-        self, shard_id: str, owning: Ownership | None = None, places: list[Place] | None = None
-    ) -> None:
+    def _raise_perhaps(self, shard_id: str) -> None:
         if self._faults.happens("F17.raises", f"{self._host} {shard_id}"):
-            if self._skips is not None and owning is not None and places:
-                self._skips.raises(owning, places)
             raise ValueError("at random")
+
+    def _fail(self, batch: Batch, owning: Ownership, places: list[Place]) -> Iterator[None]:
+        """Raise, perhaps behind a checkpoint of a part of the batch; or return what nobody runs, as if its work were
+        in there."""
+        seed, now = self._simulation.seed, self._simulation.now
+        rng = random.Random(f"{seed}/{self._host}/{batch.shard_id}/{now}")  # noqa: S311 - reproducible
+        way = rng.choice(["raises", "raises", "checkpoints and raises", "runs nothing"])
+        if way == "runs nothing":
+            return (None for _ in ())
+        if way == "checkpoints and raises" and len(batch) > 1 and not self._never:
+            self._checkpoint(batch.checkpointer, batch.records[rng.randrange(len(batch) - 1)])
+        if self._skips is not None:
+            self._skips.raises(owning, places)
+        raise ValueError("at random")
 
     def _stop_perhaps(self, fault: str, shard_id: str) -> None:
         """The worker is asked to stop, and finds this call still running for a while."""

@@ -11,7 +11,7 @@ from typing import Any
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.events import BatchSkipped, DataLost, Event, ThreadsLeft
 from pykcl.local.shards import HOUR_MILLIS
-from pykcl.local.stream import LocalKinesis
+from pykcl.local.stream import LocalKinesis, ReadSpan
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
 from pykcl.model.shard import ShardListing
@@ -43,6 +43,7 @@ TABLE = "orders-app"
 FAILOVER = 10.0
 _PAGE_BYTES_PER_SHARD = 600
 _DESCRIBES_UNTIL_ACTIVE = 3
+LONG_RETENTION_HOURS = 168
 SETTLING = FAILOVER / 2 + REQUEST_SECONDS
 """Seconds in which a robbed owner notices, and for which its thief waits: a heartbeat, and the answer to it."""
 SLOWEST_CLOCK = 0.9
@@ -70,14 +71,17 @@ class World:
         self.simulation, self.faults, self.options = simulation, faults, options
         self.processor = processor
         self.verdict = Verdict(blind=blind)
-        self.ledger = Ledger(lambda: self.kinesis_millis() - 24 * HOUR_MILLIS)
+        self.retention_hours = 24
+        self.ledger = Ledger(lambda: self.kinesis_millis() - self.retention_hours * HOUR_MILLIS)
         self.outages = Outages()
         self.malformed: set[tuple[str, str]] = set()
         self.on_request: Callable[[str, Params, str], None] = lambda operation, params, host: None
         self.kinesis_skew = 0
         self.numbers = ShortNumbers(EPOCH_MILLIS + int(simulation.now * 1000))
-        self.kinesis = LocalKinesis(self.kinesis_millis)
+        self.kinesis = _kinesis(simulation.seed, self.kinesis_millis)
         self.kinesis.create_stream(STREAM, shards)
+        if faults.has("F12.lowered"):
+            self.set_retention(LONG_RETENTION_HOURS)
         self._listings: deque[tuple[float, ShardListing]] = deque(maxlen=50)
         self.note_shards()
         self.dynamodb = MemoryDynamoDB(
@@ -175,6 +179,13 @@ class World:
 
     def open_shards(self) -> list[str]:
         return [s.shard_id for s in self.kinesis.list_shards(STREAM, operation=None) if s.is_open]
+
+    def set_retention(self, hours: int) -> None:
+        """What a shorter period takes is gone for good."""
+        self.kinesis.set_retention(STREAM, hours)
+        self.retention_hours = hours
+        for shard_id in list(self.ledger.shards):
+            self.ledger.shard(shard_id)
 
     def note_trimming(self) -> None:
         """Retention took something: from now on its loss has to be reported, where the table tells that it was read."""
@@ -386,3 +397,10 @@ def _short(row: Any) -> str:
         return "unreadable"
     owner = row.get("leaseOwner", {}).get("S", "-")
     return f"owner {owner} counter {row.get('leaseCounter', {}).get('N')} checkpoint {place[0]}:{place[1]}"
+
+
+def _kinesis(seed: int, clock: Callable[[], int]) -> LocalKinesis:
+    """A Kinesis that answers as AWS does: each call covers some stream time, and ListShards lags."""
+    rng = random.Random(f"{seed}/kinesis")  # noqa: S311 - reproducible
+    span = ReadSpan(rng.choice([5.0, 60.0, 600.0]), 3600.0, end_alone=rng.choice([0.5, 1.0]))
+    return LocalKinesis(clock, read_span=span, listing_lag=rng.choice([0.0, 0.5, 2.0]), seed=seed)

@@ -219,6 +219,42 @@ def test_a_batch_that_raised_comes_again_and_its_records_are_not_checkpointed(si
     assert not fleet.rows()[FIRST].checkpoint.is_sentinel
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", [Version1, Version2, Version3])
+def test_a_call_that_returns_a_coroutine_has_failed(kind, simulation):
+    async def never_awaited():
+        pass
+
+    class Returning(kind):
+        def process_records(self, *arguments):
+            return never_awaited()
+
+    fleet, told = Fleet(simulation, shards=1), Told()
+    fleet.put(3)
+    start(fleet, Returning(told), retry_for=10.0)
+    fleet.wait(lambda: fleet.happened(LeaseHandedBack), what="the hand-back")
+    event = fleet.happened(ProcessorRaised)[0]
+    assert (event.error, event.where.split(":")[0]) == ("NeverRan", "test_processors.py")
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_program_that_checkpoints_record_by_record_survives_one_that_fails_once(kind, simulation):
+    fleet, told, handled = Fleet(simulation, shards=1), Told(), []
+
+    def fail_once(self, records, checkpointer):
+        for record in records:
+            handled.append(record.binary_data)
+            if handled == payloads[:5]:
+                raise ConnectionError
+            checkpointer.checkpoint(record.sequence_number, record.sub_sequence_number)
+
+    payloads = fleet.put(10)
+    start(fleet, kind(told, fail_once))
+    fleet.wait(lambda: payloads[-1] in handled, what="delivery")
+    assert handled == [*payloads[:5], *payloads[4:]]
+    assert [event.error for event in fleet.happened(ProcessorRaised)] == ["ConnectionError"]
+
+
 class Failing(Version3):
     def shard_ended(self, shard_ended_input):
         raise KeyError("shard_ended")

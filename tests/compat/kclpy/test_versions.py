@@ -7,7 +7,7 @@ import pytest
 from pykcl.compat.kclpy import kcl
 from pykcl.compat.kclpy.v2 import processor as v2
 from pykcl.compat.kclpy.v3 import processor as v3
-from pykcl.compat.kclpy.versions import missing_methods, version_of
+from pykcl.compat.kclpy.versions import missing_methods, refuse_one_that_can_do_nothing, version_of
 from pykcl.errors import ConfigError
 
 BASES = {1: kcl.RecordProcessorBase, 2: v2.RecordProcessorBase, 3: v3.RecordProcessorBase}
@@ -87,3 +87,21 @@ def test_methods_that_were_left_to_be_written_are_named():
     ]
     assert missing_methods(made(1, two, "initialize"), 1) == ["shutdown"]
     assert missing_methods(made(2, one, "initialize", "shutdown"), 2) == []
+
+
+async def coroutine(self, *arguments):
+    pass
+
+
+def generator(self, *arguments):
+    yield arguments
+
+
+@pytest.mark.parametrize("method", ["initialize", "process_records", "shutdown", "shutdown_requested"])
+@pytest.mark.parametrize("runs_nothing", [coroutine, generator])
+def test_a_method_whose_call_runs_nothing_is_refused_before_a_lease_is_taken(method, runs_nothing):
+    whole = made(1, two, "initialize", "shutdown", "shutdown_requested")
+    refuse_one_that_can_do_nothing(whole, 1)
+    setattr(type(whole), method, runs_nothing)
+    with pytest.raises(ConfigError, match=rf"Made\.{method} .*(async|yield)"):
+        refuse_one_that_can_do_nothing(whole, 1)

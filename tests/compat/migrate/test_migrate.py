@@ -13,6 +13,7 @@ from migrate_programs import program
 
 from pykcl import Config
 from pykcl.cli.local import local_environment
+from pykcl.config_sources import read_toml
 from pykcl.local.server import LocalAws
 from pykcl.model.lease_parse import MIGRATION_KEY
 
@@ -87,6 +88,56 @@ def test_whoever_may_not_read_the_properties_may_not_read_what_was_made_from_the
     (folder / "app.properties").chmod(0o600)
     assert pykcl(folder, "migrate", "app.properties", "--no-table").returncode == 0
     assert {(folder / name).stat().st_mode & 0o777 for name in ("pykcl.toml", "migrate-report.md")} == {0o600}
+
+
+def test_a_file_that_was_there_before_is_replaced_with_the_mode_of_the_properties(folder):
+    (folder / "app.properties").chmod(0o600)
+    (folder / "pykcl.toml").write_text("old")
+    (folder / "pykcl.toml").chmod(0o644)
+    assert pykcl(folder, "migrate", "app.properties", "--no-table", "--force").returncode == 0
+    assert (folder / "pykcl.toml").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_a_link_points_to_is_left_alone(folder):
+    (folder / "victim").write_text("mine")
+    (folder / "migrate-report.md").symlink_to("victim")
+    (folder / "pykcl.toml").symlink_to("made-by-it")
+    done = pykcl(folder, "migrate", "app.properties", "--no-table")
+    assert done.returncode == 78
+    assert "pykcl.toml and migrate-report.md would be overwritten" in done.stderr
+    assert pykcl(folder, "migrate", "app.properties", "--no-table", "--force").returncode == 0
+    assert (folder / "victim").read_text() == "mine"
+    names = {"app.properties", "app.py", "victim", "pykcl.toml", "migrate-report.md"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert not any(path.is_symlink() for path in folder.iterdir())
+
+
+def test_a_file_that_cannot_be_replaced_is_one_clear_line_and_leaves_nothing_behind(folder):
+    (folder / "pykcl.toml").mkdir()
+    done = pykcl(folder, "migrate", "app.properties", "--no-table", "--force")
+    assert done.returncode == 78
+    assert "'pykcl.toml' cannot be written: Is a directory" in done.stderr
+    assert {path.name for path in folder.iterdir()} == {"app.properties", "app.py", "pykcl.toml"}
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("https://user:canary@kinesis.test:8443/x", "https://kinesis.test:8443/x"),
+        ("https://us@er:canary@kinesis.test", "https://kinesis.test"),
+    ],
+)
+def test_a_password_of_an_endpoint_is_copied_nowhere(folder, written, read):
+    more = f"kinesisEndpoint = {written}\ndynamoDBEndpoint = http://x:canary@127.0.0.1:1\n"
+    (folder / "app.properties").write_text(PROPERTIES + more)
+    done = pykcl(folder, "migrate", "app.properties", "--no-table")
+    assert done.returncode == 0, done.stderr
+    text = (folder / "pykcl.toml").read_text()
+    assert f'endpoint = "{read}"  # its user and password are left out' in text
+    assert 'endpoint = "http://127.0.0.1:1"' in text
+    assert read_toml(folder / "pykcl.toml").clients["kinesis"]["endpoint"] == read
+    for told in (text, done.stdout, done.stderr, (folder / "migrate-report.md").read_text()):
+        assert "canary" not in told
 
 
 @pytest.mark.parametrize("code", [(), ("--code", os.fsdecode(b"caf\xe9.py"))])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "hostile"))
 
 from multilang_kit import TALKATIVE, Heard, Journal, initialization, is_running
 

@@ -97,6 +97,24 @@ def scripted():
         done(message)
 
 
+def without_kclpy():
+    import amazon_kclpy  # noqa: F401 - not there with -I -S
+
+
+def without_line_ends():
+    """Prints on standard error as the sample program of amazon_kclpy does, and goes on."""
+    for message in messages():
+        os.write(2, b"no line end: \xc3\xa4 " + b"z" * 3000 + message["action"].encode())
+        done(message)
+
+
+def complains():
+    """Says one line on each of its outputs, and exits."""
+    raw("printed\n")
+    os.write(2, b"complained\n")
+    note(complained=True)
+
+
 def mute():
     """Reads, and never answers what words[0] names."""
     for message in messages():

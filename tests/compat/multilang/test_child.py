@@ -237,3 +237,19 @@ def test_an_answer_that_came_in_time_counts_though_nobody_has_looked_yet(new_chi
     child.send([b"question\n"], awaits="processRecords", until=None)
     wait_for_output(child)
     assert child.receive(time.monotonic() - 1) == Status("processRecords")
+
+
+WRONG = CHECKPOINT.replace('"5"', "[]")
+
+
+@pytest.mark.parametrize("line", [CHECKPOINT, WRONG, STATUS], ids=["too many", "of no position", "no answer"])
+def test_messages_that_are_not_understood_fill_no_log(new_child, caplog, line):
+    caplog.set_level(logging.INFO)
+    child = new_child(prints("", f"os.write(1, {line.encode()!r} * 5_000 + b'over\\n'); sys.stdin.read()"))
+    while "over" not in lines_of(caplog):
+        wait_for_output(child)
+        child.on_output()
+    *told, more, over = lines_of(caplog)
+    assert told == [line.strip()] * 100
+    assert more == "… and more of them, which are not logged: messages that nobody waits for"
+    assert over == "over", "what is no message is logged as ever"

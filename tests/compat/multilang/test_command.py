@@ -110,3 +110,39 @@ def test_a_start_that_fails_for_want_of_the_loader_says_so(script, heard):
         pytest.raises(RestartShard, match="loader that it is run by is missing"),
     ):
         ChildProcessor(children).initialize(initialization())
+
+
+def test_a_file_without_the_right_to_be_executed_is_named_with_both_cures(tmp_path, monkeypatch):
+    """It lies here, and "no program in PATH" sounds as if it did not."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app.py").write_text("#!/usr/bin/env python3\n")
+    with pytest.raises(ConfigError) as caught:
+        checked_command(["./app.py"])
+    assert str(caught.value) == (
+        "executableName: ./app.py is there, and may not be executed. Do: chmod +x ./app.py, or executableName = python3 "
+        "./app.py."
+    )
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(ConfigError) as caught:
+        checked_command(["app.py"])
+    path = tmp_path / "app.py"
+    assert str(caught.value) == (
+        f"executableName: {path} is there, and may not be executed. Do: chmod +x {path}, or executableName = python3 {path}."
+    )
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o755])
+def test_a_file_of_this_folder_that_is_not_in_the_path_is_named_with_both_cures(tmp_path, monkeypatch, mode):
+    monkeypatch.chdir(tmp_path)
+    for name in ("plain_app.py", "plain_app"):
+        (tmp_path / name).write_text("#!/usr/bin/env python3\n")
+        (tmp_path / name).chmod(mode)
+    with pytest.raises(ConfigError) as caught:
+        checked_command(["plain_app.py"])
+    first = "chmod +x plain_app.py and " if mode == 0o644 else ""
+    assert str(caught.value) == (
+        "executableName: there is no program 'plain_app.py' in PATH, and the file of that name in this folder is found as "
+        f"./plain_app.py only. Do: {first}executableName = ./plain_app.py, or executableName = python3 plain_app.py."
+    )
+    with pytest.raises(ConfigError, match=r"executableName = \./plain_app\.$"):
+        checked_command(["plain_app"])

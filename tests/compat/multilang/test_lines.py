@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykcl.compat.multilang.lines import MOST_LINE_BYTES, MOST_LOGGED, ChildLog, LineCutter, level_of
+from pykcl.compat.multilang.lines import MOST_LINE_BYTES, MOST_LOGGED, ChildLog, LineCutter, level_of, pieces
 
 
 @given(st.lists(st.binary(max_size=20)), st.lists(st.integers(0, 40)))
@@ -23,7 +23,7 @@ def test_megabytes_without_a_line_end_are_cut_once_and_not_kept():
     cutter = LineCutter()
     found = [line for _ in range(200) for line in cutter.feed(b"x" * 65536)]
     assert found == [(b"x" * MOST_LINE_BYTES, False)]
-    assert len(cutter.rest()) == 0
+    assert not cutter._begun
     assert list(cutter.feed(b"rest of it\nnext\nbegun")) == [(b"next", True)]
     assert cutter.rest() == b"begun"
 
@@ -58,3 +58,37 @@ def test_a_line_cannot_forge_others_nor_fill_the_log(caplog):
     assert first.getMessage() == r"a\x1b[2Jb\xffc\x0bd\u2028e"
     assert (second.name, second.levelno) == ("pykcl.child.shardId-1.stderr", logging.WARNING)
     assert second.getMessage() == "z" * MOST_LOGGED + "… (cut)"
+
+
+def test_a_line_without_an_end_is_taken_in_pieces_that_split_no_character():
+    cutter = LineCutter()
+    assert list(cutter.feed("\u00e4".encode() * 1001)) == []
+    assert [len(piece) for piece in pieces(cutter.rest())] == [2000, 2]
+    assert [piece.decode() for piece in pieces(b"x" + "\u00e4".encode() * 1000)] == [
+        "x" + "\u00e4" * 999,
+        "\u00e4",
+    ]
+
+
+def test_after_a_piece_was_taken_what_follows_is_kept_again():
+    cutter = LineCutter()
+    list(cutter.feed(b"x" * (MOST_LINE_BYTES + 1)))
+    assert cutter.rest() == b""
+    assert list(cutter.feed(b"more\n")) == [(b"more", True)]
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("shardId-000000000007", "shardId-000000000007"),
+        ("123456789012:orders:1790000000:shardId-1", "123456789012:orders:1790000000:shardId-1"),
+        ("a.b.c", "a_b_c"),
+        ("a\x1b]0;x\x07\nERROR b", "a__0_x__ERROR_b"),
+        ("\u202e" * 256, "_" * 128),
+    ],
+)
+def test_a_lease_key_makes_one_inert_name_of_a_logger(caplog, key, name):
+    with caplog.at_level(logging.INFO):
+        ChildLog(key).printed(b"x", True)
+        ChildLog(key).complained(b"x", True)
+    assert [record.name for record in caplog.records] == [f"pykcl.child.{name}", f"pykcl.child.{name}.stderr"]

@@ -4,13 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import boto3
 import pytest
+from bad_rows import HOSTILE_KEYS, rows_of_hostile_keys
 from multilang_kit import DEADLINE, TALKATIVE, eventually, is_running
 
 from pykcl.cli.local import local_environment
 from pykcl.local.server import LocalAws
+from pykcl.worker.signals import REPEAT_SECONDS
 
 FILE = """
 executableName = {python} -I -S {talkative} {behaviour}
@@ -130,6 +133,17 @@ def test_the_program_of_a_properties_file_gets_every_record_and_a_drain_ends_it_
     assert "children started=2 failed=0" in text
 
 
+def test_signals_that_come_together_drain_an_idle_daemon(daemon, journal, aws, stream):
+    put(aws, 2)
+    running = daemon(f"polite {journal.path}")
+    eventually(lambda: len(given(journal)) == 2, "every record")
+    running.process.send_signal(signal.SIGTERM)
+    running.process.send_signal(signal.SIGINT)
+    assert running.ends() == 0
+    assert {"leaseOwner" in row for row in rows(stream).values()} == {False}
+    assert "still busy" not in running.text()
+
+
 def test_sigterm_drains_and_checkpoints_nothing_that_no_child_confirmed(daemon, journal, aws, stream):
     put(aws, 10)
     running = daemon(
@@ -160,9 +174,10 @@ def test_signals_while_children_are_ended_leave_none_behind(daemon, journal, aws
     put(aws, 10)
     running = daemon(f"hung {journal.path}", *flags)
     eventually(lambda: journal.of("told").count("processRecords") >= 1, "a batch")
-    # Two that come at once may be one.
     running.process.send_signal(signal.SIGTERM)
     eventually(lambda: "worker stops" in running.text(), "the drain")
+    heard_at = time.monotonic()
+    eventually(lambda: time.monotonic() - heard_at >= REPEAT_SECONDS, "the end of one request")
     running.process.send_signal(signal.SIGTERM)
     eventually(lambda: journal.of("signal"), "the first word to the children, whose time is up")
     for _ in range(3):
@@ -181,6 +196,44 @@ def test_a_program_that_only_prints_does_not_keep_the_daemon_from_stopping(daemo
     running.process.send_signal(signal.SIGTERM)
     assert running.ends() == 70, "it never answered, and was still busy after the grace"
     assert running.text().count("child ended") == running.text().count("child started") > 0
+
+
+@pytest.mark.parametrize("flags", [(), ("--exit-on-child-failure",)])
+def test_a_program_that_lacks_amazon_kclpy_stops_the_daemon_with_both_cures(
+    daemon, journal, aws, stream, flags
+):
+    """No child could ever work; each of them said so seven times a shard."""
+    running = daemon(f"without_kclpy {journal.path}", *flags)
+    assert running.ends() == 78
+    assert (
+        running.text().count("needs the package amazon_kclpy, which its Python does not have. Do: install it")
+        == 1
+    )
+    assert "pykcl run --properties FILE --kclpy APP.py" in running.text()
+    assert {"leaseOwner" in row for row in rows(stream).values()} == {False}
+
+
+def test_no_lease_key_forges_a_line_of_the_log_or_drives_a_terminal(daemon, journal, aws, stream):
+    stream.create_table(
+        TableName="orders-app",
+        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    for row in rows_of_hostile_keys().values():
+        stream.put_item(TableName="orders-app", Item=row)
+    running = daemon(f"complains {journal.path}")
+    written = lambda: [line for line in running.log.read_bytes().split(b"\n") if b"complained" in line]  # noqa: E731
+    # Each line has the name of its logger: the five keys, and the two shards of the stream.
+    eventually(
+        lambda: len({line.split()[3] for line in written()}) == len(HOSTILE_KEYS) + 2, "all their lines"
+    )
+    running.process.send_signal(signal.SIGTERM)
+    running.ends()
+    lines = running.text().split("\n")
+    assert [line for line in lines if not line.isprintable()] == []
+    assert [line for line in lines if line.startswith("ERROR")] == []
+    assert max(map(len, written())) < 300
 
 
 def test_exit_on_child_failure_is_javas_behaviour(daemon, journal, aws, stream):

@@ -37,6 +37,7 @@ from pykcl.compat.multilang.events import (
     ChildFailed,
     ChildStarted,
 )
+from pykcl.compat.multilang.lines import MOST_LOGGED
 from pykcl.compat.multilang.processor import ChildProcessor
 from pykcl.compat.multilang.protocol import CheckpointAsked, Status
 from pykcl.errors import ConfigError, LeaseLost, RestartShard, TemporaryError, Throttled
@@ -793,3 +794,26 @@ def test_if_the_thread_that_serves_them_dies_nobody_waits_for_ever_and_nothing_r
     assert "the thread that serves the children died" in caplog.text
     # Its exception is its last act: while it still finds the hook of this test.
     processor._children._loop._thread.join(DEADLINE)
+
+
+def test_what_a_child_says_without_a_line_end_is_logged_while_it_lives_and_in_pieces(start, caplog):
+    with caplog.at_level(logging.INFO, "pykcl.child"):
+        processor = start("without_line_ends")
+        eventually(lambda: len(caplog.messages) >= 2, "what it has said of initialize")
+        assert not processor.is_of_no_use
+        first, second = caplog.messages[:2]
+    assert first == "no line end: \u00e4 " + "z" * (MOST_LOGGED - len("no line end: \u00e4 ".encode()))
+    assert second.endswith("zzinitialize")
+    assert len(first + second) == len("no line end: \u00e4 ") + 3000 + len("initialize")
+
+
+def test_a_missing_module_is_no_reason_to_stop_once_a_child_has_worked(new_children):
+    children, lacking = new_children("without_kclpy"), []
+    children.has_worked = True
+    with pytest.raises(RestartShard):
+        ChildProcessor(children, 30.0, lambda: lacking.append(1)).initialize(initialization())
+    assert not lacking
+    children.has_worked = False
+    with pytest.raises(RestartShard):
+        ChildProcessor(children, 30.0, lambda: lacking.append(1)).initialize(initialization())
+    assert lacking == [1]

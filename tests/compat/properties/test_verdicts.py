@@ -293,8 +293,13 @@ CASES = [
     ({"streamName": "", "streamArn": "CANARY"}, "streamArn is no ARN of a stream. Write one, such as arn:aws:kinesis:"),
     ({"streamArn": "orders"}, "streamArn is no ARN of a stream"),
     (
+        {"streamName": "", "regionName": "us-east-1", "streamArn": "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"},
+        "Do: replace the streamArn line by streamName=orders to read stream 'orders' of us-east-1, as Java does.",
+    ),
+    (
         {"regionName": "us-east-1", "streamArn": "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"},
-        "streamArn is in eu-west-1, and the region is said to be us-east-1",
+        "streamArn is in eu-west-1, and the region is us-east-1. Do: delete the streamArn line to read stream 'orders' of "
+        "us-east-1, as Java does. To read the stream of the ARN, delete the region.",
     ),
     ({"applicationName": "a b"}, "applicationName cannot be taken"),
     ({"streamName": "a b"}, "streamName cannot be taken"),

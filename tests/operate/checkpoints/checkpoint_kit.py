@@ -125,7 +125,7 @@ def user_records(kinesis: LocalKinesis):
                     STREAM,
                 )
                 found.extend(deaggregate(record, None))
-            iterator = page.next_iterator if page.records else None
+            iterator = page.next_iterator if page.records or page.millis_behind_latest else None
     return found
 
 

@@ -15,6 +15,8 @@ from checkpoint_kit import (
 from pykcl.errors import Refused
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
 from pykcl.operate.checkpoints.places import Destination
+from pykcl.operate.checkpoints.stillness import wait_until_still
+from pykcl.operate.sampling import known_failover
 from pykcl.testing.fleet import STREAM
 
 A, B, C = (f"shardId-{number:012d}" for number in range(3))
@@ -229,8 +231,10 @@ def test_a_reset_is_refused_while_a_worker_lives_and_goes_on_once_it_has_stopped
     fleet.start("w1", failover_time=10.0)
     fleet.wait(lambda: set(fleet.owners().values()) == {"w1"}, what="the leases")
     operator = Operator(fleet)
+    begun = fleet.simulation.now
     with pytest.raises(Refused, match="active: w1"):
-        operator.still()
+        wait_until_still(operator.table, operator.runtime, failover=60.0)
+    assert fleet.simulation.now - begun < 10, "the first heartbeat is enough, and w1 has one each 5 s"
     begun = fleet.simulation.now
     with pytest.raises(Refused, match="within 30 s"):
         operator.still(patience=30.0)
@@ -239,6 +243,16 @@ def test_a_reset_is_refused_while_a_worker_lives_and_goes_on_once_it_has_stopped
     begun = fleet.simulation.now
     operator.still(patience=30.0)
     assert 10 <= fleet.simulation.now - begun <= 25
+
+
+def test_the_rows_of_a_fleet_tell_its_fail_over_time(new_fleet):
+    fleet = new_fleet(shards=2)
+    fleet.start("w1", failover_time=7.0)
+    fleet.wait(lambda: set(fleet.owners().values()) == {"w1"}, what="the leases")
+    operator = Operator(fleet)
+    assert known_failover(None, operator.situation().leases.values()) == (7.0, True)
+    stop_all(fleet)
+    assert known_failover(None, operator.situation().leases.values()) == (7.0, True)
 
 
 def test_nothing_is_written_once_a_worker_has_the_lease(new_fleet):

@@ -19,6 +19,11 @@ START = 1_700_000_000_000
 HOUR = 3_600_000
 
 
+def most_reads(idle_millis):
+    """A search in steps, and one crossing of that much time without records, as AWS answers: 250 calls a day."""
+    return 45 + 250 * idle_millis / (24 * HOUR)
+
+
 class Clock:
     """Also a Runtime, as far as a search waits."""
 
@@ -101,7 +106,19 @@ def test_it_finds_the_record_that_a_look_at_all_of_them_finds(seed, kinesis, clo
         assert found_by(look) == expected(records, at), at
         assert look.place.has_later is (look.place.resumes_at is not None)
         assert look.oldest == records[0][1]
-    assert len(reads) / len(edges) < 45
+    assert len(reads) / len(edges) < most_reads(clock.millis - START)
+
+
+def test_a_stretch_without_records_is_crossed_about_once(kinesis, clock, searching, reads):
+    """Not once for every step back: each of its pages takes a read, and a shard has five a second for everybody."""
+    records = put(kinesis, clock, 0, 5000, 10 * HOUR)
+    between = records[1][1] + 8 * HOUR
+    assert found_by(searching().before(between)) == expected(records, between)
+    assert len(reads) < most_reads(15 * HOUR), "the halving crosses a part of it again"
+    reads.clear()
+    clock.millis += 10 * HOUR
+    assert found_by(searching().before(clock.millis)) == expected(records, clock.millis)
+    assert len(reads) < most_reads(23 * HOUR), "ten hours before the last record, and ten behind it"
 
 
 def test_a_busy_shard_that_went_quiet_is_halved_and_not_read_through(
@@ -112,7 +129,7 @@ def test_a_busy_shard_that_went_quiet_is_halved_and_not_read_through(
     clock.millis += 2 * HOUR
     at = clock.millis - 1000
     assert found_by(searching().before(at)) == expected(records, at)
-    assert len(reads) < 45, "20,000 records are 200 reads"
+    assert len(reads) < most_reads(2 * HOUR), "20,000 records are 200 reads"
     reads.clear()
     middle = records[9_999][1]
     assert found_by(searching().before(middle)) == expected(records, middle)
@@ -190,6 +207,9 @@ class Scripted:
         records, behind = page
         return Fetched(list(records), "next", behind, (), 1)
 
+    def server_time_millis(self):
+        return START
+
 
 def record(number, arrived):
     return Record(b"x", "k", number, arrived, SHARD, "s")
@@ -226,3 +246,14 @@ def test_a_search_that_gets_nowhere_ends(clock, monkeypatch):
 def test_records_without_arrival_times_are_refused_not_guessed(clock):
     with pytest.raises(SetupError, match="does not say when"):
         ShardSearch(Scripted(([record("7", 0.0)], 0)), SHARD, clock).before(START)
+
+
+def test_a_number_that_is_no_position_of_the_shard_blames_the_argument(kinesis, searching):
+    """Kinesis refuses it as it refuses the checkpoint of a row, and the row has no part in this."""
+    kinesis.put_record("s", b"x", "k")
+    with pytest.raises(PyKclError) as caught:
+        searching().behind("12", None)
+    assert str(caught.value) == (
+        f"12 is not a position of {SHARD}: it is not a sequence number that Kinesis gave to a record of this shard. "
+        "Nothing was written. Do: name the sequence number of a record, or use --to-datetime or --to-earliest."
+    )

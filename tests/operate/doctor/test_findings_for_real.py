@@ -76,7 +76,7 @@ def test_the_finding_is_told_when_it_is_so(id, world):
 
 def check_command(fix):
     """A command of ours is one that our command line takes; one of AWS' CLI names an operation and its parameters."""
-    words = shlex.split(fix.partition("   (")[0].replace("…", "examples.orders:Orders"))
+    words = shlex.split(fix.partition("   (")[0].replace("…", "pykcl.examples.orders:Orders"))
     if words[0] == "pykcl":
         command, rest = main, words[1:]
         while isinstance(command, click.Group):

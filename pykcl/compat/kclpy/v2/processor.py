@@ -45,14 +45,16 @@ class V1toV2Processor(RecordProcessorBase):
     def __init__(self, delegate: Any) -> None:
         self.delegate = delegate
 
-    def initialize(self, initialize_input: InitializeInput) -> None:
-        self.delegate.initialize(initialize_input.shard_id)
+    def initialize(self, initialize_input: InitializeInput) -> Any:
+        return self.delegate.initialize(initialize_input.shard_id)
 
-    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        self.delegate.process_records(process_records_input.records, process_records_input.checkpointer)
+    def process_records(self, process_records_input: ProcessRecordsInput) -> Any:
+        return self.delegate.process_records(
+            process_records_input.records, process_records_input.checkpointer
+        )
 
-    def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        self.delegate.shutdown(shutdown_input.checkpointer, shutdown_input.reason)
+    def shutdown(self, shutdown_input: ShutdownInput) -> Any:
+        return self.delegate.shutdown(shutdown_input.checkpointer, shutdown_input.reason)
 
-    def shutdown_requested(self, shutdown_requested_input: ShutdownRequestedInput) -> None:
-        self.delegate.shutdown_requested(shutdown_requested_input.checkpointer)
+    def shutdown_requested(self, shutdown_requested_input: ShutdownRequestedInput) -> Any:
+        return self.delegate.shutdown_requested(shutdown_requested_input.checkpointer)

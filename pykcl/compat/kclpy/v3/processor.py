@@ -53,17 +53,17 @@ class V2toV3Processor(RecordProcessorBase):
     def __init__(self, delegate: Any) -> None:
         self.delegate = delegate
 
-    def initialize(self, initialize_input: InitializeInput) -> None:
-        self.delegate.initialize(initialize_input)
+    def initialize(self, initialize_input: InitializeInput) -> Any:
+        return self.delegate.initialize(initialize_input)
 
-    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        self.delegate.process_records(process_records_input)
+    def process_records(self, process_records_input: ProcessRecordsInput) -> Any:
+        return self.delegate.process_records(process_records_input)
 
-    def lease_lost(self, lease_lost_input: LeaseLostInput) -> None:
-        self.delegate.shutdown(ShutdownInput.zombie())
+    def lease_lost(self, lease_lost_input: LeaseLostInput) -> Any:
+        return self.delegate.shutdown(ShutdownInput.zombie())
 
-    def shard_ended(self, shard_ended_input: ShardEndedInput) -> None:
-        self.delegate.shutdown(ShutdownInput.terminate(shard_ended_input.checkpointer))
+    def shard_ended(self, shard_ended_input: ShardEndedInput) -> Any:
+        return self.delegate.shutdown(ShutdownInput.terminate(shard_ended_input.checkpointer))
 
-    def shutdown_requested(self, shutdown_requested_input: ShutdownRequestedInput) -> None:
-        self.delegate.shutdown_requested(shutdown_requested_input)
+    def shutdown_requested(self, shutdown_requested_input: ShutdownRequestedInput) -> Any:
+        return self.delegate.shutdown_requested(shutdown_requested_input)

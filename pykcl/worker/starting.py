@@ -1,0 +1,123 @@
+"""The steps of a start that AWS must answer: each is tried again while it fails for a time, and the log says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pykcl.config import Config
+from pykcl.errors import TemporaryError
+from pykcl.events import TableCreated
+from pykcl.metrics.meter import Meter
+from pykcl.mistake_events import StillStarting
+from pykcl.planning.pace import backoff
+from pykcl.ports import Events, LeaseTable, Stream
+from pykcl.processor import ProcessorFactory
+from pykcl.runtime import Event, Runtime
+from pykcl.worker.buffer_gate import BufferGate
+from pykcl.worker.context import Context
+from pykcl.worker.fleet_watch import FleetWatch
+from pykcl.worker.gone_shards import GoneShards
+from pykcl.worker.held_leases import HeldLeases
+from pykcl.worker.identity import StreamIdentity, readable
+from pykcl.worker.pulse import Pulse
+from pykcl.worker.shared_reads import SharedReads
+from pykcl.worker.trouble import Trouble
+
+Answer = TypeVar("Answer")
+
+_REMIND_EVERY = 30.0
+"""Seconds. A wrong endpoint looks like one that is down, so it does not end the start; but somebody should know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One start of a worker. pulse: of the thread that starts it. stop_asked: set once the start is to be given up."""
+
+    config: Config
+    worker_id: str
+    table: LeaseTable
+    stream: Stream
+    runtime: Runtime
+    events: Events
+    meter: Meter
+    trouble: Trouble
+    held: HeldLeases
+    processor: ProcessorFactory
+    on_fatal: Callable[[Exception], None]
+    pulse: Pulse
+    stop_asked: Event
+
+    def context(self) -> Context | None:
+        """Everything the threads share; None when stopped meanwhile. Raises SetupError and its kin."""
+        from pykcl import __version__
+
+        config, runtime, table, stream = self.config, self.runtime, self.table, self.stream
+        description = self._until_it_works("finding the stream", lambda: readable(stream))
+        if description is None:
+            return None
+        created = self._until_it_works(
+            "preparing the lease table", lambda: table.prepare(create=config.create_table)
+        )
+        if created:
+            self.events.emit(TableCreated(table=config.table))
+        token = runtime.token()
+        gate = BufferGate(config.max_buffered_bytes, runtime)
+        context = Context(
+            config=config,
+            worker_id=self.worker_id,
+            process_token=token,
+            version=__version__,
+            identity=StreamIdentity(description, stream, runtime, config.table),
+            table=table,
+            stream=stream,
+            runtime=runtime,
+            events=self.events,
+            meter=self.meter,
+            trouble=self.trouble,
+            held=self.held,
+            gone=GoneShards(stream, runtime),
+            fleet=FleetWatch(config, self.worker_id, token, table, self.events, runtime),
+            gate=gate,
+            shared_reads=SharedReads(
+                stream, runtime, gate, self.meter, limit=config.max_records, on_fatal=self.on_fatal
+            ),
+            processor=self.processor,
+            on_fatal=self.on_fatal,
+            has_joined=runtime.event(),
+            has_taken=runtime.event(),
+            has_read=runtime.event(),
+        )
+        scan = self._until_it_works("reading the lease table", context.fleet.scan)
+        if scan is None:
+            return None
+        context.identity.refuse_foreign_leases(scan.rows)
+        context.fleet.join(scan.rows)
+        return context
+
+    def _until_it_works(self, what: str, attempt: Callable[[], Answer]) -> Answer | None:
+        """`attempt()`, again while it fails for a time; None when the worker is stopped meanwhile."""
+        began = reminded = self.runtime.monotonic()
+        failures = 0
+        again_at = 0.0
+        while not self.stop_asked.wait(0.0 if again_at == 0.0 else 0.1):
+            if self.runtime.monotonic() < again_at:
+                continue
+            self.pulse.beat()
+            try:
+                result = attempt()
+            except TemporaryError as error:
+                failures += 1
+                self.trouble.failed(what, error)
+                now = self.runtime.monotonic()
+                if now - reminded >= _REMIND_EVERY:
+                    reminded = now
+                    self.events.emit(StillStarting(what=what, seconds=now - began, cause=str(error)))
+                pause = backoff(failures, self.runtime.random(), first=0.5, longest=5.0)
+                again_at = now + pause
+                self.pulse.rest(pause)
+            else:
+                self.trouble.worked(what)
+                return result
+        return None
