@@ -3,7 +3,8 @@
     python -m benchmarks [--quick] [NAME ...]
 
 Without names: all that fit into twenty minutes on a quiet machine, what matters most first. By name only: `kclpy_doors`,
-which takes a quarter of an hour by itself, and `real_hand_over`. --quick: tiny rounds, to see that everything runs; the figures mean nothing.
+which takes a quarter of an hour by itself, and `real_hand_over`. --quick: tiny rounds, to see that everything runs; the
+figures mean nothing, and `check` is left out unless it is named.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ SAID = {0: "goals met", 1: "GOAL MISSED", NOT_RUN: "NOT RUN: what it needs is mi
 def main() -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--quick", action="store_true")
-    options.add_argument("names", nargs="*", default=USUAL, metavar="NAME")
+    options.add_argument("names", nargs="*", metavar="NAME")
     chosen = options.parse_args()
+    # Tiny rounds leave most ratios out, and a ratio that is missing fails the check.
+    chosen.names = chosen.names or [name for name in USUAL if name != "check" or not chosen.quick]
     began, codes = time.time(), {}
     for name in chosen.names:
         # What is read later is of this run, or not there.
@@ -53,7 +56,7 @@ def main() -> int:
     summarize(codes, began)
     if chosen.quick:
         print("--quick: the figures above mean nothing")
-    return max(0 if code == NOT_RUN else code for code in codes.values())
+    return max(0 if code == NOT_RUN else abs(code) for code in codes.values())
 
 
 def summarize(codes: dict[str, int], began: float) -> None:

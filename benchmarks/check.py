@@ -3,8 +3,9 @@
     python -m benchmarks.check [--write] [--slack 0.15] [--all]
 
 Times differ from machine to machine, ratios hardly do. A ratio has become worse when even the upper end of its 95 %
-interval lies more than 15 % below the committed median: chance alone does not bring that about. One that is missing now is told, and is
-no failure: a peer may not be there. --write commits those of the last run instead (`benchmarks/ratios.json`).
+interval lies more than 15 % below the committed median: chance alone does not bring that about. A committed ratio that the
+last run did not measure is a failure, too, for nothing is known of it, and so is a check with nothing to compare. --write
+commits the ratios of the last run instead (`benchmarks/ratios.json`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.figures import Ratio
-from benchmarks.results import NOT_RUN, Results, loaded
+from benchmarks.results import Results, loaded
 
 COMMITTED = Path(__file__).parent / "ratios.json"
 SLACK = 0.15
+NOTHING_COMPARED = 2
+"""Exit code without a run or without committed ratios."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,17 @@ class Verdict:
     is_worse: bool
 
     @property
+    def is_missing(self) -> bool:
+        return self.now is None
+
+    @property
+    def fails(self) -> bool:
+        return self.is_worse or self.is_missing
+
+    @property
     def word(self) -> str:
-        if self.now is None:
-            return "not measured now"
+        if self.is_missing:
+            return "MISSING"
         if self.before is None:
             return "new"
         return "WORSE" if self.is_worse else "as before"
@@ -86,8 +97,8 @@ def main() -> int:
     chosen = options.parse_args()
     results = loaded("peers")
     if results is None or not results.ratios:
-        print("No run to look at. Do: python -m benchmarks.peers")
-        return NOT_RUN
+        print("There is no run to compare. Do: python -m benchmarks.peers")
+        return NOTHING_COMPARED
     if chosen.write:
         write(results)
         print(f"{len(results.ratios)} ratios written to {COMMITTED}")
@@ -98,11 +109,12 @@ def main() -> int:
             print(f"  {one.word:18}{one.name:78}{one.before or '-'!s:>22} -> {one.now or '-'!s}")
     worse = sum(one.is_worse for one in verdicts)
     same = sum(one.word == "as before" for one in verdicts)
-    if not same and not worse:
-        print("Nothing to compare with yet. Do: python -m benchmarks.check --write")
-        return NOT_RUN
-    print(f"{same} ratios as before, {worse} worse by more than {chosen.slack:.0%}")
-    return 1 if worse else 0
+    missing = sum(one.is_missing for one in verdicts)
+    if not any(one.before for one in verdicts):
+        print("There are no committed ratios. Do: python -m benchmarks.check --write")
+        return NOTHING_COMPARED
+    print(f"{same} ratios as before, {worse} worse by more than {chosen.slack:.0%}, {missing} missing")
+    return 1 if any(one.fails for one in verdicts) else 0
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from pykcl.operate.checkpoints.times import millis_of
 from pykcl.operate.hints import short_shard
 from pykcl.operate.names import shown
 from pykcl.operate.release import ReleasePlan, plan_release, release
-from pykcl.operate.sampling import DEFAULT_FAILOVER
+from pykcl.operate.sampling import known_failover
 from pykcl.ports import LeaseTable, Stream
 from pykcl.runtime import Runtime
 
@@ -96,7 +96,7 @@ class Actions:
         on_done: Callable[[], None] = lambda: None,
     ) -> None:
         self._means, self._application, self._runtime = means, application, runtime
-        self._failover = failover or DEFAULT_FAILOVER
+        self._failover = failover
         self._on_done = on_done
         self._lock = runtime.lock()
         self._jobs: OrderedDict[str, Job] = OrderedDict()
@@ -222,7 +222,7 @@ class Actions:
             "changes": len(plan.changes),
             "hints": [shown(hint) for hint in hints],
             "active": bool(active),
-            "failover": self._failover,
+            "failover": known_failover(self._failover, situation.leases.values())[0],
         }
 
     def _reset(self, asked: Mapping[str, Any], job: Job) -> dict[str, Any]:
@@ -231,8 +231,9 @@ class Actions:
             raise Refused("That plan is for something else. Nothing was written.")
         plan, situation, what = kept
         table = self._means.table()
-        job.progress = f"watching the fleet for {self._failover:g} s: nothing may move"
-        rows = wait_until_still(table, self._runtime, failover=self._failover)
+        failover, _ = known_failover(self._failover, situation.leases.values())
+        job.progress = f"watching the fleet for {failover:g} s: nothing may move"
+        rows = wait_until_still(table, self._runtime, failover=failover)
         moved = movers(situation.rows, rows)
         if moved:
             raise Refused(

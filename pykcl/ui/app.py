@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -37,6 +37,8 @@ OPEN_PATHS = (
 )
 """Without a session: the page on which to enter the token, and what that page is made of."""
 _WRONG_TOKEN_PAUSE = 0.5
+BODY_SECONDS = 10.0
+"""For the body of a request, after its head."""
 
 
 def static_files() -> dict[str, tuple[bytes, str]]:
@@ -52,10 +54,17 @@ def static_files() -> dict[str, tuple[bytes, str]]:
 
 
 class Site:
-    """The routes. actions: None where nobody may change anything."""
+    """The routes. actions: None where nobody may change anything. with_session: see `Guard`."""
 
     def __init__(
-        self, watching: Watching, hub: Hub, sessions: Sessions, hosts: frozenset[str], actions: Actions | None
+        self,
+        watching: Watching,
+        hub: Hub,
+        sessions: Sessions,
+        hosts: frozenset[str],
+        actions: Actions | None,
+        *,
+        with_session: Callable[[Any], None],
     ) -> None:
         self._watching, self._hub, self._sessions, self._actions = watching, hub, sessions, actions
         self._files = static_files()
@@ -72,7 +81,7 @@ class Site:
                 Route("/api/jobs/{job}", self._acting(self._job)),
             ]
         inner: Any = Starlette(routes=routes, exception_handlers={Exception: _failed})
-        self.app: App = Guard(inner, sessions, hosts, OPEN_PATHS)
+        self.app: App = Guard(inner, sessions, hosts, OPEN_PATHS, with_session)
 
     async def _front(self, request: Request) -> Response:
         name = "index.html" if request.scope["has_session"] else "login.html"
@@ -139,17 +148,22 @@ class Site:
 
 
 async def _body(request: Request) -> dict[str, Any] | None:
-    """None for what is no JSON object, or too long."""
+    """None for what is no JSON object, too long, or not there in time."""
+    try:
+        told = json.loads(await asyncio.wait_for(_content(request), BODY_SECONDS))
+    except (asyncio.TimeoutError, ClientDisconnect, ValueError, RecursionError):
+        return None
+    return told if isinstance(told, dict) else None
+
+
+async def _content(request: Request) -> bytes:
+    """Raises ValueError where it is too long."""
     content = b""
     async for chunk in request.stream():
         content += chunk
         if len(content) > MOST_BODY_BYTES:
-            return None
-    try:
-        told = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    return told if isinstance(told, dict) else None
+            raise ValueError
+    return content
 
 
 def _json(told: Any, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None) -> Response:

@@ -34,6 +34,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
+_NO_HTTP_2 = (HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.1, please.")
 _ALWAYS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -58,7 +59,10 @@ class Sessions:
 
     def begin(self, token: object) -> tuple[str, str] | None:
         """For the right token the Set-Cookie header and the page's secret; else None."""
-        if not isinstance(token, str) or not hmac.compare_digest(token.encode(), self.token.encode()):
+        # JSON can hold half a character, which cannot be encoded; a token is ASCII.
+        if not isinstance(token, str) or not token.isascii():
+            return None
+        if not hmac.compare_digest(token.encode(), self.token.encode()):
             return None
         session, page = secrets.token_urlsafe(24), new_token()
         self._pages[session] = page
@@ -77,12 +81,17 @@ class Sessions:
 
 class Guard:
     """ASGI around the application. hosts: what Host may be, with the port, in small letters. open_paths: what is
-    answered without a session."""
+    answered without a session. with_session: called with the client of each request that has one."""
 
     def __init__(
-        self, app: App, sessions: Sessions, hosts: Collection[str], open_paths: Collection[str]
+        self,
+        app: App,
+        sessions: Sessions,
+        hosts: Collection[str],
+        open_paths: Collection[str],
+        with_session: Callable[[Any], None],
     ) -> None:
-        self._app, self._sessions = app, sessions
+        self._app, self._sessions, self._with_session = app, sessions, with_session
         self._hosts, self._open = frozenset(hosts), frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,12 +103,14 @@ class Guard:
             return
         headers = _single(scope["headers"])
         scope["session"] = session = _cookie(headers, self._sessions.cookie)
-        refusal = self._refusal(scope, headers, session)
+        refusal = _NO_HTTP_2 if scope["http_version"] == "2" else self._refusal(scope, headers, session)
         if refusal is not None:
             await _refuse(_with_headers(send), *refusal)
             return
         scope["is_page"] = self._sessions.is_page(session, headers.get(PAGE_HEADER))
         scope["has_session"] = self._sessions.has(session)
+        if scope["has_session"]:
+            self._with_session(scope.get("client"))
         await self._app(scope, receive, _with_headers(send))
 
     def _refusal(

@@ -18,6 +18,8 @@ from pykcl.ui.rows import Measured
 log = logging.getLogger("pykcl.ui")
 
 SHARDS_PER_SECOND = 16.0
+READS_A_ROUND = 3
+"""Of one shard. A stretch without records is crossed in as many rounds as it takes."""
 _PAUSE_AFTER_ERROR = 10.0
 
 
@@ -67,7 +69,7 @@ class LagRounds:
         seconds = max(self._every, count / SHARDS_PER_SECOND)
         return (
             f"Lag: Kinesis, each shard every {seconds:.0f} s; it costs one of the 5 reads a second of the shard that "
-            "all its readers share."
+            "all its readers share, and up to three while it looks for the next record."
         )
 
     def _run(self) -> None:

@@ -15,6 +15,7 @@ from pykcl.health.tokens import new_token
 from pykcl.runtime import Runtime
 from pykcl.ui.actions import Actions, Means
 from pykcl.ui.app import Site
+from pykcl.ui.connections import Connections
 from pykcl.ui.guard import Sessions
 from pykcl.ui.hub import Hub
 from pykcl.ui.lag_rounds import LagRounds
@@ -27,6 +28,8 @@ log = logging.getLogger("pykcl.ui")
 
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0
+HEAD_SECONDS = 20.0
+"""For the head of a request, from the connection or the answer before on; so a connection may be idle as long."""
 
 
 class UiServer:
@@ -75,8 +78,18 @@ class UiServer:
             raise _too_open(listener, self._actions is not None)
         port = listener.address.port
         sessions = Sessions(self.token, f"pykcl_ui_{port}")
-        site = Site(self._watching, self._hub, sessions, hosts_of(listener, self._names), self._actions)
-        self._thread = threading.Thread(target=self._run, args=(site,), name="pykcl-ui-http", daemon=True)
+        connections = Connections(listener.socket)
+        site = Site(
+            self._watching,
+            self._hub,
+            sessions,
+            hosts_of(listener, self._names),
+            self._actions,
+            with_session=connections.keep,
+        )
+        self._thread = threading.Thread(
+            target=self._run, args=(site, connections), name="pykcl-ui-http", daemon=True
+        )
         self._thread.start()
         if not self._ready.wait(START_SECONDS):
             raise SetupError(f"The page did not begin to answer within {START_SECONDS:g} s.")
@@ -93,25 +106,23 @@ class UiServer:
         loop.call_soon_threadsafe(stop.set)
         thread.join(STOP_SECONDS)
 
-    def _run(self, site: Site) -> None:
+    def _run(self, site: Site, connections: Connections) -> None:
         try:
-            asyncio.run(self._serve(site))
+            asyncio.run(self._serve(site, connections))
         except Exception as error:
             log.error("the page's server died error=%s", type(error).__name__)
             raise
 
-    async def _serve(self, site: Site) -> None:
+    async def _serve(self, site: Site, connections: Connections) -> None:
         from hypercorn.asyncio import serve
 
-        if self._listener is None:
-            return
         self._loop = asyncio.get_running_loop()
         self._stop = stop = asyncio.Event()
         self._hub.begin(self._loop)
         self._ready.set()
         app: Any = site.app  # hypercorn's types want its own names for the ASGI messages
         try:
-            await serve(app, _config(self._listener), shutdown_trigger=self._until_stopped)
+            await serve(app, _config(connections), shutdown_trigger=self._until_stopped)
         except asyncio.CancelledError:
             # hypercorn cancels what is still under way after its grace, and then raises that very cancellation.
             if not stop.is_set():
@@ -182,11 +193,14 @@ def _too_open(listener: Listener, acts: bool) -> ConfigError:
     )
 
 
-def _config(listener: Listener) -> Any:
-    from hypercorn.config import Config
+def _config(connections: Connections) -> Any:
+    from hypercorn.config import Config, Sockets
 
-    config = Config()
-    config.bind = [f"fd://{listener.socket.detach()}"]
+    class Bound(Config):
+        def create_sockets(self) -> Sockets:
+            return Sockets([], [connections], [])
+
+    config = Bound()
     config.loglevel = "WARNING"
     config.errorlog = None
     config.accesslog = None
@@ -194,6 +208,7 @@ def _config(listener: Listener) -> Any:
     config.graceful_timeout = 0.5
     config.h11_max_incomplete_size = 16 * 1024
     config.read_timeout = None
-    config.keep_alive_timeout = 75
+    config.keep_alive_timeout = HEAD_SECONDS
+    # The guard refuses HTTP/2, which this server also speaks without TLS, whatever it is told.
     config.alpn_protocols = ["http/1.1"]
     return config

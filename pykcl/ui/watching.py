@@ -15,7 +15,7 @@ from pykcl.operate.lease_states import LeaseState, LeaseStatus, counts, states_o
 from pykcl.operate.names import shown
 from pykcl.operate.owner_kind import owner_kinds
 from pykcl.operate.owner_marks import NO_MARKS, Marks, marks_among
-from pykcl.operate.sampling import DEFAULT_FAILOVER, Observation, Sampler
+from pykcl.operate.sampling import Observation, Sampler, known_failover
 from pykcl.operate.table_view import TableView
 from pykcl.operate.worker_pages import WorkerPage
 from pykcl.runtime import Runtime, Task
@@ -151,7 +151,7 @@ class Watching:
         self._tell(self.memory.trouble(now, self._trouble(), self._edges_told(edges, now)))
 
     def _seen(self, found: Observation) -> None:
-        failover = self.fleet.failover or DEFAULT_FAILOVER
+        failover, _ = known_failover(self.fleet.failover, found.view.leases.values())
         now = self._runtime.utcnow_millis()
         states = states_of(found, failover)
         kinds = owner_kinds(found.view, found.renewed_after_end)
@@ -246,7 +246,7 @@ class Watching:
         self, found: Observation, states: Mapping[str, LeaseStatus], failover: float
     ) -> dict[str, Any]:
         stream = self.fleet.stream or _stream_of(found.view)
-        told = self.fleet.failover is not None
+        _, told = known_failover(self.fleet.failover, found.view.leases.values())
         return {
             "application": shown(self.fleet.application),
             "stream": shown(stream) if stream else None,

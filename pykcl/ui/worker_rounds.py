@@ -9,15 +9,14 @@ WORKERS_PER_SECOND = 8.0
 
 
 class WorkerRounds:
-    """latest: the answers of the last whole round."""
+    """latest: of each worker its last answer, in order; nothing of one that was not waited for to the end yet."""
 
     def __init__(self, pages: WorkerPages, every: float, runtime: Runtime) -> None:
         self._pages, self._runtime = pages, runtime
         self._every = max(every, len(pages.endpoints) / WORKERS_PER_SECOND)
         self._lock = runtime.lock()
         self._over = runtime.event()
-        self._latest: list[WorkerPage] = []
-        self._asked_at = 0.0
+        self._latest: dict[int, list[WorkerPage]] = {}
 
     def start(self) -> Task:
         return self._runtime.spawn("pykcl-ui-workers", self._run)
@@ -27,12 +26,14 @@ class WorkerRounds:
 
     def latest(self) -> list[WorkerPage]:
         with self._lock:
-            return list(self._latest)
+            return [page for number in sorted(self._latest) for page in self._latest[number]]
 
     def _run(self) -> None:
         while not self._over.is_set():
             began = self._runtime.monotonic()
-            found = self._pages.ask()
-            with self._lock:
-                self._latest = found
+            self._pages.ask(on_answer=self._take)
             self._over.wait(max(0.1, self._every - (self._runtime.monotonic() - began)))
+
+    def _take(self, number: int, pages: list[WorkerPage]) -> None:
+        with self._lock:
+            self._latest[number] = pages

@@ -57,6 +57,8 @@ def test_the_token_is_exchanged_for_a_cookie_that_scripts_and_other_sites_cannot
         {"token": ""},
         {"token": None},
         {"token": ["x"]},
+        {"token": "\ud800"},
+        {"token": "\xfc"},
         {},
         [1],
         b"{",

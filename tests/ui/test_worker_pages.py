@@ -1,15 +1,18 @@
 """Workers that tell of themselves over their health endpoint, and what else may answer there."""
 
 import json
+import socket
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from fleet_table import lease, shard
-from ui_page import Page
+from ui_page import Page, until
 
 from pykcl.errors import ConfigError
-from pykcl.operate.worker_pages import Endpoint, WorkerPages, pages_of, records_in
+from pykcl.operate import worker_pages
+from pykcl.operate.worker_pages import PATIENCE, Endpoint, WorkerPages, pages_of, records_in
 from pykcl.runtime import SystemRuntime
 from pykcl.ui.rates import Rates
 from pykcl.ui.worker_rounds import WorkerRounds
@@ -118,9 +121,10 @@ def test_what_is_no_status_is_a_problem_and_no_crash(worker, body):
 
 
 def test_who_does_not_answer_is_a_problem(worker):
-    found = ask("http://127.0.0.1:9", worker.url)
+    found = ask("http://127.0.0.1:9", "http://no..name:9", worker.url)
     assert found[0].problem.startswith("does not answer")
-    assert found[1].worker == "w"
+    assert found[1].problem.startswith("does not answer")
+    assert found[2].worker == "w"
 
 
 def test_a_refused_token_says_what_to_do(worker):
@@ -205,3 +209,93 @@ def test_a_worker_that_stalls_and_one_that_falls_silent_make_events(live_table, 
         browser.state(lambda told: any("500" in event["text"] for event in told["events"]))
         worker.code = 200
         browser.state(lambda told: any("answers again" in event["text"] for event in told["events"]))
+
+
+# -- slow ones ---------------------------------------------------------------------------------------------------
+
+
+class Trickle:
+    """Answers with `first`, and with more of `rest` for as long as anybody reads."""
+
+    def __init__(self, first, rest):
+        self._first, self._rest = first, rest
+        self._connections = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self._connections.append(connection)
+                with suppress(OSError), connection:
+                    connection.recv(65536)
+                    connection.sendall(self._first)
+                    while self._rest:
+                        connection.sendall(self._rest)
+                    connection.recv(1)
+
+    def close(self):
+        """Also what was accepted: who still waits for an answer must not outlive the test."""
+        self._listener.close()
+        for connection in self._connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class Hasty(SystemRuntime):
+    """Its clock goes on by half of all patience whenever somebody looks at it."""
+
+    def __init__(self):
+        super().__init__()
+        self._now = 0.0
+
+    def monotonic(self):
+        self._now += PATIENCE / 2
+        return self._now
+
+
+@pytest.mark.parametrize(
+    ("first", "rest"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 8000000\r\n\r\n", b" " * 1000),
+        (b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    ],
+    ids=["body", "head", "chunks"],
+)
+def test_the_time_of_an_answer_is_counted_from_its_beginning_to_its_end(first, rest):
+    trickle = Trickle(first, rest)
+    (page,) = WorkerPages([trickle.url], Hasty()).ask()
+    trickle.close()
+    assert page.problem == "does not answer (TimeoutError)"
+
+
+def test_a_worker_that_says_nothing_delays_no_other_one(worker, monkeypatch):
+    monkeypatch.setattr(worker_pages, "PATIENCE", 600.0)
+    silent = Trickle(b"", b"")
+    runtime = SystemRuntime()
+    rounds = WorkerRounds(WorkerPages([silent.url, worker.url], runtime), 0.1, runtime)
+    task = rounds.start()
+    until(
+        rounds.latest, lambda pages: [page.worker for page in pages] == ["w"], "the answer of the other one"
+    )
+    rounds.stop()
+    silent.close()
+    task.join()
+
+
+@pytest.mark.parametrize("number", [b"Infinity", b"-Infinity", b"NaN", b"1e999", b"9" * 4000])
+def test_numbers_without_measure_are_a_problem_or_unknown(worker, number):
+    worker.status = b'{"processes": [{"process": %s, "worker": null}]}' % number
+    (page,) = ask(worker.url)
+    assert page.problem
+    worker.status = json.dumps(status(behind_told_ago="@")).encode().replace(b'"@"', number)
+    (page,) = ask(worker.url)
+    assert (page.worker, page.behind) == ("w", {})
+
+
+@pytest.mark.parametrize("number", [b"e", b"1e999", b"..", b"+"])
+def test_a_count_of_records_that_is_no_number_is_unknown(number):
+    assert records_in(b"pykcl_records_processed_total %s\n" % number) is None
