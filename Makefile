@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test check interop bench clean
+.PHONY: demo test check interop bench verify-aws clean
 
 # With --with-java it finds the jars that `make interop` has brought, or brings them.
 demo: export JAVA_KCL_CACHE ?= $(CURDIR)/.cache/java
@@ -27,6 +27,10 @@ interop: $(VENV)/.dev
 bench: export JAVA_KCL_CACHE ?= $(CURDIR)/.cache/java
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# In an AWS account: ARGS="--region eu-west-1". Says what it makes and costs, asks, and removes it again: docs/testing.md.
+verify-aws: $(VENV)/.dev
+	$(BIN)/python tests/aws $(ARGS)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { echo "python3 cannot make virtual environments here; on Debian: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
