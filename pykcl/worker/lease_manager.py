@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from pykcl.errors import SetupError, StreamMissing, TableGone, TemporaryError, WrongStream
-from pykcl.events import StartingAtLatest
+from pykcl.events import DataLost, StartingAtLatest
 from pykcl.model.checkpoint import LATEST
 from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard, ShardListing
@@ -52,7 +52,7 @@ class LeaseManager:
         self._workers: dict[str, tuple[LeaseWorker, Task]] = {}
         self._workers_lock = context.runtime.lock()
         self._looks = TableLooks(context)
-        self._vanished = VanishedRows(context.config.loss_noticed_within)
+        self._vanished = VanishedRows(context.config.loss_noticed_within, self._tell_of_loss)
         self._cleaner = LeaseCleaner(context, self._must_stop)
         self._shards: Mapping[str, Shard] = {}
         self._duty = LeaderDuty(context, self._must_stop)
@@ -245,6 +245,11 @@ class LeaseManager:
         if creations:
             self._scan()
         return True
+
+    def _tell_of_loss(self, lease: Lease) -> None:
+        self._context.events.emit(
+            DataLost(shard=lease.key, checkpoint=str(lease.checkpoint), resumed_at=None)
+        )
 
     def _known_leases(self, listing: ShardListing) -> dict[str, Lease]:
         return {**self._view.leases, **self._vanished.remembered(listing.shards, self._view)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard
@@ -25,10 +25,11 @@ class VanishedRows:
     is deleted; 3) it has a leased descendant and no row, as if it had been read and cleaned up: nobody reads its rest.
 
     patience: seconds in which its owner, who knows its position best, notices the loss and puts the row back itself.
+    on_expired: told of each lease whose shard expired before its row was back: nobody can read its rest.
     """
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, patience: float, on_expired: Callable[[Lease], None]) -> None:
+        self._patience, self._on_expired = patience, on_expired
         self._seen: dict[str, tuple[Lease, float]] = {}
         self._held: dict[str, Lease] = {}
         self._unlisted: dict[str, float] = {}
@@ -83,8 +84,10 @@ class VanishedRows:
         self._unlisted = {key: self._unlisted.get(key, now) for key in missing}
         for key in [key for key, since in self._unlisted.items() if now - since > _UNLISTED_FOR]:
             del self._unlisted[key]
-            self._seen.pop(key, None)
-            self._held.pop(key, None)
+            seen, _ = self._seen.pop(key, (None, 0.0))
+            lease = self._held.pop(key, seen)
+            if lease is not None:
+                self._on_expired(lease)
 
     def to_restore(self, now: float) -> list[LeaseCreation]:
         """What of the remembered is to be put back by now (monotonic seconds), at the last known checkpoint."""

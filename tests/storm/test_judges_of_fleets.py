@@ -1,6 +1,7 @@
 """The judges see what is wrong with a whole fleet, by workers that are broken on purpose."""
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -97,7 +98,6 @@ def test_a_loss_that_nobody_tells_of_and_an_alarm_about_none(must, reported, fin
     world.ledger.shard("s").add((1, 0), 50)
     world.ledger.shard("whole").add((2, 0), 150)
     world.must_be_reported, world.is_gone = {"s": must}, lambda key: False
-    world.deleted_rows = DeletedRows(world.must_be_reported, now=lambda: 1000.0, scanned={})
     world.lost = [SimpleNamespace(shard=shard) for shard in reported]
     calm = Calm(world, fleet, SimpleNamespace(), Figures())
     if fine:
@@ -108,12 +108,12 @@ def test_a_loss_that_nobody_tells_of_and_an_alarm_about_none(must, reported, fin
     assert broken.value.promise is Promise.LOSS_REPORTED
 
 
-@pytest.mark.parametrize(("deleted", "read", "anew", "scanned", "fine"), [
+@pytest.mark.parametrize(("deleted", "read", "anew", "joined", "fine"), [
     ("s", "1", "TRIM_HORIZON", 1001.0, True), ("s", "3", "TRIM_HORIZON", 1001.0, False), ("s", "1", "1", 1001.0, False),
     ("s", "1", "TRIM_HORIZON", 999.0, False), ("s", "1", None, 1001.0, False), ("other", "1", "TRIM_HORIZON", 1001.0, False),
 ], ids=["nobody can know", "read across", "put back", "made anew by one who saw it", "away", "another row"])  # fmt: skip
 def test_a_loss_may_stay_untold_only_where_a_newcomer_made_the_deleted_row_anew(
-    monkeypatch, deleted, read, anew, scanned, fine
+    monkeypatch, deleted, read, anew, joined, fine
 ):
     """Retention took 2 and 4 of "s", and nobody tells of it. At 1000 an operator deletes a row."""
     world, fleet = _fleet_of_one()
@@ -121,7 +121,7 @@ def test_a_loss_may_stay_untold_only_where_a_newcomer_made_the_deleted_row_anew(
     for number in (2, 4):
         world.ledger.shard("s").add((number, 0), 50)
     world.must_be_reported, world.is_gone, world.lost = {"s": {(2, 0), (4, 0)}}, lambda key: False, []
-    world.deleted_rows = DeletedRows(world.must_be_reported, now=lambda: 1000.0, scanned={"w1": scanned})
+    world.deleted_rows = DeletedRows(world.must_be_reported, now=lambda: 1000.0, joined={"w1": joined})
     world.dynamodb = SimpleNamespace(
         tables={TABLE: SimpleNamespace(rows={deleted: row(read)})}, postponed_keys=set
     )
@@ -141,26 +141,45 @@ def test_a_loss_may_stay_untold_only_where_a_newcomer_made_the_deleted_row_anew(
     assert broken.value.promise is Promise.LOSS_REPORTED
 
 
-@pytest.mark.parametrize("scanned", [999.0, 1001.0, None], ids=["one who saw it", "a newcomer", "nobody"])
-def test_a_row_that_nobody_is_left_to_know_of_is_put_back_by_the_operator_who_deleted_it(
-    monkeypatch, scanned
+@pytest.mark.parametrize(("is_gone", "is_alive", "reported", "fine", "left"), [
+    (True, True, [], False, {"s"}), (True, True, ["s"], True, {"s"}), (True, False, [], True, set()), (False, True, [], True, {"s"}),
+], ids=["silent", "told", "its owner left", "still there"])  # fmt: skip
+def test_the_owner_of_a_deleted_row_has_to_tell_where_its_shard_expired(
+    monkeypatch, is_gone, is_alive, reported, fine, left
 ):
+    world, fleet = _fleet_of_one()
+    world.must_be_reported, world.is_gone = {"s": {(2, 0)}}, lambda key: is_gone
+    world.deleted_rows = DeletedRows(world.must_be_reported, now=lambda: 1000.0, joined={})
+    world.deleted_rows.deleted("s", row("1"))
+    world.lost = [SimpleNamespace(shard=shard) for shard in reported]
+    world.simulation.sleep = lambda seconds: setattr(world.simulation, "now", world.simulation.now + seconds)
+    monkeypatch.setattr(fleet, "workers", lambda: [SimpleNamespace(worker_id="w1")] if is_alive else [])
+    monkeypatch.setattr(fleet, "look_after", lambda: None)
+    calm = Calm(world, fleet, SimpleNamespace(), Figures())
+    with nullcontext() if fine else pytest.raises(PromiseBroken) as broken:
+        calm._owners_of_deleted_rows_tell_of_expired_shards()
+    assert fine or broken.value.promise is Promise.LOSS_REPORTED
+    assert set(world.must_be_reported) == left
+
+
+@pytest.mark.parametrize("joined", [999.0, 1001.0, None], ids=["one who saw it", "a newcomer", "nobody"])
+def test_a_row_that_nobody_is_left_to_know_of_is_put_back_by_the_operator_who_deleted_it(monkeypatch, joined):
     """Seed 113430317076 of another commit: its owner was stopped before it had put the row back."""
     world, fleet = _fleet_of_one()
     rows = {"s": row("1")}
     world.simulation.sleep = lambda seconds: setattr(world.simulation, "now", world.simulation.now + seconds)
     world.simulation.now = 1000.0
     world.rows = lambda: rows
-    world.deleted_rows = DeletedRows({}, now=lambda: 1000.0, scanned={})
+    world.deleted_rows = DeletedRows({}, now=lambda: 1000.0, joined={})
     world.dynamodb = SimpleNamespace(tables={TABLE: SimpleNamespace(rows=rows)}, postponed_keys=set)
     world.observer.fleet = SimpleNamespace(names=lambda row: None)
-    world.observer.scanned = {} if scanned is None else {"w1": scanned}
+    world.observer.joined = {} if joined is None else {"w1": joined}
     world.beliefs, world.options = SimpleNamespace(stolen=lambda key: None), {"start": "LATEST"}
     world.dynamo_faults = SimpleNamespace(changed_by_hand=lambda key: None)
     monkeypatch.setattr(fleet, "workers", lambda: [SimpleNamespace(name="w1")])
     monkeypatch.setattr(Operators, "_choose", lambda self, rng, fits: "s")
     assert Operators(world, fleet).delete_row(None)
-    assert rows == ({} if scanned == 999.0 else {"s": row("1")})
+    assert rows == ({} if joined == 999.0 else {"s": row("1")})
     assert world.simulation.now == 1120.0
 
 

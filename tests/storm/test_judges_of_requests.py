@@ -186,3 +186,14 @@ def test_who_is_struck_down_while_it_waits_is_told_nothing(error, told):
     with pytest.raises(type(error)) if error else nullcontext():
         client.get_item(Key={"leaseKey": {"S": "shard"}})
     assert len(answers) == told
+
+
+def test_the_parts_of_a_table_are_scanned_each_at_its_own_rate():
+    """Seed 41616: who answers for two of four parts sends two requests a second, each for a quarter of the rows."""
+    asked = []
+    observer = SimpleNamespace(asked_dynamodb=lambda host, kind, key, code, **_: asked.append(key))
+    client = MeteredClient(SimpleNamespace(), lambda: None, lambda **params: {}, "w1", observer)
+    for part in ({}, {"Segment": 2, "TotalSegments": 4}, {"Segment": 3, "TotalSegments": 4}):
+        client.scan(**part)
+        client.scan(**part, ExclusiveStartKey={"leaseKey": {"S": "s"}})
+    assert len(set(asked)) == 6

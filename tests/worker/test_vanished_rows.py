@@ -3,7 +3,7 @@
 import pytest
 
 from pykcl.errors import TableGone
-from pykcl.events import LeaseCreated, ProcessorRaised
+from pykcl.events import DataLost, LeaseCreated, ProcessorRaised
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_row import to_item
@@ -122,6 +122,36 @@ def test_a_listing_that_lacks_the_shard_does_not_make_its_row_forgotten(new_flee
     fleet.wait_delivered(payloads, 100.0)
     reasons = [event.reason for event in fleet.happened(LeaseCreated) if event.shard == SHARD]
     assert sorted(reasons) == ["its row was deleted by somebody else", "start of the application"]
+    for name, worker in workers.items():
+        if is_held or name != owner:
+            worker.stop()
+
+
+@pytest.mark.parametrize("is_held", [True, False], ids=["by its owner", "by another"])
+def test_a_loss_is_reported_where_a_shard_expires_before_its_row_is_back(new_fleet, is_held):
+    """1) An operator deletes the row of a closed shard; 2) retention takes the shard; 3) nothing is left to put back."""
+    fleet = new_fleet(shards=2)
+    options = {**OPTIONS, "shard_sync_interval": 60.0}
+    workers = {name: fleet.start(name, **options) for name in ("w1", "w2")}
+    fleet.wait(lambda: all(worker.wait_ready(0.0) for worker in workers.values()))
+    fleet.wait_delivered(fleet.put(20))
+    fleet.simulation.sleep(15.0)
+    read = fleet.rows()[SHARD].checkpoint
+    truth = fleet.kinesis.list_shards
+    fleet.kinesis.list_shards = lambda *args, **kwargs: [
+        shard for shard in truth(*args, **kwargs) if shard.shard_id != SHARD
+    ]
+    owner = fleet.owners()[SHARD]
+    if not is_held:
+        fleet.simulation.kill(owner)
+    _delete(fleet, SHARD)
+    fleet.simulation.sleep(600.0)
+    assert fleet.happened(DataLost) == []
+    fleet.simulation.sleep(1200.0)
+    lost = fleet.happened(DataLost)
+    assert {(event.shard, event.checkpoint, event.resumed_at) for event in lost} == {(SHARD, str(read), None)}
+    assert len(lost) == (2 if is_held else 1), "each worker that knew of the lease tells once"
+    assert SHARD not in fleet.rows()
     for name, worker in workers.items():
         if is_held or name != owner:
             worker.stop()

@@ -20,6 +20,8 @@ DELIVERY_SECONDS, BALANCE_SECONDS, REST_SECONDS, QUIET_SECONDS = 400.0, 120.0, 3
 STRAINED_SECONDS = 25.0
 FILLING_SECONDS = 150.0
 """Until a leader that is dead is believed to be, and the next one has audited."""
+EXPIRED_SECONDS = 1000.0
+"""Until a shard that no listing shows counts as expired."""
 _READER, _NOBODY = "pykcl-", "nobody"
 _LOOK = 0.5
 _WHOLE_SHARD = ReadSpan(1e9, 1e9)
@@ -35,6 +37,7 @@ class Calm:
         """Raises PromiseBroken."""
         self._heal()
         self._everything_is_delivered()
+        self._owners_of_deleted_rows_tell_of_expired_shards()
         # What is measured from here on is the fleet, and not the stretches without records that a new owner may have to
         # cross from an old checkpoint.
         kinesis = self._world.kinesis
@@ -96,6 +99,23 @@ class Calm:
             Promise.ALL_DELIVERED,
             lambda: f"drained shards that do not end: {self._unended()}",
         )
+
+    def _owners_of_deleted_rows_tell_of_expired_shards(self) -> None:
+        """1) An operator deletes a row; 2) before it is back retention takes the whole shard; 3) nobody can go on
+        there, so its owner reports the loss. Where the owner has left the fleet, nobody needs to know."""
+        world = self._world
+        expired = {key: owner for key, owner in world.deleted_rows.missing.items() if world.is_gone(key)}
+        living = {host.worker_id for host in self._fleet.workers()}
+        awaited = {key for key, owner in expired.items() if owner in living}
+        for key in expired.keys() - awaited:
+            world.must_be_reported.pop(key, None)
+        if awaited & world.must_be_reported.keys():
+            self._expect_soon(
+                lambda: awaited <= {event.shard for event in world.lost},
+                EXPIRED_SECONDS,
+                Promise.LOSS_REPORTED,
+                lambda: f"the owners of deleted rows told of no loss: {sorted(awaited)}",
+            )
 
     def _fleet_is_balanced(self) -> None:
         began = self._world.simulation.now
@@ -279,9 +299,6 @@ class Calm:
             for key, places in self._world.must_be_reported.items()
             if places.intersection(ledger.shard(key).never_delivered())
         } - reported
-        # 1) An operator deletes a row; 2) before a worker puts it back, retention takes the whole shard; 3) no lease is
-        # left whose loss anybody could report.
-        silent -= {key for key in self._world.deleted_rows.missing if self._world.is_gone(key)}
         self._world.verdict.expect(
             not silent, Promise.LOSS_REPORTED, f"nobody told of a loss in {sorted(silent)}"
         )

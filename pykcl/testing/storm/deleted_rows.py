@@ -12,7 +12,7 @@ from pykcl.testing.storm.places import FIRST, Place, checkpoint_place
 class DeletedRows:
     """must_be_reported: what retention took of each lease behind its checkpoint; what nobody can know goes from it.
 
-    now: virtual seconds. scanned: when each host saw the lease table first.
+    now: virtual seconds. joined: when each host had its first view of the lease table.
 
     1) Retention takes records behind the checkpoint; 2) before anybody reads on, an operator deletes the row; 3) before
     those who saw it put it back, as they do, at its checkpoint, a worker that has just started finds a shard without a
@@ -27,31 +27,32 @@ class DeletedRows:
         must_be_reported: Mapping[str, set[Place]],
         *,
         now: Callable[[], float],
-        scanned: Mapping[str, float],
+        joined: Mapping[str, float],
     ) -> None:
-        self._must_be_reported, self._now, self._scanned = must_be_reported, now, scanned
-        self._deleted: dict[str, tuple[Place, float]] = {}
+        self._must_be_reported, self._now, self._joined = must_be_reported, now, joined
+        self._deleted: dict[str, tuple[Item, float]] = {}
 
     def deleted(self, key: str, row: Item) -> None:
         """By an operator, just now."""
-        self._deleted[key] = (checkpoint_place(row), self._now())
+        self._deleted[key] = (row, self._now())
 
     def put_back(self, key: str) -> None:
         """By the operator who deleted it."""
         self._deleted.pop(key, None)
 
     @property
-    def missing(self) -> frozenset[str]:
-        """Keys of the rows that nobody has put back."""
-        return frozenset(self._deleted)
+    def missing(self) -> dict[str, str | None]:
+        """Keys of the rows that nobody has put back, with the owner of each."""
+        return {key: row.get("leaseOwner", {}).get("S") for key, (row, _) in self._deleted.items()}
 
     def row_changed(self, change: Change) -> None:
         """Also a row that is there again."""
         if change.before is not None or change.after is None or change.key not in self._deleted:
             return
-        read, at = self._deleted.pop(change.key)
+        row, at = self._deleted.pop(change.key)
+        read = checkpoint_place(row)
         is_at_the_start = checkpoint_place(change.after) < FIRST
-        never_saw_it = self._scanned.get(change.author, float("-inf")) >= at
+        never_saw_it = self._joined.get(change.author, float("-inf")) >= at
         if is_at_the_start and never_saw_it:
             lost = self._must_be_reported.get(change.key, set())
             lost.difference_update({place for place in lost if place > read})

@@ -149,8 +149,6 @@ class Faults:
             self._have_one_of({"F15"}, {"F20"})
         # Where a week is kept, a day takes nothing.
         self._have_one_of({"F12"}, {"F12.lowered"})
-        # Who finds a row anew, from the start, cannot tell what retention took while it was missing.
-        self._have_one_of({"F12.lowered"}, {"F15.deleted"})
         # Two processes of one identifier are told apart by the counter alone: not promised where it starts again.
         self._have_one_of({"F15.deleted", "F15.counter"}, {"F19.same"})
         # A worker that comes to no listing cannot tell an aggregate of another shard where the row lacks the range.

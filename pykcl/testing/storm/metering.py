@@ -73,11 +73,13 @@ class MeteredClient:
 
 
 def _key_of(params: Params) -> str:
-    """The lease a request is about; of a scan, behind which lease its page begins."""
+    """The lease a request is about; of a scan, its part of the table, and behind which lease its page begins."""
+    # A worker that answers for several parts of the table scans each of them once a second.
+    part = f"part {params['Segment']} of {params['TotalSegments']} " if "Segment" in params else ""
     for name in ("Key", "Item", "ExclusiveStartKey"):
         if name in params:
-            return str(params[name].get("leaseKey", {}).get("S", ""))
-    return ""
+            return part + str(params[name].get("leaseKey", {}).get("S", ""))
+    return part
 
 
 class MeteredStream:

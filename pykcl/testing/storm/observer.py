@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pykcl.events import DataLost, Event, ProcessorRaised
+from pykcl.events import DataLost, Event, FleetJoined, ProcessorRaised
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.memory.values import Item
 from pykcl.testing.simulation import Simulation
@@ -31,12 +31,12 @@ class Observer:
 
     frozen, struck: what was done to hosts, and when. denied: to whom a service refused a permission. without_table: to
     whom DynamoDB said that there is no lease table, or that it is another one. raised: whose processor raised. read,
-    took, scanned: who had its first answer, its first lease, the first page of the lease table, and when.
+    took, joined: who had its first page, its first lease, a first view of the lease table, and when.
     """
 
     read: dict[str, float]
     took: dict[str, float]
-    scanned: dict[str, float]
+    joined: dict[str, float]
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Observer:
         now = self._now
         self.frozen, self.struck, self.denied = Freezes(now), Marks(now), Marks(now)
         self.without_table, self.raised = Marks(now), Marks(now)
-        self.read, self.took, self.scanned = {}, {}, {}
+        self.read, self.took, self.joined = {}, {}, {}
         self._failed_writes: dict[tuple[str, str], float] = {}
         self._by_user = by_user
         rules = rules_for(options, failover)
@@ -130,8 +130,6 @@ class Observer:
                 self.denied.add(host)
             if code in _MISSING:
                 self.without_table.add(host)
-        elif kind == "Scan":
-            self.scanned.setdefault(host, self._now())
         elif kind == "take" and not code:
             self.took.setdefault(host, self._now())
             self.ownership.answered(host, key)
@@ -160,6 +158,8 @@ class Observer:
         self.ownership.heard(host, event)
         if isinstance(event, ProcessorRaised):
             self.raised.add(host)
+        if isinstance(event, FleetJoined):
+            self.joined.setdefault(host, self._now())
         if isinstance(event, DataLost):
             self.losses.heard(host, event)
 

@@ -110,8 +110,8 @@ class Operators:
         world, began = self._world, self._world.simulation.now
         while key not in world.rows() and world.simulation.now < began + _PATIENCE:
             world.simulation.sleep(_LOOK)
-        scanned = [world.observer.scanned.get(host.name) for host in self._fleet.workers()]
-        if key not in world.rows() and not any(at is not None and at < began for at in scanned):
+        joined = [world.observer.joined.get(host.name) for host in self._fleet.workers()]
+        if key not in world.rows() and not any(at is not None and at < began for at in joined):
             world.dynamodb.tables[TABLE].rows[key] = row
             world.deleted_rows.put_back(key)
 

@@ -147,7 +147,7 @@ class World:
             by_user=self.processor is not None,
         )
         self.deleted_rows = DeletedRows(
-            self.must_be_reported, now=lambda: self.simulation.now, scanned=self.observer.scanned
+            self.must_be_reported, now=lambda: self.simulation.now, joined=self.observer.joined
         )
         self.observer.ownership.on_taken = lambda host, key: self._streams[host].begins_anew(key)
 
