@@ -137,6 +137,19 @@ def test_each_gap_is_told_of_once(delivery, gaps, told, fine):
     assert broken_by(gaps.verdict) is (None if fine else Promise.LOSS_REPORTED)
 
 
+def test_a_gap_counts_as_reported_when_the_batch_behind_it_comes_again(delivery, gaps):
+    """Seed 71474: all of it was delivered, then the processor's checkpoint was not permitted."""
+    owning = delivery.ownership_begins("w1", "parent", (0, 0))
+    given(delivery, owning, 1)
+    gaps.horizon[0] = 3
+    gaps.heard("w1", _lost())
+    with suppress(ValueError), owning.tried_again_if_it_raises():
+        given(delivery, owning, 3)
+        raise ValueError
+    given(delivery, owning, 3)
+    assert broken_by(gaps.verdict) is None
+
+
 def test_a_second_gap_is_told_of_too(delivery, gaps):
     owning = delivery.ownership_begins("w1", "parent", (0, 0))
     given(delivery, owning, 1)

@@ -56,11 +56,14 @@ class Ownership:
     @contextmanager
     def tried_again_if_it_raises(self) -> Iterator[None]:
         """What was delivered stays so, but the batch comes again from its first record that is not checkpointed."""
-        before = self.after
+        before, told = self.after, self.told
         try:
             yield
         except BaseException:
+            # Also where every record was delivered, and only its checkpoint was refused.
             self.after = before if self.confirmed is None else max(before, self.confirmed)
+            if self.after == before:
+                self.told = told
             raise
 
     def goes_on_with(self, given: list[Place]) -> None:
