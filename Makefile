@@ -13,9 +13,9 @@ demo: $(VENV)/.demo
 	$(BIN)/pykcl demo $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-# Lint, types, docs, and the suite on every Python found. What takes longer: tox -e sim, museum, conformance, chaos, interop.
+# Lint, types, docs, and the suite with its slow tests on every Python found. What takes longer: tox -e sim, museum, conformance, chaos, interop.
 check: $(VENV)/.dev
 	$(BIN)/tox $(ARGS)
 

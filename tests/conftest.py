@@ -37,11 +37,25 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(interop_report, "interop-report")
 
 
-def pytest_report_header() -> str:
-    return f"storms: commit {COMMIT}, seeds {SEEDS.start} to {SEEDS.stop - 1}"
+def pytest_report_header(config: pytest.Config) -> str:
+    if not config.getoption("--slow"):
+        return "slow tests are left out: --slow runs them, too"
+    return f"slow tests: commit {COMMIT}, seeds {SEEDS.start} to {SEEDS.stop - 1} of its simulations"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--slow"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slow",
+        action="store_true",
+        help="run also the tests marked slow, among them each simulated fleet under two more seeds",
+    )
     parser.addoption(
         "--npm",
         action="store_true",
@@ -86,13 +100,21 @@ def moto_answers_no_client() -> None:
     BUILTIN_HANDLERS.remove(("before-send", models.botocore_stubber))
 
 
-@pytest.fixture(params=range(3), ids=lambda seed: f"seed{seed}")
-def new_fleet(request: pytest.FixtureRequest) -> Iterator[Callable[..., Fleet]]:
-    """new_fleet(shards=…): the unmodified worker in simulated time, under each of three seeds."""
+@pytest.fixture(
+    params=[0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))],
+    ids=lambda seed: f"seed{seed}",
+)
+def fleet_seed(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def new_fleet(fleet_seed: int) -> Iterator[Callable[..., Fleet]]:
+    """new_fleet(shards=…): the unmodified worker in simulated time."""
     with ExitStack() as stack:
 
         def make(**options: object) -> Fleet:
-            simulation = stack.enter_context(Simulation(seed=request.param))
+            simulation = stack.enter_context(Simulation(seed=fleet_seed))
             return Fleet(simulation, **options)
 
         yield make

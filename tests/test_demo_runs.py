@@ -58,6 +58,7 @@ def test_the_demo_passes_with_nothing_lost_and_nothing_out_of_order(tmp_path):
     assert_nothing_is_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_build_that_checkpoints_before_delivery_fails_the_demo(tmp_path):
     with demo(tmp_path, "--seed", "8", PYKCL_DEMO_BREAK="checkpoint-before-delivery") as process:
         output, _ = process.communicate()
@@ -68,6 +69,7 @@ def test_a_build_that_checkpoints_before_delivery_fails_the_demo(tmp_path):
     assert_nothing_is_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_without_java_the_demo_says_so_and_goes_on_with_the_python_workers(tmp_path):
     with demo(tmp_path, "--seed", "7", "--with-java", PATH="/nowhere") as process:
         output, _ = process.communicate()
@@ -77,6 +79,7 @@ def test_without_java_the_demo_says_so_and_goes_on_with_the_python_workers(tmp_p
     assert output.splitlines()[-1].startswith("PASS"), output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_ends_its_workers_and_removes_its_folder(tmp_path, number):
     with demo(tmp_path) as process:

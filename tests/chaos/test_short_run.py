@@ -33,6 +33,7 @@ def judged(folder):
     return evidence, {check.name: check for check in checks}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_fleet_of_processes_under_fire_keeps_every_promise(tmp_path):
     """Green where it was examined. What a starved machine had no time for is not examined; nothing turns red of it."""
@@ -50,6 +51,7 @@ def test_a_fleet_of_processes_under_fire_keeps_every_promise(tmp_path):
     assert sum(evidence.faults.values()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_build_that_checkpoints_before_delivery_loses_records_and_is_found_out(tmp_path):
     settings = Settings(tmp_path, FAILOVER, shards=2, break_="checkpoint-before-delivery")
@@ -65,6 +67,7 @@ def test_a_build_that_checkpoints_before_delivery_loses_records_and_is_found_out
     assert checks["checkpoints behind the work"].verdict == "FAILED"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

@@ -213,6 +213,7 @@ def test_ctrl_c_reaches_all_processes_and_drains_each_once(start, aws, tmp_path)
     assert "Traceback" not in crew.text
 
 
+@pytest.mark.slow
 def test_signals_that_come_together_drain_idle_processes(start, dynamodb):
     """GNU timeout sends SIGTERM twice. Two numbers here, because the system may make one of two equal signals."""
     crew = start("--processes", "2", *TOLD)
@@ -224,6 +225,7 @@ def test_signals_that_come_together_drain_idle_processes(start, dynamodb):
     assert not crew.events("ThreadsLeft")
 
 
+@pytest.mark.slow
 def test_a_second_signal_to_the_parent_forces_all(start, aws):
     crew = start("--processes", "2", "--option", "shutdown_grace=300", *TOLD)
     crew.until_shared()
@@ -236,6 +238,7 @@ def test_a_second_signal_to_the_parent_forces_all(start, aws):
     assert len(crew.events("ThreadsLeft")) == 2
 
 
+@pytest.mark.slow
 def test_a_crashed_process_is_started_again_under_its_worker_identifier(start, aws):
     crew = start("--processes", "2", "--worker-id", "one", *TOLD)
     crew.until_shared()
@@ -258,6 +261,7 @@ def test_a_crashed_process_is_started_again_under_its_worker_identifier(start, a
     assert "process=2 code=-9 again_in=1 " in ended[0]["message"]
 
 
+@pytest.mark.slow
 def test_a_frozen_process_is_not_ready_and_a_third_signal_ends_it(start):
     crew = start("--processes", "2", *TOLD)
     crew.until_shared()
@@ -276,6 +280,7 @@ def test_a_frozen_process_is_not_ready_and_a_third_signal_ends_it(start):
     assert not is_there(pids[1])
 
 
+@pytest.mark.slow
 def test_when_the_parent_is_killed_the_processes_drain_and_end(start, aws, dynamodb, tmp_path):
     crew = start("--processes", "2", *TOLD)
     crew.until_shared()
@@ -292,6 +297,7 @@ def test_when_the_parent_is_killed_the_processes_drain_and_end(start, aws, dynam
     assert len(crew.events("WorkerStopped")) == 2
 
 
+@pytest.mark.slow
 def test_a_parent_that_is_killed_at_once_leaves_nobody(start):
     crew = start("--processes", "3", "--log-format", "json")
     crew.until(lambda: crew.text.count("process started") == 3, "the processes")
@@ -313,6 +319,7 @@ ENDS_ALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENDS_ALL)
 def test_what_a_new_process_would_not_mend_ends_all_with_its_code(start, name):
     arguments, program, code, *words = ENDS_ALL[name]
@@ -352,6 +359,7 @@ def test_no_process_is_started_for(start, name):
     assert "Traceback" not in crew.text
 
 
+@pytest.mark.slow
 def test_a_program_of_kclpy_runs_in_several_processes(start, aws, tmp_path):
     (tmp_path / "app.properties").write_text(PROPERTIES)
     named = ("--kclpy", "program.py", "--properties", "app.properties")
@@ -368,6 +376,7 @@ def test_a_program_of_kclpy_runs_in_several_processes(start, aws, tmp_path):
     assert crew.process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_multilangd_runs_in_several_processes(start, tmp_path):
     (tmp_path / "child.py").write_text(CHILD)
     (tmp_path / "app.properties").write_text(f"executableName = {sys.executable} child.py\n{PROPERTIES}")
@@ -388,6 +397,7 @@ def test_with_local_nothing_is_said_of_the_way_to_it(start):
     assert "over boto3" not in crew.text
 
 
+@pytest.mark.slow
 def test_with_local_all_processes_read_the_one_of_the_parent(start):
     crew = start("--processes", "2", "--local", *TOLD)
     crew.until(lambda: crew.shares() == [2, 2], "an even share")

@@ -52,6 +52,7 @@ def test_a_block_nobody_knows_how_to_test_is_refused(fence):
 # -- consoles --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", CONSOLE_PAGES)
 def test_the_console_blocks_of_a_page_do_what_the_page_says(page, tmp_path):
     mine = [block for block in BLOCKS if block.page == page]

@@ -13,14 +13,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from mixed_fleet import MixedFleet
 
 
-@pytest.fixture(params=range(3), ids=lambda seed: f"chance{seed}")
-def new_fleet(request: pytest.FixtureRequest) -> Iterator[Callable[..., MixedFleet]]:
+@pytest.fixture
+def new_fleet(fleet_seed: int) -> Iterator[Callable[..., MixedFleet]]:
     """Fleets that are checked for broken promises when the test ends."""
     made: list[MixedFleet] = []
     with ExitStack() as stack:
 
         def make(**options: int) -> MixedFleet:
-            simulation = stack.enter_context(Simulation(seed=request.param))
+            simulation = stack.enter_context(Simulation(seed=fleet_seed))
             made.append(MixedFleet(simulation, **options))
             return made[-1]
 

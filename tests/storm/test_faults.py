@@ -67,6 +67,7 @@ def broken_in_a_storm_with(*kinds, options=None):
 # -- each happens, and a sound worker comes through ------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
@@ -86,6 +87,7 @@ def test_a_stop_while_lease_lost_runs_happens_and_every_promise_is_kept():
     assert a_storm_with("F18.losing", "F15.counter").verdict == "kept"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [

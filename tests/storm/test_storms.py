@@ -1,17 +1,17 @@
-"""A hundred storms, and the storms over processors of users."""
+"""Storms, and the storms over processors of users."""
 
 import logging
 
 import pytest
 import storm_processors
-from storm_seeds import COMMIT, FINE_WEATHER, SEEDS
+from storm_seeds import COMMIT, FINE_WEATHER, FIXED, SEEDS
 
 from pykcl.testing.storm import Promise, PromiseBroken, run_storm
 from pykcl.testing.storm.__main__ import failure_line
 from pykcl.testing.storm.runner import Job
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*FIXED, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS)])
 def test_a_storm_breaks_no_promise(seed):
     outcome = run_storm(seed)
     if outcome.broken is not None:

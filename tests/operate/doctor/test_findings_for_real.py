@@ -29,6 +29,8 @@ HEALTHY = {
     "process-ok", "credentials-ok", "region-ok", "clock-ok", "stream-ok", "lag-ok", "table-ok", "permissions-ok",
     "permissions-unproven", "peers-ok", "cost",
 }  # fmt: skip
+QUICK = {"table-missing", "stream-missing", "records-trimmed", "permission-denied"}
+"""One of each kind of set-up; the others are slow tests."""
 HOURS = 3600.0
 
 MADE = {}
@@ -60,7 +62,13 @@ def test_every_finding_is_made_to_happen():
     assert HEALTHY | MADE.keys() == CATALOGUE.keys()
 
 
-@pytest.mark.parametrize("id", sorted(CATALOGUE.keys() - HEALTHY))
+@pytest.mark.parametrize(
+    "id",
+    [
+        pytest.param(id, marks=() if id in QUICK else pytest.mark.slow)
+        for id in sorted(CATALOGUE.keys() - HEALTHY)
+    ],
+)
 def test_the_finding_is_told_when_it_is_so(id, world):
     break_it, text = MADE[id]
     break_it(world)
