@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pykcl.errors import (
         CheckpointRefused,
         ConfigError,
+        FatalError,
         InternalError,
         LeaseLost,
         NativeFleet,
@@ -46,6 +47,7 @@ __all__ = [
     "Checkpointer",
     "Config",
     "ConfigError",
+    "FatalError",
     "Initialization",
     "InternalError",
     "LeaseLoss",
@@ -80,6 +82,7 @@ _HOMES = {
     "Checkpointer": "pykcl.processor",
     "Config": "pykcl.config",
     "ConfigError": "pykcl.errors",
+    "FatalError": "pykcl.errors",
     "Initialization": "pykcl.processor",
     "InternalError": "pykcl.errors",
     "LeaseLoss": "pykcl.processor",

@@ -87,13 +87,17 @@ class SetupError(PyKclError):
     """The surroundings are not as configured: region, credentials, permissions, stream, table. Fix, then restart."""
 
 
-class StreamMissing(SetupError):
+class FatalError(SetupError):
+    """The whole worker must stop, however long it has worked: waiting does not help. `Worker.run` raises it."""
+
+
+class StreamMissing(FatalError):
     """The stream does not exist in that region and account, or is being deleted."""
 
     code = "E03"
 
 
-class WrongStream(SetupError):
+class WrongStream(FatalError):
     """The lease table belongs to another stream, or to an earlier stream of the same name. Nothing was read."""
 
     code = "E07"
@@ -112,7 +116,7 @@ class NativeFleet(SetupError):
     code = "E06"
 
 
-class TableGone(SetupError):
+class TableGone(FatalError):
     """The lease table was deleted while the worker ran, and perhaps made anew. All delivery has stopped; positions are
     gone with it."""
 

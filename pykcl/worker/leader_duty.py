@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from pykcl.errors import SetupError, StreamMissing, TableGone, TemporaryError, WrongStream
+from pykcl.errors import FatalError, SetupError, TemporaryError
 from pykcl.events import HashRangeFilled, HoleClosed, HoleFound, LeaderElected, LeadershipMoved
 from pykcl.metrics import names
 from pykcl.model import lease_row
@@ -19,7 +19,6 @@ from pykcl.worker.context import Context
 _DEAD_AFTER = 8
 """Fail-over times. A Java worker takes what has not moved between two of its scans, which are two of these apart."""
 _FILLING = "filling in hash ranges"
-_FATAL = (WrongStream, StreamMissing, TableGone)
 
 
 class LeaderDuty:
@@ -51,8 +50,8 @@ class LeaderDuty:
     def audit(self, view: LeaseView, shards: Mapping[str, Shard]) -> bool:
         """One audit, if it is due; returns whether the shards are to be listed at once.
 
-        view: of the rows last scanned. shards: as last listed, by id. Raises WrongStream, StreamMissing and TableGone;
-        other trouble is reported and left to the next audit: leases are managed without this.
+        view: of the rows last scanned. shards: as last listed, by id. Raises FatalError; other trouble
+        is reported and left to the next audit: leases are managed without this.
         """
         config, now = self._context.config, self._context.runtime.monotonic()
         if config.audit_interval == 0 or now < self._next_audit:
@@ -120,7 +119,7 @@ class LeaderDuty:
                 if self._stopping() or context.runtime.monotonic() >= until:
                     return
                 self._fill_one(fill, until)
-        except _FATAL:
+        except FatalError:
             raise
         except (TemporaryError, SetupError) as error:
             context.trouble.failed(_FILLING, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from pykcl.errors import SetupError, StreamMissing, TableGone, TemporaryError, WrongStream
+from pykcl.errors import FatalError, SetupError, TemporaryError
 from pykcl.events import DataLost, StartingAtLatest
 from pykcl.model.checkpoint import LATEST
 from pykcl.model.lease import Lease
@@ -98,7 +98,7 @@ class LeaseManager:
                 pause = self._step()
                 failures = 0
                 self._context.trouble.worked("managing leases")
-            except (WrongStream, StreamMissing, TableGone) as error:
+            except FatalError as error:
                 self._context.on_fatal(error)
                 return
             except (TemporaryError, SetupError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from pykcl.errors import LeaseLost, SetupError, TableGone, TemporaryError
+from pykcl.errors import FatalError, LeaseLost, SetupError, TemporaryError
 from pykcl.metrics.meter import Meter
 from pykcl.planning.heartbeats import heartbeat_give, heartbeats_due
 from pykcl.runtime import Event, Runtime, Task
@@ -182,7 +182,7 @@ class LeaseRenewer:
             # Its lease worker has been woken and tells the processor.
             self._rounds.beat(began, worked=not held.ran_out)
             return
-        except TableGone as error:
+        except FatalError as error:
             self._not_again_at_once(held)
             self._on_fatal(error)
         except (TemporaryError, SetupError) as error:

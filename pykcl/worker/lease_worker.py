@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 from pykcl.errors import (
     ConfigError,
+    FatalError,
     LeaseLost,
     SetupError,
-    StreamMissing,
     TableGone,
     TemporaryError,
-    WrongStream,
 )
 from pykcl.events import (
     LeaseHandedBack,
@@ -166,13 +165,12 @@ class LeaseWorker:
             return activity()
         except LeaseLost:
             return Signal.LEASE_LOST
-        except TableGone as error:
-            # Positions are gone with the table: nothing may be written, and the processor must hear of it.
+        except (FatalError, ConfigError) as error:
             self._context.on_fatal(error)
-            self.abandon("the lease table is gone")
-            return Signal.LEASE_LOST if self._held else Signal.REFUSED
-        except (WrongStream, StreamMissing, ConfigError) as error:
-            self._context.on_fatal(error)
+            if isinstance(error, TableGone):
+                # Positions are gone with the table: nothing may be written, and the processor must hear of it.
+                self.abandon("the lease table is gone")
+                return Signal.LEASE_LOST if self._held else Signal.REFUSED
             self._stopping = True
             return Signal.STOP
         except SetupError as error:

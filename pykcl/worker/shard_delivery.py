@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pykcl.errors import (
-    PyKclError,
-    SetupError,
-    ShardGone,
-    StreamMissing,
-    TableGone,
-    TemporaryError,
-    Throttled,
-    WrongStream,
-)
+from pykcl.errors import FatalError, PyKclError, SetupError, ShardGone, TemporaryError, Throttled
 from pykcl.events import ShardEndNotCheckpointed
 from pykcl.metrics import names
 from pykcl.mistake_events import NeverCheckpointed
@@ -160,7 +151,7 @@ class ShardDelivery:
 
         Raises it where this was a spare worker, which can do its part but may not be able to read: the lease goes back.
         """
-        if isinstance(error, WrongStream | StreamMissing | TableGone):
+        if isinstance(error, FatalError):
             raise error
         if isinstance(error, SetupError) and not self._context.has_read.is_set():
             if self._context.has_joined.is_set():
@@ -291,7 +282,7 @@ class ShardDelivery:
     def _flush(self) -> None:
         try:
             self._progress.flush()
-        except TableGone:
+        except FatalError:
             raise
         except (TemporaryError, SetupError) as error:
             self._context.trouble.failed("checkpointing", error, shard=self._held.key)
@@ -345,7 +336,7 @@ class ShardDelivery:
                 end_shard(self._context, self._held, self._children)
                 self._context.trouble.worked("ending", shard=self._held.key)
                 return Signal.DONE
-            except (WrongStream, StreamMissing, TableGone):
+            except FatalError:
                 raise
             except (TemporaryError, SetupError) as error:
                 # A refused permission too: letting the lease go would only call shard_ended again and again.

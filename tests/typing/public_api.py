@@ -12,6 +12,7 @@ from pykcl import (
     CheckpointRefused,
     Config,
     ConfigError,
+    FatalError,
     Initialization,
     InternalError,
     LeaseLoss,
@@ -137,6 +138,7 @@ def main() -> int:
         WrongTable,
         StreamMissing,
         TableGone,
+        FatalError,
         SetupError,
         InternalError,
     ) as error:
