@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pykcl.config import Config
+from pykcl.errors import FatalError, PyKclError, SetupError
 from pykcl.metrics.meter import Meter
 from pykcl.model.lease import Lease, PrivateNote
 from pykcl.planning.notes import note_for
@@ -27,7 +28,7 @@ class Context:
 
     on_fatal: called with an error that the whole worker must stop for. has_joined: set once a first round worked, and
     whatever was taken in it is read; see `Readiness`. has_taken, has_read: set once a lease was taken or a shard read,
-    by any thread. Each is proof that it can work: from then on a set-up error is trouble that may pass.
+    by any thread. Each is proof that it can work: see `must_stop`.
     """
 
     config: Config
@@ -52,10 +53,17 @@ class Context:
     has_taken: Event
     has_read: Event
 
-    @property
-    def can_work(self) -> bool:
-        """Whether it was once permitted to do its part. That of a spare worker is to look on."""
-        return self.has_joined.is_set() or self.has_taken.is_set()
+    def must_stop(self, error: PyKclError, proof: Event) -> bool:
+        """Decide whether the whole worker must stop for this error.
+
+        A FatalError always stops it. Any other set-up error does before the first success: the worker cannot work at
+        all. Later it is trouble that may pass, such as a policy changed by mistake.
+        proof: set by the first success of what failed. Having joined the fleet is one, too: a spare worker does its
+        part by standing by.
+        """
+        if isinstance(error, FatalError):
+            return True
+        return isinstance(error, SetupError) and not (self.has_joined.is_set() or proof.is_set())
 
     def note_for(self, lease: Lease) -> PrivateNote:
         """The private attribute for a row this worker creates or takes."""

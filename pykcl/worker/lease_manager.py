@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from pykcl.errors import FatalError, SetupError, TemporaryError
+from pykcl.errors import SetupError, TemporaryError
 from pykcl.events import DataLost, StartingAtLatest
 from pykcl.model.checkpoint import LATEST
 from pykcl.model.lease import Lease
@@ -98,12 +98,8 @@ class LeaseManager:
                 pause = self._step()
                 failures = 0
                 self._context.trouble.worked("managing leases")
-            except FatalError as error:
-                self._context.on_fatal(error)
-                return
             except (TemporaryError, SetupError) as error:
-                if isinstance(error, SetupError) and not self._context.can_work:
-                    # It cannot work at all. Later it is trouble that may pass, such as a policy changed by mistake.
+                if self._context.must_stop(error, self._context.has_taken):
                     self._context.on_fatal(error)
                     return
                 failures += 1

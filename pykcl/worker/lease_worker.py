@@ -177,14 +177,13 @@ class LeaseWorker:
             return self._cannot_work(error)
 
     def _cannot_work(self, error: SetupError) -> Signal:
-        """Before it has joined the fleet it cannot work at all; later (a policy was changed, a key disabled) it is
-        trouble that may pass, for a spare worker, too. A lease in hand goes to whoever can work on it, and is left
-        alone for a while: let go and taken again at once, it would move without end.
+        """Give a lease in hand to whoever can work on it, and leave it alone for a while: let go and taken again at
+        once, it would move without end.
         """
         if self._held is not None:
             self._why_handed_back = str(error)
             return Signal.GIVE_UP
-        if not self._context.can_work:
+        if self._context.must_stop(error, self._context.has_taken):
             self._context.on_fatal(error)
         self._context.trouble.failed("taking", error, shard=self.key)
         return Signal.REFUSED

@@ -147,18 +147,20 @@ class ShardDelivery:
         return self._reader.throttled() if isinstance(error, Throttled) else self._back_off(failures)
 
     def _trouble_ends_it(self, error: TemporaryError | SetupError) -> bool:
-        """A set-up error before anything was ever read means that it cannot work; later it is trouble that may pass.
+        """Report the error; return True if reading ends because the worker stops for it.
 
-        Raises it where this was a spare worker, which can do its part but may not be able to read: the lease goes back.
+        Raises it where the lease worker has to act: if it is fatal; and if this was a spare worker until now, which may
+        not be permitted to read, so that the lease goes back.
         """
+        context = self._context
         if isinstance(error, FatalError):
             raise error
-        if isinstance(error, SetupError) and not self._context.has_read.is_set():
-            if self._context.has_joined.is_set():
-                raise error
-            self._context.on_fatal(error)
+        if context.must_stop(error, context.has_read):
+            context.on_fatal(error)
             return True
-        self._context.trouble.failed("reading", error, shard=self._held.key)
+        if isinstance(error, SetupError) and not context.has_read.is_set():
+            raise error
+        context.trouble.failed("reading", error, shard=self._held.key)
         return False
 
     def _deliver_page(self, page: Page) -> Signal | None:
