@@ -83,6 +83,12 @@ class ConfigError(PyKclError, ValueError):
     """The configuration contradicts itself or names something unknown. Change it; the message says what and how."""
 
 
+class NotAProcessor(ConfigError):
+    """`processor=` neither is nor makes a record processor. Trying again makes no better one, so the worker stops."""
+
+    code = "E15"
+
+
 class SetupError(PyKclError):
     """The surroundings are not as configured: region, credentials, permissions, stream, table. Fix, then restart."""
 

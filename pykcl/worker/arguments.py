@@ -9,7 +9,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from pykcl.config import Config
-from pykcl.errors import ConfigError
+from pykcl.errors import ConfigError, NotAProcessor
 from pykcl.processor import ProcessorFactory, RecordProcessor
 from pykcl.worker.never_ran import refuse_what_runs_nothing, why_it_runs_nothing
 
@@ -41,40 +41,40 @@ def config_of(application: str | None, config: Config | None, options: dict[str,
 
 
 def checked_processor(processor: Any) -> ProcessorFactory:
-    """What can make processors. Raises ConfigError."""
+    """What can make processors. Raises NotAProcessor."""
     if isinstance(processor, RecordProcessor):
         name = type(processor).__name__
-        raise ConfigError(
+        raise NotAProcessor(
             f"processor= wants a class or a zero-argument factory, one instance per shard; it got an instance of "
             f"{name}. Do: processor={name}, or processor=lambda: {name}(...)."
         ).about("E15", f"processor={name} (the class), or processor=lambda: {name}(...)")
     if isinstance(processor, type) and not issubclass(processor, RecordProcessor):
         do = f"class {processor.__name__}(RecordProcessor)"
-        raise ConfigError(f"processor={processor.__name__} is not a RecordProcessor. Do: {do}.").about(
+        raise NotAProcessor(f"processor={processor.__name__} is not a RecordProcessor. Do: {do}.").about(
             "E15", do
         )
     if isinstance(processor, str):
         do = "import the class and pass it, processor=Orders"
-        raise ConfigError(f"processor={processor!r} is text. Do: {do}.").about("E15", do)
+        raise NotAProcessor(f"processor={processor!r} is text. Do: {do}.").about("E15", do)
     if not callable(processor):
-        raise ConfigError(
+        raise NotAProcessor(
             f"processor={type(processor).__name__} is neither a class nor a zero-argument factory."
-        ).about("E15")
+        )
     made_of = _behind_partials(processor)
     _refuse_what_is_unfinished(made_of)
     _refuse_what_needs_arguments(processor, made_of)
     if isinstance(made_of, type):
         refuse_what_runs_nothing(made_of, made_of.__name__, METHODS)
     elif why_it_runs_nothing(made_of):
-        raise ConfigError(
+        raise NotAProcessor(
             f"The factory that processor= names is {why_it_runs_nothing(made_of)}: its call makes no processor."
-        ).about("E15")
+        )
     factory: ProcessorFactory = processor
     return factory if isinstance(factory, type) else functools.partial(_made_by, factory)
 
 
 def _made_by(factory: ProcessorFactory) -> RecordProcessor:
-    """What the factory makes. Raises ConfigError where that is no processor: no later call would make a better one."""
+    """Return what the factory makes. Raises NotAProcessor: no later call would make a better one."""
     made: Any = factory()
     missing = [name for name in ("process_records", "initialize") if not callable(getattr(made, name, None))]
     if isinstance(made, type) or missing:
@@ -85,16 +85,14 @@ def _made_by(factory: ProcessorFactory) -> RecordProcessor:
             if near
             else "was the `return` forgotten, or the class not called"
         )
-        raise ConfigError(
-            f"The factory that processor= names returned {what}, not a processor: {why}?"
-        ).about("E15")
+        raise NotAProcessor(f"The factory that processor= names returned {what}, not a processor: {why}?")
     refuse_what_runs_nothing(made, type(made).__name__, METHODS)
     processor: RecordProcessor = made
     return processor
 
 
 def _refuse_what_is_unfinished(kind: Any) -> None:
-    """Raise ConfigError for a class with a method that is still to be written: no instance of it can be made."""
+    """Raise NotAProcessor for a class with a method that is still to be written: no instance of it can be made."""
     if not (isinstance(kind, type) and _is_made_plainly(kind) and inspect.isabstract(kind)):
         return
     missing = sorted(getattr(kind, "__abstractmethods__", ()))
@@ -103,7 +101,7 @@ def _refuse_what_is_unfinished(kind: Any) -> None:
         near = _nearest(kind, missing[0])
         told += f" It has {near}: did you mean that?" if near else ""
         do = f"rename {near} to process_records" if near else "write process_records(self, batch)"
-    raise ConfigError(f"{told} No instance can be made. Do: {do}.").about("E15", do)
+    raise NotAProcessor(f"{told} No instance can be made. Do: {do}.").about("E15", do)
 
 
 def _nearest(kind: type, name: str) -> str | None:
@@ -113,7 +111,7 @@ def _nearest(kind: type, name: str) -> str | None:
 
 
 def _refuse_what_needs_arguments(factory: Any, made_of: Any) -> None:
-    """Raise ConfigError for a constructor or a function that needs arguments, where that can be known."""
+    """Raise NotAProcessor for a constructor or a function that needs arguments, where that can be known."""
     needed = _needed(factory, made_of)
     if not needed:
         return
@@ -126,7 +124,7 @@ def _refuse_what_needs_arguments(factory: Any, made_of: Any) -> None:
         "returns it"
     )
     names = ", ".join(each.name for each in needed)
-    raise ConfigError(
+    raise NotAProcessor(
         f"{name} needs {names}, and is called without arguments for each shard. Do: {do}."
     ).about("E15", do)
 
@@ -158,8 +156,3 @@ def _behind_partials(factory: Any) -> Any:
     while isinstance(factory, functools.partial):
         factory = factory.func
     return factory
-
-
-def makes_no_processors(error: BaseException | None) -> bool:
-    """Whether this is what a factory is refused for that makes something else."""
-    return isinstance(error, ConfigError) and error.code == "E15"

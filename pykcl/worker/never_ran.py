@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
 
-from pykcl.errors import ConfigError, PyKclError
+from pykcl.errors import NotAProcessor, PyKclError
 
 
 class NeverRan(PyKclError):
@@ -37,11 +37,11 @@ def why_it_runs_nothing(function: Any) -> str | None:
 
 
 def refuse_what_runs_nothing(processor: Any, name: str, methods: Iterable[str]) -> None:
-    """Raise ConfigError for such a method of a class or of an instance. name: what to call that."""
+    """Raise NotAProcessor for such a method of a class or of an instance. name: what to call that."""
     for method in methods:
         kind = why_it_runs_nothing(getattr(processor, method, None))
         if kind is not None:
-            raise ConfigError(
+            raise NotAProcessor(
                 f"{name}.{method} is {kind}: a call of it runs nothing, and its records would count as processed. "
                 f"Do: {NeverRan.DO}."
             ).about("E15", NeverRan.DO)

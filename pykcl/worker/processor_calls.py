@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from pykcl.errors import LeaseLost, ProcessorFailed, PyKclError, RestartShard, TableGone
+from pykcl.errors import LeaseLost, NotAProcessor, ProcessorFailed, PyKclError, RestartShard, TableGone
 from pykcl.events import BatchSkipped, ProcessorRaised
 from pykcl.metrics import names
 from pykcl.mistake_events import DataIsBytes
@@ -19,7 +19,6 @@ from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
 from pykcl.planning.pace import backoff
 from pykcl.processor import Batch
-from pykcl.worker.arguments import makes_no_processors
 from pykcl.worker.base64_habit import takes_data_for_text
 from pykcl.worker.context import Context
 from pykcl.worker.forks import OwnProcess
@@ -89,7 +88,7 @@ class ProcessorCalls:
             self._check()
             if error is None:
                 return self._returned(method, records)
-            if isinstance(error, TableGone) or makes_no_processors(error):
+            if isinstance(error, TableGone | NotAProcessor):
                 # A checkpoint met it inside the call, or there is nothing to call. The processor has not failed, and
                 # trying again is of no use.
                 raise error

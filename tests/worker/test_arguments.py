@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from pykcl import RecordProcessor, Worker
-from pykcl.errors import ConfigError
+from pykcl.errors import NotAProcessor
 from pykcl.testing.fleet import RecordingProcessor
 
 
@@ -25,7 +25,7 @@ def process_records(self, batch):
 
 
 def refusal(processor):
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(NotAProcessor) as raised:
         worker_of(processor)
     assert raised.value.code == "E15"
     return raised.value
@@ -98,6 +98,7 @@ def test_what_a_factory_makes_is_told_by_its_methods(new_fleet):
     fleet = new_fleet(shards=1)
     worker = fleet.start("w1", processor=lambda: Duck())  # noqa: PLW0108 - a factory
     fleet.wait(lambda: worker.failure is not None, what="the refusal")
+    assert isinstance(worker.failure, NotAProcessor)
     assert worker.failure.code == "E15"
     assert "Duck" in str(worker.failure)
     assert "proces_records" in str(worker.failure)

@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from pykcl import Worker
-from pykcl.errors import ConfigError, ProcessorFailed
+from pykcl.errors import ConfigError, NotAProcessor, ProcessorFailed
 from pykcl.events import BatchSkipped, LeaseHandedBack, ProcessorRaised
 from pykcl.mistake_events import NeverCheckpointed
 from pykcl.model.checkpoint import Checkpoint
@@ -63,6 +63,7 @@ def worker_of(processor):
 def test_a_method_whose_call_runs_nothing_is_refused_when_the_worker_is_made(method, kind):
     with pytest.raises(ConfigError, match=rf"{method}.*(async def|yield)") as raised:
         worker_of(written(**{method: LAZY[kind]}))
+    assert type(raised.value) is NotAProcessor
     assert raised.value.code == "E15"
 
 
@@ -87,7 +88,7 @@ def test_what_a_factory_makes_is_looked_at_before_its_first_call_and_stops_the_w
 
     worker = fleet.start("w1", processor=make)
     fleet.wait(lambda: worker.failure is not None, what="the refusal")
-    assert isinstance(worker.failure, ConfigError)
+    assert isinstance(worker.failure, NotAProcessor)
     assert worker.failure.code == "E15"
     assert fleet.rows()["shardId-000000000000"].checkpoint.is_start
 

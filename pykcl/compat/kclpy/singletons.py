@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
-from pykcl.errors import ConfigError
+from pykcl.errors import NotAProcessor
 
 
 def refuse_the_same(made: Any, before: Any, name: str) -> None:
-    """Raises ConfigError where these are one object, or have all their attributes in common.
+    """Raises NotAProcessor where these are one object, or have all their attributes in common.
 
     name: of the class or function of the program that made them.
     """
@@ -21,14 +21,14 @@ def refuse_the_same(made: Any, before: Any, name: str) -> None:
         what = "makes objects that have one and the same __dict__"
     else:
         return
-    raise ConfigError(
+    raise NotAProcessor(
         f"Each shard needs a processor of its own, and {name} {what}: all shards would write into it at the same "
         f"time. Do: let {name} make a new one at each call, without a singleton."
     ).about("E15", f"let {name} make a new processor at each call, without a singleton")
 
 
 class EachItsOwn:
-    """Makes processors with `make`. Raises ConfigError when one comes that is still alive, or whose attributes are.
+    """Makes processors with `make`. Raises NotAProcessor when one comes that is still alive, or whose attributes are.
 
     name: of the class or function of the program that makes them. given: a processor that none of them may be.
     """

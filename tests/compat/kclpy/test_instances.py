@@ -29,8 +29,7 @@ import pytest
 
 from pykcl.compat.kclpy.adapter import processor_factory
 from pykcl.compat.kclpy.prototype import factory_of
-from pykcl.errors import ConfigError
-from pykcl.worker.arguments import makes_no_processors
+from pykcl.errors import ConfigError, NotAProcessor
 
 
 class Processor:
@@ -621,7 +620,7 @@ def test_one_processor_for_all_shards_is_refused_when_it_comes_the_second_time(g
         _first, _second = make(), make()
     assert "Do: let " in str(refused.value)
     # So that the worker stops with it instead of trying again.
-    assert makes_no_processors(refused.value)
+    assert isinstance(refused.value, NotAProcessor)
 
 
 def test_a_program_whose_function_returns_its_only_processor_is_told_before_the_second_shard():
