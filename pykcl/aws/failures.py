@@ -89,6 +89,9 @@ MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, 
 """What botocore's parser raises when it meets an answer that is not of the service's model (RuntimeError: a time
 beyond the calendar, or too deep a nesting)."""
 
+OPERATOR = "whoever runs this command"
+"""Who lacks a permission where a command asks, and no worker."""
+
 
 class ClientRaised(Exception):
     """An exception that is not botocore's came out of boto3. The text is the name of its type."""
@@ -144,9 +147,9 @@ def http_status(error: Exception) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def sort_failure(error: Exception, *, doing: str) -> PyKclError:
+def sort_failure(error: Exception, *, doing: str, who: str = "this worker") -> PyKclError:
     """The pykcl error for `error`, to be raised `from` it. `doing` opens its text, such as "scanning lease
-    table 'a'".
+    table 'a'". who: the one whose IAM policy lacks a permission, as the text names it.
 
     Throttled and TemporaryError may pass; SetupError and ConfigError do not without someone changing
     something. A code nobody knows counts as temporary: giving up would be the greater harm. What a missing
@@ -160,7 +163,7 @@ def sort_failure(error: Exception, *, doing: str) -> PyKclError:
         return _without_answer(error, doing)
     if code in THROTTLING:
         return Throttled(f"{doing} was throttled by AWS ({code}). Slow down, then try again.")
-    found = _for_setup(error, code, doing)
+    found = _for_setup(error, code, doing, who)
     if found is not None:
         return found
     if code in EXPIRED_CREDENTIALS:
@@ -172,13 +175,13 @@ def sort_failure(error: Exception, *, doing: str) -> PyKclError:
     return TemporaryError(f"{doing} failed at AWS ({code}, HTTP {status or 'unknown'}). It may work later.")
 
 
-def _for_setup(error: Exception, code: str, doing: str) -> SetupError | None:
+def _for_setup(error: Exception, code: str, doing: str, who: str) -> SetupError | None:
     if code in DENIED:
         found = _ACTION.search(str(_answer(error)["Error"].get("Message", "")))
         action = f" {found.group(1)}" if found else ""
         return SetupError(
             f"{doing} is not permitted ({code}): the AWS identity lacks the permission{action}. "
-            "Grant it in the IAM policy of this worker."
+            f"Grant it in the IAM policy of {who}."
         ).about("E02")
     if code in BAD_CREDENTIALS:
         return SetupError(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pykcl.aws.failures import MALFORMED, aws_errors, calling, error_code, sort_failure
+from pykcl.aws.failures import MALFORMED, OPERATOR, aws_errors, calling, error_code, sort_failure
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.errors import PyKclError, SetupError, TemporaryError
+from pykcl.errors import PyKclError, TemporaryError
 from pykcl.model.lease import Lease, Row
 from pykcl.model.lease_parse import parse_row
 from pykcl.model.lease_row import LeaseWrite
@@ -68,9 +68,7 @@ class OperatorTable:
                 refusal: Row | None = parse_row(item) if item else self.read(write.key)
                 # An earlier attempt of this call may have landed without an answer.
                 return Kept(write.after, settled=True) if _is_as_written(refusal, write) else Lost(refusal)
-            failure = sort_failure(error, doing=doing)
-            if isinstance(failure, SetupError):
-                failure = SetupError(str(failure).replace("of this worker", "of whoever runs this command"))
+            failure = sort_failure(error, doing=doing, who=OPERATOR)
         except MALFORMED as error:
             failure = TemporaryError(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
         else:

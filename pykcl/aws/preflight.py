@@ -120,9 +120,8 @@ class Prober:
 def trouble_from(error: Exception, action: str) -> Trouble:
     """What an error of botocore, or one of ours, means for the one who asked."""
     code = error_code(error)
-    failure = sort_failure(error, doing=action)
-    text = str(failure).replace("of this worker", "of whoever runs this")
-    return Trouble(_kind(code, failure), text, code)
+    failure = sort_failure(error, doing=action, who="whoever runs this")
+    return Trouble(_kind(code, failure), str(failure), code)
 
 
 def _kind(code: str | None, failure: PyKclError) -> TroubleKind:

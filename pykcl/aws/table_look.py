@@ -13,7 +13,7 @@ from typing import Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from pykcl.aws.failures import MALFORMED, aws_errors, calling, error_code, sort_failure
+from pykcl.aws.failures import MALFORMED, OPERATOR, aws_errors, calling, error_code, sort_failure
 from pykcl.aws.fast_items import decode_scans
 from pykcl.aws.table_answers import (
     items_of,
@@ -179,7 +179,7 @@ def _call(doing: str, call: Callable[[], Any], table: str) -> dict[str, Any]:
     try:
         answer = call()
     except aws_errors() as error:
-        failure = sort_failure(error, doing=doing)
+        failure = sort_failure(error, doing=doing, who=OPERATOR)
         code = error_code(error)
         if code == "ResourceNotFoundException":
             failure = SetupError(
@@ -187,7 +187,7 @@ def _call(doing: str, call: Callable[[], Any], table: str) -> dict[str, Any]:
                 "--region, and whose credentials these are."
             )
         elif code in ("AccessDeniedException", "AccessDenied"):
-            failure = _Denied(str(failure).replace("of this worker", "of whoever runs this command"))
+            failure = _Denied(str(failure))
     except MALFORMED as error:
         failure = AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
     else:

@@ -282,6 +282,15 @@ def test_failures_are_sorted_by_what_can_be_done_and_say_what_was_tried(error, k
     assert word in str(found)
 
 
+def test_a_refused_permission_says_in_whose_policy_it_lacks():
+    error = answered("AccessDeniedException", message="x is not authorized to perform: dynamodb:Scan on")
+    assert str(sort_failure(error, doing="scanning")) == (
+        "scanning is not permitted (AccessDeniedException): the AWS identity lacks the permission dynamodb:Scan. "
+        "Grant it in the IAM policy of this worker."
+    )
+    assert str(sort_failure(error, doing="scanning", who="an operator")).endswith("policy of an operator.")
+
+
 @pytest.mark.parametrize("kind", [AssertionError, TemporaryError, exceptions.NoRegionError, KeyError])
 def test_a_defect_of_ours_and_what_is_known_already_pass_through_a_call_of_boto3(kind):
     error = kind()

@@ -48,6 +48,11 @@ def test_every_kind_of_trouble_is_told_apart(error, kind):
     assert trouble_from(error, "kinesis:ListShards").kind == kind
 
 
+def test_a_permission_lacks_whoever_asks_and_no_worker():
+    told = trouble_from(refusal("AccessDeniedException"), "kinesis:ListShards").text
+    assert told.endswith("Grant it in the IAM policy of whoever runs this.")
+
+
 def test_a_throttled_call_is_made_once_more_and_only_then_told():
     class Impatient(SystemRuntime):
         def event(self):
