@@ -7,10 +7,34 @@ application's. Names of shards and workers are what somebody wrote into a row: u
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 WorkerState = Literal["new", "starting", "running", "draining", "stopped"]
 WORKER_STATES: tuple[WorkerState, ...] = ("new", "starting", "running", "draining", "stopped")
+
+
+class Activity(str, Enum):
+    """A task that a worker tries again while it fails. Its value is its name in events, in the log and in /status."""
+
+    FINDING_STREAM = "finding the stream"
+    PREPARING_TABLE = "preparing the lease table"
+    READING_TABLE = "reading the lease table"
+    MANAGING_LEASES = "managing leases"
+    LISTING_SHARDS = "listing shards"
+    CHECKING_LISTING = "checking the list of shards"
+    FILLING_HASH_RANGES = "filling in hash ranges"
+    READING_EVERY_SHARD = "reading every shard"
+    RENEWING_LEASES = "renewing leases"
+    SENDING_HEARTBEATS = "sending heartbeats in time"
+    TAKING = "taking"
+    READING_PARENTS = "reading the parents"
+    READING = "reading"
+    CHECKPOINTING = "checkpointing"
+    ENDING = "ending"
+    PUBLISHING_METRICS = "publishing metrics"
+
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +76,7 @@ class ErrorStatus:
 class TroubleStatus:
     """Something that has been failing again and again for so many seconds. shard: None where it is the whole worker."""
 
-    what: str
+    what: Activity
     shard: str | None
     cause: str
     seconds: float

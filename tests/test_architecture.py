@@ -47,7 +47,7 @@ ALLOWED = {
     "config": VALUES | {"start_text"},
     "start_text": VALUES,
     "examples": {"Batch", "Initialization", "RecordProcessor", "Worker"},
-    "metrics": {"config", "errors", "events", "metrics", "runtime"},
+    "metrics": {"config", "errors", "events", "metrics", "runtime", "status"},
     "config_sources": VALUES | {"config"},
     "processor": VALUES,
     "ports": VALUES | {"events"},

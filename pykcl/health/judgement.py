@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pykcl.status import LoopStatus, WorkerStatus
+from pykcl.status import Activity, LoopStatus, WorkerStatus
 
 STOPPING_TOO_LONG_AFTER = 30.0
 """Seconds beyond the grace period."""
-_OF_ALL_LEASES = ("managing leases", "renewing leases")
-_READING = "reading"
+_OF_ALL_LEASES = (Activity.MANAGING_LEASES, Activity.RENEWING_LEASES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +70,6 @@ def _why_idle(status: WorkerStatus) -> Iterator[str]:
     for trouble in lasting:
         if trouble.shard is None and trouble.what in _OF_ALL_LEASES:
             yield f"{trouble.what} has been failing for {trouble.seconds:.0f} s"
-    unread = {trouble.shard for trouble in lasting if trouble.what == _READING}
+    unread = {trouble.shard for trouble in lasting if trouble.what == Activity.READING}
     if status.leases and all(lease.shard in unread for lease in status.leases):
         yield f"none of {len(status.leases)} shards can be read"

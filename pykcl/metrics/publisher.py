@@ -10,10 +10,10 @@ from pykcl.errors import InternalError, PyKclError
 from pykcl.metrics.names import DROPPED_METRICS
 from pykcl.metrics.statistics import Statistics, StatisticSet
 from pykcl.runtime import Runtime, Task
+from pykcl.status import Activity
 
 MOST_AT_ONCE = 1000
 """Metrics in one PutMetricData request, at most; CloudWatch allows no more."""
-PUBLISHING = "publishing metrics"
 _MINUTE = 60.0
 
 
@@ -35,8 +35,8 @@ class Sender(Protocol):
 class Troubles(Protocol):
     """Hears of failures and of their end; tells the first of each."""
 
-    def failed(self, what: str, error: Exception, /) -> None: ...
-    def worked(self, what: str, /) -> None: ...
+    def failed(self, what: Activity, error: Exception, /) -> None: ...
+    def worked(self, what: Activity, /) -> None: ...
 
 
 class Publisher:
@@ -87,7 +87,7 @@ class Publisher:
             failure = InternalError(
                 f"Publishing metrics met a {type(error).__name__}, which is a bug in pykcl."
             )
-            self._trouble.failed(PUBLISHING, failure)
+            self._trouble.failed(Activity.PUBLISHING_METRICS, failure)
 
     def publish(self, *, only_finished: bool = False) -> None:
         """Send what there is now, until AWS refuses. only_finished: not of the minute that runs."""
@@ -109,11 +109,13 @@ class Publisher:
             self._statistics.drop(batch)
             raise
         if answer.outcome == "sent":
-            self._trouble.worked(PUBLISHING)
+            self._trouble.worked(Activity.PUBLISHING_METRICS)
             return True
         if answer.outcome == "later":
             self._statistics.put_back(batch)
         else:
             self._statistics.drop(batch)
-        self._trouble.failed(PUBLISHING, answer.error or InternalError("no reason was given"))
+        self._trouble.failed(
+            Activity.PUBLISHING_METRICS, answer.error or InternalError("no reason was given")
+        )
         return False

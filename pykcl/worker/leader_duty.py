@@ -14,11 +14,11 @@ from pykcl.planning.auditor import FIRST_AUDIT_AFTER, Audit, Findings, HashRange
 from pykcl.planning.election import is_leader, leader, owners_of
 from pykcl.planning.lease_view import LeaseView
 from pykcl.ports import Kept, Unknown
+from pykcl.status import Activity
 from pykcl.worker.context import Context
 
 _DEAD_AFTER = 8
 """Fail-over times. A Java worker takes what has not moved between two of its scans, which are two of these apart."""
-_FILLING = "filling in hash ranges"
 
 
 class LeaderDuty:
@@ -61,7 +61,9 @@ class LeaderDuty:
         audit, found = self._audit.next(view.leases, shards, view.unreadable.keys())
         if not self._leads:
             self._audit = audit.untold()
-            self._context.trouble.worked(_FILLING)  # whatever it was, it is another worker's now
+            self._context.trouble.worked(
+                Activity.FILLING_HASH_RANGES
+            )  # whatever it was, it is another worker's now
             return False
         self._audit = audit
         meter = self._context.meter
@@ -122,9 +124,9 @@ class LeaderDuty:
         except FatalError:
             raise
         except (TemporaryError, SetupError) as error:
-            context.trouble.failed(_FILLING, error)
+            context.trouble.failed(Activity.FILLING_HASH_RANGES, error)
         else:
-            context.trouble.worked(_FILLING)
+            context.trouble.worked(Activity.FILLING_HASH_RANGES)
 
     def _fill_one(self, fill: HashRangeFill, until: float) -> None:
         context, key, found = self._context, fill.seen.key, fill.hash_range

@@ -17,6 +17,7 @@ from pykcl.planning.new_leases import create_new_leases
 from pykcl.planning.pace import backoff
 from pykcl.planning.plans import Acquisition, LeaseCreation
 from pykcl.runtime import Task
+from pykcl.status import Activity
 from pykcl.worker.context import Context
 from pykcl.worker.gone_shards import refuse_part_of_a_listing
 from pykcl.worker.latest_start import LatestStart
@@ -97,13 +98,13 @@ class LeaseManager:
             try:
                 pause = self._step()
                 failures = 0
-                self._context.trouble.worked("managing leases")
+                self._context.trouble.worked(Activity.MANAGING_LEASES)
             except (TemporaryError, SetupError) as error:
                 if self._context.must_stop(error, self._context.has_taken):
                     self._context.on_fatal(error)
                     return
                 failures += 1
-                self._context.trouble.failed("managing leases", error)
+                self._context.trouble.failed(Activity.MANAGING_LEASES, error)
                 pause = backoff(failures, self._context.runtime.random(), first=0.5, longest=10.0)
             if not self._stop:
                 self.pulse.rest(pause)
@@ -149,7 +150,7 @@ class LeaseManager:
             return False
         if not self._looks.is_calm or self._start_is_unfinished or self._planned(listing, now):
             return True
-        self._context.trouble.worked("checking the list of shards")
+        self._context.trouble.worked(Activity.CHECKING_LISTING)
         self._measures.synced(now, True)
         self._measures.chosen(self._view, self._busy(), self._left_alone, 0)
         self._listing_done()
@@ -201,10 +202,10 @@ class LeaseManager:
             if not listing.complete:
                 raise TemporaryError("A page of the listing failed; no leases are created from a part of it.")
         except TemporaryError as error:
-            context.trouble.failed("listing shards", error)
+            context.trouble.failed(Activity.LISTING_SHARDS, error)
             self._measures.synced(now, False)
             return None
-        context.trouble.worked("listing shards")
+        context.trouble.worked(Activity.LISTING_SHARDS)
         self._cleaner.listed(listing)
         self._shards = listing.by_id
         return listing
@@ -272,9 +273,9 @@ class LeaseManager:
             if len(context.gone) > answered:
                 # Kinesis answers so many questions a second: the others shall not wait ever longer for their turn.
                 self._listing_failures = 0
-            context.trouble.failed("checking the list of shards", error)
+            context.trouble.failed(Activity.CHECKING_LISTING, error)
             return None
-        context.trouble.worked("checking the list of shards")
+        context.trouble.worked(Activity.CHECKING_LISTING)
         return creations
 
     def _must_finish_the_start(self) -> bool:

@@ -9,6 +9,7 @@ from pykcl.errors import FatalError, LeaseLost, SetupError, TemporaryError
 from pykcl.metrics.meter import Meter
 from pykcl.planning.heartbeats import heartbeat_give, heartbeats_due
 from pykcl.runtime import Event, Runtime, Task
+from pykcl.status import Activity
 from pykcl.worker.held_leases import HeldLease, HeldLeases
 from pykcl.worker.pulse import Pulse
 from pykcl.worker.renewal_rounds import RenewalRounds
@@ -20,7 +21,6 @@ _ONE_MORE_AFTER = 0.025
 """Seconds for which heartbeats wait until one more helper is called."""
 _AGAIN_AFTER = 1.0
 _LEAST_REST, _LONGEST_REST = 0.01, 1.0
-_IN_TIME = "sending heartbeats in time"
 _ONE_HEARTBEAT = 10.0
 """Seconds one may take beyond a fail-over time: it waits for another write of its lease, then tries three times."""
 
@@ -100,14 +100,14 @@ class LeaseRenewer:
     def _judge_lateness(self, late: float) -> None:
         """late: seconds by which this thread went on later than it meant to; negative where it was woken before."""
         if late < self._rounds.seconds / 2 or not len(self._held):
-            self._trouble.worked(_IN_TIME)
+            self._trouble.worked(Activity.SENDING_HEARTBEATS)
             return
         why = TemporaryError(
             f"The thread that sends heartbeats could not run for {late:.1f} s, more than half the time from one "
             "heartbeat to the next: native code kept the interpreter to itself (the GIL), or the machine stood still "
             "or has too few cores. Leases without heartbeats go to other workers."
         )
-        self._trouble.failed(_IN_TIME, why.about("E11"))
+        self._trouble.failed(Activity.SENDING_HEARTBEATS, why.about("E11"))
 
     def _dispatch(self) -> float:
         """Queue every heartbeat that is due, and see to it that somebody sends it; return the seconds to rest."""
@@ -189,11 +189,11 @@ class LeaseRenewer:
             # A set-up error too: these leases were taken with the same permissions a moment ago.
             self._not_again_at_once(held)
             self._rounds.beat(began, worked=False)
-            self._trouble.failed("renewing leases", error)
+            self._trouble.failed(Activity.RENEWING_LEASES, error)
         else:
             if sent:
                 self._rounds.beat(began, worked=True)
-            self._trouble.worked("renewing leases")
+            self._trouble.worked(Activity.RENEWING_LEASES)
 
     def _not_again_at_once(self, held: HeldLease) -> None:
         with self._lock:

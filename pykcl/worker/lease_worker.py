@@ -32,6 +32,7 @@ from pykcl.planning.pace import backoff
 from pykcl.planning.plans import Acquisition
 from pykcl.ports import Kept, Unknown
 from pykcl.processor import Initialization, LeaseLoss, RecordProcessor
+from pykcl.status import Activity
 from pykcl.worker.checkpointer import Progress, ShardCheckpointer
 from pykcl.worker.context import Context
 from pykcl.worker.hand_over import HandOver
@@ -185,7 +186,7 @@ class LeaseWorker:
             return Signal.GIVE_UP
         if self._context.must_stop(error, self._context.has_taken):
             self._context.on_fatal(error)
-        self._context.trouble.failed("taking", error, shard=self.key)
+        self._context.trouble.failed(Activity.TAKING, error, shard=self.key)
         return Signal.REFUSED
 
     # -- waiting -----------------------------------------------------------------------------------------------
@@ -225,15 +226,15 @@ class LeaseWorker:
             with context.meter.timed(names.TAKE_LEASE):
                 answer = context.table.write(write, until=sent + context.config.write_timeout)
         except TemporaryError as error:
-            context.trouble.failed("taking", error, shard=self.key)
+            context.trouble.failed(Activity.TAKING, error, shard=self.key)
             return Signal.REFUSED
         unknown_since = context.held.unknown_takes.pop(self.key, None)
         if isinstance(answer, Unknown):
             # It may have landed: then the row names us without a reader, and is taken again once it has expired.
             context.held.unknown_takes[self.key] = sent if unknown_since is None else unknown_since
-            context.trouble.failed("taking", TemporaryError(answer.cause), shard=self.key)
+            context.trouble.failed(Activity.TAKING, TemporaryError(answer.cause), shard=self.key)
             return Signal.REFUSED
-        context.trouble.worked("taking", shard=self.key)
+        context.trouble.worked(Activity.TAKING, shard=self.key)
         if not isinstance(answer, Kept) or answer.lease is None or context.held.outlived(answer):
             context.events.emit(LeaseWentElsewhere(shard=self.key))
             return Signal.REFUSED
@@ -269,10 +270,10 @@ class LeaseWorker:
             try:
                 with self._context.meter.timed(names.BLOCK_ON_PARENT):
                     missing = unfinished_parents(self._context.table, self._mine.lease)
-                self._context.trouble.worked("reading the parents", shard=self.key)
+                self._context.trouble.worked(Activity.READING_PARENTS, shard=self.key)
             except TemporaryError as error:
                 attempt += 1
-                self._context.trouble.failed("reading the parents", error, shard=self.key)
+                self._context.trouble.failed(Activity.READING_PARENTS, error, shard=self.key)
                 if self._pause(backoff(attempt, self._context.runtime.random())):
                     return Signal.STOP
                 continue

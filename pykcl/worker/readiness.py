@@ -8,12 +8,12 @@ from pykcl.errors import SetupError
 from pykcl.model.lease import Lease
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
+from pykcl.status import Activity
 from pykcl.worker.context import Context
 from pykcl.worker.lease_worker import LeaseWorker
 
 _OVERDUE_AFTER = 3
 """Fail-over times, as in the LeaseManager."""
-_READING_ALL = "reading every shard"
 
 
 class Readiness:
@@ -62,13 +62,13 @@ class Readiness:
             if is_full and lease.key not in busy and view.unchanged_for(lease.key) > patience
         ]
         if not unread:
-            self._context.trouble.worked(_READING_ALL)
+            self._context.trouble.worked(Activity.READING_EVERY_SHARD)
             return
         why = SetupError(
             f"{len(unread)} of {len(open_leases)} open shards are read by nobody, and this worker holds all the leases "
             f"it may: max_leases={config.max_leases}."
         )
-        self._context.trouble.failed(_READING_ALL, why.about("E20"))
+        self._context.trouble.failed(Activity.READING_EVERY_SHARD, why.about("E20"))
 
 
 def _is_at_work(worker: LeaseWorker) -> bool:

@@ -16,6 +16,7 @@ from pykcl.planning.pace import SHARD_READ_INTERVAL, backoff
 from pykcl.planning.positions import first_read
 from pykcl.planning.read_rounds import Window
 from pykcl.processor import Batch, RecordProcessor, ShardEnd, ShutdownRequest
+from pykcl.status import Activity
 from pykcl.worker.checkpointer import EndCheckpointer, Progress, ShardCheckpointer
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
@@ -137,7 +138,7 @@ class ShardDelivery:
     def _answered(self) -> None:
         self._gone_since = None
         self._context.has_read.set()
-        self._context.trouble.worked("reading", shard=self._held.key)
+        self._context.trouble.worked(Activity.READING, shard=self._held.key)
         self._on_answer()
 
     def _back_off(self, failures: int) -> float:
@@ -160,7 +161,7 @@ class ShardDelivery:
             return True
         if isinstance(error, SetupError) and not context.has_read.is_set():
             raise error
-        context.trouble.failed("reading", error, shard=self._held.key)
+        context.trouble.failed(Activity.READING, error, shard=self._held.key)
         return False
 
     def _deliver_page(self, page: Page) -> Signal | None:
@@ -287,9 +288,9 @@ class ShardDelivery:
         except FatalError:
             raise
         except (TemporaryError, SetupError) as error:
-            self._context.trouble.failed("checkpointing", error, shard=self._held.key)
+            self._context.trouble.failed(Activity.CHECKPOINTING, error, shard=self._held.key)
         else:
-            self._context.trouble.worked("checkpointing", shard=self._held.key)
+            self._context.trouble.worked(Activity.CHECKPOINTING, shard=self._held.key)
 
     def _gone(self) -> bool:
         """Whether Kinesis' "no such shard" is true; if not (it still lists the shard), reading goes on."""
@@ -298,7 +299,7 @@ class ShardDelivery:
         try:
             self._children = children_of_a_gone_shard(self._context, self._held, now - self._gone_since)
         except TemporaryError as error:
-            self._context.trouble.failed("reading", error, shard=self._held.key)
+            self._context.trouble.failed(Activity.READING, error, shard=self._held.key)
             self._reader.reopen()
             return False
         return True
@@ -336,14 +337,14 @@ class ShardDelivery:
         while True:
             try:
                 end_shard(self._context, self._held, self._children)
-                self._context.trouble.worked("ending", shard=self._held.key)
+                self._context.trouble.worked(Activity.ENDING, shard=self._held.key)
                 return Signal.DONE
             except FatalError:
                 raise
             except (TemporaryError, SetupError) as error:
                 # A refused permission too: letting the lease go would only call shard_ended again and again.
                 attempt += 1
-                self._context.trouble.failed("ending", error, shard=self._held.key)
+                self._context.trouble.failed(Activity.ENDING, error, shard=self._held.key)
                 if self._pause(backoff(attempt, self._context.runtime.random())):
                     return Signal.STOP
 

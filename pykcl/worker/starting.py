@@ -15,6 +15,7 @@ from pykcl.planning.pace import backoff
 from pykcl.ports import Events, LeaseTable, Stream
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
+from pykcl.status import Activity
 from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.context import Context
 from pykcl.worker.fleet_watch import FleetWatch
@@ -54,11 +55,11 @@ class Start:
         from pykcl import __version__
 
         config, runtime, table, stream = self.config, self.runtime, self.table, self.stream
-        description = self._until_it_works("finding the stream", lambda: readable(stream))
+        description = self._until_it_works(Activity.FINDING_STREAM, lambda: readable(stream))
         if description is None:
             return None
         created = self._until_it_works(
-            "preparing the lease table", lambda: table.prepare(create=config.create_table)
+            Activity.PREPARING_TABLE, lambda: table.prepare(create=config.create_table)
         )
         if created:
             self.events.emit(TableCreated(table=config.table))
@@ -89,14 +90,14 @@ class Start:
             has_taken=runtime.event(),
             has_read=runtime.event(),
         )
-        scan = self._until_it_works("reading the lease table", context.fleet.scan)
+        scan = self._until_it_works(Activity.READING_TABLE, context.fleet.scan)
         if scan is None:
             return None
         context.identity.refuse_foreign_leases(scan.rows)
         context.fleet.join(scan.rows)
         return context
 
-    def _until_it_works(self, what: str, attempt: Callable[[], Answer]) -> Answer | None:
+    def _until_it_works(self, what: Activity, attempt: Callable[[], Answer]) -> Answer | None:
         """`attempt()`, again while it fails for a time; None when the worker is stopped meanwhile."""
         began = reminded = self.runtime.monotonic()
         failures = 0
@@ -113,7 +114,7 @@ class Start:
                 now = self.runtime.monotonic()
                 if now - reminded >= _REMIND_EVERY:
                     reminded = now
-                    self.events.emit(StillStarting(what=what, seconds=now - began, cause=str(error)))
+                    self.events.emit(StillStarting(what=what.value, seconds=now - began, cause=str(error)))
                 pause = backoff(failures, self.runtime.random(), first=0.5, longest=5.0)
                 again_at = now + pause
                 self.pulse.rest(pause)

@@ -7,7 +7,7 @@ from pykcl.errors import PyKclError
 from pykcl.events import TroubleBegan, TroubleEnded
 from pykcl.ports import Events
 from pykcl.runtime import Runtime
-from pykcl.status import TroubleStatus
+from pykcl.status import Activity, TroubleStatus
 from pykcl.worker.naming import named
 
 
@@ -22,9 +22,9 @@ class Trouble:
         self._runtime = runtime
         self._lock = runtime.lock()
         # Since when (monotonic seconds), and why at first.
-        self._failing: dict[tuple[str, str | None], tuple[float, str]] = {}
+        self._failing: dict[tuple[Activity, str | None], tuple[float, str]] = {}
 
-    def failed(self, what: str, error: Exception, *, shard: str | None = None) -> None:
+    def failed(self, what: Activity, error: Exception, *, shard: str | None = None) -> None:
         with self._lock:
             begins = (what, shard) not in self._failing
             if begins:
@@ -33,13 +33,15 @@ class Trouble:
             if isinstance(error, PyKclError) and self._config is not None:
                 named(error.naming(shard=shard), self._config)
             code, hint = (error.code, error.hint) if isinstance(error, PyKclError) else (None, None)
-            self._events.emit(TroubleBegan(what=what, shard=shard, cause=str(error), code=code, hint=hint))
+            self._events.emit(
+                TroubleBegan(what=what.value, shard=shard, cause=str(error), code=code, hint=hint)
+            )
 
-    def worked(self, what: str, *, shard: str | None = None) -> None:
+    def worked(self, what: Activity, *, shard: str | None = None) -> None:
         with self._lock:
             ends = self._failing.pop((what, shard), None) is not None
         if ends:
-            self._events.emit(TroubleEnded(what=what, shard=shard))
+            self._events.emit(TroubleEnded(what=what.value, shard=shard))
 
     def shards(self) -> set[str]:
         """The shards something is failing for."""
@@ -53,7 +55,7 @@ class Trouble:
             for what in ends:
                 del self._failing[what, shard]
         for what in ends:
-            self._events.emit(TroubleEnded(what=what, shard=shard))
+            self._events.emit(TroubleEnded(what=what.value, shard=shard))
 
     def status(self, now: float) -> tuple[TroubleStatus, ...]:
         """What is failing now, the oldest first. now: monotonic seconds. Takes no lock: whoever asks is in no hurry."""

@@ -6,6 +6,7 @@ import pytest
 from health_kit import HUNG, WELL, Frozen, codes, lease, loop, trouble
 
 from pykcl.health.judgement import STOPPING_TOO_LONG_AFTER, liveness, readiness
+from pykcl.status import Activity
 
 
 def test_a_worker_that_works_is_live_and_ready():
@@ -55,15 +56,20 @@ IDLE = {
     "it is being stopped": ({"state": "draining", "state_for": 5.0}, "the worker is draining"),
     "its first shards are not read yet": ({"has_joined": False}, "the first leases are not being read yet"),
     "the lease table does not answer": (
-        {"troubles": (trouble("managing leases", 11.0),)},
+        {"troubles": (trouble(Activity.MANAGING_LEASES, 11.0),)},
         "managing leases has been failing for 11 s",
     ),
     "heartbeats fail": (
-        {"troubles": (trouble("renewing leases", 11.0),)},
+        {"troubles": (trouble(Activity.RENEWING_LEASES, 11.0),)},
         "renewing leases has been failing for 11 s",
     ),
     "no shard can be read": (
-        {"troubles": (trouble("reading", 11.0, "shardId-0"), trouble("reading", 10.0, "shardId-1"))},
+        {
+            "troubles": (
+                trouble(Activity.READING, 11.0, "shardId-0"),
+                trouble(Activity.READING, 10.0, "shardId-1"),
+            )
+        },
         "none of 2 shards can be read",
     ),
 }
@@ -79,11 +85,11 @@ def test_it_is_left_alone_but_not_ready_when(name):
 
 FINE = {
     "a processor hangs": {"leases": (lease(call=HUNG), lease("shardId-1"))},
-    "trouble has only just begun": {"troubles": (trouble("managing leases", 9.9),)},
-    "one of two shards cannot be read": {"troubles": (trouble("reading", 900.0, "shardId-0"),)},
-    "metrics cannot be sent": {"troubles": (trouble("publishing metrics", 900.0),)},
+    "trouble has only just begun": {"troubles": (trouble(Activity.MANAGING_LEASES, 9.9),)},
+    "one of two shards cannot be read": {"troubles": (trouble(Activity.READING, 900.0, "shardId-0"),)},
+    "metrics cannot be sent": {"troubles": (trouble(Activity.PUBLISHING_METRICS, 900.0),)},
     "leases of others are in trouble": {"every_shard_is_read": False},
-    "it has no lease": {"leases": (), "troubles": (trouble("reading", 900.0, "shardId-9"),)},
+    "it has no lease": {"leases": (), "troubles": (trouble(Activity.READING, 900.0, "shardId-9"),)},
     "a request takes its time": {"loops": (loop(overdue=39.9, patience=30.0),)},
 }
 

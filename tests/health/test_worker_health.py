@@ -7,6 +7,8 @@ from health_kit import CODES, Outage, ask, codes, is_as_documented, status_of
 
 from pykcl.events import ProcessorReturned, ProcessorSlow, WorkerStopped, WorkerStopping
 from pykcl.testing.fleet import RecordingProcessor
+from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.memory.faults import denied
 
 
 def _working(fleet, **options):
@@ -103,6 +105,21 @@ def test_while_only_kinesis_is_out_of_reach_it_is_not_ready_either(new_fleet):
     for _ in range(120):
         fleet.simulation.sleep(1.0)
         assert codes(worker)[0] == 200, ask(worker, "/livez")[1]
+
+
+def test_while_only_heartbeats_are_refused_it_is_not_ready_either(new_fleet):
+    fleet = new_fleet(shards=2)
+    worker = _working(fleet)
+    fleet.dynamodb.fault = lambda operation, params: (
+        Fault(before=denied(operation)) if operation == "UpdateItem" else None
+    )
+    fleet.wait(lambda: codes(worker) == (200, 503), 60, "not ready")
+    why = ask(worker, "/readyz")[1]
+    assert why.startswith("renewing leases has been failing for ")
+    (told,) = [one for one in status_of(worker)["worker"]["troubles"] if one["shard"] is None]
+    assert told["what"] == "renewing leases"
+    fleet.dynamodb.fault = None
+    fleet.wait(lambda: codes(worker) == (200, 200), 60, "ready again")
 
 
 def test_a_worker_that_starts_while_aws_is_out_of_reach_is_left_alone(new_fleet):

@@ -10,7 +10,7 @@ from pykcl.aws.cloudwatch import CloudWatchSender, cloudwatch_sender
 from pykcl.config import Config
 from pykcl.events import TroubleBegan, TroubleEnded
 from pykcl.metrics.names import LEASES_LOST_BY_CAUSE, NUM_WORKERS, RECORDS_PROCESSED
-from pykcl.metrics.publisher import MOST_AT_ONCE, PUBLISHING, Publisher
+from pykcl.metrics.publisher import MOST_AT_ONCE, Publisher
 from pykcl.metrics.statistics import Statistics, StatisticSet
 from pykcl.worker.trouble import Trouble
 
@@ -152,7 +152,7 @@ def test_what_was_certainly_not_taken_is_sent_again_and_nothing_counts_twice(pub
     assert client.sum("RecordsProcessed") == 3000.0
     assert client.data("DroppedMetrics") == []
     assert [type(event) for event in events] == [TroubleBegan, TroubleEnded]
-    assert {event.what for event in events} == {PUBLISHING}
+    assert {event.what for event in events} == {"publishing metrics"}
 
 
 @pytest.mark.parametrize("error", LOSSES.values(), ids=LOSSES)
@@ -263,7 +263,7 @@ def test_no_failure_of_cloudwatch_is_the_workers(fleet, error):
     fleet.simulation.sleep(60)
     fleet.wait_delivered(fleet.put(5))
     assert worker.failure is None
-    (began,) = [event for event in fleet.happened(TroubleBegan) if event.what == PUBLISHING]
+    (began,) = [event for event in fleet.happened(TroubleBegan) if event.what == "publishing metrics"]
     assert "a bug" not in began.cause
     worker.stop()
 

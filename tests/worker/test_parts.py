@@ -16,6 +16,7 @@ from pykcl.planning.pace import backoff
 from pykcl.planning.plans import Acquisition, LeaseCreation
 from pykcl.planning.positions import first_read
 from pykcl.runtime import SystemRuntime
+from pykcl.status import Activity
 from pykcl.testing.fleet import STREAM
 from pykcl.testing.simulation import Deadlock, Simulation
 from pykcl.worker.buffer_gate import BufferGate
@@ -157,9 +158,9 @@ def test_trouble_is_told_when_it_begins_and_when_it_ends():
         heard = []
         trouble = Trouble(EventFan([heard.append]), simulation.runtime("w"))
         for _ in range(3):
-            trouble.failed("reading", ValueError("why"))
+            trouble.failed(Activity.READING, ValueError("why"))
         for _ in range(3):
-            trouble.worked("reading")
+            trouble.worked(Activity.READING)
         assert [type(event).__name__ for event in heard] == ["TroubleBegan", "TroubleEnded"]
         assert heard[0] == TroubleBegan(what="reading", cause="why")
 
