@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import ClassVar
 
 from pykcl.mistakes import Explained
@@ -159,13 +160,44 @@ class WaitingForParents(Event):
     parents: tuple[str, ...]
 
 
+class LossReason(str, Enum):
+    """Reason for which a worker lost a lease. Its value is that of the dimension Cause in metrics.
+
+    sentence: the text of `LeaseTakenAway.cause`, with names in braces.
+    """
+
+    sentence: str
+
+    TAKEN = "Taken", "another worker took it"
+    EXPIRED = "Expired", "no heartbeat succeeded in time"
+    STALLED = "Stalled", "{method} did not return within processor_timeout={timeout:g} s"
+    ROW_DELETED = "RowDeleted", "its row is gone"
+    IDENTIFIER_IN_USE = (
+        "WorkerIdentifierInUse",
+        "another process uses the worker identifier {owner!r}; each needs its own",
+    )
+    RELEASE_UNANSWERED = "ReleaseUnanswered", "its release got no answer"
+    TABLE_GONE = "TableGone", "the lease table is gone"
+    OTHER = "Other", ""
+
+    def __new__(cls, value: str, sentence: str) -> LossReason:
+        reason = str.__new__(cls, value)
+        reason._value_, reason.sentence = value, sentence
+        return reason
+
+    __str__ = str.__str__
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTakenAway(Event):
+    """cause: for people. reason: the same for programs; the log does not show it."""
+
     LEVEL = logging.WARNING
     TEXT = "lease lost"
     shard: str
     cause: str
     new_owner: str | None
+    reason: LossReason = field(default=LossReason.OTHER, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,25 +17,6 @@ from pykcl.events import (
 from pykcl.metrics import names
 from pykcl.metrics.names import Measure
 
-CAUSES = (
-    ("another worker took it", "Taken"),
-    ("no heartbeat succeeded", "Expired"),
-    ("its row is gone", "RowDeleted"),
-    ("another process uses the worker identifier", "WorkerIdentifierInUse"),
-    ("its release got no answer", "ReleaseUnanswered"),
-    ("the lease table is gone", "TableGone"),
-)
-"""How the texts of LeaseTakenAway.cause begin, and the value of the dimension Cause."""
-STALLED = "Stalled"
-OTHER = "Other"
-
-
-def cause_of(text: str) -> str:
-    """The value of the dimension Cause: one of few, whatever names the text holds."""
-    if "did not return within" in text:
-        return STALLED
-    return next((cause for begin, cause in CAUSES if text.startswith(begin)), OTHER)
-
 
 def measured(event: Event) -> Iterator[tuple[str, tuple[Measure, float]]]:
     """Labels and values."""
@@ -45,7 +26,7 @@ def measured(event: Event) -> Iterator[tuple[str, tuple[Measure, float]]]:
         yield "", (names.UNTAKEN_LEASES, 1.0)
     elif isinstance(event, LeaseTakenAway):
         yield "", (names.LOST_LEASES, 1.0)
-        yield cause_of(event.cause), (names.LEASES_LOST_BY_CAUSE, 1.0)
+        yield event.reason.value, (names.LEASES_LOST_BY_CAUSE, 1.0)
     elif isinstance(event, ProcessorRaised):
         if event.next_attempt_in is not None:
             yield event.shard, (names.PROCESSOR_RETRIES, 1.0)

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pykcl.config import Config
 from pykcl.errors import LeaseLost, TemporaryError
+from pykcl.events import LossReason
 from pykcl.model.lease import Lease
 from pykcl.model.lease_row import LeaseWrite, renew
 from pykcl.ports import Kept, LeaseTable, Lost, Unknown
 from pykcl.runtime import Event, Runtime
 from pykcl.worker.forks import OwnProcess
 
-_ROW_GONE = "its row is gone"
-_NOT_IN_TIME = "no heartbeat succeeded in time"
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Loss of a lease: its reason, the same in a sentence, and the new owner as far as known."""
+
+    reason: LossReason
+    cause: str
+    new_owner: str | None = None
+
+    @classmethod
+    def of(cls, reason: LossReason, *, new_owner: str | None = None, **names: object) -> Loss:
+        """Fill in the sentence of the reason. names: those that it has in braces."""
+        return cls(reason, reason.sentence.format(**names), new_owner)
 
 
 class HeldLease:
@@ -43,8 +56,7 @@ class HeldLease:
         self._sent = sent
         self._unknown_since: float | None = None
         self._is_writing = False
-        self._lost: str | None = None
-        self._new_owner: str | None = None
+        self._lost: Loss | None = None
         self._given_up = False
         self._own_process = OwnProcess()
 
@@ -78,12 +90,12 @@ class HeldLease:
     @property
     def row_is_gone(self) -> bool:
         """Whether it was lost because its row was deleted, while this worker rightly believed in it."""
-        return self.loss[0] == _ROW_GONE
+        return self._was_lost_for(LossReason.ROW_DELETED)
 
     @property
     def ran_out(self) -> bool:
         """Whether it was lost because no heartbeat got an answer, not because one was refused."""
-        return self.loss[0] == _NOT_IN_TIME
+        return self._was_lost_for(LossReason.EXPIRED)
 
     @property
     def was_given_up(self) -> bool:
@@ -97,10 +109,14 @@ class HeldLease:
             return self._is_writing or counter <= self._lease.counter + (self._unknown_since is not None)
 
     @property
-    def loss(self) -> tuple[str, str | None]:
-        """Why the lease was lost, and to whom as far as known."""
+    def loss(self) -> Loss | None:
+        """The loss; None while the lease is not lost."""
         with self._state:
-            return self._lost or "", self._new_owner
+            return self._lost
+
+    def _was_lost_for(self, reason: LossReason) -> bool:
+        loss = self.loss
+        return loss is not None and loss.reason is reason
 
     def glance(self) -> bool:
         """Whether the lease is believed at this moment, without taking a lock: see `HeldLeases.glance`."""
@@ -114,7 +130,7 @@ class HeldLease:
             if self._lost is None and not self._given_up:
                 if self._runtime.monotonic() < self._sent + self._config.belief_time:
                     return
-                self._lost = _NOT_IN_TIME
+                self._lost = Loss.of(LossReason.EXPIRED)
         self._wake.set()
         raise self._refusal()
 
@@ -127,12 +143,14 @@ class HeldLease:
             )
 
     def _refusal(self) -> LeaseLost:
-        cause, owner = self.loss
-        whose = f" ({owner})" if owner and owner not in cause else ""
+        loss = self.loss
+        cause = loss.cause if loss is not None else "it was given up"
+        if loss is not None and loss.reason is LossReason.TAKEN and loss.new_owner:
+            cause += f" ({loss.new_owner})"
         with self._state:
             ago = self._runtime.monotonic() - self._sent
         return LeaseLost(
-            f"The lease of {self.key} is no longer held by this worker: {cause or 'it was given up'}{whose}; its last "
+            f"The lease of {self.key} is no longer held by this worker: {cause}; its last "
             f"heartbeat was sent {ago:.1f} s ago and is good for {self._config.belief_time:g} s. Stop work on it and "
             "do not retry; whoever holds it continues from the last checkpoint."
         )
@@ -176,23 +194,22 @@ class HeldLease:
                     self._lease = answer.seen
             self.check()
             raise TemporaryError(f"The lease table did not answer for {self.key} in time: {answer.cause}")
-        row = answer.row if isinstance(answer, Lost) else None
-        self.lose(self._cause(row), row)
+        self.lose(self._loss_by(answer.row if isinstance(answer, Lost) else None))
         raise self._refusal()
 
-    def _cause(self, row: object) -> str:
+    def _loss_by(self, row: object) -> Loss:
+        """Tell the loss from the row as it is now."""
         if not isinstance(row, Lease):
-            return _ROW_GONE
+            return Loss.of(LossReason.ROW_DELETED)
         if row.owner == self.lease.owner:
-            return f"another process uses the worker identifier {row.owner!r}; each needs its own"
-        return "another worker took it"
+            return Loss.of(LossReason.IDENTIFIER_IN_USE, new_owner=row.owner, owner=row.owner)
+        return Loss.of(LossReason.TAKEN, new_owner=row.owner)
 
-    def lose(self, cause: str, row: object = None) -> None:
-        """Stop believing, now. Idempotent; the first cause stays."""
+    def lose(self, loss: Loss) -> None:
+        """Stop believing, now. Idempotent; the first loss stays."""
         with self._state:
             if self._lost is None and not self._given_up:
-                self._lost = cause
-                self._new_owner = row.owner if isinstance(row, Lease) else None
+                self._lost = loss
         self._wake.set()
 
     def renew_if_due(self, give: float) -> bool:

@@ -19,6 +19,7 @@ from pykcl.events import (
     LeaseTaken,
     LeaseTakenAway,
     LeaseWentElsewhere,
+    LossReason,
     ReleaseUnconfirmed,
     ShardStarted,
     WaitingForParents,
@@ -36,7 +37,7 @@ from pykcl.status import Activity
 from pykcl.worker.checkpointer import Progress, ShardCheckpointer
 from pykcl.worker.context import Context
 from pykcl.worker.hand_over import HandOver
-from pykcl.worker.held_leases import HeldLease, first_sent
+from pykcl.worker.held_leases import HeldLease, Loss, first_sent
 from pykcl.worker.never_ran import must_have_run
 from pykcl.worker.parents import unfinished_parents
 from pykcl.worker.processor_calls import ProcessorCalls
@@ -118,14 +119,14 @@ class LeaseWorker:
         """Something this worker may be waiting for (a parent's end) has happened."""
         self._wake.set()
 
-    def abandon(self, cause: str) -> bool:
+    def abandon(self, loss: Loss) -> bool:
         """Give the lease up though the processor is still busy with it: it may write nothing any more.
 
-        Whether there was one to give up.
+        Returns False where there is none to give up.
         """
         if self._held is None or self._held.is_over:
             return False
-        self._held.lose(cause)
+        self._held.lose(loss)
         return True
 
     def run(self) -> None:
@@ -170,7 +171,7 @@ class LeaseWorker:
             self._context.on_fatal(error)
             if isinstance(error, TableGone):
                 # Positions are gone with the table: nothing may be written, and the processor must hear of it.
-                self.abandon("the lease table is gone")
+                self.abandon(Loss.of(LossReason.TABLE_GONE))
                 return Signal.LEASE_LOST if self._held else Signal.REFUSED
             self._stopping = True
             return Signal.STOP
@@ -372,7 +373,7 @@ class LeaseWorker:
             leave = lease_row.release if held.next_owner is None else lease_row.hand_over
             released = held.write(leave, within=self._context.config.write_timeout)
         except (TemporaryError, SetupError) as error:
-            held.lose("its release got no answer")
+            held.lose(Loss.of(LossReason.RELEASE_UNANSWERED))
             self._context.events.emit(ReleaseUnconfirmed(shard=self.key, cause=str(error)))
             return Signal.DONE
         self._context.events.emit(
@@ -388,5 +389,7 @@ class LeaseWorker:
         return Signal.DONE
 
     def _report_loss(self) -> None:
-        cause, new_owner = self._mine.loss
-        self._context.events.emit(LeaseTakenAway(shard=self.key, cause=cause, new_owner=new_owner))
+        loss = self._mine.loss or Loss.of(LossReason.OTHER)
+        self._context.events.emit(
+            LeaseTakenAway(shard=self.key, cause=loss.cause, new_owner=loss.new_owner, reason=loss.reason)
+        )

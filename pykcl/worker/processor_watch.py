@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pykcl.events import ProcessorReturned, ProcessorSlow
+from pykcl.events import LossReason, ProcessorReturned, ProcessorSlow
 from pykcl.mistake_events import ProcessorGivenUp
 from pykcl.runtime import Task
 from pykcl.worker.context import Context
+from pykcl.worker.held_leases import Loss
 from pykcl.worker.lease_worker import LeaseWorker
 
 _CALLER = "processor_calls.py:"
@@ -44,9 +45,9 @@ class ProcessorWatch:
         self._told = current
 
     def _give_up(self, worker: LeaseWorker, method: str, seconds: float, timeout: float) -> None:
-        cause = f"{method} did not return within processor_timeout={timeout:g} s"
-        if worker.abandon(cause):
-            event = ProcessorGivenUp(shard=worker.key, method=method, seconds=seconds, cause=cause)
+        loss = Loss.of(LossReason.STALLED, method=method, timeout=timeout)
+        if worker.abandon(loss):
+            event = ProcessorGivenUp(shard=worker.key, method=method, seconds=seconds, cause=loss.cause)
             self._context.events.emit(event)
 
     def _report(self, shard: str, method: str, seconds: float, task: Task) -> None:

@@ -4,8 +4,8 @@ import re
 
 import metrics_table
 
+from pykcl.events import LossReason
 from pykcl.metrics.choices import SINKS
-from pykcl.metrics.from_events import CAUSES, OTHER, STALLED
 from pykcl.metrics.names import CATALOGUE
 from pykcl.metrics.opentelemetry import ATTRIBUTES, METER
 from pykcl.metrics.prometheus import LABELS
@@ -28,8 +28,7 @@ def test_every_metric_the_page_names_is_one():
     head = TEXT.partition("## The catalogue")[0].partition("## What to alarm on")[2]
     named = set(re.findall(r"`([A-Z][A-Za-z]+(?:\.Time)?)`", head))
     names = {one.name for one in CATALOGUE} | {one.operation for one in CATALOGUE}
-    causes = {cause for _, cause in CAUSES} | {OTHER, STALLED}
-    assert named - names == causes
+    assert named - names == {reason.value for reason in LossReason}
     assert {one.name for one in CATALOGUE if one.is_ours} - {"DroppedMetrics"} <= named
 
 

@@ -6,12 +6,13 @@ from itertools import pairwise
 import pytest
 
 from pykcl.errors import IteratorExpired, ShardGone, TemporaryError, Throttled
-from pykcl.events import LeaseTakenAway, TroubleBegan
+from pykcl.events import LeaseTakenAway, LossReason, TroubleBegan
 from pykcl.mistake_events import RetentionNear
 from pykcl.ports import Fetched
 from pykcl.testing.fleet import RecordingProcessor
 from pykcl.testing.simulation import SimulatedRuntime, Simulation
 from pykcl.worker.buffer_gate import BufferGate
+from pykcl.worker.held_leases import Loss
 from pykcl.worker.page_ahead import PageAhead
 
 SHARD = "shardId-000000000000"
@@ -144,7 +145,7 @@ def test_a_page_ahead_is_in_no_checkpoint_and_is_thrown_away_when_the_lease_is_l
     assert row.checkpoint.sequence_number == done[-1]
     asked, begun = len(watch.sent), watch.begun
     (lease_worker,) = [found for found, _ in watch.worker._manager.workers()]
-    lease_worker.abandon("taken away by the test")
+    lease_worker.abandon(Loss.of(LossReason.OTHER))
     fleet.wait(lambda: (fleet.ledger.calls[-1][1]) == "lease_lost", 30)
     assert watch.begun == begun, "what was read ahead is not delivered"
     assert watch.is_all_given_back
@@ -178,7 +179,7 @@ def test_who_stops_or_loses_the_lease_before_the_page_ahead_was_asked_for_does_n
         if how == "stops":
             lease_worker.request_stop()
         else:
-            lease_worker.abandon("taken away by the test")
+            lease_worker.abandon(Loss.of(LossReason.OTHER))
 
     watch.at_batch[2] = leave
     fleet.wait(lambda: watch.begun == 2)

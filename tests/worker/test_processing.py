@@ -6,12 +6,14 @@ from pykcl.errors import CheckpointRefused, ConfigError, LeaseLost, ProcessorFai
 from pykcl.events import (
     BatchSkipped,
     LeaseHandedBack,
+    LossReason,
     ProcessorRaised,
     ProcessorSlow,
     ShardEndNotCheckpointed,
 )
 from pykcl.mistake_events import ProcessorGivenUp
 from pykcl.testing.fleet import STREAM, RecordingProcessor
+from pykcl.worker.held_leases import Loss
 
 
 class Boom(Exception):
@@ -317,7 +319,7 @@ def test_a_lease_that_is_lost_already_is_not_given_up(new_fleet):
     fleet.put(3)
     fleet.wait(lambda: fleet.happened(ProcessorSlow), 60, "the warning")
     (lease_worker,) = [found for found, _ in fleet.workers["w1"]._manager.workers()]
-    assert lease_worker.abandon("taken away by the test")
+    assert lease_worker.abandon(Loss.of(LossReason.OTHER))
     fleet.simulation.sleep(60)
     assert fleet.happened(ProcessorGivenUp) == []
     hang.set()

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from pykcl.errors import IteratorExpired, TemporaryError, Throttled
+from pykcl.events import LossReason
 from pykcl.metrics import names
 from pykcl.metrics.meter import Meter
 from pykcl.planning.read_rounds import Window
@@ -15,6 +16,7 @@ from pykcl.testing.fleet import RecordingProcessor
 from pykcl.testing.simulation import Simulation
 from pykcl.testing.storm.streams import SlowPage
 from pykcl.worker.buffer_gate import BufferGate
+from pykcl.worker.held_leases import Loss
 from pykcl.worker.shard_reader import ShardReader
 from pykcl.worker.shared_reads import MOST_UNDER_WAY, SharedReads, Turn
 
@@ -202,7 +204,7 @@ def test_who_loses_the_lease_is_not_read_for_any_more(new_fleet):
     post.delays[SHARD] = 0.2
     fleet.wait(lambda: post.asked[-1][1] == SHARD)
     (lease_worker,) = [found for found, _ in post.worker._manager.workers() if found.key == SHARD]
-    lease_worker.abandon("taken away by the test")
+    lease_worker.abandon(Loss.of(LossReason.OTHER))
     asked = len(post.pauses())
     fleet.wait(lambda: ("w1", "lease_lost", SHARD) in fleet.ledger.calls, 1)
     assert len(post.pauses()) == asked

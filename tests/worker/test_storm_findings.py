@@ -14,6 +14,7 @@ from pykcl.events import (
     LeaseHandedBack,
     LeaseTaken,
     LeaseTakenAway,
+    LossReason,
     StartingAtLatest,
     ThreadsLeft,
     TroubleBegan,
@@ -31,7 +32,7 @@ from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.faults import denied
 from pykcl.testing.simulation import Simulation
 from pykcl.worker.gone_shards import GoneShards
-from pykcl.worker.held_leases import HeldLeases
+from pykcl.worker.held_leases import HeldLeases, Loss
 from pykcl.worker.lease_cleaner import LeaseCleaner
 from pykcl.worker.lease_renewer import LeaseRenewer
 from pykcl.worker.lease_worker import LeaseWorker
@@ -599,7 +600,7 @@ def test_what_was_given_up_or_lost_is_believed_no_more_at_a_glance(new_fleet):
     worker = fleet.start("w1")
     fleet.wait(lambda: len(worker.held) == 2)
     first, second = (worker.held.glance()[_shard(number)] for number in range(2))
-    first.lose("the test says so")
+    first.lose(Loss.of(LossReason.OTHER))
     assert (first.glance(), second.glance()) == (False, True)
     worker.stop()
     assert not second.glance()
