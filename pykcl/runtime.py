@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import PurePath
 from queue import Empty, SimpleQueue
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Protocol
 
 log = logging.getLogger("pykcl.runtime")
@@ -84,8 +84,11 @@ class Runtime(Protocol):
     def is_current(self, task: Task) -> bool:
         """Whether the caller runs in that thread."""
 
-    def stack(self, task: Task) -> tuple[str, ...]:
-        """Where that thread stands, innermost last, each as "file.py:12 in function"; empty once it has ended."""
+    def stack(self, task: Task, *, below: CodeType | None = None) -> tuple[str, ...]:
+        """Where that thread stands, innermost last, each as "file.py:12 in function"; empty once it has ended.
+
+        below: without the innermost frame of this code, and those that lead to it; all frames if there is none.
+        """
 
     def random(self) -> random.Random:
         """The source of chance, shared by all threads of a worker."""
@@ -128,8 +131,8 @@ class SystemRuntime:
     def is_current(self, task: Task) -> bool:
         return task is threading.current_thread()
 
-    def stack(self, task: Task) -> tuple[str, ...]:
-        return stack_of(task if isinstance(task, threading.Thread) else None)
+    def stack(self, task: Task, *, below: CodeType | None = None) -> tuple[str, ...]:
+        return stack_of(task if isinstance(task, threading.Thread) else None, below)
 
     def random(self) -> random.Random:
         return self._random
@@ -186,11 +189,11 @@ def in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def stack_of(thread: threading.Thread | None) -> tuple[str, ...]:
+def stack_of(thread: threading.Thread | None, below: CodeType | None = None) -> tuple[str, ...]:
     """See `Runtime.stack`. Names of files without their folders, and no values: an argument may be a payload."""
     frame = _frames().get(thread.ident or 0) if thread is not None else None
     lines: list[str] = []
-    while frame is not None:
+    while frame is not None and frame.f_code is not below:
         code = frame.f_code
         lines.append(f"{PurePath(code.co_filename).name}:{frame.f_lineno} in {code.co_name}")
         frame = frame.f_back

@@ -63,3 +63,42 @@ def test_no_garbage_is_collected_meanwhile_and_afterwards_all_is_as_it_was(monke
         assert gc.isenabled() is enabled
     finally:
         gc.enable()
+
+
+def outer(wait, function):
+    return function(wait)
+
+
+def inner(wait):
+    wait()
+
+
+def _while_in_a_call(look):
+    """What look(thread) gives while a thread is in outer → outer → inner → wait."""
+    there, go_on = threading.Event(), threading.Event()
+
+    def wait():
+        there.set()
+        go_on.wait(30)
+
+    thread = threading.Thread(target=outer, args=(wait, lambda wait: outer(wait, inner)), daemon=True)
+    thread.start()
+    try:
+        assert there.wait(30)
+        return look(thread)
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_a_stack_begins_below_the_innermost_call_of_the_code_that_is_named():
+    system = runtime.SystemRuntime()
+    stack = _while_in_a_call(lambda thread: system.stack(thread, below=outer.__code__))
+    assert [frame.rpartition(" in ")[2] for frame in stack][:2] == ["inner", "wait"]
+    assert stack[0].startswith("test_stacks.py:")
+
+
+def test_a_stack_without_a_call_of_that_code_is_told_as_a_whole():
+    system = runtime.SystemRuntime()
+    stack = _while_in_a_call(lambda thread: system.stack(thread, below=_while_in_a_call.__code__))
+    assert sum(" in outer" in frame for frame in stack) == 2

@@ -235,6 +235,10 @@ class ProcessorCalls:
             self._context.events.emit(DataIsBytes(shard=self._shard, where=_where(error)))
 
 
+CALLS_THE_PROCESSOR = ProcessorCalls._attempt.__code__
+"""The frames below one of this code are those of a processor's method."""
+
+
 def _records_of(argument: object) -> tuple[Record, ...]:
     return argument.records if isinstance(argument, Batch) else ()
 

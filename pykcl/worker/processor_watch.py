@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from pykcl.events import LossReason, ProcessorReturned, ProcessorSlow
 from pykcl.mistake_events import ProcessorGivenUp
@@ -10,9 +10,8 @@ from pykcl.runtime import Task
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import Loss
 from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.processor_calls import CALLS_THE_PROCESSOR
 
-_CALLER = "processor_calls.py:"
-"""The frames below the last one of this file are the processor's."""
 _MOST_FRAMES = 30
 
 
@@ -51,13 +50,7 @@ class ProcessorWatch:
             self._context.events.emit(event)
 
     def _report(self, shard: str, method: str, seconds: float, task: Task) -> None:
-        stack = _of_the_processor(self._context.runtime.stack(task))
+        stack = self._context.runtime.stack(task, below=CALLS_THE_PROCESSOR)[-_MOST_FRAMES:]
         self._context.events.emit(
             ProcessorSlow(shard=shard, method=method, seconds=seconds, thread=task.name, stack=stack)
         )
-
-
-def _of_the_processor(stack: Sequence[str]) -> tuple[str, ...]:
-    """The innermost frames, without those that lead to the processor."""
-    begins = max((place + 1 for place, frame in enumerate(stack) if frame.startswith(_CALLER)), default=0)
-    return tuple(stack[begins:])[-_MOST_FRAMES:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import CodeType
 from typing import TYPE_CHECKING
 
 from pykcl.runtime import Task, stack_of
@@ -47,8 +48,8 @@ class SimulatedRuntime:
     def is_current(self, task: Task) -> bool:
         return self._simulation.is_current(task)
 
-    def stack(self, task: Task) -> tuple[str, ...]:
-        return stack_of(task.thread if isinstance(task, SimTask) else None)
+    def stack(self, task: Task, *, below: CodeType | None = None) -> tuple[str, ...]:
+        return stack_of(task.thread if isinstance(task, SimTask) else None, below)
 
     def random(self) -> random.Random:
         return self._random
