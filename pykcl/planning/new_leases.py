@@ -19,7 +19,7 @@ from pykcl.model.checkpoint import AT_LATEST, AT_START_TIMESTAMP, AT_TRIM_HORIZO
 from pykcl.model.lease import Lease, PrivateNote, Row
 from pykcl.model.shard import Shard
 from pykcl.planning.lineage import FamilyTree
-from pykcl.planning.plans import LeaseCreation
+from pykcl.planning.plans import CreationReason, LeaseCreation
 
 
 def create_new_leases(
@@ -129,16 +129,16 @@ class _Plan:
         if self.start.kind == "LATEST" and not self._is_begun(shard):
             if shard.shard_id not in self.leaves:
                 return None
-            return LeaseCreation(self._row_at_latest(shard), "start of the application")
+            return LeaseCreation(self._row_at_latest(shard), CreationReason.START)
         if not parents <= _OVER:
             return None
         if parents & _WAS_READ:
-            return LeaseCreation(_row(shard, self._child_position(parents)), "child of an ended lease")
+            return LeaseCreation(_row(shard, self._child_position(parents)), CreationReason.CHILD)
         if shard.shard_id in self.orphans and started_at_latest(self.leases.values()) is not None:
-            return LeaseCreation(self._row_at_latest(shard), "oldest shard still listed")
+            return LeaseCreation(self._row_at_latest(shard), CreationReason.OLDEST_LISTED)
         at = AT_START_TIMESTAMP if self.start.kind == "AT_TIMESTAMP" else AT_TRIM_HORIZON
         return LeaseCreation(
-            _row(shard, at), "oldest shard still listed" if self.leased else "start of the application"
+            _row(shard, at), CreationReason.OLDEST_LISTED if self.leased else CreationReason.START
         )
 
     def _missing_parents(self, shard: Shard) -> dict[str, LeaseCreation]:
@@ -156,7 +156,7 @@ class _Plan:
         if any(state not in _OVER and state is not _Parent.NEVER_READ for state in parents.values()):
             return {}
         return {
-            key: LeaseCreation(_row(self.shards[key], AT_TRIM_HORIZON), "missing parent of a merge")
+            key: LeaseCreation(_row(self.shards[key], AT_TRIM_HORIZON), CreationReason.PARENT_OF_MERGE)
             for key in missed
             if key not in self.begun and key not in self.orphans and key not in self.history
         }

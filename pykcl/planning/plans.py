@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 from pykcl.model.lease import Lease
+
+
+class CreationReason(Enum):
+    """Reason for which a lease is created. Its value is the one that `LeaseCreated` gives."""
+
+    START = "start of the application"
+    OLDEST_LISTED = "oldest shard still listed"
+    CHILD = "child of an ended lease"
+    PARENT_OF_MERGE = "missing parent of a merge"
+    ANCESTOR_OF_MERGE = "ancestor of a merge"
+    ROW_DELETED = "its row was deleted by somebody else"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,14 +25,7 @@ class LeaseCreation:
     """Put this row if its key is absent."""
 
     lease: Lease
-    reason: Literal[
-        "start of the application",
-        "oldest shard still listed",
-        "child of an ended lease",
-        "missing parent of a merge",
-        "ancestor of a merge",
-        "its row was deleted by somebody else",
-    ]
+    reason: CreationReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pykcl.model.checkpoint import AT_LATEST, AT_START_TIMESTAMP, AT_TRIM_HORIZO
 from pykcl.model.lease import Lease, PrivateNote
 from pykcl.model.shard import Shard
 from pykcl.planning.lineage import FamilyTree
-from pykcl.planning.plans import LeaseCreation
+from pykcl.planning.plans import CreationReason, LeaseCreation
 
 
 def leases_before_end(
@@ -65,7 +65,7 @@ def leases_before_end(
     return [
         LeaseCreation(
             lease_of(key),
-            "child of an ended lease" if key == child.shard_id else "ancestor of a merge",
+            CreationReason.CHILD if key == child.shard_id else CreationReason.ANCESTOR_OF_MERGE,
         )
         for key in _ancestors_first(missing)
     ]

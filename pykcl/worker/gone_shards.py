@@ -9,7 +9,7 @@ from pykcl.model.checkpoint import LATEST, ReadFrom
 from pykcl.model.shard import ShardListing
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lineage import FamilyTree, without_successors
-from pykcl.planning.plans import LeaseCreation
+from pykcl.planning.plans import CreationReason, LeaseCreation
 from pykcl.ports import Stream
 from pykcl.runtime import Runtime
 
@@ -66,9 +66,7 @@ def refuse_part_of_a_listing(
         # read now: it looks as if nobody had ever read it, and all its records would come again.
         raise TemporaryError(f"Kinesis does not list all children of {min(torn)}; asking again.")
     # A start at LATEST reads no ancestor, whether listed or not.
-    passed_over = {
-        plan.lease.key for plan in creations if plan.reason == "start of the application"
-    } & at_latest
+    passed_over = {plan.lease.key for plan in creations if plan.reason == CreationReason.START} & at_latest
     tree = FamilyTree.of(listing.shards, view.leases)
     leased = view.leases.keys() | view.unreadable.keys()
     for shard_id in sorted(tree.unaccounted(keys - passed_over, leased)):

@@ -28,6 +28,6 @@ def create_lease(context: Context, creation: LeaseCreation, what: names.Timed = 
     if note is None or note.owner != context.worker_id:
         return False
     context.events.emit(
-        LeaseCreated(shard=lease.key, checkpoint=str(lease.checkpoint), reason=creation.reason)
+        LeaseCreated(shard=lease.key, checkpoint=str(lease.checkpoint), reason=creation.reason.value)
     )
     return True

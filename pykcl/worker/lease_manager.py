@@ -15,7 +15,7 @@ from pykcl.planning.lifecycle import State
 from pykcl.planning.lineage import cover_every_key
 from pykcl.planning.new_leases import create_new_leases
 from pykcl.planning.pace import backoff
-from pykcl.planning.plans import Acquisition, LeaseCreation
+from pykcl.planning.plans import Acquisition, CreationReason, LeaseCreation
 from pykcl.runtime import Task
 from pykcl.status import Activity
 from pykcl.worker.context import Context
@@ -31,7 +31,7 @@ from pykcl.worker.table_looks import TableLooks
 from pykcl.worker.take_measures import TakeMeasures
 from pykcl.worker.vanished_rows import VanishedRows
 
-_STARTS = ("start of the application", "oldest shard still listed")
+_STARTS = (CreationReason.START, CreationReason.OLDEST_LISTED)
 """Of creations: the second as well, for it is what is left of a start that was broken off."""
 OVERDUE_AFTER = 3
 """Fail-over times for which a lease may be free before it is taken beyond the fair share (Java: the same)."""

@@ -8,7 +8,7 @@ from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lineage import FamilyTree
-from pykcl.planning.plans import LeaseCreation
+from pykcl.planning.plans import CreationReason, LeaseCreation
 
 _MORE_WRITES = 1000
 """More than an owner has sent since its row was last seen."""
@@ -95,7 +95,7 @@ class VanishedRows:
         known = {**due, **self._held}
         # In `_unlisted` is what the last listing lacked.
         return [
-            LeaseCreation(_put_back(known[key]), "its row was deleted by somebody else")
+            LeaseCreation(_put_back(known[key]), CreationReason.ROW_DELETED)
             for key in sorted(known.keys() - self._unlisted.keys())
         ]
 

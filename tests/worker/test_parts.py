@@ -13,7 +13,7 @@ from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.lease import Lease, PrivateNote
 from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State, next_state
 from pykcl.planning.pace import backoff
-from pykcl.planning.plans import Acquisition, LeaseCreation
+from pykcl.planning.plans import Acquisition, CreationReason, LeaseCreation
 from pykcl.planning.positions import first_read
 from pykcl.runtime import SystemRuntime
 from pykcl.status import Activity
@@ -191,7 +191,7 @@ def test_a_lease_worker_waits_for_parents_whose_rows_have_not_ended_whatever_its
     child = fleet.open_shards()[0]
     for key, parents in ((parent, ()), (child, (parent,))):
         lease = Lease(key, Checkpoint("TRIM_HORIZON"), parents=parents)
-        create_lease(context, LeaseCreation(lease, "start of the application"))
+        create_lease(context, LeaseCreation(lease, CreationReason.START))
     plan = Acquisition(fleet.rows()[child], "unowned")
     worker = LeaseWorker(context, plan, iterator=None, on_change=lambda: None)
     runtime = fleet.simulation.runtime("w1")
