@@ -23,7 +23,7 @@ from typing import Any
 import cbor2
 
 from benchmarks.server_process import Answers, server_process
-from pykcl.model.aggregation import aggregate
+from pykcl.model.kpl import aggregate
 
 ITERATOR = "AAAAAAAAAAE" + "x" * 220
 JSON, CBOR = "application/x-amz-json-1.1", "application/x-amz-cbor-1.1"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pykcl.planning.looks import units_per_second
+from pykcl.planning.scan_schedule import units_per_second
 
 WRITE_UNIT_DOLLARS = 0.625e-6
 READ_UNIT_DOLLARS = 0.125e-6

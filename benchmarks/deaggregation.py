@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable
 from datetime import datetime, timezone
 
-from pykcl.model.aggregation import aggregate, deaggregate_batch
+from pykcl.model.kpl import aggregate, deaggregate_batch
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange
 

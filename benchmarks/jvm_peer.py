@@ -35,7 +35,7 @@ from pykcl.cli.java import jars
 from pykcl.cli.java.daemon import local_properties
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import Entry
-from pykcl.model.aggregation import aggregate
+from pykcl.model.kpl import aggregate
 
 SHARDS = 8
 RECORDS = {

@@ -27,7 +27,7 @@ from pykcl.aws.known_rows import KnownRows
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease, PrivateNote
-from pykcl.model.lease_row import parse_row, to_item
+from pykcl.model.lease_writes import parse_row, to_item
 from pykcl.model.shard import HashRange
 from pykcl.runtime import SystemRuntime
 

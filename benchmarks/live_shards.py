@@ -26,7 +26,7 @@ from botocore.exceptions import ClientError
 
 from benchmarks.canned import CBOR, JSON, Shape, as_cbor, as_json
 from benchmarks.server_process import Answers, server_process
-from pykcl.model.aggregation import aggregate
+from pykcl.model.kpl import aggregate
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 
 STREAM = "orders"

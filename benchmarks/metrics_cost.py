@@ -32,7 +32,7 @@ from pykcl.metrics.choices import DIMENSIONS
 from pykcl.metrics.meter import Meter
 from pykcl.metrics.publisher import Publisher
 from pykcl.metrics.statistics import Statistics
-from pykcl.model.aggregation import deaggregate_batch
+from pykcl.model.kpl import deaggregate_batch
 from pykcl.runtime import SystemRuntime
 from pykcl.worker.page_measures import PageMeasures
 

@@ -20,8 +20,7 @@ from benchmarks.live_shards import bodies_of, live_server
 from benchmarks.machine import described, machine
 from benchmarks.peers import SHAPES
 from benchmarks.readers import CallsReader
-from pykcl.planning.pace import SHARD_READ_INTERVAL
-from pykcl.planning.read_pace import BYTES_PER_SECOND
+from pykcl.planning.read_schedule import BYTES_PER_SECOND, SHARD_READ_INTERVAL
 
 
 def pause_of(shape: Shape) -> float:

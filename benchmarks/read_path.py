@@ -26,7 +26,7 @@ from botocore.config import Config
 
 from benchmarks.canned import Shape, canned_server
 from pykcl.aws.kinesis import KinesisStream
-from pykcl.model.aggregation import deaggregate_batch
+from pykcl.model.kpl import deaggregate_batch
 from pykcl.runtime import SystemRuntime
 
 warnings.simplefilter("ignore")

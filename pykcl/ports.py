@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from pykcl.events import Event
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.lease import JavaState, Lease, Row
-from pykcl.model.lease_row import LeaseWrite
+from pykcl.model.lease_writes import LeaseWrite
 from pykcl.model.record import Record
 from pykcl.model.shard import Shard, ShardListing, StreamDescription
 

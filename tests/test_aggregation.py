@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pykcl.model import aggregation
-from pykcl.model.aggregation import (
+from pykcl.model import kpl
+from pykcl.model.checkpoint import SHARD_END, TRIM_HORIZON, Checkpoint
+from pykcl.model.kpl import (
     MAGIC,
     OUTSIDE_SHARD,
     AggregatedBlob,
@@ -27,7 +28,6 @@ from pykcl.model.aggregation import (
     deaggregate_batch,
     may_be_aggregated,
 )
-from pykcl.model.checkpoint import SHARD_END, TRIM_HORIZON, Checkpoint
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange
 
@@ -377,7 +377,7 @@ def test_a_key_is_hashed_once_however_many_sub_records_use_it(monkeypatch: pytes
         return hashlib.md5(data, usedforsecurity=False)
 
     data = packed(*[("a", None, b"x"), ("b", None, b"y")] * 500)
-    monkeypatch.setattr(aggregation, "md5", counted_md5)
+    monkeypatch.setattr(kpl, "md5", counted_md5)
     assert len(opened(data, only(hash_of("a"), hash_of("b")))[0]) == 1_000
     assert sorted(hashed, key=len)[:-1] == [b"a", b"b"]
 
@@ -561,7 +561,7 @@ USER_PROGRAM = """
         assert record.FromString(record(other="mine").SerializeToString()).other == "mine"
 
     def aggregate_and_open():
-        from pykcl.model.aggregation import aggregate, deaggregate
+        from pykcl.model.kpl import aggregate, deaggregate
         from pykcl.model.record import Record
 
         (blob,) = aggregate([("k", None, b"x"), ("k", "5", b"y")])
@@ -595,7 +595,7 @@ def test_importing_the_codec_does_not_import_protobuf() -> None:
     run_python(
         """
     import sys
-    from pykcl.model.aggregation import deaggregate
+    from pykcl.model.kpl import deaggregate
     from pykcl.model.record import Record
 
     list(deaggregate(Record(b"plain", "k", "1"), None))
@@ -610,7 +610,7 @@ def test_protobufs_pure_python_runtime_gives_the_same_answers() -> None:
         + """
     import hashlib
     from google.protobuf.internal import api_implementation
-    from pykcl.model.aggregation import MAGIC, deaggregate
+    from pykcl.model.kpl import MAGIC, deaggregate
     from pykcl.model.record import Record
 
     assert api_implementation.Type() == "python"

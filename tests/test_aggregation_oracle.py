@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pykcl.model.aggregation import AggregatedBlob, Aggregator, aggregate, deaggregate
+from pykcl.model.kpl import AggregatedBlob, Aggregator, aggregate, deaggregate
 from pykcl.model.record import Record
 
 Ask = Callable[[dict[str, Any]], Any]

@@ -24,7 +24,7 @@ from pykcl.errors import ConfigError
 from pykcl.local.resharding import HASH_KEYS
 from pykcl.local.stream import AwsError, LocalKinesis
 from pykcl.local.stream import Entry as PutEntry
-from pykcl.model.aggregation import deaggregate, may_be_aggregated
+from pykcl.model.kpl import deaggregate, may_be_aggregated
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange
 

@@ -1,15 +1,14 @@
-"""model.lease_row and model.lease_parse: what real Java rows become, and what every write asks of DynamoDB."""
+"""model.lease_writes and model.lease_item: what real Java rows become, and what every write asks of DynamoDB."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_LATEST, AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PrivateNote, UnreadableRow
-from pykcl.model.lease_outcome import settle
-from pykcl.model.lease_row import parse_row, to_item
+from pykcl.model.lease_writes import parse_row, settle, to_item
 from pykcl.model.shard import HashRange
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -255,7 +254,9 @@ def request(write):
 
 
 def test_create_puts_the_whole_row_only_where_none_is():
-    write = lease_row.create(Lease(KEY, AT_LATEST, parents=("p",), hash_range=HashRange("0", "7"), note=NOTE))
+    write = lease_writes.create(
+        Lease(KEY, AT_LATEST, parents=("p",), hash_range=HashRange("0", "7"), note=NOTE)
+    )
     operation, params = write.request()
     assert operation == "put_item"
     assert params["ConditionExpression"] == "attribute_not_exists(leaseKey)"
@@ -277,7 +278,7 @@ def test_create_puts_the_whole_row_only_where_none_is():
 
 def test_stealing_is_fenced_by_counter_owner_and_checkpoint_owner_and_counts_a_switch():
     seen = HELD.with_(owner="you", checkpoint_owner="old")
-    condition, update, values = request(lease_row.take(seen, "me", NOTE))
+    condition, update, values = request(lease_writes.take(seen, "me", NOTE))
     assert condition == (
         "leaseCounter = :seenCounter AND leaseOwner = :seenOwner AND checkpointOwner = :seenCheckpointOwner"
     )
@@ -292,36 +293,36 @@ def test_stealing_is_fenced_by_counter_owner_and_checkpoint_owner_and_counts_a_s
 
 
 def test_taking_an_unowned_or_an_own_lease_counts_no_switch():
-    unowned = lease_row.take(HELD.with_(owner=None), "me", NOTE)
+    unowned = lease_writes.take(HELD.with_(owner=None), "me", NOTE)
     condition, update, _ = request(unowned)
     assert condition == (
         "leaseCounter = :seenCounter AND attribute_not_exists(leaseOwner) AND attribute_not_exists(checkpointOwner)"
     )
     assert "ADD" not in update
-    own = lease_row.take(HELD, "me", NOTE)
+    own = lease_writes.take(HELD, "me", NOTE)
     assert "ADD" not in request(own)[1]
     assert own.after.owner_switches == HELD.owner_switches
 
 
 def test_taking_matches_a_null_typed_and_an_empty_owner_as_they_are():
     null = parse_row(row(leaseOwner={"NULL": True}))
-    condition, _, values = request(lease_row.take(null, "me"))
+    condition, _, values = request(lease_writes.take(null, "me"))
     assert "attribute_type(leaseOwner, :seenOwner)" in condition
     assert values[":seenOwner"] == {"S": "NULL"}
     empty = parse_row(row(leaseOwner={"S": ""}))
-    write = lease_row.take(empty, "me")
+    write = lease_writes.take(empty, "me")
     assert request(write)[2][":seenOwner"] == {"S": ""}
     assert to_item(write.after)["leaseOwner"] == {"S": "me"}
 
 
 def test_taking_keeps_pending_children_and_throughput():
     seen = HELD.with_(owner=None, pending=PendingCheckpoint(Checkpoint("11"), b"s"), children=("c",))
-    after = lease_row.take(seen, "me", NOTE).after
+    after = lease_writes.take(seen, "me", NOTE).after
     assert (after.pending, after.children, after.extra) == (seen.pending, seen.children, seen.extra)
 
 
 def test_renewing_moves_only_the_counter():
-    condition, update, values = request(lease_row.renew(HELD))
+    condition, update, values = request(lease_writes.renew(HELD))
     assert condition == (
         "leaseCounter = :seenCounter AND leaseOwner = :seenOwner AND attribute_not_exists(checkpointOwner)"
     )
@@ -330,7 +331,7 @@ def test_renewing_moves_only_the_counter():
 
 
 def test_a_checkpoint_writes_both_numbers_resets_switches_and_clears_pending():
-    condition, update, values = request(lease_row.checkpoint(HELD, Checkpoint("11", 5)))
+    condition, update, values = request(lease_writes.checkpoint(HELD, Checkpoint("11", 5)))
     assert condition == "leaseCounter = :seenCounter AND leaseOwner = :seenOwner"
     assert update == (
         "SET checkpoint = :checkpoint, checkpointSubSequenceNumber = :checkpointSubSequenceNumber, "
@@ -343,19 +344,21 @@ def test_a_checkpoint_writes_both_numbers_resets_switches_and_clears_pending():
 
 
 def test_preparing_writes_the_pending_position_and_a_missing_state_removes_an_old_one():
-    condition, update, values = request(lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("11", 5), b"s")))
+    condition, update, values = request(
+        lease_writes.prepare(HELD, PendingCheckpoint(Checkpoint("11", 5), b"s"))
+    )
     assert condition == "leaseCounter = :seenCounter AND leaseOwner = :seenOwner"
     assert "REMOVE" not in update
     assert values[":pendingCheckpoint"] == {"S": "11"}
     assert values[":pendingCheckpointSubSequenceNumber"] == {"N": "5"}
     assert values[":pendingCheckpointState"] == {"B": b"s"}
-    assert request(lease_row.prepare(HELD, PendingCheckpoint(AT_10)))[1].endswith(
+    assert request(lease_writes.prepare(HELD, PendingCheckpoint(AT_10)))[1].endswith(
         "REMOVE pendingCheckpointState"
     )
 
 
 def test_the_end_of_a_shard_is_one_write_of_position_children_and_release():
-    condition, update, values = request(lease_row.end_shard(HELD, ["a", "b"]))
+    condition, update, values = request(lease_writes.end_shard(HELD, ["a", "b"]))
     assert condition == "leaseCounter = :seenCounter AND leaseOwner = :seenOwner"
     assert update == (
         "SET checkpoint = :checkpoint, checkpointSubSequenceNumber = :checkpointSubSequenceNumber, "
@@ -370,27 +373,27 @@ def test_the_end_of_a_shard_is_one_write_of_position_children_and_release():
 
 
 def test_releasing_removes_the_owners_and_keeps_the_checkpoint():
-    condition, update, _ = request(lease_row.release(HELD))
+    condition, update, _ = request(lease_writes.release(HELD))
     assert condition == "leaseCounter = :seenCounter AND leaseOwner = :seenOwner"
     assert update == "SET leaseCounter = :leaseCounter REMOVE checkpointOwner, leaseOwner"
-    assert lease_row.release(HELD).after.checkpoint == AT_10
+    assert lease_writes.release(HELD).after.checkpoint == AT_10
 
 
 def test_deleting_asks_for_the_row_as_seen_a_lease_and_where_told_its_end():
     ended = HELD.with_(owner=None, checkpoint=AT_SHARD_END)
-    condition, update, values = request(lease_row.delete(ended, ended=True))
+    condition, update, values = request(lease_writes.delete(ended, ended=True))
     assert condition == (
         "leaseCounter = :seenCounter AND attribute_not_exists(leaseOwner) AND "
         "(attribute_not_exists(entityType) OR entityType = :lease) AND checkpoint = :shardEnd"
     )
     assert update is None
     assert values[":shardEnd"] == {"S": "SHARD_END"}
-    assert "checkpoint" not in request(lease_row.delete(HELD, ended=False))[0]
+    assert "checkpoint" not in request(lease_writes.delete(HELD, ended=False))[0]
 
 
 def test_filling_asks_for_no_owner_and_no_counter_and_names_nothing_but_the_hash_range():
     seen = parse_row(row(leaseOwner={"S": "they"}, startingHashKey=None, endingHashKey={"NULL": True}))
-    operation, params = lease_row.fill_hash_range(seen, HashRange("0", "9")).request()
+    operation, params = lease_writes.fill_hash_range(seen, HashRange("0", "9")).request()
     assert operation == "update_item"
     assert params["ConditionExpression"] == (
         "attribute_exists(leaseCounter) AND (attribute_not_exists(entityType) OR entityType = :lease) AND "
@@ -409,21 +412,21 @@ def test_filling_asks_for_no_owner_and_no_counter_and_names_nothing_but_the_hash
 
 def test_a_filled_row_knows_its_hash_range_once_and_keeps_its_counter():
     seen = parse_row(row(startingHashKey={"S": "0"}, endingHashKey=None))
-    after = lease_row.fill_hash_range(seen, HashRange("0", "9")).after
+    after = lease_writes.fill_hash_range(seen, HashRange("0", "9")).after
     assert (after.counter, after.hash_range, after.extra) == (seen.counter, HashRange("0", "9"), {})
 
 
 def test_a_take_writes_the_private_note_with_what_later_versions_put_there_and_no_other_update_does():
     note = PrivateNote(owner="me", extra={"later": {"S": "x"}})
-    taken = lease_row.take(HELD, "you", note)
+    taken = lease_writes.take(HELD, "you", note)
     assert request(taken)[2][":pykcl"] == {"M": {"later": {"S": "x"}, "owner": {"S": "me"}}}
     held = taken.after
     for write in (
-        lease_row.renew(held),
-        lease_row.checkpoint(held, AT_10),
-        lease_row.prepare(held, PendingCheckpoint(AT_10)),
-        lease_row.end_shard(held, ["c"]),
-        lease_row.release(held),
+        lease_writes.renew(held),
+        lease_writes.checkpoint(held, AT_10),
+        lease_writes.prepare(held, PendingCheckpoint(AT_10)),
+        lease_writes.end_shard(held, ["c"]),
+        lease_writes.release(held),
     ):
         assert ":pykcl" not in request(write)[2]
         assert write.after.note == note
@@ -432,26 +435,26 @@ def test_a_take_writes_the_private_note_with_what_later_versions_put_there_and_n
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: lease_row.checkpoint(HELD, AT_9),
-        lambda: lease_row.checkpoint(HELD, Checkpoint("10", 2)),
-        lambda: lease_row.checkpoint(HELD, AT_SHARD_END),
-        lambda: lease_row.checkpoint(HELD.with_(checkpoint=AT_TRIM_HORIZON), AT_LATEST),
-        lambda: lease_row.checkpoint(HELD.with_(checkpoint=AT_SHARD_END), Checkpoint("11")),
-        lambda: lease_row.checkpoint(HELD.with_(owner=None), Checkpoint("11")),
-        lambda: lease_row.prepare(HELD, PendingCheckpoint(AT_9)),
-        lambda: lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("SHARD_END", 1))),
-        lambda: lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("11"), b"x" * 300_000)),
-        lambda: lease_row.create(HELD),
-        lambda: lease_row.create(Lease(KEY, Checkpoint("AT_TIMESTAMP", 1_700_000_000_000))),
-        lambda: lease_row.renew(HELD.with_(owner=None)),
-        lambda: lease_row.release(HELD.with_(owner=None)),
-        lambda: lease_row.end_shard(HELD, [""]),
-        lambda: lease_row.take(HELD, ""),
-        lambda: lease_row.take(HELD, "x" * 257),
-        lambda: lease_row.delete(HELD, ended=True),
-        lambda: lease_row.delete(HELD, ended=False).rebased(HELD),
-        lambda: lease_row.fill_hash_range(HELD, HashRange("0", "9")),
-        lambda: lease_row.fill_hash_range(BARE, HashRange("0", "9")).rebased(BARE),
+        lambda: lease_writes.checkpoint(HELD, AT_9),
+        lambda: lease_writes.checkpoint(HELD, Checkpoint("10", 2)),
+        lambda: lease_writes.checkpoint(HELD, AT_SHARD_END),
+        lambda: lease_writes.checkpoint(HELD.with_(checkpoint=AT_TRIM_HORIZON), AT_LATEST),
+        lambda: lease_writes.checkpoint(HELD.with_(checkpoint=AT_SHARD_END), Checkpoint("11")),
+        lambda: lease_writes.checkpoint(HELD.with_(owner=None), Checkpoint("11")),
+        lambda: lease_writes.prepare(HELD, PendingCheckpoint(AT_9)),
+        lambda: lease_writes.prepare(HELD, PendingCheckpoint(Checkpoint("SHARD_END", 1))),
+        lambda: lease_writes.prepare(HELD, PendingCheckpoint(Checkpoint("11"), b"x" * 300_000)),
+        lambda: lease_writes.create(HELD),
+        lambda: lease_writes.create(Lease(KEY, Checkpoint("AT_TIMESTAMP", 1_700_000_000_000))),
+        lambda: lease_writes.renew(HELD.with_(owner=None)),
+        lambda: lease_writes.release(HELD.with_(owner=None)),
+        lambda: lease_writes.end_shard(HELD, [""]),
+        lambda: lease_writes.take(HELD, ""),
+        lambda: lease_writes.take(HELD, "x" * 257),
+        lambda: lease_writes.delete(HELD, ended=True),
+        lambda: lease_writes.delete(HELD, ended=False).rebased(HELD),
+        lambda: lease_writes.fill_hash_range(HELD, HashRange("0", "9")),
+        lambda: lease_writes.fill_hash_range(BARE, HashRange("0", "9")).rebased(BARE),
     ],
 )
 def test_writes_that_would_harm_the_row_cannot_be_built(build):
@@ -463,12 +466,12 @@ def test_writes_that_would_harm_the_row_cannot_be_built(build):
 
 ENDED = HELD.with_(owner=None, checkpoint=AT_SHARD_END)
 WRITES = {
-    "take": lease_row.take(HELD.with_(owner="you"), "me", NOTE),
-    "renew": lease_row.renew(HELD),
-    "checkpoint": lease_row.checkpoint(HELD, Checkpoint("11")),
-    "prepare": lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("11"), b"s")),
-    "end": lease_row.end_shard(HELD, ["a", "b"]),
-    "release": lease_row.release(HELD),
+    "take": lease_writes.take(HELD.with_(owner="you"), "me", NOTE),
+    "renew": lease_writes.renew(HELD),
+    "checkpoint": lease_writes.checkpoint(HELD, Checkpoint("11")),
+    "prepare": lease_writes.prepare(HELD, PendingCheckpoint(Checkpoint("11"), b"s")),
+    "end": lease_writes.end_shard(HELD, ["a", "b"]),
+    "release": lease_writes.release(HELD),
 }
 
 
@@ -490,7 +493,7 @@ def test_a_row_of_anyone_else_or_of_another_counter_settles_as_lost(write):
 
 @pytest.mark.parametrize("kind", ["checkpoint", "prepare", "end", "release"])
 def test_another_write_of_ours_that_landed_late_is_adopted(kind):
-    landed = lease_row.renew(HELD).after
+    landed = lease_writes.renew(HELD).after
     assert settle(WRITES[kind], landed) == "adopt"
     again = WRITES[kind].rebased(landed)
     assert again.seen == landed
@@ -499,7 +502,7 @@ def test_another_write_of_ours_that_landed_late_is_adopted(kind):
 
 
 def test_a_take_by_an_earlier_attempt_with_another_note_is_adopted():
-    landed = lease_row.take(HELD.with_(owner="you"), "me", PrivateNote(version="old")).after
+    landed = lease_writes.take(HELD.with_(owner="you"), "me", PrivateNote(version="old")).after
     assert settle(WRITES["take"], landed) == "adopt"
     assert WRITES["take"].rebased(landed).after.owner_switches == landed.owner_switches
 
@@ -509,8 +512,8 @@ def test_a_renewal_is_content_with_any_own_write_that_moved_the_counter():
 
 
 def test_a_rebased_checkpoint_never_moves_backwards():
-    landed = lease_row.checkpoint(HELD, Checkpoint("20")).after
-    late = lease_row.checkpoint(HELD, Checkpoint("15"))
+    landed = lease_writes.checkpoint(HELD, Checkpoint("20")).after
+    late = lease_writes.checkpoint(HELD, Checkpoint("15"))
     assert settle(late, landed) == "adopt"
     assert late.rebased(landed).after.checkpoint == Checkpoint("20")
 
@@ -521,8 +524,8 @@ def test_children_compare_as_a_set():
 
 
 def test_an_identical_row_by_a_peer_is_as_good_as_our_own_creation():
-    ours = lease_row.create(Lease(KEY, AT_TRIM_HORIZON, note=NOTE))
-    theirs = lease_row.create(Lease(KEY, AT_TRIM_HORIZON, note=PrivateNote(NOTE.stream_arn, owner="they")))
+    ours = lease_writes.create(Lease(KEY, AT_TRIM_HORIZON, note=NOTE))
+    theirs = lease_writes.create(Lease(KEY, AT_TRIM_HORIZON, note=PrivateNote(NOTE.stream_arn, owner="they")))
     assert settle(ours, theirs.after) == "kept"
     assert settle(ours, theirs.after.with_(counter=1)) == "lost"
     assert settle(ours, theirs.after.with_(owner="they")) == "lost"
@@ -531,7 +534,7 @@ def test_an_identical_row_by_a_peer_is_as_good_as_our_own_creation():
 
 
 def test_a_fill_is_kept_where_the_row_has_that_hash_range_whoever_wrote_it_and_whatever_else_is_there():
-    fill = lease_row.fill_hash_range(BARE, HashRange("0", "9"))
+    fill = lease_writes.fill_hash_range(BARE, HashRange("0", "9"))
     there = fill.after.with_(owner="they", counter=99, checkpoint=Checkpoint("77"))
     assert settle(fill, there) == "kept"
     for row_now in (None, BARE, there.with_(hash_range=HashRange("0", "8")), UnreadableRow(KEY, "junk")):
@@ -539,15 +542,15 @@ def test_a_fill_is_kept_where_the_row_has_that_hash_range_whoever_wrote_it_and_w
 
 
 def test_a_delete_is_kept_only_when_the_row_is_gone():
-    assert settle(lease_row.delete(ENDED, ended=True), None) == "kept"
-    assert settle(lease_row.delete(ENDED, ended=True), ENDED) == "lost"
+    assert settle(lease_writes.delete(ENDED, ended=True), None) == "kept"
+    assert settle(lease_writes.delete(ENDED, ended=True), ENDED) == "lost"
 
 
 def test_no_attribute_name_of_an_expression_is_a_reserved_word_of_dynamodb():
     words = pytest.importorskip(
         "moto.dynamodb.parsing.reserved_keywords"
     ).ReservedKeywords.get_reserved_keywords()
-    from pykcl.model.lease_parse import FIELD_ATTRIBUTES
+    from pykcl.model.lease_item import FIELD_ATTRIBUTES
 
     names = {name.upper() for names in FIELD_ATTRIBUTES.values() for name in names} | {"LEASEKEY"}
     assert len(words) > 500

@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.lease import ForeignRow, Lease, UnreadableRow
-from pykcl.model.lease_row import parse_row, to_item
+from pykcl.model.lease_writes import parse_row, to_item
 
 NAMES = [
     "leaseKey",
@@ -94,7 +94,7 @@ def test_a_lease_out_of_junk_keeps_every_attribute_and_can_be_taken(changes):
         return
     back = to_item(found)
     assert all(back[name] == value for name, value in item.items() if not name.endswith("SubSequenceNumber"))
-    write = lease_row.take(found, "me")
+    write = lease_writes.take(found, "me")
     assert write.after.counter == found.counter + 1
     assert to_item(write.after)["leaseOwner"] == {"S": "me"}
     write.request()

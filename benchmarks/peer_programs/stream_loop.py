@@ -16,8 +16,8 @@ from benchmarks.live_shards import STREAM, shard_id
 from benchmarks.peer_programs.boto3_loop import Loops
 from benchmarks.peer_programs.told_by_lines import answer_counts
 from pykcl.aws.kinesis import KinesisStream
-from pykcl.model.aggregation import deaggregate_batch
 from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.kpl import deaggregate_batch
 from pykcl.runtime import SystemRuntime
 
 

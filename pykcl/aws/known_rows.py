@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from pykcl.aws.fast_items import decoded_around, with_bytes
 from pykcl.aws.table_answers import items_of, lease_key_of
 from pykcl.model.lease import AttributeValue, Lease, Row
-from pykcl.model.lease_parse import parse_row
+from pykcl.model.lease_item import parse_row
 
 _list_begins = re.compile(r'"Items"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*').search
 _goes_on = re.compile(r"[ \t\r\n]*,[ \t\r\n]*").match

@@ -1,4 +1,4 @@
-"""`ports.LeaseTable` over DynamoDB: scans, reads and the conditional writes of `model.lease_row`.
+"""`ports.LeaseTable` over DynamoDB: scans, reads and the conditional writes of `model.lease_writes`.
 
 The client is handed in, makes one attempt per call and gives up after `request_timeout` (see `clients`);
 retrying is done here, through the Runtime, so that it ends at the deadline of the lease and not when botocore
@@ -29,9 +29,8 @@ from pykcl.aws.table_requests import TableRequests
 from pykcl.config import Transport
 from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
 from pykcl.model.lease import JavaState, Lease, Row, UnreadableRow
-from pykcl.model.lease_outcome import settle
-from pykcl.model.lease_parse import LEASE_KEY, OWNER_INDEX, parse_row
-from pykcl.model.lease_row import LeaseWrite
+from pykcl.model.lease_item import LEASE_KEY, OWNER_INDEX, parse_row
+from pykcl.model.lease_writes import LeaseWrite, settle
 from pykcl.ports import Kept, Lost, TableScan, Unknown, WriteAnswer
 from pykcl.runtime import Event, Runtime
 

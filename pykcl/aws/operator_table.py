@@ -12,8 +12,8 @@ from pykcl.aws.failures import MALFORMED, OPERATOR, aws_errors, calling, error_c
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import PyKclError, TemporaryError
 from pykcl.model.lease import Lease, Row
-from pykcl.model.lease_parse import parse_row
-from pykcl.model.lease_row import LeaseWrite
+from pykcl.model.lease_item import parse_row
+from pykcl.model.lease_writes import LeaseWrite
 from pykcl.ports import Kept, Lost, Unknown, WriteAnswer
 from pykcl.runtime import Runtime
 

@@ -13,7 +13,7 @@ from pykcl.aws.failures import MALFORMED, aws_errors, calling, error_code, sort_
 from pykcl.aws.table_answers import refuse_foreign
 from pykcl.errors import PyKclError, TemporaryError
 from pykcl.model.lease import ForeignRow, JavaState
-from pykcl.model.lease_parse import MIGRATION_KEY, parse_row
+from pykcl.model.lease_item import MIGRATION_KEY, parse_row
 
 STATE_SUFFIX = "-CoordinatorState"
 _DOING = "reading the state of KCL 3.0-3.4"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pykcl.errors import AnswerRefused
 from pykcl.model.lease import AttributeValue
-from pykcl.model.lease_parse import LEASE_KEY
+from pykcl.model.lease_item import LEASE_KEY
 
 _CONTENT_TYPE = "x-amz-json"
 _REQUEST_ID = "x-amzn-requestid"

@@ -24,7 +24,7 @@ from pykcl.aws.table_answers import (
 )
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, TemporaryError, WrongTable
 from pykcl.model.lease import AttributeValue
-from pykcl.model.lease_parse import LEASE_KEY, OWNER_INDEX
+from pykcl.model.lease_item import LEASE_KEY, OWNER_INDEX
 from pykcl.runtime import Runtime
 
 Item = Mapping[str, AttributeValue]

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from pykcl.cli.demo_ledger import payload
-from pykcl.model.aggregation import Aggregator
+from pykcl.model.kpl import Aggregator
 from pykcl.model.shard import HashRange
 
 CELLS = 16

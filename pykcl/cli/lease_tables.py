@@ -19,7 +19,7 @@ from pykcl.operate.owner_kind import OwnerKind, owner_kinds
 from pykcl.operate.owner_marks import NO_MARKS, Marks, marks_among
 from pykcl.operate.sampling import Observation, known_failover
 from pykcl.operate.table_view import TableView
-from pykcl.planning.plans import Deletion
+from pykcl.planning.lease_deletion import Deletion
 
 _STATE_COLOURS: Mapping[str, Colour] = {
     "ACTIVE": "green",

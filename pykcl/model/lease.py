@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.checkpoint import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Checkpoint, ReadFrom, StartPosition
 from pykcl.model.shard import HashRange, StreamDescription
 
 AttributeValue = Mapping[str, Any]
@@ -131,3 +131,59 @@ class UnreadableRow:
 
 
 Row = Lease | ForeignRow | UnreadableRow
+
+
+def note_for(
+    lease: Lease,
+    *,
+    stream: StreamDescription,
+    owner: str,
+    version: str,
+    process_token: str,
+    now_millis: int,
+    failover_time: float,
+) -> PrivateNote:
+    """The private attribute for a row that the worker `owner` creates or takes.
+
+    now_millis: Kinesis' clock, epoch milliseconds. A lease at LATEST without a time counts from then on; a time that
+    is there stays, and so do keys of later versions. failover_time: of that worker, in seconds.
+    """
+    before = lease.note
+    latest_from = before.latest_from if before else None
+    if latest_from is None and lease.checkpoint.sequence_number == LATEST:
+        latest_from = now_millis
+    return PrivateNote(
+        stream_arn=stream.arn,
+        stream_created_at=stream.created_at,
+        owner=owner,
+        version=version,
+        latest_from=latest_from,
+        process_token=process_token,
+        extra=before.extra if before else {},
+        failover_millis=round(failover_time * 1000),
+    )
+
+
+def first_read(lease: Lease, start: StartPosition) -> ReadFrom:
+    """Where the new holder of `lease` opens the shard.
+
+    LATEST with a known server time starts there, not "now": from the moment the row existed producers could be
+    told that the application is ready, and a predecessor may have died before its first checkpoint. Numbers are
+    read AT, never AFTER: the rest of a half-done aggregated record is in the very record that was checkpointed
+    (Java writes sub-sequence 0 for those too).
+    """
+    sequence_number = lease.checkpoint.sequence_number
+    if sequence_number == TRIM_HORIZON:
+        return ReadFrom("TRIM_HORIZON")
+    if sequence_number == LATEST:
+        since = lease.latest_from
+        if since is None:
+            return ReadFrom("LATEST")
+        return ReadFrom("AT_TIMESTAMP", at_millis=since)
+    if sequence_number == AT_TIMESTAMP:
+        # The row never carries the time (lease-protocol: Java takes it from its configuration). Without one of ours
+        # the oldest record is the only start that loses nothing.
+        if start.kind == "AT_TIMESTAMP":
+            return ReadFrom("AT_TIMESTAMP", at_millis=start.at_millis)
+        return ReadFrom("TRIM_HORIZON")
+    return ReadFrom("AT_SEQUENCE_NUMBER", sequence_number=sequence_number)

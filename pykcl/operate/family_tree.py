@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pykcl.model.shard import Shard
 from pykcl.operate.lease_states import LeaseStatus
-from pykcl.planning.lineage import FamilyTree
+from pykcl.planning.shard_graph import FamilyTree
 
 NO_LEASE = "NO LEASE"
 CLEANED_UP = "CLEANED UP"

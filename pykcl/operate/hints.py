@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from pykcl.model.lease import Lease, UnreadableRow
-from pykcl.model.lease_parse import LEASE_OWNER
+from pykcl.model.lease_item import LEASE_OWNER
 from pykcl.operate.lease_states import LeaseState, LeaseStatus
 from pykcl.operate.sampling import Observation
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 from pykcl.model.lease import ForeignRow, Lease, UnreadableRow
 from pykcl.operate.sampling import Observation
-from pykcl.planning.lineage import FamilyTree
+from pykcl.planning.shard_graph import FamilyTree
 
 
 class LeaseState(Enum):

@@ -27,7 +27,7 @@ from typing import Literal
 
 from pykcl.model.lease import Lease
 from pykcl.operate.table_view import TableView
-from pykcl.planning.fleet_sense import is_of_pykcl
+from pykcl.planning.fleet_protocol import is_of_pykcl
 
 Kind = Literal["pykcl", "Java", "unknown"]
 

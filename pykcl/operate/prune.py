@@ -1,4 +1,4 @@
-"""Deleting the rows nobody needs any more, on the evidence workers themselves delete them by (`planning.cleanup`).
+"""Deleting the rows nobody needs any more, on the evidence workers themselves delete them by (`planning.lease_deletion`).
 
 A fleet does this by itself; it is for tables whose fleet is gone, or never did.
 """
@@ -11,13 +11,12 @@ from typing import Literal
 
 from pykcl.aws.operator_table import OperatorTable
 from pykcl.errors import Refused, ShardGone, TemporaryError
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.lease import Lease
 from pykcl.model.shard import ShardListing, StreamDescription
 from pykcl.operate.table_view import TableView
-from pykcl.planning.cleanup import garbage_candidates, plan_deletions
-from pykcl.planning.plans import Deletion
+from pykcl.planning.lease_deletion import Deletion, garbage_candidates, plan_deletions
 from pykcl.ports import Kept, Lost, Stream
 
 
@@ -107,7 +106,7 @@ def prune(table: OperatorTable, plan: PrunePlan) -> Iterator[Pruned]:
             stayed.add(seen.key)
             yield Pruned(deletion, "held back", "the row of a parent is still there")
             continue
-        answer = table.write(lease_row.delete(seen, ended=seen.is_ended))
+        answer = table.write(lease_writes.delete(seen, ended=seen.is_ended))
         if isinstance(answer, Kept) and _is_gone(table, seen.key):
             yield Pruned(deletion, "deleted")
             continue

@@ -13,10 +13,10 @@ from typing import Literal
 
 from pykcl.aws.operator_table import OperatorTable
 from pykcl.errors import Refused, TemporaryError
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.lease import ForeignRow, Lease, Row
-from pykcl.model.lease_row import LeaseWrite
-from pykcl.planning.fleet_sense import MULTI_STREAM_LEASE
+from pykcl.model.lease_writes import LeaseWrite
+from pykcl.planning.fleet_protocol import MULTI_STREAM_LEASE
 from pykcl.ports import Kept, Lost
 
 _TRIES = 3
@@ -63,7 +63,7 @@ def plan_release(key: str, row: Row | None) -> ReleasePlan:
         )
     if row.owner is None:
         raise Refused(f"{key!r} has no owner: any worker may take it already.")
-    return ReleasePlan(row, lease_row.release(row))
+    return ReleasePlan(row, lease_writes.release(row))
 
 
 def release(table: OperatorTable, plan: ReleasePlan, shown: Callable[[ReleasePlan], None]) -> ReleaseResult:

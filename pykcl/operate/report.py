@@ -14,7 +14,7 @@ from typing import Any
 
 from pykcl.config import Config
 from pykcl.model.lease import Lease
-from pykcl.model.lease_parse import MIGRATION_KEY
+from pykcl.model.lease_item import MIGRATION_KEY
 from pykcl.operate.doctor.facts import Facts
 from pykcl.operate.doctor.findings import Finding
 from pykcl.operate.redaction import Redactor, parts_of_key

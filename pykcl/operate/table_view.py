@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pykcl.model.lease import AttributeValue, ForeignRow, Lease, Row, UnreadableRow
-from pykcl.model.lease_parse import LEASE_KEY, parse_row
-from pykcl.planning.fleet_sense import MULTI_STREAM_LEASE
+from pykcl.model.lease_item import LEASE_KEY, parse_row
+from pykcl.planning.fleet_protocol import MULTI_STREAM_LEASE
 
 _STREAM_NAME = "streamName"
 _SHARD_ID = "shardId"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pykcl.model.lease import Lease, Row, UnreadableRow
-from pykcl.planning.lineage import FamilyTree
+from pykcl.planning.shard_graph import FamilyTree
 
 
 @dataclass(frozen=True)

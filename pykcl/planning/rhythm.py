@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pykcl.model.lease import Lease
-from pykcl.planning.fleet_sense import is_of_pykcl
+from pykcl.planning.fleet_protocol import is_of_pykcl
 
 Verdict = Literal["faster", "slower", "same", "unclear"]
 

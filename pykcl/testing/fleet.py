@@ -11,7 +11,7 @@ from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.events import Event
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.lease import Lease
-from pykcl.model.lease_row import parse_row
+from pykcl.model.lease_writes import parse_row
 from pykcl.model.record import Record
 from pykcl.processor import Batch, Initialization, LeaseLoss, RecordProcessor, ShardEnd, ShutdownRequest
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB

@@ -55,11 +55,11 @@ from typing import Any
 
 from pykcl.model.lease import UnreadableRow
 from pykcl.model.shard import ShardListing
-from pykcl.planning.acquire import calculate_acquire, fair_share
-from pykcl.planning.auditor import Audit, Findings, Hole
-from pykcl.planning.cleanup import garbage_candidates, plan_deletions
+from pykcl.planning.leader import Audit, Findings, Hole
+from pykcl.planning.lease_assignment import calculate_acquire, fair_share
+from pykcl.planning.lease_creation import create_new_leases
+from pykcl.planning.lease_deletion import garbage_candidates, plan_deletions
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.new_leases import create_new_leases
 from pykcl.testing.scenario_json import (
     ScenarioError,
     described,

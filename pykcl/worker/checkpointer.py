@@ -6,10 +6,10 @@ from pykcl.errors import CheckpointRefused, LeaseLost
 from pykcl.events import Checkpointed
 from pykcl.metrics import names
 from pykcl.metrics.meter import Meter
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_SHARD_END, SHARD_END, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
-from pykcl.model.lease_row import MAX_PENDING_STATE, LeaseWrite
+from pykcl.model.lease_writes import MAX_PENDING_STATE, LeaseWrite
 from pykcl.model.record import Record
 from pykcl.ports import Events
 from pykcl.runtime import Runtime
@@ -95,7 +95,7 @@ class Progress:
             # written; 3) 90, allowed by the stale check, would move the checkpoint back.
             self.check()
             self._refuse_unless_allowed(at, lease.checkpoint)
-            return lease_row.checkpoint(lease, at)
+            return lease_writes.checkpoint(lease, at)
 
         with self._meter.timed(self.update, self.shard_id):
             row = self._held.write(build)
@@ -143,7 +143,7 @@ class Progress:
         def build(lease: Lease) -> LeaseWrite:
             self.check()
             self._refuse_unless_allowed(at, lease.checkpoint)
-            return lease_row.prepare(lease, PendingCheckpoint(at, state))
+            return lease_writes.prepare(lease, PendingCheckpoint(at, state))
 
         # Said before it is written: an automatic checkpoint right behind the write would erase it.
         with self._lock:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pykcl.config import Config
 from pykcl.errors import FatalError, PyKclError, SetupError
 from pykcl.metrics.meter import Meter
-from pykcl.model.lease import Lease, PrivateNote
-from pykcl.planning.notes import note_for
+from pykcl.model.lease import Lease, PrivateNote, note_for
 from pykcl.ports import Events, LeaseTable, Stream
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime

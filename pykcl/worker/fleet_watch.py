@@ -9,7 +9,7 @@ from pykcl.errors import NativeFleet, TemporaryError, WrongStream
 from pykcl.events import FleetChanged, FleetJoined, FleetWentNative, PeerRhythmDiffers, TwinWorker
 from pykcl.mistake_events import StartIgnored
 from pykcl.model.lease import JavaState, Lease, Row
-from pykcl.planning.fleet_sense import Fleet, FleetKind, sense_fleet
+from pykcl.planning.fleet_protocol import Fleet, FleetKind, sense_fleet
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.rhythm import RhythmWatch
 from pykcl.planning.twins import TwinWatch

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pykcl.errors import ShardGone, TemporaryError
 from pykcl.model.checkpoint import LATEST, ReadFrom
 from pykcl.model.shard import ShardListing
+from pykcl.planning.lease_creation import CreationReason, LeaseCreation
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.lineage import FamilyTree, without_successors
-from pykcl.planning.plans import CreationReason, LeaseCreation
+from pykcl.planning.shard_graph import FamilyTree, without_successors
 from pykcl.ports import Stream
 from pykcl.runtime import Runtime
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pykcl.metrics import names
 from pykcl.metrics.meter import Meter
-from pykcl.planning.plans import Acquisition
+from pykcl.planning.lease_assignment import Acquisition
 
 
 class HandOver:

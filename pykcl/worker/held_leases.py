@@ -9,7 +9,7 @@ from pykcl.config import Config
 from pykcl.errors import LeaseLost, TemporaryError
 from pykcl.events import LossReason
 from pykcl.model.lease import Lease
-from pykcl.model.lease_row import LeaseWrite, renew
+from pykcl.model.lease_writes import LeaseWrite, renew
 from pykcl.ports import Kept, LeaseTable, Lost, Unknown
 from pykcl.runtime import Event, Runtime
 from pykcl.worker.forks import OwnProcess

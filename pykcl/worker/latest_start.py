@@ -8,7 +8,7 @@ from dataclasses import replace
 from pykcl.errors import ShardGone
 from pykcl.model.checkpoint import LATEST, ReadFrom
 from pykcl.model.lease import Lease, PrivateNote
-from pykcl.planning.plans import LeaseCreation
+from pykcl.planning.lease_creation import LeaseCreation
 from pykcl.worker.context import Context
 from pykcl.worker.lease_creation import create_lease
 

@@ -7,11 +7,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pykcl.errors import FatalError, SetupError, TemporaryError
 from pykcl.events import HashRangeFilled, HoleClosed, HoleFound, LeaderElected, LeadershipMoved
 from pykcl.metrics import names
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.lease import Row, UnreadableRow
 from pykcl.model.shard import Shard
-from pykcl.planning.auditor import FIRST_AUDIT_AFTER, Audit, Findings, HashRangeFill
-from pykcl.planning.election import is_leader, leader, owners_of
+from pykcl.planning.leader import (
+    FIRST_AUDIT_AFTER,
+    Audit,
+    Findings,
+    HashRangeFill,
+    is_leader,
+    leader,
+    owners_of,
+)
 from pykcl.planning.lease_view import LeaseView
 from pykcl.ports import Kept, Unknown
 from pykcl.status import Activity
@@ -130,7 +137,7 @@ class LeaderDuty:
 
     def _fill_one(self, fill: HashRangeFill, until: float) -> None:
         context, key, found = self._context, fill.seen.key, fill.hash_range
-        answer = context.table.write(lease_row.fill_hash_range(fill.seen, found), until=until)
+        answer = context.table.write(lease_writes.fill_hash_range(fill.seen, found), until=until)
         if isinstance(answer, Unknown):
             raise TemporaryError(f"The lease table did not answer to the hash range of {key}: {answer.cause}")
         # Lost: the row has changed, so the next audit sees another one, or none.

@@ -7,13 +7,12 @@ from collections.abc import Callable
 
 from pykcl.errors import ShardGone
 from pykcl.events import DataLost, LeaseDeleted
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.lease import Lease
 from pykcl.model.shard import ShardListing
-from pykcl.planning.cleanup import garbage_candidates, plan_deletions
+from pykcl.planning.lease_deletion import Deletion, garbage_candidates, plan_deletions
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.plans import Deletion
 from pykcl.ports import Kept
 from pykcl.worker.context import Context
 
@@ -81,7 +80,7 @@ class LeaseCleaner:
         if not seen.is_ended and not self._tell_of_loss(seen):
             return
         until = context.runtime.monotonic() + context.config.write_timeout
-        answer = context.table.write(lease_row.delete(seen, ended=seen.is_ended), until=until)
+        answer = context.table.write(lease_writes.delete(seen, ended=seen.is_ended), until=until)
         if isinstance(answer, Kept):
             context.events.emit(LeaseDeleted(shard=seen.key, reason=deletion.reason))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pykcl.errors import TemporaryError
 from pykcl.events import LeaseCreated
 from pykcl.metrics import names
-from pykcl.model import lease_row
-from pykcl.planning.plans import LeaseCreation
+from pykcl.model import lease_writes
+from pykcl.planning.lease_creation import LeaseCreation
 from pykcl.ports import Kept, Unknown
 from pykcl.worker.context import Context
 
@@ -18,7 +18,7 @@ def create_lease(context: Context, creation: LeaseCreation, what: names.Timed = 
     noted = lease.with_(note=context.note_for(lease))
     until = context.runtime.monotonic() + context.config.write_timeout
     with context.meter.timed(what):
-        answer = context.table.write(lease_row.create(noted), until=until)
+        answer = context.table.write(lease_writes.create(noted), until=until)
         if isinstance(answer, Unknown):
             raise TemporaryError(
                 f"The lease table did not answer to the creation of {lease.key}: {answer.cause}"

@@ -9,13 +9,18 @@ from pykcl.events import DataLost, StartingAtLatest
 from pykcl.model.checkpoint import LATEST
 from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard, ShardListing
-from pykcl.planning.acquire import calculate_acquire, is_any_free, room_in_share, still_awaited
+from pykcl.planning.lease_assignment import (
+    Acquisition,
+    calculate_acquire,
+    is_any_free,
+    room_in_share,
+    still_awaited,
+)
+from pykcl.planning.lease_creation import CreationReason, LeaseCreation, create_new_leases
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
-from pykcl.planning.lineage import cover_every_key
-from pykcl.planning.new_leases import create_new_leases
-from pykcl.planning.pace import backoff
-from pykcl.planning.plans import Acquisition, CreationReason, LeaseCreation
+from pykcl.planning.read_schedule import backoff
+from pykcl.planning.shard_graph import cover_every_key
 from pykcl.runtime import Task
 from pykcl.status import Activity
 from pykcl.worker.context import Context

@@ -7,7 +7,7 @@ from functools import partial
 
 from pykcl.errors import FatalError, LeaseLost, SetupError, TemporaryError
 from pykcl.metrics.meter import Meter
-from pykcl.planning.heartbeats import heartbeat_give, heartbeats_due
+from pykcl.planning.read_schedule import heartbeat_give, heartbeats_due
 from pykcl.runtime import Event, Runtime, Task
 from pykcl.status import Activity
 from pykcl.worker.held_leases import HeldLease, HeldLeases

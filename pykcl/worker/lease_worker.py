@@ -25,12 +25,12 @@ from pykcl.events import (
     WaitingForParents,
 )
 from pykcl.metrics import names
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.lease import Lease
 from pykcl.model.shard import HashRange
+from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lifecycle import FINAL, Signal, State, next_state
-from pykcl.planning.pace import backoff
-from pykcl.planning.plans import Acquisition
+from pykcl.planning.read_schedule import backoff
 from pykcl.ports import Kept, Unknown
 from pykcl.processor import Initialization, LeaseLoss, RecordProcessor
 from pykcl.status import Activity
@@ -223,7 +223,7 @@ class LeaseWorker:
                 seen = row
             sent = context.runtime.monotonic()
             note = context.note_for(seen)
-            write = lease_row.take(seen, context.worker_id, note)
+            write = lease_writes.take(seen, context.worker_id, note)
             with context.meter.timed(names.TAKE_LEASE):
                 answer = context.table.write(write, until=sent + context.config.write_timeout)
         except TemporaryError as error:
@@ -370,7 +370,7 @@ class LeaseWorker:
     def _release(self) -> Signal:
         held = self._mine
         try:
-            leave = lease_row.release if held.next_owner is None else lease_row.hand_over
+            leave = lease_writes.release if held.next_owner is None else lease_writes.hand_over
             released = held.write(leave, within=self._context.config.write_timeout)
         except (TemporaryError, SetupError) as error:
             held.lose(Loss.of(LossReason.RELEASE_UNANSWERED))

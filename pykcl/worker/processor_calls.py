@@ -17,7 +17,7 @@ from pykcl.metrics import names
 from pykcl.mistake_events import DataIsBytes
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
-from pykcl.planning.pace import backoff
+from pykcl.planning.read_schedule import backoff
 from pykcl.processor import Batch
 from pykcl.worker.base64_habit import takes_data_for_text
 from pykcl.worker.context import Context

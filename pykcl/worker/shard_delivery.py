@@ -9,12 +9,11 @@ from pykcl.errors import FatalError, PyKclError, SetupError, ShardGone, Temporar
 from pykcl.events import ShardEndNotCheckpointed
 from pykcl.metrics import names
 from pykcl.mistake_events import NeverCheckpointed
+from pykcl.model.lease import first_read
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.lifecycle import Signal
-from pykcl.planning.pace import SHARD_READ_INTERVAL, backoff
-from pykcl.planning.positions import first_read
-from pykcl.planning.read_rounds import Window
+from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, Window, backoff
 from pykcl.processor import Batch, RecordProcessor, ShardEnd, ShutdownRequest
 from pykcl.status import Activity
 from pykcl.worker.checkpointer import EndCheckpointer, Progress, ShardCheckpointer

@@ -7,11 +7,10 @@ from functools import partial
 from pykcl.errors import TemporaryError
 from pykcl.events import DataLost, ShardEnded
 from pykcl.metrics import names
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.shard import Shard
-from pykcl.planning.lineage import FamilyTree, is_youngest
-from pykcl.planning.new_leases import started_at_latest
-from pykcl.planning.shard_end import leases_before_end
+from pykcl.planning.lease_creation import leases_before_end, started_at_latest
+from pykcl.planning.shard_graph import FamilyTree, is_youngest
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
 from pykcl.worker.lease_creation import create_lease
@@ -26,7 +25,7 @@ def end_shard(context: Context, held: HeldLease, children: tuple[Shard, ...]) ->
         _ensure_lease(context, held, child)
     listed = tuple(sorted(child.shard_id for child in children))
     with context.meter.timed(names.UPDATE_LEASE_AT_END, held.key):
-        held.write(partial(lease_row.end_shard, children=listed))
+        held.write(partial(lease_writes.end_shard, children=listed))
     context.events.emit(ShardEnded(shard=held.key, children=listed))
 
 

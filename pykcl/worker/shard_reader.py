@@ -13,14 +13,22 @@ from pykcl.errors import IteratorExpired, ShardGone, TemporaryError
 from pykcl.events import AggregateOfAnotherShard, AggregateRefused, DataLost, Event
 from pykcl.metrics import names
 from pykcl.mistake_events import RetentionNear
-from pykcl.model.aggregation import OUTSIDE_SHARD, deaggregate_batch
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
+from pykcl.model.kpl import OUTSIDE_SHARD, deaggregate_batch
 from pykcl.model.record import Record, data_bytes
 from pykcl.model.shard import HashRange, Shard
-from pykcl.planning.read_pace import SMALL_PAGE, ReadPace, after_page, after_throttling, throttled_pause
-from pykcl.planning.read_rounds import Window, window_of
-from pykcl.planning.trimming import ALWAYS_KEPT_MILLIS, least_doubtful_gap
-from pykcl.planning.trimming import is_near as is_near_trimming
+from pykcl.planning.read_schedule import (
+    ALWAYS_KEPT_MILLIS,
+    SMALL_PAGE,
+    ReadPace,
+    Window,
+    after_page,
+    after_throttling,
+    least_doubtful_gap,
+    throttled_pause,
+    window_of,
+)
+from pykcl.planning.read_schedule import is_near as is_near_trimming
 from pykcl.ports import Asked, Fetched
 from pykcl.runtime import Event as Flag
 from pykcl.worker.context import Context

@@ -21,7 +21,7 @@ from pykcl.config import LARGEST_FETCH_BYTES
 from pykcl.errors import PyKclError
 from pykcl.metrics import names
 from pykcl.metrics.meter import Meter
-from pykcl.planning.read_rounds import Window, next_round
+from pykcl.planning.read_schedule import Window, next_round
 from pykcl.ports import AskableStream, Asked, Coming, Fetched, Stream
 from pykcl.runtime import Event, Runtime, Task
 from pykcl.worker.buffer_gate import BufferGate

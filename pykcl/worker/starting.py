@@ -11,7 +11,7 @@ from pykcl.errors import TemporaryError
 from pykcl.events import TableCreated
 from pykcl.metrics.meter import Meter
 from pykcl.mistake_events import StillStarting
-from pykcl.planning.pace import backoff
+from pykcl.planning.read_schedule import backoff
 from pykcl.ports import Events, LeaseTable, Stream
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime

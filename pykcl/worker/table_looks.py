@@ -1,4 +1,4 @@
-"""Looks at the lease table, all of it or a part, when `planning.looks` says so, and keeps what was seen."""
+"""Looks at the lease table, all of it or a part, when `planning.scan_schedule` says so, and keeps what was seen."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pykcl.events import RowRefused
 from pykcl.metrics import names
 from pykcl.model.lease import ForeignRow, Lease, Row, UnreadableRow
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.looks import Looks, may_be_taken, plan_looks, shows_news
-from pykcl.planning.pace import READ_UNITS_PER_SECOND, jittered
+from pykcl.planning.read_schedule import READ_UNITS_PER_SECOND, jittered
+from pykcl.planning.scan_schedule import Looks, may_be_taken, plan_looks, shows_news
 from pykcl.worker.context import Context
 
 SHORTEST_SCAN_PAUSE = 0.2

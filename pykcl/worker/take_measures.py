@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pykcl.metrics import names
-from pykcl.planning.acquire import fleet_figures
+from pykcl.planning.lease_assignment import fleet_figures
 from pykcl.planning.lease_view import LeaseView
 from pykcl.worker.context import Context
 

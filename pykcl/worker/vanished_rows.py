@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable
 
 from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard
+from pykcl.planning.lease_creation import CreationReason, LeaseCreation
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.lineage import FamilyTree
-from pykcl.planning.plans import CreationReason, LeaseCreation
+from pykcl.planning.shard_graph import FamilyTree
 
 _MORE_WRITES = 1000
 """More than an owner has sent since its row was last seen."""

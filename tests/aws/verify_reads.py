@@ -12,8 +12,8 @@ from verify_run import FIRST, HASH_KEYS, HORIZON, Page, Run, code_of, follow, ho
 
 from pykcl.cli.demo_ledger import payload_id
 from pykcl.cli.demo_producer import Mix
-from pykcl.model.aggregation import deaggregate
 from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.kpl import deaggregate
 
 ITERATOR_SECONDS = 300.0
 LARGE = 10 * 1024 * 1024

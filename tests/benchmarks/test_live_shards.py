@@ -7,7 +7,7 @@ from benchmarks.canned import Shape
 from benchmarks.live_shards import LiveShards, bodies_of, hash_range, iterator_of
 from pykcl.aws.decode import page_of_body
 from pykcl.aws.decode_cbor import page_of_cbor
-from pykcl.model.aggregation import deaggregate_batch
+from pykcl.model.kpl import deaggregate_batch
 from pykcl.model.shard import HashRange
 
 PLAIN, KPL = Shape("plain", 5, 30), Shape("kpl", 2, 30, 4)

@@ -40,7 +40,7 @@ def _no_last_checkpoint() -> None:
 
 def _unfenced_writes() -> None:
     """Updates of lease rows without a condition: a worker that wakes up takes its shards back."""
-    from pykcl.model.lease_row import LeaseWrite
+    from pykcl.model.lease_writes import LeaseWrite
 
     request = LeaseWrite.request
 

@@ -1,6 +1,6 @@
 """A small run as it would be written down, fact by fact, so that a test can change one fact and see who notices.
 
-The requests are those the product builds (`pykcl.model.lease_row`): what the checks read is what is really sent.
+The requests are those the product builds (`pykcl.model.lease_writes`): what the checks read is what is really sent.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from chaos_checks import Check
 from fleet_evidence import END, HARNESS, PUTS, REQUESTS, TABLE, Evidence, load
 
 from pykcl.local.faults import KINDS
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
-from pykcl.model.lease_row import LeaseWrite
+from pykcl.model.lease_writes import LeaseWrite
 
 METHODS = {"put_item": "PutItem", "update_item": "UpdateItem", "delete_item": "DeleteItem"}
 Named = tuple[str, int, int]
@@ -90,11 +90,11 @@ class Story:
 
     def create(self, shard: str) -> None:
         parents = tuple(self.end["parents"][shard])
-        self.write(lease_row.create(Lease(shard, Checkpoint("TRIM_HORIZON"), parents=parents)))
+        self.write(lease_writes.create(Lease(shard, Checkpoint("TRIM_HORIZON"), parents=parents)))
 
     def take(self, worker: str, shard: str, *, begin: bool = True) -> None:
         """Take the lease, and initialize the processor."""
-        self.write(lease_row.take(self.leases[shard], worker))
+        self.write(lease_writes.take(self.leases[shard], worker))
         lease = self.leases[shard]
         self._tokens[worker, shard] = lease.counter
         self.said[worker].append(
@@ -104,18 +104,18 @@ class Story:
             self.tell(worker, shard, "init", at=str(lease.checkpoint))
 
     def renew(self, shard: str) -> dict[str, Any]:
-        return self.write(lease_row.renew(self.leases[shard]))
+        return self.write(lease_writes.renew(self.leases[shard]))
 
     def checkpoint(self, shard: str, at: Named) -> dict[str, Any]:
-        return self.write(lease_row.checkpoint(self.leases[shard], Checkpoint(at[0], at[1])))
+        return self.write(lease_writes.checkpoint(self.leases[shard], Checkpoint(at[0], at[1])))
 
     def end_shard(self, worker: str, shard: str, *children: str) -> None:
         self.tell(worker, shard, "ended")
-        self.write(lease_row.end_shard(self.leases[shard], children))
+        self.write(lease_writes.end_shard(self.leases[shard], children))
 
     def release(self, worker: str, shard: str) -> None:
         self.tell(worker, shard, "shutdown")
-        self.write(lease_row.release(self.leases[shard]))
+        self.write(lease_writes.release(self.leases[shard]))
 
     # -- the processor -----------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ def _frozen(story: Story, c: list[Named]) -> None:
     story.take("w4", "C")
     story.note("thawed", worker="w3")
     story.tell("w3", "C", "done", record=c[1])
-    story.write(lease_row.renew(before), error="ConditionalCheckFailedException")
+    story.write(lease_writes.renew(before), error="ConditionalCheckFailedException")
     story.tell("w3", "C", "lost")
     story.batch("w4", "C", c[1:2])
     story.tell("w4", "C", "given", records=c[2:])

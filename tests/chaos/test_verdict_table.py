@@ -7,7 +7,7 @@ from chaos_story import Story, red
 from fleet_evidence import REQUESTS, TABLE
 from fleet_rows import LeaseRows, position
 
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import Checkpoint
 
 # -- duplicates ------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def test_a_row_put_over_another_is_found(judge, story):
 
 
 def test_a_row_made_again_after_its_deletion_is_found(judge, story):
-    story.write(lease_row.delete(story.leases["A"], ended=True))
+    story.write(lease_writes.delete(story.leases["A"], ended=True))
     story.requests.append(copy.deepcopy(story.requests[0]))
     names, text = red(judge, story)
     assert names == {"lease counters grow by one"}
@@ -206,7 +206,7 @@ def test_rows_are_replayed_as_they_were(tmp_path, story):
         assert row.checkpoint == position(
             lease.checkpoint.sequence_number, lease.checkpoint.sub_sequence_number
         )
-    story.write(lease_row.delete(story.leases["A"], ended=True))
+    story.write(lease_writes.delete(story.leases["A"], ended=True))
     assert story.leases["A"].checkpoint == Checkpoint("SHARD_END")
     rows.take(story.requests[-1])
     assert "A" not in rows.rows

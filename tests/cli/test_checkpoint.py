@@ -19,7 +19,7 @@ from pykcl.errors import TemporaryError
 from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PrivateNote
-from pykcl.model.lease_parse import parse_row, to_item
+from pykcl.model.lease_item import parse_row, to_item
 from pykcl.operate.checkpoints import search
 from pykcl.worker.worker import Worker
 

@@ -21,7 +21,7 @@ from pykcl.cli.main import main
 from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PrivateNote
-from pykcl.model.lease_parse import to_item
+from pykcl.model.lease_item import to_item
 
 APP = "orders-app"
 EVIL = "=1+1\x1b]0;owned\x07"

@@ -24,7 +24,7 @@ from pykcl.cli.main import main
 from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease
-from pykcl.model.lease_parse import to_item
+from pykcl.model.lease_item import to_item
 
 ROOT = Path(__file__).parents[2]
 DRAWN = {"svg", "style", "defs", "clipPath", "rect", "g", "text", "circle"}

@@ -11,7 +11,7 @@ from pykcl.aws.clients import client_config
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.aws.table_requests import TableRequests
 from pykcl.errors import TemporaryError
-from pykcl.model.lease_row import to_item
+from pykcl.model.lease_writes import to_item
 from pykcl.runtime import SystemRuntime
 
 DEADLINE = 20.0

@@ -1,6 +1,6 @@
 """One write of every kind the lease protocol has, with the rows they are made for."""
 
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint, PrivateNote
 from pykcl.model.shard import HashRange
@@ -28,26 +28,26 @@ HANDED = HELD.with_(owner="next", checkpoint_owner="me")
 ENDED = FREE.with_(checkpoint=AT_SHARD_END, pending=None)
 
 WRITES = {
-    "create": lease_row.create(NEW),
-    "take-unowned": lease_row.take(FREE, "me", NOTE),
-    "take-from-owner": lease_row.take(THEIRS, "me", NOTE),
-    "take-own-orphan": lease_row.take(HELD, "me", NOTE),
-    "renew": lease_row.renew(HELD),
-    "checkpoint": lease_row.checkpoint(HELD, Checkpoint("12", 1)),
-    "prepare": lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("13", 2), b"state")),
-    "prepare-without-state": lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("13"))),
-    "end": lease_row.end_shard(HELD, ["c1", "c2"]),
-    "release": lease_row.release(HELD),
-    "delete-ended": lease_row.delete(ENDED, ended=True),
-    "delete-gone": lease_row.delete(FREE, ended=False),
-    "renew-asked": lease_row.renew(HANDED),
-    "checkpoint-asked": lease_row.checkpoint(HANDED, Checkpoint("12", 1)),
-    "end-asked": lease_row.end_shard(HANDED, ["c1", "c2"]),
-    "hand-over": lease_row.hand_over(HANDED),
-    "reset": lease_row.reset(THEIRS, Checkpoint("3", 2)),
-    "reset-unowned": lease_row.reset(FREE, AT_TRIM_HORIZON),
-    "reset-ended": lease_row.reset(ENDED.with_(children=("c1",)), Checkpoint("3")),
-    "fill": lease_row.fill_hash_range(BARE, HashRange("0", "9")),
+    "create": lease_writes.create(NEW),
+    "take-unowned": lease_writes.take(FREE, "me", NOTE),
+    "take-from-owner": lease_writes.take(THEIRS, "me", NOTE),
+    "take-own-orphan": lease_writes.take(HELD, "me", NOTE),
+    "renew": lease_writes.renew(HELD),
+    "checkpoint": lease_writes.checkpoint(HELD, Checkpoint("12", 1)),
+    "prepare": lease_writes.prepare(HELD, PendingCheckpoint(Checkpoint("13", 2), b"state")),
+    "prepare-without-state": lease_writes.prepare(HELD, PendingCheckpoint(Checkpoint("13"))),
+    "end": lease_writes.end_shard(HELD, ["c1", "c2"]),
+    "release": lease_writes.release(HELD),
+    "delete-ended": lease_writes.delete(ENDED, ended=True),
+    "delete-gone": lease_writes.delete(FREE, ended=False),
+    "renew-asked": lease_writes.renew(HANDED),
+    "checkpoint-asked": lease_writes.checkpoint(HANDED, Checkpoint("12", 1)),
+    "end-asked": lease_writes.end_shard(HANDED, ["c1", "c2"]),
+    "hand-over": lease_writes.hand_over(HANDED),
+    "reset": lease_writes.reset(THEIRS, Checkpoint("3", 2)),
+    "reset-unowned": lease_writes.reset(FREE, AT_TRIM_HORIZON),
+    "reset-ended": lease_writes.reset(ENDED.with_(children=("c1",)), Checkpoint("3")),
+    "fill": lease_writes.fill_hash_range(BARE, HashRange("0", "9")),
 }
 
 

@@ -20,7 +20,7 @@ from requests_bench import (
     refused,
 )
 
-from pykcl.model.lease_row import to_item
+from pykcl.model.lease_writes import to_item
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

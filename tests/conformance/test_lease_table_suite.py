@@ -7,10 +7,10 @@ import pytest
 from lease_bench import answered, timed_out
 from lease_writes import BARE, ENDED, FREE, HELD, KEY, NEW, NOTE, WRITES, plain, taken_over
 
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import ForeignRow, Lease, PrivateNote, UnreadableRow
-from pykcl.model.lease_row import parse_row, to_item
+from pykcl.model.lease_writes import parse_row, to_item
 from pykcl.model.shard import HashRange
 from pykcl.ports import Kept, Lost, Unknown
 
@@ -171,7 +171,7 @@ def test_an_applied_write_with_its_answer_lost_is_lost_once_its_row_was_deleted(
 @OF_A_HOLDER
 def test_a_renewal_of_ours_that_landed_late_is_adopted_and_the_write_sent_again(bench, name):
     write = WRITES[name]
-    bench.put(lease_row.renew(HELD).after)
+    bench.put(lease_writes.renew(HELD).after)
     answer = bench.write(write)
     assert isinstance(answer, Kept)
     assert answer.lease.counter == HELD.counter + 2
@@ -181,7 +181,7 @@ def test_a_renewal_of_ours_that_landed_late_is_adopted_and_the_write_sent_again(
 
 
 def test_an_adopted_write_with_its_answer_lost_is_still_settled(bench):
-    bench.put(lease_row.renew(HELD).after)
+    bench.put(lease_writes.renew(HELD).after)
     bench.client.faults.extend(["ok", "lose", "drop"])
     answer = bench.write(WRITES["checkpoint"])
     assert isinstance(answer, Kept)
@@ -190,7 +190,7 @@ def test_an_adopted_write_with_its_answer_lost_is_still_settled(bench):
 
 
 def test_an_adopted_write_that_stays_unknown_tells_the_row_to_go_on_from(bench):
-    landed = lease_row.renew(HELD).after
+    landed = lease_writes.renew(HELD).after
     bench.put(landed)
 
     def drop_all_but_the_first():
@@ -204,7 +204,7 @@ def test_an_adopted_write_that_stays_unknown_tells_the_row_to_go_on_from(bench):
 
 
 def test_a_checkpoint_never_undoes_an_own_later_one_that_landed_late(bench):
-    bench.put(lease_row.checkpoint(HELD, Checkpoint("20")).after)
+    bench.put(lease_writes.checkpoint(HELD, Checkpoint("20")).after)
     answer = bench.write(WRITES["checkpoint"])
     assert isinstance(answer, Kept)
     assert answer.lease.checkpoint == Checkpoint("20")
@@ -212,7 +212,7 @@ def test_a_checkpoint_never_undoes_an_own_later_one_that_landed_late(bench):
 
 
 def test_an_identical_row_created_by_a_peer_counts_as_created(bench):
-    peer = lease_row.create(NEW.with_(note=PrivateNote(NOTE.stream_arn, owner="you", version="9")))
+    peer = lease_writes.create(NEW.with_(note=PrivateNote(NOTE.stream_arn, owner="you", version="9")))
     assert isinstance(bench.write(peer), Kept)
     answer = bench.write(WRITES["create"])
     assert isinstance(answer, Kept)
@@ -230,7 +230,7 @@ def test_a_take_starts_from_the_row_as_it_is_not_as_it_was_seen(bench):
 def test_a_row_whose_owner_is_null_typed_or_empty_can_be_taken(bench, owner):
     bench.put_item({**to_item(FREE), "leaseOwner": owner})
     seen = bench.table.read(KEY)
-    answer = bench.write(lease_row.take(seen, "me", NOTE))
+    answer = bench.write(lease_writes.take(seen, "me", NOTE))
     assert isinstance(answer, Kept)
     assert bench.item(KEY)["leaseOwner"] == {"S": "me"}
 
@@ -258,7 +258,7 @@ def bare_with(attributes):
 @pytest.mark.parametrize("lacking", LACKING.values(), ids=LACKING)
 def test_a_hash_range_is_filled_into_a_row_that_lacks_it_in_whatever_way(bench, lacking):
     bench.put_item(bare_with(lacking))
-    answer = bench.write(lease_row.fill_hash_range(bench.table.read(KEY), HashRange("0", "9")))
+    answer = bench.write(lease_writes.fill_hash_range(bench.table.read(KEY), HashRange("0", "9")))
     assert isinstance(answer, Kept)
     assert answer.lease.hash_range == HashRange("0", "9")
     filled = {"startingHashKey": {"S": "0"}, "endingHashKey": {"S": "9"}}
@@ -271,7 +271,7 @@ def test_a_hash_range_is_not_filled_into_a_row_that_lacks_it_in_another_way_than
     bench, lacking, now
 ):
     bench.put_item(bare_with(lacking))
-    write = lease_row.fill_hash_range(bench.table.read(KEY), HashRange("0", "9"))
+    write = lease_writes.fill_hash_range(bench.table.read(KEY), HashRange("0", "9"))
     bench.put_item(bare_with(now))
     assert isinstance(bench.write(write), Kept if now == lacking else Lost)
     assert (plain(bench.item(KEY)) == plain(bare_with(now))) == (now != lacking)
@@ -288,7 +288,7 @@ def test_after_a_hash_range_was_filled_in_its_owner_writes_on(bench):
     held = BARE.with_(owner="me")
     bench.put(held)
     assert isinstance(bench.write(WRITES["fill"]), Kept)
-    renewed = bench.write(lease_row.renew(held))
+    renewed = bench.write(lease_writes.renew(held))
     assert isinstance(renewed, Kept)
     assert renewed.lease.hash_range == HashRange("0", "9")
 
@@ -328,12 +328,12 @@ def test_foreign_and_unreadable_rows_of_real_fleets_are_never_changed(bench):
         for write in WRITES.values():
             forged = write.seen.with_(key=key)
             again = {
-                "create": lease_row.create,
-                "delete": lambda lease: lease_row.delete(lease, ended=False),
-                "take": lambda lease: lease_row.take(lease, "me"),
-                "reset": lambda lease: lease_row.reset(lease, lease.checkpoint),
-                "fill": lambda lease: lease_row.fill_hash_range(lease, HashRange("0", "9")),
-            }.get(write.kind, lease_row.renew)(forged)
+                "create": lease_writes.create,
+                "delete": lambda lease: lease_writes.delete(lease, ended=False),
+                "take": lambda lease: lease_writes.take(lease, "me"),
+                "reset": lambda lease: lease_writes.reset(lease, lease.checkpoint),
+                "fill": lambda lease: lease_writes.fill_hash_range(lease, HashRange("0", "9")),
+            }.get(write.kind, lease_writes.renew)(forged)
             answer = bench.write(again)
             assert isinstance(answer, Lost)
             assert isinstance(answer.row, ForeignRow | UnreadableRow)

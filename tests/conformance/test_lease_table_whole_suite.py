@@ -9,7 +9,7 @@ from lease_writes import HELD, KEY, WRITES, taken_over
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import SetupError, TableGone, TemporaryError, WrongTable
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
 from pykcl.ports import Kept, Lost
@@ -72,8 +72,8 @@ def test_a_deleted_table_is_named_by_every_operation(bench):
     for use in (
         bench.table.scan,
         lambda: bench.table.read(KEY),
-        lambda: bench.write(lease_row.renew(HELD)),
-        lambda: bench.write(lease_row.create(Lease("new", AT_TRIM_HORIZON))),
+        lambda: bench.write(lease_writes.renew(HELD)),
+        lambda: bench.write(lease_writes.create(Lease("new", AT_TRIM_HORIZON))),
     ):
         with pytest.raises(TableGone, match=bench.name):
             use()
@@ -138,7 +138,7 @@ def test_a_read_sees_the_write_before_it(bench):
     bench.put(HELD)
     seen = HELD
     for _ in range(10):
-        answer = bench.write(lease_row.renew(seen))
+        answer = bench.write(lease_writes.renew(seen))
         seen = bench.table.read(KEY)
         assert seen == answer.lease
     assert seen.counter == HELD.counter + 10
@@ -152,9 +152,9 @@ def test_a_refusal_shows_the_row_so_that_no_read_is_needed(bench):
 
 def test_a_refusal_that_shows_no_row_is_settled_by_a_consistent_read(bench):
     """The way that a DynamoDB which ignores ALL_OLD makes every refusal go; here the row is taken away."""
-    bench.put(lease_row.renew(HELD).after)
+    bench.put(lease_writes.renew(HELD).after)
     bench.client.faults.append(answered("ConditionalCheckFailedException"))
-    assert bench.write(WRITES["renew"]) == Kept(lease_row.renew(HELD).after, settled=True)
+    assert bench.write(WRITES["renew"]) == Kept(lease_writes.renew(HELD).after, settled=True)
     assert [operation for operation, _ in bench.client.calls] == ["update_item", "get_item"]
     assert bench.client.calls[-1][1]["ConsistentRead"] is True
 
@@ -172,9 +172,9 @@ def test_racing_writers_never_both_keep_a_write_on_the_same_counter(bench, seed)
         chance, table, me = random.Random(f"{seed}-{number}"), tables[number], f"worker-{number}"
         for _ in range(8):
             seen = table.read(KEY)
-            write = lease_row.take(seen, me)
+            write = lease_writes.take(seen, me)
             if seen.owner == me:
-                write = chance.choice([lease_row.renew, lease_row.release])(seen)
+                write = chance.choice([lease_writes.renew, lease_writes.release])(seen)
             if isinstance(table.write(write, until=NEVER), Kept):
                 with lock:
                     kept.append(seen.counter)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
-from pykcl.model.lease import Lease, PendingCheckpoint, PrivateNote
-from pykcl.model.lease_row import (
+from pykcl.model.lease import Lease, PendingCheckpoint, PrivateNote, note_for
+from pykcl.model.lease_writes import (
     LeaseWrite,
     checkpoint,
     create,
@@ -21,7 +21,6 @@ from pykcl.model.lease_row import (
     take,
 )
 from pykcl.model.shard import HashRange, StreamDescription
-from pykcl.planning.notes import note_for
 
 STREAM = StreamDescription(
     "orders",

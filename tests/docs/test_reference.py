@@ -22,10 +22,10 @@ from pykcl.errors import ConfigError
 from pykcl.metrics.choices import DIMENSIONS, MetricsLevel
 from pykcl.metrics.choices import SINKS as METRICS_SINKS
 from pykcl.model.lease import ForeignRow
-from pykcl.model.lease_parse import FIELD_ATTRIBUTES, LEASE_KEY, parse_row, to_item
-from pykcl.model.lease_row import release, take
+from pykcl.model.lease_item import FIELD_ATTRIBUTES, LEASE_KEY, parse_row, to_item
+from pykcl.model.lease_writes import release, take
 from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State
-from pykcl.planning.pace import READ_UNITS_PER_SECOND
+from pykcl.planning.read_schedule import READ_UNITS_PER_SECOND
 
 BLOCKS = all_blocks()
 

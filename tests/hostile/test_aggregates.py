@@ -11,10 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pykcl.model import aggregation
-from pykcl.model.aggregated_message import has_more_parts, schema
-from pykcl.model.aggregation import MAGIC, OUTSIDE_SHARD, aggregate, deaggregate, deaggregate_batch
+from pykcl.model import kpl
 from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.kpl import (
+    MAGIC,
+    OUTSIDE_SHARD,
+    aggregate,
+    deaggregate,
+    deaggregate_batch,
+    has_more_parts,
+    schema,
+)
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange
 
@@ -218,7 +225,7 @@ def test_a_page_of_them_costs_what_one_of_them_costs():
 def test_a_long_key_shared_by_all_is_hashed_once_and_never_copied(monkeypatch):
     """Half a mebibyte of key, 80,000 sub-records that use it: 40 GiB if each had its own."""
     hashed: list[int] = []
-    real = aggregation.md5
+    real = kpl.md5
 
     def counting(data: bytes, **options: bool):
         hashed.append(len(data))
@@ -226,7 +233,7 @@ def test_a_long_key_shared_by_all_is_hashed_once_and_never_copied(monkeypatch):
 
     key = b"k" * (MIB // 2)
     data = sealed(chunk(1, key) + sub_record(0, b"") * 80_000)
-    monkeypatch.setattr(aggregation, "md5", counting)
+    monkeypatch.setattr(kpl, "md5", counting)
     found, peak = peak_of(data, None, HashRange("0", str(2**128 - 2)))
     assert found == 80_000
     assert peak < 8 * MIB
@@ -246,8 +253,8 @@ def bytes_touched(monkeypatch: pytest.MonkeyPatch, sub_records: int) -> int:
         return call
 
     with monkeypatch.context() as patch:
-        patch.setattr(aggregation, "md5", counted(aggregation.md5))
-        patch.setattr(aggregation, "_number", counted(aggregation._number))
+        patch.setattr(kpl, "md5", counted(kpl.md5))
+        patch.setattr(kpl, "_number", counted(kpl._number))
         body = b"".join(chunk(1, b"%d" % number) + chunk(2, b"%d" % number) for number in range(sub_records))
         body += b"".join(
             sub_record(number, b"x", number if number % 2 else None) for number in range(sub_records)
@@ -280,7 +287,7 @@ def test_an_aggregate_of_too_many_parts_is_refused_before_they_are_made(monkeypa
     def not_parsed():
         pytest.fail("it is parsed")
 
-    monkeypatch.setattr(aggregation, "schema", not_parsed)
+    monkeypatch.setattr(kpl, "schema", not_parsed)
     told = []
     record = kinesis_record(sealed(body))
     assert list(deaggregate(record, None, max_sub_records=1_000, on_refused=told.append)) == [record]

@@ -12,7 +12,7 @@ from pykcl.cli.local import local_environment
 from pykcl.events import FleetJoined, RowRefused
 from pykcl.local.server import LocalAws
 from pykcl.model.lease import UnreadableRow
-from pykcl.model.lease_parse import parse_row
+from pykcl.model.lease_item import parse_row
 from pykcl.testing.fleet import TABLE, Fleet
 from pykcl.testing.simulation import Simulation
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pykcl.aws.fast_items import METHODS
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import PyKclError
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
-from pykcl.model.lease_parse import to_item
+from pykcl.model.lease_item import to_item
 from pykcl.model.shard import HashRange
 from pykcl.ports import Kept, Lost, Unknown
 
@@ -39,17 +39,17 @@ GOOD: dict[str, Any] = {
     "write": {"Attributes": PLAIN},
 }
 WRITES = {
-    "create": lease_row.create(Lease(KEY, AT_TRIM_HORIZON)),
-    "take": lease_row.take(HELD.with_(owner="you"), "me"),
-    "renew": lease_row.renew(HELD),
-    "checkpoint": lease_row.checkpoint(HELD, Checkpoint("11")),
-    "prepare": lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("11"), b"state")),
-    "end": lease_row.end_shard(HELD, ("shardId-000000000001",)),
-    "release": lease_row.release(HELD),
-    "hand-over": lease_row.hand_over(HELD.with_(owner="you", checkpoint_owner="me")),
-    "delete": lease_row.delete(HELD, ended=False),
-    "reset": lease_row.reset(HELD, Checkpoint("9")),
-    "fill": lease_row.fill_hash_range(HELD, HashRange("0", "9")),
+    "create": lease_writes.create(Lease(KEY, AT_TRIM_HORIZON)),
+    "take": lease_writes.take(HELD.with_(owner="you"), "me"),
+    "renew": lease_writes.renew(HELD),
+    "checkpoint": lease_writes.checkpoint(HELD, Checkpoint("11")),
+    "prepare": lease_writes.prepare(HELD, PendingCheckpoint(Checkpoint("11"), b"state")),
+    "end": lease_writes.end_shard(HELD, ("shardId-000000000001",)),
+    "release": lease_writes.release(HELD),
+    "hand-over": lease_writes.hand_over(HELD.with_(owner="you", checkpoint_owner="me")),
+    "delete": lease_writes.delete(HELD, ended=False),
+    "reset": lease_writes.reset(HELD, Checkpoint("9")),
+    "fill": lease_writes.fill_hash_range(HELD, HashRange("0", "9")),
 }
 CODES = [
     "ConditionalCheckFailedException",

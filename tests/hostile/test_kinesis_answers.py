@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from pykcl.aws.kinesis import KinesisStream
 from pykcl.errors import PyKclError
-from pykcl.model.aggregation import deaggregate_batch
 from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
+from pykcl.model.kpl import deaggregate_batch
 from pykcl.model.shard import Shard
-from pykcl.planning.new_leases import create_new_leases
-from pykcl.planning.read_pace import ReadPace, after_page
+from pykcl.planning.lease_creation import create_new_leases
+from pykcl.planning.read_schedule import ReadPace, after_page
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "kinesis").glob("*.json"))
 SHARD = "shardId-000000000000"

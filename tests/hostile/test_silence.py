@@ -41,9 +41,9 @@ from pykcl.events import (
 )
 from pykcl.local.errors import AwsError
 from pykcl.local.server import LocalAws
-from pykcl.model.aggregation import MAGIC, aggregate
+from pykcl.model.kpl import MAGIC, aggregate
 from pykcl.model.lease import Lease
-from pykcl.model.lease_row import parse_row
+from pykcl.model.lease_writes import parse_row
 from pykcl.testing.fleet import STREAM, TABLE, Fleet, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.values import aws_error
@@ -387,7 +387,7 @@ def test_an_iterator_that_leaks_is_caught(fleet, ear):
 def test_reprs_of_what_carries_data_do_not_show_it(ear):
     from pykcl.model.checkpoint import Checkpoint
     from pykcl.model.lease import PendingCheckpoint
-    from pykcl.model.lease_row import prepare
+    from pykcl.model.lease_writes import prepare
     from pykcl.model.record import Record
     from pykcl.ports import Fetched, Lost
 

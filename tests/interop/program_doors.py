@@ -26,7 +26,7 @@ from java_worker import COMPATIBLE
 from pykcl.cli.java.daemon import daemon_command, local_properties, shared_classes
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import Entry, Put
-from pykcl.model.aggregation import deaggregate_batch
+from pykcl.model.kpl import deaggregate_batch
 from pykcl.model.record import Record
 from pykcl.model.shard import Shard
 

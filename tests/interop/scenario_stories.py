@@ -34,8 +34,8 @@ from scenario_server import (
     reads,
 )
 
-from pykcl.model.aggregation import aggregate
-from pykcl.planning.election import leader
+from pykcl.model.kpl import aggregate
+from pykcl.planning.leader import leader
 
 NewFleet = Callable[..., Fleet]
 JAVA = "2.7.2"

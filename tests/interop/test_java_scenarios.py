@@ -126,7 +126,7 @@ def test_scenario_21_each_side_ends_one_parent_and_the_child_waits_for_both(resh
 
 
 def test_scenario_26_the_row_of_an_open_shard_is_lost_where_pykcl_leads(reshards):
-    """As elected by the rule that is Java's, too: see `pykcl.planning.election`."""
+    """As elected by the rule that is Java's, too: see `pykcl.planning.leader`."""
     assert nothing_lost(reshards.evidence).problems == ()
     assert shards.put_back_once(reshards, reshards.notes["deleted"], reshards.notes["leader"], "a2") == []
 

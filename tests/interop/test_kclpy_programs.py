@@ -18,7 +18,7 @@ from program_doors import DOORS, IN_PROCESS, JAVA, JAVA_VERSION, MULTILANGD, SKI
 from program_verdict import Outcome, differences, numbers, outcome_of
 
 from pykcl.local.stream import Entry
-from pykcl.model.aggregation import aggregate
+from pykcl.model.kpl import aggregate
 
 pytestmark = pytest.mark.timeout(400)
 

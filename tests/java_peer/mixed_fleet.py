@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pykcl.model import lease_parse
-from pykcl.model.aggregation import aggregate
+from pykcl.model import lease_item
 from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.kpl import aggregate
 from pykcl.model.lease import Lease
-from pykcl.model.lease_row import LeaseWrite
+from pykcl.model.lease_writes import LeaseWrite
 from pykcl.model.record import Record
 from pykcl.model.shard import Shard
 from pykcl.processor import Batch, Initialization
@@ -253,11 +253,11 @@ def leave_out_of_updates(monkeypatch: pytest.MonkeyPatch, name: str, kinds: set[
 
 def leave_out_of_creations(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """From now on the rows that pykcl creates lack the attribute."""
-    to_item = lease_parse.to_item
+    to_item = lease_item.to_item
 
     def without(lease: Lease) -> dict[str, Any]:
         item = dict(to_item(lease))
         del item[name]
         return item
 
-    monkeypatch.setattr("pykcl.model.lease_row.to_item", without)
+    monkeypatch.setattr("pykcl.model.lease_writes.to_item", without)

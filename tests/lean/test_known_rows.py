@@ -12,7 +12,7 @@ from pykcl.aws.fast_items import decoded
 from pykcl.aws.known_rows import KnownRows, ReadPage, Seen
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint, PrivateNote
-from pykcl.model.lease_parse import parse_row, to_item
+from pykcl.model.lease_item import parse_row, to_item
 
 LAYOUTS = {
     "as DynamoDB": {"separators": (",", ":")},

@@ -22,10 +22,10 @@ from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.aws.table_requests import TableRequests
 from pykcl.config import Config as WorkerConfig
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, TableGone, TemporaryError, Throttled
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
-from pykcl.model.lease_parse import to_item
+from pykcl.model.lease_item import to_item
 from pykcl.ports import Kept, Lost, Unknown
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
@@ -34,7 +34,7 @@ KEY = "shardId-000000000000"
 HELD = Lease(
     KEY, Checkpoint("10"), counter=7, owner="me", pending=PendingCheckpoint(Checkpoint("11"), b"\x00\xff")
 )
-RENEWAL = lease_row.renew(HELD)
+RENEWAL = lease_writes.renew(HELD)
 METHODS = {"scan", "get_item", "update_item"}
 
 
@@ -136,7 +136,7 @@ def test_what_is_sent_is_what_botocore_sends(server):
 
 
 def test_bytes_are_sent_as_botocore_sends_them(server):
-    write = lease_row.prepare(HELD, PendingCheckpoint(Checkpoint("12"), b"\x00\xff\x10" * 50))
+    write = lease_writes.prepare(HELD, PendingCheckpoint(Checkpoint("12"), b"\x00\xff\x10" * 50))
     answer = told({"Attributes": wire(to_item(write.after))})
     server.say(answer)
     table = table_of(dynamodb(server.url))
@@ -151,7 +151,7 @@ def test_bytes_are_sent_as_botocore_sends_them(server):
 
 def test_a_row_is_made_and_deleted_over_boto3(server, lean_table):
     server.say(told({}))
-    for write in (lease_row.create(Lease(KEY, AT_TRIM_HORIZON)), lease_row.delete(HELD, ended=False)):
+    for write in (lease_writes.create(Lease(KEY, AT_TRIM_HORIZON)), lease_writes.delete(HELD, ended=False)):
         assert isinstance(lean_table.write(write, until=lean_table._runtime.monotonic() + 5), Kept)
     assert [request.by_boto3 for request in server.requests] == [True, True]
 

@@ -17,7 +17,7 @@ from pykcl.aws.lean.signing import Signer, canonical_request
 from pykcl.config import Config
 from pykcl.errors import SetupError
 from pykcl.local.server import LocalAws
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, ReadFrom
 from pykcl.model.lease import Lease, PrivateNote
 from pykcl.ports import Kept
@@ -123,9 +123,9 @@ def _worked(table, stream):
     lease = Lease(shard.shard_id, AT_TRIM_HORIZON)
     runtime = SystemRuntime()
     if table.read(shard.shard_id) is None:
-        assert isinstance(table.write(lease_row.create(lease), until=runtime.monotonic() + 5), Kept)
+        assert isinstance(table.write(lease_writes.create(lease), until=runtime.monotonic() + 5), Kept)
     seen = table.read(shard.shard_id)
-    write = lease_row.renew(seen) if seen.owner else lease_row.take(seen, "w", PrivateNote())
+    write = lease_writes.renew(seen) if seen.owner else lease_writes.take(seen, "w", PrivateNote())
     assert isinstance(table.write(write, until=runtime.monotonic() + 5), Kept)
 
 

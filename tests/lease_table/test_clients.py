@@ -18,7 +18,7 @@ from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.config import Config
 from pykcl.errors import ConfigError, LeaseLost, SetupError, TemporaryError, Throttled
 from pykcl.local.server import LocalAws
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, ReadFrom
 from pykcl.model.lease import Lease
 from pykcl.ports import Unknown
@@ -211,7 +211,7 @@ def test_what_a_source_of_credentials_raises_is_temporary_and_told_without_its_t
         table, stream = connect(config, SystemRuntime(), clients=ends)
         table.prepare(create=True)
         first = stream.describe() and stream.list_shards().shards[0].shard_id
-        lease = lease_row.create(Lease(first, AT_TRIM_HORIZON))
+        lease = lease_writes.create(Lease(first, AT_TRIM_HORIZON))
         for _ in range(2):
             table.scan()
             table.read(first)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
-from pykcl.model.lease_row import parse_row
+from pykcl.model.lease_writes import parse_row
 from pykcl.ports import Kept
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB
@@ -51,7 +51,7 @@ class FleetOnOneRow(RuleBasedStateMachine):
 
     @initialize()
     def start(self):
-        assert isinstance(self.send("nobody", lease_row.create(Lease(KEY, AT_TRIM_HORIZON))), Kept)
+        assert isinstance(self.send("nobody", lease_writes.create(Lease(KEY, AT_TRIM_HORIZON))), Kept)
 
     def send(self, me, write):
         answer = self.table.write(write, until=self.table._runtime.monotonic() + 1.0)
@@ -67,7 +67,7 @@ class FleetOnOneRow(RuleBasedStateMachine):
     def take(self, me):
         seen = self.table.read(KEY)
         if self.beliefs.get(me) is None:
-            self.send(me, lease_row.take(seen, me))
+            self.send(me, lease_writes.take(seen, me))
 
     @rule(
         me=st.sampled_from("abc"), what=st.sampled_from(["renew", "checkpoint", "prepare", "release", "end"])
@@ -80,11 +80,11 @@ class FleetOnOneRow(RuleBasedStateMachine):
         if ahead < held.checkpoint:
             return
         build = {
-            "renew": lambda: lease_row.renew(held),
-            "checkpoint": lambda: lease_row.checkpoint(held, ahead),
-            "prepare": lambda: lease_row.prepare(held, PendingCheckpoint(ahead, b"s")),
-            "release": lambda: lease_row.release(held),
-            "end": lambda: lease_row.end_shard(held, ["c"]),
+            "renew": lambda: lease_writes.renew(held),
+            "checkpoint": lambda: lease_writes.checkpoint(held, ahead),
+            "prepare": lambda: lease_writes.prepare(held, PendingCheckpoint(ahead, b"s")),
+            "release": lambda: lease_writes.release(held),
+            "end": lambda: lease_writes.end_shard(held, ["c"]),
         }
         self.send(me, build[what]())
 

@@ -4,10 +4,10 @@ import pytest
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import AnswerRefused, SetupError, TemporaryError, Throttled
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, UnreadableRow
-from pykcl.model.lease_row import parse_row
+from pykcl.model.lease_writes import parse_row
 from pykcl.ports import Kept, Lost, Unknown
 from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB
 from pykcl.testing.memory.faults import denied, failing, throttled, timed_out, unreachable
@@ -63,7 +63,8 @@ def test_a_scan_walks_every_page_and_adds_up_the_cost(memory_bench):
     table.prepare(create=True)
     for number in range(100):
         assert isinstance(
-            table.write(lease_row.create(Lease(f"shardId-{number:012d}", AT_TRIM_HORIZON)), until=1e9), Kept
+            table.write(lease_writes.create(Lease(f"shardId-{number:012d}", AT_TRIM_HORIZON)), until=1e9),
+            Kept,
         )
     scan = table.scan()
     pages = [operation for operation, _ in client.requests].count("Scan")
@@ -91,7 +92,7 @@ def test_a_scan_that_fails_half_way_raises_and_never_returns_a_part(memory_bench
     table = table_over(client, memory_bench)
     table.prepare(create=True)
     for number in range(3):
-        table.write(lease_row.create(Lease(f"s{number}", AT_TRIM_HORIZON)), until=1e9)
+        table.write(lease_writes.create(Lease(f"s{number}", AT_TRIM_HORIZON)), until=1e9)
     client.fault = lambda operation, params: (
         Fault(before=timed_out()) if "ExclusiveStartKey" in params else None
     )
@@ -124,28 +125,28 @@ def test_a_write_without_permission_is_a_setup_error_at_once(memory_bench):
     memory_bench.put(LEASE)
     memory_bench.client.always = denied("UpdateItem")
     with pytest.raises(SetupError, match="dynamodb:UpdateItem"):
-        memory_bench.write(lease_row.renew(LEASE))
+        memory_bench.write(lease_writes.renew(LEASE))
     assert len(memory_bench.client.calls) == 1
 
 
 def test_a_row_dynamodb_will_not_update_is_lost_and_stops_nothing_else(memory_bench, errors):
     memory_bench.put(LEASE)
     memory_bench.client.faults.append(errors.answered("ValidationException"))
-    answer = memory_bench.write(lease_row.renew(LEASE))
+    answer = memory_bench.write(lease_writes.renew(LEASE))
     assert isinstance(answer, Lost)
     assert isinstance(answer.row, UnreadableRow)
 
 
 def test_a_row_that_cannot_be_read_back_leaves_the_outcome_unknown(memory_bench, errors):
-    memory_bench.put(lease_row.renew(LEASE).after)
+    memory_bench.put(lease_writes.renew(LEASE).after)
     memory_bench.client.faults.append(errors.answered("ConditionalCheckFailedException"))
     memory_bench.client.always = timed_out()
-    assert isinstance(memory_bench.write(lease_row.renew(LEASE), seconds=2.0), Unknown)
+    assert isinstance(memory_bench.write(lease_writes.renew(LEASE), seconds=2.0), Unknown)
 
 
 def test_nothing_is_sent_after_the_deadline(memory_bench):
     memory_bench.put(LEASE)
-    answer = memory_bench.write(lease_row.renew(LEASE), seconds=-1.0)
+    answer = memory_bench.write(lease_writes.renew(LEASE), seconds=-1.0)
     assert isinstance(answer, Unknown)
     assert memory_bench.client.calls == []
 
@@ -156,7 +157,7 @@ def test_pauses_grow_and_are_jittered_and_end_at_the_deadline(memory_bench):
     moments = []
     memory_bench.runtime.on_wait = lambda: moments.append(memory_bench.runtime.now)
     began = memory_bench.runtime.now
-    memory_bench.write(lease_row.renew(LEASE), seconds=6.0)
+    memory_bench.write(lease_writes.renew(LEASE), seconds=6.0)
     pauses = [later - earlier for earlier, later in zip([began, *moments], moments, strict=False)]
     assert pauses[0] < 0.2
     assert max(pauses) <= 1.1
@@ -170,7 +171,7 @@ def test_a_set_stop_ends_the_retries(memory_bench):
     table = table_over(memory_bench.client, memory_bench, stop=stop)
     memory_bench.client.always = "drop"
     memory_bench.runtime.on_wait = stop.set
-    assert isinstance(table.write(lease_row.renew(LEASE), until=1e9), Unknown)
+    assert isinstance(table.write(lease_writes.renew(LEASE), until=1e9), Unknown)
     assert len(memory_bench.client.calls) == 2
 
 
@@ -178,10 +179,10 @@ def test_the_same_name_used_by_two_processes_ends_as_unknown_not_as_a_loop(memor
     memory_bench.put(LEASE)
 
     def twin():
-        memory_bench.put(lease_row.renew(parse_row(memory_bench.item(KEY))).after)
+        memory_bench.put(lease_writes.renew(parse_row(memory_bench.item(KEY))).after)
 
     memory_bench.client.faults.extend([twin] * 400)
-    answer = memory_bench.write(lease_row.checkpoint(LEASE, Checkpoint("11")), seconds=2.0)
+    answer = memory_bench.write(lease_writes.checkpoint(LEASE, Checkpoint("11")), seconds=2.0)
     assert isinstance(answer, Unknown)
     assert "unique" in answer.cause
 

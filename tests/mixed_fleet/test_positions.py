@@ -5,8 +5,8 @@ import hashlib
 import pytest
 from scenario_fleet import ScenarioProcessor
 
-from pykcl.model.aggregation import aggregate
 from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.kpl import aggregate
 from pykcl.testing.fleet import STREAM
 
 PENDING = ("pendingCheckpoint", "pendingCheckpointSubSequenceNumber", "pendingCheckpointState")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pykcl.planning.election import leader
+from pykcl.planning.leader import leader
 from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.faults import throttled

@@ -7,8 +7,8 @@ from judged_fleets import fleets
 from mixed_fleet import leave_out_of_creations, leave_out_of_updates
 
 from pykcl.config import Config
-from pykcl.model import lease_outcome, lease_parse, lease_row
-from pykcl.model.lease_row import LeaseWrite
+from pykcl.model import lease_item, lease_writes
+from pykcl.model.lease_writes import LeaseWrite
 from pykcl.planning.lease_view import LeaseView
 from pykcl.worker import lease_worker
 from pykcl.worker.held_leases import HeldLease
@@ -113,7 +113,7 @@ def the_end_comes_before_the_children(monkeypatch):
 
 
 def a_stop_keeps_the_owner(monkeypatch):
-    monkeypatch.setattr(lease_row, "release", lease_row.renew)
+    monkeypatch.setattr(lease_writes, "release", lease_writes.renew)
 
 
 def a_release_writes_null(monkeypatch):
@@ -141,11 +141,11 @@ def a_lease_is_believed_for_ever(monkeypatch):
 
 
 def a_hand_off_is_a_loss(monkeypatch):
-    monkeypatch.setattr(lease_outcome, "_asks_for", lambda row, write: False)
+    monkeypatch.setattr(lease_writes, "_asks_for", lambda row, write: False)
 
 
 def a_hand_off_is_released(monkeypatch):
-    monkeypatch.setattr(lease_row, "hand_over", lease_row.release)
+    monkeypatch.setattr(lease_writes, "hand_over", lease_writes.release)
 
 
 def a_loss_is_not_noticed(monkeypatch):
@@ -176,7 +176,7 @@ def the_holder_s_writes_ask_for_the_row_only(monkeypatch):
 
 def parents_are_not_waited_for(monkeypatch):
     monkeypatch.setattr(
-        "pykcl.planning.lineage.FamilyTree.readable",
+        "pykcl.planning.shard_graph.FamilyTree.readable",
         lambda self, leases, unreadable=(): [
             leases[key] for key in sorted(leases) if not leases[key].is_ended
         ],
@@ -185,15 +185,15 @@ def parents_are_not_waited_for(monkeypatch):
 
 
 def children_need_not_have_begun(monkeypatch):
-    monkeypatch.setattr("pykcl.planning.cleanup._NOT_STARTED", ())
+    monkeypatch.setattr("pykcl.planning.lease_deletion._NOT_STARTED", ())
 
 
 def the_other_parent_is_not_looked_at(monkeypatch):
-    monkeypatch.setattr("pykcl.planning.lineage.FamilyTree.parents_ended", lambda *_: True)
+    monkeypatch.setattr("pykcl.planning.shard_graph.FamilyTree.parents_ended", lambda *_: True)
 
 
 def only_an_empty_table_gets_leases(monkeypatch):
-    create = importlib.import_module("pykcl.planning.new_leases").create_new_leases
+    create = importlib.import_module("pykcl.planning.lease_creation").create_new_leases
     monkeypatch.setattr(
         "pykcl.worker.lease_manager.create_new_leases",
         lambda start, shards, leases, *rest: [] if leases else create(start, shards, leases, *rest),
@@ -205,7 +205,7 @@ def hash_ranges_are_not_filled_in(monkeypatch):
 
 
 def every_row_is_taken_for_a_lease(monkeypatch):
-    monkeypatch.setattr(lease_parse, "_foreign_kind", lambda item, key: None)
+    monkeypatch.setattr(lease_item, "_foreign_kind", lambda item, key: None)
 
 
 CAUGHT_BY = [

@@ -10,9 +10,9 @@ from museum_exhibit import Exhibit, Function, Patch
 
 from pykcl.errors import TemporaryError
 from pykcl.model.lease import Lease, PrivateNote
+from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import Signal
-from pykcl.planning.plans import Acquisition
 from pykcl.ports import Unknown
 from pykcl.testing.storm import Promise
 from pykcl.worker import pulse

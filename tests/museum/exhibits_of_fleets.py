@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from museum_exhibit import Exhibit, Function, Patch
 
-from pykcl.planning import acquire, cleanup
+from pykcl.planning import lease_assignment, lease_deletion
 from pykcl.testing.storm import Promise
 from pykcl.worker import shard_end
 from pykcl.worker.gone_shards import GoneShards
@@ -31,7 +31,7 @@ def parent_deleted_before_its_child_began(patch: Patch) -> None:
 
         return has_children
 
-    patch.replace(cleanup, "_is_completed", make)
+    patch.replace(lease_deletion, "_is_completed", make)
 
 
 def other_side_of_a_merge_forgotten(patch: Patch) -> None:
@@ -57,7 +57,7 @@ def stop_does_not_wait_for_the_manager(patch: Patch) -> None:
 
 
 def never_steals(patch: Patch) -> None:
-    patch.replace(acquire._Fleet, "steal", lambda _: lambda self, at_most, rng: [])
+    patch.replace(lease_assignment._Fleet, "steal", lambda _: lambda self, at_most, rng: [])
 
 
 def steals_from_who_has_one_more(patch: Patch) -> None:
@@ -69,7 +69,7 @@ def steals_from_who_has_one_more(patch: Patch) -> None:
 
         return greedy
 
-    patch.replace(acquire._Fleet, "steal", make)
+    patch.replace(lease_assignment._Fleet, "steal", make)
 
 
 FLEETS = (

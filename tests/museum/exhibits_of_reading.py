@@ -9,8 +9,8 @@ from weakref import WeakSet
 from museum_exhibit import Exhibit, Function, Patch
 
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint, ReadFrom
-from pykcl.planning.lineage import FamilyTree
-from pykcl.planning.pace import SHARD_READ_INTERVAL
+from pykcl.planning.read_schedule import SHARD_READ_INTERVAL
+from pykcl.planning.shard_graph import FamilyTree
 from pykcl.processor import RecordProcessor
 from pykcl.testing.storm import Promise
 from pykcl.worker import lease_worker, processor_calls, shard_delivery

@@ -11,8 +11,8 @@ from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import TableGone, TemporaryError
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
-from pykcl.model.lease_parse import to_item
-from pykcl.model.lease_row import LeaseWrite
+from pykcl.model.lease_item import to_item
+from pykcl.model.lease_writes import LeaseWrite
 from pykcl.ports import Kept, Lost
 from pykcl.testing.storm import Promise
 

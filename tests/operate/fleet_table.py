@@ -5,7 +5,7 @@ from __future__ import annotations
 from pykcl.aws.operator_table import OperatorTable
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PrivateNote
-from pykcl.model.lease_parse import parse_row, to_item
+from pykcl.model.lease_item import parse_row, to_item
 from pykcl.operate.sampling import Sampler
 from pykcl.operate.scanning import TableScanner
 from pykcl.runtime import SystemRuntime

@@ -7,8 +7,8 @@ from fleet_table import ended, lease, shard
 
 from pykcl.errors import Throttled
 from pykcl.local.stream import LocalKinesis
-from pykcl.model.aggregation import UserRecord, aggregate
 from pykcl.model.checkpoint import AT_LATEST, AT_TRIM_HORIZON, Checkpoint
+from pykcl.model.kpl import UserRecord, aggregate
 from pykcl.model.shard import Shard
 from pykcl.operate.family_tree import CLEANED_UP, NO_LEASE, tree_lines
 from pykcl.operate.lag import SIDE_BY_SIDE, KinesisLag, ShardLag, total_of

@@ -6,7 +6,7 @@ from fleet_table import ARN, JAVA, NAME, FleetTable, at, ended, lease, note, sha
 from pykcl.errors import SetupError, WrongTable
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import PendingCheckpoint
-from pykcl.model.lease_parse import to_item
+from pykcl.model.lease_item import to_item
 from pykcl.operate.hints import hints_of, short_shard
 from pykcl.operate.lease_states import LeaseState, counts, states_of
 from pykcl.operate.owner_kind import has_javas_form, owner_kinds

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pykcl import Config
-from pykcl.model.lease_parse import to_item
+from pykcl.model.lease_item import to_item
 from pykcl.operate.doctor.facts import AccountFacts, Facts, ProcessFacts, TableFacts, WatchFacts
 from pykcl.operate.doctor.findings import Finding
 from pykcl.operate.lag import ShardLag

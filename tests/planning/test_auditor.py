@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, StartPosition
 from pykcl.model.lease import Lease
 from pykcl.model.shard import HashRange, Shard
-from pykcl.planning.auditor import Audit, Hole, holes_in
-from pykcl.planning.new_leases import create_new_leases
+from pykcl.planning.leader import Audit, Hole, holes_in
+from pykcl.planning.lease_creation import create_new_leases
 
 TOP = 2**128 - 1
 JAVA = json.loads(FIXTURE.read_text("ascii"))["tables"]

@@ -7,7 +7,7 @@ import pytest
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PrivateNote
 from pykcl.model.shard import Shard, ShardListing, StreamDescription
-from pykcl.planning.cleanup import garbage_candidates, plan_deletions
+from pykcl.planning.lease_deletion import garbage_candidates, plan_deletions
 
 STREAM = StreamDescription("orders", "arn:aws:kinesis:eu-west-1:123456789012:stream/orders", 1_000, "ACTIVE")
 LISTING = ShardListing((Shard("p"), Shard("a", ("p",))))

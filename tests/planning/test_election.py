@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pykcl.model.lease import ForeignRow, UnreadableRow
-from pykcl.model.lease_row import parse_row
-from pykcl.planning.election import is_leader, leader, owners_of
-from pykcl.planning.java_random import JavaRandom
+from pykcl.model.lease_writes import parse_row
+from pykcl.planning.leader import JavaRandom, is_leader, leader, owners_of
 
 JAVA = json.loads(FIXTURE.read_text("ascii"))
 FLEETS = [(fleet["owners"], fleet["leader"]) for fleet in JAVA["fleets"]]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
 from pykcl.model.lease import Lease
-from pykcl.planning.acquire import calculate_acquire, fair_share
+from pykcl.planning.lease_assignment import calculate_acquire, fair_share
 from pykcl.planning.lease_view import LeaseView
 
 FAILOVER = 10.0

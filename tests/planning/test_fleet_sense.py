@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pykcl.model.lease import ForeignRow, JavaState
-from pykcl.model.lease_parse import parse_row
-from pykcl.planning.fleet_sense import FleetKind, sense_fleet
+from pykcl.model.lease_item import parse_row
+from pykcl.planning.fleet_protocol import FleetKind, sense_fleet
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 ME = "me"

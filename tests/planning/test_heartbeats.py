@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from pykcl.planning.heartbeats import heartbeat_give, heartbeats_due
+from pykcl.planning.read_schedule import heartbeat_give, heartbeats_due
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.shard import HashRange, Shard
-from pykcl.planning.lineage import FamilyTree, cover_every_key, is_youngest, without_successors
+from pykcl.planning.shard_graph import FamilyTree, cover_every_key, is_youngest, without_successors
 
 
 def test_the_tree_knows_what_the_listing_says():

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.looks import UNITS_PER_LEASE, may_be_taken, plan_looks, shows_news, units_per_second
+from pykcl.planning.scan_schedule import (
+    UNITS_PER_LEASE,
+    may_be_taken,
+    plan_looks,
+    shows_news,
+    units_per_second,
+)
 
 ROW_UNITS = 546 / 8192
 OTHERS = [f"w{n:04}" for n in range(1, 1000)]

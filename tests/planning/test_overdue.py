@@ -6,7 +6,7 @@ from random import Random
 
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
 from pykcl.model.lease import Lease
-from pykcl.planning.acquire import calculate_acquire, room_in_share, still_awaited
+from pykcl.planning.lease_assignment import calculate_acquire, room_in_share, still_awaited
 from pykcl.planning.lease_view import LeaseView
 
 

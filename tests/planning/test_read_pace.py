@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykcl.planning.read_pace import (
+from pykcl.planning.read_schedule import (
     BYTES_PER_SECOND,
     LEAST_SHARE,
     SMALL_PAGE,

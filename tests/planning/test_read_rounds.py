@@ -5,8 +5,7 @@ from math import inf
 
 import pytest
 
-from pykcl.planning.read_pace import ReadPace, after_page
-from pykcl.planning.read_rounds import Window, next_round, window_of
+from pykcl.planning.read_schedule import ReadPace, Window, after_page, next_round, window_of
 
 
 def window(due, give=0.0):

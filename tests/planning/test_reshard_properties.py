@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint, StartPosition
 from pykcl.model.lease import Lease, PrivateNote
 from pykcl.model.shard import HashRange, Shard, ShardListing
-from pykcl.planning.cleanup import garbage_candidates, plan_deletions
-from pykcl.planning.lineage import FamilyTree
-from pykcl.planning.new_leases import create_new_leases
-from pykcl.planning.shard_end import leases_before_end
+from pykcl.planning.lease_creation import create_new_leases, leases_before_end
+from pykcl.planning.lease_deletion import garbage_candidates, plan_deletions
+from pykcl.planning.shard_graph import FamilyTree
 
 KEYS = 64
 """Hash keys of the modelled stream: 0..63."""

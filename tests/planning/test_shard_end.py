@@ -6,7 +6,7 @@ import pytest
 
 from pykcl.model.checkpoint import StartPosition
 from pykcl.model.shard import Shard
-from pykcl.planning.shard_end import leases_before_end
+from pykcl.planning.lease_creation import leases_before_end
 
 TREE = {
     shard.shard_id: shard

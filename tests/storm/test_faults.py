@@ -9,8 +9,8 @@ from storm_seeds import FINE_WEATHER
 from pykcl.aws import lease_table
 from pykcl.errors import InternalError
 from pykcl.events import BatchSkipped
-from pykcl.model import lease_row
-from pykcl.model.lease_row import LeaseWrite
+from pykcl.model import lease_writes
+from pykcl.model.lease_writes import LeaseWrite
 from pykcl.model.shard import HashRange
 from pykcl.planning.lease_view import LeaseView
 from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB
@@ -179,7 +179,7 @@ def test_a_worker_that_fills_in_hash_ranges_unconditionally(monkeypatch):
 
 
 def test_a_worker_that_moves_the_counter_when_it_fills_in_a_hash_range(monkeypatch):
-    fill = lease_row.fill_hash_range
+    fill = lease_writes.fill_hash_range
 
     def counted(seen, found):
         write = fill(seen, found)
@@ -187,13 +187,13 @@ def test_a_worker_that_moves_the_counter_when_it_fills_in_a_hash_range(monkeypat
             write, after=write.after.with_(counter=seen.counter + 1), written=("counter", "hash_range")
         )
 
-    monkeypatch.setattr(lease_row, "fill_hash_range", counted)
+    monkeypatch.setattr(lease_writes, "fill_hash_range", counted)
     assert broken_in_a_storm_with("F15.ranges") in (Promise.SILENT_AFTER_LOSS, Promise.COUNTER_BY_ONE)
 
 
 def test_a_worker_that_fills_in_the_hash_range_of_another_shard(monkeypatch):
-    fill = lease_row.fill_hash_range
-    monkeypatch.setattr(lease_row, "fill_hash_range", lambda seen, found: fill(seen, HashRange("0", "9")))
+    fill = lease_writes.fill_hash_range
+    monkeypatch.setattr(lease_writes, "fill_hash_range", lambda seen, found: fill(seen, HashRange("0", "9")))
     assert broken_in_a_storm_with("F15.ranges") is Promise.COUNTER_BY_ONE
 
 

@@ -9,7 +9,7 @@ from judging import broken_by, storm_verdict
 
 from pykcl.config import Config
 from pykcl.errors import IteratorExpired, TemporaryError
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.planning.lifecycle import Signal
 from pykcl.testing.simulation.tasks import ThreadStruck
 from pykcl.testing.storm import Promise
@@ -149,7 +149,7 @@ def test_a_worker_that_polls_idle_shards_as_fast_as_busy_ones(monkeypatch):
 def test_a_worker_that_writes_the_same_checkpoint_at_each_heartbeat_and_read(monkeypatch):
     def flush(self):
         if self.done is not None and not self.is_prepared:
-            self._held.write(lambda lease: lease_row.checkpoint(lease, max(self.done, lease.checkpoint)))
+            self._held.write(lambda lease: lease_writes.checkpoint(lease, max(self.done, lease.checkpoint)))
 
     monkeypatch.setattr(Progress, "flush", flush)
     assert storm_verdict() is Promise.BUDGETS

@@ -7,8 +7,8 @@ from judging import broken_by, row, storm_verdict
 from storm_seeds import FINE_WEATHER
 
 from pykcl.events import FleetJoined
-from pykcl.planning import fleet_sense
-from pykcl.planning.fleet_sense import sense_fleet
+from pykcl.planning import fleet_protocol
+from pykcl.planning.fleet_protocol import sense_fleet
 from pykcl.planning.rhythm import Rhythm, RhythmWatch
 from pykcl.planning.twins import TwinWatch
 from pykcl.testing.memory.dynamodb import Change
@@ -23,7 +23,7 @@ from pykcl.worker.fleet_watch import FleetWatch
 
 
 def test_a_worker_that_takes_pykcl_for_java(monkeypatch):
-    monkeypatch.setattr(fleet_sense, "_is_noted", lambda lease: False)
+    monkeypatch.setattr(fleet_protocol, "_is_noted", lambda lease: False)
     assert storm_verdict() is Promise.NO_FALSE_ALARM
 
 

@@ -20,7 +20,7 @@ from pykcl.cli.local import local_environment
 from pykcl.cli.main import main
 from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.lease_parse import to_item
+from pykcl.model.lease_item import to_item
 
 APP = "orders-app"
 ROOT = Path(__file__).parents[2]

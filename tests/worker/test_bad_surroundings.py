@@ -8,7 +8,7 @@ import pytest
 from pykcl.errors import StreamMissing, TableGone, WrongStream, WrongTable
 from pykcl.events import AggregateOfAnotherShard, AggregateRefused, RowRefused, TroubleBegan, TroubleEnded
 from pykcl.local.errors import AwsError
-from pykcl.model.aggregation import aggregate
+from pykcl.model.kpl import aggregate
 from pykcl.testing.fleet import STREAM, TABLE
 from pykcl.testing.memory.dynamodb import Fault
 

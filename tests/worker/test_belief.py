@@ -10,7 +10,7 @@ from pykcl.errors import LeaseLost, TemporaryError
 from pykcl.events import LeaseTaken, LeaseTakenAway, LeaseWentElsewhere
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
-from pykcl.model.lease_row import renew
+from pykcl.model.lease_writes import renew
 from pykcl.ports import Kept, Unknown
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import Fault

@@ -19,7 +19,7 @@ from pykcl.events import (
 from pykcl.listeners import log_event
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
 from pykcl.model.lease import Lease
-from pykcl.model.lease_row import to_item
+from pykcl.model.lease_writes import to_item
 from pykcl.testing.fleet import TABLE
 from pykcl.testing.java.in_fleet import java_peer
 from pykcl.testing.memory.dynamodb import Fault

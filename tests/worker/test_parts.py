@@ -10,11 +10,11 @@ from pykcl.errors import LeaseLost
 from pykcl.events import DataLost, LeaseTaken, TroubleBegan
 from pykcl.listeners import EventFan
 from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
-from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease import Lease, PrivateNote, first_read
+from pykcl.planning.lease_assignment import Acquisition
+from pykcl.planning.lease_creation import CreationReason, LeaseCreation
 from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State, next_state
-from pykcl.planning.pace import backoff
-from pykcl.planning.plans import Acquisition, CreationReason, LeaseCreation
-from pykcl.planning.positions import first_read
+from pykcl.planning.read_schedule import backoff
 from pykcl.runtime import SystemRuntime
 from pykcl.status import Activity
 from pykcl.testing.fleet import STREAM

@@ -20,7 +20,7 @@ from pykcl.listeners import log_event
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
-from pykcl.model.lease_row import MAX_PENDING_STATE
+from pykcl.model.lease_writes import MAX_PENDING_STATE
 from pykcl.model.shard import Shard, ShardListing
 from pykcl.planning.lease_view import LeaseView
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor

@@ -10,7 +10,7 @@ from pykcl.errors import IteratorExpired, TemporaryError, Throttled
 from pykcl.events import LossReason
 from pykcl.metrics import names
 from pykcl.metrics.meter import Meter
-from pykcl.planning.read_rounds import Window
+from pykcl.planning.read_schedule import Window
 from pykcl.ports import Coming, Fetched
 from pykcl.testing.fleet import RecordingProcessor
 from pykcl.testing.simulation import Simulation

@@ -7,7 +7,7 @@ import pytest
 
 from pykcl.errors import ShardGone
 from pykcl.events import DataLost, LeaseCreated, StartingAtLatest, TroubleBegan
-from pykcl.model.aggregation import aggregate
+from pykcl.model.kpl import aggregate
 from pykcl.model.shard import ShardListing
 from pykcl.testing.fleet import STREAM, TABLE
 from pykcl.testing.simulation import EPOCH_MILLIS

@@ -23,7 +23,7 @@ from pykcl.events import (
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
-from pykcl.model.lease_row import to_item
+from pykcl.model.lease_writes import to_item
 from pykcl.model.shard import Shard, ShardListing
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State

@@ -4,7 +4,7 @@ import pytest
 
 from pykcl.events import LeaseTaken, ShardEnded, TroubleBegan, TroubleEnded
 from pykcl.local.errors import AwsError
-from pykcl.planning import looks as planning_looks
+from pykcl.planning import scan_schedule as planning_looks
 from pykcl.testing.fleet import STREAM, TABLE
 
 PARTS = {"failover_time": 10.0, "table_looks": "parts", "shard_sync_interval": 5.0}

@@ -6,7 +6,7 @@ from pykcl.errors import TableGone
 from pykcl.events import DataLost, LeaseCreated, ProcessorRaised
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
-from pykcl.model.lease_row import to_item
+from pykcl.model.lease_writes import to_item
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.simulation import EPOCH_MILLIS
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pykcl.compat.migrate.findings import Finding
 from pykcl.model.lease import ForeignRow, JavaState, Lease, Row, UnreadableRow
-from pykcl.planning.fleet_sense import Fleet, FleetKind, sense_fleet
+from pykcl.planning.fleet_protocol import Fleet, FleetKind, sense_fleet
 
 _KINDS = {
     "WORKER_METRIC_STATS": "metrics of a KCL 3.x worker",

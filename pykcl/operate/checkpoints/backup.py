@@ -15,7 +15,7 @@ from typing import Any
 
 from pykcl.errors import ConfigError, Refused
 from pykcl.model.lease import AttributeValue, Lease
-from pykcl.model.lease_parse import parse_row, to_item
+from pykcl.model.lease_item import parse_row, to_item
 from pykcl.model.shard import StreamDescription
 from pykcl.operate.checkpoints.times import time_text
 

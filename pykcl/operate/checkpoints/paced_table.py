@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pykcl.model.lease import JavaState, Row
-from pykcl.model.lease_row import LeaseWrite
+from pykcl.model.lease_writes import LeaseWrite
 from pykcl.operate.scanning import TableScanner
 from pykcl.ports import LeaseTable, TableScan, WriteAnswer
 

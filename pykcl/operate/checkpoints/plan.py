@@ -8,13 +8,13 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
 from pykcl.errors import Refused
-from pykcl.model import lease_row
+from pykcl.model import lease_writes
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import ForeignRow, Lease, PrivateNote, Row, UnreadableRow
-from pykcl.model.lease_row import LeaseWrite
+from pykcl.model.lease_writes import LeaseWrite
 from pykcl.model.shard import Shard, ShardListing, StreamDescription
 from pykcl.operate.checkpoints.places import Look
-from pykcl.planning.lineage import FamilyTree
+from pykcl.planning.shard_graph import FamilyTree
 
 Action = Literal["create", "reset", "delete", "keep"]
 
@@ -62,12 +62,12 @@ class Step:
     def write(self) -> LeaseWrite:
         """The conditional write. Raises ValueError for a step that writes nothing."""
         if self.action == "create" and self.new is not None:
-            return lease_row.create(self.new)
+            return lease_writes.create(self.new)
         if self.action == "reset" and self.seen is not None and self.new is not None:
             new = self.new
-            return lease_row.reset(self.seen, new.checkpoint, children=new.children, pending=new.pending)
+            return lease_writes.reset(self.seen, new.checkpoint, children=new.children, pending=new.pending)
         if self.action == "delete" and self.seen is not None:
-            return lease_row.delete(self.seen, ended=False)
+            return lease_writes.delete(self.seen, ended=False)
         raise ValueError(f"nothing is written for {self.key!r}")
 
 

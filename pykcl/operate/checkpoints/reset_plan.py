@@ -24,7 +24,7 @@ from pykcl.operate.checkpoints.plan import (
     reset_step,
     unfinished_ancestors,
 )
-from pykcl.planning.lineage import FamilyTree
+from pykcl.planning.shard_graph import FamilyTree
 
 
 def plan_reset(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
-from pykcl.model.lease_parse import CHECKPOINT_OWNER, LEASE_OWNER
+from pykcl.model.lease_item import CHECKPOINT_OWNER, LEASE_OWNER
 from pykcl.operate.checkpoints.backup import Backup
 from pykcl.operate.checkpoints.plan import (
     Plan,

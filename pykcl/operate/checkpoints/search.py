@@ -16,11 +16,11 @@ from math import inf
 from typing import TypeVar
 
 from pykcl.errors import IteratorExpired, PositionRefused, PyKclError, SetupError, ShardGone, TemporaryError
-from pykcl.model.aggregation import deaggregate
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint, ReadFrom
+from pykcl.model.kpl import deaggregate
 from pykcl.model.record import Record
 from pykcl.operate.checkpoints.places import Look, Place
-from pykcl.planning.pace import SHARD_READ_INTERVAL, backoff
+from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, backoff
 from pykcl.ports import Fetched, Stream
 from pykcl.runtime import Runtime
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from itertools import islice
 
 from pykcl.errors import Refused
-from pykcl.model.aggregation import deaggregate_batch
 from pykcl.model.checkpoint import AT_TIMESTAMP, LATEST, StartPosition
-from pykcl.model.lease import Lease
+from pykcl.model.kpl import deaggregate_batch
+from pykcl.model.lease import Lease, first_read
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange
 from pykcl.operate.checkpoints.places import Look, Place
 from pykcl.operate.checkpoints.search import ShardSearch
-from pykcl.planning.positions import first_read
 
 MOST_RECORDS = 10_000
 

@@ -8,7 +8,7 @@ from pykcl.operate.doctor.costs import heartbeats_per_second
 from pykcl.operate.doctor.facts import Facts, StreamFacts, TableFacts, WatchFacts
 from pykcl.operate.doctor.findings import Finding, command, found, listed, many
 from pykcl.operate.hints import short_shard
-from pykcl.planning.fleet_sense import FleetKind
+from pykcl.planning.fleet_protocol import FleetKind
 
 
 def check_table(facts: Facts) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pykcl.config import Config
 from pykcl.metrics.metering import dimensions_of
 from pykcl.metrics.names import CATALOGUE
-from pykcl.planning.looks import units_per_second
+from pykcl.planning.scan_schedule import units_per_second
 
 PRICES_OF = "us-east-1, 2025"
 WRITE_UNIT = 0.625 / 1e6

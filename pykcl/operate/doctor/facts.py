@@ -12,7 +12,7 @@ from pykcl.model.lease import Lease
 from pykcl.operate.lag import ShardLag
 from pykcl.operate.owner_kind import OwnerKind
 from pykcl.operate.table_view import TableView
-from pykcl.planning.fleet_sense import Fleet
+from pykcl.planning.fleet_protocol import Fleet
 
 RENEWALS_SHOW = 1.5
 """Fail-over times after which whoever renews twice in each has been seen doing so more than once."""

@@ -36,7 +36,7 @@ from pykcl.operate.owner_kind import owner_kinds
 from pykcl.operate.sampling import Observation, Sampler, everybody_moved
 from pykcl.operate.scanning import TableScanner
 from pykcl.operate.table_view import TableView
-from pykcl.planning.fleet_sense import Fleet, sense_fleet
+from pykcl.planning.fleet_protocol import Fleet, sense_fleet
 from pykcl.runtime import Runtime
 
 NO_SUCH_LEASE = "pykcl-doctor-asks"

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from pykcl.errors import ConfigError, SetupError
 from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
-from pykcl.model.lease import Lease
+from pykcl.model.lease import Lease, first_read
 from pykcl.model.shard import Shard
 from pykcl.operate.table_view import TableView
-from pykcl.planning.lineage import FamilyTree
-from pykcl.planning.positions import first_read
+from pykcl.planning.shard_graph import FamilyTree
 
 _NUMBER = re.compile(r"[0-9]{1,12}\Z")
 _OLDEST = StartPosition("TRIM_HORIZON")

@@ -9,7 +9,7 @@ from typing import Any
 
 from pykcl.aws.stream_admin import Consumer, StreamSummary
 from pykcl.model.shard import Shard
-from pykcl.planning.lineage import FamilyTree, without_successors
+from pykcl.planning.shard_graph import FamilyTree, without_successors
 
 HASH_KEYS = 2**128
 _UNEVEN = 3.0

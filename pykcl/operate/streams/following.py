@@ -18,8 +18,8 @@ from pykcl.errors import (
     TemporaryError,
     Throttled,
 )
-from pykcl.model.aggregation import deaggregate_batch
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
+from pykcl.model.kpl import deaggregate_batch
 from pykcl.model.record import Record
 from pykcl.model.shard import Shard
 from pykcl.operate.streams.choosing import Start

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import md5
 
 from pykcl.aws.stream_admin import NewRecord
-from pykcl.model.aggregation import AggregatedBlob, Aggregator
+from pykcl.model.kpl import AggregatedBlob, Aggregator
 from pykcl.model.shard import HashRange, Shard
 from pykcl.operate.streams.sending import Parcel
 

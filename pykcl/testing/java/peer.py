@@ -11,7 +11,7 @@ from typing import Any
 from pykcl.errors import PyKclError
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
-from pykcl.planning.election import is_leader
+from pykcl.planning.leader import is_leader
 from pykcl.ports import Stream
 from pykcl.runtime import Runtime, Task
 from pykcl.testing.java.cleanup import LeaseCleanup

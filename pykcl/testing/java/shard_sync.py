@@ -1,7 +1,7 @@
 """What Java's leader does for the fleet: which leases are missing, where the hash keys have holes.
 
 Pure. Java KCL 2.7.3: `leases/HierarchicalShardSyncer.java`, `coordinator/PeriodicShardSyncManager.java`. Who leads is
-told by `planning/election.py`, which was checked against Java's own class.
+told by `planning/leader.py`, which was checked against Java's own class.
 """
 
 from __future__ import annotations

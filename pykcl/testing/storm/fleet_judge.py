@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from pykcl.events import Event, FleetChanged, FleetJoined, FleetWentNative, PeerRhythmDiffers, TwinWorker
-from pykcl.planning.fleet_sense import FleetKind
+from pykcl.planning.fleet_protocol import FleetKind
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.memory.values import Item
 from pykcl.testing.storm.excuses import Freezes

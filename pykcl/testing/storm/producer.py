@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from pykcl.local.errors import AwsError
-from pykcl.model.aggregation import aggregate
+from pykcl.model.kpl import aggregate
 from pykcl.model.shard import Shard
 from pykcl.testing.storm.streams import STREAM
 from pykcl.testing.storm.world import World

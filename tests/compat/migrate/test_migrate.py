@@ -15,7 +15,7 @@ from pykcl import Config
 from pykcl.cli.local import local_environment
 from pykcl.config_sources import read_toml
 from pykcl.local.server import LocalAws
-from pykcl.model.lease_parse import MIGRATION_KEY
+from pykcl.model.lease_item import MIGRATION_KEY
 
 PROPERTIES = """
 executableName = app.py

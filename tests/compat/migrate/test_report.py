@@ -24,7 +24,7 @@ from pykcl.compat.properties.fields import KEYS_OF_FIELD
 from pykcl.compat.properties.retrieval import retrieval_of
 from pykcl.config import Config
 from pykcl.model.lease import JavaState
-from pykcl.model.lease_parse import parse_row
+from pykcl.model.lease_item import parse_row
 
 LEAST = "applicationName=orders-app\nstreamName=orders\nmetricsLevel=NONE\nretrievalMode=POLLING\nregionName=eu-west-1\n"
 ROLE = "StsAssumeRoleCredentialsProvider|arn:aws:iam::123456789012:role/reader|orders|externalId=sesame"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import PyKclError
 from pykcl.local.stream import LocalKinesis
-from pykcl.model.aggregation import aggregate
+from pykcl.model.kpl import aggregate
 from pykcl.operate.checkpoints.audit import Audit
 from pykcl.operate.checkpoints.backup import lines_of, read_backup
 from pykcl.operate.checkpoints.carrying_out import carry_out
@@ -107,7 +107,7 @@ def every_record(fleet: Fleet) -> dict[bytes, int]:
 
 
 def user_records(kinesis: LocalKinesis):
-    from pykcl.model.aggregation import deaggregate
+    from pykcl.model.kpl import deaggregate
     from pykcl.model.record import Record
 
     found = []

@@ -378,7 +378,7 @@ def test_a_time_before_retention_begins_at_the_oldest_and_the_plan_says_so(new_f
 
 @pytest.mark.parametrize("kind", ["time", "latest"])
 def test_a_pending_checkpoint_goes_and_the_backup_brings_it_back(new_fleet, kind):
-    from pykcl.model import lease_row
+    from pykcl.model import lease_writes
     from pykcl.model.checkpoint import Checkpoint
     from pykcl.model.lease import PendingCheckpoint
 
@@ -393,7 +393,7 @@ def test_a_pending_checkpoint_goes_and_the_backup_brings_it_back(new_fleet, kind
     last = fleet.ledger.delivered[-1][1] if fleet.ledger.delivered else None
     position = last.position if last else Checkpoint("1")
     operator.table.write(
-        lease_row.prepare(row, PendingCheckpoint(position, b"\x00state")), until=fleet.simulation.now + 9e9
+        lease_writes.prepare(row, PendingCheckpoint(position, b"\x00state")), until=fleet.simulation.now + 9e9
     )
     before = clean_rows(fleet)
     plan = operator.plan(Destination(kind, at_millis=operator.now_millis() - 3000))

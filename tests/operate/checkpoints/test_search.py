@@ -6,8 +6,8 @@ import pytest
 
 from pykcl.errors import PyKclError, SetupError, TemporaryError, Throttled
 from pykcl.local.stream import LocalKinesis
-from pykcl.model.aggregation import aggregate
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
+from pykcl.model.kpl import aggregate
 from pykcl.model.record import Record
 from pykcl.operate.checkpoints import search as module
 from pykcl.operate.checkpoints.search import ShardSearch

@@ -18,7 +18,7 @@ from pykcl.local.errors import AwsError
 from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PrivateNote
-from pykcl.model.lease_parse import parse_row, to_item
+from pykcl.model.lease_item import parse_row, to_item
 from pykcl.operate.doctor.diagnosis import diagnose
 from pykcl.operate.doctor.gathering import Question, gather
 from pykcl.runtime import SystemRuntime

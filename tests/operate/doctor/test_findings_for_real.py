@@ -21,7 +21,7 @@ from pykcl.compat.properties.retrieval import FANOUT_NOTICE
 from pykcl.config import Config
 from pykcl.local.faults import FaultRule
 from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.lease_parse import to_item
+from pykcl.model.lease_item import to_item
 from pykcl.operate.doctor.facts import FileFacts
 from pykcl.operate.doctor.findings import CATALOGUE
 

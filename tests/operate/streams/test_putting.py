@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pykcl.aws.stream_admin import NewRecord, PutAnswer
 from pykcl.errors import SetupError, TemporaryError, Throttled
 from pykcl.local.stream import LocalKinesis
-from pykcl.model.aggregation import deaggregate_batch
 from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.kpl import deaggregate_batch
 from pykcl.operate.streams.putting import LINGER, Outlet, Putting
 from pykcl.operate.streams.sending import MOST_BYTES, MOST_BYTES_OF_LARGE_RECORDS, GivenUp
 from pykcl.testing.memory.stream import MemoryStream

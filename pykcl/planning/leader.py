@@ -1,9 +1,15 @@
-"""Looks for hash keys whose records nobody will read, and for rows that lack the hash range of their shard.
+"""The leader of a fleet by the rule of Java KCL 2.x, and the audit of hash ranges that is its duty.
 
-Java: `coordinator/PeriodicShardSyncManager.java` (2.7.2; 3.5.1 is the same), which only the elected leader runs
-(`election`), first after a minute, then every two. What it does there, and who does it in pykcl:
+**Election.** Java: `coordinator/DeterministicShuffleShardSyncLeaderDecider.java` (2.7.2, 3.1.3 and 3.5.1 decide alike;
+3.x only while it is compatible with 2.x, its own leaders hold a lock). Each worker computes the leader alone, from the
+owners in the lease table, in the order that Java's shuffle gives. Java counts whoever owns a row, so it elects pykcl
+workers, dead workers and workers of other libraries. Nobody asks the elected one whether it lives, or does anything. A
+dead leader is replaced once its leases are taken.
 
-- missing leases: `new_leases`, in *every* pykcl worker, with each of its listings (`shard_sync_interval`). That is
+**Audit.** Java: `coordinator/PeriodicShardSyncManager.java` (2.7.2; 3.5.1 is the same), which only the elected leader
+runs, first after a minute, then every two. What it does there, and who does it in pykcl:
+
+- missing leases: `lease_creation`, in *every* pykcl worker, with each of its listings (`shard_sync_interval`). That is
   sooner than Java's shard sync, and more: Java gives no lease to a shard below a lease that has ended. It is safe
   beside a Java leader and beside each other: a row is put only if its key is free, so the first one stands.
 - a hole that three audits in a row have found: Java then runs its shard sync. Here everybody's next listing would have
@@ -14,17 +20,98 @@ Java: `coordinator/PeriodicShardSyncManager.java` (2.7.2; 3.5.1 is the same), wh
 - rows without a hash range (of KCL before 2.3 and of other libraries): Java judges holes by them, so one worker has to
   fill them in.
 
-So the elected one has two duties: it fills in hash ranges, and it tells of holes. Everybody can audit, though: the scan
-is at hand, and whoever is elected next has confirmed already what it sees.
+So the leader has two duties: it fills in hash ranges, and it reports holes. Every worker audits, though: the scan is at
+hand, and whoever is elected next has confirmed already what it sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, MutableSequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from pykcl.model.lease import Lease
+from pykcl.model.lease import ForeignRow, Lease, Row
+from pykcl.model.lease_item import LEASE_OWNER
 from pykcl.model.shard import HashRange, Shard
+
+_MULTIPLIER = 0x5DEECE66D
+_STATE = 2**48 - 1
+_INT = 2**31
+
+
+class JavaRandom:
+    """java.util.Random with a seed. `seed`: any integer; Java's are of 64 bits."""
+
+    def __init__(self, seed: int) -> None:
+        self._state = (seed ^ _MULTIPLIER) & _STATE
+
+    def next_int(self, bound: int) -> int:
+        """nextInt(bound): 0 <= answer < bound. Raises ValueError unless 0 < bound < 2^31."""
+        if not 0 < bound < _INT:
+            raise ValueError(f"the bound of a Java int is 1 to 2^31-1, not {bound}")
+        if bound & (bound - 1) == 0:
+            return (bound * self._next()) >> 31
+        while True:
+            bits = self._next()
+            answer = bits % bound
+            # The last run of numbers below 2^31 is cut short: Java throws it away, noticing that this int overflows.
+            if bits - answer + bound - 1 < _INT:
+                return answer
+
+    def shuffle(self, items: MutableSequence[Any]) -> None:
+        """Collections.shuffle(items, this), in place."""
+        for size in range(len(items), 1, -1):
+            chosen = self.next_int(size)
+            items[size - 1], items[chosen] = items[chosen], items[size - 1]
+
+    def _next(self) -> int:
+        self._state = (self._state * _MULTIPLIER + 0xB) & _STATE
+        return self._state >> 17
+
+
+_SEED = 1947
+
+
+def owners_of(rows: Iterable[Row]) -> set[str]:
+    """The owners Java would count: of every row it takes for a lease, whatever stream, checkpoint or age it has.
+
+    rows: a whole scan, nothing left out. The owner of an unreadable row counts, for Java reads many that pykcl does not
+    believe (a name that is too long, no checkpoint); where it cannot either, Java 2.x has no answer at all. An owner
+    that is empty text is one of Java's workers, too; one of type NULL is none.
+    """
+    return {owner for row in rows if (owner := _owner_in(row)) is not None}
+
+
+def leader(owners: Iterable[str]) -> str | None:
+    """The worker identifier of the leader; None where nobody owns anything: then everybody leads.
+
+    owners: in any order, repeated or not.
+    """
+    names = sorted(set(owners), key=_as_java_compares)
+    JavaRandom(_SEED).shuffle(names)
+    return names[0] if names else None
+
+
+def is_leader(worker: str, owners: Iterable[str]) -> bool:
+    """Whether Java's rule elects this worker, alone or with everybody else."""
+    return leader(owners) in (None, worker)
+
+
+def _owner_in(row: Row) -> str | None:
+    if isinstance(row, ForeignRow):
+        return None
+    if isinstance(row, Lease) and row.extra.get(LEASE_OWNER) == {"S": ""}:
+        return ""
+    return row.owner
+
+
+def _as_java_compares(name: str) -> bytes:
+    """String.compareTo goes by UTF-16 code units, so what lies beyond the BMP comes before U+E000.
+
+    A lone surrogate, which JSON can carry, is a code unit like any other.
+    """
+    return name.encode("utf-16-be", "surrogatepass")
+
 
 FIRST_AUDIT_AFTER = 60.0
 """Seconds, unless audits come sooner than that; Java: the same."""

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pykcl.model.lease import ForeignRow, JavaState, Lease, Row
-from pykcl.model.lease_parse import MIGRATION_KIND, OWNER_INDEX
+from pykcl.model.lease_item import MIGRATION_KIND, OWNER_INDEX
 
 NATIVE_VERSIONS = frozenset({"CLIENT_VERSION_3X", "CLIENT_VERSION_3X_WITH_ROLLBACK"})
 COMPATIBLE_VERSIONS = frozenset(

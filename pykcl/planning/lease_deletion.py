@@ -9,12 +9,22 @@ stream.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from pykcl.model.checkpoint import AT_TIMESTAMP, TRIM_HORIZON
 from pykcl.model.lease import Lease
 from pykcl.model.shard import ShardListing, StreamDescription
-from pykcl.planning.lineage import FamilyTree, is_youngest
-from pykcl.planning.plans import Deletion
+from pykcl.planning.shard_graph import FamilyTree, is_youngest
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Delete this row, provided that it still is as `seen`."""
+
+    seen: Lease
+    reason: Literal["every child has been started", "Kinesis no longer knows the shard"]
+
 
 _NOT_STARTED = (TRIM_HORIZON, AT_TIMESTAMP)
 # As in Java a child at LATEST counts as started: it was made by a start at LATEST, which owes it nothing

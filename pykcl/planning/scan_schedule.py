@@ -22,7 +22,7 @@ from typing import Literal
 from zlib import crc32
 
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.pace import READ_UNITS_PER_SECOND
+from pykcl.planning.read_schedule import READ_UNITS_PER_SECOND
 
 TableLooks = Literal["auto", "whole", "parts"]
 """As in `pykcl.config`, which lies below."""

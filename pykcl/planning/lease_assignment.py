@@ -18,8 +18,29 @@ from typing import Literal
 
 from pykcl.model.lease import Lease
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.lineage import FamilyTree
-from pykcl.planning.plans import Acquisition
+from pykcl.planning.shard_graph import FamilyTree
+
+
+@dataclass(frozen=True, slots=True)
+class Acquisition:
+    """Take this lease, provided that it still is as `seen`: the same counter, the same owner. (For a rebalance the same
+    owner will do: it is alive, so the counter is read again just before.)
+
+    `reason`: "rebalance" takes it from a live owner; "expired" from one whose counter stood still; "child" is an
+    unowned child of a lease this worker ended.
+    """
+
+    seen: Lease
+    reason: Literal["unowned", "expired", "rebalance", "child"]
+
+    @property
+    def lease_key(self) -> str:
+        return self.seen.key
+
+    @property
+    def is_steal(self) -> bool:
+        return self.reason == "rebalance"
+
 
 ADOPTED = 2
 """How many leases beyond its share a worker takes because it, and hardly anybody else, sees that they are free."""
