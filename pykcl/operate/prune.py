@@ -1,4 +1,4 @@
-"""Deleting the rows nobody needs any more, on the evidence workers themselves delete them by (`planning.lease_deletion`).
+"""Deletion of rows nobody needs any more, on the evidence by which workers delete them (`planning.lease_deletion`).
 
 A fleet does this by itself; it is for tables whose fleet is gone, or never did.
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pykcl import config
 from pykcl.compat.properties import KEYS
-from pykcl.compat.properties.fields import KEYS_OF_FIELD
+from pykcl.compat.properties.keys import KEYS_OF_FIELD
 from pykcl.config import Config
 from pykcl.config_sources import PREFIX
 

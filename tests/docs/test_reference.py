@@ -14,8 +14,7 @@ from lease_table_writes import NEW, by_heading, printable
 from pykcl.aws.policy import METRICS_ACTIONS
 from pykcl.cli import exit_codes as commands
 from pykcl.compat.properties import KEYS, interpret
-from pykcl.compat.properties.fields import KEYS_OF_FIELD
-from pykcl.compat.properties.keys import Flag
+from pykcl.compat.properties.keys import KEYS_OF_FIELD, Flag
 from pykcl.config import LARGEST_FETCH_BYTES, Config
 from pykcl.config_sources import from_environment
 from pykcl.errors import ConfigError

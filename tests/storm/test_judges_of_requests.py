@@ -11,7 +11,7 @@ from pykcl.config import Config
 from pykcl.errors import IteratorExpired, TemporaryError
 from pykcl.model import lease_writes
 from pykcl.planning.lifecycle import Signal
-from pykcl.testing.simulation.tasks import ThreadStruck
+from pykcl.testing.simulation.scheduler import ThreadStruck
 from pykcl.testing.storm import Promise
 from pykcl.testing.storm.budget_judge import BudgetJudge, Rule, rules_for
 from pykcl.testing.storm.judge import Verdict

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pykcl.compat.migrate.findings import WEIGHTS, Finding
 from pykcl.compat.multilang.command import Unfit
 from pykcl.compat.properties import Interpretation
-from pykcl.compat.properties.retrieval import FANOUT_NOTICE, retrieval_of
+from pykcl.compat.properties.values import FANOUT_NOTICE, retrieval_of
 from pykcl.planning.read_schedule import BUSY_INTERVAL, QUIET_INTERVAL
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pykcl.aws.client_tables import tables_of
 from pykcl.compat.properties import Interpretation
-from pykcl.compat.properties.fields import KEYS_OF_FIELD
+from pykcl.compat.properties.keys import KEYS_OF_FIELD
 from pykcl.config import NO_UTF8, Config, is_utf8
 from pykcl.errors import ConfigError
 

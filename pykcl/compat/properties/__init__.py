@@ -4,9 +4,8 @@ Every key it may have is honoured, mapped or reported. Knows config, errors and 
 """
 
 from pykcl.compat.properties.interpretation import Door, Interpretation, config_from_properties, interpret
-from pykcl.compat.properties.keys import KEYS, Key
+from pykcl.compat.properties.keys import KEYS, Key, KeyVerdict, verdict_table
 from pykcl.compat.properties.reading import Properties, read_properties
-from pykcl.compat.properties.verdicts import KeyVerdict, verdict_table
 
 __all__ = [
     "KEYS",

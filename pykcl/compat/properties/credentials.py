@@ -1,4 +1,4 @@
-"""Java's credentials providers by their class names, as sources that boto3 can ask.
+"""Region, endpoint and credentials of each service; Java's credentials providers as sources that boto3 can ask.
 
 Syntax, from Java KCL 3.1.3 `multilang/config/AwsCredentialsProviderPropertyValueDecoder` and `NestedPropertyKey`: class
 names, short or whole, in a comma list that is tried in order; arguments after `|`; of an assumed role further ones as
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Literal
 
-from pykcl.aws.specified_clients import CredentialsSource, SourceKind
+from pykcl.aws.specified_clients import ClientSpec, CredentialsSource, SourceKind
+from pykcl.compat.properties.keys import HIDDEN, Verdict
 from pykcl.compat.properties.values import Given
-from pykcl.compat.properties.verdicts import HIDDEN
 
 _OWN_PACKAGES = ("software.amazon.", "com.amazonaws.")
 _CLASS_NAME = re.compile(r"[A-Za-z_][\w.$]{0,199}\Z")
@@ -144,3 +145,69 @@ _OPTIONS: dict[str, Callable[[Given, str], dict[str, str]]] = {
     "externalId": lambda _, value: {"external_id": value},
 }
 """Of an assumed role: how each further argument is read."""
+
+
+Service = Literal["kinesis", "dynamodb", "cloudwatch"]
+Sources = tuple[CredentialsSource, ...]
+Said = tuple[Verdict, str]
+
+
+class Services:
+    """What is told of one service goes before what is told of all. Its methods give the row of the key they read."""
+
+    def __init__(self) -> None:
+        self.region: str | None = None
+        self._own_regions: dict[Service, str] = {}
+        self._endpoints: dict[Service, tuple[str, str]] = {}
+        self._credentials: Sources = ()
+        self._one_services_credentials: dict[Service, Sources] = {}
+        self._own_credentials: dict[Service, Sources] = {}
+
+    def region_of_all(self, value: Given) -> Said:
+        self.region = value.region()
+        return "honoured", ""
+
+    def own_region(self, service: Service, value: Given) -> Said:
+        self._own_regions[service] = value.region()
+        return "mapped", f"region of {_NAMES[service]}"
+
+    def endpoint(self, service: Service, value: Given) -> Said:
+        url = value.endpoint()
+        before, key = self._endpoints.setdefault(service, (url, value.key))
+        if before != url:
+            raise value.refuse(f"and {key} say different endpoints of {_NAMES[service]}. Keep one of them.")
+        where = f"endpoint of {_NAMES[service]}"
+        return ("honoured", where) if url == value.text else ("mapped", f"{where}, over https")
+
+    def credentials_of_all(self, value: Given) -> Said:
+        self._credentials = credentials_sources(value)
+        return "mapped", _told(self._credentials)
+
+    def credentials_of(self, service: Service, value: Given) -> Said:
+        """Of a key such as AwsCredentialsProviderDynamoDB."""
+        self._one_services_credentials[service] = credentials_sources(value)
+        return "mapped", f"{_told(self._one_services_credentials[service])}, for {_NAMES[service]}"
+
+    def own_credentials(self, service: Service, value: Given) -> Said:
+        self._own_credentials[service] = credentials_sources(value)
+        return "mapped", f"{_told(self._own_credentials[service])}, for {_NAMES[service]}"
+
+    def specs(self, *, metrics: bool) -> Mapping[str, ClientSpec]:
+        """metrics: whether they go to CloudWatch; else it is not among the services."""
+        return {service: self.spec(service) for service in _NAMES if metrics or service != "cloudwatch"}
+
+    def spec(self, service: Service) -> ClientSpec:
+        of_all = self._one_services_credentials.get(service, self._credentials)
+        endpoint = self._endpoints.get(service)
+        return ClientSpec(
+            region=self._own_regions.get(service, self.region),
+            endpoint=endpoint[0] if endpoint else None,
+            credentials=self._own_credentials.get(service, of_all),
+        )
+
+
+_NAMES: Mapping[Service, str] = {"kinesis": "Kinesis", "dynamodb": "DynamoDB", "cloudwatch": "CloudWatch"}
+
+
+def _told(sources: Sources) -> str:
+    return "boto3: " + ", else ".join(map(str, sources))

@@ -1,16 +1,90 @@
-"""Every key a MultiLangDaemon reads from its file, as one table: Java's default, and what becomes of it here.
+"""Every key a MultiLangDaemon reads from its file, as one table: Java's default, its verdict here, how it may be shown.
 
 The keys are those of multilang 3.5.1 (`MultiLangDaemonConfig`, `MultiLangDaemonConfiguration` and the beans below it);
-3.1.3 and 2.7.2 know fewer. They are case-sensitive, but for AwsCredentialsProvider.
+3.1.3 and 2.7.2 know fewer. They are case-sensitive, but for AwsCredentialsProvider. What is shown of a value has no
+secret in it, and nothing that would break a line or a terminal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pykcl.compat.properties.verdicts import Verdict
+Verdict = Literal["honoured", "mapped", "ignored, as Java does", "ignored, Java only", "unknown"]
+
+HIDDEN = "***"
+_LONGEST_VALUE = 60
+_LONGEST_KEY = 80
+_SECRET_NAME = re.compile(
+    r"secret|passw|pwd|token|credential|auth|access.?key|api.?key|private|external.?id", re.IGNORECASE
+)
+# As far as the last @: who writes a password into a URL may have left out to encode it.
+_USER_IN_URL = re.compile(r"(?<=://)\S*@")
+_VALUE = re.compile("[=:]")
+_QUERY = re.compile(r"\?.*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyVerdict:
+    """One key of the file. value: as it may be shown. text: what it means here, and how that differs from Java."""
+
+    key: str
+    value: str
+    verdict: Verdict
+    text: str
+
+
+def verdict_table(verdicts: Iterable[KeyVerdict]) -> str:
+    """The table told at the start: a line for each key, in columns, without a final line end."""
+    rows = [("KEY", "VALUE", "VERDICT", "WHAT IT MEANS HERE")]
+    rows += [(row.key, row.value, row.verdict, row.text) for row in verdicts]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip()
+        for row in rows
+    )
+
+
+def shown_key(key: str) -> str:
+    return _printable(key, _LONGEST_KEY)
+
+
+def shown_value(key: str, value: str) -> str:
+    """A value for the table: cut, printable, without what a URL may hold of a user, hidden for a secret's name."""
+    if _SECRET_NAME.search(key):
+        return HIDDEN
+    if "://" in value:
+        value = _QUERY.sub("", _USER_IN_URL.sub(HIDDEN + "@", value))
+    return _printable(value, _LONGEST_VALUE)
+
+
+def shown_endpoint(url: str) -> str:
+    """As `shown_value`, of a URL that need not say https://."""
+    return shown_value("", _QUERY.sub("", url.rpartition("@")[2]) if "://" not in url else url)
+
+
+def shown_command(command: str) -> str:
+    """A command line as far as the first word that has a secret's name in it: nobody knows what stands behind that."""
+    shown: list[str] = []
+    words = command.split()
+    for word in words:
+        named = _SECRET_NAME.search(word)
+        value = _VALUE.search(word, named.end()) if named else None
+        shown.append(word[: value.end()] + HIDDEN if value else word)
+        if named:
+            if not value and len(shown) < len(words):
+                shown.append(HIDDEN)
+            break
+    return shown_value("", " ".join(shown) + (" …" if len(shown) < len(words) else ""))
+
+
+def _printable(text: str, longest: int) -> str:
+    # A line end in a value (\n is an escape of the format) would forge a line of the log.
+    plain = "".join(char if char.isprintable() else "?" for char in text)
+    return plain if len(plain) <= longest else plain[: longest - 1] + "…"
+
 
 JAVA_ONLY: Verdict = "ignored, Java only"
 AS_JAVA: Verdict = "ignored, as Java does"
@@ -330,3 +404,25 @@ NO_KEYS: Mapping[str, str] = {
     "cloudWatchEndpoint": "a key of no daemon; its name is cloudWatchClient.endpointOverride",
 }  # fmt: skip
 """What is found in files though no daemon reads it: name -> what it is."""
+
+
+_BY_HAND: Mapping[str, tuple[str, ...]] = {
+    "application": ("applicationName",),
+    "stream": ("streamArn", "streamName"),
+    "table_name": ("tableName",),
+    "region": ("regionName",),
+    "worker_id": ("workerId",),
+    "start": ("initialPositionInStreamExtended", "initialPositionInStream"),
+    "cleanup_interval": ("cleanupLeasesUponShardCompletion",),
+    "processor_timeout": ("timeoutInSeconds",),
+    "state_table": ("coordinatorStateTableName",),
+    "metrics_level": ("metricsLevel",),
+    "metrics_dimensions": ("metricsEnabledDimensions",),
+}
+"""Of the keys that are more than a number or a flag."""
+
+KEYS_OF_FIELD: Mapping[str, tuple[str, ...]] = {
+    **_BY_HAND,
+    **{key.effect.field: (key.name,) for key in KEYS.values() if key.effect is not None},
+}
+"""Field of Config -> keys. A field that no key decides is not in it."""

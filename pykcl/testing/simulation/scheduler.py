@@ -7,19 +7,227 @@ takes the same course.
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import random
 import threading
+from collections import deque
 from collections.abc import Callable
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import ParamSpec, TypeVar
 
-from pykcl.runtime import Task
-from pykcl.testing.simulation.clocks import GroupClock
-from pykcl.testing.simulation.runtime import SimulatedRuntime
+from pykcl.runtime import Task, stack_of
 from pykcl.testing.simulation.seam import GuardedSeam, SeamCrossed
-from pykcl.testing.simulation.tasks import Deadlock, SimTask, SimulationOver, ThreadStruck
-from pykcl.testing.simulation.trace import Trace
+
+
+class Deadlock(AssertionError):
+    """Every thread waits for something that no thread and no timer will bring. The message names them."""
+
+
+class SimulationOver(BaseException):
+    """Raised inside leftover threads to end them."""
+
+
+class ThreadStruck(BaseException):
+    """What a thread dies of when the simulation strikes it: no `except Exception` stops it."""
+
+
+class SimTask:
+    """A thread of the simulation; a `runtime.Task`."""
+
+    def __init__(self, simulation: Simulation, name: str, group: str) -> None:
+        self._simulation = simulation
+        self.name = name
+        self.group = group
+        self.label = f"{group}/{name}"
+        self.thread: threading.Thread | None = None
+        self.baton = threading.Lock()
+        self.baton.acquire()
+        self.finished = False
+        self.error: BaseException | None = None
+        self.struck = False
+        # Each wait has a number, so that a timer or a waker that comes too late knows its wait is over.
+        self.wait_number = 0
+        self.is_waiting = False
+        self.joiners: list[tuple[SimTask, int]] = []
+
+    def is_alive(self) -> bool:
+        return not self.finished
+
+    def join(self, timeout: float | None = None) -> None:
+        if self.finished:
+            self._simulation.switch()
+        else:
+            self._simulation.wait(self.joiners, timeout)
+
+
+class SimEvent:
+    """A `runtime.Event`."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._set = False
+        self._waiters: list[tuple[SimTask, int]] = []
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        if self._waiters:
+            self._simulation.wake(self._waiters)
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self._set:
+            self._simulation.switch()
+            return True
+        # As threading.Event: who was woken by set() returns True even if the event is cleared before it runs.
+        return self._simulation.wait(self._waiters, timeout) or self._set
+
+
+class SimLock:
+    """A `runtime.Lock`."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._taken = False
+        self._waiters: list[tuple[SimTask, int]] = []
+
+    def __enter__(self) -> None:
+        self._simulation.maybe_switch()
+        while self._taken:
+            self._simulation.wait(self._waiters, None)
+        self._taken = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._taken = False
+        if self._waiters:
+            self._simulation.wake(self._waiters)
+
+
+EPOCH_MILLIS = 1_790_000_000_000
+"""What the wall clocks show at simulated time 0, epoch milliseconds."""
+
+
+class GroupClock:
+    """How a worker's clocks stand to simulated time.
+
+    rate: seconds of its monotonic clock per simulated second. wall_offset: milliseconds its wall clock is wrong by.
+    """
+
+    def __init__(self, rate: float = 1.0) -> None:
+        self._rate = rate
+        self._since = 0.0
+        self._shown = 0.0
+        self.wall_offset = 0
+
+    @property
+    def rate(self) -> float:
+        return self._rate
+
+    def run_at(self, rate: float, now: float) -> None:
+        """From now on run at this rate; what the clock shows does not jump."""
+        self._shown, self._since, self._rate = self.monotonic(now), now, rate
+
+    def monotonic(self, now: float) -> float:
+        return self._shown + (now - self._since) * self._rate
+
+    def wall_millis(self, now: float) -> int:
+        return EPOCH_MILLIS + int(now * 1000) + self.wall_offset
+
+    def real_seconds(self, seconds: float) -> float:
+        """How much simulated time passes while this clock counts `seconds`."""
+        return seconds / self._rate
+
+
+class SimulatedRuntime:
+    """A `runtime.Runtime` for one worker of a simulation."""
+
+    ends_threads_by: tuple[type[BaseException], ...] = (SimulationOver, ThreadStruck)
+
+    def __init__(self, simulation: Simulation, group: str, clock: GroupClock, seed: str) -> None:
+        self._simulation = simulation
+        self._group = group
+        self._clock = clock
+        # Of its own, so that what one worker draws does not change what another is dealt.
+        self._random = random.Random(seed)  # noqa: S311 - reproducible
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic(self._simulation.now)
+
+    def utcnow_millis(self) -> int:
+        return self._clock.wall_millis(self._simulation.now)
+
+    def lock(self) -> SimLock:
+        return SimLock(self._simulation)
+
+    def event(self) -> SimEvent:
+        return SimEvent(self._simulation)
+
+    def signal_event(self) -> SimEvent:
+        return self.event()
+
+    def spawn(self, name: str, body: Callable[[], None]) -> SimTask:
+        return self._simulation.spawn(name, self._group, body)
+
+    def is_current(self, task: Task) -> bool:
+        return self._simulation.is_current(task)
+
+    def stack(self, task: Task, *, below: CodeType | None = None) -> tuple[str, ...]:
+        return stack_of(task.thread if isinstance(task, SimTask) else None, below)
+
+    def random(self) -> random.Random:
+        return self._random
+
+    def token(self) -> str:
+        return f"{self._group}-{self._random.getrandbits(32):08x}"
+
+
+LAST_LINES = 60
+
+
+class Trace:
+    """The hash tells two courses apart; the lines tell what happened before something broke."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=8)
+        self._pending: list[str] = []
+        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+
+    def step(self, name: str, now: float) -> None:
+        """One decision of the scheduler: who goes on, and when. For the hash only."""
+        self._pending.append(f"{name}@{now!r}")
+        if len(self._pending) > 500:
+            self._fold()
+
+    def add(self, now: float, text: str) -> None:
+        """Something that happened, at simulated time `now`."""
+        self._pending.append(text)
+        self._lines.append(f"{now:10.3f}  {text}")
+
+    def remark(self, now: float, text: str) -> None:
+        """What is put in from outside, such as a fault: for people only, for what counts is what follows from it."""
+        self._lines.append(f"{now:10.3f}  {text}")
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits; equal for equal courses."""
+        self._fold()
+        return self._hash.hexdigest()
+
+    @property
+    def last_lines(self) -> list[str]:
+        return list(self._lines)
+
+    def _fold(self) -> None:
+        self._hash.update("\n".join(self._pending).encode())
+        self._pending.clear()
+
 
 _LOOK_SECONDS = 0.05
 _LOCK_SWITCHES = (0.02, 0.1, 0.5)
