@@ -380,18 +380,6 @@ def test_the_package_keeps_to_the_rule(name):
     assert not complaints, "\n".join(complaints)
 
 
-def test_the_terminal_program_knows_nothing_of_the_page():
-    """What both need is in `operate`."""
-    program = {path: source for path, source in MODULES.items() if path.startswith("pykcl/cli/watch_app/")}
-    assert len(program) > 5
-    assert [
-        path
-        for path, source in program.items()
-        for module, _ in imports(source)
-        if module.startswith("pykcl.ui")
-    ] == []
-
-
 def test_every_module_is_in_a_room_that_has_a_rule():
     assert len(MODULES) > 50
     assert {room_of(path) for path in MODULES} == ALLOWED.keys()

@@ -114,23 +114,9 @@ def lease_answer(
     before: Marks = NO_MARKS,
 ) -> Answer:
     """Everything `leases list` shows. before: the marks of the look before."""
-    states = states_of(found, known_failover(target.failover, found.view.leases.values())[0])
-    kinds = owner_kinds(found.view, found.renewed_after_end)
-    return answer_of(target, found, states, kinds, owner=owner, wanted=wanted, before=before)
-
-
-def answer_of(
-    target: Target,
-    found: Observation,
-    states: Mapping[str, LeaseStatus],
-    kinds: Mapping[str, OwnerKind],
-    *,
-    owner: str | None = None,
-    wanted: frozenset[str] = frozenset(),
-    before: Marks = NO_MARKS,
-) -> Answer:
-    """`lease_answer`, for who has asked for states and kinds already."""
     failover, is_known = known_failover(target.failover, found.view.leases.values())
+    states = states_of(found, failover)
+    kinds = owner_kinds(found.view, found.renewed_after_end)
     marks = marks_among((status.owner for status in states.values()), before)
     rows = [
         {**_lease_row(status, kinds, found), "mark": marks.of(status.owner)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,7 +26,7 @@ EXECUTE = click.option(
 def leases() -> None:
     """Look at the leases of a fleet, whatever KCL it runs, and release or delete some.
 
-    `list`, `describe` and `watch` only read. `release` and `prune` show what they would write, and write with
+    `list` and `describe` only read. `release` and `prune` show what they would write, and write with
     --execute.
     """
 
@@ -127,46 +126,6 @@ def describe(target: Target, shard: str, output: Format, no_sample: bool) -> Non
         )
     answer = describe_answer(target, found, key)
     show(answer.rows, FACT_COLUMNS, output, facts=answer.facts, hints=answer.hints)
-
-
-@leases.command()
-@fleet_options("table")
-@click.option(
-    "--every",
-    type=Duration(least=1.0, most=3600.0),
-    default=2.0,
-    metavar="TIME",
-    help="How often the table is looked at (default 2s); seldomer where a look takes long.",
-)
-@click.option(
-    "--tab",
-    type=click.Choice(["leases", "lineage", "events"]),
-    default="leases",
-    show_default=True,
-    help="What is shown first.",
-)
-@click.option("--filter", "filter_text", default="", metavar="TEXT", help="Only rows with these words.")
-@click.option("--snapshot", is_flag=True, help="Print one picture as text and end; needs no terminal.")
-@click.option(
-    "--svg",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    metavar="FILE",
-    help="Draw one picture, with its colours, into this file and end.",
-)
-def watch(target: Target, every: float, tab: str, filter_text: str, snapshot: bool, svg: Path | None) -> None:
-    """The leases as a live table in the terminal: sort, filter, lineage, what happens. It only reads.
-
-    ? shows the keys. Every owner has a colour and a shape of its own, the same in all of pykcl's views. A picture
-    (--snapshot, --svg) is as large as the terminal, 80x24 without one, or as COLUMNS and LINES say.
-    """
-    from pykcl.cli.watch_app.start import take_picture, watch_live
-
-    if snapshot and svg is not None:
-        raise click.UsageError(f"--snapshot prints a picture and --svg {svg} draws one. Choose one of them.")
-    if snapshot or svg is not None:
-        take_picture(target, every, tab, filter_text, svg)
-    else:
-        watch_live(target, every, tab, filter_text)
 
 
 @leases.command()

@@ -10,7 +10,7 @@ from pykcl.cli.output import json_text, say
 
 CORE = ("boto3", "botocore", "protobuf", "tenacity", "click")
 EXTRAS = (
-    "moto", "hypercorn", "cbor2", "rich", "textual", "starlette", "javaproperties", "tomli", "prometheus-client",
+    "moto", "hypercorn", "cbor2", "rich", "starlette", "javaproperties", "tomli", "prometheus-client",
     "opentelemetry-api",
 )  # fmt: skip
 

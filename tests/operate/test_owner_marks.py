@@ -7,8 +7,9 @@ from fleet_table import FleetTable, lease
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykcl.cli.watch_app.looks import Looker
+from pykcl.cli.lease_tables import lease_answer
 from pykcl.operate.owner_marks import MARKS, NO_MARKS, NOBODY, mark_of, marks_among
+from pykcl.operate.sampling import Sampler
 from pykcl.ui.memory import Memory
 from pykcl.ui.rates import Rates
 from pykcl.ui.rows import places_of
@@ -88,32 +89,31 @@ def test_more_owners_than_marks_share_them_and_nobody_is_none_of_them():
     assert marks.of("never seen") == mark_of("never seen")
 
 
-def test_page_and_terminal_program_give_the_same_marks(clock):
+def test_the_page_and_leases_list_give_the_same_marks(clock):
     table = FleetTable(clock)
     table.put(lease(0, SECOND), lease(1, "someone"))
     page = Watching(
         Fleet(application="orders-app", failover=10.0), table.scanner, clock, Memory(clock), rates=Rates(asks_workers=False)
     )  # fmt: skip
     target = SimpleNamespace(table="orders-app", stream_name="orders", failover=3.0)
-    terminal = Looker(target, table.scanner, clock)
+    sampler, marks = Sampler(table.scanner.scan, clock), NO_MARKS
     for change in (None, lease(2, FIRST), lease(3, "another"), lease(1, None)):
         clock.now += 1
         if change is not None:
             table.put(change)
         page.step()
-        frame = terminal.look()
+        answer = lease_answer(target, sampler.look(), before=marks)
+        marks = answer.marks
         there = page.memory.whole()[1]["owners"]
-        for row in frame.rows:
-            owner = row.values["owner"]
-            assert row.values["mark"] == frame.marks.of(owner)
-            if owner is None:
-                continue
-            assert row.cells[2] == f"{frame.marks.of(owner).shape} {owner}"
-            on_page = {part: there[owner][part] for part in ("colour", "shape")}
-            assert on_page == places_of(frame.marks.of(owner))
-        seen = {row.values["owner"] for row in frame.rows}
-        assert len({frame.marks.of(owner) for owner in seen}) == len(seen)
-        assert frame.marks.of(SECOND) == mark_of(SECOND), "who comes later takes another"
+        for row in answer.rows:
+            owner = row["owner"]
+            assert row["mark"] == marks.of(owner)
+            if owner is not None:
+                on_page = {part: there[owner][part] for part in ("colour", "shape")}
+                assert on_page == places_of(marks.of(owner))
+        seen = {row["owner"] for row in answer.rows}
+        assert len({marks.of(owner) for owner in seen}) == len(seen)
+        assert marks.of(SECOND) == mark_of(SECOND), "who comes later takes another"
 
 
 def test_events_of_the_page_name_owners_by_the_marks_they_have(clock):
