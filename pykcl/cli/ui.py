@@ -25,9 +25,7 @@ from pykcl.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from pykcl.aws.kinesis import KinesisStream
-    from pykcl.aws.operator_table import OperatorTable
     from pykcl.operate.lag import LagSource
-    from pykcl.ports import LeaseTable, Stream
     from pykcl.runtime import Runtime
 
 DEFAULT_BIND = "127.0.0.1:7654"
@@ -86,11 +84,6 @@ NEEDED_MODULES = ("hypercorn", "starlette")
     metavar="TIME",
     help="How often each shard is asked (default 10s); seldomer where there are many.",
 )
-@click.option(
-    "--enable-actions",
-    is_flag=True,
-    help="Also release leases and reset checkpoints from the page, each after its plan and a typed confirmation.",
-)
 @click.option("--open", "opens", is_flag=True, help="Also open it in a browser.")
 def ui(
     target: Target,
@@ -101,7 +94,6 @@ def ui(
     worker_token_file: Path | None,
     lag_from: str,
     lag_every: float,
-    enable_actions: bool,
     opens: bool,
 ) -> None:
     """Show the fleet on a web page: lag, throughput, lineage, events. It only reads.
@@ -139,7 +131,6 @@ def ui(
         rates=Rates(asks_workers=bool(workers)),
         lags=lags if lag_from == "kinesis" else None,
         workers=WorkerRounds(WorkerPages(workers, runtime, token), every, runtime) if workers else None,
-        means=_Means(target, runtime) if enable_actions else None,
     )
     with stop_by_signals() as stop, server:
         say(f"{printable(table)} at {server.link}")
@@ -202,38 +193,3 @@ def _kinesis_lag(target: Target, runtime: Runtime) -> LagSource:
     stream = _stream(target, runtime)
     stream.describe()
     return KinesisLag(stream, runtime, start=target.config.start_position, most_reads=READS_A_ROUND)
-
-
-class _Means:
-    """What actions are carried out with: `pykcl.ui.actions.Means`."""
-
-    def __init__(self, target: Target, runtime: Runtime) -> None:
-        self._target, self._runtime = target, runtime
-        # Opened here, in the main thread: opening clients is not for several threads.
-        self._client = target.clients.client("dynamodb")
-        target.clients.client("kinesis")
-
-    def rows(self) -> OperatorTable:
-        from pykcl.aws.operator_table import OperatorTable
-
-        return OperatorTable(self._client, str(self._target.table), self._runtime)
-
-    def table(self) -> LeaseTable:
-        from pykcl.cli.checkpoint_moves import open_table
-
-        return open_table(self._target)
-
-    def stream(self) -> Stream:
-        return _stream(self._target, self._runtime)
-
-    def save(self, lines: list[str]) -> str:
-        from pykcl.cli.checkpoint_moves import new_backup, write_new_file
-
-        path = new_backup(str(self._target.table))
-        write_new_file(path, lines)
-        return str(path.absolute())
-
-    def caller(self) -> str:
-        from pykcl.cli.checkpoint_moves import caller_of
-
-        return caller_of(self._target)

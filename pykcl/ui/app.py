@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
@@ -14,7 +14,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pykcl.ui.actions import Actions
 from pykcl.ui.guard import MOST_BODY_BYTES, App, Guard, Sessions
 from pykcl.ui.hub import Hub
 from pykcl.ui.watching import Watching
@@ -54,7 +53,7 @@ def static_files() -> dict[str, tuple[bytes, str]]:
 
 
 class Site:
-    """The routes. actions: None where nobody may change anything. with_session: see `Guard`."""
+    """The routes; none of them writes to AWS. with_session: see `Guard`."""
 
     def __init__(
         self,
@@ -62,11 +61,10 @@ class Site:
         hub: Hub,
         sessions: Sessions,
         hosts: frozenset[str],
-        actions: Actions | None,
         *,
         with_session: Callable[[Any], None],
     ) -> None:
-        self._watching, self._hub, self._sessions, self._actions = watching, hub, sessions, actions
+        self._watching, self._hub, self._sessions = watching, hub, sessions
         self._files = static_files()
         routes = [
             Route("/", self._front),
@@ -75,11 +73,6 @@ class Site:
             Route("/api/state", self._state),
             Route("/api/events", self._events),
         ]
-        if actions is not None:
-            routes += [
-                Route("/api/jobs", self._acting(self._new_job), methods=["POST"]),
-                Route("/api/jobs/{job}", self._acting(self._job)),
-            ]
         inner: Any = Starlette(routes=routes, exception_handlers={Exception: _failed})
         self.app: App = Guard(inner, sessions, hosts, OPEN_PATHS, with_session)
 
@@ -96,12 +89,11 @@ class Site:
 
     async def _begin(self, request: Request) -> Response:
         told = await _body(request)
-        begun = self._sessions.begin(told.get("token")) if told is not None else None
-        if begun is None:
+        cookie = self._sessions.begin(told.get("token")) if told is not None else None
+        if cookie is None:
             await asyncio.sleep(_WRONG_TOKEN_PAUSE)
             return PlainTextResponse("That is not the token.\n", HTTPStatus.FORBIDDEN)
-        cookie, page = begun
-        return _json({"page": page}, headers={"Set-Cookie": cookie})
+        return Response(status_code=HTTPStatus.NO_CONTENT, headers={"Set-Cookie": cookie})
 
     async def _state(self, request: Request) -> Response:
         if self._hub.visit():
@@ -118,33 +110,6 @@ class Site:
         self._hub.visit()
         self._watching.hurry()
         return StreamingResponse(self._hub.frames(), media_type="text/event-stream")
-
-    def _acting(
-        self, act: Callable[[Actions, Request], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        async def guarded(request: Request) -> Response:
-            if self._actions is None or not request.scope["is_page"]:
-                return PlainTextResponse(
-                    "Open the printed address in this tab: it has lost its secret.\n", HTTPStatus.FORBIDDEN
-                )
-            return await act(self._actions, request)
-
-        return guarded
-
-    async def _new_job(self, actions: Actions, request: Request) -> Response:
-        told = await _body(request)
-        if told is None:
-            return PlainTextResponse("That is no JSON object.\n", HTTPStatus.BAD_REQUEST)
-        job = actions.begin(told)
-        if job is None:
-            return PlainTextResponse("Something else is under way.\n", HTTPStatus.CONFLICT)
-        return _json({"job": job}, HTTPStatus.ACCEPTED)
-
-    async def _job(self, actions: Actions, request: Request) -> Response:
-        found = actions.job(request.path_params["job"])
-        if found is None:
-            return PlainTextResponse("There is no such job.\n", HTTPStatus.NOT_FOUND)
-        return _json(found)
 
 
 async def _body(request: Request) -> dict[str, Any] | None:
@@ -166,9 +131,9 @@ async def _content(request: Request) -> bytes:
     return content
 
 
-def _json(told: Any, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None) -> Response:
+def _json(told: Any) -> Response:
     """In ASCII: no name in it can be more than text, not even half a character."""
-    return Response(json.dumps(told, allow_nan=False), status, headers, "application/json")
+    return Response(json.dumps(told, allow_nan=False), media_type="application/json")
 
 
 async def _failed(request: Request, error: Exception) -> Response:

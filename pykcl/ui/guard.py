@@ -16,8 +16,6 @@ from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
-from pykcl.health.tokens import new_token
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -26,9 +24,6 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MOST_BODY_BYTES = 64 * 1024
 MOST_SESSIONS = 64
-PAGE_HEADER = "x-pykcl-page"
-"""Cookies do not tell ports apart: another server on this machine may be sent ours. So whatever acts needs the page's
-own secret besides, which is kept where only this port's pages can read it."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -55,28 +50,23 @@ class Sessions:
 
     token: str
     cookie: str
-    _pages: dict[str, str] = field(default_factory=dict, repr=False)
+    _known: dict[str, None] = field(default_factory=dict, repr=False)
 
-    def begin(self, token: object) -> tuple[str, str] | None:
-        """For the right token the Set-Cookie header and the page's secret; else None."""
+    def begin(self, token: object) -> str | None:
+        """Return the Set-Cookie header for the right token, else None."""
         # JSON can hold half a character, which cannot be encoded; a token is ASCII.
         if not isinstance(token, str) or not token.isascii():
             return None
         if not hmac.compare_digest(token.encode(), self.token.encode()):
             return None
-        session, page = secrets.token_urlsafe(24), new_token()
-        self._pages[session] = page
-        for oldest in list(self._pages)[:-MOST_SESSIONS]:
-            del self._pages[oldest]
-        return f"{self.cookie}={session}; Path=/; HttpOnly; SameSite=Strict", page
+        session = secrets.token_urlsafe(24)
+        self._known[session] = None
+        for oldest in list(self._known)[:-MOST_SESSIONS]:
+            del self._known[oldest]
+        return f"{self.cookie}={session}; Path=/; HttpOnly; SameSite=Strict"
 
     def has(self, session: str | None) -> bool:
-        return session is not None and session in self._pages
-
-    def is_page(self, session: str | None, page: str | None) -> bool:
-        """Whether a request comes from the page itself, not merely from a browser that has been here."""
-        known = self._pages.get(session or "")
-        return known is not None and hmac.compare_digest((page or "").encode(), known.encode())
+        return session is not None and session in self._known
 
 
 class Guard:
@@ -107,7 +97,6 @@ class Guard:
         if refusal is not None:
             await _refuse(_with_headers(send), *refusal)
             return
-        scope["is_page"] = self._sessions.is_page(session, headers.get(PAGE_HEADER))
         scope["has_session"] = self._sessions.has(session)
         if scope["has_session"]:
             self._with_session(scope.get("client"))

@@ -13,7 +13,6 @@ from pykcl.errors import ConfigError, SetupError
 from pykcl.health.address import Address, Listener, listen
 from pykcl.health.tokens import new_token
 from pykcl.runtime import Runtime
-from pykcl.ui.actions import Actions, Means
 from pykcl.ui.app import Site
 from pykcl.ui.connections import Connections
 from pykcl.ui.guard import Sessions
@@ -46,10 +45,9 @@ class UiServer:
         *,
         bind: str,
         names: Sequence[str] = (),
-        actions: Actions | None = None,
         token: str | None = None,
     ) -> None:
-        self._watching, self._hub, self._actions = watching, hub, actions
+        self._watching, self._hub = watching, hub
         self._address = Address.of(bind)
         self._names = tuple(names)
         self.token = token or new_token()
@@ -73,9 +71,9 @@ class UiServer:
 
     def __enter__(self) -> UiServer:
         self._listener = listener = listen(self._address)
-        if not listener.is_loopback and (self._actions is not None or not self._names):
+        if not listener.is_loopback and not self._names:
             listener.socket.close()
-            raise _too_open(listener, self._actions is not None)
+            raise _too_open(listener)
         port = listener.address.port
         sessions = Sessions(self.token, f"pykcl_ui_{port}")
         connections = Connections(listener.socket)
@@ -84,7 +82,6 @@ class UiServer:
             self._hub,
             sessions,
             hosts_of(listener, self._names),
-            self._actions,
             with_session=connections.keep,
         )
         self._thread = threading.Thread(
@@ -144,9 +141,8 @@ def page_server(
     names: Sequence[str] = (),
     lags: LagRounds | None = None,
     workers: WorkerRounds | None = None,
-    means: Means | None = None,
 ) -> UiServer:
-    """All of it, put together; enter it. means: what actions are carried out with, None where none are allowed."""
+    """All of it, put together; enter it."""
     memory = Memory(runtime)
     hub = Hub(memory.whole)
     watching = Watching(
@@ -159,12 +155,8 @@ def page_server(
         workers=workers,
         publish=hub.publish,
         is_watched=lambda: hub.is_watched,
-        acts=means is not None,
     )
-    actions = None
-    if means is not None:
-        actions = Actions(means, fleet.application, runtime, failover=fleet.failover, on_done=watching.hurry)
-    return UiServer(watching, hub, bind=bind, names=names, actions=actions)
+    return UiServer(watching, hub, bind=bind, names=names)
 
 
 def hosts_of(listener: Listener, names: Sequence[str]) -> frozenset[str]:
@@ -180,13 +172,7 @@ def _has_port(name: str) -> bool:
     return name.rpartition("]")[2].count(":") == 1
 
 
-def _too_open(listener: Listener, acts: bool) -> ConfigError:
-    if acts:
-        return ConfigError(
-            f"--enable-actions is for this machine only, and {listener.address} is not: over plain HTTP everybody on "
-            "the way could do what you can. Do: bind to 127.0.0.1, and come through a tunnel: "
-            "ssh -L 7654:127.0.0.1:7654 HOST."
-        )
+def _too_open(listener: Listener) -> ConfigError:
     return ConfigError(
         f"{listener.address} can be reached from elsewhere, over plain HTTP. Do: bind to 127.0.0.1 and come through a "
         "tunnel (ssh -L 7654:127.0.0.1:7654 HOST); or, behind a proxy with TLS, name it: --allow-host NAME."

@@ -68,8 +68,7 @@ class _Before:
 class Watching:
     """One thread. memory: holds what the page is told.
 
-    publish: called with each change, from that thread. is_watched: whether anybody looks. acts: whether the page may
-    offer actions.
+    publish: called with each change, from that thread. is_watched: whether anybody looks.
     """
 
     def __init__(
@@ -84,13 +83,12 @@ class Watching:
         workers: WorkerRounds | None = None,
         publish: Callable[[int, bytes], None] = lambda _seq, _frame: None,
         is_watched: Callable[[], bool] = lambda: True,
-        acts: bool = False,
     ) -> None:
         self.fleet, self.memory = fleet, memory
         self._table, self._runtime = table, runtime
         self._sampler = Sampler(table.scan, runtime)
         self._rates, self._lags, self._workers = rates, lags, workers
-        self._publish, self._is_watched, self._acts = publish, is_watched, acts
+        self._publish, self._is_watched = publish, is_watched
         self._owners = OwnerBook()
         self._painter = Painter()
         self._before = _Before()
@@ -263,7 +261,6 @@ class Watching:
             "lagProblem": shown_long(self._lags.problem) if self._lags is not None else "",
             "rateUnit": self._rates.unit,
             "rateNote": self._rates.note,
-            "acts": self._acts,
             "problem": "",
             "problemSince": 0,
         }

@@ -32,12 +32,6 @@ def live_table():
 
 @pytest.fixture
 def page(live_table):
-    """A page over that table that really answers; it may only be looked at."""
+    """A page over that table that really answers."""
     with Page(live_table) as served:
-        yield served
-
-
-@pytest.fixture
-def acting_page(live_table):
-    with Page(live_table, acts=True) as served:
         yield served

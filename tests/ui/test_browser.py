@@ -429,32 +429,6 @@ def test_who_loses_the_server_is_told(chromium, live_table):
     assert tab.run("return document.querySelectorAll('#lease-table tbody tr').length") == 7
 
 
-def test_a_lease_is_released_once_the_name_was_typed(chromium, live_table):
-    fleet(live_table)
-    with Page(live_table, acts=True) as page:
-        tab = Tab(chromium, page).open().drawn(7)
-        tab.run("document.querySelectorAll('#lease-table .link')[1].click()")
-        tab.run("document.querySelector('#detail .danger').click()")
-        tab.wait("document.querySelector('#detail .do') !== null", "the plan")
-        assert "owner py-1 is removed" in tab.text("#detail")
-        assert live_table.writes() == []
-        typed = tab.driver.find_element("css selector", "#detail input")
-        typed.send_keys("orders-ap")
-        assert tab.run("return document.querySelector('#detail .do').disabled")
-        typed.send_keys("p")
-        tab.driver.find_element("css selector", "#detail .do").click()
-        tab.wait("document.querySelector('#detail').textContent.includes('Released')", "the release")
-        assert live_table.row(1).owner is None
-        assert tab.complaints() == []
-
-
-def test_a_page_that_may_only_be_looked_at_offers_nothing_to_do(tab):
-    tab.open().drawn(7)
-    tab.run("document.querySelectorAll('#lease-table .link')[1].click()")
-    assert tab.run("return document.querySelector('#reset').hidden")
-    assert tab.run("return document.querySelectorAll('#detail .danger').length") == 0
-
-
 def test_a_thousand_shards_are_shown_in_pages_and_their_lag_in_forty_lines(chromium, live_table):
     live_table.put(*[lease(number, f"w{number % 20}", at(number)) for number in range(1000)])
     with Page(live_table, every=1.0) as page:

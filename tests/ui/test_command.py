@@ -1,7 +1,6 @@
-"""`pykcl ui` as a process over a local AWS: its address, its end, a reset from the page; and what it refuses."""
+"""`pykcl ui` as a process over a local AWS: its address and its end; and what it refuses."""
 
 import http.client
-import json
 import os
 import re
 import signal
@@ -80,7 +79,7 @@ class Running(Page):
 
     def browser(self):
         answer = self.ask("POST", "/session", {"token": self.token}, Origin=f"http://{self.host}")
-        return Browser(self, answer.headers["set-cookie"].partition(";")[0], answer.json()["page"])
+        return Browser(self, answer.headers["set-cookie"].partition(";")[0])
 
     def __enter__(self):
         return self
@@ -102,7 +101,6 @@ def test_it_prints_an_address_shows_the_table_and_ends_with_sigterm(aws, tmp_pat
         assert whole["facts"]["region"] == "us-east-1"
         assert whole["rows"][shard(0)]["state"] == "UNOWNED"
         assert whole["rows"][shard(0)]["lag"]["behind"] == 0.0
-        assert not whole["facts"]["acts"]
         # With a viewer who never leaves.
         line = http.client.HTTPConnection("127.0.0.1", page.port, timeout=20)
         line.request("GET", "/api/events", headers={"Host": page.host, "Cookie": page.browser().cookie})
@@ -112,50 +110,6 @@ def test_it_prints_an_address_shows_the_table_and_ends_with_sigterm(aws, tmp_pat
         assert page.process.returncode == 0
         assert "Traceback" not in page.process.stderr.read()
         line.close()
-
-
-def test_checkpoints_are_reset_from_the_page_with_a_backup_first(aws, tmp_path):
-    with Running(aws, tmp_path, "--failover", "1s", "--enable-actions") as page:
-        browser = page.browser()
-        planned = browser.job(do="plan-reset", to="earliest")
-        assert planned["state"] == "done", planned
-        (row,) = planned["result"]["rows"]
-        assert (row["shard"], row["action"], row["new"]) == ("000", "reset", "TRIM_HORIZON")
-        before = item(aws)
-        refused = browser.job(do="reset", plan=planned["result"]["plan"], confirm="orders")
-        assert refused["state"] == "refused"
-        assert item(aws) == before
-        assert list(tmp_path.iterdir()) == []
-        done = browser.job(do="reset", plan=planned["result"]["plan"], confirm=APP)
-        assert done["state"] == "done", done
-        assert item(aws)["checkpoint"] == {"S": "TRIM_HORIZON"}
-        (backup,) = tmp_path.iterdir()
-        who = "arn:aws:iam::000000000000:user/local"
-        assert done["result"] == {"backup": str(backup), "written": 1, "by": who}
-        assert json.loads(backup.read_text().splitlines()[1])["checkpoint"] == before["checkpoint"]["S"]
-        nothing = browser.job(do="plan-reset", to="earliest")
-        assert (nothing["result"]["plan"], nothing["result"]["changes"]) == (None, 0)
-        page.process.terminate()
-        log = page.process.communicate(timeout=20)[1]
-        assert f"shard={shard(0)} action=reset from={before['checkpoint']['S']}" in log
-        assert f"to=TRIM_HORIZON by={who} backup={backup}" in log
-
-
-def test_a_fleet_that_moves_is_not_reset(aws, tmp_path):
-    with Running(aws, tmp_path, "--failover", "1s", "--enable-actions") as page:
-        browser = page.browser()
-        plan = browser.job(do="plan-reset", to="earliest")["result"]["plan"]
-        moved = {
-            **item(aws),
-            "leaseCounter": {"N": str(int(item(aws)["leaseCounter"]["N"]) + 1)},
-            "leaseOwner": {"S": "w"},
-        }
-        aws.dynamodb.put_item(TableName=APP, Item=moved)
-        refused = browser.job(do="reset", plan=plan, confirm=APP)
-        assert refused["state"] == "refused"
-        assert "make the plan again" in refused["problem"]
-        assert item(aws) == moved
-        assert list(tmp_path.iterdir()) == []
 
 
 def item(server):

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from fleet_table import NAME, FleetTable
 
-from pykcl.errors import ConfigError
 from pykcl.operate.lag import ShardLag
 from pykcl.runtime import SystemRuntime
 from pykcl.ui.lag_rounds import LagRounds
@@ -32,30 +31,6 @@ class Lags:
         return {one.key: ShardLag(self.behind.get(one.key, 1.5)) for one in leases}
 
 
-class Means:
-    """What a page over a table in memory can act with: there is no stream, so nothing can be reset."""
-
-    def __init__(self, table: FleetTable) -> None:
-        self._table = table
-        self.saved: list[list[str]] = []
-
-    def rows(self):
-        return self._table.rows
-
-    def table(self):
-        raise ConfigError("no whole table here")
-
-    def stream(self):
-        raise ConfigError("no stream here")
-
-    def save(self, lines):
-        self.saved.append(lines)
-        return "backup"
-
-    def caller(self):
-        return "somebody"
-
-
 @dataclass
 class Answer:
     status: int
@@ -73,14 +48,12 @@ class Answer:
 class Page:
     """More options go to `page_server`."""
 
-    def __init__(self, table: FleetTable, *, acts: bool = False, every: float = 0.05, **more) -> None:
+    def __init__(self, table: FleetTable, *, every: float = 0.05, **more) -> None:
         self.lags = Lags()
         runtime = SystemRuntime()
-        self.means = Means(table)
         options = {
             "rates": Rates(asks_workers=False),
             "lags": LagRounds(lambda: self.lags, 0.1, runtime),
-            "means": self.means if acts else None,
             **more,
         }
         fleet = Fleet(application=NAME, stream="orders", region="nowhere", failover=5.0, every=every)
@@ -119,8 +92,8 @@ class Page:
     def browser(self) -> Browser:
         """One that has shown the token."""
         answer = self.ask("POST", "/session", {"token": self.server.token}, Origin=f"http://{self.host}")
-        assert answer.status == 200, answer.text
-        return Browser(self, answer.headers["set-cookie"].partition(";")[0], answer.json()["page"])
+        assert answer.status == 204, answer.text
+        return Browser(self, answer.headers["set-cookie"].partition(";")[0])
 
 
 @dataclass
@@ -129,28 +102,14 @@ class Browser:
 
     page: Page
     cookie: str
-    secret: str
     told: dict[str, object] = field(default_factory=dict)
 
     def get(self, path: str, **headers) -> Answer:
         return self.page.ask("GET", path, Cookie=self.cookie, Sec_Fetch_Site="same-origin", **headers)
 
     def post(self, path: str, body, **headers) -> Answer:
-        own = {"Origin": f"http://{self.page.host}", "X_Pykcl_Page": self.secret, **headers}
+        own = {"Origin": f"http://{self.page.host}", **headers}
         return self.page.ask("POST", path, body, Cookie=self.cookie, **own)
-
-    def job(self, **asked) -> dict:
-        """Start it and wait for its end."""
-        begun = self.post("/api/jobs", asked)
-        assert begun.status == 202, (begun.status, begun.text)
-        name = begun.json()["job"]
-        return until(
-            lambda: self._finished(name), lambda told: told is not None, f"the end of {asked.get('do')}"
-        )
-
-    def _finished(self, name: str) -> dict | None:
-        told = self.get(f"/api/jobs/{name}", X_Pykcl_Page=self.secret).json()
-        return None if told["state"] == "running" else told
 
     def state(self, good=lambda told: True) -> dict:
         """What the page is told, as soon as it is so."""

@@ -33,7 +33,6 @@ function draw() {
   requestAnimationFrame(() => {
     waiting = false;
     for (const part of parts) part.draw();
-    byId("reset").hidden = !store.facts.acts;
     banner(store.facts.problem ? `${store.facts.problem} What is shown is from ${new Date(store.at).toLocaleTimeString()}.` : "");
   });
 }
