@@ -34,7 +34,6 @@ VERBS = {
     "doctor": ("pykcl.cli.doctor:doctor", "Find what is wrong before production does; it only reads."),
     "explain": ("pykcl.cli.explain:explain", "Explain the code of an error, such as E12."),
     "iam": ("pykcl.cli.iam:iam", "Print the least IAM policy, as JSON or for Terraform."),
-    "dashboards": ("pykcl.cli.dashboards:dashboards", "Print dashboards for CloudWatch and Grafana."),
     "report": ("pykcl.cli.report:report", "Write a bundle for a bug report, without names and secrets."),
     "version": ("pykcl.cli.version:version", "Print the versions of pykcl and of what it stands on."),
     "local": ("pykcl.cli.local:local", "Run the embedded local AWS (Kinesis, DynamoDB, CloudWatch)."),

@@ -1,4 +1,4 @@
-"""`pykcl doctor`, `iam`, `dashboards`, `report` and `version`: what they print, what they refuse, and how they end."""
+"""`pykcl doctor`, `iam`, `report` and `version`: what they print, what they refuse, and how they end."""
 
 from __future__ import annotations
 
@@ -344,17 +344,7 @@ def test_an_operator_who_steers_needs_no_more_than_that_policy(aws, dynamodb):
     assert called <= actions_of(operator_policy(stream="orders", table="orders-app", steer=True, put=True))
 
 
-# -- dashboards, version ---------------------------------------------------------------------------------------
-
-
-def test_dashboards_are_json_of_the_namespace_that_is_configured(monkeypatch):
-    monkeypatch.setenv("PYKCL_METRICS_NAMESPACE", "Company-Orders")
-    for command in (["cloudwatch"], ["grafana"], ["grafana", "--datasource", "cloudwatch"]):
-        done = pykcl("dashboards", *command, "--application", "orders-app", "--region", "eu-west-1")
-        assert done.exit_code == 0
-        told = json.loads(done.output)
-        assert ("Company-Orders" in json.dumps(told)) == (command != ["grafana"])
-        assert told.get("widgets") or told["panels"]
+# -- version ---------------------------------------------------------------------------------------------------
 
 
 def test_version_is_told_for_people_and_for_programs():
@@ -365,9 +355,7 @@ def test_version_is_told_for_people_and_for_programs():
     assert f"pykcl {__version__}" in pykcl("version").output
 
 
-@pytest.mark.parametrize(
-    "arguments", [["version"], ["iam", *FLEET], ["dashboards", "cloudwatch", "-a", "a-b"], ["dashboards", "grafana", "-a", "a-b"]]
-)  # fmt: skip
+@pytest.mark.parametrize("arguments", [["version"], ["iam", *FLEET]])
 def test_what_needs_no_aws_loads_no_boto3(arguments):
     code = (
         "import sys\nfrom pykcl.cli.main import main\n"
