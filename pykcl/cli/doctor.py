@@ -57,7 +57,7 @@ _WIDE = 110
 def doctor(
     target: Target, output: Format, as_json: bool, no_watch: bool, no_lag: bool, simulate_iam: bool
 ) -> None:
-    """Look over credentials, region, stream, lease table, permissions, clock, fleet, this machine and the cost.
+    """Look over credentials, region, stream, lease table, permissions, clock, fleet and this machine.
 
     It only reads: no call writes, and none takes a record from anybody. With a fail-over time told (by --failover, or a
     file) it watches the fleet's heartbeats for so long. Every finding has an id, and what is wrong has the command that

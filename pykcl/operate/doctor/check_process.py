@@ -1,17 +1,14 @@
-"""This machine, the connections a worker needs, the metrics, and what all of it costs. Pure."""
+"""This machine, the connections a worker needs, and the metrics. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pykcl.operate.doctor.costs import PRICES_OF, Costs, costs_of
 from pykcl.operate.doctor.facts import Facts
 from pykcl.operate.doctor.findings import Finding, found, many
 
 SPARE_CONNECTIONS = 12
 _SPARE_FILES = 64
-DEAR_METRICS = 50.0
-"""Dollars a month."""
 _EXTRAS = {"prometheus_client": "prometheus", "opentelemetry": "otel"}
 
 
@@ -53,54 +50,3 @@ def check_process(facts: Facts) -> Iterator[Finding]:
             "No metrics are configured: nobody is told when this fleet falls behind or stands still.",
             "pykcl run … --option metrics=cloudwatch   (or prometheus, otel)",
         )
-
-
-def check_cost(facts: Facts) -> Iterator[Finding]:
-    costs = monthly_costs(facts)
-    if costs is None:
-        return
-    config = facts.config
-    table = f"lease table {_dollars(costs.table_quiet)}"
-    if costs.table_busy - costs.table_quiet >= 0.5:
-        table += f" quiet, up to {_dollars(costs.table_busy)} if every shard always has records"
-    parts = [
-        table,
-        f"CloudWatch {_dollars(costs.cloudwatch)} ({many(costs.metrics, 'metric')})",
-        f"fan-out {_dollars(costs.fan_out)}",
-    ]
-    yield found("cost", f"a month, about: {'; '.join(parts)} (list prices, {PRICES_OF})")
-    if costs.cloudwatch > max(DEAR_METRICS, costs.table_busy):
-        fix = (
-            "pykcl run … --option metrics_level=SUMMARY"
-            if config.metrics_level == "DETAILED"
-            else "pykcl run … --option metrics_dimensions=Operation,WorkerIdentifier   (not per shard)"
-        )
-        yield found(
-            "cost-metrics-high",
-            f"{many(costs.metrics, 'metric')} in CloudWatch cost about {_dollars(costs.cloudwatch)} a "
-            "month, more than the lease "
-            "table.",
-            fix,
-        )
-
-
-def monthly_costs(facts: Facts) -> Costs | None:
-    """None where nobody knows how many shards are read."""
-    shards = facts.shards_to_read
-    if not shards:
-        return None
-    table, watch = facts.table, facts.watch
-    units = None
-    if table is not None and table.provisioned:
-        units = (table.read_units, table.write_units)
-    return costs_of(
-        facts.config,
-        shards=shards,
-        workers=max(1, len(watch.live_owners)) if watch is not None else 1,
-        consumers=facts.stream.consumers if facts.stream is not None else 0,
-        provisioned=units,
-    )
-
-
-def _dollars(amount: float) -> str:
-    return f"{amount:,.2f} $" if amount < 10 else f"{amount:,.0f} $"

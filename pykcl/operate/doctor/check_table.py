@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pykcl.operate.doctor.costs import heartbeats_per_second
 from pykcl.operate.doctor.facts import Facts, StreamFacts, TableFacts, WatchFacts
 from pykcl.operate.doctor.findings import Finding, command, found, listed, many
 from pykcl.operate.hints import short_shard
@@ -69,7 +68,7 @@ def _described(table: TableFacts) -> str:
 def _small(facts: Facts, table: TableFacts) -> Iterator[Finding]:
     if not table.provisioned:
         return
-    needed = heartbeats_per_second(facts.config, facts.shards_to_read)
+    needed = facts.shards_to_read / facts.config.renew_interval
     if table.write_units < needed:
         yield found(
             "table-small",

@@ -8,7 +8,7 @@ from pykcl.operate.doctor.check_account import check_clock, check_credentials, c
 from pykcl.operate.doctor.check_file import check_file
 from pykcl.operate.doctor.check_fleet import check_peers, check_room, check_start, check_timing
 from pykcl.operate.doctor.check_permissions import check_permissions
-from pykcl.operate.doctor.check_process import check_cost, check_process
+from pykcl.operate.doctor.check_process import check_process
 from pykcl.operate.doctor.check_stream import check_lag, check_stream
 from pykcl.operate.doctor.check_table import check_rows, check_table
 from pykcl.operate.doctor.facts import Facts
@@ -30,7 +30,6 @@ CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     check_timing,
     check_room,
     check_start,
-    check_cost,
 )
 
 

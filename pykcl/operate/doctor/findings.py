@@ -238,13 +238,6 @@ _KINDS = (
         "warning",
         "by the .properties file Java reads by enhanced fan-out, and polling is not accepted in it",
     ),
-    Kind("cost", "cost", "ok", "what the lease table, the metrics and fan-out cost in a month"),
-    Kind(
-        "cost-metrics-high",
-        "cost",
-        "warning",
-        "the metrics cost more than the lease table, and more than 50 $ a month",
-    ),
 )
 
 CATALOGUE = {kind.id: kind for kind in _KINDS}

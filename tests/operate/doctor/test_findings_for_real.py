@@ -27,7 +27,7 @@ from pykcl.operate.doctor.findings import CATALOGUE
 
 HEALTHY = {
     "process-ok", "credentials-ok", "region-ok", "clock-ok", "stream-ok", "lag-ok", "table-ok", "permissions-ok",
-    "permissions-unproven", "peers-ok", "cost",
+    "permissions-unproven", "peers-ok",
 }  # fmt: skip
 QUICK = {"table-missing", "stream-missing", "records-trimmed", "permission-denied"}
 """One of each kind of set-up; the others are slow tests."""
@@ -496,7 +496,7 @@ def _(world):
     world.change(checkpoint=world.put_record())
 
 
-# -- this machine, and the cost --------------------------------------------------------------------------------
+# -- this machine ----------------------------------------------------------------------------------------------
 
 
 @makes("connections-few", "has 512 connections")
@@ -545,16 +545,6 @@ def _(world):
 @makes("fan-out-used", "app.properties: Java reads this stream by enhanced fan-out")
 def _(world):
     world.asked["file"] = FileFacts(name="app.properties", notice=FANOUT_NOTICE)
-
-
-@makes("cost-metrics-high", "more than the lease table")
-def _(world):
-    world.drop_table()
-    world.make_table(
-        BillingMode="PROVISIONED", ProvisionedThroughput={"ReadCapacityUnits": 5, "WriteCapacityUnits": 5}
-    )
-    world.config["metrics_level"] = "DETAILED"
-    _many_shards(world)
 
 
 def test_half_again_the_failover_time_is_watched_and_no_longer(world):
