@@ -36,7 +36,6 @@ def report(
     endpoints are never in it. Have a look before you send it: it is a few plain texts.
     """
     from pykcl.cli.doctor import examine
-    from pykcl.cli.version import versions
     from pykcl.operate.report import as_one_text, bundle_of, redactor_of
     from pykcl.runtime import SystemRuntime
 
@@ -47,7 +46,7 @@ def report(
     salt = runtime.token() + runtime.token()
     redactor = None if keep_names else redactor_of(facts, salt)
     now = datetime.now(timezone.utc)
-    texts = bundle_of(facts, findings, versions(), redactor, now.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    texts = bundle_of(facts, findings, redactor, now.strftime("%Y-%m-%dT%H:%M:%SZ"))
     if as_text:
         for line in as_one_text(texts).splitlines():
             say(line or " ")

@@ -15,7 +15,7 @@ from typing import Any
 from pykcl.config import Config
 from pykcl.model.lease import Lease
 from pykcl.model.lease_item import MIGRATION_KEY
-from pykcl.operate.doctor.facts import Facts
+from pykcl.operate.doctor.facts import Facts, ProcessFacts
 from pykcl.operate.doctor.findings import Finding
 from pykcl.operate.redaction import Redactor, parts_of_key
 
@@ -79,7 +79,6 @@ def redactor_of(facts: Facts, salt: str) -> Redactor:
 def bundle_of(
     facts: Facts,
     findings: Sequence[Finding],
-    versions: Mapping[str, Any],
     redactor: Redactor | None,
     at: str,
 ) -> dict[str, str]:
@@ -94,7 +93,7 @@ def bundle_of(
             contents="\n".join(f"  {name:<14} {what}" for name, what in CONTENTS.items()),
             names=_HASHED if redactor is not None else _KEPT,
         ),
-        "versions.json": _json(versions),
+        "versions.json": _json(versions_of(facts.process)),
         "config.json": _json(clean(config_of(facts.config))),
         "leases.jsonl": "".join(_line(clean(row)) for row in lease_rows(facts)),
         "table.json": _json(clean(table_of(facts))),
@@ -105,6 +104,11 @@ def bundle_of(
 def as_one_text(texts: Mapping[str, str]) -> str:
     """For pasting: each file under a line with its name."""
     return "\n".join(f"==== {name} ====\n{text.rstrip()}\n" for name, text in texts.items())
+
+
+def versions_of(process: ProcessFacts) -> dict[str, Any]:
+    names = ("pykcl", "python", "implementation", "free_threaded", "platform", "versions")
+    return {name: getattr(process, name) for name in names}
 
 
 def config_of(config: Config) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`pykcl doctor`, `iam`, `report` and `version`: what they print, what they refuse, and how they end."""
+"""`pykcl doctor`, `iam` and `report`: what they print, what they refuse, and how they end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from contextlib import closing
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -344,18 +345,18 @@ def test_an_operator_who_steers_needs_no_more_than_that_policy(aws, dynamodb):
     assert called <= actions_of(operator_policy(stream="orders", table="orders-app", steer=True, put=True))
 
 
-# -- version ---------------------------------------------------------------------------------------------------
+# -- versions --------------------------------------------------------------------------------------------------
 
 
-def test_version_is_told_for_people_and_for_programs():
-    told = json.loads(pykcl("version", "--json").output)
-    assert told["pykcl"] == __version__
-    assert told["packages"]["boto3"]
-    assert set(told["extras"]) >= {"moto", "prometheus-client"}
-    assert f"pykcl {__version__}" in pykcl("version").output
+def test_the_version_is_short_and_the_doctor_has_those_of_the_packages(aws):
+    assert pykcl("--version").output == f"pykcl, version {__version__}\n"
+    found = json.loads(pykcl("doctor", *FLEET, "--no-watch", "--no-lag", "-o", "json").output)["findings"]
+    (text,) = [one["text"] for one in found if one["id"] == "process-ok"]
+    for name in ("boto3", "protobuf", "moto", "prometheus-client"):
+        assert f" · {name} {metadata.version(name)}" in text
 
 
-@pytest.mark.parametrize("arguments", [["version"], ["iam", *FLEET]])
+@pytest.mark.parametrize("arguments", [["--version"], ["iam", *FLEET]])
 def test_what_needs_no_aws_loads_no_boto3(arguments):
     code = (
         "import sys\nfrom pykcl.cli.main import main\n"

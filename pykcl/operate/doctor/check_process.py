@@ -40,10 +40,10 @@ def check_process(facts: Facts) -> Iterator[Finding]:
             "worker would not start.",
             f"pip install 'pykcl[{_EXTRAS.get(package, package)}]'",
         )
-    told = " · ".join(f"{name} {version}" for name, version in process.versions.items())
-    yield found(
-        "process-ok", f"Python {process.python} · pykcl {process.pykcl}" + (f" · {told}" if told else "")
-    )
+    python = f"Python {process.python}{' free-threaded' if process.free_threaded else ''}"
+    parts = [python, f"pykcl {process.pykcl}"]
+    parts += [f"{name} {version}" for name, version in process.versions.items()]
+    yield found("process-ok", " · ".join([*parts, *([process.platform] if process.platform else [])]))
     if not facts.config.metrics_sinks:
         yield found(
             "metrics-off",

@@ -20,13 +20,15 @@ RENEWALS_SHOW = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessFacts:
-    """versions: distribution -> version. missing: packages that the configured metrics need and that are not there.
-
-    open_files: the soft limit; None where there is none, or no way to ask.
+    """versions: installed distribution -> version, of those that pykcl uses. missing: packages that the configured
+    metrics need and that are not there. open_files: the soft limit; None where there is none, or no way to ask.
     """
 
     python: str
     pykcl: str
+    implementation: str = ""
+    free_threaded: bool = False
+    platform: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     open_files: int | None = None

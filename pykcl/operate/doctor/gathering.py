@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import platform
+import sysconfig
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata, util
 
@@ -40,7 +42,10 @@ from pykcl.planning.fleet_protocol import Fleet, sense_fleet
 from pykcl.runtime import Runtime
 
 NO_SUCH_LEASE = "pykcl-doctor-asks"
-_LIBRARIES = ("boto3", "botocore")
+_LIBRARIES = (
+    "boto3", "botocore", "protobuf", "tenacity", "click", "moto", "hypercorn", "cbor2", "rich", "starlette",
+    "javaproperties", "tomli", "prometheus-client", "opentelemetry-api",
+)  # fmt: skip
 _LONGEST_WATCH = 30.0
 _BLIND_WATCH = 6.0
 _NEEDED_BY = {"prometheus": "prometheus_client", "otel": "opentelemetry"}
@@ -92,10 +97,21 @@ def process_facts(config: Config) -> ProcessFacts:
     return ProcessFacts(
         python=platform.python_version(),
         pykcl=__version__,
-        versions={name: metadata.version(name) for name in _LIBRARIES},
+        implementation=platform.python_implementation(),
+        free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
+        versions=_installed_versions(),
         missing=tuple(name for name in wanted if util.find_spec(name) is None),
         open_files=_open_files(),
     )
+
+
+def _installed_versions() -> dict[str, str]:
+    found = {}
+    for name in _LIBRARIES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def _open_files() -> int | None:
