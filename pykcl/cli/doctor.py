@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +28,7 @@ from pykcl.cli.output import (
     terminal_width,
     text_width,
 )
-from pykcl.errors import printable
+from pykcl.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from pykcl.operate.doctor.facts import Facts, FileFacts
@@ -54,8 +57,22 @@ _WIDE = 110
 @click.option(
     "--simulate-iam", is_flag=True, help="Ask IAM whether a worker may do all it needs, writes as well."
 )
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write a zip for a bug report, without names and secrets. FILE is never overwritten.",
+)
+@click.option("--keep-names", is_flag=True, help="With --bundle: keep names of streams, tables and workers.")
 def doctor(
-    target: Target, output: Format, as_json: bool, no_watch: bool, no_lag: bool, simulate_iam: bool
+    target: Target,
+    output: Format,
+    as_json: bool,
+    no_watch: bool,
+    no_lag: bool,
+    simulate_iam: bool,
+    bundle: Path | None,
+    keep_names: bool,
 ) -> None:
     """Look over credentials, region, stream, lease table, permissions, clock, fleet and this machine.
 
@@ -63,11 +80,21 @@ def doctor(
     file) it watches the fleet's heartbeats for so long. Every finding has an id, and what is wrong has the command that
     mends it.
 
+    --bundle writes versions, options, leases and the findings as plain texts into a zip. Names of applications, tables,
+    streams, workers, accounts and roles are replaced by hashes; credentials, records, endpoints and what a .properties
+    file says are never in it.
+
     Exit code 4 if there is an error among the findings, else 0. `-o wide` also shows ids.
     """
+    if keep_names and bundle is None:
+        raise click.UsageError("--keep-names goes with --bundle FILE.")
     file = _file_facts(target.properties) if target.properties is not None else None
-    _, findings = examine(target, watch=not no_watch, lag=not no_lag, simulate_iam=simulate_iam, file=file)
+    facts, findings = examine(
+        target, watch=not no_watch, lag=not no_lag, simulate_iam=simulate_iam, file=file
+    )
     say(answer(target, findings, "json" if as_json else output))
+    if bundle is not None:
+        _write_bundle(bundle, facts, keep_names=keep_names)
     sys.exit(EXIT_DOCTOR if any(one.level == "error" for one in findings) else EXIT_OK)
 
 
@@ -99,6 +126,34 @@ def examine(
     )
     facts = gather(question, SystemRuntime())
     return facts, diagnose(facts)
+
+
+def _write_bundle(path: Path, facts: Facts, *, keep_names: bool) -> None:
+    """Write the zip, readable by its owner only. Raises ConfigError for a place that cannot be written."""
+    from pykcl.operate.doctor.diagnosis import diagnose
+    from pykcl.operate.report import bundle_of, redactor_of
+    from pykcl.runtime import SystemRuntime
+
+    runtime = SystemRuntime()
+    redactor = None if keep_names else redactor_of(facts, runtime.token() + runtime.token())
+    # Findings about a .properties file name programs and paths of this machine.
+    findings = diagnose(replace(facts, file=None))
+    now = datetime.now(timezone.utc)
+    texts = bundle_of(facts, findings, redactor, now.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    try:
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ConfigError(f"{path} exists, and is not overwritten. Do: --bundle another name.") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written ({error.strerror}). Do: --bundle another place."
+        ) from None
+    with os.fdopen(number, "wb") as opened, zipfile.ZipFile(opened, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for name, text in texts.items():
+            bundle.writestr(f"pykcl-report/{name}", text)
+    say(f"wrote {path} ({path.stat().st_size} bytes):", err=True)
+    for line in texts["README.txt"].splitlines()[2:]:
+        say(line or " ", err=True)
 
 
 def _file_facts(path: Path) -> FileFacts:

@@ -34,7 +34,6 @@ VERBS = {
     "doctor": ("pykcl.cli.doctor:doctor", "Find what is wrong before production does; it only reads."),
     "explain": ("pykcl.cli.explain:explain", "Explain the code of an error, such as E12."),
     "iam": ("pykcl.cli.iam:iam", "Print the least IAM policy, as JSON or for Terraform."),
-    "report": ("pykcl.cli.report:report", "Write a bundle for a bug report, without names and secrets."),
     "local": ("pykcl.cli.local:local", "Run the embedded local AWS (Kinesis, DynamoDB, CloudWatch)."),
     "demo": ("pykcl.cli.demo:demo", "Watch three workers survive a kill, a split and a merge, with proof."),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -22,7 +22,7 @@ from pykcl.operate.redaction import Redactor, parts_of_key
 README = """\
 A report of pykcl, made at {at}.
 
-In it, in files or chapters of these names:
+In it, in files of these names:
 {contents}
 
 Names of applications, tables, streams, workers, accounts and roles {names}.
@@ -99,11 +99,6 @@ def bundle_of(
         "table.json": _json(clean(table_of(facts))),
         "doctor.json": _json([_finding(one, clean) for one in findings]),
     }
-
-
-def as_one_text(texts: Mapping[str, str]) -> str:
-    """For pasting: each file under a line with its name."""
-    return "\n".join(f"==== {name} ====\n{text.rstrip()}\n" for name, text in texts.items())
 
 
 def versions_of(process: ProcessFacts) -> dict[str, Any]:

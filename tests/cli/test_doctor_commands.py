@@ -1,4 +1,4 @@
-"""`pykcl doctor`, `iam` and `report`: what they print, what they refuse, and how they end."""
+"""`pykcl doctor` with its bundle, and `iam`: what they print, what they refuse, and how they end."""
 
 from __future__ import annotations
 
@@ -369,7 +369,7 @@ def test_what_needs_no_aws_loads_no_boto3(arguments):
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-# -- report ----------------------------------------------------------------------------------------------------
+# -- the bundle ------------------------------------------------------------------------------------------------
 
 SECRETS = ("payments-reader", "ip-10-9-8-7", "123123123123", "hush-hush", "s3cr3t", "127.0.0.1", "orders")
 
@@ -389,8 +389,12 @@ def bundle(path):
 def test_a_report_holds_what_it_says_and_no_name(named, tmp_path, monkeypatch):
     monkeypatch.setenv("PYKCL_WORKER_ID", "payments-reader")
     path = tmp_path / "report.zip"
-    done = pykcl("report", *FLEET, "--no-watch", "--out", str(path))
-    assert done.exit_code == 0, done.output
+    properties = tmp_path / "hush-hush.properties"
+    properties.write_text(
+        "applicationName = orders-app\nstreamName = orders\nexecutableName = hush-hush --s3cr3t\n"
+    )
+    done = pykcl("doctor", "-p", str(properties), "--no-watch", "--bundle", str(path))
+    assert "hush-hush" in done.output, "the doctor itself tells of the file"
     texts = bundle(path)
     assert set(texts) == {
         "README.txt",
@@ -415,30 +419,32 @@ def test_a_report_holds_what_it_says_and_no_name(named, tmp_path, monkeypatch):
     assert {"table-ok", "stream-ok"} <= {one["id"] for one in json.loads(texts["doctor.json"])}
 
 
-def test_names_may_be_kept_and_the_text_says_so(named):
-    done = pykcl("report", *FLEET, "--no-watch", "--text", "--keep-names")
-    assert "ip-10-9-8-7:abc" in done.output
-    assert "stand in it as they are" in done.output
+def test_names_may_be_kept_and_the_text_says_so(named, tmp_path):
+    path = tmp_path / "report.zip"
+    pykcl("doctor", *FLEET, "--no-watch", "--bundle", str(path), "--keep-names")
+    whole = "\n".join(bundle(path).values())
+    assert "ip-10-9-8-7:abc" in whole
+    assert "stand in it as they are" in whole
     for secret in ("hush-hush", "s3cr3t", "127.0.0.1"):
-        assert secret not in done.output
+        assert secret not in whole
+    assert pykcl("doctor", *FLEET, "--keep-names").exit_code == 2
 
 
-def test_a_report_overwrites_nothing_and_says_so(aws, tmp_path):
+def test_a_bundle_overwrites_nothing_and_says_so(aws, tmp_path):
     path = tmp_path / "report.zip"
     path.write_text("mine")
-    done = pykcl("report", *FLEET, "--out", str(path))
+    done = pykcl("doctor", *FLEET, "--no-watch", "--bundle", str(path))
     assert (done.exit_code, path.read_text()) == (1, "mine")
     assert "is not overwritten" in done.output
-    assert pykcl("report", *FLEET, "--out", str(tmp_path / "no" / "where.zip")).exit_code == 1
-    assert pykcl("report", *FLEET, "--out", str(path), "--text").exit_code == 2
+    assert pykcl("doctor", *FLEET, "--no-watch", "--bundle", str(tmp_path / "no" / "x.zip")).exit_code == 1
 
 
-def test_a_report_is_made_even_where_nothing_works(monkeypatch):
+def test_a_bundle_is_made_even_where_nothing_works(monkeypatch, tmp_path):
     for name in [name for name in os.environ if name.startswith(("AWS_", "PYKCL_"))]:
         monkeypatch.delenv(name)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, os.devnull)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    done = pykcl("report", "--text")
-    assert done.exit_code == 0
-    assert "credentials-missing" in done.output
+    path = tmp_path / "report.zip"
+    assert pykcl("doctor", "--bundle", str(path)).exit_code == 4
+    assert "credentials-missing" in bundle(path)["doctor.json"]
