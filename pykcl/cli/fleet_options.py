@@ -92,18 +92,23 @@ class _Told:
     has_file: bool = False
 
 
-def fleet_options(*needs: Need) -> Callable[[Command], Command]:
+def fleet_options(*needs: Need, stream_argument: str | None = None) -> Callable[[Command], Command]:
     """Decorator: the options of a fleet; the command's parameter `target` is a Target.
 
-    needs: what must be told, by flag, file or PYKCL_ variable; else it is a usage error. Also turns pykcl's errors into
-    one line and the exit codes of operating (`exit_codes.operating`).
+    needs: what must be told, by flag, file or PYKCL_ variable; else it is a usage error. stream_argument: parameter of
+    the command that may name the stream in place of --stream. Also turns pykcl's errors into one line and the exit
+    codes of operating (`exit_codes.operating`).
     """
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def with_target(*args: Any, **given: Any) -> Any:
             with operating():
-                target = _target(needs, **{name: given.pop(name) for name in _FLEET})
+                told = {name: given.pop(name) for name in _FLEET}
+                named = given.pop(stream_argument) if stream_argument is not None else None
+                if named is not None and told["stream"] is not None:
+                    raise click.UsageError(f"Both {named!r} and --stream {told['stream']!r} name the stream.")
+                target = _target(needs, **{**told, "stream": named or told["stream"]})
                 try:
                     return command(*args, target=target, **given)
                 except PyKclError as error:

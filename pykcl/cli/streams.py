@@ -1,20 +1,36 @@
-"""`pykcl streams`: which streams there are, and what one is."""
+"""`pykcl streams`: list streams, describe one, and show the lineage of its shards with their leases."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pykcl.cli.fleet_options import aws_options
-from pykcl.cli.output import Column, Format, format_option, say, show
+from pykcl.cli.fleet_options import Target, aws_options, fleet_options
+from pykcl.cli.output import (
+    Column,
+    Format,
+    clipped,
+    format_option,
+    painted,
+    render,
+    say,
+    show,
+    terminal_width,
+    text_width,
+)
 from pykcl.cli.stream_target import admin_for, complete_streams, quiet_when_unread, summary_of
-from pykcl.errors import PyKclError, SetupError
+from pykcl.cli.watching import repeat, tell_of_the_wait, watch_option
+from pykcl.errors import ConfigError, PyKclError, SetupError, printable
 
 if TYPE_CHECKING:
     from pykcl.aws.operator_clients import OperatorClients
     from pykcl.aws.stream_admin import Consumer, StreamAdmin, StreamSummary
+    from pykcl.model.shard import Shard
+    from pykcl.operate.family_tree import TreeLine
+    from pykcl.operate.owner_marks import Marks
 
 
 def _percent(share: float | None) -> str:
@@ -55,6 +71,13 @@ SHARDS = (
 )
 
 
+TREE = tuple(
+    Column(key)
+    for key in ("shard", "depth", "state", "owner", "checkpoint", "open", "parents", "children", "waits_for")
+)
+_MOST_BRANCHES = 24
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def streams() -> None:
     """See which streams there are, and what one is: shards, retention, encryption, consumers."""
@@ -81,14 +104,49 @@ def list_streams(output: Format, clients: OperatorClients) -> None:
 
 
 @streams.command()
-@click.argument("stream", metavar="NAME", shell_complete=complete_streams)
+@click.argument("name", required=False, shell_complete=complete_streams)
+@fleet_options(stream_argument="name")
 @format_option
-@aws_options
-def describe(stream: str, output: Format, clients: OperatorClients) -> None:
+@click.option(
+    "--tree", is_flag=True, help="Show the lineage of the shards, with the leases of --application."
+)
+@watch_option
+@click.option(
+    "--no-sample", is_flag=True, help="With --tree: look once, and do not wait for counters to move."
+)
+@click.option(
+    "--open", "only_open", is_flag=True, help="With --tree: leave out families that are read to their end."
+)
+def describe(
+    target: Target, output: Format, tree: bool, watch: float | None, no_sample: bool, only_open: bool
+) -> None:
     """Show one stream: its shards, open and closed, and whether every hash key has its shard.
 
-    NAME may be an ARN.
+    NAME may be an ARN; --stream NAME says the same.
+
+    --tree shows parents above children, with owner and state of each lease where --application names a fleet; without a
+    stream it shows the leases alone. Every owner has a colour and a shape of its own, the same in all of pykcl's views.
+
+    \b
+    CLEANED UP  it was read, and its row has been deleted since
+    NO LEASE    Kinesis lists it, and nobody reads it
     """
+    if tree:
+        if target.table is None and target.stream is None:
+            raise click.UsageError(
+                "Neither stream nor application. Do: name the stream, or --application NAME."
+            )
+        sys.exit(
+            repeat(watch, _tree_look(target, output, watch=watch, no_sample=no_sample, only_open=only_open))
+        )
+    if watch is not None or no_sample or only_open:
+        raise click.UsageError("--watch, --no-sample and --open go with --tree.")
+    if target.stream is None:
+        raise click.UsageError("No stream. Do: pykcl streams describe NAME.")
+    _describe(target.clients, target.stream, output)
+
+
+def _describe(clients: OperatorClients, stream: str, output: Format) -> None:
     from pykcl.operate.streams.describing import hints, shard_rows, stream_facts
 
     with quiet_when_unread():
@@ -129,8 +187,6 @@ def _consumers(admin: StreamAdmin, summary: StreamSummary) -> tuple[list[Consume
 
 def _sheet(facts: Mapping[str, Any]) -> list[str]:
     """The stream as a whole, one fact per line."""
-    from pykcl.errors import printable
-
     key = f" with {facts['key_id']}" if facts["key_id"] else ""
     consumers = facts["consumers"]
     if consumers is None:
@@ -150,3 +206,132 @@ def _sheet(facts: Mapping[str, Any]) -> list[str]:
     }
     width = max(map(len, lines))
     return [f"{name:<{width}}  {printable(str(value or '-'))}" for name, value in lines.items()]
+
+
+# -- the tree --------------------------------------------------------------------------------------------------
+
+
+def _tree_look(
+    target: Target, output: Format, *, watch: float | None, no_sample: bool, only_open: bool
+) -> Callable[[], tuple[str, int]]:
+    """Return the function that scans the table, lists the shards and returns (text, exit code)."""
+    from pykcl.operate.sampling import Sampler
+    from pykcl.operate.scanning import TableScanner
+    from pykcl.runtime import SystemRuntime
+
+    sampler = None
+    if target.table is not None:
+        runtime = SystemRuntime()
+        scanner = TableScanner(target.clients.client("dynamodb"), target.table, runtime)
+        sampler = Sampler(scanner.scan, runtime)
+
+    marks: Marks | None = None
+
+    def look() -> tuple[str, int]:
+        nonlocal marks
+        from pykcl.operate.family_tree import tree_lines
+        from pykcl.operate.lease_states import states_of
+        from pykcl.operate.owner_marks import NO_MARKS, marks_among
+        from pykcl.operate.sampling import known_failover
+
+        states = None
+        arns: tuple[str, ...] = ()
+        if sampler is not None:
+            once = no_sample or watch is not None
+            found = sampler.look() if once else sampler.look_twice(target.failover, on_wait=tell_of_the_wait)
+            failover, _ = known_failover(target.failover, found.view.leases.values())
+            states, arns = states_of(found, failover), found.view.stream_arns
+        listed, hints = _listing(target, arns)
+        marks = marks_among((one.owner for one in (states or {}).values()), marks or NO_MARKS)
+        lines = tree_lines(states, listed)
+        if only_open:
+            lines = _without_the_past(lines)
+        return _tree_text(lines, marks, output, hints), 0
+
+    return look
+
+
+def _listing(target: Target, arns: tuple[str, ...]) -> tuple[tuple[Shard, ...], list[str]]:
+    """The shards, and what to say where they cannot be listed: the rows alone tell much, too."""
+    name = target.stream or (arns[0] if len(arns) == 1 else None)
+    if name is None:
+        return (), ["Only leases are shown. With --stream NAME, shards without a lease are seen, too."]
+    try:
+        listing = target.kinesis(name).list_shards()
+    except PyKclError as error:
+        if target.table is None or isinstance(error, ConfigError):
+            raise
+        return (), [f"Only leases are shown: {error}"]
+    hints = [] if listing.complete else ["Not all shards could be listed; some may be missing here."]
+    return listing.shards, hints
+
+
+def _without_the_past(lines: list[TreeLine]) -> list[TreeLine]:
+    from pykcl.operate.family_tree import CLEANED_UP, CLOSED
+
+    return [line for line in lines if line.state not in ("ENDED", CLEANED_UP, CLOSED)]
+
+
+def _tree_text(lines: list[TreeLine], marks: Marks, output: Format, hints: list[str]) -> str:
+    nobody = [line.key for line in lines if line.state == "NO LEASE"]
+    if nobody:
+        hints = [*hints, f"{len(nobody)} listed shard(s) have no lease: nobody reads them."]
+    if output not in ("table", "wide"):
+        return render([_tree_row(line) for line in lines], TREE, output, hints=hints)
+    width = terminal_width() if output == "table" else None
+    told = [_tree_line(line, marks, width) for line in lines] or ["(no shards)"]
+    return "\n".join([*told, *(f"hint: {printable(hint)}" for hint in hints)])
+
+
+def _tree_row(line: TreeLine) -> dict[str, Any]:
+    lease = line.status.lease if line.status is not None else None
+    return {
+        "shard": line.key,
+        "depth": line.depth,
+        "state": line.state,
+        "owner": lease.actual_owner if lease is not None else None,
+        "checkpoint": str(lease.checkpoint) if lease is not None else None,
+        "open": line.is_open,
+        "parents": list(line.parents),
+        "children": list(line.children),
+        "waits_for": list(line.status.waits_for) if line.status is not None else [],
+    }
+
+
+def _tree_line(line: TreeLine, marks: Marks, width: int | None) -> str:
+    from pykcl.cli.lease_tables import state_colour
+    from pykcl.operate.hints import short_shard
+
+    branches = line.branches
+    most = _MOST_BRANCHES if width is None else min(_MOST_BRANCHES, width // 2)
+    if len(branches) > most:
+        branches = "…" + branches[-most:]
+    name = printable(short_shard(line.key))
+    if line.again:
+        return _fit([(f"{branches}{name}", None), ("(see above)", None)], width)
+    owner = line.status.owner if line.status is not None else None
+    parts: list[tuple[str, Any]] = [
+        (f"{branches}{name}", None),
+        (line.state, state_colour({"state": line.state})),
+    ]
+    if owner is not None:
+        mark = marks.of(owner)
+        parts.append((f"{mark.shape} {printable(owner)}", mark.rgb))
+    if line.status is not None and line.status.waits_for:
+        waits = ",".join(printable(short_shard(one)) for one in line.status.waits_for)
+        parts.append((f"waits for {waits}", None))
+    return _fit(parts, width)
+
+
+def _fit(parts: list[tuple[str, Any]], width: int | None) -> str:
+    """Parts side by side in as many cells as there are; the last that begins within them is clipped."""
+    shown, left = [], width
+    for whole, colour in parts:
+        text = whole
+        if left is not None:
+            if left < 4:
+                break
+            text = clipped(whole, left)
+            left -= text_width(text) + 2
+        shown.append(painted(text, colour))
+    return "  ".join(shown)

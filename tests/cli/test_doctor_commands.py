@@ -309,7 +309,7 @@ def test_an_operator_needs_no_more_than_the_policy_for_looking(aws, dynamodb):
         ["leases", "list", "--no-sample"],
         ["leases", "describe", "0", "--no-sample"],
         ["lag", "--stream", "orders"],
-        ["shards", "tree", "--stream", "orders"],
+        ["streams", "describe", "orders", "--tree"],
         ["doctor", "--stream", "orders", "--no-watch"],
     ):
         assert pykcl(*command, "--application", "orders-app").exit_code == 0, command

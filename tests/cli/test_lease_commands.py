@@ -1,4 +1,4 @@
-"""`pykcl leases`, `lag` and `shards tree` against a local AWS: what they print, refuse and write."""
+"""`pykcl leases`, `lag` and `streams describe --tree` against a local AWS: what they print, refuse and write."""
 
 import csv
 import io
@@ -104,7 +104,7 @@ def test_a_lease_that_stands_still_for_the_failover_time_is_stale(aws):
 
 
 @pytest.mark.parametrize(
-    "command", [["leases", "list"], ["leases", "describe", "0"], ["shards", "tree", "--stream", "orders"]]
+    "command", [["leases", "list"], ["leases", "describe", "0"], ["streams", "describe", "orders", "--tree"]]
 )
 def test_a_command_that_waits_says_so_on_standard_error(aws, command):
     put(aws, *FLEET)
@@ -133,7 +133,10 @@ def test_json_jsonl_and_csv_hold_the_same_rows(aws):
 @pytest.mark.parametrize("form", ["table", "wide", "json", "jsonl", "csv"])
 def test_a_hostile_owner_is_inert_everywhere(aws, form):
     put(aws, Lease(shard(0), AT_TRIM_HORIZON, owner=EVIL))
-    for told in (listed("-o", form), pykcl("shards", "tree", "--app", APP, "--no-sample", "-o", form)):
+    for told in (
+        listed("-o", form),
+        pykcl("streams", "describe", "--tree", "--app", APP, "--no-sample", "-o", form),
+    ):
         assert "\x1b" not in told
         assert "\x07" not in told
         assert "owned" in told
@@ -153,7 +156,7 @@ def test_forty_columns_are_enough(aws):
     told = [line for line in listed(COLUMNS="40").splitlines() if not line.startswith("hint:")]
     assert max(map(len, told)) <= 40
     tree = pykcl(
-        "shards", "tree", "--app", APP, "--stream", "orders", "--no-sample", COLUMNS="40"
+        "streams", "describe", "orders", "--tree", "--app", APP, "--no-sample", COLUMNS="40"
     ).splitlines()
     assert max(len(line) for line in tree if not line.startswith("hint:")) <= 40
 
@@ -188,7 +191,8 @@ def test_describe_takes_a_number_the_end_of_a_key_or_the_key(aws):
 def test_without_an_application_it_says_how_to_name_one(aws):
     assert "--application NAME" in pykcl("leases", "list", code=2)
     assert "--stream NAME" in pykcl("leases", "prune", "--app", APP, code=2)
-    assert "--stream NAME" in pykcl("shards", "tree", code=2)
+    assert "--application NAME" in pykcl("streams", "describe", "--tree", code=2)
+    assert "streams describe NAME" in pykcl("streams", "describe", code=2)
 
 
 def test_the_environment_and_files_name_it_too(aws, tmp_path):
@@ -219,7 +223,7 @@ def test_a_missing_table_and_one_of_another_shape_are_told_apart(aws):
     for verb in (
         ["leases", "list"],
         ["lag", "--stream", "orders"],
-        ["shards", "tree"],
+        ["streams", "describe", "--tree"],
         ["leases", "release", "0"],
     ):
         assert "is not a lease table" in pykcl(*verb, "--app", "invoices", code=1)
@@ -233,6 +237,8 @@ def test_a_missing_table_and_one_of_another_shape_are_told_apart(aws):
         ["leases", "list", "--watch=never"],
         ["leases", "list", "--sample", "5s", "--no-sample"],
         ["leases", "list", "-o", "xml"],
+        ["streams", "describe", "orders", "--open"],
+        ["streams", "describe", "orders", "--stream", "orders", "--tree"],
         ["lag", "--max-behind", "-5s"],
         ["lag", "--from", "guesses"],
         ["lag", "--source", "status"],
@@ -405,7 +411,7 @@ def test_the_tree_joins_the_stream_and_the_table(aws, server):
         Lease(shard(0), AT_SHARD_END, children=(shard(2), shard(3))),
         Lease(shard(2), AT_TRIM_HORIZON, owner="w1", parents=(shard(0),)),
     )
-    told = pykcl("shards", "tree", "--app", APP, "--stream", "orders", "--no-sample")
+    told = pykcl("streams", "describe", "--tree", "--app", APP, "--stream", "orders", "--no-sample")
     lines = told.splitlines()
     assert lines[0] == "000  ENDED"
     assert lines[1].startswith("├─ 002  UNKNOWN  ")
@@ -413,9 +419,9 @@ def test_the_tree_joins_the_stream_and_the_table(aws, server):
     assert lines[2] == "└─ 003  NO LEASE"
     assert lines[3] == "001  NO LEASE"
     assert "2 listed shard(s) have no lease" in told
-    alone = pykcl("shards", "tree", "--stream", "orders")
+    alone = pykcl("streams", "describe", "orders", "--tree")
     assert alone.splitlines() == ["000  CLOSED", "├─ 002  OPEN", "└─ 003  OPEN", "001  OPEN"]
-    kept = pykcl("shards", "tree", "--stream", "orders", "--open").splitlines()
+    kept = pykcl("streams", "describe", "orders", "--tree", "--open").splitlines()
     assert [line.split()[-2] for line in kept] == ["002", "003", "001"]
 
 
@@ -436,7 +442,7 @@ def test_applications_and_shards_are_completed_and_trouble_completes_to_nothing(
 def test_help_needs_no_aws_library():
     program = (
         "import sys\nfrom pykcl.cli.main import main\n"
-        "for verb in (['leases', 'list'], ['leases', 'prune'], ['lag'], ['shards', 'tree']):\n"
+        "for verb in (['leases', 'list'], ['leases', 'prune'], ['lag'], ['streams', 'describe']):\n"
         "    try: main([*verb, '--help'])\n    except SystemExit: pass\n"
         "late = [name for name in ('boto3', 'botocore', 'pykcl.aws.lease_table', 'pykcl.operate') if name in sys.modules]\n"
         "sys.exit(f'imported early: {late}' if late else 0)\n"

@@ -233,7 +233,7 @@ def test_tail_gets_through_faults(aws, pykcl):
         (["put", "orders", "--key", "a", "--key-field", "b"], 2, "exclude one another"),
         (["put", "orders", "--rate", "0"], 2, "x>0"),
         (["streams", "describe", "ordes"], 1, "Did you mean 'orders'?"),
-        (["streams", "describe"], 2, "Missing argument"),
+        (["streams", "describe"], 2, "No stream"),
     ],
 )
 def test_bad_input_is_answered_with_what_why_and_what_to_do(pykcl, arguments, code, told):

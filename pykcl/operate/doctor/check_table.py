@@ -156,11 +156,11 @@ def _whose(facts: Facts, stream: StreamFacts, watch: WatchFacts) -> Iterator[Fin
             "table, or a fleet that stood for longer than records are kept.",
             command(
                 "pykcl",
-                "shards",
-                "tree",
+                "streams",
+                "describe",
+                stream.name,
+                "--tree",
                 "--table",
                 facts.table.name if facts.table else None,
-                "--stream",
-                stream.name,
             ),
         )
