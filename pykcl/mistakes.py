@@ -97,7 +97,7 @@ _MISTAKES = (
         "correct the processor; it had no record in hand, so there is none to step over",
         ("ProcessorRaised",),
         "correct the processor; if none can digest this record, step over it by "
-        f"pykcl checkpoint skip SHARD --records 1 {_OF}",
+        f"pykcl checkpoints reset --shard SHARD --shift-by 1 {_OF}",
         "correct the processor; the records from first to last are not checkpointed, and any of them may be the one "
         "that failed; pykcl tail STREAM --shard SHARD --from-app APPLICATION shows them",
     ),
@@ -121,14 +121,14 @@ _MISTAKES = (
     Mistake(
         "E16",
         "LATEST leaves out the first records",
-        f"--start TRIM_HORIZON reads all that is kept; now that there are leases: pykcl checkpoint reset {_OF} "
+        f"--start TRIM_HORIZON reads all that is kept; now that there are leases: pykcl checkpoints reset {_OF} "
         "--to-earliest",
         ("StartingAtLatest",),
     ),
     Mistake(
         "E17",
         "A changed start replays nothing",
-        f"to replay, stop the fleet, then: pykcl checkpoint reset {_OF} --to-earliest",
+        f"to replay, stop the fleet, then: pykcl checkpoints reset {_OF} --to-earliest",
         ("StartIgnored",),
     ),
     Mistake(

@@ -34,7 +34,7 @@ _TAILS = (4, 6, 8, 10, 12, 14, 16, 20)
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """The options that all moving commands share. execute: write; else only show."""
+    """The options that every move shares. execute: write; else only show."""
 
     execute: bool
     wait_idle: float
@@ -259,7 +259,9 @@ def _execute(
         say(f"the backup of before is {printable(str(path))}", err=True)
         raise
     say(f"done: {written} rows written and read again, by {printable(audit.who)}", err=True)
-    undo = shlex.join(["pykcl", "checkpoint", "import", str(path), "--table", str(target.table), "--execute"])
+    undo = shlex.join(
+        ["pykcl", "checkpoints", "reset", "--from-file", str(path), "--table", str(target.table), "--execute"]
+    )
     say(f"undo with: {printable(undo)}", err=True)
 
 

@@ -25,7 +25,10 @@ VERBS = {
     "migrate": ("pykcl.cli.migrate:migrate", "Find out what leaving Java means, and write the way out."),
     "leases": ("pykcl.cli.leases:leases", "See who reads which shard and who is alive; release, prune."),
     "lag": ("pykcl.cli.lag:lag", "See how far behind the fleet is, per shard and in all."),
-    "checkpoint": ("pykcl.cli.checkpoint:checkpoint", "Show, save and move checkpoints, with plan and undo."),
+    "checkpoints": (
+        "pykcl.cli.checkpoints:checkpoints",
+        "Show, save and move checkpoints, with plan and undo.",
+    ),
     "tail": ("pykcl.cli.tail:tail", "Show the records of a stream, and wait for more."),
     "put": ("pykcl.cli.put:put", "Put lines into a stream, each until it is in."),
     "streams": ("pykcl.cli.streams:streams", "See which streams there are, and what one is."),

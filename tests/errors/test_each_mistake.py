@@ -339,7 +339,9 @@ def test_e12_a_processor_that_raises(new_fleet):
     fleet.start("w1", processor=processors(fleet, process_records=raises_key_error))
     fleet.put(1)
     event = told(fleet, ProcessorRaised, "E12")
-    skip = f"pykcl checkpoint skip shardId-000000000000 --records 1 --app {TABLE} --stream {STREAM}"
+    skip = (
+        f"pykcl checkpoints reset --shard shardId-000000000000 --shift-by 1 --app {TABLE} --stream {STREAM}"
+    )
     check(event, "E12", skip)
     assert (event.error, event.where.split(":")[0]) == ("KeyError", Path(__file__).name)
     assert "code=E12 hint=" in line_of(event)
@@ -353,7 +355,7 @@ def test_e12_of_several_records_none_is_stepped_over_unseen(new_fleet):
     event = told(fleet, ProcessorRaised, "E12")
     check(event, "E12", f"pykcl tail {STREAM} --shard shardId-000000000000 --from-app {TABLE}")
     assert event.records == 3
-    assert "skip" not in event.hint
+    assert "--shift-by" not in event.hint
 
 
 def test_e12_where_the_worker_is_to_stop_for_it(new_fleet):
@@ -364,7 +366,9 @@ def test_e12_where_the_worker_is_to_stop_for_it(new_fleet):
     fleet.put(1)
     fleet.wait(lambda: worker.failure is not None, what="the failure")
     assert isinstance(worker.failure, ProcessorFailed)
-    skip = f"pykcl checkpoint skip shardId-000000000000 --records 1 --app {TABLE} --stream {STREAM}"
+    skip = (
+        f"pykcl checkpoints reset --shard shardId-000000000000 --shift-by 1 --app {TABLE} --stream {STREAM}"
+    )
     check(worker.failure, "E12", skip)
 
 
@@ -379,7 +383,7 @@ def test_e12_outside_of_a_batch_there_is_no_record_to_step_over(new_fleet, metho
     event = told(fleet, ProcessorRaised, "E12")
     check(event, "E12", "correct the processor")
     assert event.method == method
-    assert "checkpoint skip" not in event.hint
+    assert "--shift-by" not in event.hint
 
 
 def test_e12_outside_of_a_batch_where_the_worker_is_to_stop_for_it(new_fleet):
@@ -387,7 +391,7 @@ def test_e12_outside_of_a_batch_where_the_worker_is_to_stop_for_it(new_fleet):
     worker = fleet.start("w1", processor=processors(fleet, initialize=raises_key_error), on_error="raise")
     fleet.wait(lambda: worker.failure is not None, what="the failure")
     check(worker.failure, "E12", "correct the processor")
-    assert "checkpoint skip" not in worker.failure.hint
+    assert "--shift-by" not in worker.failure.hint
 
 
 @pytest.mark.parametrize("at", ["beyond", "behind"])
@@ -519,7 +523,7 @@ def test_e16_latest_leaves_out_the_first_records(new_fleet):
     lost = fleet.put(3)
     fleet.start("w1", start="LATEST")
     event = told(fleet, StartingAtLatest, "E16")
-    check(event, "E16", "--start TRIM_HORIZON", "pykcl checkpoint reset", "--to-earliest")
+    check(event, "E16", "--start TRIM_HORIZON", "pykcl checkpoints reset", "--to-earliest")
     fleet.workers["w1"].wait_ready(60)
     fleet.wait_delivered(fleet.put(3))
     assert not set(lost) & set(fleet.ledger.payloads)
@@ -534,7 +538,7 @@ def test_e17_a_changed_start_replays_nothing(new_fleet):
     fleet.workers["w1"].stop()
     fleet.start("w2", start="TRIM_HORIZON")
     (event,) = fleet.happened(StartIgnored)
-    check(event, "E17", "pykcl checkpoint reset", "--to-earliest")
+    check(event, "E17", "pykcl checkpoints reset", "--to-earliest")
     assert (event.start, event.leases) == ("TRIM_HORIZON", 2)
     fleet.simulation.sleep(30)
     assert fleet.ledger.duplicates == 0
@@ -639,7 +643,7 @@ def test_a_hint_of_ones_own_has_the_names_too_and_cannot_forge_a_line():
 def test_a_name_in_a_command_is_one_word_of_it(shard):
     error = PyKclError("x").about("E12", records=1).naming(shard=shard, application="my app")
     words = shlex.split(error.hint)
-    assert words[words.index("skip") + 1] == shard
+    assert words[words.index("--shard") + 1] == shard
     assert "my app" in words
 
 

@@ -48,7 +48,7 @@ def test_every_command_of_a_page_exists(code):
 
 
 @pytest.mark.parametrize(
-    "words", [["leases", "lst"], ["lag", "--of-what"], ["checkpoint", "skip"], ["nothing"]]
+    "words", [["leases", "lst"], ["lag", "--of-what"], ["checkpoints", "skip"], ["nothing"]]
 )
 def test_a_command_that_does_not_exist_is_refused(words):
     with pytest.raises(click.ClickException):
@@ -143,8 +143,9 @@ def test_explain_shows_the_whole_page_as_text(code):
 
 
 def test_explain_leaves_commands_whole_on_a_narrow_terminal():
-    assert "    $ pykcl checkpoint skip 7 --records 1 --app orders-app --stream orders --execute\n" in (
-        explain("e12", width=40).output
+    assert (
+        "    $ pykcl checkpoints reset --shard 7 --shift-by 1 --app orders-app --stream orders --execute\n"
+        in (explain("e12", width=40).output)
     )
 
 

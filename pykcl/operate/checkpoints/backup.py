@@ -82,12 +82,17 @@ def lines_of(
     return [json.dumps(line) for line in (head, *body, {"lines": len(body)})]
 
 
+def is_backup(text: str) -> bool:
+    """Return True for the text of a backup or an export, whole or cut off, and False for lines of positions."""
+    return text.lstrip().startswith("{")
+
+
 def read_backup(text: str, source: str) -> Backup:
     """Raises ConfigError, with source and line, for what is no backup, or not all of one."""
     lines = [_object(line, f"{source}, line {number}") for number, line in enumerate(text.splitlines(), 1)]
     if not lines or lines[0].get("format") != FORMAT:
         raise ConfigError(
-            f"{source} is no backup: its first line is not one of {FORMAT!r}. Do: name a file that `checkpoint "
+            f"{source} is no backup: its first line is not one of {FORMAT!r}. Do: name a file that `checkpoints "
             "export`, or a reset, has written."
         )
     head, body, foot = lines[0], lines[1:-1], lines[-1]
@@ -111,7 +116,7 @@ def read_backup(text: str, source: str) -> Backup:
 
 
 def positions_in(backup: Backup) -> dict[str, tuple[str, int | None]]:
-    """The positions alone, of the shards that have one that is a number: for `--from-file`."""
+    """The positions alone, of the shards that have one that is a number."""
     return {
         key: (lease.checkpoint.sequence_number, lease.checkpoint.sub_sequence_number)
         for key, lease in backup.leases.items()

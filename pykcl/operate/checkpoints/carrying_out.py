@@ -60,7 +60,7 @@ def _verify(step: Step, row: Row | None, wanted: Lease | None) -> None:
     if not good:
         raise PyKclError(
             f"The row of {step.key} was written, and reading it again shows something else. Nothing more was written. "
-            "Do: look at it with `checkpoint show`."
+            "Do: look at it with `checkpoints show`."
         )
 
 
@@ -75,7 +75,7 @@ def _changed(step: Step, row: Row | None, done: int, total: int) -> PyKclError:
         return Refused(f"{text} Nothing was written. Do: see that the fleet is stopped, and plan again.")
     return PyKclError(
         f"{text} {_so_far(done, total)} Do: see that the fleet is stopped, and run the same command again; or put the "
-        "backup back with `checkpoint import`."
+        "backup back with `checkpoints reset --from-file`."
     )
 
 

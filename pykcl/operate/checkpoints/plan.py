@@ -147,7 +147,7 @@ def refuse_what_cannot_be_planned(situation: Situation, keys: Collection[str]) -
     if bad:
         raise Refused(
             f"The row of {bad[0]} cannot be understood ({situation.unreadable[bad[0]].problem}). Nothing was written. "
-            "Do: mend it, or leave it out with --shards."
+            "Do: mend it, or leave it out with --shard."
         )
     if not leases:
         many = any(row.kind == "multi-stream lease" for row in situation.foreign)

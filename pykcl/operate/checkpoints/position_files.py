@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 
 from pykcl.errors import ConfigError
-from pykcl.operate.checkpoints.backup import positions_in, read_backup
+from pykcl.operate.checkpoints.backup import is_backup, positions_in, read_backup
 from pykcl.operate.checkpoints.times import full_shard_id, position_of
 
 Positions = dict[str, tuple[str, int | None]]
@@ -14,7 +14,7 @@ _HEADS = ("shard", "leasekey")
 
 def read_positions(text: str, source: str) -> Positions:
     """By shard id. Raises ConfigError with source and line."""
-    if text.lstrip().startswith("{"):
+    if is_backup(text):
         return positions_in(read_backup(text, source))
     found: Positions = {}
     for number, fields in enumerate(csv.reader(text.splitlines()), 1):

@@ -92,7 +92,7 @@ class _Reset:
         if left:
             raise Refused(
                 f"{key} has no row yet: {left[0]}, which comes before it, is not read to its end. Nothing was written. "
-                "Do: move both, or leave --shards out."
+                "Do: move both, or leave --shard out."
             )
 
     def _siblings(self, steps: Mapping[str, Step]) -> list[Step]:
@@ -138,7 +138,7 @@ class _Reset:
         if left:
             hints.append(
                 f"{', '.join(left)}: below what is read again, and not moved: they wait, and go on where they are. "
-                "Name them in --shards, too, to read them again."
+                "Name them with --shard, too, to read them again."
             )
         gone = sorted(
             key

@@ -29,7 +29,7 @@ def step_over(
     if at.sequence_number == AT_TIMESTAMP or (at.sequence_number == LATEST and lease.latest_from is None):
         raise Refused(
             f"{lease.key} begins at {at}, so which records come next is known to its workers only. Nothing was "
-            "written. Do: use `checkpoint seek` with a time or a sequence number."
+            "written. Do: use `checkpoints reset` with a time or a sequence number."
         )
     start = first_read(lease, StartPosition("TRIM_HORIZON"))
     users = deaggregate_batch(search.walk(start), hash_range, after=None if at.is_sentinel else at)

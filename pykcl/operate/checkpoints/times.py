@@ -48,7 +48,7 @@ def position_of(text: str) -> tuple[str, int | None]:
     number, colon, sub = text.strip().partition(":")
     if not is_sequence_number(number) or (colon and not _DIGITS.match(sub)):
         raise ConfigError(
-            f"{text[:80]!r} is no position. Write a sequence number, as `checkpoint show -o wide` shows them, and "
+            f"{text[:80]!r} is no position. Write a sequence number, as `checkpoints show -o wide` shows them, and "
             "behind a colon the sub-sequence number if only a part of an aggregated record is done: 4968…1642 or "
             "4968…1642:17."
         )

@@ -154,6 +154,6 @@ def check_start(facts: Facts) -> Iterator[Finding]:
             "start-ignored",
             f"start={config.start} has no effect: {many(len(watch.view.leases), 'lease')} have a "
             "checkpoint, and go on there.",
-            command("pykcl", "checkpoint", "reset", "--table", table.name, "--stream", facts.stream_word)
+            command("pykcl", "checkpoints", "reset", "--table", table.name, "--stream", facts.stream_word)
             + " --to-earliest   (shows a plan first)",
         )

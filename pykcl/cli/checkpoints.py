@@ -1,9 +1,11 @@
-"""`pykcl checkpoint show | export | import | reset | seek | skip`: look at a fleet's checkpoints, and move them."""
+"""`pykcl checkpoints show | export | reset`: look at a fleet's checkpoints, save them, and move them."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -33,10 +35,10 @@ MOST_FILE_BYTES = 1 << 30
 
 
 @click.group()
-def checkpoint() -> None:
+def checkpoints() -> None:
     """Show, save and move checkpoints of any KCL lease table, Java's too.
 
-    What moves them shows its plan and writes nothing, until it is told to with --execute.
+    `reset` shows its plan, and writes with --execute only.
 
     Exit codes: 0 ok, 1 error, 2 usage, 5 refused.
     """
@@ -82,34 +84,128 @@ def _placed_shard(text: str) -> tuple[str, tuple[str, int | None]]:
     return _shard(shard), _position(position)
 
 
-SHARD = _Checked("shard", _shard)
-_SHARD_ARGUMENT = click.argument("shard", type=SHARD, shell_complete=complete_shards)
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The options that say where to; exactly one is given.
+
+    shards: shard ids, none for all. positions_only, show_data: what goes with from_file, and with shift_by.
+    """
+
+    to_earliest: bool
+    to_latest: bool
+    to_datetime: int | None
+    by_duration: float | None
+    to_sequence: tuple[tuple[str, tuple[str, int | None]], ...]
+    shift_by: int | None
+    from_file: Path | None
+    shards: tuple[str, ...]
+    positions_only: bool
+    show_data: bool
+
+    def check(self) -> None:
+        """Raise click.UsageError for options that do not go together."""
+        times = [self.to_earliest, self.to_latest, self.to_datetime is not None, self.by_duration is not None]
+        others = [bool(self.to_sequence), self.shift_by is not None, self.from_file is not None]
+        if sum(times) + sum(others) != 1:
+            raise click.UsageError(
+                "Say where to: one of --to-earliest, --to-latest, --to-datetime, --by-duration, --to-sequence, "
+                "--shift-by or --from-file."
+            )
+        if self.shards and not any(times) and self.shift_by is None:
+            raise click.UsageError("--shard goes with a time, --to-earliest, --to-latest or --shift-by.")
+        if self.shift_by is not None and len(self.shards) != 1:
+            raise click.UsageError("--shift-by steps over records of one shard. Do: --shard SHARD, once.")
+        if len(dict(self.to_sequence)) < len(self.to_sequence):
+            raise click.UsageError("--to-sequence names one shard twice.")
+        if self.show_data and self.shift_by is None:
+            raise click.UsageError("--show-data goes with --shift-by.")
+        if self.positions_only and self.from_file is None:
+            raise click.UsageError("--positions-only goes with --from-file.")
+
+    def destination(self, situation: Situation) -> Destination:
+        """Return the destination of every way but --shift-by and --from-file."""
+        from pykcl.operate.checkpoints.places import Destination
+
+        if self.to_sequence:
+            return Destination("positions", positions=dict(self.to_sequence))
+        if self.to_earliest or self.to_latest:
+            return Destination("earliest" if self.to_earliest else "latest")
+        at_millis = self.to_datetime
+        if self.by_duration is not None:
+            at_millis = max(0, situation.now_millis - round(self.by_duration * 1000))
+        return Destination("time", at_millis=at_millis)
 
 
-def destination_options(command: Command) -> Command:
-    """The four destinations that need no list of positions."""
-    options = (
-        click.option("--to-earliest", is_flag=True, help="To the oldest record that the stream still keeps."),
-        click.option("--to-latest", is_flag=True, help="Behind the newest record of this moment."),
-        click.option(
-            "--to-datetime",
-            type=_Checked("time", _time),
-            metavar="TIME",
-            help="So that what arrived from then on comes again: 2026-11-20T09:00Z.",
-        ),
-        click.option(
-            "--by-duration",
-            type=Duration(least=0.001),
-            metavar="TIME",
-            help="The same, so long before now: PT2H, 90m, 1d.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+_WAYS = (
+    click.option("--to-earliest", is_flag=True, help="To the oldest record that the stream still keeps."),
+    click.option("--to-latest", is_flag=True, help="After the newest record of this moment."),
+    click.option(
+        "--to-datetime",
+        type=_Checked("time", _time),
+        metavar="TIME",
+        help="So that what arrived from then on comes again: 2026-11-20T09:00Z.",
+    ),
+    click.option(
+        "--by-duration",
+        type=Duration(least=0.001),
+        metavar="TIME",
+        help="The same, so long before now: PT2H, 90m, 1d.",
+    ),
+    click.option(
+        "--to-sequence",
+        multiple=True,
+        type=_Checked("position", _placed_shard),
+        metavar="SHARD=NUMBER[:SUB]",
+        help="One shard after that record, or after a part of an aggregated one. May be repeated.",
+    ),
+    click.option(
+        "--shift-by",
+        type=click.IntRange(1, 10_000),
+        metavar="N",
+        help="Over the next N user records of one --shard. They are listed first.",
+    ),
+    click.option(
+        "--from-file",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        metavar="FILE",
+        help="Back to an export or a backup, exactly; or to the positions in lines of shard,number[,sub].",
+    ),
+    click.option(
+        "--shard",
+        "shards",
+        multiple=True,
+        type=_Checked("shard", _shard),
+        metavar="SHARD",
+        shell_complete=complete_shards,
+        help="This shard only; what descends from it goes on where it is. May be repeated.",
+    ),
+    click.option(
+        "--positions-only",
+        is_flag=True,
+        help="With --from-file: take only the positions of an export, which may be of another table.",
+    ),
+    click.option(
+        "--show-data", is_flag=True, help="With --shift-by: also print what the skipped records hold."
+    ),
+)
 
 
-@checkpoint.command("show")
+def way_options(command: Command) -> Command:
+    """The options of `Way`, handed to the command as `way`."""
+
+    @functools.wraps(command)
+    def with_way(*args: Any, **given: Any) -> Any:
+        way = Way(**{one.name: given.pop(one.name) for one in fields(Way)})
+        way.check()
+        return command(*args, way=way, **given)
+
+    wrapped: Any = with_way
+    for option in reversed(_WAYS):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[no-any-return]
+
+
+@checkpoints.command("show")
 @fleet_options("table")
 @click.option(
     "--times", is_flag=True, help="Also when the record of each checkpoint arrived: one read of each shard."
@@ -166,7 +262,7 @@ def _arrivals(target: Target, leases: list[Any]) -> dict[str, str]:
     return {key: time_text(millis) for key, millis in found.items() if millis is not None}
 
 
-@checkpoint.command()
+@checkpoints.command()
 @fleet_options("table")
 @click.option(
     "-f",
@@ -177,7 +273,7 @@ def _arrivals(target: Target, leases: list[Any]) -> dict[str, str]:
     help="Into a new file instead of standard output.",
 )
 def export(target: Target, path: Path | None) -> None:
-    """Save the checkpoints, one JSON object a line; `import` puts them back."""
+    """Save the checkpoints, one JSON object a line; `reset --from-file` puts them back."""
     from pykcl.operate.checkpoints.backup import lines_of
     from pykcl.operate.checkpoints.looking import look_around
 
@@ -197,134 +293,48 @@ def export(target: Target, path: Path | None) -> None:
     say(f"{path}: {len(situation.leases)} leases", err=True)
 
 
-@checkpoint.command("import")
+@checkpoints.command()
 @fleet_options("table")
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@way_options
 @moving_options
-def import_checkpoints(target: Target, file: Path, moving: Moving) -> NoReturn:
-    """Put back what `export`, or the backup of a reset, has saved: the way to undo one."""
-    from pykcl.operate.checkpoints.backup import read_backup
-    from pykcl.operate.checkpoints.restore_plan import plan_restore
-
-    saved = read_backup(_text_of(file), file.name)
-
-    def plan(around: Surroundings) -> Plan:
-        saved.refuse_another(str(target.table), around.situation.stream)
-        return plan_restore(around.situation, saved)
-
-    sys.exit(move(target, moving, f"import {file.name}", plan))
-
-
-@checkpoint.command()
-@fleet_options("table")
-@destination_options
-@click.option(
-    "--to-sequence",
-    multiple=True,
-    type=_Checked("position", _placed_shard),
-    metavar="SHARD=NUMBER[:SUB]",
-    help="One shard behind that record, or behind a part of an aggregated one. May be given several times.",
-)
-@click.option(
-    "--from-file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="FILE",
-    help="Positions of several shards: an export, or lines of shard,number[,sub].",
-)
-@click.option(
-    "--shards",
-    metavar="SHARD,…",
-    shell_complete=complete_shards,
-    help="These shards only; what descends from them goes on where it is.",
-)
-@moving_options
-def reset(
-    target: Target,
-    to_earliest: bool,
-    to_latest: bool,
-    to_datetime: int | None,
-    by_duration: float | None,
-    to_sequence: tuple[tuple[str, tuple[str, int | None]], ...],
-    from_file: Path | None,
-    shards: str | None,
-    moving: Moving,
-) -> NoReturn:
+def reset(target: Target, way: Way, moving: Moving) -> NoReturn:
     """Move the checkpoints of a stopped fleet, as kafka-consumer-groups --reset-offsets does.
 
     A time becomes a record in each shard: the last one before it, so that the first one delivered is the first from
     then on. Shards that were read to their end are read again where they hold such records, before their children.
 
+    --shift-by steps over records that no processor can digest. --from-file with an export, or the backup of a reset,
+    puts back what it has saved: the way to undo a reset.
+
     SHARD may be short: 7 means shardId-000000000007.
     """
+    if way.from_file is not None:
+        sys.exit(_move_by_file(target, moving, way.from_file, positions_only=way.positions_only))
+    if way.shift_by is not None:
+        sys.exit(_shift(target, moving, way.shards[0], way.shift_by, show_data=way.show_data))
+    sys.exit(_move_to(target, moving, "reset", way.destination, list(way.shards) or None))
+
+
+def _move_by_file(target: Target, moving: Moving, path: Path, *, positions_only: bool) -> int:
+    from pykcl.operate.checkpoints.backup import is_backup, read_backup
     from pykcl.operate.checkpoints.places import Destination
+    from pykcl.operate.checkpoints.position_files import read_positions
+    from pykcl.operate.checkpoints.restore_plan import plan_restore
 
-    keys = [_shard(one) for one in shards.split(",") if one.strip()] if shards is not None else None
-    positions = dict(to_sequence)
-    if len(positions) < len(to_sequence):
-        raise click.UsageError("--to-sequence names one shard twice.")
-    ways = [to_earliest, to_latest, to_datetime is not None, by_duration is not None]
-    _one_of([*ways, bool(positions), from_file is not None], "--to-sequence or --from-file")
-    if keys is not None and (positions or from_file is not None or not keys):
-        raise click.UsageError(
-            "--shards goes with a time, --to-earliest or --to-latest, and names one at least."
-        )
-    if from_file is not None:
-        from pykcl.operate.checkpoints.position_files import read_positions
+    text, what = _text_of(path), f"reset --from-file {path.name}"
+    if positions_only or not is_backup(text):
+        positions = read_positions(text, path.name)
+        return _move_to(target, moving, what, lambda _: Destination("positions", positions=positions), None)
+    saved = read_backup(text, path.name)
 
-        positions = read_positions(_text_of(from_file), from_file.name)
+    def plan(around: Surroundings) -> Plan:
+        saved.refuse_another(str(target.table), around.situation.stream)
+        return plan_restore(around.situation, saved)
 
-    def destination(situation: Situation) -> Destination:
-        if positions:
-            return Destination("positions", positions=positions)
-        return _destination(situation, to_earliest, to_latest, to_datetime, by_duration)
-
-    _move_to(target, moving, "reset", destination, keys)
+    return move(target, moving, what, plan)
 
 
-@checkpoint.command()
-@fleet_options("table")
-@_SHARD_ARGUMENT
-@destination_options
-@click.option(
-    "--to-sequence",
-    type=_Checked("position", _position),
-    metavar="NUMBER[:SUB]",
-    help="Behind that record, or behind a part of an aggregated one.",
-)
-@moving_options
-def seek(
-    target: Target,
-    shard: str,
-    to_earliest: bool,
-    to_latest: bool,
-    to_datetime: int | None,
-    by_duration: float | None,
-    to_sequence: tuple[str, int | None] | None,
-    moving: Moving,
-) -> NoReturn:
-    """Move the checkpoint of one shard of a stopped fleet. What descends from it goes on where it is."""
-    from pykcl.operate.checkpoints.places import Destination
-
-    ways = [to_earliest, to_latest, to_datetime is not None, by_duration is not None]
-    _one_of([*ways, to_sequence is not None], "--to-sequence")
-
-    def destination(situation: Situation) -> Destination:
-        if to_sequence is not None:
-            return Destination("positions", positions={shard: to_sequence})
-        return _destination(situation, to_earliest, to_latest, to_datetime, by_duration)
-
-    _move_to(target, moving, f"seek {shard}", destination, [shard])
-
-
-@checkpoint.command()
-@fleet_options("table")
-@_SHARD_ARGUMENT
-@click.option("--records", type=click.IntRange(1, 10_000), required=True, help="How many user records.")
-@click.option("--show-data", is_flag=True, help="Print what the skipped records hold, too.")
-@moving_options
-def skip(target: Target, shard: str, records: int, show_data: bool, moving: Moving) -> NoReturn:
-    """Step over the next records of one shard, such as one that no processor can digest. They are listed first."""
-
+def _shift(target: Target, moving: Moving, shard: str, records: int, *, show_data: bool) -> int:
     def plan(around: Surroundings) -> Plan:
         from pykcl.operate.checkpoints.looking import plan_skip
         from pykcl.operate.checkpoints.times import time_text
@@ -337,26 +347,7 @@ def skip(target: Target, shard: str, records: int, show_data: bool, moving: Movi
             say(f"{text}  {record.data!r}" if show_data else text, err=True)
         return found
 
-    sys.exit(move(target, moving, f"skip {shard} --records {records}", plan))
-
-
-def _one_of(given: list[bool], more: str) -> None:
-    if sum(given) != 1:
-        raise click.UsageError(
-            "Say where to: one of --to-earliest, --to-latest, --to-datetime, --by-duration, " + more + "."
-        )
-
-
-def _destination(
-    situation: Situation, earliest: bool, latest: bool, at_millis: int | None, ago: float | None
-) -> Destination:
-    from pykcl.operate.checkpoints.places import Destination
-
-    if earliest or latest:
-        return Destination("earliest" if earliest else "latest")
-    if ago is not None:
-        at_millis = max(0, situation.now_millis - round(ago * 1000))
-    return Destination("time", at_millis=at_millis)
+    return move(target, moving, f"reset --shard {shard} --shift-by {records}", plan)
 
 
 def _move_to(
@@ -365,14 +356,14 @@ def _move_to(
     what: str,
     destination: Callable[[Situation], Destination],
     keys: list[str] | None,
-) -> NoReturn:
+) -> int:
     def plan(around: Surroundings) -> Plan:
         from pykcl.operate.checkpoints.looking import plan_for
 
         to = destination(around.situation)
         return plan_for(around.situation, to, keys, around.stream, around.runtime, around.on_read)
 
-    sys.exit(move(target, moving, what, plan))
+    return move(target, moving, what, plan)
 
 
 def _text_of(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""`pykcl checkpoint`, as typed, against a local AWS."""
+"""`pykcl checkpoints`, as typed, against a local AWS."""
 
 import csv
 import io
@@ -82,7 +82,7 @@ class Bench:
 
     def run(self, *arguments):
         told = ("--application", self.app, "--stream", self.stream, "--failover", "1s")
-        return CliRunner().invoke(main, ["checkpoint", arguments[0], *told, *arguments[1:]])
+        return CliRunner().invoke(main, ["checkpoints", arguments[0], *told, *arguments[1:]])
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,15 @@ def test_what_undoes_it_can_be_copied_whatever_the_backup_is_called(bench):
     assert result.exit_code == 0, result.output
     (undo,) = re.findall("^undo with: pykcl (.*)$", result.output, re.MULTILINE)
     words = shlex.split(undo)
-    assert words == ["checkpoint", "import", "of today; 1.jsonl", "--table", bench.app, "--execute"]
+    assert words == [
+        "checkpoints",
+        "reset",
+        "--from-file",
+        "of today; 1.jsonl",
+        "--table",
+        bench.app,
+        "--execute",
+    ]
 
 
 def test_with_execute_it_saves_writes_and_can_be_undone_by_what_it_says(bench):
@@ -178,15 +186,18 @@ def test_with_execute_it_saves_writes_and_can_be_undone_by_what_it_says(bench):
     )
     assert f"written: {A} (reset) {before[A].checkpoint} → {after[A].checkpoint}\n" in result.output
     assert f"done: 2 rows written and read again, by {who}\n" in result.output
-    assert f"undo with: pykcl checkpoint import {saved} --table {bench.app} --execute" in result.output
-    undone = bench.run("import", str(saved), "--execute")
+    assert (
+        f"undo with: pykcl checkpoints reset --from-file {saved} --table {bench.app} --execute"
+        in result.output
+    )
+    undone = bench.run("reset", "--from-file", str(saved), "--execute")
     assert undone.exit_code == 0, undone.output
     assert {key: row.checkpoint for key, row in bench.leases().items()} == {
         key: row.checkpoint for key, row in before.items()
     }
     assert bench.leases()[A].counter == 7
-    assert len(saved_files()) == 2, "an import saves what it replaces, too"
-    again = bench.run("import", str(saved), "--execute")
+    assert len(saved_files()) == 2, "what undoes it saves what it replaces, too"
+    again = bench.run("reset", "--from-file", str(saved), "--execute")
     assert "nothing to do" in again.output
 
 
@@ -247,13 +258,16 @@ def test_it_is_refused_with_5_while_a_worker_renews_and_a_dry_run_says_so(bench,
         (["reset", "--to-sequence", "0"], "is not SHARD=NUMBER[:SUB]"),
         (["reset", "--to-sequence", "0=x"], "is no position"),
         (["reset", "--to-sequence", "0=5", "--to-sequence", "0=6"], "one shard twice"),
-        (["reset", "--to-sequence", "0=5", "--shards", "0"], "--shards goes with"),
-        (["reset", "--to-earliest", "--shards", ","], "--shards goes with"),
+        (["reset", "--to-sequence", "0=5", "--shard", "0"], "--shard goes with"),
+        (["reset", "--from-file", __file__, "--shard", "0"], "--shard goes with"),
         (["reset", "--to-earliest", "--wait-idle", "5m"], "--wait-idle goes with --execute"),
-        (["seek", "0"], "Say where to"),
-        (["skip", "0"], "--records"),
-        (["skip", "0", "--records", "0"], "--records"),
-        (["import", "nowhere.jsonl"], "does not exist"),
+        (["reset", "--to-earliest", "--shift-by", "1", "--shard", "0"], "Say where to"),
+        (["reset", "--shift-by", "1"], "--shard SHARD, once"),
+        (["reset", "--shift-by", "1", "--shard", "0", "--shard", "1"], "--shard SHARD, once"),
+        (["reset", "--shift-by", "0", "--shard", "0"], "--shift-by"),
+        (["reset", "--to-earliest", "--show-data"], "--show-data goes with"),
+        (["reset", "--to-earliest", "--positions-only"], "--positions-only goes with"),
+        (["reset", "--from-file", "nowhere.jsonl"], "does not exist"),
     ],
 )
 def test_wrong_words_are_usage_errors(bench, arguments, told):
@@ -266,8 +280,8 @@ def test_wrong_words_are_usage_errors(bench, arguments, told):
     ("arguments", "told"),
     [
         (["reset", "--to-datetime", "2036-01-01T00:00Z"], "has not come yet"),
-        (["reset", "--to-earliest", "--shards", "77"], "lists no shard shardId-000000000077"),
-        (["seek", "0", "--to-sequence", "5"], "5 is not a position of shardId-000000000000"),
+        (["reset", "--to-earliest", "--shard", "77"], "lists no shard shardId-000000000077"),
+        (["reset", "--to-sequence", "0=5"], "5 is not a position of shardId-000000000000"),
     ],
 )
 def test_what_is_not_there_is_an_error(bench, arguments, told):
@@ -276,27 +290,27 @@ def test_what_is_not_there_is_an_error(bench, arguments, told):
     assert told in result.output
 
 
-def test_seek_moves_one_shard_and_skip_steps_over_what_it_lists(bench):
+def test_one_shard_is_moved_and_shift_by_steps_over_what_it_lists(bench):
     number = bench.records[A][1][0]
-    assert bench.run("seek", "0", "--to-sequence", number, "--execute").exit_code == 0
+    assert bench.run("reset", "--to-sequence", f"0={number}", "--execute").exit_code == 0
     assert bench.leases()[A].checkpoint == Checkpoint(number)
     assert bench.leases()[B].counter == 5, "not touched"
-    result = bench.run("skip", "0", "--records", "2")
+    result = bench.run("reset", "--shard", "0", "--shift-by", "2")
     listed = [line.split()[1] for line in result.output.splitlines() if line.startswith("skipped: ")]
     assert listed == [f"{bench.records[A][index][0]}:0" for index in (2, 3)]
     assert "b'r" not in result.output, "what records hold is shown only when asked for"
-    assert "b'r4'" in bench.run("skip", "0", "--records", "2", "--show-data").output
-    assert bench.run("skip", "0", "--records", "2", "--execute").exit_code == 0
+    assert "b'r4'" in bench.run("reset", "--shard", "0", "--shift-by", "2", "--show-data").output
+    assert bench.run("reset", "--shard", "0", "--shift-by", "2", "--execute").exit_code == 0
     assert bench.leases()[A].checkpoint == Checkpoint(bench.records[A][3][0])
-    refused = bench.run("skip", "0", "--records", "2")
+    refused = bench.run("reset", "--shard", "0", "--shift-by", "2")
     assert refused.exit_code == 5
     assert "only 1 of 2 records" in refused.output
 
 
-def test_by_duration_to_earliest_and_shards(bench):
+def test_by_duration_to_earliest_and_shard(bench):
     at = bench.records[B][3][1]
     ago = (bench.clock.millis // 1000 * 1000 - at) / 1000
-    plan = json.loads(bench.run("reset", "--by-duration", f"{ago:g}s", "--shards", "1", "-o", "json").stdout)
+    plan = json.loads(bench.run("reset", "--by-duration", f"{ago:g}s", "--shard", "1", "-o", "json").stdout)
     (row,) = plan["rows"]
     assert (row["shard"], row["resumes_at"]) == (B, iso(at))
     assert row["new"] == f"{bench.records[B][2][0]}:0"
@@ -335,11 +349,18 @@ def test_export_goes_to_standard_output_or_a_new_file_and_another_table_refuses_
     assert "File exists" in again.output
     other = Bench(shared, clock, dynamodb, f"{bench.stream}x")
     other.row(Lease(A, AT_TRIM_HORIZON))
-    refused = other.run("import", "now.jsonl")
+    refused = other.run("reset", "--from-file", "now.jsonl")
     assert refused.exit_code == 5
     assert "not of" in refused.output
+    same_stream = ["--stream", bench.stream, "--from-file", "now.jsonl", "--positions-only"]
+    taken = CliRunner().invoke(
+        main, ["checkpoints", "reset", "--table", other.app, *same_stream, "-o", "json"]
+    )
+    assert {row["new"] for row in json.loads(taken.stdout)["rows"]} == {
+        f"{bench.records[key][4][0]}:0" for key in (A, B)
+    }
     Path("cut.jsonl").write_text("\n".join(out.stdout.splitlines()[:-1]), "utf-8")
-    assert "cut off" in bench.run("import", "cut.jsonl").output
+    assert "cut off" in bench.run("reset", "--from-file", "cut.jsonl").output
 
 
 def test_a_backup_of_an_earlier_stream_of_the_name_is_refused(bench, dynamodb):
@@ -347,7 +368,7 @@ def test_a_backup_of_an_earlier_stream_of_the_name_is_refused(bench, dynamodb):
     bench.aws.kinesis.delete_stream(bench.stream)
     bench.clock.millis += 60_000
     bench.aws.kinesis.create_stream(bench.stream, 2)
-    refused = bench.run("import", "now.jsonl", "--execute")
+    refused = bench.run("reset", "--from-file", "now.jsonl", "--execute")
     assert refused.exit_code == 5
     assert "an earlier stream of that name" in refused.output
 
@@ -377,7 +398,7 @@ def test_show_tells_positions_owners_and_on_request_times(bench):
 
 
 def test_the_stream_is_known_from_the_rows_where_they_name_it(bench):
-    arguments = ["checkpoint", "reset", "--application", bench.app, "--to-earliest"]
+    arguments = ["checkpoints", "reset", "--application", bench.app, "--to-earliest"]
     bare = CliRunner().invoke(main, arguments)
     assert bare.exit_code == 2
     assert "Do: --stream NAME" in bare.output
@@ -386,7 +407,7 @@ def test_the_stream_is_known_from_the_rows_where_they_name_it(bench):
 
 
 def test_a_missing_table_and_one_that_is_no_lease_table_are_told(bench):
-    missing = CliRunner().invoke(main, ["checkpoint", "show", "--application", "nobody"])
+    missing = CliRunner().invoke(main, ["checkpoints", "show", "--application", "nobody"])
     assert missing.exit_code == 1
     assert "'nobody' does not exist" in missing.output
 
@@ -418,10 +439,12 @@ def test_a_worker_resumes_exactly_there(bench):
 
 
 def test_the_page_names_every_way_to_say_where_to():
-    from pykcl.cli.checkpoint import checkpoint
+    from pykcl.cli.checkpoints import checkpoints
 
     page = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text("utf-8")
     told = {line.split("`")[1].split()[0] for line in page.splitlines() if line.startswith("| `--")}
-    options = {name for parameter in checkpoint.commands["reset"].params for name in parameter.opts}
-    assert told == {name for name in options if name.startswith(("--to-", "--by-", "--from-", "--shards"))}
-    assert all(f"pykcl checkpoint {name}" in page for name in checkpoint.commands)
+    options = {name for parameter in checkpoints.commands["reset"].params for name in parameter.opts}
+    assert told == {
+        name for name in options if name.startswith(("--to-", "--by-", "--from-", "--shift-", "--shard"))
+    }
+    assert all(f"pykcl checkpoints {name}" in page for name in checkpoints.commands)
