@@ -4,10 +4,9 @@ Pure: it is handed what was read, imports no program, opens nothing, and returns
 config, errors, model, planning and the properties room.
 """
 
-from pykcl.compat.migrate.code import code_findings
+from pykcl.compat.migrate.code import Program, code_findings
 from pykcl.compat.migrate.findings import Finding
 from pykcl.compat.migrate.plan import Move, consumer_of, plan
-from pykcl.compat.migrate.program import Program
 from pykcl.compat.migrate.properties import properties_findings
 from pykcl.compat.migrate.report import Migration, report, summary
 from pykcl.compat.migrate.table import TableLook, table_findings

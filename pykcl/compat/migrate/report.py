@@ -119,8 +119,9 @@ def _program(migration: Migration) -> Iterator[str]:
     yield from _by_weight(migration.program)
     if migration.code:
         yield (
-            "Only these files were read, and only as text: what they import was not followed, and what happens "
-            "through variables is not seen."
+            "Only these files were read, only as text, and for four things: swallowed exceptions, retry loops around "
+            "checkpoint(), globals of the module that a processor writes, and sys.exit(). The guide "
+            "(docs/migrate-from-kclpy.md) has a table of everything that behaves differently."
         )
         yield ""
 

@@ -371,7 +371,7 @@ def migration(properties, text=None, a_look=None):
 
 
 def test_the_report_has_every_key_once_and_every_finding_and_step(read):
-    whole = migration(read(EVERY_OPTION), program(globals="import os", process="print(1); os._exit(2)"))
+    whole = migration(read(EVERY_OPTION), program(globals="import os", process="os._exit(2)"))
     text = report(whole)
     for row in whole.verdicts:
         assert text.count(f"| `{row.key}` |") == 1
@@ -406,9 +406,7 @@ def test_foreign_text_is_no_markup(read):
 
 
 def test_the_summary_tells_of_each_part(read):
-    text = summary(
-        migration(read(), program(process="print(1)"), TableLook("orders-app", why_not="No region."))
-    )
+    text = summary(migration(read(), program(), TableLook("orders-app", why_not="No region.")))
     assert [line.split()[0] for line in text.splitlines() if not line.startswith(" ")] == [
         "PROPERTIES", "CODE", "TABLE", "FIRST",
     ]  # fmt: skip
