@@ -42,16 +42,6 @@ class RetentionNear(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataIsBytes(Event):
-    """The processor raised because it took the payload of a record, which is bytes, for text or for base64."""
-
-    LEVEL = logging.WARNING
-    TEXT = "record.data was taken for text: it is bytes, as they were put, and base64 was needed by amazon_kclpy only"
-    shard: str
-    where: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorGivenUp(Event):
     """A call did not return within `processor_timeout`. Its thread cannot be ended: while it runs, this process takes
     that lease no more. seconds: that the call had taken by then."""

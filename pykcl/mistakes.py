@@ -107,13 +107,6 @@ _MISTAKES = (
         "checkpoint a record of the batch, checkpointer.checkpoint(record), or all of it, checkpointer.checkpoint()",
     ),
     Mistake(
-        "E14",
-        "record.data is bytes, not base64 text",
-        "use record.data as it is, record.text() or record.json(); programs of amazon_kclpy run unchanged by pykcl run "
-        "--kclpy APP.py",
-        ("DataIsBytes",),
-    ),
-    Mistake(
         "E15",
         "processor= is no factory",
         "processor=Orders (the class), or processor=lambda: Orders(settings)",

@@ -14,12 +14,10 @@ from typing import TypeVar
 from pykcl.errors import LeaseLost, NotAProcessor, ProcessorFailed, PyKclError, RestartShard, TableGone
 from pykcl.events import BatchSkipped, ProcessorRaised
 from pykcl.metrics import names
-from pykcl.mistake_events import DataIsBytes
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
 from pykcl.planning.read_schedule import backoff
 from pykcl.processor import Batch
-from pykcl.worker.base64_habit import takes_data_for_text
 from pykcl.worker.context import Context
 from pykcl.worker.forks import OwnProcess
 from pykcl.worker.never_ran import NeverRan, must_have_run
@@ -57,7 +55,6 @@ class ProcessorCalls:
         self._busy: tuple[str, float] | None = None
         self._restarts = _Restarts(context.config.retry_for)
         self._own_process = OwnProcess()
-        self._told_of_bytes = False
         self._shown: tuple[type[BaseException], str] | None = None
 
     @property
@@ -230,9 +227,6 @@ class ProcessorCalls:
                 method,
                 exc_info=(what[0], error, trace),
             )
-        if not self._told_of_bytes and takes_data_for_text(error, records):
-            self._told_of_bytes = True
-            self._context.events.emit(DataIsBytes(shard=self._shard, where=_where(error)))
 
 
 CALLS_THE_PROCESSOR = ProcessorCalls._attempt.__code__
