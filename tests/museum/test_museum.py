@@ -226,6 +226,7 @@ def test_without_judges_the_bug_is_at_work_the_storm_ends_and_nothing_is_caught(
     assert blind.called["Page.chunks"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_command_fails_when_the_judges_are_off_and_says_that_the_storms_were_kept():
     command = [sys.executable, str(Path(__file__).with_name("run.py")), "--only", "B11"]

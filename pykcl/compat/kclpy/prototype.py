@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from pykcl.errors import ConfigError
+from pykcl.errors import ConfigError, NotAProcessor
 
 
 def is_factory(given: Any) -> bool:
@@ -53,7 +53,7 @@ def factory_of(given: Any) -> Callable[[], Any]:
 
 
 class _OneForEach:
-    """Makes processors with `make`. Raises ConfigError for one that it has made before."""
+    """Makes processors with `make`. Raises NotAProcessor for one that it has made before."""
 
     def __init__(self, make: Callable[[], Any], name: str, given: Any = None) -> None:
         self._make, self._name, self._before = make, name, given
@@ -72,7 +72,7 @@ def _refuse_the_same(made: Any, before: Any, name: str) -> None:
         what = "makes objects that have one and the same __dict__"
     else:
         return
-    raise ConfigError(
+    raise NotAProcessor(
         f"Each shard needs a processor of its own, and {name} {what}: all shards would write into it at the same "
         f"time. Do: let {name} make a new one at each call, without a singleton."
     ).about("E15", f"let {name} make a new processor at each call, without a singleton")
