@@ -27,11 +27,10 @@ from benchmarks.read_path import SHARD, new_client
 from pykcl.aws.clients import client_config
 from pykcl.aws.cloudwatch import CloudWatchSender
 from pykcl.aws.kinesis import KinesisStream
-from pykcl.metrics import names
-from pykcl.metrics.choices import DIMENSIONS
+from pykcl.metrics import catalog
+from pykcl.metrics.catalog import DIMENSIONS
+from pykcl.metrics.cloudwatch import Publisher, Statistics
 from pykcl.metrics.meter import Meter
-from pykcl.metrics.publisher import Publisher
-from pykcl.metrics.statistics import Statistics
 from pykcl.model.kpl import deaggregate_batch
 from pykcl.runtime import SystemRuntime
 from pykcl.worker.page_measures import PageMeasures
@@ -58,7 +57,7 @@ def polls(stream: KinesisStream, which: str, meter: Meter) -> Callable[[], int]:
     measures = PageMeasures(meter, SHARD)
 
     def once() -> int:
-        with meter.timed(names.GET_RECORDS, SHARD):
+        with meter.timed(catalog.GET_RECORDS, SHARD):
             page = stream.fetch(SHARD, which, 10_000)
         records = tuple(deaggregate_batch(page.records, None))
         measures.began(page.millis_behind_latest)
@@ -68,7 +67,7 @@ def polls(stream: KinesisStream, which: str, meter: Meter) -> Callable[[], int]:
             began = meter.clock()
             touched = sum(len(record.data) for record in records)
             if meter.is_on:
-                meter.summary(SHARD, ((names.PROCESS_RECORDS_TIME, meter.since(began)),))
+                meter.summary(SHARD, ((catalog.PROCESS_RECORDS_TIME, meter.since(began)),))
             measures.delivered(records)
         measures.ended()
         return touched
@@ -103,9 +102,9 @@ def publishing(port: int, shards: int, seconds: int, polls_a_second: float) -> f
             measures.began(0)
             measures.delivering()
             measures.delivered(())
-            meter.measure(f"shardId-{number:012d}", (names.PROCESS_RECORDS_TIME, 1.0))
+            meter.measure(f"shardId-{number:012d}", (catalog.PROCESS_RECORDS_TIME, 1.0))
             measures.ended()
-        for one in names.CATALOGUE:
+        for one in catalog.CATALOGUE:
             if one.dimension == "WorkerIdentifier" and one.level == "SUMMARY":
                 meter.measure("", (one, 1.0))
 

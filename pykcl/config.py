@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pykcl.errors import ConfigError
-from pykcl.metrics.choices import MetricsLevel, metrics_problem, parts
+from pykcl.metrics.catalog import MetricsLevel, metrics_problem, parts
 from pykcl.model.checkpoint import StartPosition
 from pykcl.start_text import shown, start_position
 

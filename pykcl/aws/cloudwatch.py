@@ -14,9 +14,8 @@ from pykcl.aws.clients import cloudwatch_client
 from pykcl.aws.failures import MALFORMED, aws_errors, calling, error_code, sort_failure
 from pykcl.config import Config
 from pykcl.errors import SetupError, TemporaryError
-from pykcl.metrics.metering import dimensions_of
-from pykcl.metrics.publisher import SendAnswer
-from pykcl.metrics.statistics import StatisticSet
+from pykcl.metrics.cloudwatch import SendAnswer, StatisticSet
+from pykcl.metrics.setup import dimensions_of
 
 _DOING = "sending metrics to CloudWatch"
 _FOREIGN = re.compile(r"[^\x20-\x7e]")

@@ -15,7 +15,7 @@ from typing import Any
 
 from pykcl.aws.failures import MALFORMED, aws_errors, calling, sort_failure
 from pykcl.errors import PyKclError, TemporaryError
-from pykcl.metrics.names import MILLIS_BEHIND_LATEST
+from pykcl.metrics.catalog import MILLIS_BEHIND_LATEST
 
 LOOK_BACK = 600.0
 """Seconds."""

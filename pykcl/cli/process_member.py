@@ -84,7 +84,7 @@ class Member:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _answer(self, what: str) -> Any:
-        from pykcl.health.sight import OneWorker
+        from pykcl.health.source import OneWorker
 
         sight = OneWorker(lambda: self._worker)
         try:

@@ -16,8 +16,8 @@ from typing import Any
 
 from pykcl.cli.process_reports import merged_metrics, merged_report, named, report_of
 from pykcl.cli.process_slot import Slot, exit_code_of, is_final
-from pykcl.health.judgement import Verdict
-from pykcl.health.sight import Look
+from pykcl.health.probes import Verdict
+from pykcl.health.source import Look
 from pykcl.worker.signals import StopSignals, woken_by_signals
 
 log = logging.getLogger("pykcl.processes")

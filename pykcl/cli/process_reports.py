@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pykcl.health.judgement import Verdict
-from pykcl.health.report import FORMAT, versions
+from pykcl.health.probes import FORMAT, Verdict, versions
 
 _COMMENT = re.compile(r"# (?:HELP|TYPE) (\S+)")
 _NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")

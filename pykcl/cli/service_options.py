@@ -18,7 +18,7 @@ from pykcl.config_sources import HTTP_TOKEN
 if TYPE_CHECKING:
     from pykcl.cli.process_member import Member
     from pykcl.health.service import HealthService
-    from pykcl.health.sight import Sight
+    from pykcl.health.source import Sight
     from pykcl.worker.worker import Worker
 
 Watch = Callable[["Worker"], "Worker"]
@@ -90,7 +90,7 @@ class Service:
             yield health
 
     def _token(self) -> str | None:
-        from pykcl.health.tokens import checked_token, token_from_file
+        from pykcl.health.pages import checked_token, token_from_file
 
         if self.http is None:
             return None

@@ -10,7 +10,7 @@ from pykcl.config_sources import HTTP_TOKEN
 
 def worker_token(path: Path | None) -> str | None:
     """Of the file, else of the environment, else none. Raises ConfigError for one that no worker has."""
-    from pykcl.health.tokens import checked_token, token_from_file
+    from pykcl.health.pages import checked_token, token_from_file
 
     if path is not None:
         return token_from_file(path)

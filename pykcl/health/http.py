@@ -1,19 +1,87 @@
 """A small HTTP server for a few short GETs: one thread, few connections, each over within seconds.
 
-Not http.server: a thread for each connection, and its time-outs begin anew with every byte a slow client sends. Here
-one deadline covers a whole connection, and when there are too many the oldest unfinished one goes.
+It listens on HOST:PORT as people write it. Not http.server: a thread for each connection, and its time-outs begin anew
+with every byte a slow client sends. Here one deadline covers a whole connection, and when there are too many the oldest
+unfinished one goes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
+import re
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from pykcl.health.address import Address, Listener
+from pykcl.errors import ConfigError, SetupError
+
+LOOPBACK = "127.0.0.1"
+_BACKLOG = 64
+_FORM = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]:|(?P<host>[^\s:\[\]/@]*):)?(?P<port>[0-9]{1,5})\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """host: a name or an IP address; without one in the text 127.0.0.1. port: 0 takes a free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, text: str) -> Address:
+        """`8080`, `:8080`, `HOST:8080` or `[::1]:8080`. Raises ConfigError."""
+        found = _FORM.match(text.strip())
+        if found is None or int(found["port"]) > 65_535:
+            raise ConfigError(
+                f"{text[:200]!r} is no address. Use PORT for 127.0.0.1 only, HOST:PORT, or [::1]:PORT."
+            )
+        return cls(found["six"] or found["host"] or LOOPBACK, int(found["port"]))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A socket that listens. is_loopback: nobody but this machine can reach it."""
+
+    socket: socket.socket
+    address: Address
+    is_loopback: bool
+
+
+def listen(address: Address) -> Listener:
+    """Raises SetupError where that cannot be had: a name nobody knows, a port that is taken, or one of the system's."""
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        # One of them: a name with several addresses is listened on at its first, which is told.
+        family, kind, protocol, _, place = found[0]
+        made = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _unusable(address, error) from None
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(place)
+        made.listen(_BACKLOG)
+        made.setblocking(False)
+    except OSError as error:
+        made.close()
+        raise _unusable(address, error) from None
+    host, port = str(place[0]), int(made.getsockname()[1])
+    return Listener(made, Address(host, port), ipaddress.ip_address(host.partition("%")[0]).is_loopback)
+
+
+def _unusable(address: Address, error: OSError) -> SetupError:
+    return SetupError(
+        f"Cannot listen on {address}: {error.strerror or type(error).__name__}. Do: name another port or address."
+    )
+
 
 log = logging.getLogger("pykcl.health")
 

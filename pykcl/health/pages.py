@@ -1,17 +1,60 @@
-"""What is answered to which path: /livez, /readyz, /metrics and /status."""
+"""The answers to /livez, /readyz, /metrics and /status, and the token that opens /status from elsewhere."""
 
 from __future__ import annotations
 
+import hmac
+import secrets
 import time
 from collections.abc import Callable, Collection
 from http import HTTPStatus
+from pathlib import Path
 
+from pykcl.errors import ConfigError
 from pykcl.health.http import Answer, Request
-from pykcl.health.judgement import Verdict
-from pykcl.health.report import as_json
-from pykcl.health.sight import Sight
-from pykcl.health.tokens import is_authorized
+from pykcl.health.probes import Verdict, as_json
+from pykcl.health.source import Sight
 from pykcl.host_names import is_own
+
+SHORTEST = 16
+_MOST_BYTES = 4096
+
+
+def new_token() -> str:
+    """192 bits of chance, in letters."""
+    return secrets.token_urlsafe(24)
+
+
+def checked_token(text: str, origin: str) -> str:
+    """`text` as a token. Raises ConfigError, without the text. origin: what to call its place."""
+    token = text.strip()
+    if len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(
+            f"{origin} holds no token: use {SHORTEST} or more letters, digits and signs without a blank, such as "
+            "the output of: openssl rand -hex 24"
+        )
+    return token
+
+
+def token_from_file(path: Path) -> str:
+    """Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES)
+        text = content.decode("ascii")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise ConfigError(
+            f"The token file {str(path)!r} cannot be read: {why}. Check path and permission."
+        ) from None
+    return checked_token(text, f"The token file {str(path)!r}")
+
+
+def is_authorized(header: str | None, token: str) -> bool:
+    """Whether an Authorization header bears the token. The time it takes tells nothing of the token."""
+    scheme, _, given = (header or "").partition(" ")
+    matches = hmac.compare_digest(given.strip().encode(), token.encode())
+    return matches and scheme.lower() == "bearer"
+
 
 FRESH_SECONDS = 0.25
 """An answer is given again for so long: whoever asks without end costs the worker four looks a second."""

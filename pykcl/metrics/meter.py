@@ -1,19 +1,50 @@
-"""What the worker calls to measure: a meter that hands each value to its sinks, and one that does nothing."""
+"""The meter that a worker measures with: it hands each value to its sinks, and counts rare failures from events."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Protocol
 
 from pykcl.errors import CheckpointRefused, LeaseLost
-from pykcl.events import Event, LeaseReleased, LeaseTakenAway, ShardEnded
-from pykcl.metrics.choices import DIMENSIONS
-from pykcl.metrics.from_events import measured
-from pykcl.metrics.names import Measure, Timed
+from pykcl.events import (
+    BatchSkipped,
+    DataLost,
+    Event,
+    LeaseReleased,
+    LeaseTaken,
+    LeaseTakenAway,
+    LeaseWentElsewhere,
+    ProcessorRaised,
+    ProcessorSlow,
+    ShardEnded,
+)
+from pykcl.metrics import catalog
+from pykcl.metrics.catalog import DIMENSIONS, Measure, Timed
 from pykcl.runtime import Runtime
+
+
+def measured(event: Event) -> Iterator[tuple[str, tuple[Measure, float]]]:
+    """Labels and values."""
+    if isinstance(event, LeaseTaken):
+        yield "", (catalog.TAKEN_LEASES, 1.0)
+    elif isinstance(event, LeaseWentElsewhere):
+        yield "", (catalog.UNTAKEN_LEASES, 1.0)
+    elif isinstance(event, LeaseTakenAway):
+        yield "", (catalog.LOST_LEASES, 1.0)
+        yield event.reason.value, (catalog.LEASES_LOST_BY_CAUSE, 1.0)
+    elif isinstance(event, ProcessorRaised):
+        if event.next_attempt_in is not None:
+            yield event.shard, (catalog.PROCESSOR_RETRIES, 1.0)
+    elif isinstance(event, BatchSkipped):
+        yield event.shard, (catalog.SKIPPED_RECORDS, float(event.records))
+    elif isinstance(event, ProcessorSlow):
+        yield event.shard, (catalog.PROCESSOR_STALLED, 1.0)
+    elif isinstance(event, DataLost):
+        yield event.shard, (catalog.DATA_LOST, 1.0)
+
 
 log = logging.getLogger("pykcl.metrics")
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pykcl.errors import ConfigError
-from pykcl.metrics.instruments import snake_case
+from pykcl.metrics.catalog import Measure, snake_case
 from pykcl.metrics.meter import Value
-from pykcl.metrics.names import Measure
 
 METER = "software.amazon.kinesis"
 PREFIX = "aws.kinesis.client."

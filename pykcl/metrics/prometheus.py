@@ -13,9 +13,8 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from pykcl.errors import ConfigError
-from pykcl.metrics.instruments import snake_case
+from pykcl.metrics.catalog import APPLICATION_BEHIND_LATEST, CATALOGUE, Measure, snake_case
 from pykcl.metrics.meter import Value
-from pykcl.metrics.names import APPLICATION_BEHIND_LATEST, CATALOGUE, Measure
 from pykcl.runtime import Runtime
 
 PREFIX = "pykcl_"

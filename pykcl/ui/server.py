@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from pykcl.errors import ConfigError, SetupError
-from pykcl.health.address import Address, Listener, listen
-from pykcl.health.tokens import new_token
+from pykcl.health.http import Address, Listener, listen
+from pykcl.health.pages import new_token
 from pykcl.runtime import Runtime
 from pykcl.ui.app import Site
 from pykcl.ui.connections import Connections

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pykcl.errors import CheckpointRefused, LeaseLost
 from pykcl.events import Checkpointed
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_SHARD_END, SHARD_END, Checkpoint
@@ -27,7 +27,7 @@ class Progress:
         self._held = held
         self._events = events
         self._meter = meter
-        self.update = names.UPDATE_LEASE
+        self.update = catalog.UPDATE_LEASE
         self._runtime = runtime
         self._lock = runtime.lock()
         self._delivered: Checkpoint | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
 from pykcl.planning.lease_assignment import Acquisition
 
@@ -26,4 +26,4 @@ class HandOver:
     def answered(self) -> None:
         """Kinesis has answered for the first time."""
         if self._is_one and self._meter.is_on:
-            self._meter.measure("", (names.HAND_OVER_TIME, self._meter.since(self._began)))
+            self._meter.measure("", (catalog.HAND_OVER_TIME, self._meter.since(self._began)))

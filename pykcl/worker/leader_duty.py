@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pykcl.errors import FatalError, SetupError, TemporaryError
 from pykcl.events import HashRangeFilled, HoleClosed, HoleFound, LeaderElected, LeadershipMoved
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.model import lease_writes
 from pykcl.model.lease import Row, UnreadableRow
 from pykcl.model.shard import Shard
@@ -76,10 +76,10 @@ class LeaderDuty:
         meter = self._context.meter
         meter.measure(
             "",
-            (names.NUM_STREAMS_TO_SYNC, float(found.must_sync)),
-            (names.PARTIAL_LEASES, float(bool(found.holes))),
+            (catalog.NUM_STREAMS_TO_SYNC, float(found.must_sync)),
+            (catalog.PARTIAL_LEASES, float(bool(found.holes))),
         )
-        with meter.timed(names.PERIODIC_SHARD_SYNC):
+        with meter.timed(catalog.PERIODIC_SHARD_SYNC):
             self._tell(found)
             self._fill(found.fills)
         return found.must_sync

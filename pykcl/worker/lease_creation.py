@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pykcl.errors import TemporaryError
 from pykcl.events import LeaseCreated
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.model import lease_writes
 from pykcl.planning.lease_creation import LeaseCreation
 from pykcl.ports import Kept, Unknown
 from pykcl.worker.context import Context
 
 
-def create_lease(context: Context, creation: LeaseCreation, what: names.Timed = names.CREATE_LEASE) -> bool:
+def create_lease(
+    context: Context, creation: LeaseCreation, what: catalog.Timed = catalog.CREATE_LEASE
+) -> bool:
     """Put one row if its key is free; return whether this call did. what: as what it is measured. Raises
     TemporaryError, SetupError."""
     lease = creation.lease

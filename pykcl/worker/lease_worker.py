@@ -24,7 +24,7 @@ from pykcl.events import (
     ShardStarted,
     WaitingForParents,
 )
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.model import lease_writes
 from pykcl.model.lease import Lease
 from pykcl.model.shard import HashRange
@@ -224,7 +224,7 @@ class LeaseWorker:
             sent = context.runtime.monotonic()
             note = context.note_for(seen)
             write = lease_writes.take(seen, context.worker_id, note)
-            with context.meter.timed(names.TAKE_LEASE):
+            with context.meter.timed(catalog.TAKE_LEASE):
                 answer = context.table.write(write, until=sent + context.config.write_timeout)
         except TemporaryError as error:
             context.trouble.failed(Activity.TAKING, error, shard=self.key)
@@ -269,7 +269,7 @@ class LeaseWorker:
             if self._stop_asked():
                 return Signal.STOP
             try:
-                with self._context.meter.timed(names.BLOCK_ON_PARENT):
+                with self._context.meter.timed(catalog.BLOCK_ON_PARENT):
                     missing = unfinished_parents(self._context.table, self._mine.lease)
                 self._context.trouble.worked(Activity.READING_PARENTS, shard=self.key)
             except TemporaryError as error:

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from pykcl.config import CheckpointMode, OnError, TableLooks, Transport, Wire
 from pykcl.listeners import Listener
-from pykcl.metrics.choices import MetricsLevel
+from pykcl.metrics.catalog import MetricsLevel
 from pykcl.metrics.meter import Sink
 from pykcl.ports import LeaseTable, Stream
 from pykcl.processor import ProcessorFactory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter, Value
 from pykcl.model.record import Record, data_bytes
 
@@ -29,7 +29,7 @@ class PageMeasures:
         self._began, self._is_empty = self._meter.clock(), True
         if millis_behind is not None:
             lag = float(millis_behind)
-            self._lag = [(names.MILLIS_BEHIND_LATEST, lag), (names.APPLICATION_BEHIND_LATEST, lag)]
+            self._lag = [(catalog.MILLIS_BEHIND_LATEST, lag), (catalog.APPLICATION_BEHIND_LATEST, lag)]
 
     def delivering(self) -> None:
         # Told before the call: a processor may take its time, and the lag is what then matters.
@@ -44,8 +44,8 @@ class PageMeasures:
         self._meter.summary(
             self._shard,
             (
-                (names.RECORDS_PROCESSED, float(len(records))),
-                (names.DATA_BYTES_PROCESSED, float(data_bytes(records))),
+                (catalog.RECORDS_PROCESSED, float(len(records))),
+                (catalog.DATA_BYTES_PROCESSED, float(data_bytes(records))),
             ),
         )
 
@@ -54,11 +54,11 @@ class PageMeasures:
             return
         values = [
             *self._lag,
-            (names.PROCESS_TASK.success, float(worked)),
-            (names.PROCESS_TASK.time, self._meter.since(self._began)),
+            (catalog.PROCESS_TASK.success, float(worked)),
+            (catalog.PROCESS_TASK.time, self._meter.since(self._began)),
         ]
         if self._is_empty:
             # A shard on which nothing happens has data, too: without, an alarm could not tell it from a dead worker.
-            values += [(names.RECORDS_PROCESSED, 0.0), (names.DATA_BYTES_PROCESSED, 0.0)]
+            values += [(catalog.RECORDS_PROCESSED, 0.0), (catalog.DATA_BYTES_PROCESSED, 0.0)]
         self._lag = []
         self._meter.summary(self._shard, values)

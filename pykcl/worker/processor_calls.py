@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pykcl.errors import LeaseLost, NotAProcessor, ProcessorFailed, PyKclError, RestartShard, TableGone
 from pykcl.events import BatchSkipped, ProcessorRaised
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
 from pykcl.planning.read_schedule import backoff
@@ -182,12 +182,12 @@ class ProcessorCalls:
             return
         took = meter.since(began)
         if method == "process_records":
-            meter.summary(self._shard, ((names.PROCESS_RECORDS_TIME, took),))
+            meter.summary(self._shard, ((catalog.PROCESS_RECORDS_TIME, took),))
             return
         call, task = (
-            (names.INITIALIZE_TIME, names.INITIALIZE_TASK)
+            (catalog.INITIALIZE_TIME, catalog.INITIALIZE_TASK)
             if method == "initialize"
-            else (names.SHUTDOWN_TIME, names.SHUTDOWN_TASK)
+            else (catalog.SHUTDOWN_TIME, catalog.SHUTDOWN_TASK)
         )
         meter.measure("", (call, took), (task.success, float(worked)), (task.time, took))
 

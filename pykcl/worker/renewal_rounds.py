@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
 from pykcl.runtime import Runtime
 
@@ -24,7 +24,7 @@ class RenewalRounds:
         if not self.meter.is_on:
             return
         took = self.meter.since(began)
-        self.meter.measure("", (names.RENEW_LEASE.success, float(worked)), (names.RENEW_LEASE.time, took))
+        self.meter.measure("", (catalog.RENEW_LEASE.success, float(worked)), (catalog.RENEW_LEASE.time, took))
         with self._lock:
             self._slowest = max(self._slowest, took)
             self._worked = self._worked and worked
@@ -39,9 +39,9 @@ class RenewalRounds:
             self._worked, self._slowest, self._ends = True, 0.0, now + self.seconds
         self.meter.measure(
             "",
-            (names.CURRENT_LEASES, float(held)),
+            (catalog.CURRENT_LEASES, float(held)),
             # Those that were lost are counted where that is told. This one says: none, and the worker is alive.
-            (names.LOST_LEASES, 0.0),
-            (names.RENEW_ALL_LEASES.success, float(worked)),
-            (names.RENEW_ALL_LEASES.time, slowest),
+            (catalog.LOST_LEASES, 0.0),
+            (catalog.RENEW_ALL_LEASES.success, float(worked)),
+            (catalog.RENEW_ALL_LEASES.time, slowest),
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pykcl.errors import FatalError, PyKclError, SetupError, ShardGone, TemporaryError, Throttled
 from pykcl.events import ShardEndNotCheckpointed
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.mistake_events import NeverCheckpointed
 from pykcl.model.lease import first_read
 from pykcl.model.record import Record
@@ -308,7 +308,7 @@ class ShardDelivery:
     def end(self) -> Signal:
         """shard_ended, then the children's leases and SHARD_END."""
         children = tuple(sorted(child.shard_id for child in self._children))
-        self._progress.update = names.UPDATE_LEASE_AT_END
+        self._progress.update = catalog.UPDATE_LEASE_AT_END
         attempt = 0
         while True:
             checkpointer = EndCheckpointer(self._progress)
@@ -349,7 +349,7 @@ class ShardDelivery:
 
     def shut_down(self) -> None:
         """shutdown_requested, once. Raises LeaseLost."""
-        self._progress.update = names.UPDATE_LEASE_AT_END
+        self._progress.update = catalog.UPDATE_LEASE_AT_END
         self._held.check()
         checkpointer = ShardCheckpointer(self._progress, self._progress.done)
         request = ShutdownRequest(self._held.key, self._context.stream.name, checkpointer)

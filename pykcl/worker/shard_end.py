@@ -6,7 +6,7 @@ from functools import partial
 
 from pykcl.errors import TemporaryError
 from pykcl.events import DataLost, ShardEnded
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.model import lease_writes
 from pykcl.model.shard import Shard
 from pykcl.planning.lease_creation import leases_before_end, started_at_latest
@@ -24,7 +24,7 @@ def end_shard(context: Context, held: HeldLease, children: tuple[Shard, ...]) ->
     for child in children:
         _ensure_lease(context, held, child)
     listed = tuple(sorted(child.shard_id for child in children))
-    with context.meter.timed(names.UPDATE_LEASE_AT_END, held.key):
+    with context.meter.timed(catalog.UPDATE_LEASE_AT_END, held.key):
         held.write(partial(lease_writes.end_shard, children=listed))
     context.events.emit(ShardEnded(shard=held.key, children=listed))
 
@@ -63,7 +63,7 @@ def _ensure_lease(context: Context, held: HeldLease, child: Shard) -> None:
         # have read and deleted since, and its records would come a second time; whoever wakes up here finds that the
         # time it may believe in its lease has run out. What remains is a freeze while the request is on its way.
         held.check()
-        create_lease(context, creation, names.CREATE_LEASE_AT_END)
+        create_lease(context, creation, catalog.CREATE_LEASE_AT_END)
 
 
 def _surroundings(

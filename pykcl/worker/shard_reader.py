@@ -11,7 +11,7 @@ from math import inf
 from pykcl.config import LARGEST_FETCH_BYTES
 from pykcl.errors import IteratorExpired, ShardGone, TemporaryError
 from pykcl.events import AggregateOfAnotherShard, AggregateRefused, DataLost, Event
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.mistake_events import RetentionNear
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.kpl import OUTSIDE_SHARD, deaggregate_batch
@@ -150,7 +150,7 @@ class ShardReader:
         return self._page(fetched, give_up)
 
     def _iterator_refused(self) -> None:
-        self._context.meter.measure(self._shard_id, (names.EXPIRED_ITERATOR, 1.0))
+        self._context.meter.measure(self._shard_id, (catalog.EXPIRED_ITERATOR, 1.0))
         self._refusals += 1
         if self._refusals > 1:
             # A fresh iterator refused as well is no matter of age: slow down like for any other failure.
@@ -225,7 +225,7 @@ class ShardReader:
     def _ask(self, iterator: str) -> Answer:
         """Also called by the thread that asks for a page ahead."""
         context = self._context
-        with context.meter.timed(names.GET_RECORDS, self._shard_id):
+        with context.meter.timed(catalog.GET_RECORDS, self._shard_id):
             fetched = context.stream.fetch(self._shard_id, iterator, context.config.max_records)
         return fetched, context.runtime.monotonic()
 
@@ -362,7 +362,7 @@ class ShardReader:
         self._context.identity.confirm_before_opening()
         # Looked at before opening: it must not lie behind what the iterator starts with.
         server_time = self._context.stream.server_time_millis()
-        with self._context.meter.timed(names.GET_SHARD_ITERATOR, self._shard_id):
+        with self._context.meter.timed(catalog.GET_SHARD_ITERATOR, self._shard_id):
             self._iterator = self._context.stream.open(self._shard_id, self._open_at)
         if self._open_at.kind == "LATEST":
             # A second LATEST would be a later one: what is put between the two must not be lost.
@@ -421,7 +421,7 @@ class ShardReader:
         try:
             if doubtful.probe is None:
                 doubtful.probe = stream.open(self._shard_id, self._open_at)
-            with self._context.meter.timed(names.GET_RECORDS, self._shard_id):
+            with self._context.meter.timed(catalog.GET_RECORDS, self._shard_id):
                 probed = stream.fetch(self._shard_id, doubtful.probe, 1)
         except IteratorExpired:
             doubtful.probe = None

@@ -19,7 +19,7 @@ from functools import partial
 
 from pykcl.config import LARGEST_FETCH_BYTES
 from pykcl.errors import PyKclError
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
 from pykcl.planning.read_schedule import Window, next_round
 from pykcl.ports import AskableStream, Asked, Coming, Fetched, Stream
@@ -312,7 +312,7 @@ class SharedReads:
 
 def page_of(turn: Turn, asked: Asked, meter: Meter) -> Fetched:
     """Wait for it. Measured from when it was asked for, whoever waits."""
-    finished = partial(meter.took, names.GET_RECORDS, turn.shard_id, turn.asked_at)
+    finished = partial(meter.took, catalog.GET_RECORDS, turn.shard_id, turn.asked_at)
     try:
         fetched = asked.page()
     except PyKclError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from pykcl.events import RowRefused
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.model.lease import ForeignRow, Lease, Row, UnreadableRow
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.read_schedule import READ_UNITS_PER_SECOND, jittered
@@ -53,7 +53,7 @@ class TableLooks:
     def whole(self, *, consistent: bool = False) -> tuple[Row, ...]:
         """Scan all of it, and fold it into the view; the rows, those of others too. Raises as `LeaseTable.scan`."""
         context = self._context
-        with context.meter.timed(names.LIST_LEASES):
+        with context.meter.timed(catalog.LIST_LEASES):
             scan = context.table.scan(consistent=consistent)
         # The time after the scan: a counter in it stood so at the latest now, so an age is never overrated.
         now = context.runtime.monotonic()
@@ -166,7 +166,7 @@ class TableLooks:
         """Scan the segments of this worker, and fold them into the view; the leases there."""
         context, seen = self._context, set()
         for segment in self._looks.watched:
-            with context.meter.timed(names.LIST_LEASES):
+            with context.meter.timed(catalog.LIST_LEASES):
                 scan = context.table.scan_part(segment, self._looks.segments)
             own, refused = self._own(scan.rows)
             self._refused |= refused

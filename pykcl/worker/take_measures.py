@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.planning.lease_assignment import fleet_figures
 from pykcl.planning.lease_view import LeaseView
 from pykcl.worker.context import Context
@@ -38,16 +38,16 @@ class TakeMeasures:
         )
         meter.measure(
             "",
-            (names.EXPIRED_LEASES, float(found.available)),
-            (names.LEASE_SPILLOVER, float(max(0, found.share - config.max_leases))),
-            (names.LEASES_TO_TAKE, float(plans)),
-            (names.NEEDED_LEASES, float(max(0, min(found.share, config.max_leases) - found.mine))),
-            (names.NUM_WORKERS, float(found.workers)),
-            (names.TOTAL_LEASES, float(found.leases)),
-            (names.VERY_OLD_LEASES, float(found.long_available)),
+            (catalog.EXPIRED_LEASES, float(found.available)),
+            (catalog.LEASE_SPILLOVER, float(max(0, found.share - config.max_leases))),
+            (catalog.LEASES_TO_TAKE, float(plans)),
+            (catalog.NEEDED_LEASES, float(max(0, min(found.share, config.max_leases) - found.mine))),
+            (catalog.NUM_WORKERS, float(found.workers)),
+            (catalog.TOTAL_LEASES, float(found.leases)),
+            (catalog.VERY_OLD_LEASES, float(found.long_available)),
             # Those that are taken are counted where that is told. These say: none, and the worker is alive.
-            (names.TAKEN_LEASES, 0.0),
-            (names.UNTAKEN_LEASES, 0.0),
+            (catalog.TAKEN_LEASES, 0.0),
+            (catalog.UNTAKEN_LEASES, 0.0),
         )
 
     def synced(self, began: float, worked: bool) -> bool:
@@ -57,8 +57,8 @@ class TakeMeasures:
         if meter.is_on:
             meter.measure(
                 "",
-                (names.SHARD_SYNC.success, float(worked)),
-                (names.SHARD_SYNC.time, meter.since(began)),
-                (names.SYNC_SHARDS, float(worked)),
+                (catalog.SHARD_SYNC.success, float(worked)),
+                (catalog.SHARD_SYNC.time, meter.since(began)),
+                (catalog.SYNC_SHARDS, float(worked)),
             )
         return worked

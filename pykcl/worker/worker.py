@@ -12,9 +12,9 @@ from pykcl.config import Config
 from pykcl.errors import PyKclError, StopTimedOut
 from pykcl.events import ThreadsLeft, WorkerStarted, WorkerStopped, WorkerStopping
 from pykcl.listeners import EventFan, Listener, Relay
+from pykcl.metrics.cloudwatch import Sender
 from pykcl.metrics.meter import Sink
-from pykcl.metrics.metering import Metering
-from pykcl.metrics.publisher import Sender
+from pykcl.metrics.setup import Metering
 from pykcl.ports import LeaseTable, Stream
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime, SystemRuntime, Task

@@ -382,8 +382,8 @@ def test_lag_is_told_by_the_workers_to_who_has_their_token(aws, server, status_o
 
 def test_lag_is_read_back_from_cloudwatch_under_the_names_of_kcl(aws):
     from pykcl.aws.cloudwatch import CloudWatchSender
-    from pykcl.metrics.names import MILLIS_BEHIND_LATEST
-    from pykcl.metrics.statistics import StatisticSet
+    from pykcl.metrics.catalog import MILLIS_BEHIND_LATEST
+    from pykcl.metrics.cloudwatch import StatisticSet
 
     put(aws, *(Lease(shard(number), AT_TRIM_HORIZON, owner="w1") for number in (0, 1)))
     asked = ("lag", "--app", APP, "--source", "cloudwatch")

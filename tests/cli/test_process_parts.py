@@ -21,10 +21,9 @@ from pykcl.cli.process_reports import labelled, merged_metrics, merged_report, r
 from pykcl.cli.process_slot import LONG_LIFE, Slot, exit_code_of, is_final, pause_after
 from pykcl.config import Config
 from pykcl.events import WorkerStarted, WorkerStopped
-from pykcl.health.judgement import Verdict
-from pykcl.health.report import report
+from pykcl.health.probes import Verdict, report
 from pykcl.logs import JsonFormatter
-from pykcl.metrics.names import CURRENT_LEASES, PROCESS_RECORDS_TIME, RECORDS_PROCESSED
+from pykcl.metrics.catalog import CURRENT_LEASES, PROCESS_RECORDS_TIME, RECORDS_PROCESSED
 from pykcl.metrics.prometheus import PrometheusSink
 from pykcl.runtime import SystemRuntime
 from pykcl.worker.signals import StopSignals

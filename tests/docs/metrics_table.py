@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pykcl.metrics.names import CATALOGUE
+from pykcl.metrics.catalog import CATALOGUE
 from pykcl.metrics.opentelemetry import PREFIX, otel_name
 from pykcl.metrics.prometheus import prometheus_name
 

@@ -14,9 +14,9 @@ from pykcl import listeners
 from pykcl.cli.service_options import _OPTIONS
 from pykcl.config_sources import OF_COMMANDS
 from pykcl.health import http, pages
-from pykcl.health.health_file import HealthFile
-from pykcl.health.judgement import Verdict
-from pykcl.health.sight import OneWorker
+from pykcl.health.probes import Verdict
+from pykcl.health.service import HealthFile
+from pykcl.health.source import OneWorker
 from pykcl.worker import lease_manager, lease_renewer
 
 sys.path.insert(0, str(ROOT / "tests" / "health"))

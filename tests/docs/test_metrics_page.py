@@ -5,11 +5,10 @@ import re
 import metrics_table
 
 from pykcl.events import LossReason
-from pykcl.metrics.choices import SINKS
-from pykcl.metrics.names import CATALOGUE
+from pykcl.metrics.catalog import CATALOGUE, SINKS
+from pykcl.metrics.cloudwatch import MOST_AT_ONCE
 from pykcl.metrics.opentelemetry import ATTRIBUTES, METER
 from pykcl.metrics.prometheus import LABELS
-from pykcl.metrics.publisher import MOST_AT_ONCE
 
 TEXT = metrics_table.PAGE.read_text("utf-8")
 WORDS = " ".join(TEXT.split())

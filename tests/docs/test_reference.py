@@ -18,8 +18,8 @@ from pykcl.compat.properties.keys import KEYS_OF_FIELD, Flag
 from pykcl.config import LARGEST_FETCH_BYTES, Config
 from pykcl.config_sources import from_environment
 from pykcl.errors import ConfigError
-from pykcl.metrics.choices import DIMENSIONS, MetricsLevel
-from pykcl.metrics.choices import SINKS as METRICS_SINKS
+from pykcl.metrics.catalog import DIMENSIONS, MetricsLevel
+from pykcl.metrics.catalog import SINKS as METRICS_SINKS
 from pykcl.model.lease import ForeignRow
 from pykcl.model.lease_item import FIELD_ATTRIBUTES, LEASE_KEY, parse_row, to_item
 from pykcl.model.lease_writes import release, take

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pykcl.errors import TemporaryError
 from pykcl.health.http import Request
 from pykcl.health.pages import Pages
-from pykcl.health.sight import OneWorker
+from pykcl.health.source import OneWorker
 from pykcl.status import CallStatus, LeaseStatus, LoopStatus, TroubleStatus, WorkerStatus
 from pykcl.testing.fleet import Fleet
 from pykcl.testing.memory.dynamodb import Fault

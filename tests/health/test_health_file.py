@@ -10,9 +10,8 @@ from health_kit import WELL, Frozen, loop
 
 from pykcl.errors import SetupError
 from pykcl.health import service
-from pykcl.health.health_file import HealthFile
-from pykcl.health.judgement import Verdict
-from pykcl.health.service import HealthService
+from pykcl.health.probes import Verdict
+from pykcl.health.service import HealthFile, HealthService
 
 GOOD, BAD = Verdict(), Verdict(("thread pykcl-manager died of KeyError",))
 

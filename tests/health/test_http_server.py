@@ -13,12 +13,10 @@ import pytest
 from health_kit import WELL, Frozen, lease
 
 from pykcl.errors import ConfigError, SetupError
-from pykcl.health.address import Address, listen
-from pykcl.health.http import Answer, HttpServer, Request, parsed
-from pykcl.health.pages import Pages
+from pykcl.health.http import Address, Answer, HttpServer, Request, listen, parsed
+from pykcl.health.pages import Pages, checked_token, is_authorized, new_token, token_from_file
 from pykcl.health.service import HealthService
-from pykcl.health.sight import OneWorker
-from pykcl.health.tokens import checked_token, is_authorized, new_token, token_from_file
+from pykcl.health.source import OneWorker
 from pykcl.host_names import allowed_names, is_own
 
 TOKEN = "a-token-of-16-letters-or-more"

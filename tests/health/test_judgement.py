@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from health_kit import HUNG, WELL, Frozen, codes, lease, loop, trouble
 
-from pykcl.health.judgement import STOPPING_TOO_LONG_AFTER, liveness, readiness
+from pykcl.health.probes import STOPPING_TOO_LONG_AFTER, liveness, readiness
 from pykcl.status import Activity
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from pykcl.metrics.names import CATALOGUE, Measure
+from pykcl.metrics.catalog import CATALOGUE, Measure
 
 
 class Recorder:

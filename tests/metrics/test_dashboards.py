@@ -8,7 +8,7 @@ from pathlib import Path
 from pykcl import RecordProcessor, Worker
 from pykcl.cli.local import local_environment
 from pykcl.local.server import LocalAws
-from pykcl.metrics.names import CATALOGUE
+from pykcl.metrics.catalog import CATALOGUE
 from pykcl.metrics.prometheus import LABELS, kind_of, prometheus_name
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "dashboards"

@@ -6,9 +6,9 @@ from metric_sinks import Recorder
 from pykcl.errors import IteratorExpired, LeaseLost
 from pykcl.events import DataLost, LeaseTakenAway, LossReason, ReleaseUnconfirmed
 from pykcl.listeners import line_of
-from pykcl.metrics import names
-from pykcl.metrics.from_events import measured
-from pykcl.metrics.names import CATALOGUE
+from pykcl.metrics import catalog
+from pykcl.metrics.catalog import CATALOGUE
+from pykcl.metrics.meter import measured
 from pykcl.processor import RecordProcessor
 from pykcl.testing.fleet import TABLE, Fleet, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
@@ -48,38 +48,38 @@ def test_every_record_and_every_byte_is_counted_once_and_under_its_shard(fleet):
     for shard in {record.shard_id for record in delivered}:
         mine = [record for record in delivered if record.shard_id == shard]
         for measure, expected in (
-            (names.RECORDS_PROCESSED, len(mine)),
-            (names.DATA_BYTES_PROCESSED, sum(len(record.data) for record in mine)),
+            (catalog.RECORDS_PROCESSED, len(mine)),
+            (catalog.DATA_BYTES_PROCESSED, sum(len(record.data) for record in mine)),
         ):
             assert sum(one.of(measure, shard)) + sum(two.of(measure, shard)) == expected
     # A shard without records has data, too.
-    assert one.of(names.RECORDS_PROCESSED, SECOND).count(0.0) > 10
+    assert one.of(catalog.RECORDS_PROCESSED, SECOND).count(0.0) > 10
 
 
 def test_what_an_ordinary_life_measures(fleet):
     one, two = whole_life(fleet)
-    assert set(one.of(names.NUM_WORKERS)) == {1.0, 2.0}
-    assert max(one.of(names.CURRENT_LEASES)) == 3.0
-    assert two.of(names.CURRENT_LEASES)[-1] == 3.0
-    assert max(one.of(names.TOTAL_LEASES)) == 4.0
-    assert sum(one.of(names.TAKEN_LEASES)) == 4.0
-    assert len(one.of(names.TAKE_LEASE.time)) == 4
-    assert one.of(names.NEEDED_LEASES)[0] == 2.0
-    assert two.of(names.NEEDED_LEASES)[-1] == 0.0
-    assert sum(one.of(names.CREATE_LEASE.success)) == 2.0
-    assert sum(one.of(names.CREATE_LEASE_AT_END.success)) == 2.0
-    assert set(one.of(names.RENEW_ALL_LEASES.success)) == {1.0}
-    assert one.of(names.UPDATE_LEASE_AT_END.success, FIRST) == [1.0]
-    assert len(one.of(names.INITIALIZE_TIME)) == 4
-    assert one.of(names.NUM_STREAMS_TO_SYNC)[0] == 0.0
+    assert set(one.of(catalog.NUM_WORKERS)) == {1.0, 2.0}
+    assert max(one.of(catalog.CURRENT_LEASES)) == 3.0
+    assert two.of(catalog.CURRENT_LEASES)[-1] == 3.0
+    assert max(one.of(catalog.TOTAL_LEASES)) == 4.0
+    assert sum(one.of(catalog.TAKEN_LEASES)) == 4.0
+    assert len(one.of(catalog.TAKE_LEASE.time)) == 4
+    assert one.of(catalog.NEEDED_LEASES)[0] == 2.0
+    assert two.of(catalog.NEEDED_LEASES)[-1] == 0.0
+    assert sum(one.of(catalog.CREATE_LEASE.success)) == 2.0
+    assert sum(one.of(catalog.CREATE_LEASE_AT_END.success)) == 2.0
+    assert set(one.of(catalog.RENEW_ALL_LEASES.success)) == {1.0}
+    assert one.of(catalog.UPDATE_LEASE_AT_END.success, FIRST) == [1.0]
+    assert len(one.of(catalog.INITIALIZE_TIME)) == 4
+    assert one.of(catalog.NUM_STREAMS_TO_SYNC)[0] == 0.0
     # A steal: the lease of the one is the other's without a gap.
-    assert sum(one.of(names.LEASES_LOST_BY_CAUSE, "Taken")) == sum(one.of(names.LOST_LEASES)) == 1.0
-    assert len(two.of(names.HAND_OVER_TIME)) == 3
+    assert sum(one.of(catalog.LEASES_LOST_BY_CAUSE, "Taken")) == sum(one.of(catalog.LOST_LEASES)) == 1.0
+    assert len(two.of(catalog.HAND_OVER_TIME)) == 3
     # A stop releases: nobody waits for the fail-over time.
-    assert max(two.of(names.HAND_OVER_TIME)) < 7_000
+    assert max(two.of(catalog.HAND_OVER_TIME)) < 7_000
     rare = {
-        names.EXPIRED_ITERATOR, names.PROCESSOR_RETRIES, names.SKIPPED_RECORDS, names.PROCESSOR_STALLED,
-        names.DATA_LOST, names.DROPPED_METRICS,
+        catalog.EXPIRED_ITERATOR, catalog.PROCESSOR_RETRIES, catalog.SKIPPED_RECORDS, catalog.PROCESSOR_STALLED,
+        catalog.DATA_LOST, catalog.DROPPED_METRICS,
     }  # fmt: skip
     assert one.seen() | two.seen() == set(CATALOGUE) - rare
 
@@ -90,21 +90,21 @@ def test_a_lease_taken_over_from_a_dead_worker_tells_how_long_nobody_read(fleet)
     _, sink = started(fleet, "w2")
     fleet.wait(lambda: fleet.load()["w2"] == 1, what="a lease stolen by w2")
     fleet.simulation.sleep(20)
-    (stolen,) = sink.of(names.HAND_OVER_TIME)
+    (stolen,) = sink.of(catalog.HAND_OVER_TIME)
     # It waits until the owner before must have noticed, and no longer.
     assert stolen < 7_000
     fleet.simulation.kill("w1")
     fleet.wait(lambda: fleet.load()["w2"] == 2, what="both leases at w2")
     fleet.simulation.sleep(2)
-    _, taken_over = sink.of(names.HAND_OVER_TIME)
+    _, taken_over = sink.of(catalog.HAND_OVER_TIME)
     assert 10_000 <= taken_over <= 25_000
-    assert max(sink.of(names.EXPIRED_LEASES)) == 1.0
+    assert max(sink.of(catalog.EXPIRED_LEASES)) == 1.0
 
 
 def test_leases_that_nobody_had_before_are_no_hand_over(fleet):
     _, sink = started(fleet, "w1")
     fleet.wait_delivered(fleet.put(10))
-    assert sink.of(names.HAND_OVER_TIME) == []
+    assert sink.of(catalog.HAND_OVER_TIME) == []
 
 
 def test_lag_is_told_with_the_page_and_for_the_application(fleet):
@@ -121,9 +121,9 @@ def test_lag_is_told_with_the_page_and_for_the_application(fleet):
     )
     fleet.wait_delivered(early + late)
     for shard, lags in seen.items():
-        assert sink.of(names.MILLIS_BEHIND_LATEST, shard)[: len(lags)] == lags
-    assert max(sink.of(names.MILLIS_BEHIND_LATEST)) >= 60_000
-    assert sorted(sink.of(names.APPLICATION_BEHIND_LATEST)) == sorted(sink.of(names.MILLIS_BEHIND_LATEST))
+        assert sink.of(catalog.MILLIS_BEHIND_LATEST, shard)[: len(lags)] == lags
+    assert max(sink.of(catalog.MILLIS_BEHIND_LATEST)) >= 60_000
+    assert sorted(sink.of(catalog.APPLICATION_BEHIND_LATEST)) == sorted(sink.of(catalog.MILLIS_BEHIND_LATEST))
 
 
 def test_retries_and_skipped_records_are_counted_under_their_shard(fleet):
@@ -137,10 +137,10 @@ def test_retries_and_skipped_records_are_counted_under_their_shard(fleet):
     _, sink = started(fleet, "w1", processor=made)
     fleet.wait_delivered(fleet.put(10))
     for shard in (FIRST, SECOND):
-        assert sum(sink.of(names.PROCESSOR_RETRIES, shard)) == 2.0
-        assert len(sink.of(names.PROCESS_RECORDS_TIME, shard)) == 3
-    assert sink.of(names.SKIPPED_RECORDS) == []
-    assert sum(sink.of(names.RECORDS_PROCESSED)) == 10.0
+        assert sum(sink.of(catalog.PROCESSOR_RETRIES, shard)) == 2.0
+        assert len(sink.of(catalog.PROCESS_RECORDS_TIME, shard)) == 3
+    assert sink.of(catalog.SKIPPED_RECORDS) == []
+    assert sum(sink.of(catalog.RECORDS_PROCESSED)) == 10.0
 
 
 def test_records_that_were_skipped_do_not_count_as_processed(fleet):
@@ -150,10 +150,10 @@ def test_records_that_were_skipped_do_not_count_as_processed(fleet):
 
     _, sink = started(fleet, "w1", processor=Broken, on_error="skip")
     fleet.put(10)
-    fleet.wait(lambda: sum(sink.of(names.SKIPPED_RECORDS)) == 10.0, what="ten skipped records")
+    fleet.wait(lambda: sum(sink.of(catalog.SKIPPED_RECORDS)) == 10.0, what="ten skipped records")
     fleet.simulation.sleep(5)
-    assert sum(sink.of(names.RECORDS_PROCESSED)) == 0.0
-    assert sink.of(names.PROCESSOR_RETRIES) == []
+    assert sum(sink.of(catalog.RECORDS_PROCESSED)) == 0.0
+    assert sink.of(catalog.PROCESSOR_RETRIES) == []
 
 
 def test_a_processor_that_hangs_is_counted_once_and_its_lease_is_lost_as_stalled(fleet):
@@ -165,10 +165,10 @@ def test_a_processor_that_hangs_is_counted_once_and_its_lease_is_lost_as_stalled
         processor_warn_after=20.0, processor_timeout=60.0,
     )  # fmt: skip
     fleet.put(1)
-    fleet.wait(lambda: sink.of(names.PROCESSOR_STALLED), what="the warning")
-    fleet.wait(lambda: sink.labels(names.LEASES_LOST_BY_CAUSE), 600.0, what="the loss")
-    assert sink.labels(names.LEASES_LOST_BY_CAUSE) == {"Stalled"}
-    assert sum(sink.of(names.PROCESSOR_STALLED)) == 1.0
+    fleet.wait(lambda: sink.of(catalog.PROCESSOR_STALLED), what="the warning")
+    fleet.wait(lambda: sink.labels(catalog.LEASES_LOST_BY_CAUSE), 600.0, what="the loss")
+    assert sink.labels(catalog.LEASES_LOST_BY_CAUSE) == {"Stalled"}
+    assert sum(sink.of(catalog.PROCESSOR_STALLED)) == 1.0
 
 
 def test_an_expired_iterator_is_counted_and_its_call_failed(fleet, monkeypatch):
@@ -185,9 +185,9 @@ def test_an_expired_iterator_is_counted_and_its_call_failed(fleet, monkeypatch):
     monkeypatch.setattr(stream, "fetch", once_too_old)
     worker.start()
     fleet.wait_delivered(fleet.put(4))
-    assert sink.of(names.EXPIRED_ITERATOR) == [1.0]
-    assert sink.of(names.GET_RECORDS.success, refused[0])[:2] == [0.0, 1.0]
-    assert sum(sink.of(names.GET_SHARD_ITERATOR.success, refused[0])) == 2.0
+    assert sink.of(catalog.EXPIRED_ITERATOR) == [1.0]
+    assert sink.of(catalog.GET_RECORDS.success, refused[0])[:2] == [0.0, 1.0]
+    assert sum(sink.of(catalog.GET_SHARD_ITERATOR.success, refused[0])) == 2.0
 
 
 def test_heartbeats_that_fail_show_in_the_round(fleet):
@@ -196,9 +196,9 @@ def test_heartbeats_that_fail_show_in_the_round(fleet):
     fleet.dynamodb.fault = lambda operation, params: (
         Fault(before=unreachable()) if operation == "UpdateItem" else None
     )
-    fleet.wait(lambda: 0.0 in sink.of(names.RENEW_ALL_LEASES.success), what="a round that failed")
-    assert 0.0 in sink.of(names.RENEW_LEASE.success)
-    fleet.wait(lambda: sum(sink.of(names.LEASES_LOST_BY_CAUSE, "Expired")) == 2.0, what="both losses")
+    fleet.wait(lambda: 0.0 in sink.of(catalog.RENEW_ALL_LEASES.success), what="a round that failed")
+    assert 0.0 in sink.of(catalog.RENEW_LEASE.success)
+    fleet.wait(lambda: sum(sink.of(catalog.LEASES_LOST_BY_CAUSE, "Expired")) == 2.0, what="both losses")
 
 
 def test_nothing_is_measured_where_metrics_are_off(fleet):
@@ -217,14 +217,14 @@ def test_the_level_summary_leaves_out_what_is_detailed(fleet):
     fleet.wait_delivered(fleet.put(10))
     fleet.simulation.sleep(10)
     assert {one.level for one in sink.seen()} == {"SUMMARY"}
-    assert {names.RECORDS_PROCESSED, names.NUM_WORKERS, names.CURRENT_LEASES} <= sink.seen()
+    assert {catalog.RECORDS_PROCESSED, catalog.NUM_WORKERS, catalog.CURRENT_LEASES} <= sink.seen()
 
 
 def test_values_are_put_together_under_dimensions_that_are_off(fleet):
     _, sink = started(fleet, "w1", metrics_dimensions="Operation,WorkerIdentifier")
     fleet.wait_delivered(fleet.put(10))
-    assert sink.labels(names.RECORDS_PROCESSED) == {""}
-    assert sum(sink.of(names.RECORDS_PROCESSED)) == 10.0
+    assert sink.labels(catalog.RECORDS_PROCESSED) == {""}
+    assert sum(sink.of(catalog.RECORDS_PROCESSED)) == 10.0
 
 
 def test_a_sink_that_raises_is_left_out_and_no_lease_is_harmed(fleet, caplog):
@@ -236,7 +236,7 @@ def test_a_sink_that_raises_is_left_out_and_no_lease_is_harmed(fleet, caplog):
     fleet.wait_delivered(fleet.put(10))
     fleet.simulation.sleep(20)
     assert fleet.load()["w1"] == 2
-    assert sum(good.of(names.RECORDS_PROCESSED)) == 10.0
+    assert sum(good.of(catalog.RECORDS_PROCESSED)) == 10.0
     assert "canary" not in caplog.text
     assert caplog.text.count("metrics sink raised and is left out") == 1
     assert sink.values == {}
@@ -251,7 +251,7 @@ def test_that_a_lease_has_gone_is_told_to_the_sinks(fleet):
 
 def test_records_trimmed_unread_are_counted():
     event = DataLost(shard=FIRST, checkpoint="1:0", resumed_at=None)
-    assert list(measured(event)) == [(FIRST, (names.DATA_LOST, 1.0))]
+    assert list(measured(event)) == [(FIRST, (catalog.DATA_LOST, 1.0))]
 
 
 # -- leases lost, by cause -------------------------------------------------------------------------------------
@@ -325,10 +325,10 @@ def test_a_worker_that_loses_a_lease_says_why_in_words_and_in_the_metrics(fleet,
     fleet.wait_delivered(fleet.put(4))
     fleet.simulation.sleep(5)
     happens(fleet)
-    fleet.wait(lambda: sink.labels(names.LEASES_LOST_BY_CAUSE), 600.0, what="the loss")
+    fleet.wait(lambda: sink.labels(catalog.LEASES_LOST_BY_CAUSE), 600.0, what="the loss")
     lost = [event for name, event in fleet.events if name == "w1" and isinstance(event, LeaseTakenAway)]
-    assert sink.labels(names.LEASES_LOST_BY_CAUSE) == {label}
-    assert sum(sink.of(names.LEASES_LOST_BY_CAUSE, label)) == len(lost)
+    assert sink.labels(catalog.LEASES_LOST_BY_CAUSE) == {label}
+    assert sum(sink.of(catalog.LEASES_LOST_BY_CAUSE, label)) == len(lost)
     assert {(event.reason.value, event.cause, event.new_owner) for event in lost} == {
         (label, cause, new_owner)
     }
@@ -348,14 +348,14 @@ def test_a_lease_whose_release_got_no_answer_is_not_counted_as_lost_and_its_chec
     _expired(fleet)
     worker.stop()
     assert {event.shard for event in fleet.happened(ReleaseUnconfirmed)} == {FIRST, SECOND}
-    assert sink.labels(names.LEASES_LOST_BY_CAUSE) == set()
+    assert sink.labels(catalog.LEASES_LOST_BY_CAUSE) == set()
     with pytest.raises(LeaseLost, match="no longer held by this worker: its release got no answer; its last"):
         kept[FIRST].checkpoint()
 
 
 def test_an_event_without_a_reason_is_of_another_cause():
     event = LeaseTakenAway(shard=FIRST, cause="no heartbeat succeeded in time", new_owner=None)
-    assert ("Other", (names.LEASES_LOST_BY_CAUSE, 1.0)) in list(measured(event))
+    assert ("Other", (catalog.LEASES_LOST_BY_CAUSE, 1.0)) in list(measured(event))
 
 
 def test_measuring_changes_nothing_of_what_the_worker_does():

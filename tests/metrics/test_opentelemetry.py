@@ -4,9 +4,8 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from pykcl.metrics import names
-from pykcl.metrics.choices import DIMENSIONS
-from pykcl.metrics.names import CATALOGUE
+from pykcl.metrics import catalog
+from pykcl.metrics.catalog import CATALOGUE, DIMENSIONS
 from pykcl.metrics.opentelemetry import METER, OpenTelemetrySink, otel_name
 
 SHARD = "shardId-000000000000"
@@ -62,8 +61,8 @@ def test_names_are_made_as_kcl_makes_them(kcl, ours):
 
 def test_times_are_histograms_counts_counters_and_kcls_gauges_gauges(sink, reader):
     for count, lag in ((5.0, 90.0), (7.0, 30.0)):
-        sink.take(SHARD, ((names.RECORDS_PROCESSED, count), (names.MILLIS_BEHIND_LATEST, lag)))
-        sink.take("", ((names.CURRENT_LEASES, count), (names.NEEDED_LEASES, count)))
+        sink.take(SHARD, ((catalog.RECORDS_PROCESSED, count), (catalog.MILLIS_BEHIND_LATEST, lag)))
+        sink.take("", ((catalog.CURRENT_LEASES, count), (catalog.NEEDED_LEASES, count)))
     found = read(reader)
     kind, unit, (point,) = found["aws.kinesis.client.records_processed"]
     assert (kind, unit, point.value, dict(point.attributes)) == ("Sum", "1", 12.0, OF_SHARD)
@@ -95,7 +94,7 @@ def test_the_whole_catalogue_is_taken(sink, reader):
 
 def test_attributes_that_are_off_are_left_out(provider, reader):
     sink = OpenTelemetrySink("w1", dimensions=("Operation",), meter_provider=provider)
-    sink.take("", ((names.RECORDS_PROCESSED, 5.0), (names.CURRENT_LEASES, 1.0)))
+    sink.take("", ((catalog.RECORDS_PROCESSED, 5.0), (catalog.CURRENT_LEASES, 1.0)))
     for name in ("records_processed", "current_leases"):
         (point,) = read(reader)[f"aws.kinesis.client.{name}"][2]
         assert point.attributes.keys() == {"aws.kinesis.operation"}
@@ -103,7 +102,7 @@ def test_attributes_that_are_off_are_left_out(provider, reader):
 
 def test_nothing_is_remembered_of_shards_that_have_gone(sink):
     for number in range(10):
-        sink.take(f"shard-{number}", ((names.RECORDS_PROCESSED, 1.0),))
+        sink.take(f"shard-{number}", ((catalog.RECORDS_PROCESSED, 1.0),))
         sink.forget(f"shard-{number}")
     assert not sink._attributes
 

@@ -10,10 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pykcl.config import Config
 from pykcl.errors import ConfigError
-from pykcl.metrics import names
-from pykcl.metrics.metering import Metering, dimensions_of
-from pykcl.metrics.names import CATALOGUE
+from pykcl.metrics import catalog
+from pykcl.metrics.catalog import CATALOGUE
 from pykcl.metrics.prometheus import BUCKETS, MOST_LEFT_SHARDS, PrometheusSink, kind_of, prometheus_name
+from pykcl.metrics.setup import Metering, dimensions_of
 
 CONFIG = Config(application="orders-app", stream="orders", metrics="prometheus")
 SHARD = "shardId-000000000000"
@@ -50,9 +50,9 @@ def test_counts_are_added_up_states_are_the_last_and_times_are_in_seconds(sink):
         sink.take(
             SHARD,
             (
-                (names.RECORDS_PROCESSED, count),
-                (names.MILLIS_BEHIND_LATEST, lag),
-                (names.PROCESS_RECORDS_TIME, took),
+                (catalog.RECORDS_PROCESSED, count),
+                (catalog.MILLIS_BEHIND_LATEST, lag),
+                (catalog.PROCESS_RECORDS_TIME, took),
             ),
         )
     found = samples(sink)
@@ -69,7 +69,7 @@ def test_counts_are_added_up_states_are_the_last_and_times_are_in_seconds(sink):
 
 def test_a_value_on_the_edge_of_a_bucket_is_in_it(sink):
     for edge in BUCKETS:
-        sink.take(SHARD, ((names.PROCESS_RECORDS_TIME, edge * 1000),))
+        sink.take(SHARD, ((catalog.PROCESS_RECORDS_TIME, edge * 1000),))
     found = samples(sink)
     buckets = [
         found[of_shard("pykcl_record_processor_process_records_seconds_bucket", le=f"{edge}")]
@@ -94,8 +94,8 @@ def test_the_whole_catalogue_is_accepted_by_prometheus_own_parser(sink):
 
 
 def test_of_a_shard_that_has_gone_the_state_goes_and_the_counts_stay(sink):
-    sink.take(SHARD, ((names.RECORDS_PROCESSED, 5.0), (names.MILLIS_BEHIND_LATEST, 9.0)))
-    sink.take("", ((names.CURRENT_LEASES, 1.0),))
+    sink.take(SHARD, ((catalog.RECORDS_PROCESSED, 5.0), (catalog.MILLIS_BEHIND_LATEST, 9.0)))
+    sink.take("", ((catalog.CURRENT_LEASES, 1.0),))
     sink.forget(SHARD)
     found = samples(sink)
     assert of_shard("pykcl_behind_latest_seconds") not in found
@@ -106,9 +106,9 @@ def test_of_a_shard_that_has_gone_the_state_goes_and_the_counts_stay(sink):
 def test_shards_that_have_gone_do_not_pile_up_for_ever(sink):
     for number in range(MOST_LEFT_SHARDS + 5):
         shard = f"shard-{number}"
-        sink.take(shard, ((names.RECORDS_PROCESSED, 1.0), (names.PROCESS_RECORDS_TIME, 1.0)))
+        sink.take(shard, ((catalog.RECORDS_PROCESSED, 1.0), (catalog.PROCESS_RECORDS_TIME, 1.0)))
         sink.forget(shard)
-    sink.take("held", ((names.RECORDS_PROCESSED, 1.0),))
+    sink.take("held", ((catalog.RECORDS_PROCESSED, 1.0),))
     left = {dict(labels).get("shard") for _, labels in samples(sink)}
     assert len(left) == MOST_LEFT_SHARDS + 1
     assert "shard-4" not in left
@@ -116,16 +116,16 @@ def test_shards_that_have_gone_do_not_pile_up_for_ever(sink):
 
 
 def test_a_shard_that_comes_back_goes_on_and_is_the_last_to_be_dropped(sink):
-    sink.take("back", ((names.RECORDS_PROCESSED, 1.0),))
+    sink.take("back", ((catalog.RECORDS_PROCESSED, 1.0),))
     sink.forget("back")
-    sink.take("back", ((names.RECORDS_PROCESSED, 1.0),))
+    sink.take("back", ((catalog.RECORDS_PROCESSED, 1.0),))
     for number in range(MOST_LEFT_SHARDS + 1):
         sink.forget(f"shard-{number}")
     assert samples(sink)[of_shard("pykcl_records_processed_total", "back")] == 2.0
 
 
 def test_it_can_be_registered_where_the_application_has_its_own_metrics(sink):
-    sink.take(SHARD, ((names.RECORDS_PROCESSED, 5.0),))
+    sink.take(SHARD, ((catalog.RECORDS_PROCESSED, 5.0),))
     registry = CollectorRegistry(auto_describe=True)
     registry.register(sink)
     assert b"pykcl_records_processed_total{" in generate_latest(registry)

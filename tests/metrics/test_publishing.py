@@ -9,9 +9,8 @@ from metric_sinks import CloudWatch
 from pykcl.aws.cloudwatch import CloudWatchSender, cloudwatch_sender
 from pykcl.config import Config
 from pykcl.events import TroubleBegan, TroubleEnded
-from pykcl.metrics.names import LEASES_LOST_BY_CAUSE, NUM_WORKERS, RECORDS_PROCESSED
-from pykcl.metrics.publisher import MOST_AT_ONCE, Publisher
-from pykcl.metrics.statistics import Statistics, StatisticSet
+from pykcl.metrics.catalog import LEASES_LOST_BY_CAUSE, NUM_WORKERS, RECORDS_PROCESSED
+from pykcl.metrics.cloudwatch import MOST_AT_ONCE, Publisher, Statistics, StatisticSet
 from pykcl.worker.trouble import Trouble
 
 ALL = ("Operation", "ShardId", "WorkerIdentifier", "Cause")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pykcl.metrics.names import DATA_BYTES_PROCESSED, NUM_WORKERS, RECORDS_PROCESSED
-from pykcl.metrics.statistics import Statistics
+from pykcl.metrics.catalog import DATA_BYTES_PROCESSED, NUM_WORKERS, RECORDS_PROCESSED
+from pykcl.metrics.cloudwatch import Statistics
 
 
 class Clock:

@@ -8,7 +8,7 @@ import pytest
 
 from pykcl.errors import IteratorExpired, TemporaryError, Throttled
 from pykcl.events import LossReason
-from pykcl.metrics import names
+from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
 from pykcl.planning.read_schedule import Window
 from pykcl.ports import Coming, Fetched
@@ -335,7 +335,7 @@ def test_a_page_that_was_waited_for_counts_from_when_it_was_asked_for(new_fleet)
             self.seen = []
 
         def take(self, label, values):
-            self.seen += [value for measure, value in values if measure is names.GET_RECORDS.time]
+            self.seen += [value for measure, value in values if measure is catalog.GET_RECORDS.time]
 
         def forget(self, shard):
             pass

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pykcl.config import Config
-from pykcl.metrics.choices import ALL, DIMENSIONS, OPERATION, parts
+from pykcl.metrics.catalog import ALL, DIMENSIONS, OPERATION, parts
+from pykcl.metrics.cloudwatch import Publisher, Sender, Statistics, Troubles
 from pykcl.metrics.meter import Meter, Sink
-from pykcl.metrics.publisher import Publisher, Sender, Troubles
-from pykcl.metrics.statistics import Statistics
 from pykcl.runtime import Runtime
 
 

@@ -1,4 +1,4 @@
-"""What is looked at: one worker here, several processes where a command starts those. As values, whatever it is."""
+"""Sources of health: one worker here, or the processes of a command that starts several. As values, whichever it is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pykcl.health.judgement import Verdict, liveness, readiness
-from pykcl.health.report import report
+from pykcl.health.probes import Verdict, liveness, readiness, report
 from pykcl.status import WorkerState, WorkerStatus
 
 

@@ -1,4 +1,4 @@
-"""The catalogue: every metric under the name, operation, dimension, unit and level that KCL gives it, and ours.
+"""The catalog: every metric under the name, operation, dimension, unit and level that KCL gives it, and ours.
 
 Looked up in KCL 2.7.2 and 3.5.1: `ProcessTask`, `KinesisDataFetcher`, `PrefetchRecordsPublisher`,
 `DynamoDBLeaseTaker`, `DynamoDBLeaseRenewer`, `InitializeTask`, `ShutdownTask`, `ShardSyncTask`,
@@ -7,10 +7,41 @@ Looked up in KCL 2.7.2 and 3.5.1: `ProcessTask`, `KinesisDataFetcher`, `Prefetch
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pykcl.metrics.choices import OPERATION
+MetricsLevel = Literal["NONE", "SUMMARY", "DETAILED"]
+SINKS = ("cloudwatch", "prometheus", "otel")
+ALL = "ALL"
+OPERATION = "Operation"
+DIMENSIONS = (OPERATION, "ShardId", "WorkerIdentifier", "StreamId", "Cause")
+"""What `metrics_dimensions` may name. StreamId is Java's, of workers with several streams; here it means nothing."""
+_NAMESPACE = re.compile(r"(?!AWS/)(?!:)[A-Za-z0-9_.:/#-]{1,255}\Z")
+
+
+def parts(text: str) -> tuple[str, ...]:
+    """What stands between the commas."""
+    return tuple(part.strip() for part in text.split(","))
+
+
+def metrics_problem(metrics: str, dimensions: str, namespace: str | None) -> str | None:
+    """What is wrong with these options, in the words of a ConfigError; None: nothing."""
+    sinks = SINKS if "," in metrics else ("none", *SINKS)
+    for name, text, allowed in (
+        ("metrics", metrics, sinks),
+        ("metrics_dimensions", dimensions, (ALL, *DIMENSIONS)),
+    ):
+        for part in parts(text):
+            if part not in allowed:
+                return f"{name}={text[:200]!r}: {part[:200]!r} is none of {', '.join(allowed)}."
+    if namespace is not None and not _NAMESPACE.match(namespace):
+        return (
+            f"metrics_namespace={namespace[:300]!r} is no namespace of CloudWatch: use 1 to 255 of A-Z a-z 0-9 _ . - "
+            "/ # and :, with neither a colon nor AWS/ in front."
+        )
+    return None
+
 
 Unit = Literal["Count", "Milliseconds", "Bytes"]
 Level = Literal["SUMMARY", "DETAILED"]
@@ -253,3 +284,12 @@ DROPPED_METRICS = _one(
 
 CATALOGUE: tuple[Measure, ...] = tuple(_ALL)
 """All of them, in the order of the documentation."""
+
+
+_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+"""Between a small letter and a capital, and before the last capital of a run that a small letter follows."""
+
+
+def snake_case(name: str) -> str:
+    """`KinesisDataFetcher.getRecords` as kinesis_data_fetcher.get_records: dots stay."""
+    return _BORDER.sub("_", name).lower()
