@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.server_process import local_command
 from pykcl import Batch, RecordProcessor, Worker
-from pykcl.aws.page_reads import PageReads
+from pykcl.aws.transport.get_records import PageReads
 from pykcl.ports import Fetched
 
 APPLICATION = "idle-leases"

@@ -23,8 +23,8 @@ from typing import Any
 import boto3
 
 from pykcl.aws.clients import client_config
-from pykcl.aws.known_rows import KnownRows
 from pykcl.aws.lease_table import DynamoDBLeaseTable
+from pykcl.aws.transport.table_rows import KnownRows
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease, PrivateNote
 from pykcl.model.lease_writes import parse_row, to_item

@@ -9,8 +9,7 @@ import click
 import pytest
 
 from pykcl import Config, ConfigError
-from pykcl.aws.client_tables import specs_of, tables_of
-from pykcl.aws.specified_clients import ClientSpec, CredentialsSource
+from pykcl.aws.credentials import ClientSpec, CredentialsSource, specs_of, tables_of
 from pykcl.cli.settings import settings_of
 from pykcl.config_sources import read_toml
 

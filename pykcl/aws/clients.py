@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from pykcl.aws.failures import aws_errors, calling, sort_failure
-from pykcl.aws.new_table import NewTable
-from pykcl.aws.state_table import state_table_of
+from pykcl.aws.errors import aws_errors, calling, sort_failure
+from pykcl.aws.table_admin import NewTable, state_table_of
 from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, SetupError, printable
 from pykcl.ports import LeaseTable, Stream

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pykcl.aws.clients import cloudwatch_client
-from pykcl.aws.failures import MALFORMED, aws_errors, calling, error_code, sort_failure
+from pykcl.aws.errors import MALFORMED, aws_errors, calling, error_code, sort_failure
 from pykcl.config import Config
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.metrics.cloudwatch import SendAnswer, StatisticSet

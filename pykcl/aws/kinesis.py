@@ -3,7 +3,7 @@
 The client is handed in and shared by all threads; it should not retry by itself (one attempt), because the
 worker paces and retries per shard, and it must be able to wait for a page of 10 MiB. Two event handlers are
 registered on it. They act on this module's own GetRecords calls only: the same client may serve others. Pages
-may come past the client, over `page_reads`; all else goes through it.
+may come past the client, over `transport.get_records`; all else goes through it.
 
 Facts of the Kinesis API (2013-12-02) this rests on:
 
@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from pykcl.aws.decode import description_of, shards_of
-from pykcl.aws.failures import MALFORMED, aws_errors, error_code, sort_failure
-from pykcl.aws.lean.underway import wait_for_answers
-from pykcl.aws.page_reads import AskedPage, PageReads
+from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure
+from pykcl.aws.kinesis_decode import description_of, shards_of
+from pykcl.aws.transport.connection import wait_for_answers
+from pykcl.aws.transport.get_records import AskedPage, PageReads
 from pykcl.config import Transport, Wire
 from pykcl.errors import (
     AnswerRefused,

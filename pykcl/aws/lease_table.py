@@ -11,21 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from pykcl.aws.attempts import Attempts
-from pykcl.aws.failures import MALFORMED, aws_errors, error_code, sort_failure
-from pykcl.aws.known_rows import KnownRows, Seen
-from pykcl.aws.new_table import NewTable
-from pykcl.aws.state_table import read_state, state_table_of
-from pykcl.aws.table_answers import (
+from tenacity import RetryCallState, Retrying, retry_if_exception_type
+
+from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure
+from pykcl.aws.table_admin import (
+    NewTable,
     Table,
     last_key_of,
+    read_state,
     read_units_of,
     refuse_foreign,
+    state_table_of,
     table_of,
 )
-from pykcl.aws.table_requests import TableRequests
+from pykcl.aws.transport.table_requests import TableRequests
+from pykcl.aws.transport.table_rows import KnownRows, Seen
 from pykcl.config import Transport
 from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
 from pykcl.model.lease import JavaState, Lease, Row, UnreadableRow
@@ -33,6 +35,58 @@ from pykcl.model.lease_item import LEASE_KEY, OWNER_INDEX, parse_row
 from pykcl.model.lease_writes import LeaseWrite, settle
 from pykcl.ports import Kept, Lost, TableScan, Unknown, WriteAnswer
 from pykcl.runtime import Event, Runtime
+
+T = TypeVar("T")
+
+_FEW = 4
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+
+
+class Attempts:
+    """May be used by any number of threads at once. stop: once set, nothing is tried a second time."""
+
+    def __init__(self, runtime: Runtime, stop: Event) -> None:
+        self._runtime = runtime
+        self._stop = stop
+
+    def few(self, call: Callable[[], T]) -> T:
+        """What `call` gives; four times while it raises TemporaryError, whose last one is raised."""
+        return self._again(call, lambda state: state.attempt_number >= _FEW, float("inf"))
+
+    def until(self, deadline: float, call: Callable[[], T]) -> T:
+        """What `call` gives, again and again until `deadline` (monotonic seconds) while it raises TemporaryError."""
+        return self._again(call, lambda state: self._runtime.monotonic() >= deadline, deadline)
+
+    def _again(self, call: Callable[[], T], enough: Callable[[RetryCallState], bool], until: float) -> T:
+        # Nearly all succeed at once, and to ask tenacity costs as much as to sign a request: it is shown failures only.
+        try:
+            return call()
+        except TemporaryError as error:
+            failed = [error]
+
+        def next_attempt() -> T:
+            if failed:
+                raise failed.pop()
+            return call()
+
+        attempts = Retrying(
+            retry=retry_if_exception_type(TemporaryError),
+            stop=lambda state: self._stop.is_set() or enough(state),
+            wait=self._pause_after,
+            sleep=lambda seconds: self._sleep(min(seconds, until - self._runtime.monotonic())),
+            reraise=True,
+        )
+        return attempts(next_attempt)
+
+    def _pause_after(self, state: RetryCallState) -> float:
+        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(state.attempt_number, 10))
+        return self._runtime.random().uniform(longest / 2, longest)
+
+    def _sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            self._stop.wait(seconds)
+
 
 _USABLE = ("ACTIVE", "UPDATING")
 _MOST_ADOPTIONS = 4

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from pykcl.aws.failures import MALFORMED, aws_errors, calling, sort_failure
+from pykcl.aws.errors import MALFORMED, aws_errors, calling, sort_failure
 from pykcl.errors import PyKclError, TemporaryError
 from pykcl.metrics.catalog import MILLIS_BEHIND_LATEST
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pykcl.aws.clients import client_config, made_client, new_session, refuse_missing_credentials
-from pykcl.aws.specified_clients import ClientSpec, open_session
+from pykcl.aws.credentials import ClientSpec, open_session
 from pykcl.errors import ConfigError
 
 CONNECTIONS = 32

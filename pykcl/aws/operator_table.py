@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pykcl.aws.failures import MALFORMED, OPERATOR, aws_errors, calling, error_code, sort_failure
+from pykcl.aws.errors import MALFORMED, OPERATOR, aws_errors, calling, error_code, sort_failure
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import PyKclError, TemporaryError
 from pykcl.model.lease import Lease, Row

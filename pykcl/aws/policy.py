@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from pykcl.aws.state_table import state_table_of
+from pykcl.aws.table_admin import state_table_of
 
 _LABEL = re.compile(r"[^A-Za-z0-9_-]")
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pykcl.aws.clients import client_config, made_client
-from pykcl.aws.failures import (
+from pykcl.aws.errors import (
     BAD_CREDENTIALS,
     DENIED,
     EXPIRED_CREDENTIALS,

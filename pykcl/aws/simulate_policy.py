@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pykcl.aws.failures import MALFORMED, aws_errors, error_code, sort_failure
+from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure
 from pykcl.aws.preflight import unreadable_xml
 
 _ROLE = re.compile(

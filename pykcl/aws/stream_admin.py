@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from pykcl.aws.decode import shards_of
-from pykcl.aws.failures import MALFORMED, aws_errors, calling, sort_failure
+from pykcl.aws.errors import MALFORMED, aws_errors, calling, sort_failure
+from pykcl.aws.kinesis_decode import shards_of
 from pykcl.errors import AnswerRefused
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import Shard

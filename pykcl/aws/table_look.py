@@ -13,15 +13,15 @@ from typing import Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from pykcl.aws.failures import MALFORMED, OPERATOR, aws_errors, calling, error_code, sort_failure
-from pykcl.aws.fast_items import decode_scans
-from pykcl.aws.table_answers import (
+from pykcl.aws.errors import MALFORMED, OPERATOR, aws_errors, calling, error_code, sort_failure
+from pykcl.aws.table_admin import (
     items_of,
     last_key_of,
     read_units_of,
     refuse_foreign,
     table_of,
 )
+from pykcl.aws.transport.table_rows import decode_scans
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, TemporaryError, WrongTable
 from pykcl.model.lease import AttributeValue
 from pykcl.model.lease_item import LEASE_KEY, OWNER_INDEX

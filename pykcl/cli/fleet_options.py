@@ -22,10 +22,10 @@ from pykcl.config_sources import from_environment, read_toml
 from pykcl.errors import ConfigError, PyKclError
 
 if TYPE_CHECKING:
+    from pykcl.aws.credentials import ClientSpec
     from pykcl.aws.kinesis import KinesisStream
     from pykcl.aws.lease_table import DynamoDBLeaseTable
     from pykcl.aws.operator_clients import OperatorClients
-    from pykcl.aws.specified_clients import ClientSpec
 
 Need = Literal["table", "stream", "application"]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -211,7 +211,7 @@ def _from_file(properties: Path | None, config_file: Path | None) -> _Told:
         file = read_toml(config_file)
         specs: Mapping[str, ClientSpec] = {}
         if file.clients:
-            from pykcl.aws.client_tables import specs_of
+            from pykcl.aws.credentials import specs_of
 
             specs = specs_of(file.clients, file.source)
         return _Told(file.options, specs, has_file=True)
@@ -259,7 +259,7 @@ def complete_shards(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def _expected() -> tuple[type[Exception], ...]:
-    from pykcl.aws.failures import aws_errors
+    from pykcl.aws.errors import aws_errors
 
     return (PyKclError, click.ClickException, *aws_errors())
 

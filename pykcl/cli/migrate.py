@@ -105,7 +105,7 @@ def _migration(file: Path, code: tuple[Path, ...], reads_table: bool) -> Migrati
 def _look(found: Interpretation) -> TableLook:
     """One scan, and what KCL 3.x keeps beside it; or why there was none. Only reads."""
     from pykcl.aws.clients import connect
-    from pykcl.aws.specified_clients import open_specified_clients
+    from pykcl.aws.credentials import open_specified_clients
     from pykcl.compat.migrate import TableLook
 
     config = found.config

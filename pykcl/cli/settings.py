@@ -18,7 +18,7 @@ from pykcl.config import Config
 from pykcl.config_sources import from_environment, read_toml
 
 if TYPE_CHECKING:
-    from pykcl.aws.specified_clients import ClientSpec
+    from pykcl.aws.credentials import ClientSpec
     from pykcl.compat.properties import Interpretation
 
 Door = Literal["native", "kclpy", "multilang"]
@@ -41,7 +41,7 @@ class Settings:
         """For Worker(clients=…). Raises ConfigError, SetupError and TemporaryError for region and credentials."""
         if self.specs is None:
             return None
-        from pykcl.aws.specified_clients import open_specified_clients
+        from pykcl.aws.credentials import open_specified_clients
 
         return open_specified_clients(self.config, self.specs)
 
@@ -107,7 +107,7 @@ def _for_every_service(
     specs: Mapping[str, ClientSpec], profile: str | None, endpoint: str | None
 ) -> dict[str, ClientSpec]:
     from pykcl.aws.clients import ALL_SERVICES
-    from pykcl.aws.specified_clients import ClientSpec, CredentialsSource
+    from pykcl.aws.credentials import ClientSpec, CredentialsSource
 
     flags: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
     if profile:
@@ -119,7 +119,7 @@ def _from_toml(path: Path) -> tuple[Mapping[str, Any], Mapping[str, ClientSpec] 
     found = read_toml(path)
     specs = None
     if found.clients:
-        from pykcl.aws.client_tables import specs_of
+        from pykcl.aws.credentials import specs_of
 
         specs = specs_of(found.clients, found.source)
     if "application" in found.options and "stream" in found.options:

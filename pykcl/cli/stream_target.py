@@ -68,7 +68,7 @@ def names_near(admin: StreamAdmin, stream: str) -> str:
 
 def complete_streams(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of streams that begin so. Never raises what AWS or its configuration may raise."""
-    from pykcl.aws.failures import aws_errors
+    from pykcl.aws.errors import aws_errors
     from pykcl.aws.operator_clients import Access, OperatorClients
 
     told = ctx.params

@@ -14,7 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from pykcl.aws.clients import client_config, new_session, refuse_missing_credentials
-from pykcl.aws.failures import error_code, sort_failure
+from pykcl.aws.errors import error_code, sort_failure
 from pykcl.aws.kinesis import KinesisStream
 from pykcl.errors import PyKclError, Throttled
 from pykcl.runtime import SystemRuntime

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import botocore.auth
 from verify_run import FIRST, HORIZON, Run, at_once, code_of, follow, holds, records_of
 
-from pykcl.aws.failures import THROTTLING
+from pykcl.aws.errors import THROTTLING
 
 CALLS = 40
 WRONG_BY = timedelta(minutes=10)

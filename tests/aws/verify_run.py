@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from verify_account import AWS_ERRORS, Account, why
 from verify_report import Findings
 
-from pykcl.aws.failures import THROTTLING
+from pykcl.aws.errors import THROTTLING
 from pykcl.errors import Throttled
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.ports import Fetched

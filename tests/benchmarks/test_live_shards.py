@@ -5,8 +5,7 @@ import pytest
 
 from benchmarks.canned import Shape
 from benchmarks.live_shards import LiveShards, bodies_of, hash_range, iterator_of
-from pykcl.aws.decode import page_of_body
-from pykcl.aws.decode_cbor import page_of_cbor
+from pykcl.aws.kinesis_decode import page_of_body, page_of_cbor
 from pykcl.model.kpl import deaggregate_batch
 from pykcl.model.shard import HashRange
 

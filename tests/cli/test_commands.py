@@ -10,7 +10,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from pykcl.aws.specified_clients import CredentialsSource
+from pykcl.aws.credentials import CredentialsSource
 from pykcl.cli.main import VERBS, main
 from pykcl.cli.options import from_arguments
 from pykcl.cli.stopping import stop_by_signals

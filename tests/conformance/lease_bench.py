@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 
 from pykcl.aws.clients import client_config
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.aws.table_requests import TableRequests
+from pykcl.aws.transport.table_requests import TableRequests
 from pykcl.errors import TemporaryError
 from pykcl.model.lease_writes import to_item
 from pykcl.runtime import SystemRuntime

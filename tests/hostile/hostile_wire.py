@@ -12,7 +12,7 @@ import boto3
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 
-from pykcl.aws.lean import connection as lean
+from pykcl.aws.transport import connection as lean
 from pykcl.errors import InternalError, PyKclError
 from pykcl.runtime import SystemRuntime
 

@@ -12,8 +12,8 @@ from hostile_wire import Answer, HostileWire, ImpatientRuntime, NoSockets, asser
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pykcl.aws.fast_items import METHODS
 from pykcl.aws.lease_table import DynamoDBLeaseTable
+from pykcl.aws.transport.table_rows import METHODS
 from pykcl.errors import PyKclError
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint

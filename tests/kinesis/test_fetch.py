@@ -14,7 +14,7 @@ from botocore.exceptions import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pykcl.aws.decode import page_of_body
+from pykcl.aws.kinesis_decode import page_of_body
 from pykcl.errors import (
     AnswerRefused,
     IteratorExpired,
@@ -89,7 +89,7 @@ def test_the_hook_really_keeps_the_body_from_botocore(wire, monkeypatch):
     wire.answer("GetRecords", page(raw()))
     stream = wire.stream()
     monkeypatch.setattr(
-        "pykcl.aws.page_reads.page_of_answer", lambda *_: pytest.fail("botocore parsed the body")
+        "pykcl.aws.transport.get_records.page_of_answer", lambda *_: pytest.fail("botocore parsed the body")
     )
     assert len(fetch(stream).records) == 1
 
@@ -249,8 +249,8 @@ def test_a_missing_resource_is_the_shard_or_the_stream_as_describe_says(wire, su
 
 def test_a_defect_of_this_program_is_not_taken_for_trouble_at_aws(wire, monkeypatch):
     wire.answer("GetRecords", page())
-    monkeypatch.setattr("pykcl.aws.page_reads.page_of_answer", lambda *_: 1 / 0)
-    monkeypatch.setattr("pykcl.aws.page_reads.page_of_body", lambda *_: 1 / 0)
+    monkeypatch.setattr("pykcl.aws.transport.get_records.page_of_answer", lambda *_: 1 / 0)
+    monkeypatch.setattr("pykcl.aws.transport.get_records.page_of_body", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         fetch(wire.stream())
 
@@ -342,7 +342,7 @@ def botocore_parse():
 @given(answer=pages, ascii_only=st.booleans())
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_both_ways_of_decoding_give_equal_pages(botocore_parse, answer, ascii_only):
-    from pykcl.aws.decode import page_of_answer
+    from pykcl.aws.kinesis_decode import page_of_answer
 
     # A lone surrogate has no UTF-8 form; JSON's own escape for it is covered by the ASCII half.
     body = json.dumps(answer, ensure_ascii=ascii_only).encode("utf-8", "replace")
@@ -359,7 +359,7 @@ def test_both_ways_of_decoding_give_equal_pages(botocore_parse, answer, ascii_on
 
 
 def test_without_a_length_header_the_size_of_a_page_is_estimated_from_its_data():
-    from pykcl.aws.decode import page_of_answer
+    from pykcl.aws.kinesis_decode import page_of_answer
 
     found = page_of_answer(
         {"Records": [{"Data": b"x" * 3000, "SequenceNumber": "1"}], "NextShardIterator": "n"}, SHARD, "orders"

@@ -25,8 +25,13 @@ from raw_server import (
 )
 from test_connection import BODY, HEAD, WHOLE, Pieces
 
-from pykcl.aws.lean.connection import Connection, ProtocolTrouble
-from pykcl.aws.lean.underway import MOST_TAKEN_IN, Underway, wait_for_answers
+from pykcl.aws.transport.connection import (
+    MOST_TAKEN_IN,
+    Connection,
+    ProtocolTrouble,
+    Underway,
+    wait_for_answers,
+)
 from pykcl.errors import IteratorExpired, TemporaryError, Throttled
 from pykcl.ports import AskableStream, Coming
 
@@ -340,9 +345,9 @@ def test_a_connection_that_another_thread_closes_is_of_no_harm_without_poll(monk
         raise ValueError("file descriptor cannot be a negative integer (-1)")
 
     ours, theirs = socket.socketpair()
-    monkeypatch.delattr("pykcl.aws.lean.underway.select.poll")
+    monkeypatch.delattr("pykcl.aws.transport.connection.select.poll")
     underway = Underway(Connection(ours), b"", None)
-    monkeypatch.setattr("pykcl.aws.lean.underway.select.select", closed)
+    monkeypatch.setattr("pykcl.aws.transport.connection.select.select", closed)
     wait_for_answers([underway], 60.0)
     ours.close()
     theirs.close()
@@ -353,7 +358,7 @@ def test_waiting_ends_with_the_first_answer_and_at_once_for_a_closed_connection(
     ours, theirs = zip(*(socket.socketpair() for _ in range(2)), strict=True)
     underway = [Underway(Connection(one), b"", None) for one in ours]
     if not has_poll:
-        monkeypatch.delattr("pykcl.aws.lean.underway.select.poll")
+        monkeypatch.delattr("pykcl.aws.transport.connection.select.poll")
     theirs[0].send(b"x")
     wait_for_answers(underway, 60.0)
     ours[1].close()

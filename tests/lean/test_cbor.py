@@ -10,11 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pykcl.aws.decode import LAST_MILLIS, page_of_body
-from pykcl.aws.decode_cbor import _quick, page_of_cbor
-from pykcl.aws.lean import cbor, record_layout
-from pykcl.aws.lean.cbor import Allowance, decode, text_and_numbers
-from pykcl.aws.lean.record_layout import Columns, read_records
+from pykcl.aws.kinesis_decode import LAST_MILLIS, _quick, page_of_body, page_of_cbor
+from pykcl.aws.transport import cbor
+from pykcl.aws.transport.cbor import Allowance, Columns, decode, read_records, text_and_numbers
 from pykcl.errors import AnswerRefused
 
 SHARD = "shardId-000000000000"
@@ -385,11 +383,11 @@ def test_a_stream_that_is_encrypted_from_some_record_on_is_read_quickly():
 
 
 def test_what_others_write_into_records_is_not_remembered():
-    record_layout._remembered.cache_clear()
+    cbor._remembered.cache_clear()
     records = [{**RECORD, "Another": "x" * size} for size in (10, 2000)]
     for record in records:
         assert len(_quick(cbor2.dumps(page([record] * 3)), SHARD, "orders")[1]) == 3
-    assert record_layout._remembered.cache_info().currsize == 1
+    assert cbor._remembered.cache_info().currsize == 1
 
 
 def test_a_list_that_cannot_be_that_long_is_refused():

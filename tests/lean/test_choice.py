@@ -12,8 +12,8 @@ from botocore.config import Config
 from botocore.stub import Stubber
 from raw_server import CBOR, EMPTY, HANG, JSON, RawServer, client_of, fetch, http, learned, refusal, stream_of
 
-from pykcl.aws.lean.learned import NotLearned, learn
-from pykcl.aws.lean.wire import MOST_COMPARED, MOST_COMPARED_BYTES, to_compare
+from pykcl.aws.transport.get_records import MOST_COMPARED, MOST_COMPARED_BYTES, to_compare
+from pykcl.aws.transport.request_template import NotLearned, learn
 from pykcl.errors import AnswerRefused, SetupError
 from pykcl.model.record import Record
 from pykcl.testing.memory.stream import MemoryStream

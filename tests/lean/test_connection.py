@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykcl.aws.lean.connection import (
+from pykcl.aws.transport.connection import (
     MOST_BODY,
     MOST_HEAD,
     Answer,

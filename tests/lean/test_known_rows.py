@@ -7,9 +7,8 @@ import re
 
 import pytest
 
-from pykcl.aws import known_rows
-from pykcl.aws.fast_items import decoded
-from pykcl.aws.known_rows import KnownRows, ReadPage, Seen
+from pykcl.aws.transport import table_rows as known_rows
+from pykcl.aws.transport.table_rows import KnownRows, ReadPage, Seen, decoded
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint, PrivateNote
 from pykcl.model.lease_item import parse_row, to_item

@@ -10,7 +10,7 @@ from botocore.credentials import ReadOnlyCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykcl.aws.lean.signing import Signer, canonical_request
+from pykcl.aws.transport.request_template import Signer, canonical_request
 
 SECRETS = st.text("abcXYZ019+/", min_size=1, max_size=40)
 SECONDS = st.integers(0, 4_102_444_800)
@@ -77,7 +77,7 @@ def test_the_key_of_a_day_is_made_once(monkeypatch):
 
         return hmac.new(key, message, real).digest()
 
-    monkeypatch.setattr("pykcl.aws.lean.signing.hmac", SimpleNamespace(digest=counting))
+    monkeypatch.setattr("pykcl.aws.transport.request_template.hmac", SimpleNamespace(digest=counting))
     signer = Signer("eu-west-1", "kinesis")
     for second in range(5):
         signer.signature("secret", signer.amz_date(second), "request")

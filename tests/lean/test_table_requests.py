@@ -17,9 +17,9 @@ from botocore.exceptions import ChecksumError, ClientError, ConnectionClosedErro
 from raw_server import CLOSE, HANG, JSON_1_0, Drip, RawServer, Then, client_of, http, refusal
 
 from pykcl.aws.clients import connect
-from pykcl.aws.lean.connection import Connection, Unsent
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.aws.table_requests import TableRequests
+from pykcl.aws.transport.connection import Connection, Unsent
+from pykcl.aws.transport.table_requests import TableRequests
 from pykcl.config import Config as WorkerConfig
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, TableGone, TemporaryError, Throttled
 from pykcl.model import lease_writes

@@ -13,7 +13,7 @@ import pytest
 from raw_server import client_of
 
 from pykcl.aws.clients import connect
-from pykcl.aws.lean.signing import Signer, canonical_request
+from pykcl.aws.transport.request_template import Signer, canonical_request
 from pykcl.config import Config
 from pykcl.errors import SetupError
 from pykcl.local.server import LocalAws

@@ -13,7 +13,7 @@ from botocore import exceptions
 from botocore.credentials import Credentials
 
 from pykcl.aws.clients import client_config, connect, new_session, open_clients
-from pykcl.aws.failures import aws_errors, calling, error_code, http_status, sort_failure
+from pykcl.aws.errors import aws_errors, calling, error_code, http_status, sort_failure
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.config import Config
 from pykcl.errors import ConfigError, LeaseLost, SetupError, TemporaryError, Throttled

@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from datetime import datetime
 from typing import Any
 
-from pykcl.aws.client_tables import tables_of
+from pykcl.aws.credentials import tables_of
 from pykcl.compat.properties import Interpretation
 from pykcl.compat.properties.keys import KEYS_OF_FIELD
 from pykcl.config import NO_UTF8, Config, is_utf8

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from pykcl.aws.specified_clients import ClientSpec, CredentialsSource, SourceKind
+from pykcl.aws.credentials import ClientSpec, CredentialsSource, SourceKind
 from pykcl.compat.properties.keys import HIDDEN, Verdict
 from pykcl.compat.properties.values import Given
 

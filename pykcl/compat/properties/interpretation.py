@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pykcl.aws.specified_clients import ClientSpec
+from pykcl.aws.credentials import ClientSpec
 from pykcl.compat.properties.credentials import Service, Services, shown_providers
 from pykcl.compat.properties.keys import (
     AS_JAVA,
@@ -165,7 +165,7 @@ def config_from_properties(path: Path) -> Config:
             raise ConfigError(
                 f"{path.name} names an endpoint, credentials or a region of its own for {service}, and a Config holds "
                 "none. Do: `pykcl run --properties`, which reads all of it, or give Worker the clients of "
-                "pykcl.aws.specified_clients.open_specified_clients."
+                "pykcl.aws.credentials.open_specified_clients."
             )
     for row in found.verdicts:
         if row.verdict == "unknown":

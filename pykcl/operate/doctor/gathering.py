@@ -16,8 +16,8 @@ from pykcl.aws.kinesis import KinesisStream
 from pykcl.aws.operator_clients import OperatorClients
 from pykcl.aws.preflight import Prober, identity_of
 from pykcl.aws.simulate_policy import Simulation, simulate
-from pykcl.aws.state_table import read_state, state_table_of
 from pykcl.aws.stream_admin import StreamAdmin
+from pykcl.aws.table_admin import read_state, state_table_of
 from pykcl.aws.table_look import describe
 from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, WrongTable

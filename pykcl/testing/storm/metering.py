@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from pykcl.aws.failures import error_code
-from pykcl.aws.state_table import STATE_SUFFIX
+from pykcl.aws.errors import error_code
+from pykcl.aws.table_admin import STATE_SUFFIX
 from pykcl.errors import IteratorExpired, SetupError, TemporaryError
 from pykcl.local.request_log import ROW_WRITES
 from pykcl.local.shards import HOUR_MILLIS

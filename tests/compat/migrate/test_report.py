@@ -3,7 +3,7 @@
 import pytest
 from migrate_programs import program
 
-from pykcl.aws.specified_clients import ClientSpec
+from pykcl.aws.credentials import ClientSpec
 from pykcl.cli.settings import settings_of
 from pykcl.compat.migrate import (
     Migration,

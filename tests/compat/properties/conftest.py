@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from botocore.loaders import Loader
 
-from pykcl.aws import clients, specified_clients
+from pykcl.aws import clients, credentials
 
 # Test modules are imported by path (--import-mode=importlib), so their helpers are found only if we say where.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -36,6 +36,6 @@ def no_aws(monkeypatch, tmp_path):
         inner.register_component("data_loader", _MODELS)
         return inner
 
-    for module in (clients, specified_clients):
+    for module in (clients, credentials):
         monkeypatch.setattr(module, "botocore_session", sharing)
     return home

@@ -8,7 +8,7 @@ from botocore.awsrequest import AWSResponse
 from fake_sources import FakeSources
 from properties_files import meaning
 
-from pykcl.aws.specified_clients import ClientSpec, CredentialsSource, open_specified_clients
+from pykcl.aws.credentials import ClientSpec, CredentialsSource, open_specified_clients
 from pykcl.compat.properties.credentials import KNOWN
 from pykcl.config import Config
 from pykcl.errors import ConfigError, SetupError, TemporaryError

@@ -6,10 +6,10 @@ import pytest
 from properties_files import ALL_KEYS, LEAST, meaning
 
 from pykcl.aws.clients import connect
+from pykcl.aws.credentials import open_specified_clients
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.aws.new_table import NewTable
 from pykcl.aws.policy import actions_of, worker_policy
-from pykcl.aws.specified_clients import open_specified_clients
+from pykcl.aws.table_admin import NewTable
 from pykcl.compat.properties import config_from_properties, interpret, read_properties
 from pykcl.config import Config
 from pykcl.errors import SetupError, TemporaryError

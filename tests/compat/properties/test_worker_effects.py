@@ -11,8 +11,8 @@ from threading import Event
 import pytest
 from properties_files import meaning, written
 
+from pykcl.aws.credentials import open_specified_clients
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.aws.specified_clients import open_specified_clients
 from pykcl.cli.local import local_environment
 from pykcl.config import Config
 from pykcl.errors import StopTimedOut

@@ -8,11 +8,11 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from botocore.stub import Stubber
 from doctor_world import World
 
+from pykcl.aws.credentials import ClientSpec
 from pykcl.aws.operator_clients import Access, OperatorClients
 from pykcl.aws.policy import worker_policy
 from pykcl.aws.preflight import Prober, identity_of, trouble_from
 from pykcl.aws.simulate_policy import simulate
-from pykcl.aws.specified_clients import ClientSpec
 from pykcl.errors import TemporaryError
 from pykcl.runtime import SystemRuntime
 

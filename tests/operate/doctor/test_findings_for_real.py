@@ -15,7 +15,7 @@ from botocore import xform_name
 from botocore.session import Session
 from doctor_world import APPLICATION, FAILOVER, OWNER, STREAM, World, shard
 
-from pykcl.aws.specified_clients import ClientSpec
+from pykcl.aws.credentials import ClientSpec
 from pykcl.cli.main import main
 from pykcl.compat.properties.values import FANOUT_NOTICE
 from pykcl.config import Config

@@ -1,34 +1,91 @@
-"""The GetRecords call itself: over the lean transport when nothing stands against it, else over botocore.
+"""The GetRecords call: over the lean transport when nothing stands against it, else over botocore.
 
 The first page of a stream always comes over botocore; what was sent for it is what the lean transport sends from then
-on (`lean.learned`). An answer is the same either way: as botocore gives it, but with its body still to be decoded, by
-`page`; errors are botocore's own classes.
+on (`request_template`). An answer is the same either way: as botocore gives it, but with its body still to be decoded,
+by `page`; errors are botocore's own classes.
+
+Pages are asked for in CBOR or in JSON: CBOR is a quarter smaller and much cheaper to read, JSON is documented. Kinesis
+has spoken CBOR to the Java SDK since 2016, but says so nowhere. So "auto" trusts it only after it has read one place of
+the stream both ways, in this process and at this endpoint, and found the same records; and whatever goes wrong with
+CBOR leads back to JSON, for good.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pykcl.aws.decode import page_of_answer, page_of_body
-from pykcl.aws.decode_cbor import page_of_cbor
-from pykcl.aws.failures import MALFORMED, aws_errors, error_code
-from pykcl.aws.lean.answers import client_error, metadata_of
-from pykcl.aws.lean.cbor import CBOR_TYPE, text_and_numbers
-from pykcl.aws.lean.connection import Answer
-from pykcl.aws.lean.route import Route, is_asking
-from pykcl.aws.lean.transport import Transport
-from pykcl.aws.lean.underway import Underway
-from pykcl.aws.lean.wire import REFUSALS, Trust, to_compare
-from pykcl.aws.signing_clock import SigningClock
+from pykcl.aws.errors import MALFORMED, aws_errors, error_code
+from pykcl.aws.kinesis_decode import page_of_answer, page_of_body, page_of_cbor
+from pykcl.aws.transport.cbor import CBOR_TYPE, text_and_numbers
+from pykcl.aws.transport.connection import Answer, Underway
+from pykcl.aws.transport.request_template import SigningClock
+from pykcl.aws.transport.route import Route, is_asking
+from pykcl.aws.transport.transport import Transport, client_error, metadata_of
 from pykcl.config import Transport as TransportChoice
+from pykcl.config import Wire
 from pykcl.config import Wire as WireChoice
 from pykcl.errors import AnswerRefused
+from pykcl.model.record import Record
 from pykcl.ports import Coming, Fetched
 from pykcl.runtime import Runtime
+
+log = logging.getLogger("pykcl.kinesis")
+
+MOST_COMPARED: Final = 100
+MOST_COMPARED_BYTES: Final = 256 * 1024
+"""A comparison reads a little of a page again, and only a little: it counts against the shard's limits."""
+_MOST_TRIES: Final = 5
+
+REFUSALS: Final = frozenset({"SerializationException", "UnknownOperationException", "UnsupportedMediaType"})
+
+
+class Trust:
+    """What is known about CBOR at one endpoint. May be used by any number of threads at once."""
+
+    def __init__(self, choice: Wire) -> None:
+        self.is_cbor = choice == "cbor"
+        self.is_open = choice == "auto"
+        """Whether a comparison is still to be made."""
+        self._tries = 0
+
+    def distrust(self, reason: str) -> None:
+        """JSON from now on."""
+        if self.is_cbor or self.is_open:
+            log.warning("reading JSON, which costs more CPU, instead of CBOR: %s", reason)
+        self.is_cbor = self.is_open = False
+
+    def take_try(self) -> bool:
+        """Whether one more comparison may be begun: a few threads may be at it at once, but not for ever."""
+        self._tries += 1
+        if self._tries > _MOST_TRIES:
+            self.distrust(f"{_MOST_TRIES} comparisons of the two came to no end")
+        return self.is_open
+
+    def compare(self, json: Sequence[Record], cbor: Sequence[Record]) -> None:
+        """json, cbor: records from the same iterator, of which there may be more in one than in the other."""
+        common = min(len(json), len(cbor))
+        if not common or not self.is_open:
+            return
+        if list(json[:common]) != list(cbor[:common]):
+            self.distrust("the same place read both ways had other records")
+            return
+        self.is_cbor, self.is_open = True, False
+        log.debug("reading CBOR")
+
+
+def to_compare(records: Sequence[Record]) -> int:
+    """How many of a page's records are read again."""
+    total = 0
+    for number, record in enumerate(records[:MOST_COMPARED]):
+        total += len(record.data)
+        if total > MOST_COMPARED_BYTES:
+            return max(number, 1)
+    return min(len(records), MOST_COMPARED)
+
 
 if TYPE_CHECKING:
     from mypy_boto3_kinesis import KinesisClient

@@ -13,14 +13,18 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pykcl.aws.failures import error_code
-from pykcl.aws.fast_items import METHODS, decode_scans, decoded, use_for_scans
-from pykcl.aws.known_rows import Seen
-from pykcl.aws.lean.answers import client_error, metadata_of, parsed_by_botocore, refuse_corrupt
-from pykcl.aws.lean.connection import Answer
-from pykcl.aws.lean.route import Route
-from pykcl.aws.lean.transport import Transport
-from pykcl.aws.signing_clock import SigningClock
+from pykcl.aws.errors import error_code
+from pykcl.aws.transport.connection import Answer
+from pykcl.aws.transport.request_template import SigningClock
+from pykcl.aws.transport.route import Route
+from pykcl.aws.transport.table_rows import METHODS, Seen, decode_scans, decoded, use_for_scans
+from pykcl.aws.transport.transport import (
+    Transport,
+    client_error,
+    metadata_of,
+    parsed_by_botocore,
+    refuse_corrupt,
+)
 from pykcl.config import Transport as TransportChoice
 from pykcl.runtime import Runtime
 

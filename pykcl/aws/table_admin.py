@@ -1,17 +1,23 @@
-"""DynamoDB's answers, looked at before anything is believed of them.
+"""The tables of an application: checked descriptions, a lease table that has to be made, Java's state table.
 
 botocore checks no types, and where a body is no JSON at all (the page of a proxy, with status 200) it makes an empty
 answer of it. To GetItem that means "no such row" and to a write "done", so it must not pass for DynamoDB's word.
+
+The state of KCL 3.0-3.4 is in a table of its own: `<application>-CoordinatorState`, keyed by `key`. Java KCL 3.1.3
+`coordinator/CoordinatorConfig.java` (CoordinatorStateTableConfig) names the table after the application, not after the
+lease table. Most fleets have no such table, and the permission to read it is optional.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pykcl.errors import AnswerRefused
-from pykcl.model.lease import AttributeValue
-from pykcl.model.lease_item import LEASE_KEY
+from pykcl.aws.errors import MALFORMED, aws_errors, calling, error_code, sort_failure
+from pykcl.errors import AnswerRefused, PyKclError, SetupError, TemporaryError
+from pykcl.model.lease import AttributeValue, ForeignRow, JavaState
+from pykcl.model.lease_item import LEASE_KEY, MIGRATION_KEY, parse_row
 
 _CONTENT_TYPE = "x-amz-json"
 _REQUEST_ID = "x-amzn-requestid"
@@ -111,3 +117,80 @@ def _pairs(parts: Any, first: str, second: str) -> Iterator[tuple[str, str]]:
     for part in parts if isinstance(parts, list) else ():
         if isinstance(part, Mapping):
             yield str(part.get(first)), str(part.get(second))
+
+
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """deletion_protection, recovery (point in time): as in `Config`. A table that exists is never changed."""
+
+    deletion_protection: bool = False
+    recovery: bool = False
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """What CreateTable is told besides."""
+        # Left out rather than false: DynamoDB's stand-ins do not all know it.
+        return {"DeletionProtectionEnabled": True} if self.deletion_protection else {}
+
+    def finish(self, client: Any, table: str) -> None:
+        """What can be asked for only once the table is ACTIVE. May be repeated.
+
+        Raises TemporaryError (call again), SetupError when it is not permitted.
+        """
+        if not self.recovery:
+            return
+        doing = f"switching on point-in-time recovery of lease table {table!r}"
+        try:
+            calling(client.update_continuous_backups)(
+                TableName=table, PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True}
+            )
+            return
+        except aws_errors() as error:
+            failure = sort_failure(error, doing=doing)
+            # DynamoDB says so for some moments after a table was made.
+            if error_code(error) == "ContinuousBackupsUnavailableException":
+                failure = TemporaryError(f"{doing} is not possible yet. Asking again.")
+        except MALFORMED as error:
+            failure = AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
+        if isinstance(failure, SetupError):
+            # The table is there now: the next start would find it and never ask again.
+            failure = SetupError(
+                f"{failure} The table exists now, without recovery. Do: switch it on by hand, or grant "
+                "dynamodb:UpdateContinuousBackups, delete the empty table and start again."
+            )
+        raise failure
+
+
+STATE_SUFFIX = "-CoordinatorState"
+_DOING = "reading the state of KCL 3.0-3.4"
+
+
+def state_table_of(application: str) -> str:
+    """The name of the table."""
+    return application + STATE_SUFFIX
+
+
+def read_state(
+    client: Any, table: str, calling: Callable[[Callable[..., Any]], Callable[..., Any]] = calling
+) -> JavaState:
+    """One GetItem. Raises TemporaryError for what may work a moment later; what will not is told in `unread`."""
+    failure: PyKclError | None = None
+    answer: Any = {}
+    try:
+        answer = calling(client.get_item)(
+            TableName=table, Key={"key": {"S": MIGRATION_KEY}}, ConsistentRead=True
+        )
+        refuse_foreign(answer, _DOING)
+    except aws_errors() as error:
+        if error_code(error) == "ResourceNotFoundException":
+            return JavaState()
+        failure = sort_failure(error, doing=_DOING)
+    except MALFORMED:
+        return JavaState(unread="its answer cannot be read")
+    if isinstance(failure, TemporaryError):
+        raise failure
+    if failure is not None:
+        return JavaState(unread="not permitted, or no table of that kind")
+    item = answer.get("Item")
+    row = parse_row(item) if item else None
+    return JavaState(migration=row if isinstance(row, ForeignRow) else None)

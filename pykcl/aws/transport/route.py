@@ -1,7 +1,7 @@
 """Which way the calls of one client go: over the lean transport where nothing stands against it, else over botocore.
 
 The first call of each operation always goes over botocore. What was sent for it is what the lean transport sends from
-then on (`learned`); so each operation is learned by itself, whatever endpoint botocore chose for it.
+then on (`request_template`); so each operation is learned by itself, whatever endpoint botocore chose for it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ from typing import Any, Final, NamedTuple
 
 from botocore.client import BaseClient
 
-from pykcl.aws.failures import MALFORMED, aws_errors
-from pykcl.aws.lean.learned import NotLearned, learn
-from pykcl.aws.lean.surroundings import Obstacle, Surroundings, surroundings_of
-from pykcl.aws.lean.transport import Transport
-from pykcl.aws.signing_clock import SigningClock, sign_with_clock
+from pykcl.aws.errors import MALFORMED, aws_errors
+from pykcl.aws.transport.request_template import (
+    NotLearned,
+    Obstacle,
+    SigningClock,
+    Surroundings,
+    learn,
+    sign_with_clock,
+    surroundings_of,
+)
+from pykcl.aws.transport.transport import Transport
 from pykcl.config import Transport as Choice
 from pykcl.errors import SetupError
 from pykcl.runtime import Runtime
