@@ -5,10 +5,10 @@ import pytest
 from tests.measure import clauses, cycles, imports, lonely, prose, sources, words
 
 REACHED = {
-    "cycles": 2,
-    "small files with one importer": 31,
-    "docstrings that are clauses": 419,
-    "words": 2602,
+    "cycles": 1,
+    "small files with one importer": 22,
+    "docstrings that are clauses": 355,
+    "words": 2429,
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 
