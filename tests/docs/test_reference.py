@@ -227,7 +227,7 @@ def test_the_policy_allows_exactly_what_the_code_calls():
     # Told below the policy: only where metrics go to CloudWatch.
     allowed |= set(METRICS_ACTIONS)
     called = {write.request()[0] for write in by_heading().values()}
-    for path in (ROOT / "pykcl" / "aws").glob("*.py"):
+    for path in (ROOT / "pykcl" / "aws").rglob("*.py"):
         text = path.read_text("utf-8")
         called |= set(re.findall(r"self\._(?:client|requests)\.([a-z_]+)\b", text)) - {"meta", "write"}
         called |= set(re.findall(r"^_METHOD: Final = \"([a-z_]+)\"$", text, re.MULTILINE))
