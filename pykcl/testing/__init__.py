@@ -1,5 +1,85 @@
-"""Public testing kit: a simulation of threads and time under a seed, an in-memory DynamoDB that evaluates
-real requests, whole fleets over both, scenario files.
+"""Testing kit: run a record processor in simulated time, under many seeds, or over a local AWS.
 
-May import everything but `cli`; nothing but `cli/demo` may import it.
+    def test_orders():
+        result = run_processor(Orders, records({"id": 1}, {"id": 2}), end="crash")
+        assert_at_least_once(result)
+
+Below it: a simulation of threads and time under a seed, an in-memory DynamoDB that evaluates real requests, whole
+fleets over both, scenario files. May import everything but `cli`; nothing but `cli/demo` may import it.
 """
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pykcl.local.faults import FaultRule
+    from pykcl.local.server import LocalAws
+    from pykcl.testing.inputs import InputRecord, records
+    from pykcl.testing.recording import Call
+    from pykcl.testing.result import Result, RunFailed, assert_at_least_once, assert_in_order, assert_no_loss
+    from pykcl.testing.run import run_processor
+    from pykcl.testing.seeds import SimulationFailed, SimulationResult, simulate
+    from pykcl.testing.simulation.watchdog import UserCodeFailed
+
+__all__ = [
+    "Call",
+    "FaultRule",
+    "InputRecord",
+    "LocalAws",
+    "Result",
+    "RunFailed",
+    "SimulationFailed",
+    "SimulationResult",
+    "UserCodeFailed",
+    "assert_at_least_once",
+    "assert_in_order",
+    "assert_no_loss",
+    "records",
+    "run_processor",
+    "simulate",
+]
+
+# Fetched on first use: a plugin that pytest loads for every project must cost nothing, and only LocalAws needs moto.
+_HOMES = {
+    "Call": "pykcl.testing.recording",
+    "FaultRule": "pykcl.local.faults",
+    "InputRecord": "pykcl.testing.inputs",
+    "LocalAws": "pykcl.local.server",
+    "Result": "pykcl.testing.result",
+    "RunFailed": "pykcl.testing.result",
+    "SimulationFailed": "pykcl.testing.seeds",
+    "SimulationResult": "pykcl.testing.seeds",
+    "UserCodeFailed": "pykcl.testing.simulation.watchdog",
+    "assert_at_least_once": "pykcl.testing.result",
+    "assert_in_order": "pykcl.testing.result",
+    "assert_no_loss": "pykcl.testing.result",
+    "records": "pykcl.testing.inputs",
+    "run_processor": "pykcl.testing.run",
+    "simulate": "pykcl.testing.seeds",
+}
+_OF_THE_EXTRA = ("moto", "py_partiql_parser", "hypercorn", "cbor2")
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'pykcl.testing' has no attribute {name!r}")
+    if name == "LocalAws":
+        _refuse_missing_extra()
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def _refuse_missing_extra() -> None:
+    missing = [name for name in _OF_THE_EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f"pykcl.testing.LocalAws needs the extra `local`, of which {', '.join(missing)} cannot be imported. "
+            "Do: pip install 'pykcl[local]'."
+        )

@@ -70,13 +70,26 @@ class RecordingProcessor(RecordProcessor):
 
 
 class Fleet:
-    """Workers over one stream and one table inside a Simulation. All times are simulated seconds."""
+    """Workers over one stream and one table inside a Simulation. All times are simulated seconds.
 
-    def __init__(self, simulation: Simulation, shards: int = 2, **kinesis_options: Any) -> None:
+    clock: of Kinesis, epoch milliseconds; by default that of the simulation. on_event: called with every event.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        shards: int = 2,
+        *,
+        clock: Callable[[], int] | None = None,
+        on_event: Callable[[Event], None] = lambda event: None,
+        **kinesis_options: Any,
+    ) -> None:
         self.simulation = simulation
         self.ledger = Ledger()
         self.events: list[tuple[str, Event]] = []
-        self.kinesis = LocalKinesis(lambda: EPOCH_MILLIS + int(simulation.now * 1000), **kinesis_options)
+        self._on_event = on_event
+        clock = clock or (lambda: EPOCH_MILLIS + int(simulation.now * 1000))
+        self.kinesis = LocalKinesis(clock, **kinesis_options)
         self.kinesis.create_stream(STREAM, shards)
         self.dynamodb = MemoryDynamoDB(runtime=simulation.runtime("dynamodb"))
         self.workers: dict[str, Worker] = {}
@@ -100,7 +113,7 @@ class Fleet:
             stream=STREAM,
             processor=processor or (lambda: RecordingProcessor(name, self.ledger)),
             adapters=(table, stream),
-            listeners=[lambda event: self.events.append((name, event))],
+            listeners=[lambda event: self.events.append((name, event)), self._on_event],
             runtime=runtime,
             **options,
         )

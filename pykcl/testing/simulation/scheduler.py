@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import CodeType, TracebackType
-from typing import ParamSpec, TypeVar
+from typing import ClassVar, ParamSpec, TypeVar
 
 from pykcl.runtime import Task, stack_of
 from pykcl.testing.simulation.seam import GuardedSeam, SeamCrossed
@@ -246,7 +246,10 @@ class Simulation:
     Use as a context manager: leaving it ends every leftover thread and raises what a thread died of. Inside it real
     time, threads and chance refuse to work for pykcl's own modules other than `runtime`: see `seam`.
     on_switch: called after every switch, by whichever thread goes on; it must not wait.
+    running: simulations that were entered and not left, the innermost last; for the watch over user code.
     """
+
+    running: ClassVar[list[Simulation]] = []
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -350,6 +353,22 @@ class Simulation:
                 raise
 
         return insisting
+
+    def fail(self, error: Exception) -> None:
+        """End the simulation with this error, whoever catches it in between. The first one counts."""
+        self._insisted_on = self._insisted_on or error
+
+    def abandon(self, error: Exception, stuck: int | None = None) -> None:
+        """End the simulation from outside of it, while the thread with the ident `stuck` does not come back.
+
+        The first thread raises the error; nobody waits for the stuck one, which ends at its next switch.
+        """
+        self.fail(error)
+        self._dying = True
+        for task in self._tasks:
+            if task.thread is not None and task.thread.ident == stuck:
+                task.finished = True
+        self._main.baton.release()
 
     def spawn(self, name: str, group: str, body: Callable[[], None]) -> SimTask:
         task = SimTask(self, name, group)
@@ -496,12 +515,14 @@ class Simulation:
 
     def __enter__(self) -> Simulation:
         self._seam.close()
+        Simulation.running.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._seam.open()
+        Simulation.running.remove(self)
         self._dying = True
         for task in self._tasks:
             if task.thread is not None and not task.finished:

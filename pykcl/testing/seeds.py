@@ -1,0 +1,143 @@
+"""`simulate`: a processor in whole fleets under many seeds, with every fault that the simulation knows."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pykcl.errors import ConfigError
+from pykcl.processor import ProcessorFactory, RecordProcessor
+from pykcl.testing.recording import Recorder
+from pykcl.testing.simulation.watchdog import UserCodeFailed, Watchdog
+from pykcl.testing.storm.faults import known
+from pykcl.testing.storm.outcome import Outcome
+from pykcl.testing.storm.storm import run_storm
+from pykcl.worker.arguments import checked_processor
+
+_SHOWN_EVENTS = 30
+
+
+class SimulationFailed(AssertionError):
+    """A fleet broke a guarantee with the processor in it. seed: of that fleet. replay: how to run it again."""
+
+    def __init__(self, message: str, seed: int, replay: str) -> None:
+        super().__init__(message)
+        self.seed = seed
+        self.replay = replay
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """Sums over all seeds. hours: simulated. faults: how often each kind was injected.
+
+    expired: records that the retention period took before anybody had read them.
+    """
+
+    seeds: range
+    records: int
+    deliveries: int
+    expired: int
+    hours: float
+    faults: dict[str, int]
+
+    def __repr__(self) -> str:
+        return (
+            f"<SimulationResult of seeds {self.seeds.start} to {self.seeds.stop - 1}: every guarantee kept for "
+            f"{self.records} records in {self.deliveries} deliveries, {sum(self.faults.values())} faults in "
+            f"{self.hours:.1f} simulated hours>"
+        )
+
+
+def simulate(
+    what: ProcessorFactory, seeds: int = 20, *, first: int = 0, off: Iterable[str] = (), full: bool = False
+) -> SimulationResult:
+    """Run fleets with this processor, one per seed, through crashes, lost answers, throttling and reshards.
+
+    A seed takes a second or two. first: the first seed. off: kinds of faults to leave out, such as "F6.take", or "F6"
+    for all of that family. full: four workers, eight shards and every kind of fault with every seed.
+
+    Raises SimulationFailed with the command that runs the fleet again, UserCodeFailed as `run_processor` does,
+    ConfigError for arguments that cannot be used.
+    """
+    __tracebackhide__ = True
+    numbers: tuple[tuple[str, Any, int], ...] = (("seeds", seeds, 1), ("first", first, 0))
+    for name, value, least in numbers:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(f"{name}={value!r:.80} is not a whole number from {least}. Do: give one.")
+    if isinstance(off, str):
+        raise ConfigError(f"off={off!r:.80} is one text, not a list of kinds. Do: write off=({off!r:.80},).")
+    try:
+        left_out = known(off)
+    except ValueError as error:
+        raise ConfigError(f"off= cannot be used: {error}") from None
+    make = checked_processor(what)
+    outcomes = []
+    for seed in range(first, first + seeds):
+        watchdog, recorder = Watchdog(), Recorder()
+        recorder.around = watchdog.during
+        watched = recorder.factory(make, "")
+        outcome = watchdog.run(partial(run_storm, seed, off=left_out, full=full, processor=watched))
+        if isinstance(outcome.broken, UserCodeFailed):
+            raise outcome.broken.with_traceback(None)
+        _refuse_broken(outcome, what, left_out, full=full)
+        outcomes.append(outcome)
+    return _summed(range(first, first + seeds), outcomes)
+
+
+def _refuse_broken(outcome: Outcome, what: ProcessorFactory, off: frozenset[str], *, full: bool) -> None:
+    __tracebackhide__ = True
+    if outcome.broken is None:
+        return
+    replay = _replay(what, outcome.seed, off, full=full)
+    lines = [f"Seed {outcome.seed} failed: {outcome.verdict}", f"  replay: {replay}"]
+    lines += [f"  The last {_SHOWN_EVENTS} events:", *outcome.last_lines[-_SHOWN_EVENTS:]]
+    raise SimulationFailed("\n".join(lines), outcome.seed, replay)
+
+
+def _replay(what: ProcessorFactory, seed: int, off: frozenset[str], *, full: bool) -> str:
+    """The command that runs this seed again; where no command can name the processor, the call."""
+    name = _importable(what)
+    if name is None:
+        shown = getattr(what, "__name__", "...")
+        options = (f", off={tuple(sorted(off))}" if off else "") + (", full=True" if full else "")
+        return f"simulate({shown}, seeds=1, first={seed}{options})"
+    words = [f"python -m pykcl.testing.storm --seed {seed}", *(["--full"] if full else [])]
+    words += [f"--off {','.join(sorted(off))}"] if off else []
+    return " ".join([*words, f"--processor {name}"])
+
+
+def _importable(what: ProcessorFactory) -> str | None:
+    """The class as module:Class, as it can be imported from the current folder or an installed package."""
+    if (
+        not (inspect.isclass(what) and issubclass(what, RecordProcessor))
+        or what.__qualname__ != what.__name__
+    ):
+        return None
+    module = what.__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return None
+    if Path(file).is_relative_to(Path.cwd()):
+        # Tests are often imported under the name of their file alone, whichever folder they are in.
+        module = ".".join(Path(file).relative_to(Path.cwd()).with_suffix("").parts)
+    return f"{module}:{what.__name__}" if all(part.isidentifier() for part in module.split(".")) else None
+
+
+def _summed(seeds: range, outcomes: list[Outcome]) -> SimulationResult:
+    faults: Counter[str] = Counter()
+    for outcome in outcomes:
+        faults.update(outcome.injected)
+    return SimulationResult(
+        seeds,
+        records=sum(outcome.figures.records for outcome in outcomes),
+        deliveries=sum(outcome.figures.deliveries for outcome in outcomes),
+        expired=sum(outcome.figures.taken_by_retention for outcome in outcomes),
+        hours=sum(outcome.virtual_seconds for outcome in outcomes) / 3600,
+        faults=dict(faults),
+    )

@@ -1,0 +1,202 @@
+"""User code that hangs, waits, starts threads or raises what is no Exception: a clear failure that names the call."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from kit_processors import Orders
+
+from pykcl.testing import RunFailed, UserCodeFailed, records, run_processor, simulate
+from pykcl.testing.simulation import Simulation, watchdog
+
+ONE = records("a")
+CALL = "process_records for shardId-000000000000"
+
+
+def processor(work, method="process_records"):
+    """A class one method of which does `work`."""
+    return type("Of", (Orders,), {method: lambda self, *_: work()})
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A call that takes a second has hung, and may not wait for a tenth of it."""
+    monkeypatch.setattr(watchdog, "HANG_SECONDS", 1.0)
+
+
+def sim_threads():
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("pykcl-s")]
+
+
+def assert_no_simulation_is_left():
+    assert Simulation.running == []
+    assert threading.Thread.start.__module__ == "threading"
+    assert time.sleep.__module__ != "pykcl.testing.simulation.seam"
+    # Another run is as good as any.
+    assert run_processor(Orders, ONE).lost == 0
+
+
+def test_a_real_hang_is_reported_well_before_twenty_seconds():
+    assert watchdog.HANG_SECONDS + watchdog._POLL_SECONDS + watchdog._END_SECONDS < 20
+
+
+def spin():
+    while True:
+        time.time()
+
+
+def test_a_loop_without_end_is_reported_and_ended(impatient):
+    with pytest.raises(UserCodeFailed) as caught:
+        run_processor(processor(spin), ONE)
+    text = str(caught.value)
+    assert text.startswith(f"{CALL} has not returned for 1 s of real time. It stands at test_user_code.py:")
+    assert " in spin. Do: give the processor a stand-in" in text
+    deadline = time.monotonic() + 10
+    while sim_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sim_threads() == []
+    assert_no_simulation_is_left()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_deadlock_is_reported_and_its_thread_ends_when_it_can(impatient, shards):
+    lock = threading.Lock()
+    lock.acquire()
+
+    def wait_for_the_lock():
+        with lock:
+            pass
+
+    with pytest.raises(UserCodeFailed, match=rf"^{CALL[:-1]}\d has not returned.* in wait_for_the_lock"):
+        run_processor(processor(wait_for_the_lock), records(*range(20)), shards=shards)
+    assert_no_simulation_is_left()
+    lock.release()
+    deadline = time.monotonic() + 10
+    while sim_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sim_threads() == []
+
+
+@pytest.mark.parametrize("method", ["initialize", "shard_ended", "__init__"])
+def test_the_call_that_hangs_is_named(impatient, method):
+    named = {"__init__": "initialize"}.get(method, method)
+    with pytest.raises(UserCodeFailed, match=f"^{named} for shardId-000000000000 has not returned"):
+        run_processor(processor(spin, method), ONE)
+    assert_no_simulation_is_left()
+
+
+def test_a_call_that_sleeps_is_reported(monkeypatch):
+    monkeypatch.setattr(watchdog, "WAIT_SECONDS", 0.2)
+    with pytest.raises(
+        UserCodeFailed, match=rf"^{CALL} waited for 0\.\d s of real time, which a simulation cannot"
+    ):
+        run_processor(processor(lambda: time.sleep(0.3)), ONE)
+    assert_no_simulation_is_left()
+
+
+def test_calls_that_sleep_a_little_each_are_reported(monkeypatch):
+    monkeypatch.setattr(watchdog, "MOST_WAIT_SECONDS", 0.2)
+    with pytest.raises(UserCodeFailed, match=rf"waited for 0\.\d s of real time in several calls.* {CALL}"):
+        run_processor(processor(lambda: time.sleep(0.05)), records(*range(10)), max_records=1)
+
+
+def test_a_call_that_computes_may_take_its_time(monkeypatch):
+    monkeypatch.setattr(watchdog, "WAIT_SECONDS", 0.05)
+
+    def compute():
+        until = time.thread_time() + 0.2
+        while time.thread_time() < until:
+            sum(range(1000))
+
+    assert run_processor(processor(compute), ONE).lost == 0
+
+
+def start_a_thread():
+    threading.Thread(target=print, name="mine").start()
+
+
+def use_a_pool():
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(print).result()
+
+
+@pytest.mark.parametrize("work", [start_a_thread, use_a_pool])
+def test_a_thread_is_refused_where_it_is_started(work):
+    with pytest.raises(
+        UserCodeFailed, match=f"^{CALL} started the thread .* at .*py:.*the pytest fixture `worker`"
+    ):
+        run_processor(processor(work), ONE)
+    assert_no_simulation_is_left()
+
+
+def test_a_thread_is_refused_though_the_processor_goes_on():
+    def tries():
+        try:
+            start_a_thread()
+        except BaseException:  # noqa: BLE001 - what is tested
+            return
+
+    with pytest.raises(UserCodeFailed, match="started the thread 'mine'"):
+        run_processor(processor(tries), ONE)
+
+
+def raising(error):
+    def work():
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit(), ValueError("no")])
+def test_what_a_processor_raises_stays_its_own(error):
+    with pytest.raises(
+        RunFailed, match=rf"process_records raised \d+ times, last {type(error).__name__} at"
+    ) as caught:
+        run_processor(processor(raising(error)), ONE)
+    assert caught.value.__cause__ is error
+    assert_no_simulation_is_left()
+
+
+def test_what_a_constructor_raises_is_a_failure_of_initialize():
+    with pytest.raises(RunFailed, match=r"initialize raised \d+ times, last OSError at test_user_code.py"):
+        run_processor(processor(raising(OSError("no database")), "__init__"), ONE)
+
+
+def test_a_coroutine_is_no_work_done():
+    async def nothing():
+        return None
+
+    with pytest.raises(RunFailed, match="NeverRan: process_records returned coroutine"):
+        run_processor(processor(nothing), ONE)
+
+
+def test_ctrl_c_ends_the_simulation(monkeypatch):
+    """As pytest's own: it comes in the thread that waits for the run."""
+
+    def interrupted(self, done):
+        done.wait(0.2)
+        raise KeyboardInterrupt
+
+    slow = processor(lambda: time.sleep(0.5))
+    monkeypatch.setattr(watchdog.Watchdog, "_wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_processor(slow, ONE)
+    monkeypatch.undo()
+    assert_no_simulation_is_left()
+
+
+def test_a_whole_simulation_watches_user_code_too(impatient):
+    with pytest.raises(UserCodeFailed, match=r"^process_records for shardId-.* has not returned"):
+        simulate(processor(spin), seeds=1)
+    with pytest.raises(UserCodeFailed, match="started the thread 'mine'"):
+        simulate(processor(start_a_thread), seeds=1)
+    assert_no_simulation_is_left()
+
+
+def test_a_run_needs_no_main_thread():
+    results = []
+    thread = threading.Thread(target=lambda: results.append(run_processor(Orders, ONE)))
+    thread.start()
+    thread.join(30)
+    assert results[0].lost == 0
