@@ -137,6 +137,13 @@ class LocalAws:
         self.requests.close()
         self._parts.forget()
 
+    def reset(self) -> None:
+        """Delete all streams, tables, metrics and fault rules, and go on answering."""
+        for stream in self.kinesis.list_streams():
+            self.kinesis.delete_stream(stream.name)
+        self._parts.forget()
+        self.faults.reset()
+
     def __enter__(self) -> LocalAws:
         return self.start()
 

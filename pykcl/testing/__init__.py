@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pykcl.local.faults import FaultRule
     from pykcl.local.server import LocalAws
     from pykcl.testing.inputs import InputRecord, records
+    from pykcl.testing.local_streams import LocalStreams, RunningWorker
     from pykcl.testing.recording import Call
     from pykcl.testing.result import Result, RunFailed, assert_at_least_once, assert_in_order, assert_no_loss
     from pykcl.testing.run import run_processor
@@ -27,8 +28,10 @@ __all__ = [
     "FaultRule",
     "InputRecord",
     "LocalAws",
+    "LocalStreams",
     "Result",
     "RunFailed",
+    "RunningWorker",
     "SimulationFailed",
     "SimulationResult",
     "UserCodeFailed",
@@ -46,8 +49,10 @@ _HOMES = {
     "FaultRule": "pykcl.local.faults",
     "InputRecord": "pykcl.testing.inputs",
     "LocalAws": "pykcl.local.server",
+    "LocalStreams": "pykcl.testing.local_streams",
     "Result": "pykcl.testing.result",
     "RunFailed": "pykcl.testing.result",
+    "RunningWorker": "pykcl.testing.local_streams",
     "SimulationFailed": "pykcl.testing.seeds",
     "SimulationResult": "pykcl.testing.seeds",
     "UserCodeFailed": "pykcl.testing.simulation.watchdog",

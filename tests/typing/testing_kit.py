@@ -1,0 +1,67 @@
+"""Tests of a processor as a user with `mypy --strict` writes them. They are checked, never run."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from pykcl import Batch, Record, RecordProcessor
+from pykcl.testing import (
+    Call,
+    FaultRule,
+    InputRecord,
+    LocalAws,
+    LocalStreams,
+    Result,
+    RunFailed,
+    RunningWorker,
+    SimulationFailed,
+    SimulationResult,
+    UserCodeFailed,
+    assert_at_least_once,
+    assert_in_order,
+    assert_no_loss,
+    records,
+    run_processor,
+    simulate,
+)
+from pykcl.testing.plugin import WorkerStarter
+
+
+class Orders(RecordProcessor):
+    def process_records(self, batch: Batch) -> None:
+        del batch
+
+
+def test_in_simulated_time() -> None:
+    given: list[InputRecord] = records({"id": 1}, "two", b"three", partition_key="k", aggregated=True)
+    given += records("four", arrived=datetime(2026, 1, 1, tzinfo=timezone.utc))
+    result: Result = run_processor(
+        Orders, given, end="crash", shards=2, faults=["lost_answers"], max_records=1
+    )
+    assert_at_least_once(result, ["two"], by=lambda record: record.text())
+    assert_no_loss(result)
+    assert_in_order(result, per="key")
+    calls: list[Call] = result.calls
+    delivered: list[Record] = result.delivered
+    numbers: tuple[int, int, float] = (result.lost, result.duplicates, result.seconds)
+    del calls, delivered, numbers
+
+
+def test_failures() -> None:
+    try:
+        result: SimulationResult = simulate(Orders, seeds=2, off=["F1"])
+        print(result.records)
+    except SimulationFailed as failed:
+        print(failed.replay)
+    except (UserCodeFailed, RunFailed) as error:
+        print(error)
+
+
+def test_in_real_time(kinesis: LocalStreams, worker: WorkerStarter) -> None:
+    aws: LocalAws = kinesis.aws
+    kinesis.create_stream("orders", shards=2)
+    put: list[Record] = kinesis.put("orders", {"id": 1})
+    kinesis.fault(FaultRule("throttle", "kinesis", "GetRecords", times=1))
+    running: RunningWorker = worker(Orders, "orders", checkpoint="auto")
+    result: Result = running.wait_checkpointed(timeout=5.0)
+    del aws, put, result
