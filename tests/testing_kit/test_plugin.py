@@ -290,6 +290,17 @@ def test_a_project_uses_the_fixtures_without_a_warning(installed):
     assert "2 passed" in done.stdout
 
 
+def test_the_tests_on_the_page_pass(installed):
+    page = (ROOT / "docs" / "testing.md").read_text("utf-8")
+    blocks = [text.split("```")[0] for text in page.split("```python\n")[1:]]
+    (processor,) = [text for text in blocks if "class Orders" in text]
+    simulated, real = [text for text in blocks if "def test_" in text]
+    (installed / "orders.py").write_text(processor, "utf-8")
+    (installed / "test_orders.py").write_text(f"{simulated}\n\n{real}", "utf-8")
+    done = pytest_in(installed)
+    assert "2 passed" in done.stdout, done.stdout
+
+
 def test_a_project_may_switch_the_plugin_off(installed):
     done = pytest_in(installed, "-p", "no:pykcl")
     assert "fixture 'kinesis' not found" in done.stdout
