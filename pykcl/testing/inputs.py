@@ -79,6 +79,7 @@ def put_all(
 
     set_arrival: sets the clock of the stream, None for its own time. Raises ConfigError for what cannot be put.
     """
+    __tracebackhide__ = True
     found: list[Record] = []
     for each in inputs:
         if each.arrived is not None and set_arrival is None:
@@ -88,7 +89,7 @@ def put_all(
         try:
             found += _put(kinesis, stream, each)
         except AwsError as error:
-            raise ConfigError(f"Record {len(found) + 1} cannot be put: {error}") from error
+            raise ConfigError(f"Record {len(found) + 1} cannot be put: {error}") from None
     if set_arrival is not None:
         set_arrival(None)
     return found

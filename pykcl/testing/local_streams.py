@@ -74,6 +74,7 @@ class LocalStreams:
         aggregated: bool = False,
     ) -> list[Record]:
         """Put values, or what `records` has made of them; return every user record. Raises ConfigError."""
+        __tracebackhide__ = True
         given = checked_records(data) if not aggregated and partition_key is None else None
         inputs = given or records(*data, partition_key=partition_key, aggregated=aggregated)
         put = put_all(self.aws.kinesis, stream, inputs)

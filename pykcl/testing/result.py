@@ -190,7 +190,7 @@ def refuse_unfinished(result: Result, why: str, *, missing: Sequence[Record]) ->
     if cause is not None:
         method = failed[-1].method
         times = sum(call.method == method for call in failed)
-        lines.append(f"  {method} raised {times} times, last {_raised(cause)}")
+        lines.append(f"  {method} raised {times} times, last {shown_error(cause)}")
     lines += _listed(result, missing)
     if cause is not None:
         lines.append(
@@ -202,7 +202,7 @@ def refuse_unfinished(result: Result, why: str, *, missing: Sequence[Record]) ->
             "Do: call end.checkpointer.checkpoint() in it, or leave that method out."
         )
     error = RunFailed("\n".join(lines), result)
-    raise error from (None if cause is None else _from_user_code(cause))
+    raise error from (None if cause is None else from_user_code(cause))
 
 
 def _membership(
@@ -269,7 +269,7 @@ def _reason(result: Result, record: Record) -> str:
     recorder, place = result._recorder, place_of(record)
     failure = recorder.failure_of(record)
     raised = (
-        f"in the batch at which process_records raised {_raised(failure.error)}"
+        f"in the batch at which process_records raised {shown_error(failure.error)}"
         if failure and failure.error
         else ""
     )
@@ -287,7 +287,7 @@ def _reason(result: Result, record: Record) -> str:
     return f"{reason}; the checkpoint is past it, so that no restart brings it back" if passed else reason
 
 
-def _raised(error: BaseException) -> str:
+def shown_error(error: BaseException) -> str:
     """Describe the error with its place in user code, also where that called a library which raised it."""
     frames = [
         (Path(frame.f_code.co_filename), line) for frame, line in traceback.walk_tb(error.__traceback__)
@@ -301,7 +301,7 @@ def _is_library(file: Path) -> bool:
     return any(file.is_relative_to(home) for home in _LIBRARY_HOMES) or "site-packages" in file.parts
 
 
-def _from_user_code(error: BaseException) -> BaseException:
+def from_user_code(error: BaseException) -> BaseException:
     """Return the error with a traceback that begins in user code."""
     trace = error.__traceback__
     while trace is not None and Path(trace.tb_frame.f_code.co_filename).is_relative_to(_PACKAGE):

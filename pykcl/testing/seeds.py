@@ -9,18 +9,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pykcl.errors import ConfigError
 from pykcl.processor import ProcessorFactory, RecordProcessor
 from pykcl.testing.recording import Recorder
+from pykcl.testing.result import from_user_code, shown_error
 from pykcl.testing.simulation.watchdog import UserCodeFailed, Watchdog
 from pykcl.testing.storm.faults import known
 from pykcl.testing.storm.outcome import Outcome
 from pykcl.testing.storm.storm import run_storm
 from pykcl.worker.arguments import checked_processor
 
-_SHOWN_EVENTS = 30
+_SHOWN_EVENTS = 15
+_SHOWN_CHARACTERS = 300
 
 
 class SimulationFailed(AssertionError):
@@ -85,19 +87,21 @@ def simulate(
         outcome = watchdog.run(partial(run_storm, seed, off=left_out, full=full, processor=watched))
         if isinstance(outcome.broken, UserCodeFailed):
             raise outcome.broken.with_traceback(None)
-        _refuse_broken(outcome, what, left_out, full=full)
+        if outcome.broken is not None:
+            _refuse(outcome, _replay(what, seed, left_out, full=full), recorder)
         outcomes.append(outcome)
     return _summed(range(first, first + seeds), outcomes)
 
 
-def _refuse_broken(outcome: Outcome, what: ProcessorFactory, off: frozenset[str], *, full: bool) -> None:
+def _refuse(outcome: Outcome, replay: str, recorder: Recorder) -> NoReturn:
     __tracebackhide__ = True
-    if outcome.broken is None:
-        return
-    replay = _replay(what, outcome.seed, off, full=full)
-    lines = [f"Seed {outcome.seed} failed: {outcome.verdict}", f"  replay: {replay}"]
+    lines = [f"Seed {outcome.seed} failed: {outcome.verdict:.{_SHOWN_CHARACTERS}}", f"  replay: {replay}"]
+    errors = [call.error for call in recorder.calls if call.error is not None]
+    if errors:
+        lines.append(f"  The processor raised {len(errors)} times, last {shown_error(errors[-1])}")
     lines += [f"  The last {_SHOWN_EVENTS} events:", *outcome.last_lines[-_SHOWN_EVENTS:]]
-    raise SimulationFailed("\n".join(lines), outcome.seed, replay)
+    failure = SimulationFailed("\n".join(lines), outcome.seed, replay)
+    raise failure from (from_user_code(errors[-1]) if errors else None)
 
 
 def _replay(what: ProcessorFactory, seed: int, off: frozenset[str], *, full: bool) -> str:

@@ -64,6 +64,10 @@ def test_the_command_does_run_it_again(tmp_path, monkeypatch):
     assert done.returncode == 1, done.stdout + done.stderr
     verdict = str(caught.value).splitlines()[0].removeprefix("Seed 0 failed: ")
     assert verdict in done.stdout
+    assert re.search(
+        r"The processor raised \d+ times, last ValueError at stuck.py:5: \(no text\)", str(caught.value)
+    )
+    assert isinstance(caught.value.__cause__, ValueError)
 
 
 def test_what_no_command_can_name_is_run_again_by_a_call():

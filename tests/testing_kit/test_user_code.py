@@ -95,6 +95,19 @@ def test_a_call_that_sleeps_is_reported(monkeypatch):
     assert_no_simulation_is_left()
 
 
+def test_after_a_failure_no_other_call_is_made(monkeypatch):
+    monkeypatch.setattr(watchdog, "WAIT_SECONDS", 0.2)
+    calls = []
+
+    def sleeps():
+        calls.append(1)
+        time.sleep(0.3)
+
+    with pytest.raises(UserCodeFailed):
+        run_processor(processor(sleeps), records(*range(9)), shards=3)
+    assert len(calls) == 1
+
+
 def test_calls_that_sleep_a_little_each_are_reported(monkeypatch):
     monkeypatch.setattr(watchdog, "MOST_WAIT_SECONDS", 0.2)
     with pytest.raises(UserCodeFailed, match=rf"waited for 0\.\d s of real time in several calls.* {CALL}"):

@@ -266,6 +266,7 @@ class Simulation:
         self._thaws_at: dict[str, float] = {}
         self._deadlock: Deadlock | None = None
         self._insisted_on: Exception | None = None
+        self._failed = False
         self._runtimes = 0
         self._stuck_since = 0
         self._clocks: dict[str, GroupClock] = {}
@@ -355,8 +356,12 @@ class Simulation:
         return insisting
 
     def fail(self, error: Exception) -> None:
-        """End the simulation with this error, whoever catches it in between. The first one counts."""
+        """End the simulation with this error, whoever catches it in between. The first one counts.
+
+        No other thread goes on: user code that has waited for seconds would do so again.
+        """
         self._insisted_on = self._insisted_on or error
+        self._failed = True
 
     def abandon(self, error: Exception, stuck: int | None = None) -> None:
         """End the simulation from outside of it, while the thread with the ident `stuck` does not come back.
@@ -462,6 +467,9 @@ class Simulation:
 
     def _choose(self) -> SimTask:
         self.switches += 1
+        if self._failed:
+            self._current = self._main
+            return self._main
         if self.switches - self._stuck_since > _MOST_SWITCHES_AT_ONCE and self._deadlock is None:
             self._deadlock = Deadlock(
                 f"time stands still at {self.now:.3f}: {self._current.label} and others spin"
