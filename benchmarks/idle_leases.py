@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.server_process import local_command
 from pykcl import Batch, RecordProcessor, Worker
 from pykcl.aws.transport.get_records import PageReads
-from pykcl.ports import Fetched
+from pykcl.interfaces import Fetched
 
 APPLICATION = "idle-leases"
 SECONDS = 20.0

@@ -33,7 +33,7 @@ from pykcl.metrics.cloudwatch import Publisher, Statistics
 from pykcl.metrics.meter import Meter
 from pykcl.model.kpl import deaggregate_batch
 from pykcl.runtime import SystemRuntime
-from pykcl.worker.page_measures import PageMeasures
+from pykcl.worker.measurements import PageMeasures
 
 SHAPES = (Shape("empty poll", 0, 0), Shape("1,000 x 100 B", 1000, 100), Shape("1,000 x 1 KB", 1000, 1024))
 GOALS = {shape.name: 3.0 for shape in SHAPES if shape.records}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from pykcl.mistakes import docs_of, hint_of, with_names
+from pykcl.error_catalog import docs_of, hint_of, with_names
 
 Raised = TypeVar("Raised", bound="PyKclError")
 

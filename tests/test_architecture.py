@@ -27,20 +27,17 @@ LONG_FUNCTIONS: dict[str, int] = {}
 
 VALUES = {"errors", "model"}
 WIRING = {
-    "config", "errors", "events", "listeners", "metrics", "mistake_events", "model", "ports", "processor", "runtime",
-    "status",
+    "config", "errors", "event_dispatch", "events", "interfaces", "metrics", "model", "processor", "runtime", "status",
 }  # fmt: skip
 ALLOWED = {
     "__main__": {"cli"},
-    "mistakes": set(),
-    "errors": {"mistakes"},
-    "events": {"mistakes"},
-    "mistake_events": {"events"},
+    "error_catalog": set(),
+    "errors": {"error_catalog"},
+    "events": {"error_catalog"},
     "runtime": set(),
     "status": set(),
-    "listeners": {"events", "runtime"},
-    "logs": {"events", "listeners"},
-    "own_log": set(),
+    "event_dispatch": {"events", "runtime"},
+    "logs": {"event_dispatch", "events"},
     "health": {"errors", "health", "host_names", "status"},
     "host_names": {"errors"},
     "model": VALUES,
@@ -50,12 +47,12 @@ ALLOWED = {
     "metrics": {"config", "errors", "events", "metrics", "runtime", "status"},
     "config_sources": VALUES | {"config"},
     "processor": VALUES,
-    "ports": VALUES | {"events"},
+    "interfaces": VALUES | {"events"},
     "planning": VALUES | {"planning"},
-    "aws": {"aws", "config", "errors", "metrics", "model", "ports", "runtime"},
+    "aws": {"aws", "config", "errors", "interfaces", "metrics", "model", "runtime"},
     "worker": WIRING | {"worker", "planning"},
     "local": {"host_names", "local", "model"},
-    "compat": WIRING | {"compat", "own_log", "planning", "worker", "aws"},
+    "compat": WIRING | {"compat", "logs", "planning", "worker", "aws"},
     "testing": WIRING | {"testing", "planning", "worker", "aws", "local"},
     "operate": WIRING | {"operate", "planning", "aws"},
     "ui": WIRING | {"ui", "health", "operate", "planning", "aws"},
@@ -63,8 +60,7 @@ ALLOWED = {
     | {
         "config_sources",
         "logs",
-        "mistakes",
-        "own_log",
+        "error_catalog",
         "health",
         "ui",
         "cli",
@@ -227,7 +223,7 @@ def is_outside_of_a_seed(name: str) -> bool:
     return name in NO_SEED or name.split(".")[0] in NO_SEED_MODULES
 
 
-MAY_EXIT = {"pykcl/worker/forks.py": "os._exit"}
+MAY_EXIT = {"pykcl/worker/signals.py": "os._exit"}
 """What ends the process that a user's code has forked: it must not come back to the copy of the worker in it."""
 
 
@@ -277,7 +273,7 @@ RULES = {
         wrong_direction,
         [
             ("pykcl/model/x.py", "from pykcl.worker.worker import Worker"),
-            ("pykcl/planning/x.py", "def f():\n    import pykcl.ports"),
+            ("pykcl/planning/x.py", "def f():\n    import pykcl.interfaces"),
             ("pykcl/worker/lease_worker.py", "from pykcl.aws.clients import connect"),
             ("pykcl/aws/x.py", "from pykcl import planning"),
             ("pykcl/local/x.py", "from pykcl.runtime import Runtime"),

@@ -6,9 +6,9 @@ from tests.measure import clauses, cycles, imports, lonely, prose, sources, word
 
 REACHED = {
     "cycles": 1,
-    "small files with one importer": 22,
-    "docstrings that are clauses": 355,
-    "words": 2429,
+    "small files with one importer": 16,
+    "docstrings that are clauses": 342,
+    "words": 2414,
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 

@@ -17,7 +17,7 @@ from pykcl.aws.errors import aws_errors, calling, sort_failure
 from pykcl.aws.table_admin import NewTable, state_table_of
 from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, SetupError, printable
-from pykcl.ports import LeaseTable, Stream
+from pykcl.interfaces import LeaseTable, Stream
 from pykcl.runtime import Event, Runtime
 
 log = logging.getLogger("pykcl.aws")

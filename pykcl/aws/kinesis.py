@@ -44,9 +44,9 @@ from pykcl.errors import (
     TemporaryError,
     WrongStream,
 )
+from pykcl.interfaces import Fetched
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import Shard, ShardListing, StreamDescription
-from pykcl.ports import Fetched
 from pykcl.runtime import Runtime
 
 if TYPE_CHECKING:

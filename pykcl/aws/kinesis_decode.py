@@ -28,10 +28,10 @@ from typing import Any, NoReturn, TypeGuard
 
 from pykcl.aws.transport.cbor import Allowance, Columns, decode, decode_name, head, is_break, read_records
 from pykcl.errors import AnswerRefused
+from pykcl.interfaces import Fetched
 from pykcl.model.checkpoint import are_sequence_numbers, is_sequence_number
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange, Shard, StreamDescription
-from pykcl.ports import Fetched
 
 LAST_MILLIS = 253_402_300_799_000
 """The end of the year 9999 in epoch milliseconds: no later arrival can be told as a datetime."""

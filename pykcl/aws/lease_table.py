@@ -30,10 +30,10 @@ from pykcl.aws.transport.table_requests import TableRequests
 from pykcl.aws.transport.table_rows import KnownRows, Seen
 from pykcl.config import Transport
 from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
+from pykcl.interfaces import Kept, Lost, TableScan, Unknown, WriteAnswer
 from pykcl.model.lease import JavaState, Lease, Row, UnreadableRow
 from pykcl.model.lease_item import LEASE_KEY, OWNER_INDEX, parse_row
 from pykcl.model.lease_writes import LeaseWrite, settle
-from pykcl.ports import Kept, Lost, TableScan, Unknown, WriteAnswer
 from pykcl.runtime import Event, Runtime
 
 T = TypeVar("T")

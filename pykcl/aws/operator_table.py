@@ -11,10 +11,10 @@ from typing import Any
 from pykcl.aws.errors import MALFORMED, OPERATOR, aws_errors, calling, error_code, sort_failure
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import PyKclError, TemporaryError
+from pykcl.interfaces import Kept, Lost, Unknown, WriteAnswer
 from pykcl.model.lease import Lease, Row
 from pykcl.model.lease_item import parse_row
 from pykcl.model.lease_writes import LeaseWrite
-from pykcl.ports import Kept, Lost, Unknown, WriteAnswer
 from pykcl.runtime import Runtime
 
 _TRIES = 4

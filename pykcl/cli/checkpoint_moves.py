@@ -21,8 +21,8 @@ from pykcl.cli.output import Column, Format, format_option, say, show
 from pykcl.errors import ConfigError, PyKclError, printable
 
 if TYPE_CHECKING:
+    from pykcl.interfaces import LeaseTable, Stream
     from pykcl.operate.checkpoints.plan import Plan, Situation
-    from pykcl.ports import LeaseTable, Stream
     from pykcl.runtime import Runtime
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -12,10 +12,10 @@ from pykcl.cli.demo_crew import DemoBroken, WorkerProcess
 from pykcl.cli.demo_ledger import Delivery, Ledgers
 from pykcl.cli.demo_producer import Producer
 from pykcl.cli.demo_worker import STREAM
+from pykcl.interfaces import LeaseTable
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard
-from pykcl.ports import LeaseTable
 
 STEP_SECONDS = 30.0
 _LOOK_SECONDS = 0.02

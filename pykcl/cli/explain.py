@@ -13,7 +13,7 @@ from urllib.parse import urljoin
 import click
 
 from pykcl.cli.output import say
-from pykcl.mistakes import DOCS, MISTAKES
+from pykcl.error_catalog import DOCS, MISTAKES
 
 _PACKAGE = Path(__file__).parents[1]
 # The wheel carries the folder inside the package; a clone, and with it an editable install, has it beside.

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from pykcl import own_log
+from pykcl import logs
 from pykcl.cli.durations import Duration
 from pykcl.cli.exit_codes import ProgramCrashed, exit_codes
 from pykcl.cli.garbage import tune_collector
@@ -285,7 +285,7 @@ def _load(target: str) -> Any:
             ) from None
         raise _broken(module_name, error) from None
     # If it has configured logging, that has disabled every logger there was, unless it was told not to.
-    own_log.enable()
+    logs.enable()
     try:
         found = module
         for part in attribute.split("."):
@@ -329,7 +329,7 @@ def _with_a_colon(target: str) -> str:
 
 def _broken(module_name: str, error: Exception) -> ProgramCrashed:
     """Log the traceback from the module's first frame on: those before it are of pykcl and of importlib."""
-    own_log.enable()
+    logs.enable()
     frames = error.__traceback__
     while frames is not None and _is_importing(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next

@@ -31,8 +31,7 @@ from pykcl.processor import (
     ShutdownRequest,
 )
 from pykcl.runtime import SystemRuntime
-from pykcl.worker.arguments import checked_processor
-from pykcl.worker.never_ran import must_have_run
+from pykcl.worker.processor_factory import checked_processor, must_have_run
 
 log = logging.getLogger("pykcl.shadow")
 

@@ -18,12 +18,12 @@ from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 from pykcl.errors import PyKclError, ShardGone, Throttled
+from pykcl.interfaces import Stream
 from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.kpl import deaggregate
 from pykcl.model.lease import Lease, first_read
 from pykcl.model.record import Record
 from pykcl.operate.side_by_side import side_by_side
-from pykcl.ports import Stream
 from pykcl.runtime import Runtime
 
 SIDE_BY_SIDE = 16

@@ -11,13 +11,13 @@ from typing import Literal
 
 from pykcl.aws.operator_table import OperatorTable
 from pykcl.errors import Refused, ShardGone, TemporaryError
+from pykcl.interfaces import Kept, Lost, Stream
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.lease import Lease
 from pykcl.model.shard import ShardListing, StreamDescription
 from pykcl.operate.table_view import TableView
 from pykcl.planning.lease_deletion import Deletion, garbage_candidates, plan_deletions
-from pykcl.ports import Kept, Lost, Stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from typing import Literal
 
 from pykcl.aws.operator_table import OperatorTable
 from pykcl.errors import Refused, TemporaryError
+from pykcl.interfaces import Kept, Lost
 from pykcl.model import lease_writes
 from pykcl.model.lease import ForeignRow, Lease, Row
 from pykcl.model.lease_writes import LeaseWrite
 from pykcl.planning.fleet_protocol import MULTI_STREAM_LEASE
-from pykcl.ports import Kept, Lost
 
 _TRIES = 3
 

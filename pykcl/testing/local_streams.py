@@ -16,7 +16,7 @@ from pykcl.processor import ProcessorFactory
 from pykcl.testing.inputs import checked_records, put_all, records
 from pykcl.testing.recording import Recorder
 from pykcl.testing.result import Result, refuse_unfinished
-from pykcl.worker.arguments import checked_processor
+from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.worker import Worker
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from pykcl.processor import (
     ShutdownRequest,
 )
 from pykcl.testing.simulation.scheduler import SimulationOver, ThreadStruck
-from pykcl.worker.never_ran import must_have_run
+from pykcl.worker.processor_factory import must_have_run
 
 Place = tuple[str, str, int]
 """Shard, sequence number and sub-sequence number of a record."""

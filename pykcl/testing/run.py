@@ -26,7 +26,7 @@ from pykcl.testing.recording import Call, Recorder
 from pykcl.testing.result import Result, RunFailed, refuse_unfinished
 from pykcl.testing.simulation import EPOCH_MILLIS, Simulation
 from pykcl.testing.simulation.watchdog import UserCodeFailed, Watchdog
-from pykcl.worker.arguments import checked_processor
+from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.worker import Worker
 
 ENDS = ("shard_end", "stop", "lease_lost", "crash", "idle")

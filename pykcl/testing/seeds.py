@@ -19,7 +19,7 @@ from pykcl.testing.simulation.watchdog import UserCodeFailed, Watchdog
 from pykcl.testing.storm.faults import known
 from pykcl.testing.storm.outcome import Outcome
 from pykcl.testing.storm.storm import run_storm
-from pykcl.worker.arguments import checked_processor
+from pykcl.worker.processor_factory import checked_processor
 
 _SHOWN_EVENTS = 15
 _SHOWN_CHARACTERS = 300

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pykcl.errors import CheckpointRefused, LeaseLost
 from pykcl.events import Checkpointed
+from pykcl.interfaces import Events
 from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
 from pykcl.model import lease_writes
@@ -11,7 +12,6 @@ from pykcl.model.checkpoint import AT_SHARD_END, SHARD_END, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
 from pykcl.model.lease_writes import MAX_PENDING_STATE, LeaseWrite
 from pykcl.model.record import Record
-from pykcl.ports import Events
 from pykcl.runtime import Runtime
 from pykcl.worker.held_leases import HeldLease
 

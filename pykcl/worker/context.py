@@ -7,18 +7,17 @@ from dataclasses import dataclass
 
 from pykcl.config import Config
 from pykcl.errors import FatalError, PyKclError, SetupError
+from pykcl.interfaces import Events, LeaseTable, Stream
 from pykcl.metrics.meter import Meter
 from pykcl.model.lease import Lease, PrivateNote, note_for
-from pykcl.ports import Events, LeaseTable, Stream
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
-from pykcl.worker.buffer_gate import BufferGate
-from pykcl.worker.fleet_watch import FleetWatch
-from pykcl.worker.gone_shards import GoneShards
+from pykcl.worker.failure_tracker import Trouble
+from pykcl.worker.fleet_monitor import FleetWatch
 from pykcl.worker.held_leases import HeldLeases
-from pykcl.worker.identity import StreamIdentity
-from pykcl.worker.shared_reads import SharedReads
-from pykcl.worker.trouble import Trouble
+from pykcl.worker.idle_reads import SharedReads
+from pykcl.worker.prefetch import BufferGate
+from pykcl.worker.stream_identity import GoneShards, StreamIdentity
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pykcl.config import Config
 from pykcl.errors import LeaseLost, TemporaryError
 from pykcl.events import LossReason
+from pykcl.interfaces import Kept, LeaseTable, Lost, Unknown
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import LeaseWrite, renew
-from pykcl.ports import Kept, LeaseTable, Lost, Unknown
 from pykcl.runtime import Event, Runtime
-from pykcl.worker.forks import OwnProcess
+from pykcl.worker.signals import OwnProcess
 
 
 @dataclass(frozen=True, slots=True)

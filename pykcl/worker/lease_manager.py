@@ -24,17 +24,14 @@ from pykcl.planning.shard_graph import cover_every_key
 from pykcl.runtime import Task
 from pykcl.status import Activity
 from pykcl.worker.context import Context
-from pykcl.worker.gone_shards import refuse_part_of_a_listing
-from pykcl.worker.latest_start import LatestStart
-from pykcl.worker.leader_duty import LeaderDuty
-from pykcl.worker.lease_cleaner import LeaseCleaner
+from pykcl.worker.leader import LeaderDuty
 from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.processor_watch import ProcessorWatch
-from pykcl.worker.pulse import Pulse
-from pykcl.worker.readiness import Readiness
-from pykcl.worker.table_looks import TableLooks
-from pykcl.worker.take_measures import TakeMeasures
-from pykcl.worker.vanished_rows import VanishedRows
+from pykcl.worker.measurements import TakeMeasures
+from pykcl.worker.shard_sync import LatestStart, LeaseCleaner, VanishedRows
+from pykcl.worker.stream_identity import refuse_part_of_a_listing
+from pykcl.worker.table_scanner import TableLooks
+from pykcl.worker.threads import Pulse
+from pykcl.worker.watchdog import ProcessorWatch, Readiness
 
 _STARTS = (CreationReason.START, CreationReason.OLDEST_LISTED)
 """Of creations: the second as well, for it is what is left of a start that was broken off."""

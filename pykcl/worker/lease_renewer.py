@@ -10,10 +10,10 @@ from pykcl.metrics.meter import Meter
 from pykcl.planning.read_schedule import heartbeat_give, heartbeats_due
 from pykcl.runtime import Event, Runtime, Task
 from pykcl.status import Activity
+from pykcl.worker.failure_tracker import Trouble
 from pykcl.worker.held_leases import HeldLease, HeldLeases
-from pykcl.worker.pulse import Pulse
-from pykcl.worker.renewal_rounds import RenewalRounds
-from pykcl.worker.trouble import Trouble
+from pykcl.worker.measurements import RenewalRounds
+from pykcl.worker.threads import Pulse
 
 MOST_HELPERS = 8
 _HELPERS_LOOK_EVERY = 5.0

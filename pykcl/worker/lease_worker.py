@@ -24,6 +24,7 @@ from pykcl.events import (
     ShardStarted,
     WaitingForParents,
 )
+from pykcl.interfaces import Kept, LeaseTable, Unknown
 from pykcl.metrics import catalog
 from pykcl.model import lease_writes
 from pykcl.model.lease import Lease
@@ -31,18 +32,24 @@ from pykcl.model.shard import HashRange
 from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lifecycle import FINAL, Signal, State, next_state
 from pykcl.planning.read_schedule import backoff
-from pykcl.ports import Kept, Unknown
 from pykcl.processor import Initialization, LeaseLoss, RecordProcessor
 from pykcl.status import Activity
 from pykcl.worker.checkpointer import Progress, ShardCheckpointer
 from pykcl.worker.context import Context
-from pykcl.worker.hand_over import HandOver
 from pykcl.worker.held_leases import HeldLease, Loss, first_sent
-from pykcl.worker.never_ran import must_have_run
-from pykcl.worker.parents import unfinished_parents
+from pykcl.worker.measurements import HandOver
 from pykcl.worker.processor_calls import ProcessorCalls
-from pykcl.worker.shard_delivery import NOT_RETURNED, ShardDelivery
-from pykcl.worker.waiting import Waiting
+from pykcl.worker.processor_factory import must_have_run
+from pykcl.worker.record_delivery import NOT_RETURNED, ShardDelivery
+from pykcl.worker.threads import Waiting
+
+
+def unfinished_parents(table: LeaseTable, lease: Lease) -> tuple[str, ...]:
+    """Parents that have a row which is not at SHARD_END; a parent without a row was cleaned up: it has ended."""
+    rows = {parent: table.read(parent) for parent in lease.parents}
+    return tuple(
+        key for key, row in rows.items() if row is not None and not (isinstance(row, Lease) and row.is_ended)
+    )
 
 
 class LeaseWorker:

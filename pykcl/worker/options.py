@@ -1,4 +1,4 @@
-"""What Worker takes by keyword, for type checkers and editors: nothing here is imported when a program runs."""
+"""Keyword arguments of Worker: their types, for type checkers and editors, and the Config that they make."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
-from pykcl.config import CheckpointMode, OnError, TableLooks, Transport, Wire
-from pykcl.listeners import Listener
+from pykcl.config import CheckpointMode, Config, OnError, TableLooks, Transport, Wire
+from pykcl.errors import ConfigError
+from pykcl.event_dispatch import Listener
+from pykcl.interfaces import LeaseTable, Stream
 from pykcl.metrics.catalog import MetricsLevel
 from pykcl.metrics.meter import Sink
-from pykcl.ports import LeaseTable, Stream
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Runtime
 
@@ -72,3 +73,26 @@ class WorkerOptions(Surroundings, total=False):
     metrics_namespace: str | None
     metrics_buffer_time: float
     metrics_queue_size: int
+
+
+def config_of(application: str | None, config: Config | None, options: dict[str, Any]) -> Config:
+    """Of the arguments of Worker. Raises ConfigError."""
+    if config is None:
+        if application is None:
+            raise ConfigError(
+                "No application name. Do: Worker('orders-app', stream='orders', processor=Orders)."
+            )
+        if "stream" not in options:
+            raise ConfigError(
+                f"Application {application!r} has no stream. Do: add stream='name' or a stream ARN."
+            )
+        return Config.from_options({"application": application, **options})
+    if options:
+        raise ConfigError(
+            f"Both config= and the options {', '.join(sorted(options))} were given. Use one of them."
+        )
+    if application is not None and application != config.application:
+        raise ConfigError(
+            f"Application {application!r} contradicts config.application={config.application!r}."
+        )
+    return config

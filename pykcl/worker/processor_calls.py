@@ -19,8 +19,8 @@ from pykcl.model.record import Record
 from pykcl.planning.read_schedule import backoff
 from pykcl.processor import Batch
 from pykcl.worker.context import Context
-from pykcl.worker.forks import OwnProcess
-from pykcl.worker.never_ran import NeverRan, must_have_run
+from pykcl.worker.processor_factory import NeverRan, must_have_run
+from pykcl.worker.signals import OwnProcess
 
 Input = TypeVar("Input")
 

@@ -13,7 +13,7 @@ from pykcl.planning.lease_creation import leases_before_end, started_at_latest
 from pykcl.planning.shard_graph import FamilyTree, is_youngest
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
-from pykcl.worker.lease_creation import create_lease
+from pykcl.worker.shard_sync import create_lease
 
 _NEW_FOR = 600.0
 """Seconds for which a shard may be unknown to some hosts of Kinesis because it is new: usually a few."""

@@ -10,9 +10,9 @@ from math import inf
 
 from pykcl.config import LARGEST_FETCH_BYTES
 from pykcl.errors import IteratorExpired, ShardGone, TemporaryError
-from pykcl.events import AggregateOfAnotherShard, AggregateRefused, DataLost, Event
+from pykcl.events import AggregateOfAnotherShard, AggregateRefused, DataLost, Event, RetentionNear
+from pykcl.interfaces import Asked, Fetched
 from pykcl.metrics import catalog
-from pykcl.mistake_events import RetentionNear
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.kpl import OUTSIDE_SHARD, deaggregate_batch
 from pykcl.model.record import Record, data_bytes
@@ -29,11 +29,10 @@ from pykcl.planning.read_schedule import (
     window_of,
 )
 from pykcl.planning.read_schedule import is_near as is_near_trimming
-from pykcl.ports import Asked, Fetched
 from pykcl.runtime import Event as Flag
 from pykcl.worker.context import Context
-from pykcl.worker.page_ahead import Answer, PageAhead, bytes_kept
-from pykcl.worker.shared_reads import Turn, page_of
+from pykcl.worker.idle_reads import Turn, page_of
+from pykcl.worker.prefetch import Answer, PageAhead, bytes_kept
 
 _MOST_EMPTY_PROBES = 10
 """Empty pages in a row after which a record that was asked for by its number is taken for gone."""

@@ -8,23 +8,21 @@ from typing import TypeVar
 
 from pykcl.config import Config
 from pykcl.errors import TemporaryError
-from pykcl.events import TableCreated
+from pykcl.events import StillStarting, TableCreated
+from pykcl.interfaces import Events, LeaseTable, Stream
 from pykcl.metrics.meter import Meter
-from pykcl.mistake_events import StillStarting
 from pykcl.planning.read_schedule import backoff
-from pykcl.ports import Events, LeaseTable, Stream
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
 from pykcl.status import Activity
-from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.context import Context
-from pykcl.worker.fleet_watch import FleetWatch
-from pykcl.worker.gone_shards import GoneShards
+from pykcl.worker.failure_tracker import Trouble
+from pykcl.worker.fleet_monitor import FleetWatch
 from pykcl.worker.held_leases import HeldLeases
-from pykcl.worker.identity import StreamIdentity, readable
-from pykcl.worker.pulse import Pulse
-from pykcl.worker.shared_reads import SharedReads
-from pykcl.worker.trouble import Trouble
+from pykcl.worker.idle_reads import SharedReads
+from pykcl.worker.prefetch import BufferGate
+from pykcl.worker.stream_identity import GoneShards, StreamIdentity, readable
+from pykcl.worker.threads import Pulse
 
 Answer = TypeVar("Answer")
 

@@ -10,33 +10,32 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pykcl.config import Config
 from pykcl.errors import PyKclError, StopTimedOut
+from pykcl.event_dispatch import EventFan, Listener, Relay
 from pykcl.events import ThreadsLeft, WorkerStarted, WorkerStopped, WorkerStopping
-from pykcl.listeners import EventFan, Listener, Relay
+from pykcl.interfaces import LeaseTable, Stream
 from pykcl.metrics.cloudwatch import Sender
 from pykcl.metrics.meter import Sink
 from pykcl.metrics.setup import Metering
-from pykcl.ports import LeaseTable, Stream
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime, SystemRuntime, Task
 from pykcl.status import WorkerStatus
-from pykcl.worker.arguments import checked_processor, config_of
 from pykcl.worker.context import Context
+from pykcl.worker.failure_tracker import Trouble, explaining, named, names_of
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_renewer import LeaseRenewer
 from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.naming import explaining, named, names_of
-from pykcl.worker.renewal_rounds import RenewalRounds
+from pykcl.worker.measurements import RenewalRounds
+from pykcl.worker.options import Surroundings, WorkerOptions, config_of
+from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.signals import StopSignals
-from pykcl.worker.standing import Parts, Standing
 from pykcl.worker.starting import Start
-from pykcl.worker.trouble import Trouble
+from pykcl.worker.worker_status import Parts, Standing
 
 if TYPE_CHECKING:
     # Part of what a type checker knows by itself: it need not be installed, and no program imports it.
     from typing_extensions import Unpack
 
-    from pykcl.worker.options import Surroundings, WorkerOptions
 
 _LAST_METRICS_WITHIN = _LAST_EVENTS_WITHIN = 2.0
 """Seconds a stop waits for the last metrics, and for a listener to have the last events, behind everything else."""

@@ -20,10 +20,10 @@ from verify_report import Findings, markdown, questions
 from verify_run import HORIZON, Page, Run, follow, holds
 from verify_suites import outcomes_of
 
+from pykcl.interfaces import Fetched
 from pykcl.local.errors import AwsError
 from pykcl.local.reading import ReadSpan
 from pykcl.local.server import LocalAws
-from pykcl.ports import Fetched
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -15,8 +15,8 @@ from verify_report import Findings
 
 from pykcl.aws.errors import THROTTLING
 from pykcl.errors import Throttled
+from pykcl.interfaces import Fetched
 from pykcl.model.checkpoint import ReadFrom
-from pykcl.ports import Fetched
 
 FIRST = "shardId-000000000000"
 HORIZON = ReadFrom("TRIM_HORIZON")

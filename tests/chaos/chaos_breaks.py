@@ -10,7 +10,7 @@ BREAK_VARIABLE = "CHAOS_BREAK"
 
 def _checkpoint_before_delivery() -> None:
     """A batch counts as done when it was fetched: who is killed in the middle of it has lost the rest."""
-    from pykcl.worker.shard_delivery import ShardDelivery
+    from pykcl.worker.record_delivery import ShardDelivery
 
     deliver = ShardDelivery._deliver
 
@@ -26,7 +26,7 @@ def _checkpoint_before_delivery() -> None:
 
 def _no_last_checkpoint() -> None:
     """Checkpoints now and then only, and none before a lease is released: the next owner repeats what came since."""
-    from pykcl.worker.shard_delivery import ShardDelivery
+    from pykcl.worker.record_delivery import ShardDelivery
 
     flush_if_due = ShardDelivery._checkpoint_if_due
 

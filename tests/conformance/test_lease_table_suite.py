@@ -7,12 +7,12 @@ import pytest
 from lease_bench import answered, timed_out
 from lease_writes import BARE, ENDED, FREE, HELD, KEY, NEW, NOTE, WRITES, plain, taken_over
 
+from pykcl.interfaces import Kept, Lost, Unknown
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import ForeignRow, Lease, PrivateNote, UnreadableRow
 from pykcl.model.lease_writes import parse_row, to_item
 from pykcl.model.shard import HashRange
-from pykcl.ports import Kept, Lost, Unknown
 
 NEVER = float("inf")
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -9,10 +9,10 @@ from lease_writes import HELD, KEY, WRITES, taken_over
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import SetupError, TableGone, TemporaryError, WrongTable
+from pykcl.interfaces import Kept, Lost
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
-from pykcl.ports import Kept, Lost
 from pykcl.runtime import SystemRuntime
 
 NEVER = float("inf")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from doc_pages import ROOT, all_blocks, table_under
 
-from pykcl import listeners
+from pykcl import event_dispatch
 from pykcl.cli.service_options import _OPTIONS
 from pykcl.config_sources import OF_COMMANDS
 from pykcl.health import http, pages
@@ -97,6 +97,6 @@ def test_the_numbers_of_the_page_are_those_of_the_code():
     assert http.MOST_HEAD_BYTES == 8 * 1024
     assert "reads 8 KiB" in TEXT
     assert pages.FRESH_SECONDS == 1 / 4
-    assert f"If {listeners.MOST_WAITING:,} wait for it" in TEXT
+    assert f"If {event_dispatch.MOST_WAITING:,} wait for it" in TEXT
     assert f"{lease_manager._LONGEST_REQUEST:g} s for the manager" in TEXT
     assert f"{lease_renewer._ONE_HEARTBEAT:g} s for a heartbeat" in TEXT

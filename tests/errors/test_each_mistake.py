@@ -9,6 +9,7 @@ import pytest
 from mistake_pages import PAGES, blocks, is_on_page, sections
 
 from pykcl import Config, RecordProcessor, Worker
+from pykcl.error_catalog import DOCS, MISTAKES
 from pykcl.errors import (
     CheckpointRefused,
     ConfigError,
@@ -22,22 +23,22 @@ from pykcl.errors import (
     WrongStream,
     WrongTable,
 )
+from pykcl.event_dispatch import line_of
 from pykcl.events import (
     DataLost,
     Event,
     LeaseHandedBack,
     ProcessorRaised,
+    RetentionNear,
     ShardEndNotCheckpointed,
+    StartIgnored,
     StartingAtLatest,
     TroubleBegan,
     TroubleEnded,
     TwinWorker,
 )
-from pykcl.listeners import line_of
 from pykcl.local.errors import AwsError
 from pykcl.local.faults import FaultRule
-from pykcl.mistake_events import RetentionNear, StartIgnored
-from pykcl.mistakes import DOCS, MISTAKES
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 
 RUN = ("run", "mistaken_shop:Orders", "--app", TABLE, "--stream", STREAM)

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pykcl.error_catalog import DOCS
+from pykcl.event_dispatch import EVENT_OF_RECORD, line_of
 from pykcl.events import LeaseDeleted, StartingAtLatest, TroubleBegan
-from pykcl.listeners import EVENT_OF_RECORD, line_of
 from pykcl.logs import JsonFormatter
-from pykcl.mistakes import DOCS
 
 ROOT = Path(__file__).parents[2]
 EVENT = StartingAtLatest(shards=2, server_time_millis=1)

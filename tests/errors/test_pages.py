@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 from mistake_pages import PAGES, blocks, commands, is_on_page, sections
 
-from pykcl import errors, events, mistake_events
+from pykcl import errors, events
 from pykcl.cli.explain import FOLDERS
 from pykcl.cli.main import main
-from pykcl.mistakes import MISTAKES
+from pykcl.error_catalog import MISTAKES
 
 SHAPE = ["What you see", "Why", "What to do", "How to prevent it"]
 OTHER_TOOLS = {"aws", "export"}
@@ -101,7 +101,7 @@ def test_the_index_names_who_tells_of_a_mistake_and_they_exist():
     for code, tellers in re.findall(r"^\| \[(E\d\d)\].* \| (.+?) \|$", index, re.MULTILINE):
         names = re.findall(r"`(\w+)`", tellers)
         kinds = [
-            getattr(errors, name, None) or getattr(mistake_events, name, None) or getattr(events, name)
+            getattr(errors, name, None) or getattr(events, name, None) or getattr(events, name)
             for name in names
         ]
         assert set(MISTAKES[code].events) <= set(names)
@@ -113,7 +113,7 @@ def test_the_index_names_who_tells_of_a_mistake_and_they_exist():
 def test_every_event_of_the_catalogue_exists_and_has_its_code():
     for code, mistake in MISTAKES.items():
         for name in mistake.events:
-            kind = getattr(mistake_events, name, None) or getattr(events, name)
+            kind = getattr(events, name, None) or getattr(events, name)
             assert issubclass(kind, events.Event)
             assert is_on_page(code, f"{kind.TEXT} shard=shardId-0 code={code} x") or kind.TEXT in (
                 PAGES / f"{code}.md"

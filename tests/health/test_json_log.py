@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from pykcl import events
-from pykcl.listeners import EventFan, log_event
+from pykcl.event_dispatch import EventFan, log_event
 from pykcl.logs import JsonFormatter
 
 

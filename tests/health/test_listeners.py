@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from pykcl.event_dispatch import EventFan, EventsDropped, Relay
 from pykcl.events import (
     Checkpointed,
     LeaseReleased,
@@ -16,7 +17,6 @@ from pykcl.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from pykcl.listeners import EventFan, EventsDropped, Relay
 from pykcl.processor import RecordProcessor
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor

@@ -5,7 +5,7 @@ import pytest
 from pykcl.errors import InternalError
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.simulation import Simulation
-from pykcl.worker.pulse import Pulse
+from pykcl.worker.threads import Pulse
 
 
 def test_a_loop_is_overdue_from_when_it_meant_to_begin_again():

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.aws.transport.table_rows import METHODS
 from pykcl.errors import PyKclError
+from pykcl.interfaces import Kept, Lost, Unknown
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
 from pykcl.model.lease_item import to_item
 from pykcl.model.shard import HashRange
-from pykcl.ports import Kept, Lost, Unknown
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "dynamodb").glob("*.json"))
 KEY = "shardId-000000000000"

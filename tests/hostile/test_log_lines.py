@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pykcl import errors, events
 from pykcl.cli.exit_codes import exit_codes
+from pykcl.event_dispatch import EventFan, log_event
 from pykcl.events import Event
-from pykcl.listeners import EventFan, log_event
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.fleet import STREAM, TABLE, Fleet
 from pykcl.testing.simulation import Simulation

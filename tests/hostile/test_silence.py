@@ -385,11 +385,11 @@ def test_an_iterator_that_leaks_is_caught(fleet, ear):
 
 
 def test_reprs_of_what_carries_data_do_not_show_it(ear):
+    from pykcl.interfaces import Fetched, Lost
     from pykcl.model.checkpoint import Checkpoint
     from pykcl.model.lease import PendingCheckpoint
     from pykcl.model.lease_writes import prepare
     from pykcl.model.record import Record
-    from pykcl.ports import Fetched, Lost
 
     held = Lease("shardId-0", Checkpoint("5"), 1, "me", extra={"x": {"S": STATE}})
     write = prepare(held, PendingCheckpoint(Checkpoint("6"), STATE.encode()))

@@ -33,7 +33,7 @@ from pykcl.aws.transport.connection import (
     wait_for_answers,
 )
 from pykcl.errors import IteratorExpired, TemporaryError, Throttled
-from pykcl.ports import AskableStream, Coming
+from pykcl.interfaces import AskableStream, Coming
 
 PAGE = {**EMPTY, "NextShardIterator": "AAAA-other", "MillisBehindLatest": 7}
 

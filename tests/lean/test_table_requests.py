@@ -22,11 +22,11 @@ from pykcl.aws.transport.connection import Connection, Unsent
 from pykcl.aws.transport.table_requests import TableRequests
 from pykcl.config import Config as WorkerConfig
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, TableGone, TemporaryError, Throttled
+from pykcl.interfaces import Kept, Lost, Unknown
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
 from pykcl.model.lease_item import to_item
-from pykcl.ports import Kept, Lost, Unknown
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 

@@ -35,7 +35,7 @@ from pykcl.errors import (
     TemporaryError,
     Throttled,
 )
-from pykcl.ports import Coming
+from pykcl.interfaces import Coming
 from pykcl.runtime import SystemRuntime
 
 RECORD = {

@@ -16,11 +16,11 @@ from pykcl.aws.clients import connect
 from pykcl.aws.transport.request_template import Signer, canonical_request
 from pykcl.config import Config
 from pykcl.errors import SetupError
+from pykcl.interfaces import Kept
 from pykcl.local.server import LocalAws
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, ReadFrom
 from pykcl.model.lease import Lease, PrivateNote
-from pykcl.ports import Kept
 from pykcl.runtime import SystemRuntime
 
 TOLERANCE = 300.0

@@ -17,11 +17,11 @@ from pykcl.aws.errors import aws_errors, calling, error_code, http_status, sort_
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.config import Config
 from pykcl.errors import ConfigError, LeaseLost, SetupError, TemporaryError, Throttled
+from pykcl.interfaces import Unknown
 from pykcl.local.server import LocalAws
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, ReadFrom
 from pykcl.model.lease import Lease
-from pykcl.ports import Unknown
 from pykcl.processor import Batch, RecordProcessor
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB

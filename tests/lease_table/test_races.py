@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
+from pykcl.interfaces import Kept
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
 from pykcl.model.lease_writes import parse_row
-from pykcl.ports import Kept
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB
 from pykcl.testing.memory.faults import timed_out

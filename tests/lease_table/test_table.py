@@ -4,11 +4,11 @@ import pytest
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import AnswerRefused, SetupError, TemporaryError, Throttled
+from pykcl.interfaces import Kept, Lost, Unknown
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, UnreadableRow
 from pykcl.model.lease_writes import parse_row
-from pykcl.ports import Kept, Lost, Unknown
 from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB
 from pykcl.testing.memory.faults import denied, failing, throttled, timed_out, unreachable
 

@@ -4,8 +4,8 @@ import pytest
 from metric_sinks import Recorder
 
 from pykcl.errors import IteratorExpired, LeaseLost
+from pykcl.event_dispatch import line_of
 from pykcl.events import DataLost, LeaseTakenAway, LossReason, ReleaseUnconfirmed
-from pykcl.listeners import line_of
 from pykcl.metrics import catalog
 from pykcl.metrics.catalog import CATALOGUE
 from pykcl.metrics.meter import measured

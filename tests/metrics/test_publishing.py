@@ -11,7 +11,7 @@ from pykcl.config import Config
 from pykcl.events import TroubleBegan, TroubleEnded
 from pykcl.metrics.catalog import LEASES_LOST_BY_CAUSE, NUM_WORKERS, RECORDS_PROCESSED
 from pykcl.metrics.cloudwatch import MOST_AT_ONCE, Publisher, Statistics, StatisticSet
-from pykcl.worker.trouble import Trouble
+from pykcl.worker.failure_tracker import Trouble
 
 ALL = ("Operation", "ShardId", "WorkerIdentifier", "Cause")
 DENIED = "User: arn:aws:iam::1:user/u is not authorized to perform: cloudwatch:PutMetricData"

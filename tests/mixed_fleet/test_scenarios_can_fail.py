@@ -12,7 +12,7 @@ from pykcl.model.lease_writes import LeaseWrite
 from pykcl.planning.lease_view import LeaseView
 from pykcl.worker import lease_worker
 from pykcl.worker.held_leases import HeldLease
-from pykcl.worker.leader_duty import LeaderDuty
+from pykcl.worker.leader import LeaderDuty
 
 
 def change_updates(monkeypatch, kinds, change):

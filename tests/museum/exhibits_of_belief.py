@@ -9,13 +9,13 @@ from types import MappingProxyType
 from museum_exhibit import Exhibit, Function, Patch
 
 from pykcl.errors import TemporaryError
+from pykcl.interfaces import Unknown
 from pykcl.model.lease import Lease, PrivateNote
 from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import Signal
-from pykcl.ports import Unknown
 from pykcl.testing.storm import Promise
-from pykcl.worker import pulse
+from pykcl.worker import threads
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease, HeldLeases
 from pykcl.worker.lease_manager import LeaseManager
@@ -169,7 +169,7 @@ def expired_lease_taken_with_a_fresh_counter(patch: Patch) -> None:
 
 
 def dead_threads_go_unnoticed(patch: Patch) -> None:
-    patch.replace(pulse, "vital", lambda _: lambda body, name, on_fatal: body)
+    patch.replace(threads, "vital", lambda _: lambda body, name, on_fatal: body)
 
 
 def handed_back_lease_taken_again(patch: Patch) -> None:

@@ -10,8 +10,8 @@ from museum_exhibit import Exhibit, Function, Patch
 from pykcl.planning import lease_assignment, lease_deletion
 from pykcl.testing.storm import Promise
 from pykcl.worker import shard_end
-from pykcl.worker.gone_shards import GoneShards
-from pykcl.worker.lease_cleaner import LeaseCleaner
+from pykcl.worker.shard_sync import LeaseCleaner
+from pykcl.worker.stream_identity import GoneShards
 from pykcl.worker.worker import Worker
 
 

@@ -13,14 +13,14 @@ from pykcl.planning.read_schedule import SHARD_READ_INTERVAL
 from pykcl.planning.shard_graph import FamilyTree
 from pykcl.processor import RecordProcessor
 from pykcl.testing.storm import Promise
-from pykcl.worker import lease_worker, processor_calls, shard_delivery
+from pykcl.worker import lease_worker, processor_calls, record_delivery
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.processor_calls import ProcessorCalls
-from pykcl.worker.shard_delivery import ShardDelivery
+from pykcl.worker.record_delivery import ShardDelivery
 from pykcl.worker.shard_reader import Page, ShardReader
-from pykcl.worker.waiting import Waiting
+from pykcl.worker.threads import Waiting
 
 
 def failure_taken_for_a_return(patch: Patch) -> None:
@@ -102,7 +102,7 @@ def read_after_the_checkpoint(patch: Patch) -> None:
 
         return after
 
-    patch.replace(shard_delivery, "first_read", make)
+    patch.replace(record_delivery, "first_read", make)
 
 
 def latest_is_always_now(patch: Patch) -> None:
@@ -121,7 +121,7 @@ def latest_is_always_now(patch: Patch) -> None:
 
         return forgetting
 
-    patch.replace(shard_delivery, "first_read", make_first)
+    patch.replace(record_delivery, "first_read", make_first)
     patch.replace(ShardReader, "_open", make_open)
 
 

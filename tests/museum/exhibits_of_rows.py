@@ -9,11 +9,11 @@ from museum_exhibit import Exhibit, Function, Patch
 from pykcl.aws import lease_table as lease_table_module
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import TableGone, TemporaryError
+from pykcl.interfaces import Kept, Lost
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_item import to_item
 from pykcl.model.lease_writes import LeaseWrite
-from pykcl.ports import Kept, Lost
 from pykcl.testing.storm import Promise
 
 _COUNTER = "leaseCounter = :seenCounter"

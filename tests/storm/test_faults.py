@@ -25,10 +25,10 @@ from pykcl.testing.storm.options import storm_options
 from pykcl.testing.storm.skips import Skips
 from pykcl.testing.storm.streams import Outages
 from pykcl.testing.storm.world import TABLE, World
-from pykcl.worker.leader_duty import LeaderDuty
+from pykcl.worker.leader import LeaderDuty
 from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.shard_delivery import ShardDelivery
-from pykcl.worker.vanished_rows import VanishedRows
+from pykcl.worker.record_delivery import ShardDelivery
+from pykcl.worker.shard_sync import VanishedRows
 
 FIRST = 62000
 MOST = 60

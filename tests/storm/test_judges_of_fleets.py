@@ -12,8 +12,8 @@ from judging import broken_by, row, storm_verdict
 from storm_seeds import FINE_WEATHER
 
 from pykcl.errors import InternalError, SetupError, TableGone
+from pykcl.event_dispatch import EventFan
 from pykcl.events import LeaseHandedBack, LeaseReleased, LeaseTaken
-from pykcl.listeners import EventFan
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.planning.lifecycle import Signal
 from pykcl.testing.memory.dynamodb import Change
@@ -35,7 +35,7 @@ from pykcl.worker import lease_manager, lease_worker, shard_reader
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.shard_delivery import ShardDelivery
+from pykcl.worker.record_delivery import ShardDelivery
 from pykcl.worker.shard_reader import ShardReader
 from pykcl.worker.worker import Worker
 

@@ -16,7 +16,7 @@ from pykcl.testing.storm import Promise
 from pykcl.testing.storm.budget_judge import BudgetJudge, Rule, rules_for
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.metering import MeteredClient, MeteredStream
-from pykcl.worker import shard_reader, table_looks
+from pykcl.worker import shard_reader, table_scanner
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
@@ -94,7 +94,7 @@ def _settled_as_before(self):
 
 
 def test_a_worker_that_scans_without_a_pause(monkeypatch):
-    monkeypatch.setattr(table_looks, "jittered", lambda *_: 0.1)
+    monkeypatch.setattr(table_scanner, "jittered", lambda *_: 0.1)
     assert storm_verdict() is Promise.BUDGETS
 
 

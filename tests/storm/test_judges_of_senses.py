@@ -18,8 +18,8 @@ from pykcl.testing.storm.fleet_judge import FleetJudge
 from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.table_loss import _judge_writes, _Writes, lose_and_restore_the_table
 from pykcl.testing.storm.world import TABLE
-from pykcl.worker import fleet_watch
-from pykcl.worker.fleet_watch import FleetWatch
+from pykcl.worker import fleet_monitor
+from pykcl.worker.fleet_monitor import FleetWatch
 
 
 def test_a_worker_that_takes_pykcl_for_java(monkeypatch):
@@ -28,7 +28,7 @@ def test_a_worker_that_takes_pykcl_for_java(monkeypatch):
 
 
 def test_a_worker_that_sees_nobody(monkeypatch):
-    monkeypatch.setattr(fleet_watch, "sense_fleet", lambda rows, **o: sense_fleet((), **o))
+    monkeypatch.setattr(fleet_monitor, "sense_fleet", lambda rows, **o: sense_fleet((), **o))
     assert storm_verdict() is Promise.NO_FALSE_ALARM
 
 
@@ -45,7 +45,7 @@ def test_a_worker_that_sees_a_twin(monkeypatch):
 def test_a_worker_that_takes_any_fleet_for_a_native_one(monkeypatch):
     real = sense_fleet
     monkeypatch.setattr(
-        fleet_watch, "sense_fleet", lambda rows, **o: real(rows, **{**o, "handing_off": True})
+        fleet_monitor, "sense_fleet", lambda rows, **o: real(rows, **{**o, "handing_off": True})
     )
     assert storm_verdict() is Promise.NO_FALSE_ALARM
 

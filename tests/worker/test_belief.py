@@ -8,10 +8,10 @@ from botocore.exceptions import ReadTimeoutError
 from pykcl.config import Config
 from pykcl.errors import LeaseLost, TemporaryError
 from pykcl.events import LeaseTaken, LeaseTakenAway, LeaseWentElsewhere
+from pykcl.interfaces import Kept, Unknown
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import renew
-from pykcl.ports import Kept, Unknown
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.simulation import Simulation

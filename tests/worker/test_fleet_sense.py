@@ -7,6 +7,7 @@ import pytest
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import NativeFleet, WrongStream
+from pykcl.event_dispatch import log_event
 from pykcl.events import (
     FleetChanged,
     FleetJoined,
@@ -16,7 +17,6 @@ from pykcl.events import (
     TroubleBegan,
     TwinWorker,
 )
-from pykcl.listeners import log_event
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import to_item

@@ -13,10 +13,9 @@ from pykcl.errors import LeaseLost
 from pykcl.model.checkpoint import TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.runtime import SystemRuntime
-from pykcl.worker import forks
-from pykcl.worker.forks import OwnProcess
+from pykcl.worker import signals
 from pykcl.worker.held_leases import HeldLease
-from pykcl.worker.signals import stop_signals_go_to
+from pykcl.worker.signals import OwnProcess, stop_signals_go_to
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
@@ -103,10 +102,10 @@ def interrupting(*_):
 @pytest.mark.parametrize("leave", [lambda: sys.exit("done"), raises(ValueError("mine")), lambda: None])
 @pytest.mark.parametrize("stream", [None, Broken(), Hanging()], ids=["none", "broken", "hanging"])
 def test_it_ends_whatever_stands_in_the_way_of_its_last_words(stream, leave, monkeypatch):
-    monkeypatch.setattr(forks, "_LAST_WORDS", 0.2)
+    monkeypatch.setattr(signals, "_LAST_WORDS", 0.2)
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(forks.log, "error", interrupting)
+    monkeypatch.setattr(signals.log, "error", interrupting)
     assert forked(leaves_by(leave)) == 1
 
 

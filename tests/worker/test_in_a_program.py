@@ -3,8 +3,7 @@
 import pytest
 
 from pykcl import ProcessorFailed, PyKclError, SetupError, StopTimedOut
-from pykcl.events import TroubleBegan, TroubleEnded, WorkerStarted, WorkerStopped
-from pykcl.mistake_events import StillStarting
+from pykcl.events import StillStarting, TroubleBegan, TroubleEnded, WorkerStarted, WorkerStopped
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 
 

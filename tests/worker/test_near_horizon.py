@@ -7,9 +7,8 @@ retention has taken.
 import pytest
 
 from pykcl.errors import IteratorExpired, TemporaryError
-from pykcl.events import DataLost
+from pykcl.events import DataLost, RetentionNear
 from pykcl.local.stream import ReadSpan
-from pykcl.mistake_events import RetentionNear
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.testing.fleet import STREAM
 from pykcl.worker.shard_reader import ShardReader

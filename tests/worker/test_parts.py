@@ -7,8 +7,8 @@ import pytest
 
 from pykcl.config import Config
 from pykcl.errors import LeaseLost
+from pykcl.event_dispatch import EventFan
 from pykcl.events import DataLost, LeaseTaken, TroubleBegan
-from pykcl.listeners import EventFan
 from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.lease import Lease, PrivateNote, first_read
 from pykcl.planning.lease_assignment import Acquisition
@@ -19,11 +19,11 @@ from pykcl.runtime import SystemRuntime
 from pykcl.status import Activity
 from pykcl.testing.fleet import STREAM
 from pykcl.testing.simulation import Deadlock, Simulation
-from pykcl.worker.buffer_gate import BufferGate
-from pykcl.worker.lease_creation import create_lease
+from pykcl.worker.failure_tracker import Trouble
 from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.prefetch import BufferGate
 from pykcl.worker.processor_calls import ProcessorCalls
-from pykcl.worker.trouble import Trouble
+from pykcl.worker.shard_sync import create_lease
 
 NOW = StartPosition("LATEST")
 

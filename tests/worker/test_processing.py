@@ -7,11 +7,11 @@ from pykcl.events import (
     BatchSkipped,
     LeaseHandedBack,
     LossReason,
+    ProcessorGivenUp,
     ProcessorRaised,
     ProcessorSlow,
     ShardEndNotCheckpointed,
 )
-from pykcl.mistake_events import ProcessorGivenUp
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.worker.held_leases import Loss
 

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from pykcl.errors import CheckpointRefused, ProcessorFailed, SetupError, StopTimedOut
+from pykcl.event_dispatch import log_event
 from pykcl.events import (
     LeaseHandedBack,
     LeaseReleased,
@@ -16,7 +17,6 @@ from pykcl.events import (
     TroubleBegan,
     TroubleEnded,
 )
-from pykcl.listeners import log_event
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
@@ -27,7 +27,7 @@ from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.faults import throttled
 from pykcl.testing.memory.values import aws_error
-from pykcl.worker.lease_cleaner import MOST_QUESTIONS, LeaseCleaner
+from pykcl.worker.shard_sync import MOST_QUESTIONS, LeaseCleaner
 
 FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
 

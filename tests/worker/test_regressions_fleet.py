@@ -17,7 +17,7 @@ from pykcl.processor import Batch
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.faults import denied, throttled, timed_out
-from pykcl.worker.lease_cleaner import LeaseCleaner
+from pykcl.worker.shard_sync import LeaseCleaner
 
 PARENT = "shardId-000000000000"
 OLDEST = "shardId-000000000001"

@@ -31,12 +31,12 @@ from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.faults import denied
 from pykcl.testing.simulation import Simulation
-from pykcl.worker.gone_shards import GoneShards
+from pykcl.worker.failure_tracker import Trouble
 from pykcl.worker.held_leases import HeldLeases, Loss
-from pykcl.worker.lease_cleaner import LeaseCleaner
 from pykcl.worker.lease_renewer import LeaseRenewer
 from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.trouble import Trouble
+from pykcl.worker.shard_sync import LeaseCleaner
+from pykcl.worker.stream_identity import GoneShards
 
 
 def _shard(number):

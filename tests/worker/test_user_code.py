@@ -10,8 +10,7 @@ import pytest
 
 from pykcl import Worker
 from pykcl.errors import ConfigError, NotAProcessor, ProcessorFailed
-from pykcl.events import BatchSkipped, LeaseHandedBack, ProcessorRaised
-from pykcl.mistake_events import NeverCheckpointed
+from pykcl.events import BatchSkipped, LeaseHandedBack, NeverCheckpointed, ProcessorRaised
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.processor import RecordProcessor
 from pykcl.testing.fleet import STREAM

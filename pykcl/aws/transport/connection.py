@@ -20,7 +20,7 @@ from contextlib import suppress
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
-from pykcl.ports import Coming
+from pykcl.interfaces import Coming
 
 MOST_HEAD: Final = 64 * 1024
 MOST_BODY: Final = 32 * 1024 * 1024

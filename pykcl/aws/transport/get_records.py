@@ -29,8 +29,8 @@ from pykcl.config import Transport as TransportChoice
 from pykcl.config import Wire
 from pykcl.config import Wire as WireChoice
 from pykcl.errors import AnswerRefused
+from pykcl.interfaces import Coming, Fetched
 from pykcl.model.record import Record
-from pykcl.ports import Coming, Fetched
 from pykcl.runtime import Runtime
 
 log = logging.getLogger("pykcl.kinesis")

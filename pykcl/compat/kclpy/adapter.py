@@ -23,8 +23,8 @@ from pykcl.processor import (
     ShutdownRequest,
 )
 from pykcl.worker.checkpointer import is_confirmed
-from pykcl.worker.forks import OwnProcess
-from pykcl.worker.never_ran import must_have_run
+from pykcl.worker.processor_factory import must_have_run
+from pykcl.worker.signals import OwnProcess
 
 log = logging.getLogger("pykcl.kclpy")
 

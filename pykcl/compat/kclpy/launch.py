@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pykcl import own_log
+from pykcl import logs
 from pykcl.compat.kclpy.adapter import Around, processor_factory
 from pykcl.compat.kclpy.versions import Version, missing_methods, refuse_one_that_can_do_nothing
 from pykcl.errors import ConfigError, PyKclError
@@ -68,14 +68,14 @@ class Launch:
         Raises ConfigError for a processor that cannot be used, what stopped the worker, and SystemExit after a method
         of the processor called sys.exit().
         """
-        own_log.enable()
+        logs.enable()
         if self._worker is not None:
             # A child would find its standard input at its end.
             log.warning("KCLProcess.run() was called again after its end: nothing is run.")
             return
         try:
             _refuse_other_threads()
-            with own_log.heard():
+            with logs.heard():
                 factory, sample, version = processor_factory(given, self._exited, self._around_a_call)
             refuse_one_that_can_do_nothing(sample, version)
             self._tell(sample, version)
@@ -89,7 +89,7 @@ class Launch:
 
     @contextmanager
     def _around_a_call(self) -> Iterator[None]:
-        with own_log.heard(), self._around():
+        with logs.heard(), self._around():
             yield
 
     def _exited(self, shard: str, method: str, error: SystemExit) -> None:
@@ -159,7 +159,7 @@ def run_program(program: Path, arguments: Sequence[str], launch: Launch) -> None
     sys.argv = [str(program), *arguments]
     sys.path.insert(0, str(program.resolve().parent))
     try:
-        with standing_in(launch), own_log.heard():
+        with standing_in(launch), logs.heard():
             runpy.run_path(file, run_name="__main__")
     except SystemExit as error:
         if launch.failure is not None and error.code in (None, 0):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pykcl.compat.kclpy.v2.processor import V1toV2Processor
 from pykcl.compat.kclpy.v3.processor import V2toV3Processor
 from pykcl.errors import ConfigError
-from pykcl.worker.never_ran import refuse_what_runs_nothing
+from pykcl.worker.processor_factory import refuse_what_runs_nothing
 
 Version = Literal[1, 2, 3]
 

@@ -22,8 +22,8 @@ from itertools import count
 from pykcl.compat.multilang.child import UNENDED_SECONDS, Child, ChildGone
 from pykcl.compat.multilang.command import why_not_started
 from pykcl.compat.multilang.events import ChildEnded, ChildFailed, ChildStarted
-from pykcl.listeners import EventFan
-from pykcl.ports import Events
+from pykcl.event_dispatch import EventFan
+from pykcl.interfaces import Events
 
 log = logging.getLogger("pykcl.multilang")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pykcl.errors import PyKclError, Refused, TemporaryError
+from pykcl.interfaces import Kept, LeaseTable, Lost
 from pykcl.model.lease import Lease, Row
 from pykcl.operate.checkpoints.audit import Audit
 from pykcl.operate.checkpoints.plan import Plan, Step
-from pykcl.ports import Kept, LeaseTable, Lost
 from pykcl.runtime import Runtime
 
 WRITE_SECONDS = 20.0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from pykcl.errors import ConfigError, InternalError, PyKclError, Refused, ShardGone, TemporaryError
+from pykcl.interfaces import LeaseTable, Stream
 from pykcl.model.lease import Lease, Row
 from pykcl.model.record import Record
 from pykcl.operate.checkpoints.places import Destination, Look
@@ -15,7 +16,6 @@ from pykcl.operate.checkpoints.search import ShardSearch
 from pykcl.operate.checkpoints.skipping import step_over
 from pykcl.operate.checkpoints.times import time_text
 from pykcl.operate.side_by_side import side_by_side
-from pykcl.ports import LeaseTable, Stream
 from pykcl.runtime import Runtime
 
 AT_ONCE = 8

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pykcl.interfaces import LeaseTable, TableScan, WriteAnswer
 from pykcl.model.lease import JavaState, Row
 from pykcl.model.lease_writes import LeaseWrite
 from pykcl.operate.scanning import TableScanner
-from pykcl.ports import LeaseTable, TableScan, WriteAnswer
 
 
 class PacedTable:

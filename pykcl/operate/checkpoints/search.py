@@ -16,12 +16,12 @@ from math import inf
 from typing import TypeVar
 
 from pykcl.errors import IteratorExpired, PositionRefused, PyKclError, SetupError, ShardGone, TemporaryError
+from pykcl.interfaces import Fetched, Stream
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint, ReadFrom
 from pykcl.model.kpl import deaggregate
 from pykcl.model.record import Record
 from pykcl.operate.checkpoints.places import Look, Place
 from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, backoff
-from pykcl.ports import Fetched, Stream
 from pykcl.runtime import Runtime
 
 _T = TypeVar("_T")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from pykcl.errors import Refused
+from pykcl.interfaces import LeaseTable
 from pykcl.model.lease import Lease, Row
-from pykcl.ports import LeaseTable
 from pykcl.runtime import Runtime
 
 _MOST_BETWEEN_SCANS = 2.0

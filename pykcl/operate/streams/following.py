@@ -18,12 +18,12 @@ from pykcl.errors import (
     TemporaryError,
     Throttled,
 )
+from pykcl.interfaces import Fetched, Stream
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.kpl import deaggregate_batch
 from pykcl.model.record import Record
 from pykcl.model.shard import Shard
 from pykcl.operate.streams.choosing import Start
-from pykcl.ports import Fetched, Stream
 from pykcl.runtime import Event, Runtime
 
 PAUSE_BEHIND = 0.25

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pykcl.errors import IteratorExpired, ShardGone, TemporaryError
+from pykcl.interfaces import Stream
 from pykcl.model.checkpoint import ReadFrom
-from pykcl.ports import Stream
 from pykcl.testing.java.failures import DependencyFailed
 from pykcl.testing.java.lease import JavaLease
 from pykcl.testing.java.table import JavaTable

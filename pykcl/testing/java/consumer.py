@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from pykcl.errors import IteratorExpired, SetupError, ShardGone, TemporaryError
+from pykcl.interfaces import Stream
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint, ReadFrom
 from pykcl.model.kpl import deaggregate_batch
 from pykcl.model.record import Record
 from pykcl.model.shard import Shard
-from pykcl.ports import Stream
 from pykcl.runtime import Runtime
 from pykcl.testing.java.failures import DependencyFailed
 from pykcl.testing.java.lease import JavaLease, new_lease

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pykcl.errors import PyKclError
+from pykcl.interfaces import Stream
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
 from pykcl.planning.leader import is_leader
-from pykcl.ports import Stream
 from pykcl.runtime import Runtime, Task
 from pykcl.testing.java.cleanup import LeaseCleanup
 from pykcl.testing.java.consumer import ShardConsumer, State

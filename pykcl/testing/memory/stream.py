@@ -15,12 +15,12 @@ from pykcl.errors import (
     Throttled,
     WrongStream,
 )
+from pykcl.interfaces import Coming, Fetched
 from pykcl.local.errors import AwsError
 from pykcl.local.stream import MAX_PAGE_RECORDS, LocalKinesis
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.record import Record
 from pykcl.model.shard import ShardListing, StreamDescription
-from pykcl.ports import Coming, Fetched
 from pykcl.runtime import Runtime
 
 Answer = TypeVar("Answer")

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 from pykcl.aws.errors import error_code
 from pykcl.aws.table_admin import STATE_SUFFIX
 from pykcl.errors import IteratorExpired, SetupError, TemporaryError
+from pykcl.interfaces import Fetched
 from pykcl.local.request_log import ROW_WRITES
 from pykcl.local.shards import HOUR_MILLIS
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import ShardListing, StreamDescription
-from pykcl.ports import Fetched
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB, Params
 from pykcl.testing.storm.dynamo_faults import StaleScan, kind_of_write
 from pykcl.testing.storm.observer import Observer

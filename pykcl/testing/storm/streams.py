@@ -15,11 +15,11 @@ from pykcl.errors import (
     TemporaryError,
     Throttled,
 )
+from pykcl.interfaces import Coming, Fetched
 from pykcl.local.shards import HOUR_MILLIS
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import ShardListing, StreamDescription
-from pykcl.ports import Coming, Fetched
 from pykcl.runtime import Runtime
 from pykcl.testing.memory.stream import LaterPage, MemoryStream
 from pykcl.testing.storm.faults import Faults

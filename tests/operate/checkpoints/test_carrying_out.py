@@ -5,12 +5,12 @@ import logging
 import pytest
 
 from pykcl.errors import PyKclError, Refused, TemporaryError
+from pykcl.interfaces import Kept, Lost, Unknown
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.operate.checkpoints.audit import Audit
 from pykcl.operate.checkpoints.carrying_out import carry_out
 from pykcl.operate.checkpoints.plan import Plan, Step
-from pykcl.ports import Kept, Lost, Unknown
 
 ROW = Lease("a", Checkpoint("8"), counter=7, owner="w")
 NEW = ROW.with_(checkpoint=AT_TRIM_HORIZON)

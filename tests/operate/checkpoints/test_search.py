@@ -5,13 +5,13 @@ import random
 import pytest
 
 from pykcl.errors import PyKclError, SetupError, TemporaryError, Throttled
+from pykcl.interfaces import Fetched
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.kpl import aggregate
 from pykcl.model.record import Record
 from pykcl.operate.checkpoints import search as module
 from pykcl.operate.checkpoints.search import ShardSearch
-from pykcl.ports import Fetched
 from pykcl.testing.memory.stream import MemoryStream
 
 SHARD = "shardId-000000000000"

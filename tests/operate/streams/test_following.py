@@ -5,11 +5,11 @@ from itertools import islice, pairwise
 import pytest
 
 from pykcl.errors import IteratorExpired, PositionRefused, SetupError, ShardGone, TemporaryError, Throttled
+from pykcl.interfaces import Fetched
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.kpl import aggregate
 from pykcl.operate.streams.choosing import Start, starts_since
 from pykcl.operate.streams.following import PAUSE_AT_TIP, Following
-from pykcl.ports import Fetched
 
 OLDEST = ReadFrom("TRIM_HORIZON")
 FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"

@@ -1,43 +1,74 @@
-"""What Worker is given, checked: its configuration and the factory of its processors."""
+"""Check `processor=`: it must be able to make record processors whose methods do their work when they are called."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import inspect
+from collections.abc import Iterable
+from pathlib import PurePath
 from types import FunctionType, MethodType
 from typing import Any
 
-from pykcl.config import Config
-from pykcl.errors import ConfigError, NotAProcessor
+from pykcl.errors import NotAProcessor, PyKclError
 from pykcl.processor import ProcessorFactory, RecordProcessor
-from pykcl.worker.never_ran import refuse_what_runs_nothing, why_it_runs_nothing
+
+
+class NeverRan(PyKclError):
+    """A method of a processor returned what somebody else has to run. where: of that code, "file.py:12" or "-"."""
+
+    DO = "write a plain def without yield; run a coroutine in it by asyncio.run(...)"
+
+    def __init__(self, message: str, where: str) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+def why_it_runs_nothing(function: Any) -> str | None:
+    """Which kind of function it is, as far as that can be known without a call; None for any other.
+
+    Through functools.partial and an own `__call__`. Not through functools.wraps: the wrapper may run what it wraps.
+    """
+    call = getattr(type(function), "__call__", None)  # noqa: B004 - the method of an instance, not whether there is one
+    for found in (function, *([call] if call is not None else [])):
+        if inspect.iscoroutinefunction(found):
+            return "async def"
+        if inspect.isasyncgenfunction(found):
+            return "async def with a yield"
+        if inspect.isgeneratorfunction(found):
+            return "a function with a yield"
+    return None
+
+
+def refuse_what_runs_nothing(processor: Any, name: str, methods: Iterable[str]) -> None:
+    """Raise NotAProcessor for such a method of a class or of an instance. name: what to call that."""
+    for method in methods:
+        kind = why_it_runs_nothing(getattr(processor, method, None))
+        if kind is not None:
+            raise NotAProcessor(
+                f"{name}.{method} is {kind}: a call of it runs nothing, and its records would count as processed. "
+                f"Do: {NeverRan.DO}."
+            ).about("E15", NeverRan.DO)
+
+
+def must_have_run(method: str, returned: object) -> None:
+    """Raise NeverRan where a call returned a coroutine, a generator or another awaitable instead of doing its work."""
+    if returned is None:
+        return
+    if not (inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned)):
+        return
+    codes = [getattr(returned, name, None) for name in ("cr_code", "gi_code", "ag_code")]
+    where = [f"{PurePath(code.co_filename).name}:{code.co_firstlineno}" for code in codes if code is not None]
+    if inspect.iscoroutine(returned) and inspect.getcoroutinestate(returned) == inspect.CORO_CREATED:
+        # Else Python says that it was never awaited, at some later line of somebody else.
+        returned.close()
+    raise NeverRan(
+        f"{method} returned {type(returned).__name__}, which nobody runs,", where[0] if where else "-"
+    )
+
 
 METHODS = ("initialize", "process_records", "lease_lost", "shard_ended", "shutdown_requested")
 """Of a record processor."""
-
-
-def config_of(application: str | None, config: Config | None, options: dict[str, Any]) -> Config:
-    """Of the arguments of Worker. Raises ConfigError."""
-    if config is None:
-        if application is None:
-            raise ConfigError(
-                "No application name. Do: Worker('orders-app', stream='orders', processor=Orders)."
-            )
-        if "stream" not in options:
-            raise ConfigError(
-                f"Application {application!r} has no stream. Do: add stream='name' or a stream ARN."
-            )
-        return Config.from_options({"application": application, **options})
-    if options:
-        raise ConfigError(
-            f"Both config= and the options {', '.join(sorted(options))} were given. Use one of them."
-        )
-    if application is not None and application != config.application:
-        raise ConfigError(
-            f"Application {application!r} contradicts config.application={config.application!r}."
-        )
-    return config
 
 
 def checked_processor(processor: Any) -> ProcessorFactory:

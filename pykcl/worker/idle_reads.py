@@ -19,14 +19,13 @@ from functools import partial
 
 from pykcl.config import LARGEST_FETCH_BYTES
 from pykcl.errors import PyKclError
+from pykcl.interfaces import AskableStream, Asked, Coming, Fetched, Stream
 from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
 from pykcl.planning.read_schedule import Window, next_round
-from pykcl.ports import AskableStream, Asked, Coming, Fetched, Stream
 from pykcl.runtime import Event, Runtime, Task
-from pykcl.worker.buffer_gate import BufferGate
-from pykcl.worker.page_ahead import Answer, bytes_kept
-from pykcl.worker.pulse import Pulse
+from pykcl.worker.prefetch import Answer, BufferGate, bytes_kept
+from pykcl.worker.threads import Pulse
 
 MOST_UNDER_WAY = 16
 """Requests at a time: each has a connection, of those that the stream keeps."""

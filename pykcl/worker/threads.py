@@ -1,15 +1,12 @@
-"""When each thread of the worker's own last began its work, and when it means to begin again: what tells that it lives.
-
-What comes of the work is not asked: while AWS is down every attempt fails, and restarting the process would not help.
-"""
+"""Liveness of the worker's own threads: heartbeats, a stop when one dies, and waits that end with a stop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from pykcl.errors import InternalError
 from pykcl.runtime import Runtime, Task
 from pykcl.status import LoopStatus
-from pykcl.worker.vital import vital
 
 
 class Pulse:
@@ -66,3 +63,49 @@ class Pulse:
             overdue=max(0.0, now - due),
             patience=self._patience,
         )
+
+
+def vital(body: Callable[[], None], name: str, on_fatal: Callable[[Exception], None]) -> Callable[[], None]:
+    """`body`, telling `on_fatal` of whatever ends it unexpectedly; the exception then goes on its way."""
+
+    def run() -> None:
+        try:
+            body()
+        except BaseException as error:
+            failure = InternalError(
+                f"Thread {name} died of {type(error).__name__}, which is a bug in pykcl. The worker stops; its leases "
+                "are released. Do: start it again, and report the traceback."
+            )
+            failure.__cause__ = error
+            on_fatal(failure)
+            raise
+
+    return run
+
+
+class Waiting:
+    """Of one thread. wake: set by whoever has news for it. check: raises LeaseLost. stopping: whether it shall stop."""
+
+    def __init__(self, runtime: Runtime, check: Callable[[], None], stopping: Callable[[], bool]) -> None:
+        self.wake = runtime.event()
+        self._runtime = runtime
+        self._check = check
+        self._stopping = stopping
+
+    def pause(self, seconds: float) -> bool:
+        """Wait. True as soon as the worker shall stop. Raises LeaseLost as soon as the lease is lost."""
+        until = self._runtime.monotonic() + seconds
+        return self.sleep(lambda: until - self._runtime.monotonic())
+
+    def sleep(self, left: Callable[[], float]) -> bool:
+        """The same, as long as `left` tells that so many seconds are left. It is asked again at each `wake`."""
+        while True:
+            # Cleared before looking at what it announces: a stop requested after the look sets it again.
+            self.wake.clear()
+            self._check()
+            if self._stopping():
+                return True
+            seconds = left()
+            if seconds <= 0:
+                return False
+            self.wake.wait(seconds)

@@ -6,14 +6,20 @@ from collections.abc import Iterable
 
 from pykcl.config import Config
 from pykcl.errors import NativeFleet, TemporaryError, WrongStream
-from pykcl.events import FleetChanged, FleetJoined, FleetWentNative, PeerRhythmDiffers, TwinWorker
-from pykcl.mistake_events import StartIgnored
+from pykcl.events import (
+    FleetChanged,
+    FleetJoined,
+    FleetWentNative,
+    PeerRhythmDiffers,
+    StartIgnored,
+    TwinWorker,
+)
+from pykcl.interfaces import Events, LeaseTable, TableScan
 from pykcl.model.lease import JavaState, Lease, Row
 from pykcl.planning.fleet_protocol import Fleet, FleetKind, sense_fleet
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.rhythm import RhythmWatch
 from pykcl.planning.twins import TwinWatch
-from pykcl.ports import Events, LeaseTable, TableScan
 from pykcl.runtime import Runtime
 
 STATE_INTERVAL = 60.0

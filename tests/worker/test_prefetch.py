@@ -6,14 +6,12 @@ from itertools import pairwise
 import pytest
 
 from pykcl.errors import IteratorExpired, ShardGone, TemporaryError, Throttled
-from pykcl.events import LeaseTakenAway, LossReason, TroubleBegan
-from pykcl.mistake_events import RetentionNear
-from pykcl.ports import Fetched
+from pykcl.events import LeaseTakenAway, LossReason, RetentionNear, TroubleBegan
+from pykcl.interfaces import Fetched
 from pykcl.testing.fleet import RecordingProcessor
 from pykcl.testing.simulation import SimulatedRuntime, Simulation
-from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.held_leases import Loss
-from pykcl.worker.page_ahead import PageAhead
+from pykcl.worker.prefetch import BufferGate, PageAhead
 
 SHARD = "shardId-000000000000"
 MIB = 1024 * 1024

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pykcl.errors import FatalError, SetupError, TemporaryError
 from pykcl.events import HashRangeFilled, HoleClosed, HoleFound, LeaderElected, LeadershipMoved
+from pykcl.interfaces import Kept, Unknown
 from pykcl.metrics import catalog
 from pykcl.model import lease_writes
 from pykcl.model.lease import Row, UnreadableRow
@@ -20,7 +21,6 @@ from pykcl.planning.leader import (
     owners_of,
 )
 from pykcl.planning.lease_view import LeaseView
-from pykcl.ports import Kept, Unknown
 from pykcl.status import Activity
 from pykcl.worker.context import Context
 

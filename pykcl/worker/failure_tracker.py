@@ -1,14 +1,53 @@
-"""Reports that something keeps failing when it begins and when it ends, not each time."""
+"""Failures that last: when each started and ended, the last error of each shard, and names in the hints of errors."""
 
 from __future__ import annotations
 
+import functools
+import logging
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
 from pykcl.config import Config
 from pykcl.errors import PyKclError
-from pykcl.events import TroubleBegan, TroubleEnded
-from pykcl.ports import Events
+from pykcl.event_dispatch import line_of
+from pykcl.events import Event, TroubleBegan, TroubleEnded
+from pykcl.interfaces import Events
 from pykcl.runtime import Runtime
-from pykcl.status import Activity, TroubleStatus
-from pykcl.worker.naming import named
+from pykcl.status import Activity, ErrorStatus, TroubleStatus
+
+
+class _Configured(Protocol):
+    config: Config
+
+
+Told = TypeVar("Told", bound=Exception)
+Worker = TypeVar("Worker", bound=_Configured)
+
+
+def names_of(config: Config) -> dict[str, str]:
+    """What the words of a hint stand for here."""
+    return {"APPLICATION": config.application, "STREAM": config.stream, "TABLE": config.table}
+
+
+def named(error: Told, config: Config) -> Told:
+    """The error itself, its hint with the names of `config`."""
+    if isinstance(error, PyKclError):
+        error.naming(application=config.application, stream=config.stream, table=config.table)
+    return error
+
+
+def explaining(method: Callable[[Worker], None]) -> Callable[[Worker], None]:
+    """Decorator of a method of Worker: what it raises is `named`."""
+
+    @functools.wraps(method)
+    def wrapped(self: Worker) -> None:
+        try:
+            method(self)
+        except PyKclError as error:
+            named(error, self.config)
+            raise
+
+    return wrapped
 
 
 class Trouble:
@@ -64,3 +103,33 @@ class Trouble:
             TroubleStatus(what=what, shard=shard, cause=cause, seconds=max(0.0, now - since))
             for (what, shard), (since, cause) in failing
         )
+
+
+MOST_SHARDS = 2000
+_OF_THE_WORKER = ""
+
+
+class LastErrors:
+    """A listener. Any thread may call it or ask; no lock: entries are put in place of one another."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._last: dict[str, tuple[str, str, float]] = {}
+
+    def hear(self, event: Event) -> None:
+        if event.LEVEL < logging.WARNING:
+            return
+        about = getattr(event, "shard", None) or _OF_THE_WORKER
+        self._last[about] = (type(event).__name__, line_of(event), self._runtime.monotonic())
+        if len(self._last) > MOST_SHARDS:
+            # A stream that is resharded for years must not fill the memory. Replaced as a whole: another thread may
+            # be reading, or putting in an entry, which at worst is lost.
+            self._last = dict(list(self._last.items())[MOST_SHARDS // 2 :])
+
+    def of(self, shard: str | None, now: float) -> ErrorStatus | None:
+        """shard: None for what is about no shard."""
+        found = self._last.get(shard or _OF_THE_WORKER)
+        if found is None:
+            return None
+        event, text, at = found
+        return ErrorStatus(event=event, text=text, ago=max(0.0, now - at))

@@ -1,4 +1,4 @@
-"""How the worker stands: its state, and a snapshot of all that its threads are doing."""
+"""Snapshot of the worker: its state, and what all of its threads are doing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from pykcl.status import (
     WorkerState,
     WorkerStatus,
 )
-from pykcl.worker.last_errors import LastErrors
+from pykcl.worker.failure_tracker import LastErrors, Trouble
+from pykcl.worker.idle_reads import SharedReads
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_renewer import LeaseRenewer
 from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.pulse import Pulse
-from pykcl.worker.shared_reads import SharedReads
-from pykcl.worker.trouble import Trouble
+from pykcl.worker.threads import Pulse
 
 _LONGEST_ATTEMPT = 60.0
 """Seconds that one attempt to start may take: the whole lease table is scanned in one of them."""

@@ -3,14 +3,14 @@
 import pytest
 
 from pykcl.errors import SetupError, TableGone, TemporaryError
+from pykcl.event_dispatch import EventFan
 from pykcl.events import LeaseTaken, LeaseTakenAway
-from pykcl.listeners import EventFan
 from pykcl.metrics.meter import Meter
 from pykcl.testing.simulation import Simulation
+from pykcl.worker.failure_tracker import Trouble
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.lease_renewer import MOST_HELPERS, LeaseRenewer
-from pykcl.worker.renewal_rounds import RenewalRounds
-from pykcl.worker.trouble import Trouble
+from pykcl.worker.measurements import RenewalRounds
 
 
 class Lease:

@@ -8,17 +8,17 @@ import pytest
 
 from pykcl.errors import IteratorExpired, TemporaryError, Throttled
 from pykcl.events import LossReason
+from pykcl.interfaces import Coming, Fetched
 from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
 from pykcl.planning.read_schedule import Window
-from pykcl.ports import Coming, Fetched
 from pykcl.testing.fleet import RecordingProcessor
 from pykcl.testing.simulation import Simulation
 from pykcl.testing.storm.streams import SlowPage
-from pykcl.worker.buffer_gate import BufferGate
 from pykcl.worker.held_leases import Loss
+from pykcl.worker.idle_reads import MOST_UNDER_WAY, SharedReads, Turn
+from pykcl.worker.prefetch import BufferGate
 from pykcl.worker.shard_reader import ShardReader
-from pykcl.worker.shared_reads import MOST_UNDER_WAY, SharedReads, Turn
 
 SHARD = "shardId-000000000000"
 MIB = 1024 * 1024

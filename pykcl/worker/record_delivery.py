@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pykcl.errors import FatalError, PyKclError, SetupError, ShardGone, TemporaryError, Throttled
-from pykcl.events import ShardEndNotCheckpointed
+from pykcl.events import NeverCheckpointed, ShardEndNotCheckpointed
 from pykcl.metrics import catalog
-from pykcl.mistake_events import NeverCheckpointed
 from pykcl.model.lease import first_read
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange, Shard
@@ -19,12 +18,12 @@ from pykcl.status import Activity
 from pykcl.worker.checkpointer import EndCheckpointer, Progress, ShardCheckpointer
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
-from pykcl.worker.page_ahead import Answer
-from pykcl.worker.page_measures import PageMeasures
+from pykcl.worker.measurements import PageMeasures
+from pykcl.worker.prefetch import Answer
 from pykcl.worker.processor_calls import CallResult, ProcessorCalls
 from pykcl.worker.shard_end import children_of_a_gone_shard, end_shard
 from pykcl.worker.shard_reader import Page, ShardReader
-from pykcl.worker.waiting import Waiting
+from pykcl.worker.threads import Waiting
 
 NOT_RETURNED = {
     CallResult.STOPPED: Signal.STOP,

@@ -1,0 +1,184 @@
+"""Metrics of the worker's own work: of a page, of a pass over the leases, of a take-over, of a round of heartbeats."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from pykcl.metrics import catalog
+from pykcl.metrics.meter import Meter, Value
+from pykcl.model.record import Record, data_bytes
+from pykcl.planning.lease_assignment import Acquisition, fleet_figures
+from pykcl.planning.lease_view import LeaseView
+from pykcl.runtime import Runtime
+from pykcl.worker.context import Context
+
+
+class PageMeasures:
+    """Of one shard, used by one thread at a time, the one that reads: `began`, then for each batch `delivering` and,
+    if it returned, `delivered`, then `ended`.
+
+    A page that is broken off is not ended: neither stopping nor losing a lease is a failure of the work.
+    """
+
+    def __init__(self, meter: Meter, shard: str) -> None:
+        self._meter = meter
+        self._shard = shard
+        self._began = 0.0
+        self._is_empty = True
+        self._lag: list[Value] = []
+
+    def began(self, millis_behind: int | None) -> None:
+        if not self._meter.is_on:
+            return
+        self._began, self._is_empty = self._meter.clock(), True
+        if millis_behind is not None:
+            lag = float(millis_behind)
+            self._lag = [(catalog.MILLIS_BEHIND_LATEST, lag), (catalog.APPLICATION_BEHIND_LATEST, lag)]
+
+    def delivering(self) -> None:
+        # Told before the call: a processor may take its time, and the lag is what then matters.
+        if self._lag:
+            self._meter.summary(self._shard, self._lag)
+            self._lag = []
+
+    def delivered(self, records: Sequence[Record]) -> None:
+        if not self._meter.is_on:
+            return
+        self._is_empty = False
+        self._meter.summary(
+            self._shard,
+            (
+                (catalog.RECORDS_PROCESSED, float(len(records))),
+                (catalog.DATA_BYTES_PROCESSED, float(data_bytes(records))),
+            ),
+        )
+
+    def ended(self, *, worked: bool = True) -> None:
+        if not self._meter.is_on:
+            return
+        values = [
+            *self._lag,
+            (catalog.PROCESS_TASK.success, float(worked)),
+            (catalog.PROCESS_TASK.time, self._meter.since(self._began)),
+        ]
+        if self._is_empty:
+            # A shard on which nothing happens has data, too: without, an alarm could not tell it from a dead worker.
+            values += [(catalog.RECORDS_PROCESSED, 0.0), (catalog.DATA_BYTES_PROCESSED, 0.0)]
+        self._lag = []
+        self._meter.summary(self._shard, values)
+
+
+class TakeMeasures:
+    """overdue_after: seconds after which a free lease counts as very old."""
+
+    def __init__(self, context: Context, overdue_after: float) -> None:
+        self._context = context
+        self._overdue_after = overdue_after
+        self._next = 0.0
+
+    def chosen(self, view: LeaseView, busy: Collection[str], left_alone: Collection[str], plans: int) -> None:
+        """A pass is over. plans: how many leases it chose.
+
+        Told at most once in half the fail-over time: working it out takes as long as deciding did.
+        """
+        meter, config = self._context.meter, self._context.config
+        now = meter.clock()
+        if not meter.is_on or (now < self._next and not plans):
+            return
+        self._next = now + config.renew_interval
+        found = fleet_figures(
+            view,
+            worker=self._context.worker_id,
+            failover_time=config.failover_time,
+            overdue_after=self._overdue_after,
+            left_alone=left_alone,
+            held=busy,
+        )
+        meter.measure(
+            "",
+            (catalog.EXPIRED_LEASES, float(found.available)),
+            (catalog.LEASE_SPILLOVER, float(max(0, found.share - config.max_leases))),
+            (catalog.LEASES_TO_TAKE, float(plans)),
+            (catalog.NEEDED_LEASES, float(max(0, min(found.share, config.max_leases) - found.mine))),
+            (catalog.NUM_WORKERS, float(found.workers)),
+            (catalog.TOTAL_LEASES, float(found.leases)),
+            (catalog.VERY_OLD_LEASES, float(found.long_available)),
+            # Those that are taken are counted where that is told. These say: none, and the worker is alive.
+            (catalog.TAKEN_LEASES, 0.0),
+            (catalog.UNTAKEN_LEASES, 0.0),
+        )
+
+    def synced(self, began: float, worked: bool) -> bool:
+        """The shards were listed, and what follows from that was done, or not. began: monotonic seconds. Returns
+        `worked`."""
+        meter = self._context.meter
+        if meter.is_on:
+            meter.measure(
+                "",
+                (catalog.SHARD_SYNC.success, float(worked)),
+                (catalog.SHARD_SYNC.time, meter.since(began)),
+                (catalog.SYNC_SHARDS, float(worked)),
+            )
+        return worked
+
+
+class HandOver:
+    """Of one lease worker, used by its thread only.
+
+    still_for: seconds for which the lease had not moved when it was chosen.
+    """
+
+    def __init__(self, meter: Meter, plan: Acquisition, still_for: float) -> None:
+        self._meter = meter
+        # Of a lease that nobody has had yet there is nothing to hand over; whom it is stolen from reads until it is.
+        self._is_one = plan.seen.counter > 0
+        self._began = meter.clock() - (0.0 if plan.is_steal else still_for)
+
+    def interrupted(self) -> None:
+        """Something else holds up the first read: a parent shard that is read still."""
+        self._is_one = False
+
+    def answered(self) -> None:
+        """Kinesis has answered for the first time."""
+        if self._is_one and self._meter.is_on:
+            self._meter.measure("", (catalog.HAND_OVER_TIME, self._meter.since(self._began)))
+
+
+class RenewalRounds:
+    """Used by all threads of the renewer. seconds: how long a round is; Java renews all leases once in it, as we do."""
+
+    def __init__(self, meter: Meter, runtime: Runtime, seconds: float) -> None:
+        self.meter = meter
+        self._lock = runtime.lock()
+        self._runtime = runtime
+        self.seconds = seconds
+        self._ends = runtime.monotonic() + seconds
+        self._slowest = 0.0
+        self._worked = True
+
+    def beat(self, began: float, *, worked: bool) -> None:
+        """A heartbeat was answered, or not. began: of `meter.clock`."""
+        if not self.meter.is_on:
+            return
+        took = self.meter.since(began)
+        self.meter.measure("", (catalog.RENEW_LEASE.success, float(worked)), (catalog.RENEW_LEASE.time, took))
+        with self._lock:
+            self._slowest = max(self._slowest, took)
+            self._worked = self._worked and worked
+
+    def tell(self, held: int) -> None:
+        """Measure the round, if it is over. held: how many leases there are."""
+        now = self._runtime.monotonic() if self.meter.is_on else 0.0
+        if now < self._ends:
+            return
+        with self._lock:
+            worked, slowest = self._worked, self._slowest
+            self._worked, self._slowest, self._ends = True, 0.0, now + self.seconds
+        self.meter.measure(
+            "",
+            (catalog.CURRENT_LEASES, float(held)),
+            # Those that were lost are counted where that is told. This one says: none, and the worker is alive.
+            (catalog.LOST_LEASES, 0.0),
+            (catalog.RENEW_ALL_LEASES.success, float(worked)),
+            (catalog.RENEW_ALL_LEASES.time, slowest),
+        )

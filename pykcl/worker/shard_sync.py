@@ -1,0 +1,307 @@
+"""Shard sync: create the rows that leases need, fix their start, restore deleted rows, and delete ended ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from pykcl.errors import ShardGone, TemporaryError
+from pykcl.events import DataLost, LeaseCreated, LeaseDeleted
+from pykcl.interfaces import Kept, Unknown
+from pykcl.metrics import catalog
+from pykcl.model import lease_writes
+from pykcl.model.checkpoint import LATEST, Checkpoint, ReadFrom
+from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.shard import Shard, ShardListing
+from pykcl.planning.lease_creation import CreationReason, LeaseCreation
+from pykcl.planning.lease_deletion import Deletion, garbage_candidates, plan_deletions
+from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.shard_graph import FamilyTree
+from pykcl.worker.context import Context
+
+
+def create_lease(
+    context: Context, creation: LeaseCreation, what: catalog.Timed = catalog.CREATE_LEASE
+) -> bool:
+    """Put one row if its key is free; return whether this call did. what: as what it is measured. Raises
+    TemporaryError, SetupError."""
+    lease = creation.lease
+    noted = lease.with_(note=context.note_for(lease))
+    until = context.runtime.monotonic() + context.config.write_timeout
+    with context.meter.timed(what):
+        answer = context.table.write(lease_writes.create(noted), until=until)
+        if isinstance(answer, Unknown):
+            raise TemporaryError(
+                f"The lease table did not answer to the creation of {lease.key}: {answer.cause}"
+            )
+    # An identical row that a peer put a moment earlier serves as well, and is told by the name in its note.
+    note = answer.lease.note if isinstance(answer, Kept) and answer.lease else None
+    if note is None or note.owner != context.worker_id:
+        return False
+    context.events.emit(
+        LeaseCreated(shard=lease.key, checkpoint=str(lease.checkpoint), reason=creation.reason.value)
+    )
+    return True
+
+
+class LatestStart:
+    """Used by the LeaseManager's thread only.
+
+    A lease at LATEST skips whatever its shard held before. That is right only if the application had not begun yet, and
+    a scan that may be a moment old does not show that. 1) A peer creates the first leases, and the application is
+    called ready; 2) a shard is split, and records are put into its children; 3) our scan shows the table as it was
+    before 1: the children look like shards to start with, and LATEST is behind those records. So where the start is
+    LATEST, nothing is created before one more scan, a consistent one.
+
+    Nor would that be enough alone: the peer, whose listing is older than the split, may create its leases between our
+    scan and our creations. So reading begins where the shards stood *before* that scan: had the application been ready
+    by then, its leases would have been there.
+
+    since: Kinesis' clock at that place, epoch milliseconds. opened: iterators that wait for a reader, by shard.
+    """
+
+    def __init__(self, context: Context, stopping: Callable[[], bool]) -> None:
+        self._context, self._stopping = context, stopping
+        self._settled: dict[str, str] = {}
+        self.since = 0
+        self.opened: dict[str, str] = {}
+
+    def settle(self, creations: Iterable[LeaseCreation]) -> None:
+        """Fix where those of these leases begin that are at LATEST. Then scan consistently, and plan again.
+
+        Whoever takes a lease can start at the server time in its row, which is rounded down to a second; the worker
+        that put the row starts at the very place, however much later it comes to read. Raises TemporaryError,
+        SetupError.
+        """
+        self._settled = {}
+        self.since = self._context.stream.server_time_millis()
+        for lease in (plan.lease for plan in creations if _begins_now(plan.lease)):
+            if self._stopping():
+                return
+            try:
+                self._settled[lease.key] = self._context.stream.open(lease.key, ReadFrom("LATEST"))
+            except ShardGone:
+                # It was listed a moment ago. Its reader finds out; until then the server time in the row will do.
+                continue
+
+    def create(self, plan: LeaseCreation) -> None:
+        """Put the row, at LATEST or not; `settle` came before. Raises TemporaryError, SetupError."""
+        lease = plan.lease
+        if not _begins_now(lease):
+            create_lease(self._context, plan)
+            return
+        noted = replace(plan, lease=lease.with_(note=PrivateNote(latest_from=self.since)))
+        if create_lease(self._context, noted) and lease.key in self._settled:
+            self.opened[lease.key] = self._settled[lease.key]
+
+    def taken(self, keys: Iterable[str]) -> None:
+        """Once anybody has taken the lease, reading goes on from the row."""
+        for key in keys:
+            self.opened.pop(key, None)
+
+
+def _begins_now(lease: Lease) -> bool:
+    """One with a note completes a start that was broken off, and begins when that start did: not "now"."""
+    return lease.checkpoint.sequence_number == LATEST and lease.note is None
+
+
+_MORE_WRITES = 1000
+"""More than an owner has sent since its row was last seen."""
+_UNLISTED_FOR = 900.0
+"""Seconds after which a shard that no listing has shown meanwhile counts as expired: a single one may lack it."""
+
+
+class VanishedRows:
+    """Used by the LeaseManager's thread only. Leases that had ended are not of interest: those are deleted in order.
+
+    Without this a deleted row is one that never was. 1) An operator deletes the only row of an application that
+    started at LATEST; 2) records are put; 3) the shard gets a new lease, at LATEST: they are skipped. Or: 1) of the two
+    parents of a merge one has ended, and their child has a lease; 2) the row of the other, which is still being read,
+    is deleted; 3) it has a leased descendant and no row, as if it had been read and cleaned up: nobody reads its rest.
+
+    patience: seconds in which its owner, who knows its position best, notices the loss and puts the row back itself.
+    on_expired: told of each lease whose shard expired before its row was back: nobody can read its rest.
+    """
+
+    def __init__(self, patience: float, on_expired: Callable[[Lease], None]) -> None:
+        self._patience, self._on_expired = patience, on_expired
+        self._seen: dict[str, tuple[Lease, float]] = {}
+        self._held: dict[str, Lease] = {}
+        self._unlisted: dict[str, float] = {}
+        self._again_at = 0.0
+
+    def observe(self, before: LeaseView, after: LeaseView) -> None:
+        """Note which leases that had not ended are missing, and which are there again."""
+        there = _keys(after)
+        for key in sorted(before.leases.keys() - there):
+            if not before.leases[key].is_ended:
+                self._seen[key] = (before.leases[key], after.observed_at)
+        self._seen = {key: seen for key, seen in self._seen.items() if key not in there}
+        self._held = {key: lease for key, lease in self._held.items() if key not in there}
+
+    def is_due(self, now: float) -> bool:
+        """Whether something can be put back; the shards have to be listed for it. True once in `patience` seconds."""
+        # For what the last listing lacked the regular ones are soon enough: it may have expired.
+        due = not self._held.keys() <= self._unlisted.keys() or any(
+            now - since >= self._patience
+            for key, (_, since) in self._seen.items()
+            if key not in self._unlisted
+        )
+        if not due or now < self._again_at:
+            return False
+        self._again_at = now + self._patience
+        return True
+
+    def was_held(self, lease: Lease) -> None:
+        """This worker was its owner: nobody else can have moved it since."""
+        self._held[lease.key] = lease
+
+    def remembered(self, shards: Iterable[Shard], view: LeaseView) -> dict[str, Lease]:
+        """The leases that are missing in `view` and must not be taken for new ones, by key.
+
+        shards: a complete listing; what none has shown for long has expired. What was only seen may have been read to
+        its end and cleaned up since, unless nobody has gone on from it.
+        """
+        if not self._seen and not self._held:
+            self._unlisted.clear()
+            return {}
+        tree = FamilyTree.of(shards, view.leases)
+        followed = tree.ancestors_of(_keys(view))
+        self._note_unlisted(tree.listed, view.observed_at)
+        self._seen = {k: seen for k, seen in self._seen.items() if k not in followed}
+        known = {**{key: lease for key, (lease, _) in self._seen.items()}, **self._held}
+        return {key: lease for key, lease in known.items() if key in tree.listed}
+
+    def _note_unlisted(self, listed: Collection[str], now: float) -> None:
+        """1) The row of a shard is deleted; 2) a listing lacks the shard, and its lease is forgotten; 3) the next one
+        has it: it would get a new lease, at LATEST perhaps."""
+        missing = (self._seen.keys() | self._held.keys()) - set(listed)
+        self._unlisted = {key: self._unlisted.get(key, now) for key in missing}
+        for key in [key for key, since in self._unlisted.items() if now - since > _UNLISTED_FOR]:
+            del self._unlisted[key]
+            seen, _ = self._seen.pop(key, (None, 0.0))
+            lease = self._held.pop(key, seen)
+            if lease is not None:
+                self._on_expired(lease)
+
+    def to_restore(self, now: float) -> list[LeaseCreation]:
+        """What of the remembered is to be put back by now (monotonic seconds), at the last known checkpoint."""
+        due = {key: lease for key, (lease, since) in self._seen.items() if now - since >= self._patience}
+        known = {**due, **self._held}
+        # In `_unlisted` is what the last listing lacked.
+        return [
+            LeaseCreation(_put_back(known[key]), CreationReason.ROW_DELETED)
+            for key in sorted(known.keys() - self._unlisted.keys())
+        ]
+
+
+def _keys(view: LeaseView) -> set[str]:
+    return view.leases.keys() | view.unreadable.keys()
+
+
+def _put_back(lease: Lease) -> Lease:
+    """Its counter goes on. 1) A checkpoint under counter 2 is delayed in the network, and sent again; 2) the row is
+    deleted and put back; 3) were it to begin at 0, its owner would come to counter 2 once more; 4) the delayed write
+    lands, and moves the checkpoint back.
+    """
+    return Lease(
+        key=lease.key,
+        checkpoint=lease.checkpoint,
+        counter=lease.counter + _MORE_WRITES,
+        parents=lease.parents,
+        children=lease.children,
+        hash_range=lease.hash_range,
+        pending=lease.pending,
+        entity_type=lease.entity_type,
+        note=lease.note,
+    )
+
+
+MOST_QUESTIONS = 10
+"""Shards asked about per pass: each costs a GetShardIterator call."""
+
+
+class LeaseCleaner:
+    """Used by the LeaseManager's thread only. stopping: whether that shall end: a pass is then broken off."""
+
+    def __init__(self, context: Context, stopping: Callable[[], bool]) -> None:
+        self._context = context
+        self._stopping = stopping
+        self._listing = ShardListing((), complete=False)
+        self._last_asked = ""
+        self._told_lost: set[str] = set()
+        # The first pass waits: a worker that has just started knows the table from one look.
+        self._next_pass = context.runtime.monotonic() + context.config.cleanup_interval
+
+    def listed(self, listing: ShardListing) -> None:
+        self._listing = listing
+
+    def clean(self, view: LeaseView) -> None:
+        """One pass, if it is due. Raises TemporaryError, SetupError."""
+        context = self._context
+        now = context.runtime.monotonic()
+        if context.config.cleanup_interval == 0 or now < self._next_pass:
+            return
+        self._next_pass = now + context.config.cleanup_interval * context.runtime.random().uniform(0.9, 1.1)
+        gone = self._ask(garbage_candidates(view.leases, self._listing, context.identity.description))
+        if gone:
+            # 1) The stream is deleted and made again; 2) its old shards are unknown, rightly; 3) deleting their leases
+            # would erase the only sign that a person must look. So the identity is checked after the questions.
+            context.identity.confirm()
+        deletions = plan_deletions(
+            view.leases,
+            listing=self._listing,
+            gone=gone,
+            unreadable=view.unreadable.keys(),
+            stream=context.identity.description,
+        )
+        for deletion in deletions:
+            # Each may take as long as a write is tried; a stop must not wait for all of them.
+            if self._stopping():
+                return
+            self._delete(deletion)
+
+    def _ask(self, candidates: list[str]) -> set[str]:
+        """Those of the candidates (sorted) that Kinesis does not know; in turns, where they are too many for a pass."""
+        gone: set[str] = set()
+        first = bisect_right(candidates, self._last_asked)
+        for shard_id in (candidates[first:] + candidates[:first])[:MOST_QUESTIONS]:
+            if self._stopping():
+                break
+            # Noted before the answer: one that always fails must not keep the others from being asked.
+            self._last_asked = shard_id
+            try:
+                self._context.stream.open(shard_id, ReadFrom("TRIM_HORIZON"))
+            except ShardGone:
+                gone.add(shard_id)
+        return gone
+
+    def _delete(self, deletion: Deletion) -> None:
+        context, seen = self._context, deletion.seen
+        if not seen.is_ended and not self._tell_of_loss(seen):
+            return
+        until = context.runtime.monotonic() + context.config.write_timeout
+        answer = context.table.write(lease_writes.delete(seen, ended=seen.is_ended), until=until)
+        if isinstance(answer, Kept):
+            context.events.emit(LeaseDeleted(shard=seen.key, reason=deletion.reason))
+
+    def _tell_of_loss(self, seen: Lease) -> bool:
+        """Tell, once, that nobody can read on from there; False: the row has changed, so whoever changed it tells.
+
+        Before the row is deleted: 1) the deletion takes effect; 2) its answer is lost for as long as a write is tried,
+        or this process stands still for so long, or dies; 3) nobody finds the row any more, and none would tell.
+        """
+        row = self._context.table.read(seen.key)
+        if not isinstance(row, Lease) or _standing(row) != _standing(seen):
+            return False
+        if seen.key not in self._told_lost:
+            self._told_lost.add(seen.key)
+            self._context.events.emit(
+                DataLost(shard=seen.key, checkpoint=str(seen.checkpoint), resumed_at=None)
+            )
+        return True
+
+
+def _standing(lease: Lease) -> tuple[str | None, int, Checkpoint]:
+    return lease.owner, lease.counter, lease.checkpoint
