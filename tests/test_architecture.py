@@ -45,7 +45,6 @@ ALLOWED = {
     "start_text": VALUES,
     "examples": {"Batch", "Initialization", "RecordProcessor", "Worker"},
     "metrics": {"config", "errors", "events", "metrics", "runtime", "status"},
-    "config_sources": VALUES | {"config"},
     "processor": VALUES,
     "interfaces": VALUES | {"events"},
     "planning": VALUES | {"planning"},
@@ -58,7 +57,6 @@ ALLOWED = {
     "ui": WIRING | {"ui", "health", "operate", "planning", "aws"},
     "cli": WIRING
     | {
-        "config_sources",
         "logs",
         "error_catalog",
         "health",
@@ -76,10 +74,10 @@ ALLOWED = {
 """Room -> rooms of pykcl it may import. "" is pykcl/__init__.py."""
 EXCEPT = {
     "pykcl/worker/worker.py": {"aws"},
-    "pykcl/config.py": {"config_sources", "compat", "metrics"},
+    "pykcl/config.py": {"metrics"},
     "pykcl/compat/kclpy/__main__.py": {"cli"},
 }
-"""The composition root alone knows the adapters, Config (when asked) where it can be read from, a module run as a command the command line; the demo alone uses the
+"""The composition root alone knows the adapters, Config the names that metrics have, a module run as a command the command line; the demo alone uses the
 testing kit."""
 
 AWS_LIBRARIES = {"boto3", "botocore"}

@@ -5,10 +5,10 @@ import pytest
 from tests.measure import clauses, cycles, imports, lonely, prose, sources, words
 
 REACHED = {
-    "cycles": 1,
+    "cycles": 0,
     "small files with one importer": 16,
     "docstrings that are clauses": 342,
-    "words": 2414,
+    "words": 2412,
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 

@@ -17,8 +17,7 @@ import click
 
 from pykcl.cli.durations import Duration
 from pykcl.cli.exit_codes import operating
-from pykcl.config import Config
-from pykcl.config_sources import from_environment, read_toml
+from pykcl.config import Config, from_environment, read_toml
 from pykcl.errors import ConfigError, PyKclError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pykcl.cli.fleet_options import Target, fleet_options
 from pykcl.cli.output import Column, Format, format_option, render
 from pykcl.cli.watching import repeat, watch_option
 from pykcl.cli.worker_token import worker_token
-from pykcl.config_sources import HTTP_TOKEN
+from pykcl.config import HTTP_TOKEN
 from pykcl.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pykcl.config_sources import from_texts
+from pykcl.config import from_texts
 from pykcl.errors import ConfigError
 
 

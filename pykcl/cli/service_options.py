@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pykcl.cli.logs import LOG_FORMATS, LogFormat
-from pykcl.config_sources import HTTP_TOKEN
+from pykcl.config import HTTP_TOKEN
 
 if TYPE_CHECKING:
     from pykcl.cli.process_member import Member

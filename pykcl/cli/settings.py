@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from pykcl.config import Config
-from pykcl.config_sources import from_environment, read_toml
+from pykcl.config import Config, from_environment, read_toml
 
 if TYPE_CHECKING:
     from pykcl.aws.credentials import ClientSpec

@@ -20,7 +20,7 @@ from pykcl.cli.fleet_options import Target, fleet_options
 from pykcl.cli.output import say
 from pykcl.cli.stopping import stop_by_signals
 from pykcl.cli.worker_token import worker_token
-from pykcl.config_sources import HTTP_TOKEN
+from pykcl.config import HTTP_TOKEN
 from pykcl.errors import ConfigError, printable
 
 if TYPE_CHECKING:

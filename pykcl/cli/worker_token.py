@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pykcl.config_sources import HTTP_TOKEN
+from pykcl.config import HTTP_TOKEN
 
 
 def worker_token(path: Path | None) -> str | None:

@@ -14,7 +14,7 @@ from pykcl.aws.credentials import CredentialsSource
 from pykcl.cli.main import VERBS, main
 from pykcl.cli.options import from_arguments
 from pykcl.cli.stopping import stop_by_signals
-from pykcl.config_sources import from_environment
+from pykcl.config import from_environment
 from pykcl.errors import ConfigError
 
 CLEAN = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "PYKCL_"))}

@@ -12,8 +12,7 @@ from pathlib import Path
 from pykcl import config
 from pykcl.compat.properties import KEYS
 from pykcl.compat.properties.keys import KEYS_OF_FIELD
-from pykcl.config import Config
-from pykcl.config_sources import PREFIX
+from pykcl.config import PREFIX, Config
 
 DOCS = Path(__file__).parents[2] / "docs"
 OPTIONS = DOCS / "configuration.md"

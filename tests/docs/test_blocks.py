@@ -13,7 +13,7 @@ from doc_pages import LANGUAGES, PAGES, ROOT, all_blocks, blocks_of
 from pykcl import Config, ConfigError, RecordProcessor, Worker
 from pykcl.aws.credentials import specs_of
 from pykcl.compat.properties import interpret, read_properties
-from pykcl.config_sources import read_toml
+from pykcl.config import read_toml
 from pykcl.events import ProcessorRaised
 
 BLOCKS = all_blocks()

@@ -15,8 +15,7 @@ from pykcl.aws.policy import METRICS_ACTIONS
 from pykcl.cli import exit_codes as commands
 from pykcl.compat.properties import KEYS, interpret
 from pykcl.compat.properties.keys import KEYS_OF_FIELD, Flag
-from pykcl.config import LARGEST_FETCH_BYTES, Config
-from pykcl.config_sources import from_environment
+from pykcl.config import LARGEST_FETCH_BYTES, Config, from_environment
 from pykcl.errors import ConfigError
 from pykcl.metrics.catalog import DIMENSIONS, MetricsLevel
 from pykcl.metrics.catalog import SINKS as METRICS_SINKS

@@ -12,7 +12,7 @@ import pytest
 
 from pykcl.cli.java import jars
 from pykcl.cli.java.jars import CACHE_VARIABLE, DAEMON, KCL_2, Unavailable, resolved, users_cache
-from pykcl.config_sources import from_environment
+from pykcl.config import from_environment
 
 MAVEN = """#!/bin/sh
 echo called >> {calls}

@@ -161,11 +161,11 @@ def test_without_the_permission_records_are_read_all_the_same_and_nothing_is_in_
 
 
 def test_a_properties_file_brings_the_metrics_of_java(aws, tmp_path):
-    from pykcl.compat.properties import config_from_properties
+    from pykcl.compat.properties import load
 
     path = tmp_path / "app.properties"
     path.write_text("applicationName=orders-app\nstreamName=orders\nworkerId=w1\nregionName=us-east-1\n")
-    config = config_from_properties(path)
+    config = load(path)
 
     class Orders(RecordProcessor):
         def process_records(self, batch): ...

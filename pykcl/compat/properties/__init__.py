@@ -3,7 +3,7 @@
 Every key it may have is honoured, mapped or reported. Knows config, errors and what aws is to be told; sends nothing.
 """
 
-from pykcl.compat.properties.interpretation import Door, Interpretation, config_from_properties, interpret
+from pykcl.compat.properties.interpretation import Door, Interpretation, interpret, load
 from pykcl.compat.properties.keys import KEYS, Key, KeyVerdict, verdict_table
 from pykcl.compat.properties.reading import Properties, read_properties
 
@@ -14,8 +14,8 @@ __all__ = [
     "Key",
     "KeyVerdict",
     "Properties",
-    "config_from_properties",
     "interpret",
+    "load",
     "read_properties",
     "verdict_table",
 ]

@@ -154,11 +154,13 @@ def interpret(properties: Mapping[str, str], *, door: Door) -> Interpretation:
     return reading.result()
 
 
-def config_from_properties(path: Path) -> Config:
-    """The Config of a file for processors of pykcl's own. Logs what is of no effect, as nobody sees the table.
+def load(path: str | Path) -> Config:
+    """Return the Config that a MultiLangDaemon's .properties file gives to processors of pykcl's own.
 
-    Raises ConfigError, also where the file says more of a service than a Config can hold: nothing is dropped unseen.
+    Keys without effect are logged. Raises ConfigError with file, line and key; also for a file that names endpoints,
+    credentials or regions of its own for a service, because a Config holds none.
     """
+    path = Path(path)
     found = interpret(read_properties(path), door="native")
     for service, spec in found.clients.items():
         if not spec.is_found_by_boto3(found.config.effective_region):

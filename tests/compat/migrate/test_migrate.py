@@ -13,7 +13,7 @@ from migrate_programs import program
 
 from pykcl import Config
 from pykcl.cli.local import local_environment
-from pykcl.config_sources import read_toml
+from pykcl.config import read_toml
 from pykcl.local.server import LocalAws
 from pykcl.model.lease_item import MIGRATION_KEY
 

@@ -10,7 +10,7 @@ from pykcl.aws.credentials import open_specified_clients
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.aws.policy import actions_of, worker_policy
 from pykcl.aws.table_admin import NewTable
-from pykcl.compat.properties import config_from_properties, interpret, read_properties
+from pykcl.compat.properties import interpret, load, read_properties
 from pykcl.config import Config
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.events import LeaseDeleted, ShardEnded
@@ -165,7 +165,7 @@ def test_a_time_out_ends_the_child_or_costs_the_lease_depending_on_the_door():
 def test_processors_of_our_own_checkpoint_automatically_and_the_others_by_hand(tmp_path):
     path = tmp_path / "app.properties"
     path.write_text("applicationName=orders-app\nstreamName=orders\nmaxRecords=5\n")
-    assert config_from_properties(path) == Config(
+    assert load(path) == Config(
         application="orders-app",
         stream="orders",
         max_records=5,

@@ -11,7 +11,8 @@ import pytest
 from pykcl import Config, ConfigError
 from pykcl.aws.credentials import ClientSpec, CredentialsSource, specs_of, tables_of
 from pykcl.cli.settings import settings_of
-from pykcl.config_sources import read_toml
+from pykcl.compat.properties import load
+from pykcl.config import read_toml
 
 LEAST = 'application = "orders-app"\nstream = "orders"\n'
 
@@ -62,7 +63,7 @@ def test_the_environment_says_options_as_texts(monkeypatch):
 
 def test_properties_say_options_under_the_names_of_java(toml):
     path = toml("applicationName=orders-app\nstreamName=orders\nfailoverTimeMillis=3000\n", "app.properties")
-    assert Config.from_properties(path) == Config(
+    assert load(path) == Config(
         application="orders-app",
         stream="orders",
         failover_time=3.0,
@@ -75,7 +76,7 @@ def test_properties_say_options_under_the_names_of_java(toml):
 
 def test_what_a_file_of_java_says_in_vain_is_logged_where_no_table_is_shown(toml, caplog):
     text = "applicationName=orders-app\nstreamName=orders\nretrievalMode=FANOUT\nmaxRecord=CANARY\n"
-    Config.from_properties(toml(text, "app.properties"))
+    load(toml(text, "app.properties"))
     assert (
         "app.properties: maxRecord: nothing reads it, Java neither. Did you mean maxRecords?" in caplog.text
     )
@@ -155,11 +156,11 @@ def test_what_is_wrong_in_the_environment_is_told_with_the_variable(variables, t
 )  # fmt: skip
 def test_a_config_drops_nothing_of_a_file_unseen(toml, line):
     properties = "applicationName=orders-app\nstreamName=orders\nregionName=eu-west-1\n"
-    assert Config.from_properties(toml(properties, "a.properties")).region == "eu-west-1"
+    assert load(toml(properties, "a.properties")).region == "eu-west-1"
     with pytest.raises(
         ConfigError, match=r"a\.properties names an endpoint, credentials or a region.*Config holds none"
     ):
-        Config.from_properties(toml(properties + line, "a.properties"))
+        load(toml(properties + line, "a.properties"))
     with pytest.raises(ConfigError, match="a Config holds none"):
         Config.from_toml(toml(LEAST + '[clients.kinesis]\nendpoint = "https://kinesis.example"\n'))
 
