@@ -12,8 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent / "conformance"))
 sys.path.insert(0, str(Path(__file__).parent / "storm"))
 sys.path.insert(0, str(Path(__file__).parent / "interop"))
 
+import botocore.session
 import interop_report
 from botocore.handlers import BUILTIN_HANDLERS
+from botocore.loaders import Loader
 from conformance_report import pytest_report_teststatus, pytest_terminal_summary  # noqa: F401
 from hypothesis import HealthCheck, settings
 from storm_seeds import COMMIT, SEEDS
@@ -89,6 +91,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="tests/interop: write the figures of the fleets into docs/mixed-fleet.md if all passed",
     )
+
+
+class SharedModels(Loader):
+    """The models of AWS's services for all sessions of a process.
+
+    Each session would read them anew, which is most of what a client costs. Where boto3 keeps its own is set once, too.
+    """
+
+    @property
+    def search_paths(self) -> list[str]:
+        # Each session of boto3 appends its own folder, the same one.
+        self._search_paths[:] = dict.fromkeys(self._search_paths)
+        return self._search_paths
+
+
+@pytest.fixture(autouse=True, scope="session")
+def models_are_read_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        models = SharedModels()
+        create_loader = botocore.session.create_loader
+        patch.setattr(
+            botocore.session, "create_loader", lambda paths=None: create_loader(paths) if paths else models
+        )
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

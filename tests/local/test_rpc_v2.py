@@ -13,6 +13,7 @@ import pytest
 import requests
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from botocore.loaders import Loader
 
 from pykcl.local.faults import FaultRule
 
@@ -36,7 +37,7 @@ def ask(aws, operation, members, *, encoding=None, body=None, **headers):
     if encoding == "gzip":
         content, headers["Content-Encoding"] = gzip.compress(content), "gzip"
     url = f"{aws.url}/service/GraniteServiceVersion20100801/operation/{operation}"
-    return requests.post(url, data=content, headers={**HEADERS, **headers}, timeout=10)
+    return requests.post(url, data=content, headers={**HEADERS, **headers}, timeout=60)
 
 
 def statistics(aws):
@@ -118,7 +119,9 @@ def test_the_path_without_its_protocol_is_unknown(aws, header):
 def cloudwatch(aws):
     """boto3 that speaks nothing else."""
     session = botocore.session.get_session()
-    loader = session.get_component("data_loader")
+    # One of its own: the models of the others stay as they are.
+    loader = Loader()
+    session.register_component("data_loader", loader)
     load = loader.load_service_model
 
     def load_with_one_protocol(service, kind, api_version=None):

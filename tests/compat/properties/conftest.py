@@ -5,16 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from botocore.loaders import Loader
-
-from pykcl.aws import clients, credentials
 
 # Test modules are imported by path (--import-mode=importlib), so their helpers are found only if we say where.
 sys.path.insert(0, str(Path(__file__).parent))
-
-
-_MODELS = Loader()
-"""Of the services. Every session would read them anew, which is most of what a test of a session costs."""
 
 
 @pytest.fixture
@@ -29,13 +22,4 @@ def no_aws(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(home / "credentials"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("NO_PROXY", "*")
-    plain = clients.botocore_session
-
-    def sharing():
-        inner = plain()
-        inner.register_component("data_loader", _MODELS)
-        return inner
-
-    for module in (clients, credentials):
-        monkeypatch.setattr(module, "botocore_session", sharing)
     return home
