@@ -146,8 +146,8 @@ def hung(monkeypatch):
     return hang
 
 
-def _search(*, blind=False):
-    return search("B11", [], 1, 600.0, blind)
+def _search(name="B11", *, blind=False):
+    return search(name, [], 1, 600.0, blind)
 
 
 def test_a_bug_that_changes_nothing_is_not_caught(hung):
@@ -217,13 +217,15 @@ def _outcome(broken):
 
 
 def test_without_judges_the_bug_is_at_work_the_storm_ends_and_nothing_is_caught():
-    seeing, blind = _search(), _search(blind=True)
-    assert set(seeing.caught.values()) <= {"NO_GAP", "CHECKPOINT_AFTER_DELIVERY"}
+    # No record is lost by this one, so that the simulation ends as early as one of the sound worker.
+    seeing, blind = _search("B2"), _search("B2", blind=True)
+    assert set(seeing.caught.values()) == {"COUNTER_BY_ONE"}
     assert seeing.is_caught
     assert (blind.caught, blind.is_caught, blind.trouble) == ({}, False, "")
     # Not because it was not there, nor because the storm broke off.
     assert blind.verdicts == {"kept": 1}
-    assert blind.called["Page.chunks"] > 0
+    assert blind.called
+    assert all(blind.called.values())
 
 
 @pytest.mark.slow
