@@ -39,6 +39,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(interop_report, "interop-report")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """More processes than cores: some of them wait for a program under test or for an interval of real time."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 2
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     if not config.getoption("--slow"):
         return "slow tests are left out: --slow runs them, too"
