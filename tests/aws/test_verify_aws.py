@@ -152,6 +152,7 @@ def test_the_steps_answer_their_questions_and_leave_nothing(aws, tmp_path):
     assert {"page", "check", "answer", "end"} <= {line["kind"] for line in lines}
 
 
+@pytest.mark.slow
 def test_records_of_ten_mebibytes_are_put_and_read(aws, tmp_path):
     code, output, report = run(aws, tmp_path, "--yes", "--only", "large")
     assert code == 0, output
@@ -161,6 +162,7 @@ def test_records_of_ten_mebibytes_are_put_and_read(aws, tmp_path):
     assert what_is_there(aws) == []
 
 
+@pytest.mark.slow
 def test_an_operation_that_the_service_lacks_leaves_questions_open_and_fails_nothing(aws, tmp_path):
     def no_such_operation(service, operation, params):
         if operation == "UpdateMaxRecordSize":
@@ -175,6 +177,7 @@ def test_an_operation_that_the_service_lacks_leaves_questions_open_and_fails_not
     assert what_is_there(aws) == []
 
 
+@pytest.mark.slow
 def test_an_idle_and_a_sparse_shard_are_crossed_and_the_span_of_a_call_is_measured(aws, tmp_path):
     aws.kinesis.read_span = ReadSpan(0.2, 0.4)
     code, output, report = run(aws, tmp_path, "--yes", "--minutes", "0.05", "--only", "sparse")
@@ -188,6 +191,7 @@ def test_an_idle_and_a_sparse_shard_are_crossed_and_the_span_of_a_call_is_measur
     assert re.fullmatch(r"Yes: \[[1-9].*, 0\] at last\.", answers["Q17"])
 
 
+@pytest.mark.slow
 def test_the_suites_run_over_the_account(aws, tmp_path):
     cases = "put_if_absent or taken_over or one_iterator_used_twice or more_than_a_page"
     code, output, report = run(aws, tmp_path, "--yes", "--only", "lease-table,streams", "--cases", cases)
@@ -216,6 +220,7 @@ def test_a_case_that_fails_twice_fails_the_run_and_is_named(aws, tmp_path):
     assert what_is_there(aws) == []
 
 
+@pytest.mark.slow
 def test_the_fleet_of_the_demo_works_on_the_account_and_gets_its_verdict(aws, tmp_path):
     code, output, report = run(aws, tmp_path, "--yes", "--only", "fleet")
     assert code == 0, output
@@ -246,8 +251,8 @@ def test_a_step_that_fails_is_reported_and_the_next_one_goes_on(aws, tmp_path):
     ("step", "operation", "number"),
     [
         ("starts", "GetRecords", signal.SIGINT),
-        ("lease-table", "PutItem", signal.SIGTERM),
-        ("sparse", "GetShardIterator", signal.SIGHUP),
+        pytest.param("lease-table", "PutItem", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("sparse", "GetShardIterator", signal.SIGHUP, marks=pytest.mark.slow),
     ],
 )
 def test_an_interrupt_in_the_middle_of_a_step_leaves_nothing_either(aws, tmp_path, step, operation, number):

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "aws"))
 import npm_emulators
 from aws_bench import AwsStreams, SharedTableBench
 from conformance_report import CASE, refuse_unlisted
-from known_differences import AWS, FROM_NPM, KNOWN, LEAN, SUITES
+from known_differences import AWS, FROM_NPM, KNOWN, LEAN, SLOW, SUITES
 from lease_bench import Bench, LeanClient, SteppingRuntime, local_client
 from requests_bench import ITEM, asking
 from stream_bench import KinesisLocalBench, ModelBench, WireBench
@@ -42,7 +42,8 @@ def pytest_generate_tests(metafunc):
                 backends = [one for one in backends if one != LEAN]
             if metafunc.config.getoption("--aws-prefix"):
                 backends = [AWS]
-            metafunc.parametrize(fixture, backends, indirect=True, scope="function")
+            params = [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in backends]
+            metafunc.parametrize(fixture, params, indirect=True, scope="function")
 
 
 @pytest.hookimpl(tryfirst=True)

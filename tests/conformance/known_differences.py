@@ -37,6 +37,8 @@ SUITES = {
 }
 OURS = ("memory", "model", *WIRES)
 FROM_NPM = ("dynalite", "kinesis_local")
+SLOW = (LEAN, "wire_boto3", "wire_json")
+"""The same emulators as others, over another transport."""
 
 
 @dataclass(frozen=True)

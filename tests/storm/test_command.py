@@ -103,12 +103,14 @@ def test_many_storms_in_two_processes_end_with_figures_and_a_verdict(tmp_path):
     assert set(found["faults"]) == set(KINDS)
 
 
+@pytest.mark.slow
 def test_one_broken_storm_fails_the_run():
     done = call("--seeds", "1", "--first", "3", "--off", OFF, "--processor", "storm_processors:CannotBeMade")
     assert done.exit_code == 1
     assert "FAIL: 1 of 1 storms" in done.output
 
 
+@pytest.mark.slow
 def test_a_run_begins_no_more_storms_after_its_minutes_but_one_it_must_and_says_how_far_it_came():
     done = call("--seeds", "100000", "--minutes", "0.0001", "--off", OFF)
     assert done.exit_code == 0

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from storm_seeds import FINE_WEATHER
 
 from pykcl.testing.storm import run_storm
@@ -27,6 +28,7 @@ def test_the_same_seed_takes_the_same_course_in_every_process_and_another_seed_a
     assert run_storm(SEED + 1).digest != here.digest
 
 
+@pytest.mark.slow
 def test_leaving_out_what_did_not_happen_changes_nothing_and_what_mattered_something():
     full = run_storm(SEED)
     absent = next(name for name in KINDS if not full.injected[name])
@@ -34,6 +36,7 @@ def test_leaving_out_what_did_not_happen_changes_nothing_and_what_mattered_somet
     assert run_storm(SEED, off=FINE_WEATHER).digest != full.digest
 
 
+@pytest.mark.slow
 def test_a_wall_clock_that_jumps_changes_nothing():
     for seed in range(3, 60):
         if not Faults(seed).has("F4.wall"):

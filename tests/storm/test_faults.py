@@ -107,12 +107,14 @@ def test_an_option_is_drawn_and_every_promise_is_kept(name, wanted):
 # -- a worker that bears it badly is caught --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_worker_that_takes_a_table_made_anew_for_its_own(monkeypatch):
     monkeypatch.setattr(lease_table, "_have_vanished", lambda known, seen: False)
     monkeypatch.setattr(lease_table, "_went_back", lambda known, rows: False)
     assert broken_in_a_storm_with("F13.recreated") in (Promise.SILENT_AFTER_LOSS, Promise.NO_FALSE_ALARM)
 
 
+@pytest.mark.slow
 def test_a_worker_that_abandons_a_shard_whose_row_was_deleted(monkeypatch):
     monkeypatch.setattr(VanishedRows, "to_restore", lambda self, now: [])
     monkeypatch.setattr(VanishedRows, "is_due", lambda self, now: False)
@@ -391,6 +393,7 @@ def _pages(scan):
         start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
 
+@pytest.mark.slow
 def test_a_malformed_record_counts_when_it_is_fetched():
     from pykcl.testing.storm.producer import Producer
 

@@ -54,6 +54,7 @@ def test_a_worker_that_never_steals(monkeypatch):
     assert storm_verdict() is Promise.BALANCE
 
 
+@pytest.mark.slow
 def test_a_worker_that_waits_too_long_for_the_dead(monkeypatch):
     plan = lease_manager.calculate_acquire
     monkeypatch.setattr(
@@ -82,6 +83,7 @@ def test_a_worker_that_fails_for_no_reason(monkeypatch):
     assert storm_verdict() is Promise.NO_FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_a_worker_that_reads_nothing(monkeypatch):
     fetch = ShardReader.read
     monkeypatch.setattr(ShardReader, "read", lambda self, give_up: fetch(self, give_up) and None)
@@ -340,6 +342,7 @@ def _emit_instead(monkeypatch, change):
     monkeypatch.setattr(EventFan, "emit", tell)
 
 
+@pytest.mark.slow
 def test_a_gap_that_nobody_tells_of_beside_java_workers_who_never_tell(monkeypatch):
     monkeypatch.setattr(ShardReader, "_notice_trimming", lambda self, fetched: None)
     with_java = FINE_WEATHER - {"F20"}

@@ -50,6 +50,7 @@ def test_a_worker_that_takes_any_fleet_for_a_native_one(monkeypatch):
     assert storm_verdict() is Promise.NO_FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_a_worker_that_joins_a_native_fleet(monkeypatch):
     off = FINE_WEATHER - {"F13.foreign"}
     assert run_storm(3, off=off, full=True).verdict == "kept"

@@ -290,6 +290,7 @@ def test_a_project_uses_the_fixtures_without_a_warning(installed):
     assert "2 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_tests_on_the_page_pass(installed):
     page = (ROOT / "docs" / "testing.md").read_text("utf-8")
     blocks = [text.split("```")[0] for text in page.split("```python\n")[1:]]

@@ -46,6 +46,7 @@ def test_a_processor_that_never_gets_on_fails_with_the_command_that_runs_it_agai
     assert replay.endswith("--processor tests.testing_kit.test_simulate:Stuck")
 
 
+@pytest.mark.slow
 def test_the_command_does_run_it_again(tmp_path, monkeypatch):
     (tmp_path / "stuck.py").write_text(
         "from pykcl import RecordProcessor\n\nclass Stuck(RecordProcessor):\n"
@@ -70,6 +71,7 @@ def test_the_command_does_run_it_again(tmp_path, monkeypatch):
     assert isinstance(caught.value.__cause__, ValueError)
 
 
+@pytest.mark.slow
 def test_what_no_command_can_name_is_run_again_by_a_call():
     def make_stuck():
         return Stuck()

@@ -120,7 +120,9 @@ def checkpoints():
     }
 
 
-@pytest.mark.parametrize("version", ["v1", "v2", "v3", "README"])
+@pytest.mark.parametrize(
+    "version", ["v3", *(pytest.param(one, marks=pytest.mark.slow) for one in ("v1", "v2", "README"))]
+)
 def test_an_unchanged_program_reads_through_a_split_and_checkpoints_its_end(version, aws, launch):
     aws.kinesis.create_stream("orders", 1)
     program = launch(PROGRAMS[version])
