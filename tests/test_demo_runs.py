@@ -94,6 +94,7 @@ def test_an_interrupted_demo_ends_its_workers_and_removes_its_folder(tmp_path, n
     assert_nothing_is_left(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="processes are found through /proc")
 def test_a_demo_that_is_killed_itself_leaves_no_worker_behind(tmp_path):
     with demo(tmp_path) as process:

@@ -171,6 +171,7 @@ def test_every_public_signature_is_typed_and_any_has_a_reason():
         assert place.split("(")[0] in places, f"{place} is excused and does not exist"
 
 
+@pytest.mark.slow
 def test_user_programs_pass_mypy_strict_and_their_mistakes_are_found():
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")

@@ -126,6 +126,7 @@ def test_a_program_reads_what_is_put_and_stops_when_asked(block, local_aws, tmp_
         program.abandon()
 
 
+@pytest.mark.slow
 # The recipes leave closing their database to the end of the process, which Python 3.13 warns about.
 @pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
 @pytest.mark.parametrize("block", PIECES, ids=ids(PIECES))
