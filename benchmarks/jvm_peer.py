@@ -31,8 +31,8 @@ from benchmarks.processes import Child, tree_cpu_seconds
 from benchmarks.readers import EVERY_SECOND, surroundings
 from benchmarks.results import Results
 from benchmarks.server_process import server_process
-from pykcl.cli.java import jars
-from pykcl.cli.java.daemon import local_properties
+from pykcl.demo import java as java_kcl
+from pykcl.demo.java import local_properties
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import Entry
 from pykcl.model.kpl import aggregate
@@ -216,13 +216,13 @@ class Side:
 def measure(results: Results, shapes: Sequence[Shape], rounds: int, window: float) -> None:
     """Raises Unavailable. Prints its table and keeps its ratios."""
     try:
-        results.versions["java"] = jars.java_version()
-        found = jars.resolved(jars.KCL_2, jars.users_cache(os.environ))
+        results.versions["java"] = java_kcl.java_version()
+        found = java_kcl.resolved(java_kcl.KCL_2, java_kcl.users_cache(os.environ))
         kclpy_doors.kclpy_package.installed()
-    except (jars.Unavailable, kclpy_doors.kclpy_package.Unavailable) as reason:
+    except (java_kcl.Unavailable, kclpy_doors.kclpy_package.Unavailable) as reason:
         raise Unavailable(str(reason)) from reason
     print(
-        f"\n{DAEMON} {jars.version_of(jars.KCL_2)}, {results.versions['java']}, {' '.join(kclpy_doors.JVM_FLAGS)}"
+        f"\n{DAEMON} {java_kcl.version_of(java_kcl.KCL_2)}, {results.versions['java']}, {' '.join(kclpy_doors.JVM_FLAGS)}"
     )
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

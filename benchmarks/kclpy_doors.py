@@ -32,8 +32,8 @@ from pathlib import Path
 
 from benchmarks.processes import tree
 from benchmarks.server_process import server_process
-from pykcl.cli.java import jars
-from pykcl.cli.java.daemon import local_properties
+from pykcl.demo import java
+from pykcl.demo.java import local_properties
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import Entry
 
@@ -211,7 +211,7 @@ def command_of(name: str, folder: Path, settings: Path, words: Sequence[str]) ->
 
 
 def java_jars() -> tuple[Path, ...]:
-    return jars.resolved(ROOT / "tests" / "interop" / "java" / "3.1.3" / "pom.xml", ROOT / ".cache" / "java")
+    return java.resolved(ROOT / "tests" / "interop" / "java" / "3.1.3" / "pom.xml", ROOT / ".cache" / "java")
 
 
 def surroundings() -> dict[str, str]:
@@ -308,14 +308,14 @@ def main() -> int:
     options.add_argument("--doors", default=",".join(TITLES))
     chosen = options.parse_args()
     try:
-        java = jars.java_version()
+        version = java.java_version()
         java_jars()
         kclpy_package.installed()
-    except (jars.Unavailable, kclpy_package.Unavailable) as reason:
+    except (java.Unavailable, kclpy_package.Unavailable) as reason:
         print(f"NOT RUN: {reason}")
         return NOT_RUN
     print(
-        f"Python {platform.python_version()}, {java}, JVM flags {' '.join(JVM_FLAGS)}, {os.cpu_count()} cores"
+        f"Python {platform.python_version()}, {version}, JVM flags {' '.join(JVM_FLAGS)}, {os.cpu_count()} cores"
     )
     print(
         f"{SHARDS} shards, N = {chosen.records}, records of {chosen.size} bytes, windows of {chosen.window:g} s"

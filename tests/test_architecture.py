@@ -55,6 +55,7 @@ ALLOWED = {
     "testing": WIRING | {"testing", "planning", "worker", "aws", "local"},
     "operate": WIRING | {"operate", "planning", "aws"},
     "ui": WIRING | {"ui", "health", "operate", "planning", "aws"},
+    "demo": WIRING | {"aws", "demo", "local", "worker"},
     "cli": WIRING
     | {
         "logs",
@@ -62,6 +63,7 @@ ALLOWED = {
         "health",
         "ui",
         "cli",
+        "demo",
         "compat",
         "operate",
         "planning",
@@ -77,8 +79,7 @@ EXCEPT = {
     "pykcl/config.py": {"metrics"},
     "pykcl/compat/kclpy/__main__.py": {"cli"},
 }
-"""The composition root alone knows the adapters, Config the names that metrics have, a module run as a command the command line; the demo alone uses the
-testing kit."""
+"""The composition root alone knows the adapters, Config (when asked) where it can be read from, a module run as a command the command line."""
 
 AWS_LIBRARIES = {"boto3", "botocore"}
 CLOCKS_AND_THREADS = {
@@ -123,8 +124,7 @@ def imports(source: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def wrong_direction(path: str, source: str) -> list[str]:
     allowed = ALLOWED[room_of(path)] | EXCEPT.get(path, set())
-    if path.startswith("pykcl/cli/demo"):
-        allowed = allowed | {"testing"}
+
     found = []
     for module, names in imports(source):
         if module.startswith("."):
@@ -147,7 +147,7 @@ def wrong_library(path: str, source: str) -> list[str]:
             continue  # a type: the source of chance is an argument
         if (
             top in CLOCKS_AND_THREADS
-            and room not in ("runtime", "local", "cli", "testing", *LOOKS_ON)
+            and room not in ("runtime", "local", "cli", "demo", "testing", *LOOKS_ON)
             and not path.startswith(REAL_PROCESSES)
         ):
             found.append(f"{path}: imports {top}")
@@ -157,7 +157,7 @@ def wrong_library(path: str, source: str) -> list[str]:
 
 
 def reads_the_clock(path: str, source: str) -> list[str]:
-    if room_of(path) in ("runtime", "local", "cli", "testing", *LOOKS_ON):
+    if room_of(path) in ("runtime", "local", "cli", "demo", "testing", *LOOKS_ON):
         return []
     return [
         f"{path}:{node.lineno}: {node.func.attr}() reads the clock"
@@ -195,7 +195,7 @@ def goes_past_the_runtime(path: str, source: str) -> list[str]:
     called in a storm; the clock of datetime it cannot see at all.
     """
     if (
-        room_of(path) in ("runtime", "local", "cli", *LOOKS_ON)
+        room_of(path) in ("runtime", "local", "cli", "demo", *LOOKS_ON)
         or (path.startswith("pykcl/testing/") and not is_simulated(path))
         or path.startswith(REAL_PROCESSES)
     ):
@@ -226,7 +226,7 @@ MAY_EXIT = {"pykcl/worker/signals.py": "os._exit"}
 
 
 def talks_to_the_terminal(path: str, source: str) -> list[str]:
-    if room_of(path) == "cli" or path == "pykcl/testing/scenarios.py":
+    if room_of(path) in ("cli", "demo") or path == "pykcl/testing/scenarios.py":
         return []
     found = []
     for node in ast.walk(ast.parse(source)):
@@ -276,12 +276,13 @@ RULES = {
             ("pykcl/aws/x.py", "from pykcl import planning"),
             ("pykcl/local/x.py", "from pykcl.runtime import Runtime"),
             ("pykcl/cli/run.py", "from pykcl.testing.fleet import Fleet"),
+            ("pykcl/demo/x.py", "from pykcl.cli.ui import ui"),
             ("pykcl/worker/x.py", "from . import context"),
         ],
         [
             ("pykcl/worker/worker.py", "from pykcl.aws.clients import connect"),
             ("pykcl/aws/x.py", "from pykcl import __version__"),
-            ("pykcl/cli/demo.py", "from pykcl.testing.fleet import Fleet"),
+            ("pykcl/cli/demo.py", "from pykcl.demo.scenario import Scenario"),
         ],
     ),
     "boto3, clocks, threads and chance have their rooms": (

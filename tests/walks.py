@@ -14,6 +14,7 @@ from unittest import mock
 import boto3
 
 from pykcl import RecordProcessor, Worker
+from pykcl.local import local_environment
 from pykcl.local.server import LocalAws
 
 _PACKAGE = str(__import__("pykcl").__path__[0])
@@ -74,15 +75,6 @@ class Walker:
                 self.has_beaten.set()
 
 
-def _environment(url: str) -> dict[str, str]:
-    return {
-        "AWS_ENDPOINT_URL": url,
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": "local",
-        "AWS_SECRET_ACCESS_KEY": "local",
-    }
-
-
 def walks() -> list[tuple[str, str, str]]:
     """Rows as of tests.measure: a page from the request to `process_records`, a checkpoint, a heartbeat."""
     walker, pages, checkpoints = Walker(), [], []
@@ -96,7 +88,7 @@ def walks() -> list[tuple[str, str, str]]:
             if len(pages) >= _PAGES:
                 enough.set()
 
-    with LocalAws() as aws, mock.patch.dict(os.environ, _environment(aws.url)):
+    with LocalAws() as aws, mock.patch.dict(os.environ, local_environment(aws.url)):
         client = boto3.client("kinesis")
         client.create_stream(StreamName="walks", ShardCount=1)
         client.get_waiter("stream_exists").wait(StreamName="walks", WaiterConfig={"Delay": 1})

@@ -1,4 +1,4 @@
-"""`pykcl demo`: a fleet is killed, split, merged and stopped before your eyes, and proves that nothing was lost."""
+"""`pykcl demo`: kill, split, merge and stop a local fleet, and prove that no record was lost."""
 
 from __future__ import annotations
 
@@ -10,52 +10,53 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pykcl.cli.demo_board import Board, View
 from pykcl.cli.local import NEEDED_MODULES
 from pykcl.errors import ConfigError
+from pykcl.local import local_environment
 
 if TYPE_CHECKING:
-    from pykcl.cli.demo_crew import WorkerProcess
-    from pykcl.cli.demo_script import Script
-    from pykcl.cli.demo_verdict import Verdict
-    from pykcl.cli.demo_watch import Watch
-    from pykcl.local.server import LocalAws
+    from pykcl.demo.scenario import Scenario
+    from pykcl.demo.verdict import Verdict
+    from pykcl.demo.view import DemoState, View
 
 EXIT_FAIL = 1
 EXIT_INTERRUPTED = 130
-_MOST_SEED = 10_000
+LAG_SECONDS = 2.0
+CLIENT_SECONDS = 10.0
+_MAX_SEED = 10_000
 
 
 @click.command()
-@click.option("--fast", is_flag=True, help="The same script in less than 25 seconds.")
-@click.option("--headless", is_flag=True, help="Plain lines instead of the live picture.")
-@click.option("--with-java", is_flag=True, help="One worker more: a real one of Java KCL 2.7.2.")
-@click.option("--ui", "with_page", is_flag=True, help="Also show it on a web page, and print its address.")
+@click.option("--fast", is_flag=True, help="The same scenario in less than 25 seconds.")
+@click.option("--headless", is_flag=True, help="Print plain lines instead of a live picture.")
+@click.option("--with-java", is_flag=True, help="Add a worker of Java KCL 2.7.2.")
+@click.option("--ui", "with_page", is_flag=True, help="Also show the fleet on a web page.")
 @click.option("--keep", is_flag=True, help="Leave the local AWS and the last worker running until Ctrl-C.")
 @click.option(
-    "--seed", type=int, help="Decides the records, who is killed and what is split. Default: by chance."
+    "--seed",
+    type=int,
+    help="Decides the records, the worker to kill and the shards to split. Default: random.",
 )
 def demo(fast: bool, headless: bool, with_java: bool, with_page: bool, keep: bool, seed: int | None) -> None:
     """Watch three workers share a stream and survive a kill -9, a split, a merge and a SIGTERM.
 
     Everything runs on this machine: an embedded Kinesis and DynamoDB, three worker processes, and a producer of
-    plain and aggregated records. Each worker writes down what it processed; the verdict is computed from that and
-    from the put counts of the stream.
+    plain and aggregated records. Each worker logs the records it processed; the verdict is computed from these logs
+    and from the put counts of the stream.
 
     With --with-java a Java worker joins them on the same lease table, takes its share and is killed, too. It needs
-    Java, and Maven the first time; without them the line "no Java worker" says why, and the demo goes on.
+    Java, and Maven the first time; without them the demo says why and runs without it.
 
-    With --ui the same is to be seen on a web page of this machine, which opens in a browser where there is one. On a
-    terminal the demo then stays until Ctrl-C, as with --keep.
+    With --ui the fleet is also shown on a web page of this machine, which opens in a browser if there is one. On a
+    terminal the demo then runs until Ctrl-C, as with --keep.
 
-    Exit code 0 only if no record was lost and none was out of order.
+    The exit code is 0 only if no record was lost or out of order.
     """
     from pykcl.cli.exit_codes import exit_codes
 
@@ -63,10 +64,10 @@ def demo(fast: bool, headless: bool, with_java: bool, with_page: bool, keep: boo
         refuse_missing_parts()
         broken = chosen_break()
         jars = _java_jars() if with_java else None
-        number = random.SystemRandom().randrange(_MOST_SEED) if seed is None else seed
+        number = random.SystemRandom().randrange(_MAX_SEED) if seed is None else seed
         keep = keep or (with_page and sys.stdout.isatty())
         view = _view(headless)
-        verdict = _perform(view, jars, fast=fast, keep=keep, seed=number, broken=broken, with_page=with_page)
+        verdict = _run(view, jars, fast=fast, keep=keep, seed=number, broken=broken, with_page=with_page)
         if not verdict.passed:
             sys.exit(EXIT_FAIL)
 
@@ -84,8 +85,8 @@ def refuse_missing_parts() -> None:
 
 
 def chosen_break() -> str | None:
-    """The fault the workers shall have, from a variable that only the proof of the demo itself sets."""
-    from pykcl.cli.demo_worker import BREAK_VARIABLE, CHECKPOINT_BEFORE_DELIVERY
+    """Return the fault of the workers, from a variable that only the tests of the demo set."""
+    from pykcl.demo.workers import BREAK_VARIABLE, CHECKPOINT_BEFORE_DELIVERY
 
     value = os.environ.get(BREAK_VARIABLE) or None
     if value not in (None, CHECKPOINT_BEFORE_DELIVERY):
@@ -94,21 +95,18 @@ def chosen_break() -> str | None:
 
 
 def _java_jars() -> tuple[Path, ...] | None:
-    """Of the Java worker, or None: then a line says why there will be none."""
-    from pykcl.cli.demo_java import VERSION, java_jars
-    from pykcl.cli.java.jars import Unavailable
+    """Return the jars of the Java worker; None, after printing why, where there can be none."""
+    from pykcl.demo.java import VERSION, Unavailable, java_jars
 
-    click.echo(
-        f"Java KCL {VERSION}: looking for its jars; the first time Maven brings them (75 MB)", err=True
-    )
+    click.echo(f"Java KCL {VERSION}: finding its jars; the first time Maven downloads them (75 MB)", err=True)
     try:
         return java_jars(os.environ)
     except Unavailable as reason:
-        click.secho(f"no Java worker: {reason}. Going on with the Python workers alone.", fg="red", err=True)
+        click.secho(f"no Java worker: {reason}. Continuing with the Python workers only.", fg="red", err=True)
         return None
 
 
-def _perform(
+def _run(
     view: View,
     jars: tuple[Path, ...] | None,
     *,
@@ -118,89 +116,95 @@ def _perform(
     broken: str | None,
     with_page: bool,
 ) -> Verdict:
-    from pykcl.cli.demo_java import VERSION
-    from pykcl.cli.demo_script import FAST, NORMAL, SHARDS, Script
-    from pykcl.cli.demo_worker import STREAM
-    from pykcl.cli.local import local_environment
+    from pykcl.demo.java import VERSION
+    from pykcl.demo.scenario import FAST, NORMAL, SHARDS, create_scenario
+    from pykcl.demo.view import DemoState
+    from pykcl.demo.workers import STREAM, worker_environment
     from pykcl.local.server import LocalAws
 
-    pace = FAST if fast else NORMAL
     with tempfile.TemporaryDirectory(prefix="pykcl-demo-") as folder, LocalAws() as aws:
         aws.kinesis.create_stream(STREAM, SHARDS)
         local = local_environment(aws.url)
-        board = Board(aws.url, seed, SHARDS, broken, VERSION if jars else None)
-        watch, environment = _stage(aws, local, view, board, pace.rate)
-        hire, hire_java = _hiring(environment, Path(folder), aws.url, jars)
-        script = Script(watch, hire=hire, hire_java=hire_java, board=board, pace=pace)
+        environment = worker_environment(os.environ, local)
+        # The clients of this process read its environment, too: endpoint, proxy, credentials.
+        os.environ.update(environment)
+        state = DemoState(aws.url, seed, SHARDS, broken, VERSION if jars else None)
+        pace = FAST if fast else NORMAL
+        scenario = create_scenario(
+            aws, view, state, pace=pace, folder=Path(folder), environment=environment, jars=jars
+        )
         try:
-            with _page(board, view) if with_page else nullcontext():
-                return _show(script, view, board, local, keep=keep)
+            with _page(state, view.say) if with_page else nullcontext():
+                return _play(scenario, view, state, local, keep=keep)
         finally:
-            script.clean_up()
+            scenario.clean_up()
 
 
-def _show(script: Script, view: View, board: Board, local: dict[str, str], *, keep: bool) -> Verdict:
-    view.begin(board)
+def _play(scenario: Scenario, view: View, state: DemoState, local: dict[str, str], *, keep: bool) -> Verdict:
+    view.start(state)
     try:
-        verdict = script.play(keep=keep)
+        verdict = scenario.play(keep=keep)
     finally:
-        view.end(board)
+        view.end(state)
     if keep:
         _wait_for_interrupt(view, local)
     return verdict
 
 
-def _page(board: Board, view: View) -> AbstractContextManager[None]:
-    from pykcl.cli.demo_page import demo_page
+@contextmanager
+def _page(state: DemoState, say: Callable[[str], None]) -> Iterator[None]:
+    """Serve the web page while the demo runs, and print its link.
 
-    return demo_page(board, opens=sys.stdout.isatty(), say=view.say)
+    Raises ConfigError where the extra is missing, SetupError without a free port.
+    """
+    from pykcl.cli.ui import opened_in_browser, refuse_missing_parts
+    from pykcl.demo.workers import APPLICATION, FAILOVER_TIME, STREAM
 
-
-def _stage(
-    aws: LocalAws, local: dict[str, str], view: View, board: Board, rate: int
-) -> tuple[Watch, dict[str, str]]:
-    """What the script needs: somebody who looks, and the environment of the workers."""
-    from pykcl.aws.clients import connect
-    from pykcl.cli.demo_crew import worker_environment
-    from pykcl.cli.demo_producer import Producer
-    from pykcl.cli.demo_watch import Watch
-    from pykcl.cli.demo_worker import STREAM, config
+    refuse_missing_parts()
+    from pykcl.aws.kinesis import KinesisStream
+    from pykcl.operate.lag import KinesisLag
+    from pykcl.operate.scanning import TableScanner
     from pykcl.runtime import SystemRuntime
+    from pykcl.ui.lag_rounds import READS_A_ROUND, LagRounds
+    from pykcl.ui.rates import Rates
+    from pykcl.ui.server import page_server
+    from pykcl.ui.watching import Fleet
 
-    environment = worker_environment(os.environ, local)
-    # The clients of this process look at its environment too: endpoint, proxy, credentials.
-    os.environ.update(environment)
-    table, _ = connect(config(), SystemRuntime())
-    producer = Producer(_kinesis_client(aws.url), STREAM, seed=board.seed, rate=rate)
-    return Watch(aws.kinesis, table, producer, view, board), environment
+    runtime = SystemRuntime()
+    stream = KinesisStream(_client("kinesis", state.url), STREAM, runtime)
+    server = page_server(
+        Fleet(application=APPLICATION, stream=STREAM, region="local", failover=FAILOVER_TIME),
+        TableScanner(_client("dynamodb", state.url), APPLICATION, runtime),
+        runtime,
+        bind="0",
+        rates=Rates(asks_workers=False, totals=lambda: processed(state)),
+        lags=LagRounds(lambda: KinesisLag(stream, runtime, most_reads=READS_A_ROUND), LAG_SECONDS, runtime),
+    )
+    with server:
+        say(f"page: {server.link}")
+        with opened_in_browser(server.link, wanted=sys.stdout.isatty()):
+            yield
 
 
-def _hiring(
-    environment: dict[str, str], folder: Path, url: str, jars: tuple[Path, ...] | None
-) -> tuple[Callable[[str], WorkerProcess], Callable[[], WorkerProcess] | None]:
-    """Who starts a Python worker of a name, and who starts the Java worker."""
-    from pykcl.cli.demo_crew import python_worker
-    from pykcl.cli.demo_java import java_worker
-
-    hire_java = partial(java_worker, jars, folder, environment, url) if jars else None
-    return lambda name: python_worker(name, folder, environment), hire_java
+def processed(state: DemoState) -> dict[str, float]:
+    """Return the records processed so far by running worker. `state.workers` is replaced, never changed in place."""
+    return {line.name: float(line.delivered) for line in state.workers if line.state == "running"}
 
 
-def _kinesis_client(url: str) -> Any:
+def _client(service: str, url: str) -> Any:
     from pykcl.aws.clients import client_config, new_session
 
-    # One attempt: a put that is sent twice because its answer was late would not be counted twice by the producer.
-    config = client_config(connect_timeout=10.0, read_timeout=60.0, connections=4)
-    return new_session().client("kinesis", endpoint_url=url, config=config)
+    config = client_config(connect_timeout=CLIENT_SECONDS, read_timeout=CLIENT_SECONDS, connections=20)
+    return new_session().client(service, endpoint_url=url, config=config)
 
 
 def _view(headless: bool) -> View:
-    from pykcl.cli.demo_plain import PlainView
+    from pykcl.demo.view import PlainView
 
     drawable = sys.stdout.isatty() and sys.stdout.encoding.lower().startswith("utf")
     if headless or not drawable or importlib.util.find_spec("rich") is None:
         return PlainView()
-    from pykcl.cli.demo_live import LiveView
+    from pykcl.demo.live_view import LiveView
 
     return LiveView()
 
@@ -218,7 +222,7 @@ def _wait_for_interrupt(view: View, local: dict[str, str]) -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM as Ctrl-C: both unwind, so that every worker is ended and the folder removed."""
+    """Treat SIGTERM as Ctrl-C: both unwind, so that every worker is ended and the folder removed."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -13,6 +13,7 @@ import click
 
 from pykcl.cli.stopping import stop_by_signals
 from pykcl.errors import ConfigError
+from pykcl.local import local_environment
 
 if TYPE_CHECKING:
     from pykcl.local.server import LocalAws
@@ -127,17 +128,6 @@ def _started(aws: LocalAws, host: str, port: int) -> Iterator[LocalAws]:
         yield aws
     finally:
         aws.stop()
-
-
-def local_environment(url: str) -> dict[str, str]:
-    """What makes AWS clients talk to a local AWS. The credentials are placeholders; any would do."""
-    return {
-        "AWS_ENDPOINT_URL": url,
-        "AWS_REGION": "us-east-1",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": "local",
-        "AWS_SECRET_ACCESS_KEY": "local",
-    }
 
 
 def _stream(text: str) -> tuple[str, int]:

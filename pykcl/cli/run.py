@@ -344,7 +344,8 @@ def _is_importing(file: str) -> bool:
 
 @contextmanager
 def _local_aws(config: Config) -> Iterator[None]:
-    from pykcl.cli.local import local_environment, start_local_aws
+    from pykcl.cli.local import start_local_aws
+    from pykcl.local import local_environment
 
     with start_local_aws(port=0) as aws:
         aws.kinesis.create_stream(config.stream_name, LOCAL_SHARDS)

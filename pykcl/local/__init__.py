@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pykcl.local.server import LocalAws as LocalAws
 
-__all__ = ["LocalAws"]
+__all__ = ["LocalAws", "local_environment"]
+
+
+def local_environment(url: str) -> dict[str, str]:
+    """Environment variables that point AWS clients to a local AWS. It accepts any credentials."""
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+    }
 
 
 def __getattr__(name: str) -> object:

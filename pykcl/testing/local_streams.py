@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pykcl.local import local_environment
 from pykcl.local.faults import FaultRule
 from pykcl.model.record import Record
 from pykcl.processor import ProcessorFactory
@@ -207,11 +208,7 @@ def confined_to(url: str) -> Iterator[None]:
 
 def _settings(url: str) -> dict[str, str]:
     return {
-        "AWS_ENDPOINT_URL": url,
-        "AWS_REGION": "us-east-1",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": "local",
-        "AWS_SECRET_ACCESS_KEY": "local",
+        **local_environment(url),
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",

@@ -1,4 +1,4 @@
-"""The step that plays the script of `pykcl demo` in the account: three workers, a kill, a split, a merge, a SIGTERM."""
+"""The step that plays the scenario of `pykcl demo` in the account: three workers, a kill, a split, a merge, a SIGTERM."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from verify_run import HORIZON, Page, Run, follow, records_of
 
 from pykcl.aws.clients import connect
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.cli.demo_board import Board
-from pykcl.cli.demo_crew import WorkerProcess
-from pykcl.cli.demo_plain import PlainView
-from pykcl.cli.demo_producer import Producer
-from pykcl.cli.demo_script import FAST, SHARDS, Script
-from pykcl.cli.demo_watch import Watch
-from pykcl.cli.demo_worker import config
+from pykcl.demo.producer import Producer
+from pykcl.demo.scenario import FAST, SHARDS, FleetObserver, Scenario
+from pykcl.demo.view import DemoState, PlainView
+from pykcl.demo.workers import WorkerProcess, config
 from pykcl.model.shard import Shard
 from pykcl.runtime import SystemRuntime
 
@@ -84,7 +81,7 @@ def _at_the_tip(pages: list[Page]) -> bool:
 
 
 class NotedView(PlainView):
-    """Plain lines; each event of the script is kept, too."""
+    """Plain lines; each event of the scenario is kept, too."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -105,18 +102,23 @@ def fleet(run: Run) -> None:
     table = DynamoDBLeaseTable(account.dynamodb, application, runtime)
     account.wait_for(lambda: table.prepare(create=True) or True, "the lease table", 120)
     view = NotedView(run)
-    board = Board("AWS" if account.is_aws else "a local AWS", SEED, SHARDS)
+    state = DemoState("AWS" if account.is_aws else "a local AWS", SEED, SHARDS)
     producer = Producer(account.once, name, seed=SEED, rate=FAST.rate)
     kinesis = FleetStream(run, name, producer)
     options = {"stream": name, "application": application}
     observed, _ = connect(config(**options), runtime)
-    watch = Watch(kinesis, observed, producer, view, board)
-    script = Script(watch, hire=lambda worker: _hire(worker, run.folder, options), board=board, pace=FAST)
+    observer = FleetObserver(kinesis, observed, producer, view, state)
+    scenario = Scenario(
+        observer,
+        start_worker=lambda worker: _start_worker(worker, run.folder, options),
+        state=state,
+        pace=FAST,
+    )
     try:
-        verdict = script.play(keep=False)
-        view.end(board)
+        verdict = scenario.play(keep=False)
+        view.end(state)
     finally:
-        script.clean_up()
+        scenario.clean_up()
     found = run.findings
     found.check("nothing was lost", verdict.lost == 0, verdict.lost)
     found.check("nothing was out of order", verdict.out_of_order == 0, verdict.out_of_order)
@@ -133,9 +135,9 @@ def fleet(run: Run) -> None:
     )
 
 
-def _hire(worker: str, folder: Path, options: dict[str, str]) -> WorkerProcess:
+def _start_worker(worker: str, folder: Path, options: dict[str, str]) -> WorkerProcess:
     process = WorkerProcess(worker, folder)
     more = [word for option, text in options.items() for word in (f"--{option}", text)]
-    command = [sys.executable, "-m", "pykcl.cli.demo_worker", "--worker-id", worker, *more]
-    process.start([*command, "--ledger", str(process.ledger)], os.environ)
+    command = [sys.executable, "-m", "pykcl.demo.workers", "--worker-id", worker, *more]
+    process.start([*command, "--record-log", str(process.record_log)], os.environ)
     return process

@@ -10,8 +10,8 @@ from typing import Any
 
 from verify_run import FIRST, HASH_KEYS, HORIZON, Page, Run, code_of, follow, holds, last_code_of, records_of
 
-from pykcl.cli.demo_ledger import payload_id
-from pykcl.cli.demo_producer import Mix
+from pykcl.demo.producer import Mix
+from pykcl.demo.record_log import payload_id
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.kpl import deaggregate
 

@@ -238,8 +238,8 @@ def test_the_policy_allows_exactly_what_the_code_calls():
 
 
 def test_the_readme_shows_what_the_demo_prints():
-    from pykcl.cli.demo_board import NEXT_STEPS, totals
-    from pykcl.cli.demo_verdict import Verdict
+    from pykcl.demo.verdict import Verdict
+    from pykcl.demo.view import NEXT_STEPS, totals
 
     (shown,) = [block.text for block in BLOCKS if "pykcl demo ·" in block.text]
     lines = shown.splitlines()
@@ -257,7 +257,7 @@ def test_the_readme_shows_what_the_demo_prints():
     assert totals(verdict, found[5]) == total
     assert lines[-1] == f"PASS   {NEXT_STEPS}"
     said = [re.split(r" {2,}", line[10:].strip())[0] for line in lines if line.startswith(" t+")]
-    script = "".join(path.read_text("utf-8") for path in (ROOT / "pykcl" / "cli").glob("demo*.py"))
+    script = "".join(path.read_text("utf-8") for path in (ROOT / "pykcl" / "demo").glob("*.py"))
     assert len(said) >= 5
     for words in said:
         assert words.split()[0] in script, f"the demo says nothing of {words!r}"

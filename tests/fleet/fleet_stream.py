@@ -13,7 +13,7 @@ from botocore.config import Config
 from fleet_aggregates import OtherEncoder
 from fleet_evidence import STREAM
 
-from pykcl.cli.demo_producer import CELLS, Mix, Producer, Put, cells_in
+from pykcl.demo.producer import CELLS, Mix, Producer, Put, cells_in
 from pykcl.model.shard import HashRange
 
 RING = 1 << 128

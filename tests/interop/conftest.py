@@ -20,7 +20,7 @@ from interop_figures import errors_beyond, figures_of, report
 from interop_fleet import Fleet
 from java_alone import control_run, errors_of
 
-from pykcl.cli.java.jars import Unavailable
+from pykcl.demo.java import Unavailable
 
 TRAINED_AS = {"3.1.3": java_worker.COMPATIBLE, "3.5.1": java_worker.PHASE_1}
 """Modes in which the classes of 3.x are gathered; 2.x knows none."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pykcl.cli.java import jars
+from pykcl.demo import java
 
 CACHE = Path(__file__).parents[2] / ".cache" / "java"
 POMS = {
-    jars.version_of(pom): pom
-    for pom in (jars.KCL_2, *sorted((Path(__file__).parent / "java").glob("*/pom.xml")))
+    java.version_of(pom): pom
+    for pom in (java.KCL_2, *sorted((Path(__file__).parent / "java").glob("*/pom.xml")))
 }
 """By version. That of 2.7.2 belongs to pykcl: the demo's Java worker is one, too."""
 
 
 def resolved(version: str) -> tuple[Path, ...]:
-    """The jars of a version. Raises jars.Unavailable."""
-    return jars.resolved(POMS[version], CACHE)
+    """The jars of a version. Raises java.Unavailable."""
+    return java.resolved(POMS[version], CACHE)

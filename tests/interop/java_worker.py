@@ -21,8 +21,7 @@ from fleet_reaper import Reaper
 from fleet_recording import POLICY_VARIABLE, RECORDING_VARIABLE, WORK_VARIABLE, WORKER_VARIABLE
 from java_jars import resolved
 
-from pykcl.cli.java.daemon import archive_of, daemon_command, local_properties, shared_classes
-from pykcl.cli.java.jars import locked
+from pykcl.demo.java import archive_of, daemon_command, local_properties, locked, shared_classes
 
 HERE = Path(__file__).parent
 COMPATIBLE = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"
@@ -69,7 +68,7 @@ class JavaWorker(WorkerProcess):
 
     url: of all of AWS; kinesis_url: of a Kinesis elsewhere. mode: clientVersionConfig, needed by 3.x. policy: see
     `fleet_recording.Policy`. work: seconds per record. properties: any others, by Java's names. flags: of the JVM.
-    Raises jars.Unavailable.
+    Raises java.Unavailable.
     """
 
     STARTED = "Initialization complete. Starting worker loop."
@@ -183,7 +182,7 @@ def train(version: str, folder: Path, mode: str | None = None) -> bool:
     """Make the archive if there is none: have a daemon consume one shard, and keep the classes it needed.
 
     Starts take a third of the time and of the processor with it, and there are many on two cores. folder: for its
-    files. Returns whether there is one; a Java that cannot make it only starts slower. Raises jars.Unavailable.
+    files. Returns whether there is one; a Java that cannot make it only starts slower. Raises java.Unavailable.
     """
     jars = resolved(version)
     archive = archive_of(jars)

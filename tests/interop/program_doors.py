@@ -23,7 +23,7 @@ from fleet_recording import complete_lines
 from fleet_rows import LeaseRows, Position
 from java_worker import COMPATIBLE
 
-from pykcl.cli.java.daemon import daemon_command, local_properties, shared_classes
+from pykcl.demo.java import daemon_command, local_properties, shared_classes
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import Entry, Put
 from pykcl.model.kpl import deaggregate_batch

@@ -26,7 +26,7 @@ from fleet_recording import (
     number_of,
 )
 
-from pykcl.cli.java.multilang import MultiLangProcessor, payload_of, position_of
+from pykcl.demo.java_processor import MultiLangProcessor, payload_of, position_of
 
 
 class Processor(MultiLangProcessor):

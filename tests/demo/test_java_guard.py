@@ -1,4 +1,4 @@
-"""What stands between the demo and a JVM: nothing of it outlives who started it."""
+"""The guard between the demo and a JVM: no process of the group outlives the process that started it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ grandchild.wait()
 
 @contextmanager
 def guarded(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command: Sequence[str] = [sys.executable, "-m", "pykcl.cli.java.guard", sys.executable, "-c", program]
+    command: Sequence[str] = [sys.executable, "-m", "pykcl.demo.java_guard", sys.executable, "-c", program]
     process = subprocess.Popen(
         [*command, *arguments],
         stdin=subprocess.PIPE,
@@ -39,7 +39,7 @@ def guarded(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_all_of_the_group_ends_when_the_one_who_started_it_is_gone():
+def test_the_whole_group_ends_when_its_parent_is_gone():
     with guarded(PROGRAM) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -59,6 +59,6 @@ def test_sigterm_goes_to_the_program_which_may_end_in_order():
         assert process.wait(60) == 0
 
 
-def test_a_program_that_ends_by_itself_tells_its_exit_code():
+def test_the_exit_code_of_a_program_is_passed_on():
     with guarded("raise SystemExit(7)") as process:
         assert process.wait(60) == 7

@@ -1,4 +1,4 @@
-"""The demo's producer: numbered user records, some alone and some in KPL aggregates, put at a steady rate."""
+"""Producer of the demo: numbered user records, some alone and some in KPL aggregates, put at a steady rate."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from pykcl.cli.demo_ledger import payload
+from pykcl.demo.record_log import payload
 from pykcl.model.kpl import Aggregator
 from pykcl.model.shard import HashRange
 
 CELLS = 16
-"""Parts of the ring of hash keys. No split or merge of the demo cuts one, so an aggregate with records of a single
+"""Parts of the range of hash keys. No split or merge of the demo cuts one, so an aggregate with records of a single
 cell belongs to one shard at any time: a consumer drops aggregates that do not."""
 KEYS = 512
 TICK_SECONDS = 0.05
-_RING = 1 << 128
-_MOST_ENTRIES = 500
+_HASH_KEYS = 1 << 128
+_MAX_ENTRIES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,18 @@ class Put:
 
 def cell_of(partition_key: str) -> int:
     digest = hashlib.md5(partition_key.encode(), usedforsecurity=False).digest()
-    return int.from_bytes(digest, "big") * CELLS // _RING
+    return int.from_bytes(digest, "big") * CELLS // _HASH_KEYS
 
 
 def cells_in(hash_range: HashRange) -> tuple[int, ...]:
-    """The cells that lie in the range as a whole."""
-    size = _RING // CELLS
+    """Return the cells that lie completely in the range."""
+    size = _HASH_KEYS // CELLS
     first, last = int(hash_range.starting_hash_key), int(hash_range.ending_hash_key)
     return tuple(cell for cell in range(CELLS) if first <= cell * size and (cell + 1) * size - 1 <= last)
 
 
 class Mix:
-    """Draws user records. The seed decides the share of aggregates, their length, the keys and the sizes."""
+    """Draw user records. The seed decides the share of aggregates, their length, the keys and the sizes."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)  # noqa: S311 - a reproducible mix, no secret
@@ -59,7 +59,7 @@ class Mix:
             self._keys[cell_of(key)].append(key)
 
     def draw(self, count: int, cells: Sequence[int] = range(CELLS)) -> list[Put]:
-        """`count` user records of those cells, numbered on from the last draw."""
+        """Return `count` user records of those cells, numbered on from the last draw."""
         puts = []
         while count:
             cell = self._random.choice(cells)
@@ -95,7 +95,7 @@ class Mix:
 
 
 class Producer:
-    """Puts from a thread of its own, and on request at once. client: boto3's for Kinesis. rate: user records/s."""
+    """Put records from a background thread, and in `burst`. client: boto3's for Kinesis. rate: user records/s."""
 
     def __init__(self, client: Any, stream: str, *, seed: int, rate: int) -> None:
         self._client = client
@@ -114,7 +114,7 @@ class Producer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when nothing more will be put."""
+        """Stop the background thread. Returns when it has ended."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -130,7 +130,7 @@ class Producer:
         return known[-1] if known else None
 
     def put_up_to(self, shard: str, sequence: str) -> int:
-        """How many Kinesis records of the shard lie at or before a sequence number."""
+        """Return the number of Kinesis records of the shard up to and with a sequence number."""
         # Numbers of one stream have the same number of digits.
         return bisect_right(self.sequences.get(shard, []), sequence)
 
@@ -141,25 +141,25 @@ class Producer:
             self.failure = error
 
     def _produce(self) -> None:
-        begun, drawn = time.monotonic(), 0
+        started, drawn = time.monotonic(), 0
         while not self._stop.wait(TICK_SECONDS):
-            due = min(int((time.monotonic() - begun) * self._rate) - drawn, self._rate)
+            due = min(int((time.monotonic() - started) * self._rate) - drawn, self._rate)
             with self._lock:
                 self._put(self._mix.draw(due))
             drawn += due
 
     def _put(self, puts: list[Put]) -> None:
         while puts:
-            now, puts = puts[:_MOST_ENTRIES], puts[_MOST_ENTRIES:]
-            entries = [{"Data": put.data, "PartitionKey": put.partition_key} for put in now]
-            answer = self._client.put_records(StreamName=self._stream, Records=entries)
-            refused = []
-            for put, result in zip(now, answer["Records"], strict=True):
+            batch, puts = puts[:_MAX_ENTRIES], puts[_MAX_ENTRIES:]
+            entries = [{"Data": put.data, "PartitionKey": put.partition_key} for put in batch]
+            response = self._client.put_records(StreamName=self._stream, Records=entries)
+            rejected = []
+            for put, result in zip(batch, response["Records"], strict=True):
                 if "ErrorCode" in result:
-                    refused.append(put)
+                    rejected.append(put)
                 else:
                     self._placed(put, result["ShardId"], result["SequenceNumber"])
-            puts = refused + puts
+            puts = rejected + puts
 
     def _placed(self, put: Put, shard: str, sequence: str) -> None:
         self.kinesis_records += 1

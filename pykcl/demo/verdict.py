@@ -1,4 +1,4 @@
-"""The demo's verdict: a pure function of what was put, what was delivered, and what happened on the way."""
+"""Verdict of the demo: a pure function of the records put, the records delivered, and the actions on the fleet."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pykcl.cli.demo_ledger import Delivery
+from pykcl.demo.record_log import Delivery
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The moment of the kill -9, looked at while the victim stood still.
+    """State of a worker just before its kill -9, read while it was suspended.
 
-    leases: what it owned in the lease table. undelivered: Kinesis records of those shards that the server counted
-    and that no worker had delivered. in_hand: user records inside a running process_records.
+    leases: those it owned in the lease table. undelivered: Kinesis records of those shards that the server counted
+    and that no worker had delivered. in_progress: user records inside a running process_records.
     """
 
     worker: str
     leases: tuple[str, ...]
     undelivered: int
-    in_hand: int
+    in_progress: int
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """produced: user record id -> shard it was put to. acknowledged: Kinesis records the producer put.
     put_counts: Kinesis records per shard as the server counts them. parents: of every shard.
-    java: the Java worker's name, if there was one. troubles: what went wrong on the way, as texts.
+    java: the Java worker's name, if there was one. problems: other failures, as texts.
     """
 
     produced: Mapping[int, str]
@@ -40,12 +40,12 @@ class Evidence:
     merge_children: tuple[str, ...]
     terminated: str | None
     java: str | None = None
-    troubles: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """reasons: why it is not a pass; empty for a pass."""
+    """Result of the demo. reasons: for a failure; empty for a pass."""
 
     produced: int
     kinesis_records: int
@@ -60,8 +60,8 @@ class Verdict:
         return not self.reasons
 
 
-def judge(evidence: Evidence) -> Verdict:
-    """PASS needs nothing lost, nothing out of order, and proof that the script really did what it promised."""
+def evaluate(evidence: Evidence) -> Verdict:
+    """Pass if no record was lost or out of order, and the evidence shows that every action really took place."""
     delivered = [delivery for delivery in evidence.deliveries if delivery.id is not None]
     distinct = {delivery.id for delivery in delivered}
     lost = sorted(evidence.produced.keys() - distinct)
@@ -71,9 +71,9 @@ def judge(evidence: Evidence) -> Verdict:
     reasons = [
         *_lost(lost, evidence.produced),
         *([f"{disorder} deliveries were out of order"] if disorder else []),
-        *_bookkeeping(evidence),
+        *_counts(evidence),
         *_preconditions(evidence),
-        *evidence.troubles,
+        *evidence.problems,
     ]
     return Verdict(
         produced=len(evidence.produced),
@@ -87,7 +87,7 @@ def judge(evidence: Evidence) -> Verdict:
 
 
 def count_out_of_order(deliveries: Iterable[Delivery]) -> int:
-    """Deliveries at or before the one before, within one ownership of a shard by one worker process.
+    """Count deliveries at or before the previous one, within one ownership of a shard by one worker process.
 
     Across ownerships a step back is allowed: the next owner starts at the checkpoint.
     """
@@ -104,7 +104,7 @@ def count_out_of_order(deliveries: Iterable[Delivery]) -> int:
 def count_children_before_parents(
     deliveries: Sequence[Delivery], parents: Mapping[str, tuple[str, ...]]
 ) -> int:
-    """Deliveries from a shard that came before each record of its parents had been delivered once."""
+    """Count deliveries from a shard that came before each record of its parents had been delivered once."""
     first: dict[tuple[str, str, int], int] = {}
     for delivery in deliveries:
         key = (delivery.shard, delivery.sequence, delivery.sub)
@@ -124,15 +124,15 @@ def _lost(lost: Sequence[int], produced: Mapping[int, str]) -> list[str]:
     return [f"{len(lost)} user records were lost: {shown}"]
 
 
-def _bookkeeping(evidence: Evidence) -> list[str]:
-    """The same question asked of the server, whose counts know nothing of the producer's and the workers' ids."""
+def _counts(evidence: Evidence) -> list[str]:
+    """Compare with the counts of the server, which are independent of the ids of producer and workers."""
     reasons = []
-    counted = sum(evidence.put_counts.values())
+    count = sum(evidence.put_counts.values())
     if not evidence.produced:
         reasons.append("nothing was produced")
-    if counted != evidence.acknowledged:
+    if count != evidence.acknowledged:
         reasons.append(
-            f"the server counted {counted} Kinesis records, the producer put {evidence.acknowledged}"
+            f"the server counted {count} Kinesis records, the producer put {evidence.acknowledged}"
         )
     seen: dict[str, set[str]] = {}
     for delivery in evidence.deliveries:
@@ -141,11 +141,11 @@ def _bookkeeping(evidence: Evidence) -> list[str]:
         put, read = evidence.put_counts.get(shard, 0), len(seen.get(shard, ()))
         if put != read:
             reasons.append(f"{shard}: the server counted {put} Kinesis records, {read} were delivered")
-    strangers = sum(
+    unknown = sum(
         delivery.id is None or delivery.id not in evidence.produced for delivery in evidence.deliveries
     )
-    if strangers:
-        reasons.append(f"{strangers} delivered records were never produced")
+    if unknown:
+        reasons.append(f"{unknown} delivered records were never produced")
     return reasons
 
 
@@ -175,7 +175,7 @@ def _preconditions(evidence: Evidence) -> list[str]:
         ("merge", evidence.merge_children, 1),
     ):
         if len(children) != wanted:
-            reasons.append(f"the {what} made {len(children)} shards instead of {wanted}")
+            reasons.append(f"the {what} created {len(children)} shards instead of {wanted}")
         reasons.extend(
             f"{child}, child of the {what}, delivered nothing"
             for child in children

@@ -1,8 +1,8 @@
-"""`python -m pykcl.cli.java.guard COMMAND …`: runs a program that does not look after its parent, as a JVM does not.
+"""`python -m pykcl.demo.java_guard COMMAND …`: runs a program that outlives its parent, as a JVM does.
 
-It shall lead a process group, in which the program and all of its children stay. When standard input ends, because who
-started it is gone, even by kill -9, the whole group is killed. SIGTERM goes on to the program alone, so that it can end
-its children in order; exit code 0 then, else the program's.
+The guard must lead a process group, in which the program and all of its children stay. When standard input ends,
+because the process that started the guard is gone, even by kill -9, the whole group is killed. SIGTERM is passed to the
+program alone, so that it can end its children in order; the exit code is 0 then, else the program's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 
 class Guard:
-    """Use once."""
+    """Run one program. Use once."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None

@@ -1,11 +1,11 @@
-"""The demo's verdict, as a pure function: a pass, and every reason why it is none."""
+"""Verdict of the demo: a pass, and every reason for a failure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from pykcl.cli.demo_ledger import Delivery
-from pykcl.cli.demo_verdict import Evidence, Kill, judge
+from pykcl.demo.record_log import Delivery
+from pykcl.demo.verdict import Evidence, Kill, evaluate
 
 PARENTS = {"s0": (), "s1": (), "s2": ("s0",), "s3": ("s0",), "s4": ("s1", "s1b"), "s1b": ()}
 
@@ -33,7 +33,7 @@ GOOD = Evidence(
     put_counts={"s0": 2, "s1": 1, "s1b": 1, "s2": 1, "s3": 1, "s4": 1},
     deliveries=DELIVERIES,
     parents=PARENTS,
-    kills=(Kill("py-3", ("s0",), undelivered=2, in_hand=1),),
+    kills=(Kill("py-3", ("s0",), undelivered=2, in_progress=1),),
     split_children=("s2", "s3"),
     merge_children=("s4",),
     terminated="py-2",
@@ -41,29 +41,29 @@ GOOD = Evidence(
 
 
 def reasons(**changes: object) -> str:
-    verdict = judge(replace(GOOD, **changes))  # type: ignore[arg-type]
+    verdict = evaluate(replace(GOOD, **changes))  # type: ignore[arg-type]
     assert verdict.passed == (not verdict.reasons)
     return "\n".join(verdict.reasons)
 
 
-def test_passes_when_everything_was_delivered_in_order_and_the_script_did_what_it_promised():
-    verdict = judge(GOOD)
+def test_passes_when_everything_was_delivered_in_order_and_the_script_did_what_it_should():
+    verdict = evaluate(GOOD)
     assert verdict.reasons == ()
     assert verdict.passed
     assert (verdict.produced, verdict.kinesis_records, verdict.processed) == (8, 7, 8)
     assert (verdict.duplicates, verdict.lost, verdict.out_of_order) == (0, 0, 0)
 
 
-def test_a_record_delivered_twice_is_a_duplicate_and_no_failure():
+def test_a_record_delivered_twice_is_a_duplicate_but_not_a_failure():
     again = replace(DELIVERIES[0], worker="py-2", run=2, at=9)
-    verdict = judge(replace(GOOD, deliveries=[*DELIVERIES, again]))
+    verdict = evaluate(replace(GOOD, deliveries=[*DELIVERIES, again]))
     assert verdict.passed
     assert verdict.duplicates == 1
     assert verdict.processed == 8
 
 
 def test_a_user_record_that_was_not_delivered_is_lost_and_its_shard_is_named():
-    verdict = judge(replace(GOOD, deliveries=[one for one in DELIVERIES if one.id != 3]))
+    verdict = evaluate(replace(GOOD, deliveries=[one for one in DELIVERIES if one.id != 3]))
     assert verdict.lost == 1
     assert verdict.reasons == ("1 user records were lost: 1 of s0",)
 
@@ -90,43 +90,43 @@ def test_nothing_produced_fails():
 def test_a_step_back_within_one_ownership_is_out_of_order():
     late = [delivery(2, "s0", 102), delivery(1, "s0", 101), *DELIVERIES[2:]]
     # Record 1 comes after record 2; record 3 then goes forward again.
-    verdict = judge(replace(GOOD, deliveries=late))
+    verdict = evaluate(replace(GOOD, deliveries=late))
     assert verdict.out_of_order == 1
     assert "1 deliveries were out of order" in verdict.reasons
 
 
 def test_the_same_position_twice_within_one_ownership_is_out_of_order():
-    assert judge(replace(GOOD, deliveries=[DELIVERIES[0], *DELIVERIES])).out_of_order == 1
+    assert evaluate(replace(GOOD, deliveries=[DELIVERIES[0], *DELIVERIES])).out_of_order == 1
 
 
 def test_sub_sequence_numbers_count_for_the_order():
     swapped = [DELIVERIES[0], DELIVERIES[2], DELIVERIES[1], *DELIVERIES[3:]]
-    assert judge(replace(GOOD, deliveries=swapped)).out_of_order == 1
+    assert evaluate(replace(GOOD, deliveries=swapped)).out_of_order == 1
 
 
 def test_sequence_numbers_are_compared_as_numbers():
     deliveries = [delivery(1, "s0", 99), *DELIVERIES[1:]]
-    assert judge(replace(GOOD, deliveries=deliveries)).out_of_order == 0
+    assert evaluate(replace(GOOD, deliveries=deliveries)).out_of_order == 0
 
 
 def test_a_new_owner_may_begin_before_the_place_where_the_old_one_ended():
     again = [replace(one, worker="py-2", run=2, at=20) for one in DELIVERIES[:3]]
-    assert judge(replace(GOOD, deliveries=[*DELIVERIES, *again])).out_of_order == 0
+    assert evaluate(replace(GOOD, deliveries=[*DELIVERIES, *again])).out_of_order == 0
 
 
 def test_a_child_delivered_before_its_parents_end_is_out_of_order():
     early = [replace(one, at=1) if one.shard == "s2" else one for one in DELIVERIES]
-    assert judge(replace(GOOD, deliveries=early)).out_of_order == 1
+    assert evaluate(replace(GOOD, deliveries=early)).out_of_order == 1
 
 
 def test_both_parents_of_a_merge_must_have_ended():
     early = [replace(one, at=4) if one.shard == "s4" else one for one in DELIVERIES]
-    assert judge(replace(GOOD, deliveries=early)).out_of_order == 1
+    assert evaluate(replace(GOOD, deliveries=early)).out_of_order == 1
 
 
 def test_a_parents_record_delivered_again_after_its_children_is_no_disorder():
     again = replace(DELIVERIES[2], worker="py-2", run=2, at=50)
-    assert judge(replace(GOOD, deliveries=[*DELIVERIES, again])).out_of_order == 0
+    assert evaluate(replace(GOOD, deliveries=[*DELIVERIES, again])).out_of_order == 0
 
 
 def test_a_kill_that_proves_nothing_fails():
@@ -136,7 +136,7 @@ def test_a_kill_that_proves_nothing_fails():
 
 
 def test_a_java_worker_counts_only_when_it_delivered_and_was_killed_beside_a_python_worker():
-    both = [*GOOD.kills, Kill("java", ("s1",), undelivered=2, in_hand=1)]
+    both = [*GOOD.kills, Kill("java", ("s1",), undelivered=2, in_progress=1)]
     delivered = [replace(one, worker="java") if one.shard == "s1" else one for one in DELIVERIES]
     assert reasons(java="java", kills=both, deliveries=delivered) == ""
     assert "java was not killed" in reasons(java="java", deliveries=delivered)
@@ -157,9 +157,9 @@ def test_children_that_delivered_nothing_fail():
 
 
 def test_a_reshard_without_its_children_fails():
-    assert "the split made 1 shards instead of 2" in reasons(split_children=("s2",))
-    assert "the merge made 0 shards instead of 1" in reasons(merge_children=())
+    assert "the split created 1 shards instead of 2" in reasons(split_children=("s2",))
+    assert "the merge created 0 shards instead of 1" in reasons(merge_children=())
 
 
-def test_a_trouble_on_the_way_fails_even_when_nothing_was_lost():
-    assert reasons(troubles=("waited 30 s in vain",)) == "waited 30 s in vain"
+def test_another_problem_fails_even_when_nothing_was_lost():
+    assert reasons(problems=("waited 30 s in vain",)) == "waited 30 s in vain"

@@ -1,4 +1,4 @@
-"""The whole demo, as a user starts it: it passes, it fails a wrong build, and it leaves nothing behind."""
+"""Whole runs of the demo as a user starts it: it passes, it fails a wrong build, and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def assert_nothing_is_left(folder: Path) -> None:
     assert list(folder.iterdir()) == []
     if not Path("/proc/self/cmdline").exists():
         return
-    # A worker names its ledger, which lies in the folder, in its command line.
+    # A worker names its record_log, which lies in the folder, in its command line.
     assert [pid for pid in Path("/proc").glob("[0-9]*") if str(folder) in command_line(pid)] == []
 
 
@@ -74,7 +74,7 @@ def test_without_java_the_demo_says_so_and_goes_on_with_the_python_workers(tmp_p
     with demo(tmp_path, "--seed", "7", "--with-java", PATH="/nowhere") as process:
         output, _ = process.communicate()
     assert process.returncode == 0, output
-    assert "no Java worker: java not found. Going on with the Python workers alone." in output
+    assert "no Java worker: java not found. Continuing with the Python workers only." in output
     assert "Java joins" not in output
     assert output.splitlines()[-1].startswith("PASS"), output
 
