@@ -1,4 +1,4 @@
-"""The one exception of the local AWS: an error as AWS answers it."""
+"""Error of the local AWS: the one exception of all its services."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ REGION = "us-east-1"
 
 
 class AwsError(Exception):
-    """An AWS error answer. code: as in `__type`; message: free text; status: the HTTP status.
+    """An error response of AWS. code: as in `__type`; message: free text; status: the HTTP status.
 
-    Also what a test's fault hook raises to make one operation fail.
+    The fault hook of a test raises it, too, to make one operation fail.
     """
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:

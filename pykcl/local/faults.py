@@ -1,11 +1,11 @@
-"""Faults between client and local AWS, switched on by rules: in this process, or over HTTP at `/_pykcl/faults`.
+"""Fault injection between client and local AWS, by rules: set in this process, or over HTTP at `/_pykcl/faults`.
 
     POST    {"seed": 3, "rules": [{"kind": "throttle", "service": "dynamodb", "probability": 0.2}]}
     GET     the rules in force and how many faults of each kind were injected
     DELETE  no rules, counts from zero
 
-A request meets the first rule that fits and whose lot falls; rules are tried in their order. Calls of the control
-path itself never fail and are not logged.
+Rules are tried in their order; the first one that matches a request, and whose probability is met, applies. Calls of
+the control path never fail and are not logged.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from random import Random
 from typing import Any
 
 from pykcl.local.errors import AwsError
-from pykcl.local.wire_json import read_json
+from pykcl.local.wire import read_json
 
 CONTROL_PATH = "/_pykcl/faults"
-MOST_SECONDS = 600.0
-MOST_RULES_BYTES = 64 * 1024
+MAX_SECONDS = 600.0
+MAX_RULES_BYTES = 64 * 1024
 
 KINDS = {
     "throttle": "refused as too much, not done",
@@ -40,7 +40,7 @@ KINDS = {
     "slow": "done, and answered after `seconds`",
     "late": "done only after `seconds`, when the client may have given up",
 }
-"""What happens to the request. A reset of an HTTP/2 connection hits everything that is under way on it."""
+"""Kinds of faults. A reset of an HTTP/2 connection hits all requests that are under way on it."""
 WITH_SECONDS = frozenset({"slow", "late"})
 NOT_DONE = frozenset({"throttle", "error", "reset-before"})
 SERVICES = ("kinesis", "dynamodb", "cloudwatch")
@@ -50,14 +50,15 @@ _DATA_OPERATIONS = ("GetRecords", "GetShardIterator", "PutRecord", "PutRecords")
 
 
 class FaultRefused(ValueError):
-    """Rules that cannot be used. The text says what, why and what to do."""
+    """Invalid rules. The text says what, why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRule:
-    """kind: one of KINDS. service, operation: which requests, "*" for all. probability: of each request, 0 to 1.
+    """Rule about requests that fail. kind: one of KINDS. service, operation: of the requests, "*" for all.
 
-    seconds: for "slow" and "late" only, at most 600. times: after so many faults the rule rests; None for no end.
+    probability: for each request, 0 to 1. seconds: for "slow" and "late" only, at most 600. times: max number of
+    faults; None for no limit.
     """
 
     kind: str
@@ -68,14 +69,14 @@ class FaultRule:
     times: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises FaultRefused."""
+        """Raise FaultRefused for an invalid rule."""
         _check_choice("kind", self.kind, sorted(KINDS))
         _check_choice("service", self.service, [ANY, *SERVICES])
         services = SERVICES if self.service == ANY else (self.service,)
         known = sorted({name for service in services for name in _operations(service)})
         _check_choice("operation", self.operation, [ANY, *known])
         _check_number("probability", self.probability, 0.0, 1.0)
-        _check_number("seconds", self.seconds, 0.0, MOST_SECONDS)
+        _check_number("seconds", self.seconds, 0.0, MAX_SECONDS)
         if (self.kind in WITH_SECONDS) != (self.seconds > 0):
             raise FaultRefused(
                 f"kind {self.kind!r} with seconds={self.seconds:g} means nothing: seconds go with "
@@ -83,8 +84,8 @@ class FaultRule:
             )
         if self.times is not None and (type(self.times) is not int or self.times < 1):
             raise FaultRefused(
-                f"times={_shown(self.times)} is no number of faults. Give a whole number from 1, or leave it out for "
-                "no end."
+                f"times={_shown(self.times)} is not a number of faults. Give a whole number from 1, or none for "
+                "no limit."
             )
 
     def fits(self, service: str, operation: str) -> bool:
@@ -92,30 +93,30 @@ class FaultRule:
 
 
 class Faults:
-    """The rules in force, the lots and the counts. Thread-safe."""
+    """Rules in force, their random numbers and the counts of faults. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rules: list[tuple[FaultRule, Counter[str]]] = []
-        self._random = Random(0)  # noqa: S311 - lots, no secrets
+        self._random = Random(0)  # noqa: S311 - reproducible, no secret
         self._counts: Counter[str] = Counter()
 
     def replace(self, rules: Sequence[FaultRule], *, seed: int | None = None) -> None:
-        """From now on these rules; the counts go on. seed: begin the lots anew with it."""
+        """Replace the rules; the counts continue. seed: restarts the random numbers."""
         with self._lock:
             self._rules = [(rule, Counter()) for rule in rules]
             if seed is not None:
                 self._random.seed(seed)
 
     def reset(self) -> None:
-        """No rules, counts from zero, lots from seed 0."""
+        """Remove the rules, reset the counts, and restart the random numbers from seed 0."""
         with self._lock:
             self._rules = []
             self._counts.clear()
             self._random.seed(0)
 
     def choose(self, service: str, operation: str) -> FaultRule | None:
-        """The fault of one request, counted; None for none. Draws only for rules that fit."""
+        """Return the fault of one request and count it; None for no fault. Draws a number only for rules that match."""
         with self._lock:
             for rule, used in self._rules:
                 if not rule.fits(service, operation) or used["times"] == rule.times:
@@ -128,25 +129,27 @@ class Faults:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Faults injected since the start or the last reset, by kind; every kind is there."""
+        """Number of faults since the start or the last reset, for every kind."""
         with self._lock:
             return {kind: self._counts[kind] for kind in KINDS}
 
     def control(self, method: str, content_type: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        """One call of the control path: status and answer."""
+        """Serve a call of the control path; return status and content."""
         try:
             if method == "POST":
                 if content_type.partition(";")[0].strip().lower() != "application/json":
-                    # A browser sends the types of forms to any site without asking that site first.
+                    # A browser sends content types of forms to any site without asking that site first.
                     return 415, {
-                        "error": "The rules are no JSON. Send the header Content-Type: application/json."
+                        "error": "The rules are not JSON. Send the header Content-Type: application/json."
                     }
                 rules, seed = parse_rules(body)
                 self.replace(rules, seed=seed)
             elif method == "DELETE":
                 self.reset()
             elif method != "GET":
-                return 405, {"error": f"{method} means nothing here. GET shows, POST sets, DELETE forgets."}
+                return 405, {
+                    "error": f"{method} is not allowed. GET shows, POST sets, DELETE removes the rules."
+                }
         except FaultRefused as refusal:
             return 400, {"error": f"{refusal} Nothing was changed."}
         with self._lock:
@@ -155,23 +158,23 @@ class Faults:
 
 
 def parse_rules(body: bytes) -> tuple[list[FaultRule], int | None]:
-    """The rules and the seed of a POST. Raises FaultRefused."""
-    if len(body) > MOST_RULES_BYTES:
-        raise FaultRefused(f"The rules have {len(body)} bytes. Send at most {MOST_RULES_BYTES}.")
+    """Return the rules and the seed of a POST. Raises FaultRefused."""
+    if len(body) > MAX_RULES_BYTES:
+        raise FaultRefused(f"The rules have {len(body)} bytes. Send at most {MAX_RULES_BYTES}.")
     try:
         given = read_json(body or b"null")
     except AwsError:
         given = None
     if not isinstance(given, dict) or not isinstance(given.get("rules"), list):
         raise FaultRefused(
-            'The body is not {"rules": […]}, so it is not clear what shall fail. '
+            'The body is not {"rules": […]}. '
             'Send for example {"rules": [{"kind": "throttle", "service": "dynamodb", "probability": 0.2}]}.'
         )
     _check_names("the body", given, ["rules", "seed"])
     seed = given.get("seed")
     if seed is not None and type(seed) is not int:
         raise FaultRefused(
-            f"seed={_shown(seed)} is not a whole number, so the lots could not be repeated. Give one."
+            f"seed={_shown(seed)} is not a whole number, so the faults could not be repeated. Give one."
         )
     rules = []
     for number, fields in enumerate(given["rules"], start=1):
@@ -198,7 +201,7 @@ def _check_names(where: str, given: dict[str, Any], known: Sequence[str]) -> Non
 def _check_choice(what: str, given: object, known: Sequence[str]) -> None:
     if given not in known:
         raise FaultRefused(
-            f"{what} {_shown(given)} is not known, so no request would meet it. {_instead(given, known)}"
+            f"{what} {_shown(given)} is unknown, so no request would match it. {_instead(given, known)}"
         )
 
 
@@ -220,14 +223,14 @@ def _check_number(what: str, given: object, smallest: float, largest: float) -> 
 
 @cache
 def _operations(service: str) -> frozenset[str]:
-    """Every operation AWS has there: a rule for a misspelt one would never fire and look like a quiet day."""
+    """Return every operation of a service: a rule with a misspelt one would never match."""
     from botocore.loaders import Loader
 
     return frozenset(Loader().load_service_model(service, "service-2")["operations"])
 
 
 def refusal(rule: FaultRule, service: str, operation: str) -> AwsError:
-    """What AWS would answer for a "throttle", "error" or "error-after"."""
+    """Return the error of AWS for a "throttle", "error" or "error-after"."""
     if rule.kind != "throttle":
         code = "InternalServerError" if service == "dynamodb" else "InternalFailure"
         return AwsError(code, "Failed on purpose: a fault rule of the local AWS.", 500)
@@ -238,10 +241,10 @@ def refusal(rule: FaultRule, service: str, operation: str) -> AwsError:
 
 
 class Connections:
-    """The open connections by the client's address, so that one of them can be reset.
+    """Open connections by the client's address, so that one of them can be reset.
 
-    ASGI knows no way to reset a connection, and hypercorn hands none out: the transports are noted as the event loop
-    makes them. Used on that loop only.
+    ASGI has no way to reset a connection, and hypercorn does not hand its transports out: they are recorded as the
+    event loop creates them. Used on that loop only.
     """
 
     def __init__(self) -> None:
@@ -249,16 +252,16 @@ class Connections:
         self._held: list[Sequence[Any] | None] = []
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Note every connection that servers made by `loop` accept from now on."""
+        """Record every connection that servers of `loop` accept from now on."""
         create_server: Callable[..., Awaitable[asyncio.Server]] = loop.create_server
 
         async def watched(factory: Callable[[], Any], *args: Any, **options: Any) -> asyncio.Server:
-            return await create_server(lambda: self._noting(factory()), *args, **options)
+            return await create_server(lambda: self._recording(factory()), *args, **options)
 
         loop.create_server = watched  # type: ignore[method-assign, assignment]
 
     def reset(self, client: Sequence[Any] | None) -> None:
-        """Answer everything on that connection with RST. Does nothing for one that has ended."""
+        """Reset a connection. Does nothing if it has ended."""
         transport = self._transports.get((str(client[0]), int(client[1]))) if client else None
         if transport is None or transport.is_closing():
             return
@@ -269,7 +272,7 @@ class Connections:
 
     @contextmanager
     def held(self, client: Sequence[Any] | None) -> Iterator[None]:
-        """While an answer is held back on that connection."""
+        """Register a connection on which a response is held back meanwhile."""
         self._held.append(client)
         try:
             yield
@@ -277,12 +280,15 @@ class Connections:
             self._held.remove(client)
 
     def reset_held(self) -> None:
-        """For the stop: from Python 3.12 on a server waits until all its connections have ended."""
+        """Reset those connections for the stop:
+
+        from Python 3.12 on a server waits until all its connections have ended.
+        """
         for client in tuple(self._held):
             self.reset(client)
 
-    def _noting(self, protocol: Any) -> Any:
-        made, lost = protocol.connection_made, protocol.connection_lost
+    def _recording(self, protocol: Any) -> Any:
+        created, lost = protocol.connection_made, protocol.connection_lost
         known: list[tuple[str, int]] = []
 
         def connection_made(transport: asyncio.Transport) -> None:
@@ -290,7 +296,7 @@ class Connections:
             if peer:
                 known.append((str(peer[0]), int(peer[1])))
                 self._transports[known[0]] = transport
-            made(transport)
+            created(transport)
 
         def connection_lost(error: Exception | None) -> None:
             for address in known:

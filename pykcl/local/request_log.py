@@ -1,4 +1,4 @@
-"""Requests to the local AWS and their outcome, bounded in memory and, if wanted, as JSON lines."""
+"""Log of the requests to the local AWS and their results, bounded in memory, and in a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, TextIO
 
-MOST_BYTES = 64 * 1024 * 1024
-"""Of memory for each service, about."""
+MAX_BYTES = 64 * 1024 * 1024
+"""Memory for each service, about."""
 _VALUE_BYTES, _REQUEST_BYTES = 64, 500
 ROW_WRITES = ("PutItem", "UpdateItem", "DeleteItem")
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedRequest:
-    """One request. at_millis: when it was answered, epoch. service: kinesis, dynamodb or cloudwatch.
+    """One request. at_millis: time of the response, epoch. service: kinesis, dynamodb or cloudwatch.
 
-    parameters: those that the operation has, without Kinesis payloads, keys and iterators. error_code: None when it
-    succeeded. user_agent: how the client calls itself; AWS_SDK_UA_APP_ID in its environment stands there as `app/…`.
+    parameters: those that the operation has, without Kinesis payloads, keys and iterators. error_code: None for
+    success. user_agent: name of the client, with AWS_SDK_UA_APP_ID of its environment as `app/…`.
     """
 
     at_millis: int
@@ -36,7 +36,7 @@ class LoggedRequest:
 
 
 def known(service: str, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    """The parameters that the operation has at AWS; none for an operation that AWS does not have."""
+    """Return the parameters that the operation has at AWS; empty for an operation that AWS does not have."""
     names = _members(service).get(operation, frozenset()) if service else ()
     return {name: value for name, value in parameters.items() if name in names}
 
@@ -53,7 +53,7 @@ def _members(service: str) -> dict[str, frozenset[str]]:
 
 
 def _size(request: LoggedRequest) -> int:
-    """About the bytes of memory that it takes: a small value takes more than its text."""
+    """Estimate the memory of a request, in bytes: a small value takes more than its text."""
     text = json.dumps(request.parameters, separators=(",", ":"), default=repr)
     values = text.count(",") + text.count("[") + text.count("{")
     return (
@@ -62,13 +62,11 @@ def _size(request: LoggedRequest) -> int:
 
 
 class RequestLog:
-    """The last requests of each service, at most `capacity` of them and about `most_bytes` of memory. Thread-safe."""
+    """Last requests of each service, at most `capacity` of them and about `max_bytes` of memory. Thread-safe."""
 
-    def __init__(
-        self, path: Path | None = None, capacity: int = 20_000, most_bytes: int = MOST_BYTES
-    ) -> None:
+    def __init__(self, path: Path | None = None, capacity: int = 20_000, max_bytes: int = MAX_BYTES) -> None:
         self._lock = threading.Lock()
-        self._capacity, self._most_bytes = capacity, most_bytes
+        self._capacity, self._most_bytes = capacity, max_bytes
         self._count = 0
         self._by_service: dict[str, deque[tuple[int, int, LoggedRequest]]] = {}
         self._bytes: Counter[str] = Counter()
@@ -89,34 +87,19 @@ class RequestLog:
                 self._file.flush()
 
     def of(self, service: str, operation: str | None = None) -> list[LoggedRequest]:
-        """The requests to one service, oldest first, of one operation if given."""
+        """Return the requests to one service, oldest first, of one operation if given."""
         with self._lock:
             kept = list(self._by_service.get(service, ()))
         return [request for _, _, request in kept if operation in (None, request.operation)]
 
     def __iter__(self) -> Iterator[LoggedRequest]:
-        """All kept requests, oldest first."""
+        """Iterate over all stored requests, oldest first."""
         with self._lock:
             kept = [numbered for service in self._by_service.values() for numbered in service]
         return iter([request for _, _, request in sorted(kept, key=itemgetter(0))])
 
-    def last_writes(self, table: str, key: str = "leaseKey") -> dict[str, LoggedRequest]:
-        """The last successful write of every row of a table, by the text of its key attribute."""
-        last: dict[str, LoggedRequest] = {}
-        for request in self.of("dynamodb"):
-            given = request.parameters
-            if (
-                request.operation not in ROW_WRITES
-                or request.status != 200
-                or given.get("TableName") != table
-            ):
-                continue
-            row = given.get("Key") or given.get("Item") or {}
-            last[str(row.get(key, {}).get("S", ""))] = request
-        return last
-
     def close(self) -> None:
-        """Close the file; what is in memory stays readable."""
+        """Close the file; the requests in memory stay readable."""
         with self._lock:
             if self._file is not None:
                 self._file.close()

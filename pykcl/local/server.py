@@ -1,32 +1,57 @@
-"""`LocalAws`: Kinesis, DynamoDB and CloudWatch on one port, over HTTP/1.1 and HTTP/2."""
+"""`LocalAws`: Kinesis, DynamoDB and CloudWatch on one port, over HTTP/1.1 and HTTP/2.
+
+`AwsApp` is the ASGI application: it reads a request, finds its service, serves and logs it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+import uuid
+import zlib
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pykcl.host_names import allowed_names
-from pykcl.local.app import AwsApp, FaultHook
-from pykcl.local.aws_parts import MotoParts
-from pykcl.local.faults import Faults
-from pykcl.local.request_log import RequestLog
+from pykcl.host_names import allowed_names, is_own
+from pykcl.local import kinesis_api, services
+from pykcl.local.errors import AwsError
+from pykcl.local.faults import CONTROL_PATH, NOT_DONE, Connections, FaultRule, Faults, refusal
+from pykcl.local.request_log import LoggedRequest, RequestLog, known
+from pykcl.local.services import CLOUDWATCH_PREFIX, DYNAMODB_PREFIX, MotoServices, ServiceResponse
 from pykcl.local.stream import LocalKinesis, ReadSpan
+from pykcl.local.wire import MAX_VALUES, not_serialized, read_json
+from pykcl.local.wire_cbor import format_of
 
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 10.0
 STOP_SECONDS = 10.0
-MOST_STREAMS = 500
+MAX_CONCURRENT_STREAMS = 500
 """Requests under way on one HTTP/2 connection.
 
-hypercorn keeps them in a tree of at most 1,000, those given up lately among them, and hangs the connection beyond.
+hypercorn keeps them in a tree of at most 1,000, including those that were cancelled lately, and hangs the connection
+beyond.
 """
+FaultHook = Callable[[str, str, dict[str, Any]], str | None]
+LOSE_ANSWER = "lose-answer"
+_ACTION = re.compile(rb"(?:^|&)Action=([A-Za-z0-9]{1,100})(?:&|$)")
+_GZIP = 31
+MAX_REFUSALS_LOGGED = 20
+MAX_BODY_BYTES = 16 * 1024 * 1024
+"""Enough for 10 MB of records in base64, and the limit of DynamoDB."""
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 log = logging.getLogger("pykcl.local")
 
@@ -43,8 +68,8 @@ class LocalAws:
     state_seconds: how long streams stay CREATING, UPDATING, DELETING. read_span, listing_lag: as `LocalKinesis` has
     them. request_log: a file that gets every request as a JSON line. now_millis: the clock of Kinesis and of the Date
     headers, epoch milliseconds. fault: called with (service, operation, parameters) before each request, in a thread
-    of its own; it may wait, raise AwsError to answer with that error, or return "lose-answer" to have the request
-    done and answered with a 500.
+    of its own; it may wait, raise AwsError to respond with that error, or return "lose-answer" to have the request
+    done and respond with a 500.
     """
 
     def __init__(
@@ -72,7 +97,7 @@ class LocalAws:
         )
         self._wanted = (host, port)
         self.requests = RequestLog(request_log)
-        self._parts = MotoParts()
+        self._parts = MotoServices()
         self._app = AwsApp(self.kinesis, self._parts, self.requests, now, allowed_names(allow_hosts))
         self._app.fault = fault
         self._thread: threading.Thread | None = None
@@ -93,38 +118,38 @@ class LocalAws:
 
     @property
     def faults(self) -> Faults:
-        """Faults between the clients and this server, by rules; also to be had over HTTP, see `faults`."""
+        """Faults between the clients and this server, by rules; also set over HTTP, see `faults`."""
         return self._app.faults
 
     @property
     def port(self) -> int:
-        """The port it answers on; 0 before start()."""
+        """The port; 0 before start()."""
         return self._port
 
     @property
     def url(self) -> str:
-        """The endpoint URL for all three services. Raises RuntimeError before start()."""
+        """Endpoint URL of all services. Raises RuntimeError before start()."""
         if not self._url:
             raise RuntimeError("The local AWS has no URL yet: call start() first.")
         return self._url
 
     def start(self) -> LocalAws:
-        """Bind and answer. Raises OSError when address or port cannot be had, RuntimeError when already started."""
+        """Bind and serve. Raises OSError if the address cannot be bound, RuntimeError if it was started before."""
         if self._thread is not None:
-            raise RuntimeError("This local AWS was started already. Make a new LocalAws.")
+            raise RuntimeError("This local AWS was already started. Create a new LocalAws.")
         listener = _listener(*self._wanted)
         address, self._port = str(listener.getsockname()[0]), int(listener.getsockname()[1])
-        # Nobody can connect to "all addresses".
+        # Clients cannot connect to "all addresses".
         reached = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(address, address)  # noqa: S104 - compared, not bound
         self._url = f"http://[{reached}]:{self._port}" if ":" in reached else f"http://{reached}:{self._port}"
         self._thread = threading.Thread(target=self._serve, args=(listener,), name="pykcl-local", daemon=True)
         self._thread.start()
         if not self._ready.wait(START_SECONDS):
-            raise RuntimeError(f"The local AWS did not begin to answer within {START_SECONDS:g} s.")
+            raise RuntimeError(f"The local AWS did not start within {START_SECONDS:g} s.")
         return self
 
     def stop(self) -> None:
-        """Stop answering, free the port, end the threads, forget the data. Does nothing when not running."""
+        """Close the port, end the threads and drop the data. Does nothing when not running."""
         thread, loop, stop = self._thread, self._loop, self._stop
         if thread is None or not thread.is_alive():
             return
@@ -138,7 +163,7 @@ class LocalAws:
         self._parts.forget()
 
     def reset(self) -> None:
-        """Delete all streams, tables, metrics and fault rules, and go on answering."""
+        """Delete all streams, tables, metrics and fault rules; keep running."""
         for stream in self.kinesis.list_streams():
             self.kinesis.delete_stream(stream.name)
         self._parts.forget()
@@ -172,8 +197,8 @@ class LocalAws:
         try:
             await serve(app, _config(listener), shutdown_trigger=self._until_stopped)
         except asyncio.CancelledError:
-            # hypercorn cancels what is still under way after its grace (an answer that a fault holds back), and then
-            # raises that very cancellation. Nobody else cancels this task.
+            # After its grace period hypercorn cancels the requests that are still running (a fault may hold a response
+            # back), and then raises that cancellation. Nothing else cancels this task.
             if not stop.is_set():
                 raise
 
@@ -184,7 +209,7 @@ class LocalAws:
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises OSError."""
+    """Return a bound socket. Raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, place = found[0]
     listener = socket.socket(family, kind, protocol)
@@ -208,11 +233,341 @@ def _config(listener: socket.socket) -> Any:
     config.include_date_header = False  # ours goes by the injected clock
     config.include_server_header = False
     config.graceful_timeout = 0.2
-    # Clients keep their connections; hypercorn's defaults (5 s, 1,000 requests) would break them under way.
+    # Clients keep their connections; hypercorn's defaults (5 s, 1,000 requests) would close them in the middle.
     config.keep_alive_timeout = 3600
     config.keep_alive_max_requests = 1 << 62
     config.backlog = 1024
-    # A client with more requests under way than it was told of loses the whole connection; Java sends each shard's
-    # requests over one.
-    config.h2_max_concurrent_streams = MOST_STREAMS
+    # A client that exceeds the limit it was sent loses the whole connection; Java sends the requests of all shards over
+    # one.
+    config.h2_max_concurrent_streams = MAX_CONCURRENT_STREAMS
     return config
+
+
+class AwsApp:
+    """ASGI application. Kinesis is served on the event loop (memory only, quick); moto in one worker thread."""
+
+    def __init__(
+        self,
+        kinesis: LocalKinesis,
+        moto: MotoServices,
+        requests: RequestLog,
+        now_millis: Callable[[], int],
+        allowed_hosts: frozenset[str] = frozenset(),
+    ) -> None:
+        self.fault: FaultHook | None = None
+        self.faults = Faults()
+        self.connections = Connections()
+        self._kinesis = kinesis_api.KinesisApi(kinesis, now_millis)
+        self._moto = moto
+        self._requests = requests
+        self._now = now_millis
+        self._allowed_hosts = allowed_hosts
+        self._refused: set[str] = set()
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pykcl-local-moto")
+
+    def warm_up(self) -> None:
+        """Import moto in the background."""
+        self._pool.submit(self._moto.warm_up)
+
+    def close(self) -> None:
+        """End the worker thread."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            body = await _read_body(receive)
+            if body is not None and "content-encoding" in headers:
+                body = _unpacked(headers.pop("content-encoding"), body)
+        except AwsError as error:
+            service, operation = _target(scope, headers, b"")
+            self._log(service, operation, {}, error.status, error.code, headers)
+            await _send_response(send, _error_response(service, error, headers), self._now())
+            return
+        if body is None:
+            return
+        refused = self._refused_client(scope, headers)
+        if refused is not None:
+            service, _ = _target(scope, headers, b"")
+            await _send_response(send, _error_response(service, refused, headers), self._now())
+            return
+        if scope["path"] == CONTROL_PATH:
+            await _send_response(send, self._control(scope["method"], headers, body), self._now())
+            return
+        service, operation = _target(scope, headers, body)
+        rule = self.faults.choose(service, operation) if service else None
+        if rule is None:
+            response = await self._respond(service, operation, scope["path"], headers, body)
+            await _send_response(send, response, self._now())
+            return
+        with self.connections.held(scope.get("client")):
+            faulty = await self._serve_with_fault(rule, service, operation, scope, headers, body)
+            if faulty is not None:
+                await _send_response(send, faulty, self._now())
+                return
+            # No response: the client gets a reset, or times out. Returning would send a 500.
+            if rule.kind != "lost-answer":
+                self.connections.reset(scope.get("client"))
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+    def _refused_client(self, scope: Scope, headers: dict[str, str]) -> AwsError | None:
+        """Return the error for a request that a browser sends for a web page: there are no signatures to check."""
+        local_address = str((scope.get("server") or ("",))[0])
+        host = headers.get("host") or None  # empty over HTTP/2 where the client names none
+        if host is not None and not is_own(host, local_address, self._allowed_hosts):
+            shown = host[:200]
+            why = (
+                f"This local AWS does not answer to the name {shown!r}: a web page could have pointed it here. "
+                "Use localhost or the address it listens on, or start it with --allow-host NAME "
+                "(in a program: LocalAws(allow_hosts=[NAME]))."
+            )
+        elif "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
+            shown = headers.get("origin", "")[:200]
+            why = (
+                "This local AWS does not answer requests that a browser makes for a web page, because it checks "
+                "no signatures. Use a program or a shell."
+            )
+        else:
+            return None
+        if shown not in self._refused and len(self._refused) < MAX_REFUSALS_LOGGED:
+            self._refused.add(shown)
+            origin = headers.get("origin", "")
+            log.warning("request refused host=%r origin=%r", (host or "")[:200], origin[:200])
+        return AwsError("AccessDeniedException", why, 403)
+
+    def _control(self, method: str, headers: dict[str, str], body: bytes) -> ServiceResponse:
+        status, content = self.faults.control(method, headers.get("content-type", ""), body)
+        return ServiceResponse(
+            status, {"content-type": "application/json"}, json.dumps(content).encode() + b"\n"
+        )
+
+    async def _serve_with_fault(
+        self,
+        rule: FaultRule,
+        service: str,
+        operation: str,
+        scope: Scope,
+        headers: dict[str, str],
+        body: bytes,
+    ) -> ServiceResponse | None:
+        """Return the response under a fault, None for no response. The log has the outcome of the request itself."""
+        if rule.kind in NOT_DONE:
+            error = refusal(rule, service, operation)
+            if rule.kind == "reset-before":
+                error = AwsError("ConnectionReset", "", 0)
+            self._log(
+                service, operation, _readable(service, headers, body), error.status, error.code, headers
+            )
+            return None if rule.kind == "reset-before" else _error_response(service, error, headers)
+        if rule.kind == "late":
+            await asyncio.sleep(rule.seconds)
+        response = await self._respond(service, operation, scope["path"], headers, body)
+        if rule.kind == "slow":
+            await asyncio.sleep(rule.seconds)
+        if rule.kind in ("reset-after", "lost-answer"):
+            return None
+        return (
+            _error_response(service, refusal(rule, service, operation), headers)
+            if rule.kind == "error-after"
+            else response
+        )
+
+    async def _respond(
+        self, service: str, operation: str, path: str, headers: dict[str, str], body: bytes
+    ) -> ServiceResponse:
+        params: dict[str, Any] = {}
+        try:
+            params = _parameters(service, headers, body)
+            lose = await self._loses_response(service, operation, params)
+            if service == "kinesis":
+                wire = format_of(headers)
+                content = wire.encode(self._kinesis.call(operation, params))
+                response = ServiceResponse(200, {"content-type": wire.content_type}, content)
+            elif service == "sts":
+                response = ServiceResponse(
+                    200, {"content-type": services.STS_CONTENT_TYPE}, services.sts_identity()
+                )
+            elif service:
+                serve = partial(self._moto.serve, service, path, headers, body)
+                if services.is_rpc(headers):
+                    serve = partial(services.serve_rpc, self._moto, operation, headers, params)
+                response = await asyncio.get_running_loop().run_in_executor(self._pool, serve)
+            else:
+                raise AwsError(
+                    "UnknownOperationException", "The local AWS has Kinesis, DynamoDB and CloudWatch only."
+                )
+        except AwsError as error:
+            response, lose = _error_response(service, error, headers), False
+        except Exception as error:
+            log.exception("local AWS failed service=%s operation=%s", service, operation)
+            response, lose = _error_response(service, _failure(error), headers), False
+        self._log(service, operation, params, response.status, response.error_code, headers)
+        if lose:
+            lost = AwsError("InternalServerError", "The response was lost on purpose.", 500)
+            return _error_response(service, lost, headers)
+        return response
+
+    def _log(
+        self,
+        service: str,
+        operation: str,
+        params: dict[str, Any],
+        status: int,
+        code: str | None,
+        headers: dict[str, str],
+    ) -> None:
+        shown = known(service, operation, params)
+        if service == "kinesis":
+            shown = kinesis_api.loggable(shown)
+        client = headers.get("user-agent", "")
+        self._requests.add(LoggedRequest(self._now(), service, operation, shown, status, code, client))
+
+    async def _loses_response(self, service: str, operation: str, params: dict[str, Any]) -> bool:
+        """Return True if the response shall be lost.
+
+        Runs in a thread, so that a hook that waits delays its request only.
+        """
+        if self.fault is None:
+            return False
+        return await asyncio.to_thread(self.fault, service, operation, params) == LOSE_ANSWER
+
+
+def _failure(error: Exception) -> AwsError:
+    return AwsError("InternalFailure", f"The local AWS failed with {type(error).__name__}.", 500)
+
+
+def _target(scope: Scope, headers: dict[str, str], body: bytes) -> tuple[str, str]:
+    """Return service and operation of a request; the service is empty if it is unknown."""
+    if services.is_rpc(headers):
+        operation = services.rpc_operation(scope["path"])
+        return ("cloudwatch", operation) if operation else ("", str(scope["path"]))
+    target = headers.get("x-amz-target", "")
+    for prefix, service in (
+        (kinesis_api.TARGET_PREFIX, "kinesis"),
+        (DYNAMODB_PREFIX, "dynamodb"),
+        (CLOUDWATCH_PREFIX, "cloudwatch"),
+    ):
+        if target.startswith(prefix):
+            return service, target[len(prefix) :]
+    if headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        found = _ACTION.search(body)
+        if found is None:
+            return "", ""
+        action = found[1].decode()
+        return "sts" if action == services.STS_OPERATION else "cloudwatch", action
+    return "", str(scope["path"])
+
+
+def _parameters(service: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
+    if service == "kinesis":
+        return format_of(headers).decode(body)
+    if not service:
+        return {}
+    if services.is_rpc(headers):
+        return services.decode_rpc(body)
+    if service in ("cloudwatch", "sts") and "json" not in headers.get("content-type", ""):
+        if body.count(b"&") > MAX_VALUES:
+            raise not_serialized(f"The request body has more than {MAX_VALUES} fields.")
+        return {}  # the query protocol
+    params = read_json(body or b"{}")
+    if not isinstance(params, dict):
+        raise not_serialized("The request body is not a JSON object.")
+    return params
+
+
+def _readable(service: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
+    """Return the parameters of a request that is not done; empty if they cannot be read."""
+    try:
+        return _parameters(service, headers, body)
+    except AwsError:
+        return {}
+
+
+def _unpacked(encoding: str, body: bytes) -> bytes:
+    """Decompress a body. Raises AwsError; stops when the content gets too large."""
+    if encoding.lower() != "gzip":
+        raise not_serialized("The request body is compressed, but not with gzip.")
+    stream = zlib.decompressobj(_GZIP)
+    try:
+        content = stream.decompress(body, MAX_BODY_BYTES + 1)
+    except zlib.error as error:
+        raise not_serialized("The request body is not compressed with gzip.") from error
+    if len(content) > MAX_BODY_BYTES:
+        raise _too_large()
+    if not stream.eof or stream.unused_data:
+        raise not_serialized("The request body is not exactly one gzip member.")
+    return content
+
+
+def _too_large() -> AwsError:
+    return AwsError(
+        "RequestEntityTooLargeException", f"A request body holds at most {MAX_BODY_BYTES} bytes.", 413
+    )
+
+
+def _error_response(service: str, error: AwsError, headers: dict[str, str]) -> ServiceResponse:
+    if service == "sts":
+        return ServiceResponse(
+            error.status, {"content-type": services.STS_CONTENT_TYPE}, services.sts_error(error), error.code
+        )
+    wire = format_of(headers)
+    # DynamoDB and CloudWatch have content types of their own.
+    content_type = (
+        wire.content_type if service == "kinesis" else headers.get("content-type", wire.content_type)
+    )
+    content = wire.encode({"__type": error.code, "message": error.message})
+    answered = {"content-type": content_type, "x-amzn-errortype": error.code}
+    if services.is_rpc(headers):
+        answered |= services.RPC_HEADERS
+    return ServiceResponse(error.status, answered, content, error.code)
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """Return the body; None if the client disconnected before its end.
+
+    Raises AwsError, after its end, if it is too large.
+    """
+    parts, size, more = [], 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        # Read to the end all the same: unread data would block the other streams of an HTTP/2 connection.
+        if size <= MAX_BODY_BYTES:
+            parts.append(part)
+        else:
+            parts.clear()
+        more = message.get("more_body", False)
+    if size > MAX_BODY_BYTES:
+        raise _too_large()
+    return b"".join(parts)
+
+
+async def _send_response(send: Send, response: ServiceResponse, now_millis: int) -> None:
+    headers = {
+        "x-amzn-requestid": str(uuid.uuid4()),
+        "date": formatdate(now_millis / 1000, usegmt=True),
+        **response.headers,
+        "content-length": str(len(response.body)),
+    }
+    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": response.status, "headers": pairs})
+    await send({"type": "http.response.body", "body": response.body})
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

@@ -1,7 +1,7 @@
-"""The content of a stream: records, shards that hold them and limit their rates, and the routing of new records.
+"""Shards of a stream: their records, limits and lineage; the routing of new records; split, merge and scaling.
 
 Rates are limited as Kinesis does, per shard, by token buckets over an injected clock. Not thread-safe by itself:
-`LocalKinesis` holds one lock around everything here.
+`LocalKinesis` holds a lock around every call.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
-from pykcl.local.errors import ACCOUNT, not_found
+from pykcl.local.errors import ACCOUNT, in_use, invalid_argument, limit_exceeded, not_found
 from pykcl.model.shard import HashRange, Shard
 
 
@@ -80,14 +80,14 @@ MAX_PAGE_BYTES = 10 * 1024 * 1024
 HOUR_MILLIS = 3_600_000
 SMALLEST_MAX_RECORD_KIB = 1024
 LARGEST_MAX_RECORD_KIB = 10_240
-"""Between these UpdateMaxRecordSize sets what a record of the stream may have, payload and partition key together."""
+"""Bounds of UpdateMaxRecordSize, for payload and partition key together."""
 
 
 class StoredRecord:
     """One stored record.
 
-    json, cbor: its entry in a GetRecords answer of that format, kept from the first time it is served; the CBOR without
-    the data, which come last in it.
+    json, cbor: its entry in a GetRecords response of that format, cached when it is first served; the CBOR without the
+    data, which come last in it.
     """
 
     __slots__ = ("arrived_at_millis", "cbor", "data", "json", "partition_key", "sequence_number", "size")
@@ -111,12 +111,12 @@ def _arrival_of(record: StoredRecord) -> int:
 
 
 def following(sequence_number: str) -> str:
-    """The position just after a sequence number, 56 digits."""
+    """Return the number just after a sequence number, 56 digits."""
     return f"{int(sequence_number) + 1:056d}"
 
 
 class Sequencer:
-    """Hands out 56-digit sequence numbers, strictly increasing over all shards of a stream.
+    """Generator of 56-digit sequence numbers, strictly increasing over all shards of a stream.
 
     Layout: 49, 13 digits of time (never going back), a 30-digit counter, 11 digits of shard index. All have
     the same length, so comparing the texts compares the numbers.
@@ -135,12 +135,12 @@ class Sequencer:
 
 
 def millis_in(sequence_number: str) -> int:
-    """The time a sequence number of ours carries, epoch milliseconds."""
+    """Return the time in a sequence number of `Sequencer`, epoch milliseconds."""
     return int(sequence_number[2:15])
 
 
 def shard_index_in(sequence_number: str) -> int | None:
-    """The shard index a sequence number carries; None when it is not one of ours."""
+    """Return the shard index in a sequence number; None if it is not of `Sequencer`."""
     if len(sequence_number) != 56 or not sequence_number.startswith("49"):
         return None
     return int(sequence_number[-11:])
@@ -188,31 +188,31 @@ class LocalShard:
         return record
 
     def close(self, ending_sequence_number: str, now_millis: int) -> int:
-        """End the shard; return the moment, which is later than every arrival in it."""
+        """End the shard; return the time of it, which is later than every arrival."""
         self.closed_at = max(now_millis, self.latest_arrival + 1)
         self.ending_sequence_number = ending_sequence_number
         return self.closed_at
 
     def trim(self, horizon: int) -> None:
-        """Forget records that arrived before `horizon`, epoch milliseconds."""
+        """Drop records that arrived before `horizon`, epoch milliseconds."""
         if self.records and self.records[0].arrived_at_millis < horizon:
             del self.records[: bisect_left(self.records, horizon, key=_arrival_of)]
 
     def at_or_after(self, position: str) -> int:
-        """Index of the first record with a sequence number >= position."""
+        """Return the index of the first record with a sequence number >= position."""
         return bisect_left(self.records, position, key=sequence_of)
 
     def position_at_time(self, at_millis: int, tip: str) -> str:
-        """Position of the first record that arrived at or after `at_millis`; `tip` when there is none."""
+        """Return the position of the first record that arrived at or after `at_millis`; `tip` if there is none."""
         index = bisect_left(self.records, at_millis, key=_arrival_of)
         return self.records[index].sequence_number if index < len(self.records) else tip
 
     def arrived_before(self, first: int, until: int) -> int:
-        """Index, from `first` on, of the first record that arrived at `until` (epoch milliseconds) or later."""
+        """Return the index from `first` on of the first record that arrived at `until`, epoch millis, or later."""
         return bisect_left(self.records, until, lo=first, key=_arrival_of)
 
     def page(self, first: int, last: int) -> list[StoredRecord]:
-        """The records first..last - 1, as far as 10 MiB go; always at least one when there is one."""
+        """Return the records first..last - 1 up to 10 MiB, but at least one."""
         records = self.records[first:last]
         total = 0
         for count, record in enumerate(records):
@@ -221,11 +221,11 @@ class LocalShard:
                 return records[:count]
         return records
 
-    def is_open_at(self, moment: int) -> bool:
-        return self.closed_at is None or self.closed_at > moment
+    def is_open_at(self, at: int) -> bool:
+        return self.closed_at is None or self.closed_at > at
 
     def view(self, as_of: int | None = None) -> Shard:
-        """The shard now, or (as_of, epoch milliseconds) then."""
+        """Return the shard as it is listed now, or was at `as_of`, epoch milliseconds."""
         has_ended = as_of is None or not self.is_open_at(as_of)
         return Shard(
             self.shard_id,
@@ -237,7 +237,7 @@ class LocalShard:
 
 
 class LocalStream:
-    """One stream: its shards by id in order of creation (trimmed ones leave) and its description."""
+    """One stream: its description, and its shards by id in order of creation, without trimmed ones."""
 
     def __init__(self, name: str, arn: str, incarnation: str, now_millis: int, limits: bool) -> None:
         self.name = name
@@ -260,16 +260,16 @@ class LocalStream:
         self._shard_count = 0
 
     def horizon(self, now_millis: int) -> int:
-        """The trim horizon: older records are gone. Epoch milliseconds."""
+        """Return the trim horizon, epoch milliseconds: older records are dropped."""
         return max(self.created_at, now_millis - self.retention_hours * HOUR_MILLIS)
 
     def trim(self, now_millis: int) -> None:
-        """Forget records older than the retention, and closed shards that ended before it."""
+        """Drop records older than the retention, and closed shards that ended before it."""
         for shard_id in list(self.shards):
             self.trim_shard(shard_id, now_millis)
 
     def trim_shard(self, shard_id: str, now_millis: int) -> None:
-        """`trim`, for one shard only."""
+        """Do `trim` for one shard."""
         shard = self.shards.get(shard_id)
         horizon = self.horizon(now_millis)
         if shard is None:
@@ -298,20 +298,20 @@ class LocalStream:
         self.shards[shard.shard_id] = shard
         return shard
 
-    def route_anew(self) -> None:
+    def update_routes(self) -> None:
         """Call after shards were opened or closed."""
         self.open_shards = sorted((s for s in self.shards.values() if s.is_open), key=lambda s: s.first_key)
         self._first_keys = [shard.first_key for shard in self.open_shards]
 
     def shard_for(self, partition_key: str, explicit_hash_key: int | None) -> LocalShard:
-        """The open shard for a key: the MD5 of the partition key, unless a hash key (0..2^128-1) is given."""
+        """Return the open shard of the partition key's MD5, or of a given hash key (0..2^128-1)."""
         key = explicit_hash_key
         if key is None:
             key = int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest(), "big")
         return self.open_shards[bisect_right(self._first_keys, key) - 1]
 
     def shard(self, shard_id: str) -> LocalShard:
-        """Raises AwsError ResourceNotFoundException for an unknown or trimmed shard."""
+        """Return a shard. Raises AwsError ResourceNotFoundException if it is unknown or trimmed."""
         found = self.shards.get(shard_id)
         if found is None:
             raise not_found(f"Shard {shard_id} in stream {self.name} under account {ACCOUNT} does not exist")
@@ -319,3 +319,116 @@ class LocalStream:
 
     def children_of(self, shard: LocalShard) -> tuple[Shard, ...]:
         return tuple(s.view() for s in self.shards.values() if shard.shard_id in s.parents)
+
+
+def create_shards(stream: LocalStream, count: int, now_millis: int) -> None:
+    """Create the first shards of a stream: equal parts of the hash keys."""
+    for start, end in uniform_ranges(count):
+        stream.add_shard(start, end, (), now_millis)
+    stream.update_routes()
+
+
+def uniform_ranges(count: int) -> list[tuple[int, int]]:
+    """Return `count` closed ranges that together cover 0..2^128-1."""
+    edges = [number * HASH_KEYS // count for number in range(count + 1)]
+    return [(edges[number], edges[number + 1] - 1) for number in range(count)]
+
+
+def eligible(stream: LocalStream, shard_id: str) -> LocalShard:
+    """Return an open shard. Raises AwsError if it is unknown, or was split or merged before."""
+    shard = stream.shards.get(shard_id)
+    if shard is None:
+        raise not_found(f"Could not find shard {shard_id} in stream {stream.name} under account {ACCOUNT}.")
+    if not shard.is_open:
+        raise invalid_argument(
+            f"Shard {shard_id} in stream {stream.name} under account {ACCOUNT} has already been merged or "
+            "split, and thus is not eligible for merging or splitting."
+        )
+    return shard
+
+
+def require_active(stream: LocalStream) -> None:
+    if stream.status != "ACTIVE":
+        raise in_use(
+            f"Stream {stream.name} under account {ACCOUNT} not ACTIVE, instead in state {stream.status}"
+        )
+
+
+def check_split(stream: LocalStream, shard_id: str, new_first_key: int) -> None:
+    """Raise AwsError as SplitShard does."""
+    require_active(stream)
+    shard = eligible(stream, shard_id)
+    if not shard.first_key + 1 < new_first_key < shard.last_key:
+        raise invalid_argument(
+            f"NewStartingHashKey {new_first_key} used in SplitShard() on shard {shard_id} in stream "
+            f"{stream.name} under account {ACCOUNT} is not both greater than one plus the shard's "
+            f"StartingHashKey {shard.first_key} and less than the shard's EndingHashKey {shard.last_key}."
+        )
+
+
+def check_merge(stream: LocalStream, shard_id: str, adjacent_id: str) -> None:
+    """Raise AwsError as MergeShards does."""
+    require_active(stream)
+    first, second = sorted(
+        (eligible(stream, shard_id), eligible(stream, adjacent_id)), key=lambda shard: shard.first_key
+    )
+    if first.last_key + 1 != second.first_key:
+        raise invalid_argument(
+            f"Shards {shard_id} and {adjacent_id} in stream {stream.name} under account {ACCOUNT} "
+            "are not an adjacent pair of shards eligible for merging"
+        )
+
+
+def check_update_count(stream: LocalStream, target: int) -> None:
+    """Raise AwsError as UpdateShardCount does."""
+    require_active(stream)
+    current = len(stream.open_shards)
+    if not 1 <= target <= 10_000:
+        raise invalid_argument(f"TargetShardCount {target} must be between 1 and 10000.")
+    if target > 2 * current or 2 * target < current:
+        raise limit_exceeded(
+            f"UpdateShardCount cannot scale from {current} to {target} open shards: one call may at most "
+            "double and at least halve the current count."
+        )
+
+
+def split_shard(stream: LocalStream, shard: LocalShard, new_first_key: int, now_millis: int) -> None:
+    """Close a shard and open its two children, the lower one first."""
+    at = _close(stream, shard, now_millis)
+    stream.add_shard(shard.first_key, new_first_key - 1, (shard.shard_id,), at)
+    stream.add_shard(new_first_key, shard.last_key, (shard.shard_id,), at)
+    stream.update_routes()
+
+
+def merge_shards(stream: LocalStream, shard: LocalShard, adjacent: LocalShard, now_millis: int) -> None:
+    """Close two adjacent shards at the same time and open their child."""
+    latest = max(now_millis, shard.latest_arrival + 1, adjacent.latest_arrival + 1)
+    at = _close(stream, shard, latest)
+    _close(stream, adjacent, latest)
+    stream.add_shard(
+        min(shard.first_key, adjacent.first_key),
+        max(shard.last_key, adjacent.last_key),
+        (shard.shard_id, adjacent.shard_id),
+        at,
+    )
+    stream.update_routes()
+
+
+def scale_shards(stream: LocalStream, target: int, now_millis: int) -> None:
+    """Split at every edge of the wanted equal ranges, then merge the shards inside each range."""
+    wanted = uniform_ranges(target)
+    for edge, _ in wanted[1:]:
+        shard = stream.shard_for("", edge)
+        if shard.first_key < edge:
+            split_shard(stream, shard, edge, now_millis)
+    for first_key, last_key in wanted:
+        while True:
+            inside = [s for s in stream.open_shards if first_key <= s.first_key and s.last_key <= last_key]
+            if len(inside) < 2:
+                break
+            merge_shards(stream, inside[0], inside[1], now_millis)
+
+
+def _close(stream: LocalStream, shard: LocalShard, now_millis: int) -> int:
+    # The ending number is greater than those of all records and less than those of the children.
+    return shard.close(stream.sequencer.next(shard.index, now_millis), now_millis)

@@ -1,6 +1,6 @@
 """`LocalKinesis`: Kinesis in memory, without sockets. The clock is injected; any number of threads may call.
 
-Streams are named by name or ARN. What AWS would answer with an error is raised as `AwsError`.
+Streams are given by name or ARN. Errors of AWS are raised as `AwsError`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pykcl.local import resharding
 from pykcl.local.errors import (
     ACCOUNT,
     REGION,
@@ -22,13 +21,30 @@ from pykcl.local.errors import (
     not_found,
     throttled,
 )
-from pykcl.local.reading import Page, Place, ReadSpan, read_iterator, read_page, start_of, write_iterator
+from pykcl.local.iterators import (
+    Page,
+    ReadPosition,
+    ReadSpan,
+    read_iterator,
+    read_page,
+    start_of,
+    write_iterator,
+)
 from pykcl.local.shards import (
     HASH_KEYS,
     LARGEST_MAX_RECORD_KIB,
     SMALLEST_MAX_RECORD_KIB,
     LocalShard,
     LocalStream,
+    check_merge,
+    check_split,
+    check_update_count,
+    create_shards,
+    eligible,
+    merge_shards,
+    require_active,
+    scale_shards,
+    split_shard,
 )
 from pykcl.model.shard import Shard
 
@@ -54,10 +70,10 @@ class ShardFilter:
 def select(
     stream: LocalStream, shard_filter: ShardFilter | None, now_millis: int, as_of: int | None = None
 ) -> list[LocalShard]:
-    """The selected shards, by id. Raises AwsError InvalidArgumentException for an incomplete filter.
+    """Return the shards of a listing, by id. Raises AwsError InvalidArgumentException for an incomplete filter.
 
-    as_of: the moment that the listing shows, epoch milliseconds, if it is not now. The first shards of a stream are
-    always listed. Trimmed shards have left the stream already, so FROM_TRIM_HORIZON takes all.
+    as_of: the time that the listing shows, epoch milliseconds; None for now. The first shards of a stream are always
+    listed. Trimmed shards have left the stream already, so FROM_TRIM_HORIZON selects all.
     """
     kind = "FROM_TRIM_HORIZON" if shard_filter is None else shard_filter.type
     wanted: Callable[[LocalShard], bool]
@@ -97,12 +113,12 @@ def _after(shard_id: str, shard: LocalShard) -> bool:
     return shard.shard_id > shard_id
 
 
-def _open_at(moment: int, shard: LocalShard) -> bool:
-    return shard.created_at <= moment and (shard.closed_at is None or moment < shard.closed_at)
+def _open_at(at: int, shard: LocalShard) -> bool:
+    return shard.created_at <= at and (shard.closed_at is None or at < shard.closed_at)
 
 
-def _open_since(moment: int, shard: LocalShard) -> bool:
-    return shard.closed_at is None or shard.closed_at >= moment
+def _open_since(at: int, shard: LocalShard) -> bool:
+    return shard.closed_at is None or shard.closed_at >= at
 
 
 __all__ = [
@@ -124,7 +140,7 @@ FaultHook = Callable[[str, str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Where a record went."""
+    """Shard and sequence number of a record that was put."""
 
     shard_id: str
     sequence_number: str
@@ -141,7 +157,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class StreamView:
-    """What DescribeStreamSummary tells. created_at: epoch milliseconds."""
+    """Description of a stream. created_at: epoch milliseconds."""
 
     name: str
     arn: str
@@ -156,12 +172,11 @@ class StreamView:
 class LocalKinesis:
     """Streams of one account and region.
 
-    now_millis: the clock, epoch milliseconds. limits: enforce the per-shard rates of Kinesis. state_seconds:
-    how long streams stay CREATING, UPDATING and DELETING (0: instantly done). read_span: how much stream time one
-    GetRecords call covers. listing_lag: seconds for which ListShards may not show a reshard yet. seed: of these two.
-    fault: called with (operation, stream name, shard id or "") before every operation; whatever it raises is the
-    operation's outcome.
-    A hook may wait, but not when operations come over the wire: there all of Kinesis would wait with it.
+    now_millis: the clock, epoch milliseconds. limits: enforce the per-shard rates of Kinesis. state_seconds: duration
+    of CREATING, UPDATING and DELETING (0: instantly done). read_span: stream time that one GetRecords call covers.
+    listing_lag: seconds for which ListShards may not show a reshard yet. seed: of these two. fault: called with
+    (operation, stream name, shard id or "") before every operation; an exception of it is the operation's result. A
+    hook may wait, but not when operations come over the wire: all of Kinesis would wait with it.
     """
 
     def __init__(
@@ -184,23 +199,23 @@ class LocalKinesis:
         self._state_millis = round(state_seconds * 1000)
         self._lock = threading.RLock()
         self._streams: dict[str, LocalStream] = {}
-        self._lives = 0
+        self._created = 0
 
     # Streams
 
     def create_stream(self, name: str, shards: int = 1, *, mode: str = "PROVISIONED") -> None:
-        """Raises AwsError ResourceInUseException when it exists."""
+        """Create a stream. Raises AwsError ResourceInUseException if it exists."""
         self._enter("CreateStream", name)
         with self._lock:
             now = self._now()
             if name in self._streams:
                 raise in_use(f"Stream {name} under account {ACCOUNT} already exists.")
-            self._lives += 1
+            self._created += 1
             arn = f"arn:aws:kinesis:{REGION}:{ACCOUNT}:stream/{name}"
-            stream = LocalStream(name, arn, f"{now}-{self._lives}", now, self._limits)
+            stream = LocalStream(name, arn, f"{now}-{self._created}", now, self._limits)
             stream.mode = mode
             self._streams[name] = stream
-            self._change(stream, "CREATING", lambda at: resharding.create_shards(stream, shards, at), now)
+            self._change(stream, "CREATING", lambda at: create_shards(stream, shards, at), now)
 
     def delete_stream(self, stream: str) -> None:
         self._enter("DeleteStream", stream)
@@ -208,30 +223,30 @@ class LocalKinesis:
             now = self._now()
             found = self._find(stream, now)
             found.change = None
-            self._change(found, "DELETING", lambda _: self._forget(found), now)
+            self._change(found, "DELETING", lambda _: self._remove(found), now)
 
     def describe(self, stream: str, operation: str | None = "DescribeStreamSummary") -> StreamView:
-        """In any state. operation: what the fault hook is told; None: do not ask it."""
+        """Describe a stream in any state. operation: name for the fault hook; None: do not call it."""
         self._enter(operation, stream)
         with self._lock:
             return _view(self._find(stream, self._now()))
 
     def list_streams(self) -> list[StreamView]:
-        """Every stream, by name."""
+        """Return every stream, by name."""
         self._enter("ListStreams", "")
         with self._lock:
             now = self._now()
             for stream in list(self._streams.values()):
-                self._settle(stream, now)
+                self._apply_due_change(stream, now)
             return [_view(stream) for _, stream in sorted(self._streams.items())]
 
     def set_retention(self, stream: str, hours: int) -> None:
-        """24 to 8,760 hours. Records already trimmed do not come back."""
+        """Set the retention: 24 to 8,760 hours. Trimmed records do not come back."""
         self._enter("SetRetention", stream)
         with self._lock:
             now = self._now()
             found = self._find(stream, now)
-            resharding.require_active(found)
+            require_active(found)
             if not 24 <= hours <= 8760:
                 raise invalid_argument(f"RetentionPeriodHours {hours} must be between 24 and 8760.")
             found.trim(now)
@@ -239,11 +254,11 @@ class LocalKinesis:
             found.trim(now)
 
     def set_max_record_size(self, stream: str, kib: int) -> None:
-        """1,024 to 10,240 KiB, payload and partition key together."""
+        """Set the max record size: 1,024 to 10,240 KiB for payload and partition key together."""
         self._enter("UpdateMaxRecordSize", stream)
         with self._lock:
             found = self._find(stream, self._now())
-            resharding.require_active(found)
+            require_active(found)
             if not SMALLEST_MAX_RECORD_KIB <= kib <= LARGEST_MAX_RECORD_KIB:
                 raise invalid(
                     f"MaxRecordSizeInKiB {kib} must be between {SMALLEST_MAX_RECORD_KIB} and {LARGEST_MAX_RECORD_KIB}."
@@ -251,7 +266,7 @@ class LocalKinesis:
             found.max_record_kib = kib
 
     def tags(self, stream: str) -> dict[str, str]:
-        """The stream's tags; the dict is a copy."""
+        """Return a copy of the stream's tags."""
         with self._lock:
             return dict(self._find(stream, self._now()).tags)
 
@@ -266,9 +281,9 @@ class LocalKinesis:
     def list_shards(
         self, stream: str, shard_filter: ShardFilter | None = None, operation: str | None = "ListShards"
     ) -> list[Shard]:
-        """The shards that Kinesis still lists, closed ones too, by id; fewer with a filter.
+        """Return the shards that Kinesis lists, closed ones too, by id.
 
-        operation: what the fault hook is told; None: do not ask it, and show the shards as they are now.
+        operation: name for the fault hook; None: do not call it, and return the shards as they are now.
         """
         self._enter(operation, stream)
         with self._lock:
@@ -280,50 +295,50 @@ class LocalKinesis:
             return [shard.view(as_of) for shard in select(found, shard_filter, now, as_of)]
 
     def incarnation(self, stream: str) -> str:
-        """Tells the lives of streams of one name apart."""
+        """Return an id that differs between streams of one name, created one after the other."""
         with self._lock:
             return self._find(stream, self._now()).incarnation
 
     def put_counts(self, stream: str) -> dict[str, int]:
-        """Records ever put per shard id, trimmed ones included."""
+        """Return the number of records ever put by shard id, trimmed ones included."""
         with self._lock:
             return dict(self._find(stream, self._now()).put_counts)
 
     # Resharding
 
     def split(self, stream: str, shard_id: str, new_starting_hash_key: int | None = None) -> None:
-        """Split a shard, in its middle unless told where. Raises AwsError as SplitShard does."""
+        """Split a shard, by default in its middle. Raises AwsError as SplitShard does."""
         self._enter("SplitShard", stream, shard_id)
         with self._lock:
             now = self._now()
-            found = self._working(stream, now)
-            resharding.require_active(found)
-            shard = resharding.eligible(found, shard_id)
+            found = self._active(stream, now)
+            require_active(found)
+            shard = eligible(found, shard_id)
             key = new_starting_hash_key
             if key is None:
                 key = (shard.first_key + shard.last_key + 1) // 2
-            resharding.check_split(found, shard_id, key)
-            self._change(found, "UPDATING", lambda at: resharding.split(found, shard, key, at), now)
+            check_split(found, shard_id, key)
+            self._change(found, "UPDATING", lambda at: split_shard(found, shard, key, at), now)
 
     def merge(self, stream: str, shard_id: str, adjacent_id: str) -> None:
-        """Merge two neighbours. Raises AwsError as MergeShards does."""
+        """Merge two adjacent shards. Raises AwsError as MergeShards does."""
         self._enter("MergeShards", stream, shard_id)
         with self._lock:
             now = self._now()
-            found = self._working(stream, now)
-            resharding.check_merge(found, shard_id, adjacent_id)
+            found = self._active(stream, now)
+            check_merge(found, shard_id, adjacent_id)
             first, second = found.shards[shard_id], found.shards[adjacent_id]
-            self._change(found, "UPDATING", lambda at: resharding.merge(found, first, second, at), now)
+            self._change(found, "UPDATING", lambda at: merge_shards(found, first, second, at), now)
 
     def update_shard_count(self, stream: str, target: int) -> int:
-        """Scale to `target` equal shards; return the count before. Raises AwsError as Kinesis does."""
+        """Scale to `target` equal shards; return the previous count. Raises AwsError as UpdateShardCount does."""
         self._enter("UpdateShardCount", stream)
         with self._lock:
             now = self._now()
-            found = self._working(stream, now)
-            resharding.check_update_count(found, target)
+            found = self._active(stream, now)
+            check_update_count(found, target)
             before = len(found.open_shards)
-            self._change(found, "UPDATING", lambda at: resharding.scale_uniformly(found, target, at), now)
+            self._change(found, "UPDATING", lambda at: scale_shards(found, target, at), now)
             return before
 
     # Records
@@ -331,27 +346,27 @@ class LocalKinesis:
     def put_record(
         self, stream: str, data: bytes, partition_key: str, explicit_hash_key: int | None = None
     ) -> Put:
-        """Raises AwsError: ResourceNotFoundException, ProvisionedThroughputExceededException, ..."""
+        """Put one record. Raises AwsError: ResourceNotFoundException, ProvisionedThroughputExceededException, ..."""
         self._enter("PutRecord", stream)
         with self._lock:
             now = self._now()
-            return self._put(self._working(stream, now), Entry(data, partition_key, explicit_hash_key), now)
+            return self._put(self._active(stream, now), Entry(data, partition_key, explicit_hash_key), now)
 
     def put_records(self, stream: str, entries: Sequence[Entry]) -> list[Put | AwsError]:
-        """One answer per entry, in order; entries over a shard's rate fail alone."""
+        """Put records; return a result per entry, in order. Entries over a shard's rate fail alone."""
         self._enter("PutRecords", stream)
         with self._lock:
             now = self._now()
-            found = self._working(stream, now)
-            answers: list[Put | AwsError] = []
+            found = self._active(stream, now)
+            results: list[Put | AwsError] = []
             for entry in entries:
                 try:
-                    answers.append(self._put(found, entry, now))
+                    results.append(self._put(found, entry, now))
                 except AwsError as error:
                     if error.code != "ProvisionedThroughputExceededException":
                         raise
-                    answers.append(error)
-            return answers
+                    results.append(error)
+            return results
 
     def get_shard_iterator(
         self,
@@ -362,37 +377,42 @@ class LocalKinesis:
         sequence_number: str | None = None,
         at_millis: int | None = None,
     ) -> str:
-        """An iterator for one of the five kinds. Raises AwsError for an unknown shard or a foreign number."""
+        """Return an iterator of one of the five kinds.
+
+        Raises AwsError for an unknown shard or a number of another one.
+        """
         self._enter("GetShardIterator", stream, shard_id)
         with self._lock:
             now = self._now()
-            found = self._working(stream, now)
+            found = self._active(stream, now)
             found.trim_shard(shard_id, now)
             shard = found.shard(shard_id)
-            position, reached = start_of(
+            sequence, reached = start_of(
                 found, shard, kind, sequence_number=sequence_number, at_millis=at_millis, now=now
             )
             if shard.limits is not None and not shard.limits.may_iterate(now):
                 raise throttled(shard_id, found.name)
-            return write_iterator(Place(found.name, found.incarnation, shard_id, position, reached, now))
+            return write_iterator(
+                ReadPosition(found.name, found.incarnation, shard_id, sequence, reached, now)
+            )
 
     def get_records(self, iterator: str, limit: int = MAX_PAGE_RECORDS) -> Page:
-        """At most `limit` records (1..10,000) and 10 MiB, of one `read_span`. Raises AwsError."""
-        place = read_iterator(iterator, self._now())
-        self._enter("GetRecords", place.stream, place.shard_id)
+        """Return at most `limit` records (1..10,000) and 10 MiB, of one `read_span`. Raises AwsError."""
+        position = read_iterator(iterator, self._now())
+        self._enter("GetRecords", position.stream, position.shard_id)
         with self._lock:
             now = self._now()
-            stream = self._working(place.stream, now)
-            if stream.incarnation != place.incarnation:
+            stream = self._active(position.stream, now)
+            if stream.incarnation != position.incarnation:
                 raise invalid_argument("Invalid ShardIterator.")
-            stream.trim_shard(place.shard_id, now)
-            shard = stream.shard(place.shard_id)
+            stream.trim_shard(position.shard_id, now)
+            shard = stream.shard(position.shard_id)
             if shard.limits is not None and not shard.limits.may_read(now):
                 raise throttled(shard.shard_id, stream.name)
             page = read_page(
                 stream,
                 shard,
-                replace(place, issued_at=now),
+                replace(position, issued_at=now),
                 limit=limit,
                 span=self.read_span.millis(self._rng),
                 end_alone=self._rng.random() < self.read_span.end_alone,
@@ -402,38 +422,38 @@ class LocalKinesis:
             return page
 
     def _enter(self, operation: str | None, stream: str, shard_id: str = "") -> None:
-        """Outside the lock, so that a hook may wait for other threads."""
+        """Call the fault hook, outside the lock, so that it may wait for other threads."""
         if self.fault is not None and operation is not None:
             self.fault(operation, _name(stream), shard_id)
 
     # The rest runs inside the lock.
 
     def _find(self, stream: str, now: int) -> LocalStream:
-        """The stream in any state, after the changes that are due."""
+        """Return the stream in any state, after the changes that are due."""
         name = _name(stream)
         found = self._streams.get(name)
         if found is not None:
-            self._settle(found, now)
+            self._apply_due_change(found, now)
             found = self._streams.get(name)
         if found is None or (stream.startswith("arn:") and stream != found.arn):
             raise not_found(f"Stream {name} under account {ACCOUNT} not found.")
         return found
 
-    def _working(self, stream: str, now: int) -> LocalStream:
-        """The stream, ACTIVE or UPDATING: in other states its data plane does not exist."""
+    def _active(self, stream: str, now: int) -> LocalStream:
+        """Return the stream if it is ACTIVE or UPDATING: in other states its data plane does not exist."""
         found = self._find(stream, now)
         if found.status == "DELETING" or not found.open_shards:
             raise not_found(f"Stream {found.name} under account {ACCOUNT} not found.")
         return found
 
     def _change(self, stream: LocalStream, status: str, change: Callable[[int], None], now: int) -> None:
-        """Do `change` when its time has come: the status lasts `state_seconds`."""
+        """Do `change` after `state_seconds`, for which the status lasts."""
         stream.status = status
         stream.change = change
         stream.changes_at = now + self._state_millis
-        self._settle(stream, now)
+        self._apply_due_change(stream, now)
 
-    def _settle(self, stream: LocalStream, now: int) -> None:
+    def _apply_due_change(self, stream: LocalStream, now: int) -> None:
         if stream.changes_at is None or now < stream.changes_at:
             return
         at, change = stream.changes_at, stream.change
@@ -442,7 +462,7 @@ class LocalKinesis:
         if change is not None:
             change(at)
 
-    def _forget(self, stream: LocalStream) -> None:
+    def _remove(self, stream: LocalStream) -> None:
         self._streams.pop(stream.name, None)
 
     def _put(self, stream: LocalStream, entry: Entry, now: int) -> Put:

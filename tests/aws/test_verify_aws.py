@@ -22,7 +22,7 @@ from verify_suites import outcomes_of
 
 from pykcl.interfaces import Fetched
 from pykcl.local.errors import AwsError
-from pykcl.local.reading import ReadSpan
+from pykcl.local.iterators import ReadSpan
 from pykcl.local.server import LocalAws
 
 HERE = Path(__file__).parent

@@ -307,14 +307,14 @@ def test_the_control_path_works_whatever_else_fails_and_is_not_logged(aws):
         ({"rules": [{"kind": "error"}, {}]}, "Rule 2: no kind is given"),
         (
             {"rules": [{"kind": "throtle"}]},
-            "kind 'throtle' is not known, so no request would meet it. Did you mean",
+            "kind 'throtle' is unknown, so no request would match it. Did you mean",
         ),
-        ({"rules": [{"kind": ["error"]}]}, "kind ['error'] is not known"),
-        ({"rules": [{"kind": "error", "service": "s3"}]}, "service 's3' is not known"),
+        ({"rules": [{"kind": ["error"]}]}, "kind ['error'] is unknown"),
+        ({"rules": [{"kind": "error", "service": "s3"}]}, "service 's3' is unknown"),
         ({"rules": [{"kind": "error", "operation": "UpdateItems"}]}, "Did you mean 'UpdateItem'?"),
         (
             {"rules": [{"kind": "error", "service": "kinesis", "operation": "Scan"}]},
-            "operation 'Scan' is not known",
+            "operation 'Scan' is unknown",
         ),
         ({"rules": [{"kind": "error", "chance": 1}]}, "a rule has no 'chance'. Known: kind, service"),
         ({"rules": [{"kind": "error", "probability": 20}]}, "probability=20 is not a number from 0 to 1"),
@@ -322,8 +322,8 @@ def test_the_control_path_works_whatever_else_fails_and_is_not_logged(aws):
         ({"rules": [{"kind": "slow"}]}, "seconds go with late and slow, and only there"),
         ({"rules": [{"kind": "error", "seconds": 1}]}, "seconds go with late and slow, and only there"),
         ({"rules": [{"kind": "slow", "seconds": 6000}]}, "seconds=6000 is not a number from 0 to 600"),
-        ({"rules": [{"kind": "error", "times": 0}]}, "times=0 is no number of faults"),
-        ({"rules": [{"kind": "error", "times": 1.5}]}, "times=1.5 is no number of faults"),
+        ({"rules": [{"kind": "error", "times": 0}]}, "times=0 is not a number of faults"),
+        ({"rules": [{"kind": "error", "times": 1.5}]}, "times=1.5 is not a number of faults"),
     ],
 )
 def test_rules_that_cannot_be_used_are_refused_and_change_nothing(aws, body, says):

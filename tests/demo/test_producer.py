@@ -8,7 +8,7 @@ import pytest
 
 from pykcl.demo.producer import CELLS, Mix, Producer, cell_of, cells_in
 from pykcl.demo.record_log import payload, payload_id
-from pykcl.local.resharding import HASH_KEYS
+from pykcl.local.shards import HASH_KEYS
 from pykcl.local.stream import AwsError, LocalKinesis
 from pykcl.local.stream import Entry as PutEntry
 from pykcl.model.kpl import deaggregate, may_be_aggregated

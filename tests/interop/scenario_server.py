@@ -15,7 +15,7 @@ from fleet_evidence import REQUESTS, STREAM
 from fleet_rows import by_java, sender
 
 from pykcl.local.errors import AwsError
-from pykcl.local.reading import read_iterator
+from pykcl.local.iterators import read_iterator
 from pykcl.local.server import LocalAws
 
 Refused = Callable[[str, dict[str, Any]], bool]

@@ -10,13 +10,13 @@ import pytest
 import requests
 from wire_forms import exchange
 
-from pykcl.local.app import MOST_BODY_BYTES, AwsApp
-from pykcl.local.aws_parts import MotoParts
 from pykcl.local.errors import AwsError
 from pykcl.local.faults import CONTROL_PATH
 from pykcl.local.request_log import LoggedRequest, RequestLog
+from pykcl.local.server import MAX_BODY_BYTES, AwsApp
+from pykcl.local.services import MotoServices
 from pykcl.local.stream import LocalKinesis
-from pykcl.local.wire_json import MOST_DEPTH, MOST_VALUES, read_json
+from pykcl.local.wire import MAX_DEPTH, MAX_VALUES, read_json
 
 SERVICES = {
     "kinesis": ("Kinesis_20131202.ListStreams", "application/x-amz-json-1.1"),
@@ -35,7 +35,7 @@ def deep(levels):
 def app(clock):
     kinesis = LocalKinesis(clock)
     kinesis.create_stream("s", 1)
-    return AwsApp(kinesis, MotoParts(), RequestLog(), clock)
+    return AwsApp(kinesis, MotoServices(), RequestLog(), clock)
 
 
 def ask(app, service, body, **headers):
@@ -86,7 +86,7 @@ def test_a_huge_rule_is_refused_and_not_repeated(aws):
     ids=["lists", "texts", "maps", "numbers"],
 )
 def test_millions_of_small_values_are_refused_before_they_are_made(app, service, value):
-    count = (MOST_BODY_BYTES - 10) // (len(value) + 1)
+    count = (MAX_BODY_BYTES - 10) // (len(value) + 1)
     body = b'{"x":[' + b",".join([value] * count) + b"]}"
     answer, peak = peak_of(lambda: ask(app, service, body))
     assert (answer.status, json.loads(answer.body)["__type"]) == (400, "SerializationException")
@@ -95,15 +95,15 @@ def test_millions_of_small_values_are_refused_before_they_are_made(app, service,
 
 def test_signs_within_text_are_no_values():
     texts = ['[{,"' * 1000, "\\", '\\"', '"', '\\\\",[', "é∢[\u2222"]
-    body = {"texts": texts * (MOST_VALUES // 20)}
+    body = {"texts": texts * (MAX_VALUES // 20)}
     for escaped in (True, False):
         assert read_json(json.dumps(body, ensure_ascii=escaped).encode()) == body
 
 
 def test_the_bounds_are_exact():
-    assert read_json(b"[" * MOST_DEPTH + b"]" * MOST_DEPTH)
-    assert len(read_json(b"[" + b"1," * (MOST_VALUES - 1) + b"1]")) == MOST_VALUES
-    for body in (b"[" * (MOST_DEPTH + 1) + b"]" * (MOST_DEPTH + 1), b"[" + b"1," * MOST_VALUES + b"1]"):
+    assert read_json(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
+    assert len(read_json(b"[" + b"1," * (MAX_VALUES - 1) + b"1]")) == MAX_VALUES
+    for body in (b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), b"[" + b"1," * MAX_VALUES + b"1]"):
         with pytest.raises(AwsError, match="SerializationException"):
             read_json(body)
 
@@ -162,7 +162,7 @@ def test_a_bomb_is_not_unpacked(app, service):
     body = gzip.compress(b" " * 100 * MIB)
     answer, peak = peak_of(lambda: ask(app, service, body, **{"content-encoding": "gzip"}))
     assert (answer.status, json.loads(answer.body)["__type"]) == (413, "RequestEntityTooLargeException")
-    assert peak < 3 * MOST_BODY_BYTES
+    assert peak < 3 * MAX_BODY_BYTES
 
 
 @EVERY
@@ -202,7 +202,7 @@ def logged(parameters, operation="PutItem"):
 
 
 def test_the_log_is_bounded_by_bytes():
-    log = RequestLog(most_bytes=MIB)
+    log = RequestLog(max_bytes=MIB)
 
     def fill():
         for number in range(200):
@@ -215,7 +215,7 @@ def test_the_log_is_bounded_by_bytes():
 
 
 def test_small_values_weigh_what_they_take_in_memory():
-    log = RequestLog(most_bytes=MIB)
+    log = RequestLog(max_bytes=MIB)
 
     def fill():
         for _ in range(100):
@@ -226,7 +226,7 @@ def test_small_values_weigh_what_they_take_in_memory():
 
 
 def test_one_request_beyond_the_bound_is_not_kept_and_later_ones_are():
-    log = RequestLog(most_bytes=MIB)
+    log = RequestLog(max_bytes=MIB)
     log.add(logged({"Item": "x" * 2 * MIB}))
     log.add(logged({"Item": "x"}))
     assert [request.parameters for request in log] == [{"Item": "x"}]

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from wire_forms import CBOR, JSON, WRITERS, Stamp, ask, exchange, to_cbor
 
 from pykcl.local import wire_cbor
-from pykcl.local.app import MOST_BODY_BYTES, AwsApp
-from pykcl.local.aws_parts import MotoParts
 from pykcl.local.errors import AwsError
 from pykcl.local.faults import FaultRule
-from pykcl.local.formats import format_of
 from pykcl.local.request_log import RequestLog
+from pykcl.local.server import MAX_BODY_BYTES, AwsApp
+from pykcl.local.services import MotoServices
 from pykcl.local.stream import LocalKinesis
+from pykcl.local.wire_cbor import format_of
 
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/s"
 FIRST = "shardId-000000000000"
@@ -39,11 +39,11 @@ def new_app(clock):
     kinesis.put_record("s", b"x" * 300, "third", 1 << 127)
     kinesis.split("s", FIRST, 2**126)
     kinesis.set_tags("s", {"a": "1"})
-    return AwsApp(kinesis, MotoParts(), RequestLog(), clock)
+    return AwsApp(kinesis, MotoServices(), RequestLog(), clock)
 
 
 def iterator(app, shard_id=FIRST, kind="TRIM_HORIZON"):
-    return app._wire.answer(
+    return app._kinesis.call(
         "GetShardIterator", {"StreamName": "s", "ShardId": shard_id, "ShardIteratorType": kind}
     )["ShardIterator"]
 
@@ -82,7 +82,7 @@ OPERATIONS = [
 
 
 def test_every_operation_is_among_the_cases(app):
-    assert {operation for operation, _ in OPERATIONS} == set(app._wire._operations)
+    assert {operation for operation, _ in OPERATIONS} == set(app._kinesis._operations)
 
 
 @pytest.mark.parametrize(("operation", "members"), OPERATIONS)
@@ -114,7 +114,7 @@ def test_records_keep_their_bytes_keys_and_times_and_are_encoded_once(app, clock
             (b"", "second"),
         ]
         assert all(r["ApproximateArrivalTimestamp"] == Stamp(clock.millis) for r in answer["Records"])
-    (first, _) = app._wire._kinesis.get_records(iterator(app)).records
+    (first, _) = app._kinesis._kinesis.get_records(iterator(app)).records
     assert b"first" not in first.cbor  # kept without the data, which is in memory already
     kept = first.cbor
     ask(app, "GetRecords", {"ShardIterator": iterator(app)}, CBOR)
@@ -124,11 +124,11 @@ def test_records_keep_their_bytes_keys_and_times_and_are_encoded_once(app, clock
 @pytest.mark.parametrize("size", [0, 23, 24, 255, 256, 65_535, 65_536, 1_000_000])
 def test_records_and_pages_of_any_size_are_well_formed(clock, size):
     app = new_app(clock)
-    app._wire._kinesis.create_stream("big", 1)
+    app._kinesis._kinesis.create_stream("big", 1)
     count = min(1000, 4_000_000 // (size + 1)) if size in (0, 23, 24, 255, 256) else 2
     for number in range(count):
-        app._wire._kinesis.put_record("big", bytes([number % 256]) * size, f"k{number}")
-    opened = app._wire.answer(
+        app._kinesis._kinesis.put_record("big", bytes([number % 256]) * size, f"k{number}")
+    opened = app._kinesis.call(
         "GetShardIterator", {"StreamName": "big", "ShardId": FIRST, "ShardIteratorType": "TRIM_HORIZON"}
     )
     in_json, in_cbor = (ask(app, "GetRecords", opened, kind).members for kind in (JSON, CBOR))
@@ -149,7 +149,7 @@ def test_reading_begins_at_the_millisecond_that_was_asked_for(clock):
         app = new_app(clock)
         where = {"StreamName": "s", "ShardId": "shardId-000000000001", "ShardIteratorType": "AT_TIMESTAMP"}
         clock.millis += 123
-        app._wire._kinesis.put_record("s", b"late", "k", 1 << 127)
+        app._kinesis._kinesis.put_record("s", b"late", "k", 1 << 127)
         for at, expected in ((clock.millis, [b"late"]), (clock.millis - 123, [b"x" * 300, b"late"])):
             opened = ask(app, "GetShardIterator", {**where, "Timestamp": Stamp(at)}, content_type).members
             page = ask(app, "GetRecords", opened, content_type).members
@@ -241,7 +241,7 @@ def test_a_bug_is_answered_in_the_format_of_the_request(app, content_type, caplo
     def hook(*_: str) -> None:
         raise ZeroDivisionError
 
-    app._wire._kinesis.fault = hook
+    app._kinesis._kinesis.fault = hook
     answer = ask(app, "ListStreams", {}, content_type)
     assert (answer.status, answer.members["__type"]) == (500, "InternalFailure")
     assert "local AWS failed" in caplog.text
@@ -260,8 +260,8 @@ def test_a_bug_is_answered_in_the_format_of_the_request(app, content_type, caplo
     ],
 )
 def test_the_content_type_alone_decides_the_format(content_type, expected):
-    assert expected == format_of({"content-type": content_type}).CONTENT_TYPE
-    assert format_of({}).CONTENT_TYPE == JSON
+    assert expected == format_of({"content-type": content_type}).content_type
+    assert format_of({}).content_type == JSON
 
 
 # -- junk and harm ---------------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def test_hostile_json_is_refused_too(app, body):
 
 @BOTH
 def test_a_body_beyond_all_limits_is_refused_in_its_format(app, content_type):
-    answer = exchange(app, "PutRecords", b" " * (MOST_BODY_BYTES + 1), content_type)
+    answer = exchange(app, "PutRecords", b" " * (MAX_BODY_BYTES + 1), content_type)
     assert (answer.status, answer.members["__type"]) == (413, "RequestEntityTooLargeException")
     assert app._requests.of("kinesis", "PutRecords")[0].status == 413
 

@@ -3,7 +3,7 @@
 import boto3
 import pytest
 
-from pykcl.local import aws_parts
+from pykcl.local import services
 from pykcl.local.server import LocalAws
 
 ROW = {
@@ -32,7 +32,7 @@ def client(request, monkeypatch):
     if request.param == "moto's own":
         from moto.dynamodb.responses import DynamoHandler
 
-        monkeypatch.setattr(aws_parts, "fast_handler", lambda: DynamoHandler)
+        monkeypatch.setattr(services, "fast_handler", lambda: DynamoHandler)
     with LocalAws() as aws:
         found = boto3.client(
             "dynamodb",

@@ -13,7 +13,7 @@ from http2_client import CBOR, LONG, Http2Client
 from wire_forms import from_cbor, to_cbor
 
 from pykcl.local.faults import FaultRule
-from pykcl.local.server import MOST_STREAMS, LocalAws
+from pykcl.local.server import MAX_CONCURRENT_STREAMS, LocalAws
 
 JSON = "application/x-amz-json-1.1"
 FIRST = "shardId-000000000000"
@@ -68,7 +68,7 @@ def test_cbor_is_answered_over_http1_on_the_same_port(aws):
 
 def test_two_hundred_requests_at_once_on_one_connection_get_each_its_own_answer(aws, h2c):
     h2c.ask("ListStreams", b"")
-    assert h2c.h2.remote_settings.max_concurrent_streams == MOST_STREAMS >= 200
+    assert h2c.h2.remote_settings.max_concurrent_streams == MAX_CONCURRENT_STREAMS >= 200
     bodies = {
         number: to_cbor({"StreamName": "s", "Data": b"%d" % number, "PartitionKey": "k"})
         for number in range(200)
@@ -163,7 +163,7 @@ def test_more_streams_than_allowed_end_that_connection_only(aws, h2c):
         greedy.h2.remote_settings[h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS] = 1 << 30
         greedy.h2.remote_settings.acknowledge()
         with pytest.raises(ConnectionError):
-            for _ in range(MOST_STREAMS + 1):
+            for _ in range(MAX_CONCURRENT_STREAMS + 1):
                 greedy.open("ListStreams", 2)
             while not greedy.closed:
                 greedy.hear()

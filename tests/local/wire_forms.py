@@ -14,7 +14,7 @@ from typing import Any
 
 import cbor2
 
-from pykcl.local.app import AwsApp
+from pykcl.local.server import AwsApp
 
 JSON = "application/x-amz-json-1.1"
 CBOR = "application/x-amz-cbor-1.1"

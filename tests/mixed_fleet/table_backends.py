@@ -12,7 +12,7 @@ import boto3
 from botocore.awsrequest import AWSResponse
 
 from pykcl.aws.clients import client_config
-from pykcl.local.aws_parts import MotoParts
+from pykcl.local.services import MotoServices
 from pykcl.testing.memory.dynamodb import Change, Fault, MemoryDynamoDB
 from pykcl.testing.memory.values import copy_item
 
@@ -91,7 +91,7 @@ class LocalDynamoDB:
 
     def __init__(self, runtime: Any, senders: Senders) -> None:
         self._runtime, self._senders = runtime, senders
-        self._parts = MotoParts()
+        self._parts = MotoServices()
         self.fault: Callable[[str, Any], Fault | None] | None = None
         self.changes: list[Change] = []
         self.requests: list[tuple[str, Any]] = []
@@ -174,12 +174,12 @@ class _Table:
 
 
 @lru_cache(maxsize=1)
-def _shared_client() -> tuple[Any, dict[str, MotoParts]]:
+def _shared_client() -> tuple[Any, dict[str, MotoServices]]:
     """A boto3 client as pykcl makes them, whose requests go no further than to moto's handlers; and whose they are.
 
     One for all tests: making a client takes longer than most of them.
     """
-    serving: dict[str, MotoParts] = {}
+    serving: dict[str, MotoServices] = {}
     client = boto3.client(
         "dynamodb",
         region_name="us-east-1",
@@ -190,7 +190,7 @@ def _shared_client() -> tuple[Any, dict[str, MotoParts]]:
 
     def answer(request: Any, **_: Any) -> AWSResponse:
         headers = {name.lower(): _text(value) for name, value in request.headers.items()}
-        found = serving["parts"].answer("dynamodb", "/", headers, request.body)
+        found = serving["parts"].serve("dynamodb", "/", headers, request.body)
         return AWSResponse(request.url, found.status, found.headers, _Body(found.body))
 
     client.meta.events.register("before-send.dynamodb", answer)

@@ -1,6 +1,6 @@
-"""The operations of Kinesis over `LocalKinesis`: a request's members in, an answer's members out, as Python values.
+"""Operations of Kinesis over `LocalKinesis`: members of a request in, members of a response out, as Python values.
 
-Members are checked as Kinesis does, before any stream is asked. `wire_json` and `wire_cbor` give them their wire form.
+Members are checked first, as Kinesis does. `wire` and `wire_cbor` encode and decode them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pykcl.local.errors import AwsError, in_use, invalid, invalid_argument
-from pykcl.local.reading import ListingPlace, read_next_token, write_next_token
+from pykcl.local.iterators import ListingPosition, read_next_token, write_next_token
 from pykcl.local.stream import (
     FILTER_TYPES,
     MAX_PAGE_RECORDS,
@@ -21,7 +21,7 @@ from pykcl.local.stream import (
     ShardFilter,
     StreamView,
 )
-from pykcl.local.wire_values import Instant, Params, not_serialized
+from pykcl.local.wire import Instant, Params, not_serialized
 from pykcl.model.shard import Shard
 
 ITERATOR_TYPES = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP")
@@ -31,17 +31,17 @@ ITERATOR_TYPES = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON",
 class Text:
     """A string member: length limits in characters, a pattern it matches whole, or a set of words."""
 
-    least: int = 1
-    most: int = 1_000_000
+    minimum: int = 1
+    maximum: int = 1_000_000
     pattern: str = ""
     words: tuple[str, ...] = ()
 
     def problem(self, value: str) -> str:
-        """What is wrong, in the words of AWS; empty when nothing is."""
-        if len(value) < self.least:
-            return f"Member must have length greater than or equal to {self.least}"
-        if len(value) > self.most:
-            return f"Member must have length less than or equal to {self.most}"
+        """Return what is wrong, in the words of AWS; empty if the value is valid."""
+        if len(value) < self.minimum:
+            return f"Member must have length greater than or equal to {self.minimum}"
+        if len(value) > self.maximum:
+            return f"Member must have length less than or equal to {self.maximum}"
         if self.pattern and not re.fullmatch(self.pattern, value):
             return f"Member must satisfy regular expression pattern: {self.pattern}"
         if self.words and value not in self.words:
@@ -53,26 +53,26 @@ class Text:
 class Number:
     """An integer member with closed bounds."""
 
-    least: int
-    most: int = 2_147_483_647
+    minimum: int
+    maximum: int = 2_147_483_647
 
     def problem(self, value: int) -> str:
-        if value < self.least:
-            return f"Member must have value greater than or equal to {self.least}"
-        if value > self.most:
-            return f"Member must have value less than or equal to {self.most}"
+        if value < self.minimum:
+            return f"Member must have value greater than or equal to {self.minimum}"
+        if value > self.maximum:
+            return f"Member must have value less than or equal to {self.maximum}"
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Bytes, at most so many."""
+    """Bytes with a max length."""
 
-    most: int
+    maximum: int
 
     def problem(self, value: bytes) -> str:
-        if len(value) > self.most:
-            return f"Member must have length less than or equal to {self.most}"
+        if len(value) > self.maximum:
+            return f"Member must have length less than or equal to {self.maximum}"
         return ""
 
 
@@ -133,7 +133,7 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
 
 
 def check(operation: str, params: dict[str, Any]) -> None:
-    """Raises AwsError SerializationException (wrong type) or ValidationException, worded as AWS does."""
+    """Raise AwsError SerializationException (wrong type) or ValidationException, in the words of AWS."""
     _check_members(params, _REQUIRED.get(operation, ()), "")
     if operation == "PutRecords":
         _check_batch(params["Records"])
@@ -144,11 +144,11 @@ def check(operation: str, params: dict[str, Any]) -> None:
 def _check_batch(records: list[Any]) -> None:
     if not 1 <= len(records) <= 500:
         bound = "greater than or equal to 1" if not records else "less than or equal to 500"
-        raise _refused("records", f"Member must have length {bound}")
+        raise _invalid_member("records", f"Member must have length {bound}")
     size = 0
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
-            raise _mistyped("Records")
+            raise _wrong_type("Records")
         _check_members(record, ("Data", "PartitionKey"), f"records.{number}.member.")
         size += len(record["Data"]) + len(record["PartitionKey"])
     if size > 10 * 1024 * 1024:
@@ -158,7 +158,7 @@ def _check_batch(records: list[Any]) -> None:
 def _check_members(params: dict[str, Any], required: tuple[str, ...], path: str) -> None:
     for name in required:
         if params.get(name) is None:
-            raise _refused(path + _lower(name), "Member must not be null", "null")
+            raise _invalid_member(path + _lower(name), "Member must not be null", "null")
     for name, value in params.items():
         kind = _KINDS.get(name)
         if kind is not None and value is not None:
@@ -167,11 +167,11 @@ def _check_members(params: dict[str, Any], required: tuple[str, ...], path: str)
 
 def _check_member(name: str, value: Any, kind: Kind, path: str) -> None:
     if not _is_of(value, kind):
-        raise _mistyped(name)
+        raise _wrong_type(name)
     if isinstance(kind, Text | Number | Blob):
         problem = kind.problem(value)
         if problem:
-            raise _refused(path + _lower(name), problem)
+            raise _invalid_member(path + _lower(name), problem)
 
 
 def _is_of(value: Any, kind: Kind) -> bool:
@@ -188,11 +188,11 @@ def _lower(name: str) -> str:
     return name[0].lower() + name[1:]
 
 
-def _mistyped(name: str) -> AwsError:
+def _wrong_type(name: str) -> AwsError:
     return not_serialized(f"The member {name} has the wrong type.")
 
 
-def _refused(path: str, problem: str, shown: str = "") -> AwsError:
+def _invalid_member(path: str, problem: str, shown: str = "") -> AwsError:
     # The value itself is left out: it may be a partition key or a payload.
     value = f"Value {shown} at" if shown else "Value at"
     return invalid(f"1 validation error detected: {value} '{path}' failed to satisfy constraint: {problem}")
@@ -200,13 +200,13 @@ def _refused(path: str, problem: str, shown: str = "") -> AwsError:
 
 TARGET_PREFIX = "Kinesis_20131202."
 
-Answer = dict[str, Any]
+Response = dict[str, Any]
 
 _PRIVATE = frozenset({"Data", "PartitionKey", "ExplicitHashKey", "Records", "ShardIterator", "NextToken"})
 
 
 def loggable(params: Mapping[str, Any]) -> Params:
-    """The parameters without payloads, keys and iterators, the same for every format."""
+    """Return the parameters without payloads, keys and iterators, the same for every format."""
     shown = {key: _plain(value) for key, value in params.items() if key not in _PRIVATE}
     if isinstance(params.get("Records"), list):
         shown["RecordCount"] = len(params["Records"])
@@ -214,7 +214,7 @@ def loggable(params: Mapping[str, Any]) -> Params:
 
 
 def _plain(value: Any) -> Any:
-    """Times as seconds, and nothing that a line of JSON could not hold. Bytes are nobody's but a payload's."""
+    """Return a value that JSON has: times as seconds, and no bytes, which may be a payload."""
     if isinstance(value, Instant):
         return value.millis / 1000
     if isinstance(value, dict):
@@ -224,13 +224,13 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float) else "..."
 
 
-class KinesisWire:
-    """Answers one decoded Kinesis request after the other."""
+class KinesisApi:
+    """Dispatch of decoded Kinesis requests to their operations."""
 
     def __init__(self, kinesis: LocalKinesis, now_millis: Callable[[], int]) -> None:
         self._kinesis = kinesis
         self._now = now_millis
-        self._operations: dict[str, Callable[[Params], Answer]] = {
+        self._operations: dict[str, Callable[[Params], Response]] = {
             "AddTagsToStream": self._add_tags,
             "CreateStream": self._create_stream,
             "DecreaseStreamRetentionPeriod": self._decrease_retention,
@@ -253,15 +253,15 @@ class KinesisWire:
             "UpdateShardCount": self._update_shard_count,
         }
 
-    def answer(self, operation: str, params: Params) -> Answer:
-        """Raises AwsError as AWS answers errors."""
+    def call(self, operation: str, params: Params) -> Response:
+        """Call an operation. Raises AwsError."""
         method = self._operations.get(operation)
         if method is None:
             raise AwsError("UnknownOperationException", f"The local Kinesis does not know {operation}.")
         check(operation, params)
         return method(params)
 
-    def _create_stream(self, params: Params) -> Answer:
+    def _create_stream(self, params: Params) -> Response:
         mode = params.get("StreamModeDetails", {}).get("StreamMode", "PROVISIONED")
         count = params.get("ShardCount")
         if mode == "ON_DEMAND":
@@ -275,11 +275,11 @@ class KinesisWire:
             self._kinesis.set_tags(params["StreamName"], params["Tags"])
         return {}
 
-    def _delete_stream(self, params: Params) -> Answer:
+    def _delete_stream(self, params: Params) -> Response:
         self._kinesis.delete_stream(_stream(params))
         return {}
 
-    def _describe_stream(self, params: Params) -> Answer:
+    def _describe_stream(self, params: Params) -> Response:
         view = self._kinesis.describe(_stream(params), "DescribeStream")
         shards = self._kinesis.list_shards(_stream(params), operation=None) if view.open_shards else []
         after = params.get("ExclusiveStartShardId", "")
@@ -292,7 +292,7 @@ class KinesisWire:
         }
         return {"StreamDescription": description}
 
-    def _describe_summary(self, params: Params) -> Answer:
+    def _describe_summary(self, params: Params) -> Response:
         view = self._kinesis.describe(_stream(params))
         summary = {
             **_summary(view),
@@ -302,7 +302,7 @@ class KinesisWire:
         }
         return {"StreamDescriptionSummary": summary}
 
-    def _describe_limits(self, _: Params) -> Answer:
+    def _describe_limits(self, _: Params) -> Response:
         count = sum(view.open_shards for view in self._kinesis.list_streams())
         return {
             "ShardLimit": 20_000,
@@ -311,25 +311,25 @@ class KinesisWire:
             "OnDemandStreamCountLimit": 50,
         }
 
-    def _list_streams(self, params: Params) -> Answer:
+    def _list_streams(self, params: Params) -> Response:
         after = params.get("ExclusiveStartStreamName", "")
         if "NextToken" in params:
             after = read_next_token(params["NextToken"], self._now()).after
         limit = params.get("Limit", 100)
         views = [view for view in self._kinesis.list_streams() if view.name > after]
         page, more = views[:limit], len(views) > limit
-        answer: Answer = {
+        response: Response = {
             "StreamNames": [view.name for view in page],
             "StreamSummaries": [_stream_summary(view) for view in page],
             "HasMoreStreams": more,
         }
         if more:
-            answer["NextToken"] = write_next_token(
-                ListingPlace("", "", page[-1].name, None, None, self._now())
+            response["NextToken"] = write_next_token(
+                ListingPosition("", "", page[-1].name, None, None, self._now())
             )
-        return answer
+        return response
 
-    def _list_shards(self, params: Params) -> Answer:
+    def _list_shards(self, params: Params) -> Response:
         now = self._now()
         if "NextToken" in params:
             if any(name in params for name in ("StreamName", "StreamARN")):
@@ -338,28 +338,28 @@ class KinesisWire:
                 raise invalid_argument(
                     "NextToken cannot be combined with ExclusiveStartShardId or ShardFilter."
                 )
-            place = read_next_token(params["NextToken"], now)
-            if self._kinesis.incarnation(place.stream) != place.incarnation:
+            position = read_next_token(params["NextToken"], now)
+            if self._kinesis.incarnation(position.stream) != position.incarnation:
                 raise invalid_argument("NextToken is invalid.")
         else:
-            place = self._first_listing_place(params, now)
-        listed = self._kinesis.list_shards(place.stream, _filter_of(place))
+            position = self._first_listing_position(params, now)
+        listed = self._kinesis.list_shards(position.stream, _filter_of(position))
         limit = params.get("MaxResults", 1000)
-        rest = [shard for shard in listed if shard.shard_id > place.after]
-        answer: Answer = {"Shards": [_shard(shard) for shard in rest[:limit]]}
+        rest = [shard for shard in listed if shard.shard_id > position.after]
+        response: Response = {"Shards": [_shard(shard) for shard in rest[:limit]]}
         if len(rest) > limit:
-            onward = ListingPlace(
-                place.stream,
-                place.incarnation,
+            onward = ListingPosition(
+                position.stream,
+                position.incarnation,
                 rest[limit - 1].shard_id,
-                place.filter_type,
-                place.filter_value,
+                position.filter_type,
+                position.filter_value,
                 now,
             )
-            answer["NextToken"] = write_next_token(onward)
-        return answer
+            response["NextToken"] = write_next_token(onward)
+        return response
 
-    def _first_listing_place(self, params: Params, now: int) -> ListingPlace:
+    def _first_listing_position(self, params: Params, now: int) -> ListingPosition:
         stream = _stream(params)
         view = self._kinesis.describe(stream, operation=None)
         if view.status in ("CREATING", "DELETING"):
@@ -367,7 +367,7 @@ class KinesisWire:
         given = params.get("ShardFilter") or {}
         at = given.get("Timestamp")
         value = given.get("ShardId") if at is None else str(at.millis)
-        return ListingPlace(
+        return ListingPosition(
             view.name,
             self._kinesis.incarnation(stream),
             params.get("ExclusiveStartShardId", ""),
@@ -376,22 +376,22 @@ class KinesisWire:
             now,
         )
 
-    def _put_record(self, params: Params) -> Answer:
+    def _put_record(self, params: Params) -> Response:
         entry = _entry(params)
         put = self._kinesis.put_record(
             _stream(params), entry.data, entry.partition_key, entry.explicit_hash_key
         )
         return {"ShardId": put.shard_id, "SequenceNumber": put.sequence_number}
 
-    def _put_records(self, params: Params) -> Answer:
+    def _put_records(self, params: Params) -> Response:
         entries = [_entry(given) for given in params["Records"]]
-        answers = self._kinesis.put_records(_stream(params), entries)
+        results = self._kinesis.put_records(_stream(params), entries)
         return {
-            "FailedRecordCount": sum(1 for answer in answers if isinstance(answer, AwsError)),
-            "Records": [_put_answer(answer) for answer in answers],
+            "FailedRecordCount": sum(1 for result in results if isinstance(result, AwsError)),
+            "Records": [_put_result(result) for result in results],
         }
 
-    def _get_shard_iterator(self, params: Params) -> Answer:
+    def _get_shard_iterator(self, params: Params) -> Response:
         at = params.get("Timestamp")
         iterator = self._kinesis.get_shard_iterator(
             _stream(params),
@@ -402,24 +402,24 @@ class KinesisWire:
         )
         return {"ShardIterator": iterator}
 
-    def _get_records(self, params: Params) -> Answer:
+    def _get_records(self, params: Params) -> Response:
         page = self._kinesis.get_records(params["ShardIterator"], params.get("Limit", MAX_PAGE_RECORDS))
-        answer: Answer = {"Records": page.records, "MillisBehindLatest": page.millis_behind_latest}
+        response: Response = {"Records": page.records, "MillisBehindLatest": page.millis_behind_latest}
         if page.next_iterator is not None:
-            answer["NextShardIterator"] = page.next_iterator
+            response["NextShardIterator"] = page.next_iterator
         else:
-            answer["ChildShards"] = [_child(shard) for shard in page.children]
-        return answer
+            response["ChildShards"] = [_child(shard) for shard in page.children]
+        return response
 
-    def _split(self, params: Params) -> Answer:
+    def _split(self, params: Params) -> Response:
         self._kinesis.split(_stream(params), params["ShardToSplit"], int(params["NewStartingHashKey"]))
         return {}
 
-    def _merge(self, params: Params) -> Answer:
+    def _merge(self, params: Params) -> Response:
         self._kinesis.merge(_stream(params), params["ShardToMerge"], params["AdjacentShardToMerge"])
         return {}
 
-    def _update_shard_count(self, params: Params) -> Answer:
+    def _update_shard_count(self, params: Params) -> Response:
         target = params["TargetShardCount"]
         view = self._kinesis.describe(_stream(params), operation=None)
         before = self._kinesis.update_shard_count(_stream(params), target)
@@ -430,13 +430,13 @@ class KinesisWire:
             "TargetShardCount": target,
         }
 
-    def _increase_retention(self, params: Params) -> Answer:
+    def _increase_retention(self, params: Params) -> Response:
         return self._set_retention(params, grow=True)
 
-    def _decrease_retention(self, params: Params) -> Answer:
+    def _decrease_retention(self, params: Params) -> Response:
         return self._set_retention(params, grow=False)
 
-    def _set_retention(self, params: Params, *, grow: bool) -> Answer:
+    def _set_retention(self, params: Params, *, grow: bool) -> Response:
         hours = params["RetentionPeriodHours"]
         current = self._kinesis.describe(_stream(params), operation=None).retention_hours
         if (hours < current) if grow else (hours > current):
@@ -448,25 +448,25 @@ class KinesisWire:
         self._kinesis.set_retention(_stream(params), hours)
         return {}
 
-    def _update_max_record_size(self, params: Params) -> Answer:
+    def _update_max_record_size(self, params: Params) -> Response:
         self._kinesis.set_max_record_size(_stream(params), params["MaxRecordSizeInKiB"])
         return {}
 
-    def _add_tags(self, params: Params) -> Answer:
+    def _add_tags(self, params: Params) -> Response:
         self._kinesis.set_tags(_stream(params), params["Tags"])
         return {}
 
-    def _remove_tags(self, params: Params) -> Answer:
+    def _remove_tags(self, params: Params) -> Response:
         self._kinesis.set_tags(_stream(params), {}, remove=params["TagKeys"])
         return {}
 
-    def _list_tags(self, params: Params) -> Answer:
+    def _list_tags(self, params: Params) -> Response:
         tags = sorted(self._kinesis.tags(_stream(params)).items())
         return {"Tags": [{"Key": key, "Value": value} for key, value in tags], "HasMoreTags": False}
 
 
 def _stream(params: Params) -> str:
-    """Name or ARN; the ARN wins, as it names the account too."""
+    """Return name or ARN; the ARN first, because it has the account too."""
     given = params.get("StreamARN") or params.get("StreamName")
     if not given:
         raise invalid_argument("Either StreamName or StreamARN should be provided.")
@@ -478,14 +478,14 @@ def _entry(params: Params) -> Entry:
     return Entry(params["Data"], params["PartitionKey"], None if key is None else int(key))
 
 
-def _put_answer(answer: Put | AwsError) -> Answer:
-    if isinstance(answer, Put):
-        return {"SequenceNumber": answer.sequence_number, "ShardId": answer.shard_id}
-    return {"ErrorCode": answer.code, "ErrorMessage": answer.message}
+def _put_result(result: Put | AwsError) -> Response:
+    if isinstance(result, Put):
+        return {"SequenceNumber": result.sequence_number, "ShardId": result.shard_id}
+    return {"ErrorCode": result.code, "ErrorMessage": result.message}
 
 
-def _filter_of(place: ListingPlace) -> ShardFilter | None:
-    kind, value = place.filter_type, place.filter_value
+def _filter_of(position: ListingPosition) -> ShardFilter | None:
+    kind, value = position.filter_type, position.filter_value
     if kind is None:
         return None
     if kind.endswith("_TIMESTAMP"):
@@ -493,7 +493,7 @@ def _filter_of(place: ListingPlace) -> ShardFilter | None:
     return ShardFilter(kind, shard_id=value)
 
 
-def _summary(view: StreamView) -> Answer:
+def _summary(view: StreamView) -> Response:
     return {
         **_stream_summary(view),
         "RetentionPeriodHours": view.retention_hours,
@@ -502,7 +502,7 @@ def _summary(view: StreamView) -> Answer:
     }
 
 
-def _stream_summary(view: StreamView) -> Answer:
+def _stream_summary(view: StreamView) -> Response:
     return {
         "StreamName": view.name,
         "StreamARN": view.arn,
@@ -512,7 +512,7 @@ def _stream_summary(view: StreamView) -> Answer:
     }
 
 
-def _hash_range(shard: Shard) -> Answer:
+def _hash_range(shard: Shard) -> Response:
     if shard.hash_range is None:
         return {}
     return {
@@ -521,7 +521,7 @@ def _hash_range(shard: Shard) -> Answer:
     }
 
 
-def _shard(shard: Shard) -> Answer:
+def _shard(shard: Shard) -> Response:
     numbers = {"StartingSequenceNumber": shard.starting_sequence_number}
     if shard.ending_sequence_number is not None:
         numbers["EndingSequenceNumber"] = shard.ending_sequence_number
@@ -534,7 +534,7 @@ def _shard(shard: Shard) -> Answer:
     }
 
 
-def _child(shard: Shard) -> Answer:
+def _child(shard: Shard) -> Response:
     return {
         "ShardId": shard.shard_id,
         "ParentShards": list(shard.parents),

@@ -1,31 +1,77 @@
-"""AWS JSON 1.1, as boto3 speaks it: blobs are base64 text, timestamps are seconds since the epoch with a fraction."""
+"""Members of requests and responses as Python values, and their form in AWS JSON 1.1, as boto3 sends it.
+
+Members are a dict: a blob is `bytes`, a timestamp an `Instant`, everything else a value of JSON. "Records" of a
+response may be `StoredRecord`s. In JSON, blobs are base64 text and timestamps are seconds since the epoch with a
+fraction.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from pykcl.local.errors import AwsError
 from pykcl.local.shards import StoredRecord
-from pykcl.local.wire_values import Answer, Instant, Params, instant, not_serialized
 
-CONTENT_TYPE = "application/x-amz-json-1.1"
-MOST_VALUES = 250_000
+Params = dict[str, Any]
+Response = Mapping[str, Any]
+
+MAX_MILLIS = (1 << 63) - 1
+"""Limit of the clients' clocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A point in time, milliseconds since the epoch."""
+
+    millis: int
+
+
+@dataclass(frozen=True, slots=True)
+class WireFormat:
+    """A format of request and response bodies. decode raises AwsError SerializationException."""
+
+    content_type: str
+    decode: Callable[[bytes], Params]
+    encode: Callable[[Response], bytes]
+
+
+def not_serialized(problem: str) -> AwsError:
+    """Return the error for a body in another format than its label.
+
+    problem: without content, which may be a payload.
+    """
+    return AwsError("SerializationException", problem)
+
+
+def instant(millis: float) -> Instant | None:
+    """Return the instant `millis` milliseconds after the epoch; None for a value that is not a number of them."""
+    try:
+        whole = round(millis)
+    except (ValueError, OverflowError):  # not a number, infinite
+        return None
+    return Instant(whole) if abs(whole) <= MAX_MILLIS else None
+
+
+MAX_VALUES = 250_000
 """More than a request of Kinesis can have, and than a megabyte of numbers for CloudWatch."""
-MOST_DEPTH = 80
+MAX_DEPTH = 80
 """An item of DynamoDB is 32 levels deep, each of them two in JSON."""
 _OPEN = b"[{"
 _NO_BRACKETS = bytes(sign for sign in range(256) if sign not in b"[]{}")
 
 
 def read_json(body: bytes) -> Any:
-    """What the body of a request holds. Raises AwsError SerializationException for what is no JSON in UTF-8, and for
-    more or deeper values than any request has.
+    """Return the value of a body. Raises AwsError SerializationException if it is not JSON in UTF-8, and for more or
+    deeper values than any request has.
 
-    An empty list is three bytes on the wire and sixty in memory, so the values are counted before they are made. In
-    UTF-16 the count would go wrong, which Python's reader takes as well.
+    An empty list is three bytes on the wire and sixty in memory, so the values are counted before they are created. In
+    UTF-16, which Python's reader takes as well, the count would be wrong.
     """
     try:
         if _is_bounded(body):
@@ -33,27 +79,27 @@ def read_json(body: bytes) -> Any:
     except (ValueError, RecursionError) as error:  # ValueError is also that of bad UTF-8
         raise not_serialized("The request body is not JSON in UTF-8.") from error
     raise not_serialized(
-        f"The request body has more than {MOST_VALUES} values, or they are more than {MOST_DEPTH} levels deep."
+        f"The request body has more than {MAX_VALUES} values, or they are more than {MAX_DEPTH} levels deep."
     )
 
 
 def _is_bounded(body: bytes) -> bool:
     unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if unescaped.count(b'"') > 4 * MOST_VALUES:  # a name and a text for each value
+    if unescaped.count(b'"') > 4 * MAX_VALUES:  # a name and a text for each value
         return False
     outside = b"".join(unescaped.split(b'"')[::2])
-    if outside.count(b",") + outside.count(b"[") + outside.count(b"{") > MOST_VALUES:
+    if outside.count(b",") + outside.count(b"[") + outside.count(b"{") > MAX_VALUES:
         return False
     brackets = outside.translate(None, delete=_NO_BRACKETS)
-    return max(accumulate(1 if sign in _OPEN else -1 for sign in brackets), default=0) <= MOST_DEPTH
+    return max(accumulate(1 if sign in _OPEN else -1 for sign in brackets), default=0) <= MAX_DEPTH
 
 
 def decode(body: bytes) -> Params:
-    """A request body. Raises AwsError SerializationException when it is not a JSON object, or holds no base64."""
+    """Decode a request body. Raises AwsError SerializationException if it is not a JSON object, or not base64."""
     try:
         params = read_json(body or b"{}")
         if b"\\ud" in body or b"\\uD" in body:
-            # Half a surrogate pair passes the parser and is no text: it could never be answered.
+            # Half a surrogate pair passes the parser but is not text: no response could contain it.
             json.dumps(params, ensure_ascii=False).encode()
     except ValueError:
         params = None
@@ -90,12 +136,12 @@ def _instant(seconds: float) -> Instant:
     return found
 
 
-def encode(answer: Answer) -> bytes:
-    """An answer body. Records are served from text made once per record: GetRecords is the hot path."""
-    records = answer.get("Records")
+def encode(response: Response) -> bytes:
+    """Encode a response body. The text of a record is created once: GetRecords is the hot path."""
+    records = response.get("Records")
     if not records or not isinstance(records[0], StoredRecord):
-        return json.dumps(answer, separators=(",", ":"), default=_written).encode()
-    others = {key: value for key, value in answer.items() if key != "Records"}
+        return json.dumps(response, separators=(",", ":"), default=_written).encode()
+    others = {key: value for key, value in response.items() if key != "Records"}
     rest = json.dumps(others, separators=(",", ":"), default=_written)
     return b"".join(
         (b'{"Records":[', b",".join([r.json or _encode_record(r) for r in records]), b"],", rest[1:].encode())
@@ -113,5 +159,8 @@ def _encode_record(record: StoredRecord) -> bytes:
 
 
 def _written(value: Any) -> float | str:
-    """What JSON has no form for."""
+    """Return the form of a value that JSON does not have."""
     return value.millis / 1000 if isinstance(value, Instant) else base64.b64encode(value).decode()
+
+
+JSON = WireFormat("application/x-amz-json-1.1", decode, encode)

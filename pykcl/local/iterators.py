@@ -1,6 +1,6 @@
-"""Shard iterators, where each kind begins, and the content of one GetRecords answer.
+"""Shard iterators and next tokens, the start of each kind of iterator, and the page of one GetRecords call.
 
-Iterators and next tokens are opaque, self-contained and signed; the server keeps no memory of them.
+Iterators and next tokens are opaque, self-contained and signed; the server does not store them.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _KEY = b"pykcl.local tokens"  # guards against damaged tokens, not against attac
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an iterator stands: at the first record of the shard whose sequence number is >= `position`.
+class ReadPosition:
+    """Position of an iterator: the first record of the shard whose sequence number is >= `sequence_number`, 56 digits.
 
-    position: 56 digits. incarnation: which life of a stream of that name. reached: the stream time up to which earlier
-    calls have covered the shard. issued_at, reached: epoch milliseconds.
+    incarnation: tells apart streams of one name, created one after the other. reached: the stream time up to which
+    earlier calls have covered the shard. issued_at, reached: epoch milliseconds.
     """
 
     stream: str
     incarnation: str
     shard_id: str
-    position: str
+    sequence_number: str
     reached: int
     issued_at: int
 
 
 @dataclass(frozen=True, slots=True)
-class ListingPlace:
-    """Where a ListShards or ListStreams walk stands: after `after`. filter_*: the shard filter it has."""
+class ListingPosition:
+    """Position of a listing of shards or streams: after the name `after`. filter_*: its shard filter."""
 
     stream: str
     incarnation: str
@@ -70,47 +70,65 @@ def _unpack(kind: str, token: str) -> list[Any] | None:
     return fields[1:] if fields[0] == kind else None
 
 
-def write_iterator(place: Place) -> str:
-    """The shard iterator for a place: at most 512 characters, as Kinesis promises."""
-    where = (place.stream, place.incarnation, place.shard_id, place.position, place.reached)
-    return _pack("i", *where, place.issued_at)
+def write_iterator(position: ReadPosition) -> str:
+    """Return the shard iterator for a position: at most 512 characters, as Kinesis guarantees."""
+    where = (
+        position.stream,
+        position.incarnation,
+        position.shard_id,
+        position.sequence_number,
+        position.reached,
+    )
+    return _pack("i", *where, position.issued_at)
 
 
-def read_iterator(token: str, now_millis: int) -> Place:
-    """Raises AwsError: InvalidArgumentException for a damaged one, ExpiredIteratorException after 300 s."""
+def read_iterator(token: str, now_millis: int) -> ReadPosition:
+    """Decode a shard iterator.
+
+    Raises AwsError: InvalidArgumentException if damaged, ExpiredIteratorException after 300 s.
+    """
     fields = _unpack("i", token)
     if fields is None:
         raise invalid_argument("Invalid ShardIterator.")
-    place = Place(*fields)
-    if now_millis - place.issued_at > LIFETIME_MILLIS:
+    position = ReadPosition(*fields)
+    if now_millis - position.issued_at > LIFETIME_MILLIS:
         raise AwsError(
             "ExpiredIteratorException",
-            f"Iterator expired. The iterator was created at time {_date(place.issued_at)} while right now it "
+            f"Iterator expired. The iterator was created at time {_date(position.issued_at)} while right now it "
             f"is {_date(now_millis)} which is further in the future than the tolerated delay of "
             f"{LIFETIME_MILLIS} milliseconds.",
         )
-    return place
+    return position
 
 
-def write_next_token(place: ListingPlace) -> str:
-    """The NextToken of a listing."""
-    fields = (place.stream, place.incarnation, place.after, place.filter_type, place.filter_value)
-    return _pack("n", *fields, place.issued_at)
+def write_next_token(position: ListingPosition) -> str:
+    """Return the NextToken of a listing."""
+    fields = (
+        position.stream,
+        position.incarnation,
+        position.after,
+        position.filter_type,
+        position.filter_value,
+    )
+    return _pack("n", *fields, position.issued_at)
 
 
-def read_next_token(token: str, now_millis: int) -> ListingPlace:
-    """Raises AwsError: InvalidArgumentException for a damaged one, ExpiredNextTokenException after 300 s."""
+def read_next_token(token: str, now_millis: int) -> ListingPosition:
+    """Decode a NextToken.
+
+    Raises AwsError: InvalidArgumentException if damaged, ExpiredNextTokenException after 300 s.
+    """
     fields = _unpack("n", token)
     if fields is None:
         raise invalid_argument("NextToken is invalid.")
-    place = ListingPlace(*fields)
-    if now_millis - place.issued_at > LIFETIME_MILLIS:
+    position = ListingPosition(*fields)
+    if now_millis - position.issued_at > LIFETIME_MILLIS:
         raise AwsError(
             "ExpiredNextTokenException",
-            f"The NextToken was created at {_date(place.issued_at)} and has expired at {_date(now_millis)}: "
+            f"The NextToken was created at {_date(position.issued_at)} and has expired at {_date(now_millis)}: "
             f"it lives for {LIFETIME_MILLIS} milliseconds. Start the listing again.",
         )
-    return place
+    return position
 
 
 def _date(millis: int) -> str:
@@ -119,9 +137,9 @@ def _date(millis: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One GetRecords answer. next_iterator is None exactly when the end of a closed shard is reached.
+    """Result of one GetRecords call. next_iterator is None exactly when the end of a closed shard is reached.
 
-    millis_behind_latest: age of what is to be read next, 0 at the tip. children: at the end of a shard.
+    millis_behind_latest: age of the record to be read next, 0 at the tip. children: at the end of a shard.
     """
 
     records: list[StoredRecord]
@@ -132,14 +150,14 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class ReadSpan:
-    """How far one GetRecords call gets, as on AWS: a bounded span of stream time, however little is in it.
+    """Span of stream time that one GetRecords call covers at most, as on AWS, even if it has few or no records.
 
-    So an idle or sparse shard is crossed in many calls, most of them empty (API reference, GetRecords: "It might take
-    multiple calls to get to a portion of the shard that contains records"). AWS documents no length; an idle day was
-    seen to take some 250 calls.
+    So an idle or sparse shard takes many calls, most of them empty (API reference, GetRecords: "It might take multiple
+    calls to get to a portion of the shard that contains records"). AWS documents no length; an idle day was seen to
+    take some 250 calls.
 
     shortest, longest: bounds in seconds; each call draws between them, short spans as often as long ones.
-    end_alone: how probable it is that the end of a closed shard is a page of its own, behind that of the last record.
+    end_alone: probability that the end of a closed shard is a page of its own, after that of the last record.
     """
 
     shortest: float = 60.0
@@ -149,36 +167,36 @@ class ReadSpan:
     def __post_init__(self) -> None:
         if not 0 < self.shortest <= self.longest or not 0 <= self.end_alone <= 1:
             raise ValueError(
-                f"{self} cannot be: it needs 0 < shortest <= longest (seconds) and 0 <= end_alone <= 1."
+                f"{self} is not possible: it needs 0 < shortest <= longest (seconds) and 0 <= end_alone <= 1."
             )
 
     def millis(self, rng: random.Random) -> int:
-        """The span of one call."""
+        """Return the span of one call."""
         low, high = math.log(self.shortest), math.log(self.longest)
         return max(1, round(math.exp(rng.uniform(low, high)) * 1000))
 
 
 def read_page(
-    stream: LocalStream, shard: LocalShard, place: Place, *, limit: int, span: int, end_alone: bool
+    stream: LocalStream, shard: LocalShard, position: ReadPosition, *, limit: int, span: int, end_alone: bool
 ) -> Page:
-    """The answer to a call at `place`. place.issued_at: the time now. span: milliseconds of stream time it covers."""
-    now = place.issued_at
-    first = shard.at_or_after(place.position)
-    until = max(place.reached, shard.created_at, stream.horizon(now)) + span
+    """Return the page at `position`. position.issued_at: the time now. span: milliseconds of stream time it covers."""
+    now = position.issued_at
+    first = shard.at_or_after(position.sequence_number)
+    until = max(position.reached, shard.created_at, stream.horizon(now)) + span
     covered = len(shard.records) if until >= now else shard.arrived_before(first, until)
     records = shard.page(first, min(first + limit, covered))
     unread = first + len(records)
     is_cut = unread < covered
     reached = records[-1].arrived_at_millis if is_cut and records else min(until, now)
     if records:
-        place = replace(place, position=following(records[-1].sequence_number))
+        position = replace(position, sequence_number=following(records[-1].sequence_number))
     if not is_cut and shard.closed_at is not None and until >= min(shard.closed_at, now):
         behind = max(0, now - shard.closed_at)
         if not (records and end_alone):
             return Page(records, None, behind, stream.children_of(shard))
-        return Page(records, write_iterator(replace(place, reached=reached)), max(1, behind), ())
+        return Page(records, write_iterator(replace(position, reached=reached)), max(1, behind), ())
     behind = now - (shard.records[unread].arrived_at_millis if is_cut else reached)
-    return Page(records, write_iterator(replace(place, reached=reached)), max(0, behind), ())
+    return Page(records, write_iterator(replace(position, reached=reached)), max(0, behind), ())
 
 
 def start_of(
@@ -190,7 +208,7 @@ def start_of(
     at_millis: int | None,
     now: int,
 ) -> tuple[str, int]:
-    """Position and stream time (epoch milliseconds) at which an iterator of that kind begins."""
+    """Return sequence number and stream time (epoch milliseconds) at which an iterator of that kind starts."""
     tip = following(stream.sequencer.last)
     if kind == "TRIM_HORIZON":
         return shard.starting_sequence_number, shard.created_at

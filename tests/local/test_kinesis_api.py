@@ -240,15 +240,15 @@ def test_an_unknown_service_is_refused(aws):
 
 def test_a_stream_in_creation_cannot_be_listed(clock):
     from pykcl.local.errors import AwsError
-    from pykcl.local.kinesis_wire import KinesisWire
+    from pykcl.local.kinesis_api import KinesisApi
     from pykcl.local.stream import LocalKinesis
 
     kinesis = LocalKinesis(clock, state_seconds=5)
-    wire = KinesisWire(kinesis, clock)
-    wire.answer("CreateStream", {"StreamName": "s", "ShardCount": 1})
-    described = wire.answer("DescribeStream", {"StreamName": "s"})["StreamDescription"]
+    api = KinesisApi(kinesis, clock)
+    api.call("CreateStream", {"StreamName": "s", "ShardCount": 1})
+    described = api.call("DescribeStream", {"StreamName": "s"})["StreamDescription"]
     assert (described["StreamStatus"], described["Shards"]) == ("CREATING", [])
     with pytest.raises(AwsError, match="ResourceInUseException"):
-        wire.answer("ListShards", {"StreamName": "s"})
+        api.call("ListShards", {"StreamName": "s"})
     clock.advance(seconds=5)
-    assert len(wire.answer("ListShards", {"StreamName": "s"})["Shards"]) == 1
+    assert len(api.call("ListShards", {"StreamName": "s"})["Shards"]) == 1
