@@ -165,10 +165,9 @@ def _page(state: DemoState, say: Callable[[str], None]) -> Iterator[None]:
     from pykcl.operate.lag import KinesisLag
     from pykcl.operate.scanning import TableScanner
     from pykcl.runtime import SystemRuntime
-    from pykcl.ui.lag_rounds import READS_A_ROUND, LagRounds
-    from pykcl.ui.rates import Rates
+    from pykcl.ui.poller import READS_PER_ROUND, Fleet, LagPoller
     from pykcl.ui.server import page_server
-    from pykcl.ui.watching import Fleet
+    from pykcl.ui.state_store import Rates
 
     runtime = SystemRuntime()
     stream = KinesisStream(_client("kinesis", state.url), STREAM, runtime)
@@ -178,7 +177,7 @@ def _page(state: DemoState, say: Callable[[str], None]) -> Iterator[None]:
         runtime,
         bind="0",
         rates=Rates(asks_workers=False, totals=lambda: processed(state)),
-        lags=LagRounds(lambda: KinesisLag(stream, runtime, most_reads=READS_A_ROUND), LAG_SECONDS, runtime),
+        lags=LagPoller(lambda: KinesisLag(stream, runtime, most_reads=READS_PER_ROUND), LAG_SECONDS, runtime),
     )
     with server:
         say(f"page: {server.link}")

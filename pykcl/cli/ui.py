@@ -105,11 +105,9 @@ def ui(
     from pykcl.operate.scanning import TableScanner
     from pykcl.operate.worker_pages import WorkerPages
     from pykcl.runtime import SystemRuntime
-    from pykcl.ui.lag_rounds import LagRounds
-    from pykcl.ui.rates import Rates
+    from pykcl.ui.poller import Fleet, LagPoller, WorkerPoller
     from pykcl.ui.server import page_server
-    from pykcl.ui.watching import Fleet
-    from pykcl.ui.worker_rounds import WorkerRounds
+    from pykcl.ui.state_store import Rates
 
     runtime, table = SystemRuntime(), str(target.table)
     client = target.clients.client("dynamodb")
@@ -121,7 +119,7 @@ def ui(
         failover=target.failover,
         every=every,
     )
-    lags = LagRounds(lambda: _kinesis_lag(target, runtime), lag_every, runtime)
+    lags = LagPoller(lambda: _kinesis_lag(target, runtime), lag_every, runtime)
     server = page_server(
         fleet,
         TableScanner(client, table, runtime),
@@ -130,7 +128,7 @@ def ui(
         names=names,
         rates=Rates(asks_workers=bool(workers)),
         lags=lags if lag_from == "kinesis" else None,
-        workers=WorkerRounds(WorkerPages(workers, runtime, token), every, runtime) if workers else None,
+        workers=WorkerPoller(WorkerPages(workers, runtime, token), every, runtime) if workers else None,
     )
     with stop_by_signals() as stop, server:
         say(f"{printable(table)} at {server.link}")
@@ -188,8 +186,8 @@ def _stream(target: Target, runtime: Runtime) -> KinesisStream:
 
 def _kinesis_lag(target: Target, runtime: Runtime) -> LagSource:
     from pykcl.operate.lag import KinesisLag
-    from pykcl.ui.lag_rounds import READS_A_ROUND
+    from pykcl.ui.poller import READS_PER_ROUND
 
     stream = _stream(target, runtime)
     stream.describe()
-    return KinesisLag(stream, runtime, start=target.config.start_position, most_reads=READS_A_ROUND)
+    return KinesisLag(stream, runtime, start=target.config.start_position, most_reads=READS_PER_ROUND)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -13,15 +15,51 @@ from pykcl.errors import ConfigError, SetupError
 from pykcl.health.http import Address, Listener, listen
 from pykcl.health.pages import new_token
 from pykcl.runtime import Runtime
-from pykcl.ui.app import Site
-from pykcl.ui.connections import Connections
-from pykcl.ui.guard import Sessions
-from pykcl.ui.hub import Hub
-from pykcl.ui.lag_rounds import LagRounds
-from pykcl.ui.memory import Memory
-from pykcl.ui.rates import Rates
-from pykcl.ui.watching import Fleet, Scans, Watching
-from pykcl.ui.worker_rounds import WorkerRounds
+from pykcl.ui.app import Sessions, Site
+from pykcl.ui.broadcast import Broadcast
+from pykcl.ui.poller import Fleet, FleetPoller, LagPoller, Scans, WorkerPoller
+from pykcl.ui.state_store import Rates, StateStore
+
+MAX_CONNECTIONS = 128
+"""Five browsers have less than half as many. A process may usually open 1,024 files."""
+
+Place = tuple[str, int]
+
+
+class Connections(socket.socket):
+    """Takes the place of `listener`. Where there are too many connections, the oldest one without a session is ended,
+    or the oldest one if all have one. Used by the thread of the event loop.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        super().__init__(listener.family, listener.type, listener.proto, listener.detach())
+        self.setblocking(False)
+        self._open: dict[Place, socket.socket] = {}
+        self._with_session: set[Place] = set()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        opened, address = super().accept()
+        self._open = {place: one for place, one in self._open.items() if one.fileno() >= 0}
+        self._with_session &= self._open.keys()
+        if len(self._open) >= MAX_CONNECTIONS:
+            self._end_one()
+        place = address[:2]
+        self._with_session.discard(place)
+        self._open[place] = opened
+        return opened, address
+
+    def keep(self, client: Any) -> None:
+        """A request with a session came over it. client: as ASGI has it."""
+        place = tuple(client or ())
+        if place in self._open:
+            self._with_session.add(place)
+
+    def _end_one(self) -> None:
+        place = next((one for one in self._open if one not in self._with_session), next(iter(self._open)))
+        # The server sees the end of it, and closes it.
+        with suppress(OSError):
+            self._open.pop(place).shutdown(socket.SHUT_RDWR)
+
 
 log = logging.getLogger("pykcl.ui")
 
@@ -40,8 +78,8 @@ class UiServer:
 
     def __init__(
         self,
-        watching: Watching,
-        hub: Hub,
+        watching: FleetPoller,
+        hub: Broadcast,
         *,
         bind: str,
         names: Sequence[str] = (),
@@ -139,13 +177,13 @@ def page_server(
     bind: str,
     rates: Rates,
     names: Sequence[str] = (),
-    lags: LagRounds | None = None,
-    workers: WorkerRounds | None = None,
+    lags: LagPoller | None = None,
+    workers: WorkerPoller | None = None,
 ) -> UiServer:
     """All of it, put together; enter it."""
-    memory = Memory(runtime)
-    hub = Hub(memory.whole)
-    watching = Watching(
+    memory = StateStore(runtime)
+    hub = Broadcast(memory.whole)
+    watching = FleetPoller(
         fleet,
         table,
         runtime,

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from pykcl.cli.lease_tables import lease_answer
 from pykcl.operate.owner_marks import MARKS, NO_MARKS, NOBODY, mark_of, marks_among
 from pykcl.operate.sampling import Sampler
-from pykcl.ui.memory import Memory
-from pykcl.ui.rates import Rates
-from pykcl.ui.rows import places_of
-from pykcl.ui.watching import Fleet, Watching
+from pykcl.ui.poller import Fleet, FleetPoller
+from pykcl.ui.state_store import Rates, StateStore
+from pykcl.ui.view import places_of
 
 CROWD = [f"worker-{number}" for number in range(400)]
 TWINS = next(pair for pair in combinations(CROWD, 2) if mark_of(pair[0]) == mark_of(pair[1]))
@@ -92,8 +91,8 @@ def test_more_owners_than_marks_share_them_and_nobody_is_none_of_them():
 def test_the_page_and_leases_list_give_the_same_marks(clock):
     table = FleetTable(clock)
     table.put(lease(0, SECOND), lease(1, "someone"))
-    page = Watching(
-        Fleet(application="orders-app", failover=10.0), table.scanner, clock, Memory(clock), rates=Rates(asks_workers=False)
+    page = FleetPoller(
+        Fleet(application="orders-app", failover=10.0), table.scanner, clock, StateStore(clock), rates=Rates(asks_workers=False)
     )  # fmt: skip
     target = SimpleNamespace(table="orders-app", stream_name="orders", failover=3.0)
     sampler, marks = Sampler(table.scanner.scan, clock), NO_MARKS
@@ -119,8 +118,8 @@ def test_the_page_and_leases_list_give_the_same_marks(clock):
 def test_events_of_the_page_name_owners_by_the_marks_they_have(clock):
     table = FleetTable(clock)
     table.put(lease(0, FIRST), lease(1, "someone"))
-    page = Watching(
-        Fleet(application="orders-app", failover=10.0), table.scanner, clock, Memory(clock), rates=Rates(asks_workers=False)
+    page = FleetPoller(
+        Fleet(application="orders-app", failover=10.0), table.scanner, clock, StateStore(clock), rates=Rates(asks_workers=False)
     )  # fmt: skip
     page.step()
     table.put(lease(1, SECOND, counter=6))

@@ -12,7 +12,7 @@ from fleet_table import lease
 from ui_page import Page, until
 
 from pykcl.ui import app, server
-from pykcl.ui.connections import MOST_CONNECTIONS
+from pykcl.ui.server import MAX_CONNECTIONS
 
 HEAD = "GET / HTTP/1.1\r\nHost: {host}\r\n"
 BODY = (
@@ -50,7 +50,7 @@ def ended(line):
 
 @pytest.mark.parametrize("text", [HEAD, BODY], ids=["half a head", "half a body"])
 def test_the_oldest_of_too_many_connections_goes(page, lines, text):
-    opened = lines(text, MOST_CONNECTIONS + 40)
+    opened = lines(text, MAX_CONNECTIONS + 40)
     until(lambda: all(map(ended, opened[:40])), bool, "the end of the first ones")
     assert page.ask("GET", "/").status == 200
     assert not any(map(ended, opened[-40:]))
@@ -61,7 +61,7 @@ def test_who_has_a_session_stays(page, lines, live_table):
     watching = http.client.HTTPConnection("127.0.0.1", page.port, timeout=20)
     watching.request("GET", "/api/events", headers={"Host": page.host, "Cookie": browser.cookie})
     events = watching.getresponse()
-    opened = lines(HEAD, 2 * MOST_CONNECTIONS)
+    opened = lines(HEAD, 2 * MAX_CONNECTIONS)
     until(lambda: ended(opened[0]), bool, "the end of the first one")
     live_table.put(lease(1, "newcomer"))
     while "newcomer" not in events.readline().decode():

@@ -6,7 +6,7 @@ from fleet_table import at, ended, lease, shard
 from pykcl.operate.edges import MOST_OF_A_KIND, edges_between
 from pykcl.operate.lease_states import LeaseState, LeaseStatus
 from pykcl.operate.owner_marks import NO_MARKS
-from pykcl.ui.rows import edge_told
+from pykcl.ui.view import event_of
 
 
 def status(one, state=LeaseState.ACTIVE, unmoved_for=0.0):
@@ -76,6 +76,6 @@ def test_a_thousand_of_a_kind_are_a_few_lines_and_a_count():
 def test_names_in_events_are_inert():
     evil = "\x1b]0;x\x07<script>"
     (edge,) = edges_between({shard(1): status(lease(1, evil))}, {shard(1): status(lease(1, "b"))})
-    shown = edge_told(edge, NO_MARKS, 5)["before"]["name"]
+    shown = event_of(edge, NO_MARKS, 5)["before"]["name"]
     assert shown.isprintable()
     assert "<script>" in shown

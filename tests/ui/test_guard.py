@@ -246,9 +246,9 @@ def test_more_viewers_than_there_is_room_for_are_refused(page):
 
 def test_an_address_that_others_reach_is_refused_unless_it_is_named(live_table):
     from pykcl.runtime import SystemRuntime
-    from pykcl.ui.rates import Rates
+    from pykcl.ui.poller import Fleet
     from pykcl.ui.server import page_server
-    from pykcl.ui.watching import Fleet
+    from pykcl.ui.state_store import Rates
 
     def server(**more):
         return page_server(

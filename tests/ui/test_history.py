@@ -4,9 +4,8 @@ from fleet_table import ended, lease, shard
 
 from pykcl.operate.lease_states import LeaseState, LeaseStatus
 from pykcl.operate.worker_pages import WorkerPage
-from pykcl.ui.history import GONE, LagHistory, OwnerHistory, RateHistory
-from pykcl.ui.rates import Rates
-from pykcl.ui.rows import Measured
+from pykcl.ui.state_store import GONE, LagHistory, OwnerHistory, RateHistory, Rates
+from pykcl.ui.view import Measured
 
 
 def test_a_lag_is_remembered_once_however_often_it_is_told():

@@ -9,10 +9,9 @@ from ui_page import Page
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.operate.names import MOST_SHOWN
 from pykcl.operate.owner_marks import COLOURS, SHAPES, mark_of
-from pykcl.ui.hub import MOST_WAITING, VISIT_SECONDS, Hub
-from pykcl.ui.memory import Memory
-from pykcl.ui.rates import Rates
-from pykcl.ui.watching import QUIET_PAUSE, Fleet, Watching
+from pykcl.ui.broadcast import MAX_WAITING, VISIT_SECONDS, Broadcast
+from pykcl.ui.poller import QUIET_PAUSE, Fleet, FleetPoller
+from pykcl.ui.state_store import Rates, StateStore
 
 EVIL = [
     "<script>document.title='owned'</script>",
@@ -26,8 +25,8 @@ EVIL = [
 
 def watching(table, clock, **more):
     frames = []
-    memory = Memory(clock)
-    made = Watching(
+    memory = StateStore(clock)
+    made = FleetPoller(
         Fleet(application="orders-app", failover=10.0), table.scanner, clock, memory,
         rates=Rates(asks_workers=False), publish=lambda number, frame: frames.append((number, frame)), **more,
     )  # fmt: skip
@@ -247,7 +246,7 @@ def test_looks_are_seldom_while_nobody_looks(table, clock):
 
 def test_who_has_the_page_open_or_asks_for_the_state_is_looked_for():
     now = [100.0]
-    hub = Hub(lambda: (0, {}), now=lambda: now[0])
+    hub = Broadcast(lambda: (0, {}), now=lambda: now[0])
     assert not hub.is_watched
     assert hub.visit()
     assert not hub.visit()
@@ -258,13 +257,13 @@ def test_who_has_the_page_open_or_asks_for_the_state_is_looked_for():
 
 def test_a_viewer_that_takes_nothing_is_cut_off_and_the_others_go_on():
     async def scene():
-        hub = Hub(lambda: (0, {"rows": {}}))
+        hub = Broadcast(lambda: (0, {"rows": {}}))
         hub.begin(asyncio.get_running_loop())
         slow, quick = hub.frames(), hub.frames()
         for one in (slow, quick):
             await _next(one)
             await _next(one)
-        for number in range(1, MOST_WAITING + 5):
+        for number in range(1, MAX_WAITING + 5):
             hub._spread(number, b"x%d" % number)
             assert await _next(quick) == b"x%d" % number
         rest = [frame async for frame in slow]
@@ -293,7 +292,7 @@ def test_a_change_that_is_in_the_whole_already_is_not_told_again():
                 hub.publish(number, b"%d" % number)
             return 7, {}
 
-        hub = Hub(whole)
+        hub = Broadcast(whole)
         hub.begin(asyncio.get_running_loop())
         frames = hub.frames()
         found = [await _next(frames) for _ in range(3)]

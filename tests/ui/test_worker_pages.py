@@ -14,8 +14,8 @@ from pykcl.errors import ConfigError
 from pykcl.operate import worker_pages
 from pykcl.operate.worker_pages import PATIENCE, Endpoint, WorkerPages, pages_of, records_in
 from pykcl.runtime import SystemRuntime
-from pykcl.ui.rates import Rates
-from pykcl.ui.worker_rounds import WorkerRounds
+from pykcl.ui.poller import WorkerPoller
+from pykcl.ui.state_store import Rates
 
 TOKEN = "a-token-of-some-length"
 
@@ -182,7 +182,7 @@ def test_the_page_believes_a_worker_about_its_own_leases_only(live_table, worker
     )
     worker.status = json.dumps(told).encode()
     runtime = SystemRuntime()
-    rounds = WorkerRounds(WorkerPages([worker.url], runtime), 0.1, runtime)
+    rounds = WorkerPoller(WorkerPages([worker.url], runtime), 0.1, runtime)
     with Page(live_table, lags=None, workers=rounds, rates=Rates(asks_workers=True)) as page:
         browser = page.browser()
         whole = browser.state(lambda told: "lag" in told["rows"].get(shard(1), {}))
@@ -194,7 +194,7 @@ def test_the_page_believes_a_worker_about_its_own_leases_only(live_table, worker
 
 def test_a_worker_that_stalls_and_one_that_falls_silent_make_events(live_table, worker):
     live_table.put(lease(1, "w"))
-    rounds = WorkerRounds(WorkerPages([worker.url], SystemRuntime()), 0.1, SystemRuntime())
+    rounds = WorkerPoller(WorkerPages([worker.url], SystemRuntime()), 0.1, SystemRuntime())
     with Page(live_table, lags=None, workers=rounds, rates=Rates(asks_workers=True)) as page:
         browser = page.browser()
         browser.state(lambda told: "says" in told["owners"].get("w", {}))
@@ -276,7 +276,7 @@ def test_a_worker_that_says_nothing_delays_no_other_one(worker, monkeypatch):
     monkeypatch.setattr(worker_pages, "PATIENCE", 600.0)
     silent = Trickle(b"", b"")
     runtime = SystemRuntime()
-    rounds = WorkerRounds(WorkerPages([silent.url, worker.url], runtime), 0.1, runtime)
+    rounds = WorkerPoller(WorkerPages([silent.url, worker.url], runtime), 0.1, runtime)
     task = rounds.start()
     until(
         rounds.latest, lambda pages: [page.worker for page in pages] == ["w"], "the answer of the other one"

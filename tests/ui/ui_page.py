@@ -11,10 +11,9 @@ from fleet_table import NAME, FleetTable
 
 from pykcl.operate.lag import ShardLag
 from pykcl.runtime import SystemRuntime
-from pykcl.ui.lag_rounds import LagRounds
-from pykcl.ui.rates import Rates
+from pykcl.ui.poller import Fleet, LagPoller
 from pykcl.ui.server import page_server
-from pykcl.ui.watching import Fleet
+from pykcl.ui.state_store import Rates
 
 PATIENCE = 20.0
 
@@ -53,7 +52,7 @@ class Page:
         runtime = SystemRuntime()
         options = {
             "rates": Rates(asks_workers=False),
-            "lags": LagRounds(lambda: self.lags, 0.1, runtime),
+            "lags": LagPoller(lambda: self.lags, 0.1, runtime),
             **more,
         }
         fleet = Fleet(application=NAME, stream="orders", region="nowhere", failover=5.0, every=every)

@@ -6,7 +6,7 @@ it asks for something, and made inert, which is what it shows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from pykcl.operate.lease_states import LeaseStatus
 from pykcl.operate.names import shown
 from pykcl.operate.owner_kind import UNKNOWN_KIND, OwnerKind
 from pykcl.operate.owner_marks import COLOURS, NOBODY, SHAPES, Marks, OwnerMark
+from pykcl.operate.worker_pages import WorkerPage
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Frame:
     """Everything there is to see at one moment.
 
     at: epoch milliseconds. rows: lease key -> what is told of it. owners: worker identifier -> what is told of it.
@@ -44,7 +45,7 @@ class Picture:
     owners: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-class Painter:
+class ViewBuilder:
     """Makes picture after picture; a row that has not changed is the very same object again."""
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class Painter:
         lags: Mapping[str, Measured],
         marks: Marks,
         at: int,
-    ) -> Picture:
+    ) -> Frame:
         """states: by lease key; kinds: by worker identifier; lags: by lease key, for those that are known."""
         rows = {}
         for key, status in states.items():
@@ -70,7 +71,7 @@ class Painter:
                 self._rows[key] = (status, lag, row)
         for key in self._rows.keys() - states.keys():
             del self._rows[key]
-        return Picture(at, rows, _owners(states, kinds, marks))
+        return Frame(at, rows, _owners(states, kinds, marks))
 
 
 def _is_same(before: LeaseStatus, after: LeaseStatus) -> bool:
@@ -90,7 +91,7 @@ def places_of(mark: OwnerMark) -> dict[str, int]:
     return {"colour": COLOURS.index(mark.colour), "shape": SHAPES.index(mark.shape)}
 
 
-def edge_told(edge: Edge, marks: Marks, at: int) -> dict[str, Any]:
+def event_of(edge: Edge, marks: Marks, at: int) -> dict[str, Any]:
     """An event for the page. at: epoch milliseconds."""
     found: dict[str, Any] = {"at": at, **asdict(edge), "name": shown(short_shard(edge.shard))}
     for side in ("before", "after"):
@@ -158,3 +159,82 @@ def _owners(
             "stale": quiet[owner],
         }
     return found
+
+
+MAX_REMEMBERED = 500
+"""Of those that own nothing any more: their marks are still in the charts."""
+
+
+class OwnerBook:
+    """Used by one thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, Any]] = {}
+        self._troubles: frozenset[tuple[str, str]] = frozenset()
+        self._silent: frozenset[str] = frozenset()
+
+    def fold(
+        self, owners: Mapping[str, Mapping[str, Any]], pages: Sequence[WorkerPage], marks: Marks
+    ) -> dict[str, dict[str, Any]]:
+        """Everybody who is to be named on the page, by worker identifier."""
+        for name, told in owners.items():
+            self._known.pop(name, None)
+            self._known[name] = dict(told)
+        for name in self._known.keys() - owners.keys():
+            self._known[name] = {**self._known[name], "leases": 0, "stale": 0}
+        for page in pages:
+            if page.worker is not None:
+                self._told(page.worker, page, marks)
+        for name in list(self._known)[: max(0, len(self._known) - len(owners) - MAX_REMEMBERED)]:
+            if name not in owners:
+                del self._known[name]
+        return dict(self._known)
+
+    def _told(self, name: str, page: WorkerPage, marks: Marks) -> None:
+        nobody = {
+            "name": shown(name), **places_of(marks.of(name)), "kind": "pykcl", "why": "it says so itself",
+            "version": None, "leases": 0, "stale": 0,
+        }  # fmt: skip
+        known = self._known.get(name, nobody)
+        self._known[name] = {
+            **known,
+            "says": {
+                "state": shown(page.state),
+                "ready": page.ready,
+                "stalled": len(page.stalled),
+                "troubles": [shown(one) for one in page.troubles[:5]],
+            },
+        }
+
+    def edges(self, owners: Mapping[str, Mapping[str, Any]], pages: Sequence[WorkerPage]) -> list[Edge]:
+        """Who has come and gone, and what workers tell of themselves that they did not before. Before `fold`."""
+        found = []
+        holding = {name for name, told in owners.items() if told["leases"]}
+        held = {name for name, told in self._known.items() if told["leases"]}
+        found += [
+            Edge("worker", "has its first lease", after=name, tone="good") for name in sorted(holding - held)
+        ]
+        found += [Edge("worker", "owns nothing any more", before=name) for name in sorted(held - holding)]
+        return found + self._edges_of_pages(pages)
+
+    def _edges_of_pages(self, pages: Sequence[WorkerPage]) -> list[Edge]:
+        troubles = frozenset(
+            (page.worker, text)
+            for page in pages
+            if page.worker is not None
+            for text in (*page.troubles, *(f"the processor of {one} does not return" for one in page.stalled))
+        )
+        silent = frozenset(f"{page.url} {page.problem}" for page in pages if page.problem)
+        found = [
+            Edge("worker", shown(text), before=name, tone="bad")
+            for name, text in sorted(troubles - self._troubles)
+        ]
+        found += [
+            Edge("worker", f"over: {shown(text)}", before=name, tone="good")
+            for name, text in sorted(self._troubles - troubles)
+        ]
+        found += [Edge("worker", shown(text), tone="bad") for text in sorted(silent - self._silent)]
+        again = {text.split(" ", 1)[0] for text in self._silent} - {text.split(" ", 1)[0] for text in silent}
+        found += [Edge("worker", f"{shown(url)} answers again", tone="good") for url in sorted(again)]
+        self._troubles, self._silent = troubles, silent
+        return found

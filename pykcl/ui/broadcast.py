@@ -7,10 +7,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from pykcl.ui.memory import frame
+from pykcl.ui.state_store import frame
 
-MOST_VIEWERS = 24
-MOST_WAITING = 30
+MAX_VIEWERS = 24
+MAX_WAITING = 30
 """Frames for a viewer that does not take them; then it is cut off, comes again and is told the whole."""
 BEAT_SECONDS = 15.0
 VISIT_SECONDS = 10.0
@@ -18,7 +18,7 @@ RETRY = b"retry: 2000\n\n"
 _END = (0, b"")
 
 
-class Hub:
+class Broadcast:
     """whole: what a new viewer is told, and the number of the last change in it."""
 
     def __init__(
@@ -60,11 +60,11 @@ class Hub:
             _last(queue)
 
     def is_full(self) -> bool:
-        return len(self._queues) >= MOST_VIEWERS
+        return len(self._queues) >= MAX_VIEWERS
 
     async def frames(self) -> AsyncIterator[bytes]:
         """For one viewer, until it has gone or is too slow."""
-        queue: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(MOST_WAITING + 1)
+        queue: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(MAX_WAITING + 1)
         # Before the whole is taken: a change between the two is either in it or behind it in the queue.
         self._queues.add(queue)
         try:
@@ -90,7 +90,7 @@ class Hub:
 
     def _spread(self, number: int, change: bytes) -> None:
         for queue in list(self._queues):
-            if queue.qsize() >= MOST_WAITING:
+            if queue.qsize() >= MAX_WAITING:
                 self._queues.discard(queue)
                 _last(queue)
             else:

@@ -1,4 +1,8 @@
-"""Looks at a lease table again and again, and tells what has changed since the look before."""
+"""Asks for the lag of all shards again and again, a few at a time, in a thread of its own.
+
+A round of many shards takes long on purpose: a shard has five reads a second for everybody who reads it, and what is
+asked for here must cost neither the fleet nor this machine much.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,156 @@ from pykcl.errors import PyKclError, TemporaryError, printable
 from pykcl.model.lease import Lease
 from pykcl.operate.edges import Edge, edges_between
 from pykcl.operate.hints import hints_of
+from pykcl.operate.lag import SIDE_BY_SIDE, LagSource
 from pykcl.operate.lease_states import LeaseState, LeaseStatus, counts, states_of
 from pykcl.operate.names import shown
 from pykcl.operate.owner_kind import owner_kinds
 from pykcl.operate.owner_marks import NO_MARKS, Marks, marks_among
 from pykcl.operate.sampling import Observation, Sampler, known_failover
 from pykcl.operate.table_view import TableView
-from pykcl.operate.worker_pages import WorkerPage
+from pykcl.operate.worker_pages import WorkerPage, WorkerPages
 from pykcl.runtime import Runtime, Task
-from pykcl.ui.lag_rounds import LagRounds
-from pykcl.ui.memory import Memory
-from pykcl.ui.owners import OwnerBook
-from pykcl.ui.rates import Rates
-from pykcl.ui.rows import Measured, Painter, Picture, edge_told
-from pykcl.ui.worker_rounds import WorkerRounds
+from pykcl.ui.state_store import Rates, StateStore
+from pykcl.ui.view import Frame, Measured, OwnerBook, ViewBuilder, event_of
+
+log = logging.getLogger("pykcl.ui")
+
+SHARDS_PER_SECOND = 16.0
+READS_PER_ROUND = 3
+"""Of one shard. A stretch without records is crossed in as many rounds as it takes."""
+_PAUSE_AFTER_ERROR = 10.0
+
+
+class LagPoller:
+    """latest: what is known, by lease key; each value stays until the next one, and is as old as its `at`.
+
+    source: opened when there is something to ask; opens again where that failed. every: seconds from one round to the
+    next, if there are few shards.
+    """
+
+    def __init__(self, source: Callable[[], LagSource], every: float, runtime: Runtime) -> None:
+        self._open, self._every, self._runtime = source, every, runtime
+        self._lock = runtime.lock()
+        self._over = runtime.event()
+        self._leases: Sequence[Lease] = ()
+        self._source: LagSource | None = None
+        self._task: Task | None = None
+        self._latest: dict[str, Measured] = {}
+        self._problem = ""
+
+    def start(self) -> None:
+        self._task = self._runtime.spawn("pykcl-ui-lag", self._run)
+
+    def stop(self) -> None:
+        self._over.set()
+
+    def watch(self, leases: Sequence[Lease]) -> None:
+        """What the next round is about: leases that somebody may read now."""
+        with self._lock:
+            self._leases = tuple(leases)
+            for gone in self._latest.keys() - {lease.key for lease in leases}:
+                del self._latest[gone]
+
+    def latest(self) -> dict[str, Measured]:
+        with self._lock:
+            return dict(self._latest)
+
+    @property
+    def problem(self) -> str:
+        """Why nothing can be asked; "" while it can."""
+        return self._problem
+
+    @property
+    def told(self) -> str:
+        """Where the lag comes from and what that costs, for people."""
+        count = len(self._leases)
+        seconds = max(self._every, count / SHARDS_PER_SECOND)
+        return (
+            f"Lag: Kinesis, each shard every {seconds:.0f} s; it costs one of the 5 reads a second of the shard that "
+            "all its readers share, and up to three while it looks for the next record."
+        )
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            began = self._runtime.monotonic()
+            with self._lock:
+                leases = self._leases
+            try:
+                self._round(leases)
+                self._problem = ""
+                rest = self._every if leases else 0.5
+            except PyKclError as error:
+                self._problem = str(error)
+                rest = _PAUSE_AFTER_ERROR
+                if not isinstance(error, TemporaryError):
+                    self._source = None
+            self._over.wait(max(0.2, rest - (self._runtime.monotonic() - began)))
+
+    def _round(self, leases: Sequence[Lease]) -> None:
+        if leases and self._source is None:
+            self._source = self._open()
+        for first in range(0, len(leases), SIDE_BY_SIDE):
+            if self._over.is_set() or self._source is None:
+                return
+            began = self._runtime.monotonic()
+            part = leases[first : first + SIDE_BY_SIDE]
+            found = self._source.lags(self._as_they_are(part))
+            now = self._runtime.utcnow_millis()
+            with self._lock:
+                self._latest |= {
+                    key: Measured(now, lag.behind, "Kinesis", lag.why or _WORDS.get(lag.verdict, ""))
+                    for key, lag in found.items()
+                }
+            if first + SIDE_BY_SIDE < len(leases):
+                spent = self._runtime.monotonic() - began
+                self._over.wait(max(0.0, SIDE_BY_SIDE / SHARDS_PER_SECOND - spent))
+
+    def _as_they_are(self, leases: Sequence[Lease]) -> list[Lease]:
+        """With the checkpoints of the latest look: those of the beginning of a long round are old."""
+        with self._lock:
+            now = {lease.key: lease for lease in self._leases}
+        return [now[lease.key] for lease in leases if lease.key in now]
+
+
+_WORDS = {
+    "gone": "Kinesis has dropped the shard",
+    "trimmed": "Kinesis has dropped the checkpointed record, and perhaps unread ones behind it",
+}
+
+
+WORKERS_PER_SECOND = 8.0
+
+
+class WorkerPoller:
+    """latest: of each worker its last answer, in order; nothing of one that was not waited for to the end yet."""
+
+    def __init__(self, pages: WorkerPages, every: float, runtime: Runtime) -> None:
+        self._pages, self._runtime = pages, runtime
+        self._every = max(every, len(pages.endpoints) / WORKERS_PER_SECOND)
+        self._lock = runtime.lock()
+        self._over = runtime.event()
+        self._latest: dict[int, list[WorkerPage]] = {}
+
+    def start(self) -> Task:
+        return self._runtime.spawn("pykcl-ui-workers", self._run)
+
+    def stop(self) -> None:
+        self._over.set()
+
+    def latest(self) -> list[WorkerPage]:
+        with self._lock:
+            return [page for number in sorted(self._latest) for page in self._latest[number]]
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            began = self._runtime.monotonic()
+            self._pages.ask(on_answer=self._take)
+            self._over.wait(max(0.1, self._every - (self._runtime.monotonic() - began)))
+
+    def _take(self, number: int, pages: list[WorkerPage]) -> None:
+        with self._lock:
+            self._latest[number] = pages
+
 
 log = logging.getLogger("pykcl.ui")
 
@@ -65,7 +205,7 @@ class _Before:
     has_looked: bool = False
 
 
-class Watching:
+class FleetPoller:
     """One thread. memory: holds what the page is told.
 
     publish: called with each change, from that thread. is_watched: whether anybody looks.
@@ -76,11 +216,11 @@ class Watching:
         fleet: Fleet,
         table: Scans,
         runtime: Runtime,
-        memory: Memory,
+        memory: StateStore,
         *,
         rates: Rates,
-        lags: LagRounds | None = None,
-        workers: WorkerRounds | None = None,
+        lags: LagPoller | None = None,
+        workers: WorkerPoller | None = None,
         publish: Callable[[int, bytes], None] = lambda _seq, _frame: None,
         is_watched: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -90,7 +230,7 @@ class Watching:
         self._rates, self._lags, self._workers = rates, lags, workers
         self._publish, self._is_watched = publish, is_watched
         self._owners = OwnerBook()
-        self._painter = Painter()
+        self._painter = ViewBuilder()
         self._before = _Before()
         self._over, self._now_please = runtime.event(), runtime.event()
         self._task: Task | None = None
@@ -171,7 +311,7 @@ class Watching:
         self._before.states, self._before.has_looked = states, True
         self._tell(
             self.memory.fold(
-                Picture(now, picture.rows, owners),
+                Frame(now, picture.rows, owners),
                 states=states,
                 lags=lags,
                 rate=rate,
@@ -192,7 +332,7 @@ class Watching:
         return self._before.marks
 
     def _edges_told(self, edges: Iterable[Edge], now: int) -> list[dict[str, Any]]:
-        return [edge_told(edge, self._before.marks, now) for edge in edges]
+        return [event_of(edge, self._before.marks, now) for edge in edges]
 
     def _edges(self, states: Mapping[str, LeaseStatus]) -> list[Edge]:
         """Of the first look nobody can say what happened."""
