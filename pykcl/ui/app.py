@@ -1,4 +1,10 @@
-"""What is answered to which path. The guard stands in front of all of it."""
+"""Routes of the page, and the access checks before all of them. Loopback is not an authentication: every page of the
+web, and every account of this machine, can send requests to a port of it.
+
+The checks in their order: the name in the Host header is one of ours (else another name resolves to this address, and
+the browser would use our responses for that name); no other site is behind the request; and the browser has a session,
+which it got for the token that was printed where the page was started.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +56,8 @@ _ALWAYS = {
 
 @dataclass(slots=True)
 class Sessions:
-    """Browsers that have shown the token. Ends with the process. cookie: the name, which has the port in it: two of
-    these pages on one machine would take each other's."""
+    """Sessions of browsers that sent the token, until the process ends. cookie: its name, with the port: two pages on
+    one machine need different ones."""
 
     token: str
     cookie: str
@@ -75,8 +81,8 @@ class Sessions:
 
 
 class Guard:
-    """ASGI around the application. hosts: what Host may be, with the port, in small letters. open_paths: what is
-    answered without a session. with_session: called with the client of each request that has one."""
+    """ASGI middleware with the checks. hosts: allowed values of Host, with the port, in lower case. open_paths: served
+    without a session. with_session: called with the client of each request that has one."""
 
     def __init__(
         self,
@@ -143,7 +149,7 @@ class Guard:
 
 
 def _single(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Of a header that is there twice, such as Host, nothing is believed."""
+    """Return headers by name; the value of one that is there twice is invalid."""
     found: dict[str, str] = {}
     for name, value in raw:
         key = name.decode("latin-1").lower()
@@ -194,14 +200,14 @@ OPEN_PATHS = (
     "/static/style.css",
     "/static/theme.js",
 )
-"""Without a session: the page on which to enter the token, and what that page is made of."""
+"""Served without a session: the login page and its files."""
 _WRONG_TOKEN_PAUSE = 0.5
 BODY_SECONDS = 10.0
-"""For the body of a request, after its head."""
+"""Deadline for the body of a request, after its head."""
 
 
 def static_files() -> dict[str, tuple[bytes, str]]:
-    """Path -> content and type. Read once: nothing that a request says ever becomes the name of a file."""
+    """Read the static files; return content and type by path. Read once: no request ever names a file."""
     found: dict[str, tuple[bytes, str]] = {}
     root = files("pykcl.ui") / "static"
     for folder, prefix in ((root, "/static/"), (root / "vendor", "/static/vendor/")):
@@ -213,7 +219,7 @@ def static_files() -> dict[str, tuple[bytes, str]]:
 
 
 class Site:
-    """The routes; none of them writes to AWS. with_session: see `Guard`."""
+    """Routes; none of them writes to AWS. with_session: see `Guard`."""
 
     def __init__(
         self,
@@ -273,7 +279,7 @@ class Site:
 
 
 async def _body(request: Request) -> dict[str, Any] | None:
-    """None for what is no JSON object, too long, or not there in time."""
+    """Return the JSON object of a body; None if it is not one, too long, or late."""
     try:
         told = json.loads(await asyncio.wait_for(_content(request), BODY_SECONDS))
     except (asyncio.TimeoutError, ClientDisconnect, ValueError, RecursionError):
@@ -282,7 +288,7 @@ async def _body(request: Request) -> dict[str, Any] | None:
 
 
 async def _content(request: Request) -> bytes:
-    """Raises ValueError where it is too long."""
+    """Return the body. Raises ValueError if it is too long."""
     content = b""
     async for chunk in request.stream():
         content += chunk
@@ -292,7 +298,7 @@ async def _content(request: Request) -> bytes:
 
 
 def _json(told: Any) -> Response:
-    """In ASCII: no name in it can be more than text, not even half a character."""
+    """Return a response in ASCII, so that every name in it, even half a surrogate pair, is valid text."""
     return Response(json.dumps(told, allow_nan=False), media_type="application/json")
 
 

@@ -1,4 +1,4 @@
-"""Who has the page open, and what each of them is still to be sent. Lives in the server's event loop."""
+"""Broadcast of changes to the browsers that have the page open, in the server's event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pykcl.ui.state_store import frame
 
 MAX_VIEWERS = 24
 MAX_WAITING = 30
-"""Frames for a viewer that does not take them; then it is cut off, comes again and is told the whole."""
+"""Frames queued for a slow viewer; then it is disconnected, reconnects and gets the whole state."""
 BEAT_SECONDS = 15.0
 VISIT_SECONDS = 10.0
 RETRY = b"retry: 2000\n\n"
@@ -19,7 +19,7 @@ _END = (0, b"")
 
 
 class Broadcast:
-    """whole: what a new viewer is told, and the number of the last change in it."""
+    """Queues of frames, one for each viewer. whole: the state for a new viewer, and the number of its last change."""
 
     def __init__(
         self, whole: Callable[[], tuple[int, dict[str, Any]]], now: Callable[[], float] = time.monotonic
@@ -36,25 +36,25 @@ class Broadcast:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody has the page open, or asked for the state a moment ago."""
+        """True if a page is open, or requested the state in the last seconds."""
         visited = self._visited
         return bool(self._queues) or (visited is not None and self._now() - visited < VISIT_SECONDS)
 
     def visit(self) -> bool:
-        """Somebody asks for the state; whether nobody was there before."""
+        """Record a request for the state; return True if there were no viewers before."""
         was_watched, self._visited = self.is_watched, self._now()
         return not was_watched
 
-    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def publish(self, number: int, change: bytes) -> None:
-        """From any thread."""
+        """Send a change to every viewer. Callable from any thread."""
         if self._loop is not None and not self._is_over:
             self._loop.call_soon_threadsafe(self._spread, number, change)
 
     def end(self) -> None:
-        """Every viewer's stream ends. From the loop's thread."""
+        """End every viewer's stream. Called in the loop's thread."""
         self._is_over = True
         for queue in list(self._queues):
             _last(queue)
@@ -63,13 +63,13 @@ class Broadcast:
         return len(self._queues) >= MAX_VIEWERS
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """For one viewer, until it has gone or is too slow."""
+        """Yield the frames for one viewer, until it disconnects or is too slow."""
         queue: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(MAX_WAITING + 1)
-        # Before the whole is taken: a change between the two is either in it or behind it in the queue.
+        # Before the whole state is read: a later change is either in it or in the queue.
         self._queues.add(queue)
         try:
             yield RETRY
-            told, whole = await asyncio.to_thread(self._first)
+            last, whole = await asyncio.to_thread(self._first)
             yield whole
             while not self._is_over:
                 try:
@@ -79,14 +79,14 @@ class Broadcast:
                     continue
                 if (number, change) == _END:
                     return
-                if number > told:
+                if number > last:
                     yield change
         finally:
             self._queues.discard(queue)
 
     def _first(self) -> tuple[int, bytes]:
-        number, told = self._whole()
-        return number, frame("whole", number, told)
+        number, state = self._whole()
+        return number, frame("whole", number, state)
 
     def _spread(self, number: int, change: bytes) -> None:
         for queue in list(self._queues):

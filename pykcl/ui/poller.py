@@ -1,7 +1,6 @@
-"""Asks for the lag of all shards again and again, a few at a time, in a thread of its own.
+"""Pollers of the page, each in a thread of its own: lease table, lag of the shards, worker pages.
 
-A round of many shards takes long on purpose: a shard has five reads a second for everybody who reads it, and what is
-asked for here must cost neither the fleet nor this machine much.
+`FleetPoller` compares each scan of the lease table with the previous one, and publishes the changes.
 """
 
 from __future__ import annotations
@@ -25,18 +24,20 @@ from pykcl.operate.table_view import TableView
 from pykcl.operate.worker_pages import WorkerPage, WorkerPages
 from pykcl.runtime import Runtime, Task
 from pykcl.ui.state_store import Rates, StateStore
-from pykcl.ui.view import Frame, Measured, OwnerBook, ViewBuilder, event_of
+from pykcl.ui.view import Measured, OwnerBook, PageView, ViewBuilder, event_of
 
 log = logging.getLogger("pykcl.ui")
 
 SHARDS_PER_SECOND = 16.0
 READS_PER_ROUND = 3
-"""Of one shard. A stretch without records is crossed in as many rounds as it takes."""
+"""Max reads of one shard. A stretch without records may take several rounds."""
 _PAUSE_AFTER_ERROR = 10.0
 
 
 class LagPoller:
-    """latest: what is known, by lease key; each value stays until the next one, and is as old as its `at`.
+    """Lag of all shards from Kinesis, a few at a time. latest: by lease key; a value is as old as its `at`.
+
+    A round of many shards is slow on purpose: all readers of a shard share its five reads a second.
 
     source: opened when there is something to ask; opens again where that failed. every: seconds from one round to the
     next, if there are few shards.
@@ -59,7 +60,7 @@ class LagPoller:
         self._over.set()
 
     def watch(self, leases: Sequence[Lease]) -> None:
-        """What the next round is about: leases that somebody may read now."""
+        """Set the leases of the next round: those that may be read now."""
         with self._lock:
             self._leases = tuple(leases)
             for gone in self._latest.keys() - {lease.key for lease in leases}:
@@ -71,12 +72,12 @@ class LagPoller:
 
     @property
     def problem(self) -> str:
-        """Why nothing can be asked; "" while it can."""
+        """Error of the last round; "" if there was none."""
         return self._problem
 
     @property
     def told(self) -> str:
-        """Where the lag comes from and what that costs, for people."""
+        """Source of the lag and its cost, as text for the page."""
         count = len(self._leases)
         seconds = max(self._every, count / SHARDS_PER_SECOND)
         return (
@@ -86,7 +87,7 @@ class LagPoller:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            began = self._runtime.monotonic()
+            started = self._runtime.monotonic()
             with self._lock:
                 leases = self._leases
             try:
@@ -98,7 +99,7 @@ class LagPoller:
                 rest = _PAUSE_AFTER_ERROR
                 if not isinstance(error, TemporaryError):
                     self._source = None
-            self._over.wait(max(0.2, rest - (self._runtime.monotonic() - began)))
+            self._over.wait(max(0.2, rest - (self._runtime.monotonic() - started)))
 
     def _round(self, leases: Sequence[Lease]) -> None:
         if leases and self._source is None:
@@ -106,7 +107,7 @@ class LagPoller:
         for first in range(0, len(leases), SIDE_BY_SIDE):
             if self._over.is_set() or self._source is None:
                 return
-            began = self._runtime.monotonic()
+            started = self._runtime.monotonic()
             part = leases[first : first + SIDE_BY_SIDE]
             found = self._source.lags(self._as_they_are(part))
             now = self._runtime.utcnow_millis()
@@ -116,11 +117,11 @@ class LagPoller:
                     for key, lag in found.items()
                 }
             if first + SIDE_BY_SIDE < len(leases):
-                spent = self._runtime.monotonic() - began
+                spent = self._runtime.monotonic() - started
                 self._over.wait(max(0.0, SIDE_BY_SIDE / SHARDS_PER_SECOND - spent))
 
     def _as_they_are(self, leases: Sequence[Lease]) -> list[Lease]:
-        """With the checkpoints of the latest look: those of the beginning of a long round are old."""
+        """Return the leases of the latest scan: those at the start of a long round are old."""
         with self._lock:
             now = {lease.key: lease for lease in self._leases}
         return [now[lease.key] for lease in leases if lease.key in now]
@@ -136,7 +137,7 @@ WORKERS_PER_SECOND = 8.0
 
 
 class WorkerPoller:
-    """latest: of each worker its last answer, in order; nothing of one that was not waited for to the end yet."""
+    """Pages of the workers. A worker that does not respond delays nothing else. latest: last page of each, in order."""
 
     def __init__(self, pages: WorkerPages, every: float, runtime: Runtime) -> None:
         self._pages, self._runtime = pages, runtime
@@ -157,9 +158,9 @@ class WorkerPoller:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            began = self._runtime.monotonic()
+            started = self._runtime.monotonic()
             self._pages.ask(on_answer=self._take)
-            self._over.wait(max(0.1, self._every - (self._runtime.monotonic() - began)))
+            self._over.wait(max(0.1, self._every - (self._runtime.monotonic() - started)))
 
     def _take(self, number: int, pages: list[WorkerPage]) -> None:
         with self._lock:
@@ -169,10 +170,10 @@ class WorkerPoller:
 log = logging.getLogger("pykcl.ui")
 
 QUIET_PAUSE = 5.0
-"""Seconds between looks while nobody has the page open; the history goes on."""
+"""Seconds between scans while the page is not open; the history goes on."""
 _LONGEST_PAUSE = 10.0
 _OLD_LAG = 120_000
-"""Milliseconds after which a lag that nobody has told again is unknown."""
+"""Milliseconds after which a lag without a new value is unknown."""
 
 
 class Scans(Protocol):
@@ -186,7 +187,7 @@ class Scans(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What is looked at. failover: seconds, None where nobody told; every: seconds between two looks."""
+    """Fleet to poll. failover: seconds, None if not given; every: seconds between two scans."""
 
     application: str
     stream: str | None = None
@@ -197,16 +198,16 @@ class Fleet:
 
 @dataclass(slots=True)
 class _Before:
-    """What the next look is compared with."""
+    """Values of the previous scan."""
 
     states: Mapping[str, LeaseStatus] = field(default_factory=dict)
     checkpoints: dict[str, tuple[str | None, object]] = field(default_factory=dict)
     marks: Marks = NO_MARKS
-    has_looked: bool = False
+    has_scanned: bool = False
 
 
 class FleetPoller:
-    """One thread. memory: holds what the page is told.
+    """Poller of the lease table, in one thread. memory: holds the state of the page.
 
     publish: called with each change, from that thread. is_watched: whether anybody looks.
     """
@@ -230,9 +231,9 @@ class FleetPoller:
         self._rates, self._lags, self._workers = rates, lags, workers
         self._publish, self._is_watched = publish, is_watched
         self._owners = OwnerBook()
-        self._painter = ViewBuilder()
+        self._builder = ViewBuilder()
         self._before = _Before()
-        self._over, self._now_please = runtime.event(), runtime.event()
+        self._over, self._hurry = runtime.event(), runtime.event()
         self._task: Task | None = None
         self._problem, self._problem_since = "", 0
         self._failures = 0
@@ -245,7 +246,7 @@ class FleetPoller:
 
     def stop(self) -> None:
         self._over.set()
-        self._now_please.set()
+        self._hurry.set()
         for rounds in (self._lags, self._workers):
             if rounds is not None:
                 rounds.stop()
@@ -253,28 +254,28 @@ class FleetPoller:
             self._task.join(2.0)
 
     def hurry(self) -> None:
-        """Look at once: somebody has come, or has just changed something."""
-        self._now_please.set()
+        """Scan at once, for a new viewer."""
+        self._hurry.set()
 
     def _run(self) -> None:
         while not self._over.is_set():
-            began = self._runtime.monotonic()
-            self._now_please.clear()
+            started = self._runtime.monotonic()
+            self._hurry.clear()
             self.step()
             pause = self.fleet.every if self._is_watched() else max(QUIET_PAUSE, self.fleet.every)
             if self._failures:
                 pause = min(_LONGEST_PAUSE, max(self.fleet.every, float(self._failures)))
-            self._now_please.wait(max(0.05, pause - (self._runtime.monotonic() - began)))
+            self._hurry.wait(max(0.05, pause - (self._runtime.monotonic() - started)))
 
     def step(self) -> None:
-        """One look. Never raises what the surroundings do wrong: the page tells it."""
+        """Scan once. Errors are shown on the page, not raised."""
         try:
             found = self._sampler.look()
         except PyKclError as error:
             self._failed(error)
             return
         self._failures = 0
-        self._seen(found)
+        self._scanned(found)
 
     def _failed(self, error: PyKclError) -> None:
         now = self._runtime.utcnow_millis()
@@ -286,18 +287,18 @@ class FleetPoller:
             edges.append(Edge("trouble", "the lease table cannot be looked at", tone="bad"))
         again = "" if isinstance(error, TemporaryError) else " Looking again all the same."
         self._problem = f"{error}{again}"
-        self._tell(self.memory.trouble(now, self._trouble(), self._edges_told(edges, now)))
+        self._send(self.memory.trouble(now, self._problem_facts(), self._events_of(edges, now)))
 
-    def _seen(self, found: Observation) -> None:
+    def _scanned(self, found: Observation) -> None:
         failover, _ = known_failover(self.fleet.failover, found.view.leases.values())
         now = self._runtime.utcnow_millis()
         states = states_of(found, failover)
         kinds = owner_kinds(found.view, found.renewed_after_end)
-        self._ask_for_lags(states)
+        self._request_lags(states)
         lags = self._known_lags(states, now)
         pages = self._workers.latest() if self._workers is not None else []
         marks = self._marks_of(states, pages)
-        picture = self._painter.picture(states, kinds, lags, marks, now)
+        view = self._builder.view(states, kinds, lags, marks, now)
         edges = self._edges(states)
         if self._problem:
             seconds = (now - self._problem_since) / 1000
@@ -305,52 +306,52 @@ class FleetPoller:
                 Edge("trouble", f"the lease table answers again, after {seconds:.0f} s", tone="good")
             )
             self._problem = ""
-        edges += self._owners.edges(picture.owners, pages) if self._before.has_looked else []
-        owners = self._owners.fold(picture.owners, pages, marks)
+        edges += self._owners.edges(view.owners, pages) if self._before.has_scanned else []
+        owners = self._owners.fold(view.owners, pages, marks)
         rate = self._rates.observe(now, self._moves(states), pages)
-        self._before.states, self._before.has_looked = states, True
-        self._tell(
+        self._before.states, self._before.has_scanned = states, True
+        self._send(
             self.memory.fold(
-                Frame(now, picture.rows, owners),
+                PageView(now, view.rows, owners),
                 states=states,
                 lags=lags,
                 rate=rate,
-                events=self._edges_told(edges, now),
+                events=self._events_of(edges, now),
                 facts=self._facts(found, states, failover),
             )
         )
 
-    def _tell(self, change: tuple[int, bytes] | None) -> None:
+    def _send(self, change: tuple[int, bytes] | None) -> None:
         if change is not None:
             self._publish(*change)
 
     def _marks_of(self, states: Mapping[str, LeaseStatus], pages: Sequence[WorkerPage]) -> Marks:
-        """Owners have theirs before workers without a lease, of whom the other views do not know."""
+        """Assign marks to owners first, then to workers without a lease, which other views do not have."""
         owners = [status.owner for status in states.values()]
         marks = marks_among(owners, self._before.marks)
         self._before.marks = marks_among([*owners, *(page.worker for page in pages)], marks)
         return self._before.marks
 
-    def _edges_told(self, edges: Iterable[Edge], now: int) -> list[dict[str, Any]]:
+    def _events_of(self, edges: Iterable[Edge], now: int) -> list[dict[str, Any]]:
         return [event_of(edge, self._before.marks, now) for edge in edges]
 
     def _edges(self, states: Mapping[str, LeaseStatus]) -> list[Edge]:
-        """Of the first look nobody can say what happened."""
-        return edges_between(self._before.states, states) if self._before.has_looked else []
+        """Return the changes since the previous scan; none for the first one."""
+        return edges_between(self._before.states, states) if self._before.has_scanned else []
 
-    def _ask_for_lags(self, states: Mapping[str, LeaseStatus]) -> None:
+    def _request_lags(self, states: Mapping[str, LeaseStatus]) -> None:
         if self._lags is None:
             return
-        told = self._told_by_workers(states, 0)
-        self._lags.watch([lease for key, lease in _readable(states) if key not in told])
+        known = self._lags_of_workers(states, 0)
+        self._lags.watch([lease for key, lease in _readable(states) if key not in known])
 
     def _known_lags(self, states: Mapping[str, LeaseStatus], now: int) -> dict[str, Measured]:
         found = dict(self._lags.latest()) if self._lags is not None else {}
-        found |= self._told_by_workers(states, now)
+        found |= self._lags_of_workers(states, now)
         return {key: lag for key, lag in found.items() if now - lag.at < _OLD_LAG}
 
-    def _told_by_workers(self, states: Mapping[str, LeaseStatus], now: int) -> dict[str, Measured]:
-        """Only what the owner itself says: a worker that has lost a lease may not know it yet."""
+    def _lags_of_workers(self, states: Mapping[str, LeaseStatus], now: int) -> dict[str, Measured]:
+        """Return the lags reported by owners only: a worker that has lost a lease may not know it yet."""
         found = {}
         for page in self._workers.latest() if self._workers is not None else ():
             for key, (behind, ago) in page.behind.items():
@@ -360,7 +361,7 @@ class FleetPoller:
         return found
 
     def _moves(self, states: Mapping[str, LeaseStatus]) -> dict[str, int]:
-        """Owner -> how many of its checkpoints have moved since the look before."""
+        """Return the number of checkpoints that moved since the previous scan, by owner."""
         moves: dict[str, int] = {}
         known = self._before.checkpoints
         for key, status in states.items():
@@ -377,7 +378,7 @@ class FleetPoller:
             del known[key]
         return moves
 
-    def _trouble(self) -> dict[str, Any]:
+    def _problem_facts(self) -> dict[str, Any]:
         return {"problem": shown_long(self._problem), "problemSince": self._problem_since}
 
     def _facts(
@@ -397,7 +398,7 @@ class FleetPoller:
             "pace": shown_long(self._table.pace),
             "counts": counts(states),
             "hints": [shown_long(hint) for hint in hints_of(found, states, failover, told=told)[:12]],
-            "lagSource": self._lag_words(),
+            "lagSource": self._lag_source(),
             "lagProblem": shown_long(self._lags.problem) if self._lags is not None else "",
             "rateUnit": self._rates.unit,
             "rateNote": self._rates.note,
@@ -405,7 +406,7 @@ class FleetPoller:
             "problemSince": 0,
         }
 
-    def _lag_words(self) -> str:
+    def _lag_source(self) -> str:
         if self._workers is not None and self._lags is not None:
             return f"Lag: workers that tell it themselves; of the others: {self._lags.told}"
         if self._workers is not None:
@@ -414,12 +415,12 @@ class FleetPoller:
 
 
 def shown_long(text: str) -> str:
-    """A sentence with names in it, made inert; longer than a name may be."""
+    """Escape a sentence that has names in it; it may be longer than a name."""
     return printable(text)[:2000]
 
 
 def _readable(states: Mapping[str, LeaseStatus]) -> Iterable[tuple[str, Lease]]:
-    """Leases of which a lag makes sense: neither ended nor waiting for parents."""
+    """Yield the leases that have a lag: neither ended nor waiting for parents."""
     for key, status in states.items():
         if status.lease is not None and status.state not in (LeaseState.ENDED, LeaseState.WAITING):
             yield key, status.lease

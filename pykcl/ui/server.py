@@ -1,4 +1,4 @@
-"""Answers: one thread with an event loop, on a socket that is bound before anything is printed."""
+"""Server of the page: one thread with an event loop, on a socket that is bound before the address is printed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from pykcl.ui.poller import Fleet, FleetPoller, LagPoller, Scans, WorkerPoller
 from pykcl.ui.state_store import Rates, StateStore
 
 MAX_CONNECTIONS = 128
-"""Five browsers have less than half as many. A process may usually open 1,024 files."""
+"""Five browsers use less than half of them. A process may usually open 1,024 files."""
 
 Place = tuple[str, int]
 
 
 class Connections(socket.socket):
-    """Takes the place of `listener`. Where there are too many connections, the oldest one without a session is ended,
-    or the oldest one if all have one. Used by the thread of the event loop.
+    """Listening socket with a limit, in place of `listener`. If there are too many connections, the oldest one without
+    a session is ended, or the oldest one if all have one. Used by the thread of the event loop.
     """
 
     def __init__(self, listener: socket.socket) -> None:
@@ -49,7 +49,7 @@ class Connections(socket.socket):
         return opened, address
 
     def keep(self, client: Any) -> None:
-        """A request with a session came over it. client: as ASGI has it."""
+        """Mark a connection on which a request with a session came. client: as in ASGI."""
         place = tuple(client or ())
         if place in self._open:
             self._with_session.add(place)
@@ -66,11 +66,11 @@ log = logging.getLogger("pykcl.ui")
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0
 HEAD_SECONDS = 20.0
-"""For the head of a request, from the connection or the answer before on; so a connection may be idle as long."""
+"""Deadline for the head of a request after the connection or the previous response, so also the idle time."""
 
 
 class UiServer:
-    """A context manager around watching and serving.
+    """Context manager that polls and serves.
 
     bind: where, such as "127.0.0.1:7654"; port 0 takes a free one. names: what browsers may call it besides, as in a
     Host header. Raises, when entered, ConfigError and SetupError for an address that cannot be had.
@@ -97,14 +97,14 @@ class UiServer:
 
     @property
     def url(self) -> str:
-        """Without the token. Raises RuntimeError before it is entered."""
+        """URL without the token. Raises RuntimeError before it is entered."""
         if self._listener is None:
             raise RuntimeError("The page has no address yet.")
         return f"http://{self._listener.address}"
 
     @property
     def link(self) -> str:
-        """What opens the page. The token stands behind a #: browsers send that part to nobody."""
+        """Link to the page. The token is after a #: browsers do not send that part."""
         return f"{self.url}/#token={self.token}"
 
     def __enter__(self) -> UiServer:
@@ -153,7 +153,7 @@ class UiServer:
 
         self._loop = asyncio.get_running_loop()
         self._stop = stop = asyncio.Event()
-        self._hub.begin(self._loop)
+        self._hub.start(self._loop)
         self._ready.set()
         app: Any = site.app  # hypercorn's types want its own names for the ASGI messages
         try:
@@ -180,7 +180,7 @@ def page_server(
     lags: LagPoller | None = None,
     workers: WorkerPoller | None = None,
 ) -> UiServer:
-    """All of it, put together; enter it."""
+    """Create the server with its poller, state store and broadcast."""
     memory = StateStore(runtime)
     hub = Broadcast(memory.whole)
     watching = FleetPoller(
@@ -198,7 +198,7 @@ def page_server(
 
 
 def hosts_of(listener: Listener, names: Sequence[str]) -> frozenset[str]:
-    """What a Host header may say, with and, for port 80, without the port."""
+    """Return the allowed values of a Host header, with and, for port 80, without the port."""
     port = listener.address.port
     own = {"127.0.0.1", "localhost", "[::1]"} if listener.is_loopback else set()
     bare = {*own, *(name.lower() for name in names)}

@@ -1,6 +1,7 @@
-"""What has been, for as long as the charts reach back: lag per lease, who had it when, and records by worker.
+"""State of the page in memory: rows, owners, events, and the history of the charts: lag, owner and state, throughput.
 
-All times are epoch milliseconds. Nothing here is written anywhere: a page that is started later begins empty.
+A new viewer gets the whole state, and then a frame of each change: one server-sent event, the same bytes for every
+viewer. All times are epoch milliseconds. Nothing is stored on disk: a page that is started later has an empty history.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from pykcl.operate.lease_states import LeaseStatus
 from pykcl.operate.worker_pages import WorkerPage
 from pykcl.runtime import Runtime
-from pykcl.ui.view import Frame, Measured
+from pykcl.ui.view import Measured, PageView
 
 WINDOW_MILLIS = 15 * 60_000
 MAX_POINTS = 450_000
@@ -27,14 +28,14 @@ Point = tuple[int, float | None]
 
 
 class LagHistory:
-    """Points per lease, not closer together than memory allows."""
+    """Points by lease, with a min distance that bounds memory."""
 
     def __init__(self, window: int = WINDOW_MILLIS) -> None:
         self._window = window
         self._points: dict[str, deque[Point]] = {}
 
     def add(self, lags: Mapping[str, Measured], now: int) -> dict[str, Point]:
-        """What is new among these, by lease key."""
+        """Add lags; return the new points, by lease key."""
         step = max(_SHORTEST_STEP, self._window * len(lags) // MAX_POINTS)
         fresh: dict[str, Point] = {}
         for key, lag in lags.items():
@@ -42,13 +43,13 @@ class LagHistory:
             if not points or lag.at >= points[-1][0] + step:
                 fresh[key] = point = (lag.at, None if lag.behind is None else round(lag.behind, 3))
                 points.append(point)
-        self._forget(now - self._window)
+        self._drop(now - self._window)
         return fresh
 
     def all(self) -> dict[str, list[Point]]:
         return {key: list(points) for key, points in self._points.items() if points}
 
-    def _forget(self, before: int) -> None:
+    def _drop(self, before: int) -> None:
         for key in list(self._points):
             points = self._points[key]
             # One point from before stays, so that a line begins at the edge of its chart.
@@ -60,7 +61,7 @@ class LagHistory:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From `at` on, until the next one: whose it is, and in which state."""
+    """Owner and state of a lease from `at` until the next span."""
 
     at: int
     owner: str | None
@@ -68,7 +69,7 @@ class Span:
 
 
 class OwnerHistory:
-    """Who had each lease when. parents: of every lease that was seen in the window."""
+    """Spans by lease. parents: of every lease that was seen in the window."""
 
     def __init__(self, window: int = WINDOW_MILLIS) -> None:
         self._window = window
@@ -76,7 +77,7 @@ class OwnerHistory:
         self.parents: dict[str, tuple[str, ...]] = {}
 
     def add(self, states: Mapping[str, LeaseStatus], now: int) -> dict[str, Span]:
-        """What has changed, by lease key."""
+        """Add states; return the new spans, by lease key."""
         fresh: dict[str, Span] = {}
         for key, status in states.items():
             if status.lease is None:
@@ -85,7 +86,7 @@ class OwnerHistory:
             self._note(fresh, key, Span(now, status.owner, status.state.value))
         for key in self._spans.keys() - states.keys():
             self._note(fresh, key, Span(now, None, GONE))
-        self._forget(now - self._window)
+        self._drop(now - self._window)
         return fresh
 
     def all(self) -> dict[str, list[Span]]:
@@ -97,7 +98,7 @@ class OwnerHistory:
             spans.append(span)
             fresh[key] = span
 
-    def _forget(self, before: int) -> None:
+    def _drop(self, before: int) -> None:
         for key in list(self._spans):
             spans = self._spans[key]
             while len(spans) > 1 and spans[1].at < before:
@@ -109,7 +110,7 @@ class OwnerHistory:
 
 @dataclass(slots=True)
 class RateHistory:
-    """How much each worker does per second, from totals that only grow. Points are `step` apart at least."""
+    """Rate by worker, from totals that only grow. Points are at least `step` apart."""
 
     step: int = 2000
     window: int = WINDOW_MILLIS
@@ -118,7 +119,7 @@ class RateHistory:
     _points: deque[tuple[int, dict[str, float]]] = field(default_factory=deque)
 
     def add(self, totals: Mapping[str, float], now: int) -> tuple[int, dict[str, float]] | None:
-        """The new point, if it is time for one: worker -> per second; who is not in it is unknown."""
+        """Return the new point if one is due: rate per second by worker; missing workers are unknown."""
         if now < self._due:
             return None
         self._due = now + self.step
@@ -126,7 +127,7 @@ class RateHistory:
         for worker, total in totals.items():
             before = self._last.get(worker)
             self._last[worker] = (now, total)
-            # A total that fell is another process of that name: unknown until the next look.
+            # A total that fell is of another process with that name: unknown until the next scan.
             if before is not None and total >= before[1] and now > before[0]:
                 rates[worker] = round((total - before[1]) * 1000 / (now - before[0]), 3)
         for worker in self._last.keys() - totals.keys():
@@ -145,17 +146,17 @@ class RateHistory:
 Unit = Literal["records", "checkpoints"]
 RECORDS_STEP = 2000
 CHECKPOINTS_STEP = 10_000
-"""Milliseconds from point to point: a worker may checkpoint a few times a minute only."""
-_NOT_TOLD = (
+"""Milliseconds between points: a worker may checkpoint a few times a minute only."""
+_NOT_REPORTED = (
     "No worker tells how many records it has processed. Do: run them with --http and "
     "--option metrics=prometheus."
 )
 
 
 class Rates:
-    """unit: fixed from the start. note: why there is nothing to see, or what is to be known about it.
+    """Throughput by worker. unit: fixed from the start. note: explains missing values, for the page.
 
-    totals: who counts records, worker -> how many so far; None: the workers' own pages do, where there are any.
+    totals: returns the records so far by worker; None: from the workers' own pages, if there are any.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class Rates:
     def observe(
         self, now: int, moves: Mapping[str, int], pages: Sequence[WorkerPage]
     ) -> tuple[int, dict[str, float]] | None:
-        """The new point, if it is time for one: worker -> per second. moves: checkpoints since the look before."""
+        """Return the new point if one is due: rate per second by worker. moves: checkpoints since the last scan."""
         return self.history.add(self._counted(moves, pages), now)
 
     def _counted(self, moves: Mapping[str, int], pages: Sequence[WorkerPage]) -> Mapping[str, float]:
@@ -183,15 +184,15 @@ class Rates:
                 "records per second, name the workers' health endpoints: --worker URL."
             )
             return self._moves
-        told: dict[str, float] = {}
+        reported: dict[str, float] = {}
         for page in pages:
             if page.worker is not None and page.records is not None:
-                told[page.worker] = page.records
-        self.note = self._who_is_silent(set(told), moves) if told else _NOT_TOLD
-        return told
+                reported[page.worker] = page.records
+        self.note = self._missing_workers(set(reported), moves) if reported else _NOT_REPORTED
+        return reported
 
-    def _who_is_silent(self, told: set[str], owners: Mapping[str, int]) -> str:
-        silent = len(owners.keys() - told)
+    def _missing_workers(self, reported: set[str], owners: Mapping[str, int]) -> str:
+        silent = len(owners.keys() - reported)
         return (
             f"{silent} of {len(owners)} owners do not tell their records: not in this chart."
             if silent
@@ -203,19 +204,19 @@ MAX_EVENTS = 500
 RatePoint = tuple[int, dict[str, float]]
 
 
-def frame(kind: str, number: int, told: Mapping[str, Any]) -> bytes:
-    """As it goes over the wire. ASCII on one line: nothing in it can begin another event."""
-    text = json.dumps(told, separators=(",", ":"), allow_nan=False)
+def frame(kind: str, number: int, values: Mapping[str, Any]) -> bytes:
+    """Return a server-sent event. ASCII on one line: no value in it can start another event."""
+    text = json.dumps(values, separators=(",", ":"), allow_nan=False)
     return f"event: {kind}\nid: {number}\ndata: {text}\n\n".encode("ascii")
 
 
 class StateStore:
-    """Written by the thread that looks, read by those that serve."""
+    """State of the page and its changes. Written by the poller's thread, read by those that serve."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._lock = runtime.lock()
         self._number = 0
-        self._picture = Frame(0)
+        self._view = PageView(0)
         self._facts: dict[str, Any] = {}
         self._lags, self._spans = LagHistory(), OwnerHistory()
         self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
@@ -223,7 +224,7 @@ class StateStore:
 
     def fold(
         self,
-        picture: Frame,
+        view: PageView,
         *,
         states: Mapping[str, LeaseStatus],
         lags: Mapping[str, Measured],
@@ -231,49 +232,49 @@ class StateStore:
         events: Sequence[dict[str, Any]],
         facts: dict[str, Any],
     ) -> tuple[int, bytes]:
-        """The number and the frame of what has changed."""
+        """Add a scan; return the number and the frame of the change."""
         with self._lock:
-            before = self._picture
+            before = self._view
             change: dict[str, Any] = {
-                "at": picture.at,
-                "rows": _changed(before.rows, picture.rows),
-                "gone": sorted(before.rows.keys() - picture.rows.keys()),
-                "owners": _changed(before.owners, picture.owners),
-                "lag": self._lags.add(lags, picture.at),
-                "spans": {key: _told(span) for key, span in self._spans.add(states, picture.at).items()},
+                "at": view.at,
+                "rows": _changed(before.rows, view.rows),
+                "gone": sorted(before.rows.keys() - view.rows.keys()),
+                "owners": _changed(before.owners, view.owners),
+                "lag": self._lags.add(lags, view.at),
+                "spans": {key: _values(span) for key, span in self._spans.add(states, view.at).items()},
                 "events": list(events),
             }
             if rate is not None:
                 change["rate"] = rate
                 self._rates.append(rate)
-                while self._rates[0][0] < picture.at - WINDOW_MILLIS:
+                while self._rates[0][0] < view.at - WINDOW_MILLIS:
                     self._rates.popleft()
             if facts != self._facts:
                 change["facts"] = facts
-            self._picture, self._facts = picture, facts
+            self._view, self._facts = view, facts
             self._events.extend(events)
             return self._next(change)
 
     def trouble(
-        self, at: int, told: dict[str, Any], events: Sequence[dict[str, Any]]
+        self, at: int, facts: dict[str, Any], events: Sequence[dict[str, Any]]
     ) -> tuple[int, bytes] | None:
-        """A look that failed: what is known stays, and is told to be old."""
+        """Add a scan that failed: the state stays, and the page shows that it is old."""
         with self._lock:
-            self._facts = {**self._facts, **told}
+            self._facts = {**self._facts, **facts}
             self._events.extend(events)
             return self._next({"facts": self._facts, "events": list(events)})
 
     def whole(self) -> tuple[int, dict[str, Any]]:
-        """All of it, and the number of the last change that is in it."""
+        """Return the number of the last change, and the whole state."""
         with self._lock:
             return self._number, {
-                "at": self._picture.at,
+                "at": self._view.at,
                 "window": WINDOW_MILLIS,
                 "facts": self._facts,
-                "rows": dict(self._picture.rows),
-                "owners": dict(self._picture.owners),
+                "rows": dict(self._view.rows),
+                "owners": dict(self._view.owners),
                 "lag": self._lags.all(),
-                "spans": {key: list(map(_told, spans)) for key, spans in self._spans.all().items()},
+                "spans": {key: list(map(_values, spans)) for key, spans in self._spans.all().items()},
                 "parents": {key: one for key, one in self._spans.parents.items() if one},
                 "rates": list(self._rates),
                 "events": list(self._events),
@@ -287,9 +288,11 @@ class StateStore:
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        key: told for key, told in after.items() if before.get(key) is not told and before.get(key) != told
+        key: value
+        for key, value in after.items()
+        if before.get(key) is not value and before.get(key) != value
     }
 
 
-def _told(span: Span) -> tuple[int, str | None, str]:
+def _values(span: Span) -> tuple[int, str | None, str]:
     return span.at, span.owner, span.state

@@ -1,7 +1,6 @@
-"""What the page is told of each lease and each owner, as plain values for JSON. Pure.
+"""Leases, owners and events as plain values for the page's JSON. Pure.
 
-Names out of the lease table go into these values in two forms: as they are, because the page has to name a lease when
-it asks for something, and made inert, which is what it shows.
+Names of the lease table are in these values in two forms: as they are, as keys, and escaped, which the page shows.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pykcl.operate.worker_pages import WorkerPage
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The lag of one lease. at: epoch milliseconds. behind: seconds; None: nobody knows, and `why` says why.
+    """Lag of one lease. at: epoch milliseconds. behind: seconds; None if unknown, for the reason in `why`.
 
     source: "worker", or "Kinesis".
     """
@@ -34,11 +33,8 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """Everything there is to see at one moment.
-
-    at: epoch milliseconds. rows: lease key -> what is told of it. owners: worker identifier -> what is told of it.
-    """
+class PageView:
+    """Values for the page from one scan. at: epoch milliseconds. rows: by lease key. owners: by worker identifier."""
 
     at: int
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -46,19 +42,19 @@ class Frame:
 
 
 class ViewBuilder:
-    """Makes picture after picture; a row that has not changed is the very same object again."""
+    """Builder of one view after another; an unchanged row is the same object again."""
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[LeaseStatus, Measured | None, Mapping[str, Any]]] = {}
 
-    def picture(
+    def view(
         self,
         states: Mapping[str, LeaseStatus],
         kinds: Mapping[str, OwnerKind],
         lags: Mapping[str, Measured],
         marks: Marks,
         at: int,
-    ) -> Frame:
+    ) -> PageView:
         """states: by lease key; kinds: by worker identifier; lags: by lease key, for those that are known."""
         rows = {}
         for key, status in states.items():
@@ -71,11 +67,11 @@ class ViewBuilder:
                 self._rows[key] = (status, lag, row)
         for key in self._rows.keys() - states.keys():
             del self._rows[key]
-        return Frame(at, rows, _owners(states, kinds, marks))
+        return PageView(at, rows, _owners(states, kinds, marks))
 
 
 def _is_same(before: LeaseStatus, after: LeaseStatus) -> bool:
-    """But for how long ago its counter has moved, which is told as a moment."""
+    """Return True if nothing changed but the age of the counter, which the page gets as a time."""
     return (
         before.state is after.state
         and before.waits_for == after.waits_for
@@ -85,14 +81,14 @@ def _is_same(before: LeaseStatus, after: LeaseStatus) -> bool:
 
 
 def places_of(mark: OwnerMark) -> dict[str, int]:
-    """Colour and shape by their places in `owner_marks`; -1 for nobody."""
+    """Return the indexes of colour and shape in `owner_marks`; -1 for no owner."""
     if mark == NOBODY:
         return {"colour": -1, "shape": -1}
     return {"colour": COLOURS.index(mark.colour), "shape": SHAPES.index(mark.shape)}
 
 
 def event_of(edge: Edge, marks: Marks, at: int) -> dict[str, Any]:
-    """An event for the page. at: epoch milliseconds."""
+    """Return the values of an event. at: epoch milliseconds."""
     found: dict[str, Any] = {"at": at, **asdict(edge), "name": shown(short_shard(edge.shard))}
     for side in ("before", "after"):
         owner = found[side]
@@ -109,7 +105,7 @@ def _row(status: LeaseStatus, lag: Measured | None, at: int) -> dict[str, Any]:
         "owner": lease.actual_owner,
         "checkpoint": shown(str(lease.checkpoint)),
         "counter": lease.counter,
-        # A moment, not an age: it stays the same while nothing moves.
+        # A time, not an age: it stays the same while nothing moves.
         "moved": at - round(status.unmoved_for * 1000),
         "switches": lease.owner_switches,
         "parents": list(lease.parents),
@@ -162,7 +158,7 @@ def _owners(
 
 
 MAX_REMEMBERED = 500
-"""Of those that own nothing any more: their marks are still in the charts."""
+"""Max number of owners without leases: their marks are still in the charts."""
 
 
 class OwnerBook:
@@ -176,21 +172,21 @@ class OwnerBook:
     def fold(
         self, owners: Mapping[str, Mapping[str, Any]], pages: Sequence[WorkerPage], marks: Marks
     ) -> dict[str, dict[str, Any]]:
-        """Everybody who is to be named on the page, by worker identifier."""
-        for name, told in owners.items():
+        """Return all owners and workers of the page, by worker identifier."""
+        for name, values in owners.items():
             self._known.pop(name, None)
-            self._known[name] = dict(told)
+            self._known[name] = dict(values)
         for name in self._known.keys() - owners.keys():
             self._known[name] = {**self._known[name], "leases": 0, "stale": 0}
         for page in pages:
             if page.worker is not None:
-                self._told(page.worker, page, marks)
+                self._add_report(page.worker, page, marks)
         for name in list(self._known)[: max(0, len(self._known) - len(owners) - MAX_REMEMBERED)]:
             if name not in owners:
                 del self._known[name]
         return dict(self._known)
 
-    def _told(self, name: str, page: WorkerPage, marks: Marks) -> None:
+    def _add_report(self, name: str, page: WorkerPage, marks: Marks) -> None:
         nobody = {
             "name": shown(name), **places_of(marks.of(name)), "kind": "pykcl", "why": "it says so itself",
             "version": None, "leases": 0, "stale": 0,
@@ -207,10 +203,10 @@ class OwnerBook:
         }
 
     def edges(self, owners: Mapping[str, Mapping[str, Any]], pages: Sequence[WorkerPage]) -> list[Edge]:
-        """Who has come and gone, and what workers tell of themselves that they did not before. Before `fold`."""
+        """Return the changes of owners, and of the problems that workers report. Call it before `fold`."""
         found = []
-        holding = {name for name, told in owners.items() if told["leases"]}
-        held = {name for name, told in self._known.items() if told["leases"]}
+        holding = {name for name, values in owners.items() if values["leases"]}
+        held = {name for name, values in self._known.items() if values["leases"]}
         found += [
             Edge("worker", "has its first lease", after=name, tone="good") for name in sorted(holding - held)
         ]

@@ -238,7 +238,7 @@ def test_looks_are_seldom_while_nobody_looks(table, clock):
         def wait(self, seconds):
             pauses.append(round(seconds))
 
-    made._over = made._now_please = Waits()
+    made._over = made._hurry = Waits()
     table.put(lease(1, "w"))
     made._run()
     assert pauses == [1, QUIET_PAUSE, 1, QUIET_PAUSE]
@@ -258,7 +258,7 @@ def test_who_has_the_page_open_or_asks_for_the_state_is_looked_for():
 def test_a_viewer_that_takes_nothing_is_cut_off_and_the_others_go_on():
     async def scene():
         hub = Broadcast(lambda: (0, {"rows": {}}))
-        hub.begin(asyncio.get_running_loop())
+        hub.start(asyncio.get_running_loop())
         slow, quick = hub.frames(), hub.frames()
         for one in (slow, quick):
             await _next(one)
@@ -293,7 +293,7 @@ def test_a_change_that_is_in_the_whole_already_is_not_told_again():
             return 7, {}
 
         hub = Broadcast(whole)
-        hub.begin(asyncio.get_running_loop())
+        hub.start(asyncio.get_running_loop())
         frames = hub.frames()
         found = [await _next(frames) for _ in range(3)]
         await frames.aclose()
