@@ -21,13 +21,14 @@ Keys marked + are ours; the others are those of the public Rust library, whose f
     In this form a lease at AT_TIMESTAMP carries the epoch millis in its sub-sequence number. Real rows carry
     0 there and the time comes from the configuration; the translation is made here and nowhere else.
 
-`expected`: how many leases `calculate_acquire` must choose, all in `available`, whatever the random seed.
+`expected`: how many leases `Fleet.choose` must choose, all in `available`, whatever the random seed.
     worker, leases, leases_to_acquire and max_leases (default: no limit), recently_ended_by_us
     heartbeats          lease key -> age in seconds; an owned lease without one counts as just seen
     available           default: every lease
-    + max_steal (1), failover_time (10 seconds), held, pending, left_alone, unreadable, watched, adopt_after (0 seconds)
+    + max_steal (1), failover_time (10 seconds), in_hand, left_alone, unreadable, segment_keys,
+      segment_grace (0 seconds)
     + reason            the reason every chosen lease must have been chosen for
-    + fair_share        what `fair_share` must say about the same fleet
+    + fair_share        what `Fleet.share` must say about the same fleet
 
 `to_delete` (+): the keys `plan_deletions` must plan.
     leases, shards, complete (default true), gone, unreadable
@@ -56,7 +57,7 @@ from typing import Any
 from pykcl.model.lease import UnreadableRow
 from pykcl.model.shard import ShardListing
 from pykcl.planning.leader import Audit, Findings, Hole
-from pykcl.planning.lease_assignment import calculate_acquire, fair_share
+from pykcl.planning.lease_assignment import Fleet
 from pykcl.planning.lease_creation import create_new_leases
 from pykcl.planning.lease_deletion import garbage_candidates, plan_deletions
 from pykcl.planning.lease_view import LeaseView
@@ -88,8 +89,8 @@ _ACQUIRE_KEYS = {
         "available",
         "expected",
     ),
-    *("recently_ended_by_us", "max_steal", "failover_time", "held", "pending", "left_alone", "unreadable"),
-    *("reason", "fair_share", "watched", "adopt_after"),
+    *("recently_ended_by_us", "max_steal", "failover_time", "in_hand", "left_alone", "unreadable"),
+    *("reason", "fair_share", "segment_keys", "segment_grace"),
 }
 _AUDIT_KEYS = {
     *("comment", "leases", "shards", "unreadable", "earlier", "audits"),
@@ -219,27 +220,26 @@ def _check_acquire(body: Mapping[str, Any]) -> Failure | None:
     unreadable = {key: UnreadableRow(key, "scenario") for key in body.get("unreadable") or ()}
     view = LeaseView(leases, {key: -float(age) for key, age in ages.items()}, unreadable, observed_at=0.0)
     max_leases = or_default(body, "max_leases", sys.maxsize)
-    fleet: dict[str, Any] = {
-        "worker": or_default(body, "worker", "worker"),
-        "max_leases": max_leases,
-        "failover_time": or_default(body, "failover_time", 10),
-        **{name: frozenset(body.get(name) or ()) for name in ("held", "pending", "left_alone")},
-    }
-    if "fair_share" in body and (share := fair_share(view, **fleet)) != body["fair_share"]:
+    fleet = Fleet.seen_by(
+        or_default(body, "worker", "worker"),
+        view,
+        failover_time=or_default(body, "failover_time", 10),
+        **{name: frozenset(body.get(name) or ()) for name in ("in_hand", "left_alone")},
+    )
+    if "fair_share" in body and (share := fleet.share(max_leases)) != body["fair_share"]:
         return Failure(f"fair share {body['fair_share']}", f"fair share {share}")
     allowed = set(or_default(body, "available", leases))
     reason = body.get("reason")
     wanted = f"{body['expected']} of {sorted(allowed)}" + (f" because {reason}" if reason else "")
     for seed in SEEDS:
-        plans = calculate_acquire(
-            view,
-            **fleet,
-            leases_to_acquire=or_default(body, "leases_to_acquire", sys.maxsize),
+        plans = fleet.choose(
+            or_default(body, "leases_to_acquire", sys.maxsize),
+            Random(seed),  # noqa: S311 - which lease is chosen is no secret
+            max_leases=max_leases,
             max_steal=or_default(body, "max_steal", 1),
             recently_ended_by_us=frozenset(body.get("recently_ended_by_us") or ()),
-            watched=frozenset(body.get("watched") or ()),
-            adopt_after=or_default(body, "adopt_after", 0.0),
-            rng=Random(seed),  # noqa: S311 - which lease is chosen is no secret
+            segment_keys=frozenset(body.get("segment_keys") or ()),
+            segment_grace=or_default(body, "segment_grace", 0.0),
         )
         chosen = {plan.lease_key for plan in plans}
         reasons = {plan.reason for plan in plans}

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.events import DataLost, StartingAtLatest
 from pykcl.model.checkpoint import LATEST
 from pykcl.model.lease import Lease
 from pykcl.model.shard import Shard, ShardListing
-from pykcl.planning.lease_assignment import (
-    Acquisition,
-    calculate_acquire,
-    is_any_free,
-    room_in_share,
-    still_awaited,
-)
+from pykcl.planning.lease_assignment import Acquisition, Fleet, still_awaited
 from pykcl.planning.lease_creation import CreationReason, LeaseCreation, create_new_leases
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
@@ -146,7 +140,7 @@ class LeaseManager:
 
     def _is_scan_due(self, now: float, listing: ShardListing | None) -> bool:
         """Whether to scan all of the table: where that is seldom done, not for a listing that brings nothing to do."""
-        if self._looks.must_scan(now, self._is_any_free):
+        if self._looks.must_scan(now, lambda keys: self._fleet().is_any_available(keys)):
             return True
         if listing is None:
             return False
@@ -154,7 +148,7 @@ class LeaseManager:
             return True
         self._context.trouble.worked(Activity.CHECKING_LISTING)
         self._measures.synced(now, True)
-        self._measures.chosen(self._view, self._busy(), self._left_alone, 0)
+        self._measures.chosen(self._fleet(), 0)
         self._listing_done()
         return False
 
@@ -298,35 +292,24 @@ class LeaseManager:
         self._left_alone = {key: until for key, until in self._left_alone.items() if until > now}
         self._ended_here = still_awaited(self._view, self._ended_here)
         self._end_troubles_of_others(busy)
-        room = room_in_share(
-            self._view,
-            worker=context.worker_id,
-            failover_time=config.failover_time,
-            max_leases=config.max_leases,
-            left_alone=self._left_alone,
-            held=busy,
-        )
+        fleet = self._fleet()
+        room = fleet.room(config.max_leases)
         # Stealing is slower than taking what is free: a steal costs its owner a batch.
         may_steal = now >= self._next_steal and context.fleet.may_steal
-        plans = calculate_acquire(
-            self._view,
-            worker=context.worker_id,
-            leases_to_acquire=room,
+        plans = fleet.choose(
+            room,
+            context.runtime.random(),
             max_leases=config.max_leases,
             max_steal=config.max_leases_to_steal_at_one_time if may_steal else 0,
-            failover_time=config.failover_time,
-            rng=context.runtime.random(),
             recently_ended_by_us=self._ended_here,
-            left_alone=self._left_alone,
-            held=busy,
             overdue_after=OVERDUE_AFTER * config.failover_time,
-            watched=self._looks.watched,
-            adopt_after=self._looks.adopt_after,
+            segment_keys=self._looks.watched,
+            segment_grace=self._looks.adopt_after,
         )
         if may_steal:
             self._next_steal = now + config.steal_interval
-        self._measures.chosen(self._view, busy, self._left_alone, len(plans))
-        if plans or self._is_any_free():
+        self._measures.chosen(fleet, len(plans))
+        if plans or fleet.available:
             self._looks.busy()
         else:
             mine = busy | {lease.key for lease in self._view.leases.values() if lease.is_ended}
@@ -335,15 +318,14 @@ class LeaseManager:
         for plan in plans:
             self._start_worker(plan)
 
-    def _is_any_free(self, among: Collection[str] | None = None) -> bool:
-        """Whether there is a lease (one of `among`) that anybody may take, by what was seen."""
-        return is_any_free(
+    def _fleet(self) -> Fleet:
+        """The fleet by the newest view."""
+        return Fleet.seen_by(
+            self._context.worker_id,
             self._view,
-            worker=self._context.worker_id,
             failover_time=self._context.config.failover_time,
+            in_hand=self._busy(),
             left_alone=self._left_alone,
-            held=self._busy(),
-            among=among,
         )
 
     def _end_troubles_of_others(self, busy: set[str]) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter, Value
 from pykcl.model.record import Record, data_bytes
-from pykcl.planning.lease_assignment import Acquisition, fleet_figures
-from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.lease_assignment import Acquisition, Fleet
 from pykcl.runtime import Runtime
 from pykcl.worker.context import Context
 
@@ -76,24 +75,17 @@ class TakeMeasures:
         self._overdue_after = overdue_after
         self._next = 0.0
 
-    def chosen(self, view: LeaseView, busy: Collection[str], left_alone: Collection[str], plans: int) -> None:
-        """A pass is over. plans: how many leases it chose.
+    def chosen(self, fleet: Fleet, plans: int) -> None:
+        """Measure the end of a planning pass. plans: the number of leases it chose.
 
-        Told at most once in half the fail-over time: working it out takes as long as deciding did.
+        At most once in half the failover time, as these figures take as long as the decisions.
         """
         meter, config = self._context.meter, self._context.config
         now = meter.clock()
         if not meter.is_on or (now < self._next and not plans):
             return
         self._next = now + config.renew_interval
-        found = fleet_figures(
-            view,
-            worker=self._context.worker_id,
-            failover_time=config.failover_time,
-            overdue_after=self._overdue_after,
-            left_alone=left_alone,
-            held=busy,
-        )
+        found = fleet.figures(self._overdue_after)
         meter.measure(
             "",
             (catalog.EXPIRED_LEASES, float(found.available)),

@@ -57,19 +57,19 @@ def stop_does_not_wait_for_the_manager(patch: Patch) -> None:
 
 
 def never_steals(patch: Patch) -> None:
-    patch.replace(lease_assignment._Fleet, "steal", lambda _: lambda self, at_most, rng: [])
+    patch.replace(lease_assignment.Fleet, "_steal", lambda _: lambda self, max_steal, rng: [])
 
 
 def steals_from_who_has_one_more(patch: Patch) -> None:
     def make(steal: Function) -> Function:
-        def greedy(self, at_most, rng):
+        def greedy(self, max_steal, rng):
             # As if this worker had one lease less than it has.
             modest = replace(self, load=Counter(self.load) - Counter({self.worker: 1}))
-            return steal(modest, min(at_most, 1), rng)
+            return steal(modest, min(max_steal, 1), rng)
 
         return greedy
 
-    patch.replace(lease_assignment._Fleet, "steal", make)
+    patch.replace(lease_assignment.Fleet, "_steal", make)
 
 
 FLEETS = (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
 from pykcl.model.lease import Lease
-from pykcl.planning.lease_assignment import calculate_acquire, fair_share
+from pykcl.planning.lease_assignment import Fleet
 from pykcl.planning.lease_view import LeaseView
 
 FAILOVER = 10.0
@@ -20,7 +20,7 @@ CALM = 8
 """Rounds without any move after which a fleet counts as settled (longer than the fail-over time)."""
 
 
-class Fleet:
+class Workers:
     """Workers that renew, scan, plan and take with the conditions of the real writes, round by round."""
 
     def __init__(
@@ -72,16 +72,10 @@ class Fleet:
     def _plan(self, worker: str) -> list[Lease]:
         view = self.views[worker] = self.views[worker].observe(self.rows.values(), self.now)
         held = {key for key, row in self.rows.items() if row.owner == worker}
-        share = fair_share(view, worker=worker, failover_time=FAILOVER, max_leases=self.max_leases, held=held)
-        plans = calculate_acquire(
-            view,
-            worker=worker,
-            leases_to_acquire=share - len(held),
-            max_leases=self.max_leases,
-            max_steal=self.max_steal,
-            failover_time=FAILOVER,
-            rng=self.rng,
-            held=held,
+        fleet = Fleet.seen_by(worker, view, failover_time=FAILOVER, in_hand=held)
+        share = fleet.share(self.max_leases)
+        plans = fleet.choose(
+            share - len(held), self.rng, max_leases=self.max_leases, max_steal=self.max_steal
         )
         assert len(held) + len(plans) <= max(share, len(held))
         assert sum(plan.is_steal for plan in plans) <= self.max_steal
@@ -113,7 +107,7 @@ class Fleet:
 
 
 fleets = st.builds(
-    lambda rng, leases, workers, busy, slack, max_steal: Fleet(
+    lambda rng, leases, workers, busy, slack, max_steal: Workers(
         rng,
         leases,
         [f"w{number}" for number in range(workers)],
@@ -161,7 +155,7 @@ def test_a_fleet_becomes_even_again_after_workers_died_and_joined(fleet, same_sn
     limit=st.integers(0, 5),
 )
 def test_nobody_ever_holds_more_than_max_leases(rng, leases, workers, limit):
-    fleet = Fleet(rng, leases, [f"w{number}" for number in range(workers)], [], limit, 5)
+    fleet = Workers(rng, leases, [f"w{number}" for number in range(workers)], [], limit, 5)
     for _ in range(15):
         fleet.round(same_snapshot=rng.random() < 0.5)
         assert max(fleet.loads().values()) <= limit
@@ -170,7 +164,7 @@ def test_nobody_ever_holds_more_than_max_leases(rng, leases, workers, limit):
 
 @pytest.mark.parametrize("max_steal", [1, 5])
 def test_a_fleet_that_grows_from_one_worker_to_ten_moves_little_more_than_it_must(max_steal):
-    fleet = Fleet(Random(7), 0, [f"w{number}" for number in range(10)], [], 1000, max_steal)
+    fleet = Workers(Random(7), 0, [f"w{number}" for number in range(10)], [], 1000, max_steal)
     fleet.rows = {f"s{n:03}": Lease(f"s{n:03}", Checkpoint("7"), owner="w0") for n in range(100)}
     fleet.settle(same_snapshot=True)
     fleet.check_even()
@@ -183,17 +177,8 @@ def test_the_same_input_and_seed_give_the_same_plan_whatever_the_order_of_the_ro
     for seed in range(5):
         Random(seed).shuffle(rows)
         view = LeaseView().observe(rows, 0.0)
-        plans.append(
-            calculate_acquire(
-                view,
-                worker="me",
-                leases_to_acquire=4,
-                max_leases=9,
-                max_steal=1,
-                failover_time=10,
-                rng=Random(1),
-            )
-        )
+        fleet = Fleet.seen_by("me", view, failover_time=10)
+        plans.append(fleet.choose(4, Random(1), max_leases=9, max_steal=1))
     assert all(plan == plans[0] for plan in plans)
     assert [plan.lease_key for plan in plans[0]] == sorted(plan.lease_key for plan in plans[0])
 
@@ -201,8 +186,7 @@ def test_the_same_input_and_seed_give_the_same_plan_whatever_the_order_of_the_ro
 def test_a_plan_carries_what_it_saw():
     row = Lease("a", Checkpoint("7"), counter=12, owner="x")
     view = LeaseView().observe([row], 0.0).observe([row], 11.0)
-    (plan,) = calculate_acquire(
-        view, worker="me", leases_to_acquire=1, max_leases=1, max_steal=1, failover_time=10, rng=Random(0)
-    )
+    fleet = Fleet.seen_by("me", view, failover_time=10)
+    (plan,) = fleet.choose(1, Random(0), max_leases=1, max_steal=1)
     assert plan.seen is row
     assert (plan.reason, plan.is_steal) == ("expired", False)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from random import Random
 
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
 from pykcl.model.lease import Lease
-from pykcl.planning.lease_assignment import calculate_acquire, room_in_share, still_awaited
+from pykcl.planning.lease_assignment import Fleet, still_awaited
 from pykcl.planning.lease_view import LeaseView
 
 
@@ -14,17 +15,13 @@ def seen(rows: list[Lease], seconds: float) -> LeaseView:
     return LeaseView().observe(rows, 0.0).observe(rows, seconds)
 
 
-def taken(view: LeaseView, seed: int, *, max_leases: int = 9, **options: object) -> list[str]:
-    plans = calculate_acquire(
-        view,
-        worker="me",
-        leases_to_acquire=0,
-        max_leases=max_leases,
-        max_steal=1,
-        failover_time=10,
-        rng=Random(seed),
-        overdue_after=30,
-        **options,
+def fleet(view: LeaseView, in_hand: Collection[str] = (), left_alone: Collection[str] = ()) -> Fleet:
+    return Fleet.seen_by("me", view, failover_time=10, in_hand=in_hand, left_alone=left_alone)
+
+
+def taken(view: LeaseView, seed: int, *, max_leases: int = 9, **options: Collection[str]) -> list[str]:
+    plans = fleet(view, **options).choose(
+        0, Random(seed), max_leases=max_leases, max_steal=1, overdue_after=30
     )
     return [plan.lease_key for plan in plans]
 
@@ -54,19 +51,18 @@ def test_of_many_workers_only_a_few_reach_for_an_overdue_lease_at_once():
 
 def test_overdue_leases_respect_max_leases_and_what_was_handed_back():
     view = seen([FREE, MINE], 31.0)
-    assert taken(view, 1, max_leases=1, held={"mine"}) == []
-    assert taken(view, 1, max_leases=2, held={"mine"}) == ["free"]
-    assert taken(view, 1, max_leases=2, held={"mine"}, left_alone={"free"}) == []
+    assert taken(view, 1, max_leases=1, in_hand={"mine"}) == []
+    assert taken(view, 1, max_leases=2, in_hand={"mine"}) == ["free"]
+    assert taken(view, 1, max_leases=2, in_hand={"mine"}, left_alone={"free"}) == []
 
 
 def test_leases_in_hand_that_wait_for_a_parent_leave_room_for_the_parent():
     parent = Lease("p", Checkpoint("7"))
     children = [Lease(key, Checkpoint("7"), owner="me", parents=("p",)) for key in "ab"]
     view = seen([parent, *children], 0.0)
-    room = room_in_share(view, worker="me", failover_time=10, max_leases=9, held={"a", "b"})
-    assert room == 1
+    assert fleet(view, {"a", "b"}).room(9) == 1
     view = seen([parent.with_(owner="me"), *children], 0.0)
-    assert room_in_share(view, worker="me", failover_time=10, max_leases=9, held={"a", "b", "p"}) == 0
+    assert fleet(view, {"a", "b", "p"}).room(9) == 0
 
 
 def test_an_end_is_remembered_until_its_children_are_owned_or_its_row_is_gone():

@@ -15,6 +15,7 @@ from pykcl.errors import InternalError, SetupError, TableGone
 from pykcl.event_dispatch import EventFan
 from pykcl.events import LeaseHandedBack, LeaseReleased, LeaseTaken
 from pykcl.model.checkpoint import Checkpoint
+from pykcl.planning.lease_assignment import Fleet
 from pykcl.planning.lifecycle import Signal
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.simulation import Simulation
@@ -31,7 +32,7 @@ from pykcl.testing.storm.operators import Operators
 from pykcl.testing.storm.outcome import Figures
 from pykcl.testing.storm.places import END
 from pykcl.testing.storm.world import TABLE
-from pykcl.worker import lease_manager, lease_worker, shard_reader
+from pykcl.worker import lease_worker, shard_reader
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
@@ -45,21 +46,14 @@ def test_a_storm_in_fine_weather_breaks_nothing():
 
 
 def test_a_worker_that_never_steals(monkeypatch):
-    plan = lease_manager.calculate_acquire
-    monkeypatch.setattr(
-        lease_manager,
-        "calculate_acquire",
-        lambda *a, **o: [p for p in plan(*a, **o) if p.reason != "rebalance"],
-    )
+    monkeypatch.setattr(Fleet, "_steal", lambda *_: [])
     assert storm_verdict() is Promise.BALANCE
 
 
 @pytest.mark.slow
 def test_a_worker_that_waits_too_long_for_the_dead(monkeypatch):
-    plan = lease_manager.calculate_acquire
-    monkeypatch.setattr(
-        lease_manager, "calculate_acquire", lambda *a, **o: plan(*a, **{**o, "failover_time": 300.0})
-    )
+    see = Fleet.seen_by
+    monkeypatch.setattr(Fleet, "seen_by", lambda *a, **o: see(*a, **{**o, "failover_time": 300.0}))
     assert storm_verdict() is Promise.FAILOVER
 
 
