@@ -26,7 +26,7 @@ from aws_kinesis_agg.deaggregator import iter_deaggregate_records  # noqa: E402
 
 ROUNDS = 21
 USER_RECORDS_PER_ROUND = 20_000
-NEARLY_EVERYTHING = HashRange("0", str(2**128 - 2))
+NEARLY_EVERYTHING = HashRange(0, 2**128 - 2)
 # sub-records per aggregate, bytes each, distinct partition keys
 SHAPES = [(20, 100, 1), (100, 100, 1), (500, 100, 1), (50, 1_000, 1), (100, 100, 10), (100, 100, 100)]
 

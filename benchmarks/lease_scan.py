@@ -48,7 +48,7 @@ def rows(count: int) -> list[Any]:
                 counter=1000 + number,
                 owner=f"host-{number % 10}.example:123:4f2a",
                 parents=(f"shardId-{max(0, number - 1):012d}",),
-                hash_range=HashRange(str(number * width), str((number + 1) * width - 1)),
+                hash_range=HashRange(number * width, (number + 1) * width - 1),
                 entity_type="LEASE",
                 note=note,
             )

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pykcl.errors import ConfigError
 from pykcl.metrics.catalog import MetricsLevel, metrics_problem, parts
 from pykcl.model.checkpoint import StartPosition
+from pykcl.model.shard import STREAM_ARN
 from pykcl.start_text import shown, start_position
 
 CheckpointMode = Literal["auto", "interval", "manual"]
@@ -29,7 +30,6 @@ LARGEST_FETCH_BYTES = 14 * 1024 * 1024
 _PAGE = "https://github.com/pykcl/pykcl/blob/main/docs/configuration.md#options"
 _APPLICATION = re.compile(r"[A-Za-z0-9_.-]{3,255}\Z")
 _STREAM = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
-_STREAM_ARN = re.compile(r"arn:[a-z0-9-]+:kinesis:([a-z0-9-]+):([0-9]{12}):stream/([A-Za-z0-9_.-]{1,128})\Z")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,18 +146,18 @@ class Config:
     @property
     def stream_name(self) -> str:
         """Name of the stream, taken out of an ARN."""
-        found = _STREAM_ARN.match(self.stream)
-        return found.group(3) if found else self.stream
+        found = STREAM_ARN.match(self.stream)
+        return found["name"] if found else self.stream
 
     @property
     def stream_arn(self) -> str | None:
         """The stream's ARN, if the stream was given as one."""
-        return self.stream if _STREAM_ARN.match(self.stream) else None
+        return self.stream if STREAM_ARN.match(self.stream) else None
 
     @property
     def effective_region(self) -> str | None:
         """Region of the ARN, else `region`. None: what boto3 finds."""
-        found = _STREAM_ARN.match(self.stream)
+        found = STREAM_ARN.match(self.stream)
         return found.group(1) if found else self.region
 
     @property
@@ -285,7 +285,7 @@ def _check_names(config: Config) -> None:
         table = getattr(config, name)
         if table is not None and not _APPLICATION.match(table):
             raise ConfigError(f"{name}={table!r} is no table name: use 3 to 255 of A-Z a-z 0-9 _ . -")
-    arn = _STREAM_ARN.match(config.stream)
+    arn = STREAM_ARN.match(config.stream)
     if arn is None and not _STREAM.match(config.stream):
         raise ConfigError(
             f"stream={config.stream!r} is neither a stream name (1 to 128 of A-Z a-z 0-9 _ . -) nor a stream ARN "

@@ -27,7 +27,7 @@ HELD = Lease(
     counter=7,
     owner="me",
     owner_switches=2,
-    hash_range=HashRange("0", "9"),
+    hash_range=HashRange(0, 9),
     extra={"throughputKBps": {"N": "3.35E-4"}},
 )
 
@@ -94,7 +94,7 @@ def test_a_full_row_of_ours_round_trips():
         owner_switches=1,
         parents=("a", "b"),
         children=("c",),
-        hash_range=HashRange("0", "7"),
+        hash_range=HashRange(0, 7),
         pending=PendingCheckpoint(Checkpoint("11", 2), b"state"),
         checkpoint_owner="other",
         entity_type="LEASE",
@@ -254,9 +254,7 @@ def request(write):
 
 
 def test_create_puts_the_whole_row_only_where_none_is():
-    write = lease_writes.create(
-        Lease(KEY, AT_LATEST, parents=("p",), hash_range=HashRange("0", "7"), note=NOTE)
-    )
+    write = lease_writes.create(Lease(KEY, AT_LATEST, parents=("p",), hash_range=HashRange(0, 7), note=NOTE))
     operation, params = write.request()
     assert operation == "put_item"
     assert params["ConditionExpression"] == "attribute_not_exists(leaseKey)"
@@ -393,7 +391,7 @@ def test_deleting_asks_for_the_row_as_seen_a_lease_and_where_told_its_end():
 
 def test_filling_asks_for_no_owner_and_no_counter_and_names_nothing_but_the_hash_range():
     seen = parse_row(row(leaseOwner={"S": "they"}, startingHashKey=None, endingHashKey={"NULL": True}))
-    operation, params = lease_writes.fill_hash_range(seen, HashRange("0", "9")).request()
+    operation, params = lease_writes.fill_hash_range(seen, HashRange(0, 9)).request()
     assert operation == "update_item"
     assert params["ConditionExpression"] == (
         "attribute_exists(leaseCounter) AND (attribute_not_exists(entityType) OR entityType = :lease) AND "
@@ -412,8 +410,8 @@ def test_filling_asks_for_no_owner_and_no_counter_and_names_nothing_but_the_hash
 
 def test_a_filled_row_knows_its_hash_range_once_and_keeps_its_counter():
     seen = parse_row(row(startingHashKey={"S": "0"}, endingHashKey=None))
-    after = lease_writes.fill_hash_range(seen, HashRange("0", "9")).after
-    assert (after.counter, after.hash_range, after.extra) == (seen.counter, HashRange("0", "9"), {})
+    after = lease_writes.fill_hash_range(seen, HashRange(0, 9)).after
+    assert (after.counter, after.hash_range, after.extra) == (seen.counter, HashRange(0, 9), {})
 
 
 def test_a_take_writes_the_private_note_with_what_later_versions_put_there_and_no_other_update_does():
@@ -453,8 +451,8 @@ def test_a_take_writes_the_private_note_with_what_later_versions_put_there_and_n
         lambda: lease_writes.take(HELD, "x" * 257),
         lambda: lease_writes.delete(HELD, ended=True),
         lambda: lease_writes.delete(HELD, ended=False).rebased(HELD),
-        lambda: lease_writes.fill_hash_range(HELD, HashRange("0", "9")),
-        lambda: lease_writes.fill_hash_range(BARE, HashRange("0", "9")).rebased(BARE),
+        lambda: lease_writes.fill_hash_range(HELD, HashRange(0, 9)),
+        lambda: lease_writes.fill_hash_range(BARE, HashRange(0, 9)).rebased(BARE),
     ],
 )
 def test_writes_that_would_harm_the_row_cannot_be_built(build):
@@ -534,10 +532,10 @@ def test_an_identical_row_by_a_peer_is_as_good_as_our_own_creation():
 
 
 def test_a_fill_is_kept_where_the_row_has_that_hash_range_whoever_wrote_it_and_whatever_else_is_there():
-    fill = lease_writes.fill_hash_range(BARE, HashRange("0", "9"))
+    fill = lease_writes.fill_hash_range(BARE, HashRange(0, 9))
     there = fill.after.with_(owner="they", counter=99, checkpoint=Checkpoint("77"))
     assert settle(fill, there) == "kept"
-    for row_now in (None, BARE, there.with_(hash_range=HashRange("0", "8")), UnreadableRow(KEY, "junk")):
+    for row_now in (None, BARE, there.with_(hash_range=HashRange(0, 8)), UnreadableRow(KEY, "junk")):
         assert settle(fill, row_now) == "lost"
 
 

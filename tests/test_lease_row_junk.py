@@ -80,7 +80,7 @@ def test_junk_never_raises_and_never_becomes_a_lease_out_of_range(changes, whole
     assert found.owner is None or 0 < len(found.owner) <= 256
     assert found.entity_type in (None, "LEASE")
     if found.hash_range is not None:
-        assert 0 <= int(found.hash_range.starting_hash_key) < int(found.hash_range.ending_hash_key) < 2**128
+        assert 0 <= found.hash_range.first < found.hash_range.last < 2**128
 
 
 @settings(max_examples=400)

@@ -46,7 +46,7 @@ from pykcl.errors import (
 )
 from pykcl.interfaces import Fetched
 from pykcl.model.checkpoint import ReadFrom
-from pykcl.model.shard import Shard, ShardListing, StreamDescription
+from pykcl.model.shard import STREAM_ARN, Shard, ShardListing, StreamDescription
 from pykcl.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ log = logging.getLogger("pykcl.kinesis")
 LARGEST_LIMIT = 10_000
 """Most records Kinesis returns per GetRecords call; a larger limit is refused by it."""
 
-_ARN = re.compile(r"arn:[a-z0-9-]+:kinesis:(?P<region>[a-z0-9-]+):(?P<account>[0-9]{12}):stream/(?P<name>.+)")
 _ACCOUNT = re.compile(r"account ([0-9]{12})")
 
 
@@ -78,7 +77,7 @@ class KinesisStream:
         transport: Transport = "auto",
         wire: Wire = "auto",
     ) -> None:
-        found = _ARN.fullmatch(stream)
+        found = STREAM_ARN.match(stream)
         self._client = client
         self._runtime = runtime
         self._name = found["name"] if found else stream
@@ -304,7 +303,7 @@ class KinesisStream:
         )
 
     def _missing(self, told: str) -> StreamMissing:
-        arn = _ARN.fullmatch(self._arn or "")
+        arn = STREAM_ARN.match(self._arn or "")
         account = arn["account"] if arn else _account_in(told)
         region = self._client.meta.region_name
         where = f"region {region}" + (f", account {account}" if account else "")

@@ -31,14 +31,12 @@ from pykcl.errors import AnswerRefused
 from pykcl.interfaces import Fetched
 from pykcl.model.checkpoint import are_sequence_numbers, is_sequence_number
 from pykcl.model.record import Record
-from pykcl.model.shard import HashRange, Shard, StreamDescription
+from pykcl.model.shard import STREAM_ARN, HashRange, Shard, StreamDescription
 
 LAST_MILLIS = 253_402_300_799_000
 """The end of the year 9999 in epoch milliseconds: no later arrival can be told as a datetime."""
 MOST_RETENTION_HOURS = 365 * 24
 _SHARD_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
-_HASH_KEY = re.compile(r"(?:0|[1-9][0-9]{0,38})\Z")
-_ARN = re.compile(r"arn:[a-z0-9-]+:kinesis:[a-z0-9-]+:[0-9]{12}:stream/[A-Za-z0-9_.-]{1,128}\Z")
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,12}\Z")
 _STATUS = re.compile(r"[A-Z_]{1,32}\Z")
 
@@ -210,10 +208,7 @@ def _hash_range(value: Any) -> HashRange | None:
     first, last = value.get("StartingHashKey"), value.get("EndingHashKey")
     if not isinstance(first, str) or not isinstance(last, str):
         return None
-    # The pattern bounds the digits before anybody turns them into a number.
-    if not (_HASH_KEY.match(first) and _HASH_KEY.match(last)):
-        return None
-    return HashRange(first, last)
+    return HashRange.parse(first, last)
 
 
 def description_of(answer: Mapping[str, Any], name: str) -> StreamDescription:
@@ -223,7 +218,7 @@ def description_of(answer: Mapping[str, Any], name: str) -> StreamDescription:
     arn: Any = summary.get("StreamARN")
     status: Any = summary.get("StreamStatus")
     created = summary.get("StreamCreationTimestamp")
-    if not _matches(_ARN, arn) or not isinstance(created, datetime) or not _matches(_STATUS, status):
+    if not _matches(STREAM_ARN, arn) or not isinstance(created, datetime) or not _matches(_STATUS, status):
         raise AnswerRefused(
             f"The description of stream {name!r} lacks its ARN, creation time or status. Ask again."
         )

@@ -271,9 +271,7 @@ def _facts_of(
         ("waits for", _family(status.waits_for, states)),
         (
             "hash keys",
-            f"{lease.hash_range.starting_hash_key} to {lease.hash_range.ending_hash_key}"
-            if lease.hash_range is not None
-            else None,
+            f"{lease.hash_range.first} to {lease.hash_range.last}" if lease.hash_range is not None else None,
         ),
         ("entity type", lease.entity_type),
         ("stream", found.view.streams.get(status.key) or (note.stream_arn if note is not None else None)),

@@ -39,9 +39,9 @@ def cell_of(partition_key: str) -> int:
 
 
 def cells_in(hash_range: HashRange) -> tuple[int, ...]:
-    """Return the cells that lie completely in the range."""
+    """The cells that lie in the range as a whole."""
     size = _HASH_KEYS // CELLS
-    first, last = int(hash_range.starting_hash_key), int(hash_range.ending_hash_key)
+    first, last = hash_range.first, hash_range.last
     return tuple(cell for cell in range(CELLS) if first <= cell * size and (cell + 1) * size - 1 <= last)
 
 

@@ -143,11 +143,7 @@ class FleetObserver:
 
     def neighbours(self) -> list[tuple[Shard, Shard]]:
         """Return adjacent pairs of open shards; original shards only, while there are such pairs."""
-        ranged = [
-            (int(shard.hash_range.starting_hash_key), shard)
-            for shard in self.open_shards()
-            if shard.hash_range
-        ]
+        ranged = [(shard.hash_range.first, shard) for shard in self.open_shards() if shard.hash_range]
         pairs = list(pairwise(shard for _, shard in sorted(ranged, key=lambda pair: pair[0])))
         return [pair for pair in pairs if not pair[0].parents and not pair[1].parents] or pairs
 

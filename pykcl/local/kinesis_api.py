@@ -516,8 +516,8 @@ def _hash_range(shard: Shard) -> Response:
     if shard.hash_range is None:
         return {}
     return {
-        "StartingHashKey": shard.hash_range.starting_hash_key,
-        "EndingHashKey": shard.hash_range.ending_hash_key,
+        "StartingHashKey": str(shard.hash_range.first),
+        "EndingHashKey": str(shard.hash_range.last),
     }
 
 

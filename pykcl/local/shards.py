@@ -230,7 +230,7 @@ class LocalShard:
         return Shard(
             self.shard_id,
             self.parents,
-            HashRange(str(self.first_key), str(self.last_key)),
+            HashRange(self.first_key, self.last_key),
             self.starting_sequence_number,
             self.ending_sequence_number if has_ended else None,
         )

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
-from pykcl.model.shard import HashRange
+from pykcl.model.shard import LAST_HASH_KEY, HashRange, hash_key_of
 
 MAGIC = b"\xf3\x89\x9a\xc2"
 DIGEST_SIZE = 16
@@ -142,10 +142,7 @@ OUTSIDE_SHARD = "a sub-record's hash key lies outside the shard"
 
 _ONLY_ABSENT = {ABSENT}
 _ENVELOPE_SIZE = len(MAGIC) + DIGEST_SIZE
-_LAST_HASH_KEY = 2**128 - 1
-_EVERY_HASH_KEY = (0, _LAST_HASH_KEY)
 _ANY_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_HASH_KEY = re.compile(r"0|[1-9][0-9]{0,38}", re.ASCII)
 _HELD_SUB_RECORDS = 10_000
 
 _partition_key_index = attrgetter("partition_key_index")
@@ -180,14 +177,11 @@ def deaggregate(
     `hash_range` yields nothing, as in Java; None applies no such filter. Both are decided in this call,
     before the first record is handed out, and told to `on_refused` once, as a text saying what is wrong
     (OUTSIDE_SHARD for the latter).
-
-    Raises ValueError when `hash_range` does not hold decimal numbers.
     """
     told = None if on_refused is None else lambda _, problem: on_refused(problem)
-    bounds = _bounds(hash_range)
     if not record.data.startswith(MAGIC):
         return iter((record,))
-    return _user_records(record, bounds, max_sub_records, told)
+    return _user_records(record, hash_range, max_sub_records, told)
 
 
 def deaggregate_batch(
@@ -205,7 +199,7 @@ def deaggregate_batch(
     start sentinel or None drops nothing, SHARD_END everything. on_refused: called with the Kinesis record and
     the problem. The rest as `deaggregate`.
     """
-    user_records = _walk(records, _bounds(hash_range), max_sub_records, on_refused)
+    user_records = _walk(records, hash_range, max_sub_records, on_refused)
     if after is None or after.is_start:
         return user_records
     return dropwhile(_at_or_below(after), user_records)
@@ -213,13 +207,13 @@ def deaggregate_batch(
 
 def _walk(
     records: Iterable[Record],
-    bounds: tuple[int, int] | None,
+    hash_range: HashRange | None,
     max_sub_records: int,
     on_refused: Callable[[Record, str], None] | None,
 ) -> Iterator[Record]:
     for record in records:
         if record.data.startswith(MAGIC):
-            yield from _user_records(record, bounds, max_sub_records, on_refused)
+            yield from _user_records(record, hash_range, max_sub_records, on_refused)
         else:
             yield record
 
@@ -231,21 +225,15 @@ def _at_or_below(after: Checkpoint) -> Callable[[Record], bool]:
     return lambda record: (int(record.sequence_number), record.sub_sequence_number) <= last
 
 
-def _bounds(hash_range: HashRange | None) -> tuple[int, int] | None:
-    if hash_range is None:
-        return None
-    return int(hash_range.starting_hash_key), int(hash_range.ending_hash_key)
-
-
 def _user_records(
     record: Record,
-    bounds: tuple[int, int] | None,
+    hash_range: HashRange | None,
     max_sub_records: int,
     on_refused: Callable[[Record, str], None] | None,
 ) -> Iterator[Record]:
     left: tuple[Record, ...] = ()
     try:
-        return _opened(record, bounds, max_sub_records)
+        return _opened(record, hash_range, max_sub_records)
     except _Damaged as damage:
         left, problem = (record,), str(damage)
     except _OutsideShard:
@@ -255,14 +243,14 @@ def _user_records(
     return iter(left)
 
 
-def _opened(record: Record, bounds: tuple[int, int] | None, max_sub_records: int) -> Iterator[Record]:
+def _opened(record: Record, hash_range: HashRange | None, max_sub_records: int) -> Iterator[Record]:
     """Check everything first; then one Record per step, made without a Python frame: that would cost a
     tenth."""
     message = _parsed(record.data, max_sub_records)
     sub_records = _sub_records(message)
     payloads = _payloads(message, sub_records)
     table, partition_keys, explicit_hash_keys = _keys(message, sub_records)
-    if bounds is not None and not _inside(table, partition_keys, explicit_hash_keys, bounds):
+    if hash_range is not None and not _inside(table, partition_keys, explicit_hash_keys, hash_range):
         raise _OutsideShard
     return map(
         Record,
@@ -338,7 +326,7 @@ def _keys(message: Any, sub_records: Sequence[Any]) -> tuple[list[str], list[str
 
 
 def _inside(
-    table: list[str], partition_keys: list[str], explicit_hash_keys: list[str | None], bounds: tuple[int, int]
+    table: list[str], partition_keys: list[str], explicit_hash_keys: list[str | None], hash_range: HashRange
 ) -> bool:
     """Whether every sub-record's effective hash key lies within the closed range.
 
@@ -347,20 +335,20 @@ def _inside(
     out.
     """
     if not explicit_hash_keys:
-        return _all_hash_into(bounds, table) or _all_hash_into(bounds, set(partition_keys))
-    first, last = bounds
+        return _all_hash_into(hash_range, table) or _all_hash_into(hash_range, set(partition_keys))
+    first, last = hash_range.first, hash_range.last
     # All of them are read, also behind one that lies outside: an unreadable one means damage, not a drop.
     numbers = [_number(key) for key in set(explicit_hash_keys) if key is not None]
     pairs = zip(partition_keys, explicit_hash_keys, strict=True)
     hashed = {partition_key for partition_key, explicit_hash_key in pairs if explicit_hash_key is None}
-    return all(first <= number <= last for number in numbers) and _all_hash_into(bounds, hashed)
+    return all(first <= number <= last for number in numbers) and _all_hash_into(hash_range, hashed)
 
 
-def _all_hash_into(bounds: tuple[int, int], partition_keys: Iterable[str]) -> bool:
+def _all_hash_into(hash_range: HashRange, partition_keys: Iterable[str]) -> bool:
     """Kinesis' rule: the MD5 of the UTF-8 key, as an unsigned 128-bit number."""
-    if bounds == _EVERY_HASH_KEY:
+    first, last = hash_range.first, hash_range.last
+    if first == 0 and last == LAST_HASH_KEY:
         return True
-    first, last = bounds
     for key in partition_keys:
         if not first <= int.from_bytes(md5(key.encode(), usedforsecurity=False).digest(), "big") <= last:
             return False
@@ -442,7 +430,7 @@ class Aggregator:
         for an explicit hash key that is no decimal number below 2^128 (Java KCL would lose the aggregate).
         """
         user_record = UserRecord(partition_key, explicit_hash_key, data)
-        if explicit_hash_key is not None and not _is_hash_key(explicit_hash_key):
+        if explicit_hash_key is not None and hash_key_of(explicit_hash_key) is None:
             raise ValueError("the explicit hash key is not a decimal number in 0..2^128-1")
         smallest = _ENVELOPE_SIZE + _wire_size(user_record, 0, 0)
         if smallest > self._max_bytes:
@@ -480,10 +468,6 @@ class Aggregator:
 
     def _wire_size_of(self, user_record: UserRecord) -> int:
         return _wire_size(user_record, len(self._partition_keys), len(self._explicit_hash_keys))
-
-
-def _is_hash_key(text: str) -> bool:
-    return _HASH_KEY.fullmatch(text) is not None and int(text) <= _LAST_HASH_KEY
 
 
 def _wire_size(user_record: UserRecord, partition_keys: int, explicit_hash_keys: int) -> int:

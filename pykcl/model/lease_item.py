@@ -48,10 +48,8 @@ ENTITY_LEASE = "LEASE"
 MAX_NAME = 256
 """Longest lease key, owner or shard id that is believed."""
 MAX_COUNTER = 2**63 - 1
-_MAX_HASH_KEY = 2**128 - 1
 _MAX_CHILDREN = 16  # Kinesis makes at most two; a longer list is nobody's
 _is_number = re.compile(r"(?:0|[1-9][0-9]{0,18})\Z").match
-_HASH_KEY = re.compile(r"(?:0|[1-9][0-9]{0,38})\Z")
 _MULTI_STREAM_KEY = re.compile(r"[0-9]{12}:[A-Za-z0-9_.-]{1,128}:[0-9]{1,19}:.")
 
 # Rows of KCL 3.x without entityType, by an attribute no lease has: coordinator state, worker metrics, leader
@@ -177,7 +175,7 @@ _ENCODERS: Mapping[str, Callable[[Any], tuple[AttributeValue | None, ...]]] = {
     "checkpoint": _position_values,
     "parents": lambda names: ({"SS": list(names)},),
     "children": lambda names: ({"SS": list(names)},),
-    "hash_range": lambda found: ({"S": found.starting_hash_key}, {"S": found.ending_hash_key}),
+    "hash_range": lambda found: ({"S": str(found.first)}, {"S": str(found.last)}),
     "pending": lambda pending: (
         *_position_values(pending.checkpoint),
         None if pending.state is None else {"B": pending.state},
@@ -336,9 +334,10 @@ def _hash_range(item: Mapping[str, AttributeValue], extra: dict[str, AttributeVa
 @lru_cache(maxsize=4096)
 def _range_between(start: str, end: str) -> HashRange:
     """Remembered, because a shard's range is the same in every scan."""
-    if not (_HASH_KEY.match(start) and _HASH_KEY.match(end)) or not int(start) < int(end) <= _MAX_HASH_KEY:
+    found = HashRange.parse(start, end)
+    if found is None or found.first >= found.last:
         raise _BadValueError("startingHashKey and endingHashKey are not a range of 128-bit numbers")
-    return HashRange(start, end)
+    return found
 
 
 def _note(item: Mapping[str, AttributeValue], extra: dict[str, AttributeValue]) -> PrivateNote | None:

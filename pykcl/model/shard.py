@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+LAST_HASH_KEY = 2**128 - 1
+STREAM_ARN = re.compile(
+    r"arn:[a-z0-9-]+:kinesis:(?P<region>[a-z0-9-]+):(?P<account>[0-9]{12}):stream/(?P<name>[A-Za-z0-9_.-]{1,128})\Z"
+)
+# The pattern bounds the digits, as int() of long text is quadratic.
+_HASH_KEY = re.compile(r"(?:0|[1-9][0-9]{0,38})\Z")
 
-@dataclass(frozen=True, slots=True)
+
+def hash_key_of(text: str) -> int | None:
+    """Return the hash key that `text` is in decimal digits; None unless it is one, of 128 bits."""
+    if _HASH_KEY.match(text) is None:
+        return None
+    key = int(text)
+    return key if key <= LAST_HASH_KEY else None
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class HashRange:
-    """The closed range of 128-bit hash keys a shard is responsible for, as decimal strings (as Kinesis sends them)."""
+    """A closed range of 128-bit hash keys, such as those a shard is responsible for."""
 
-    starting_hash_key: str
-    ending_hash_key: str
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, first: str, last: str) -> HashRange | None:
+        """Return the range from decimal digits, as Kinesis sends them; None unless both are hash keys."""
+        begin, end = hash_key_of(first), hash_key_of(last)
+        return None if begin is None or end is None else cls(begin, end)
+
+    def contains(self, other: HashRange) -> bool:
+        return self.first <= other.first and other.last <= self.last
+
+    def overlaps(self, other: HashRange) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+EVERY_HASH_KEY = HashRange(0, LAST_HASH_KEY)
+
+
+def gaps(ranges: Iterable[HashRange], within: HashRange = EVERY_HASH_KEY) -> list[HashRange]:
+    """Return the hash keys of `within` that are in none of `ranges`, which may overlap."""
+    found = []
+    expected = within.first
+    for keys in sorted(ranges):
+        if keys.first > within.last:
+            break
+        if keys.first > expected:
+            found.append(HashRange(expected, keys.first - 1))
+        expected = max(expected, keys.last + 1)
+    if expected <= within.last:
+        found.append(HashRange(expected, within.last))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from typing import Any
 
 from pykcl.model.lease import ForeignRow, Lease, Row
 from pykcl.model.lease_item import LEASE_OWNER
-from pykcl.model.shard import HashRange, Shard
+from pykcl.model.shard import HashRange, Shard, gaps
 
 _MULTIPLIER = 0x5DEECE66D
 _STATE = 2**48 - 1
@@ -118,31 +118,18 @@ FIRST_AUDIT_AFTER = 60.0
 CONFIRMATIONS = 3
 """Java: `leasesRecoveryAuditorInconsistencyConfidenceThreshold`. While a shard ends, its keys may seem to be nobody's:
 an eventually consistent scan shows the end of the parent and not yet the rows of the children."""
-_LAST_HASH_KEY = 2**128 - 1
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Hole:
-    """Hash keys of no lease that has not ended: from `first` to `last`, both of them included."""
-
-    first: int
-    last: int
-
-    def holds(self, other: Hole) -> bool:
-        return self.first <= other.first and other.last <= self.last
-
-    def touches(self, other: Hole) -> bool:
-        return self.first <= other.last and other.first <= self.last
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedHole:
-    """audits: how many in a row have found each of its keys without a lease.
+    """Hash keys of no lease that has not ended, found by several audits in a row.
+
+    audits: how many in a row have found each of its keys without a lease.
 
     shards: the open shards that take these keys, as far as they are listed, sorted: what an operator has to look at.
     """
 
-    hole: Hole
+    hole: HashRange
     audits: int
     shards: tuple[str, ...]
 
@@ -169,9 +156,9 @@ class Findings:
     they cover seems to be a hole (Java: the same).
     """
 
-    holes: tuple[Hole, ...] = ()
+    holes: tuple[HashRange, ...] = ()
     confirmed: tuple[ConfirmedHole, ...] = ()
-    closed: tuple[Hole, ...] = ()
+    closed: tuple[HashRange, ...] = ()
     must_sync: bool = False
     fills: tuple[HashRangeFill, ...] = ()
     unplaced: tuple[str, ...] = ()
@@ -187,8 +174,8 @@ class Audit:
     """
 
     confirmations: int = CONFIRMATIONS
-    audits_of: Mapping[Hole, int] = field(default_factory=dict)
-    told: frozenset[Hole] = frozenset()
+    audits_of: Mapping[HashRange, int] = field(default_factory=dict)
+    told: frozenset[HashRange] = frozenset()
 
     def next(
         self,
@@ -206,11 +193,11 @@ class Audit:
         if not leases and not unreadable:
             # Somebody has emptied the table, or never filled it. That says nothing new about holes (Java: the same).
             return self, Findings(must_sync=True)
-        holes = holes_in(_ranges(leases, shards))
+        holes = gaps(_ranges(leases, shards))
         audits_of = {hole: 1 + self._audits_before(hole) for hole in holes}
         sure = [hole for hole in holes if audits_of[hole] >= self.confirmations]
-        closed = {hole for hole in self.told if not any(hole.touches(other) for other in holes)}
-        new = [hole for hole in sure if not any(before.holds(hole) for before in self.told)]
+        closed = {hole for hole in self.told if not any(hole.overlaps(other) for other in holes)}
+        new = [hole for hole in sure if not any(before.contains(hole) for before in self.told)]
         findings = Findings(
             holes=tuple(holes),
             confirmed=tuple(ConfirmedHole(hole, audits_of[hole], _taking(hole, shards)) for hole in new),
@@ -227,21 +214,8 @@ class Audit:
         """
         return replace(self, told=frozenset())
 
-    def _audits_before(self, hole: Hole) -> int:
-        return max((times for before, times in self.audits_of.items() if before.holds(hole)), default=0)
-
-
-def holes_in(ranges: Iterable[HashRange]) -> list[Hole]:
-    """The hash keys from 0 to 2^128-1 in none of these ranges, which may overlap."""
-    holes = []
-    expected = 0
-    for first, last in sorted((int(keys.starting_hash_key), int(keys.ending_hash_key)) for keys in ranges):
-        if first > expected:
-            holes.append(Hole(expected, first - 1))
-        expected = max(expected, last + 1)
-    if expected <= _LAST_HASH_KEY:
-        holes.append(Hole(expected, _LAST_HASH_KEY))
-    return holes
+    def _audits_before(self, hole: HashRange) -> int:
+        return max((times for before, times in self.audits_of.items() if before.contains(hole)), default=0)
 
 
 def _ranges(leases: Mapping[str, Lease], shards: Mapping[str, Shard]) -> list[HashRange]:
@@ -273,16 +247,15 @@ def _listed_range(key: str, shards: Mapping[str, Shard]) -> HashRange | None:
     shard = shards.get(key)
     if shard is None or shard.hash_range is None:
         return None
-    first, last = int(shard.hash_range.starting_hash_key), int(shard.hash_range.ending_hash_key)
-    return shard.hash_range if first < last <= _LAST_HASH_KEY else None
+    return shard.hash_range if shard.hash_range.first < shard.hash_range.last else None
 
 
-def _taking(hole: Hole, shards: Mapping[str, Shard]) -> tuple[str, ...]:
+def _taking(hole: HashRange, shards: Mapping[str, Shard]) -> tuple[str, ...]:
     found = []
     for key in sorted(shards):
         keys = _listed_range(key, shards)
         if keys is None or not shards[key].is_open:
             continue
-        if hole.touches(Hole(int(keys.starting_hash_key), int(keys.ending_hash_key))):
+        if hole.overlaps(keys):
             found.append(key)
     return tuple(found)

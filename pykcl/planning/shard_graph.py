@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pykcl.model.lease import Lease
-from pykcl.model.shard import Shard
+from pykcl.model.shard import EVERY_HASH_KEY, HashRange, Shard, gaps
 
-_LAST_HASH_KEY = 2**128 - 1
 _MOST_DIGITS = 40
 
 
@@ -120,7 +119,7 @@ def _reachable(start: Iterable[str], edges: Mapping[str, Collection[str]]) -> se
 
 def cover_every_key(shards: Iterable[Shard]) -> bool:
     """Whether the open shards among these take every hash key: a listing in which they do not has lost some."""
-    return _cover((shard for shard in shards if shard.is_open), 0, _LAST_HASH_KEY)
+    return _cover((shard for shard in shards if shard.is_open), EVERY_HASH_KEY)
 
 
 def without_successors(shards: Iterable[Shard]) -> set[str]:
@@ -145,20 +144,13 @@ def _succeeded(shard: Shard, children: list[Shard]) -> bool:
     keys = shard.hash_range
     if keys is None:
         return bool(children)
-    return _cover(children, int(keys.starting_hash_key), int(keys.ending_hash_key))
+    return _cover(children, keys)
 
 
-def _cover(shards: Iterable[Shard], first: int, last: int) -> bool:
-    """Whether these shards take every key from `first` to `last`. Shards without ranges cannot be judged: True."""
+def _cover(shards: Iterable[Shard], keys: HashRange) -> bool:
+    """Return whether these shards take all of `keys`. Shards without ranges cannot be checked: True."""
     ranges = [shard.hash_range for shard in shards]
-    if None in ranges:
-        return True
-    expected = first
-    for begin, end in sorted((int(r.starting_hash_key), int(r.ending_hash_key)) for r in ranges if r):
-        if begin > expected:
-            return False
-        expected = max(expected, end + 1)
-    return expected > last
+    return None in ranges or not gaps((found for found in ranges if found is not None), keys)
 
 
 def is_youngest(shard_id: str, listed: Iterable[str]) -> bool:

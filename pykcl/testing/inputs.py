@@ -126,7 +126,7 @@ def _by_shard(parts: Iterable[tuple[bytes, str]], shards: Iterable[Shard]) -> li
     groups: dict[int, list[tuple[bytes, str]]] = {}
     for data, key in parts:
         hashed = int.from_bytes(md5(key.encode(), usedforsecurity=False).digest(), "big")
-        ends = [int(found.ending_hash_key) for found in ranges if int(found.ending_hash_key) >= hashed]
+        ends = [found.last for found in ranges if found.last >= hashed]
         groups.setdefault(min(ends), []).append((data, key))
     return list(groups.values())
 

@@ -74,7 +74,7 @@ def _shard(raw: Mapping[str, Any]) -> Shard:
 
 def _hash_range(raw: Mapping[str, Any]) -> HashRange | None:
     start, end = raw.get("starting_hash_key"), raw.get("ending_hash_key")
-    return None if start is None or end is None else HashRange(start, end)
+    return None if start is None or end is None else HashRange.parse(start, end)
 
 
 def leases_of(raw: Sequence[Mapping[str, Any]] | None) -> dict[str, Lease]:
@@ -116,8 +116,8 @@ def described(lease: Lease, start: StartPosition) -> dict[str, Any]:
         "parent_shard_ids": tuple(sorted(lease.parents)),
         "child_shard_ids": tuple(sorted(lease.children)),
         "lease_owner": lease.owner,
-        "starting_hash_key": lease.hash_range.starting_hash_key if lease.hash_range else None,
-        "ending_hash_key": lease.hash_range.ending_hash_key if lease.hash_range else None,
+        "starting_hash_key": str(lease.hash_range.first) if lease.hash_range else None,
+        "ending_hash_key": str(lease.hash_range.last) if lease.hash_range else None,
         "lease_counter": lease.counter,
         "owner_switches_since_checkpoint": lease.owner_switches,
         "checkpoint_owner": lease.checkpoint_owner,

@@ -55,8 +55,8 @@ from random import Random
 from typing import Any
 
 from pykcl.model.lease import UnreadableRow
-from pykcl.model.shard import ShardListing
-from pykcl.planning.leader import Audit, Findings, Hole
+from pykcl.model.shard import HashRange, ShardListing
+from pykcl.planning.leader import Audit, Findings
 from pykcl.planning.lease_assignment import Fleet
 from pykcl.planning.lease_creation import create_new_leases
 from pykcl.planning.lease_deletion import garbage_candidates, plan_deletions
@@ -282,8 +282,7 @@ def _check_audit(body: Mapping[str, Any]) -> Failure | None:
         "closed": [_ends(hole) for hole in findings.closed],
         "must_sync": findings.must_sync,
         "fills": {
-            fill.seen.key: [fill.hash_range.starting_hash_key, fill.hash_range.ending_hash_key]
-            for fill in findings.fills
+            fill.seen.key: [str(fill.hash_range.first), str(fill.hash_range.last)] for fill in findings.fills
         },
         "unplaced": list(findings.unplaced),
     }
@@ -292,7 +291,7 @@ def _check_audit(body: Mapping[str, Any]) -> Failure | None:
     return None if actual == expected else Failure(json.dumps(expected), json.dumps(actual))
 
 
-def _ends(hole: Hole) -> list[str]:
+def _ends(hole: HashRange) -> list[str]:
     return [str(hole.first), str(hole.last)]
 
 

@@ -142,6 +142,4 @@ class LeaderDuty:
             raise TemporaryError(f"The lease table did not answer to the hash range of {key}: {answer.cause}")
         # Lost: the row has changed, so the next audit sees another one, or none.
         if isinstance(answer, Kept):
-            context.events.emit(
-                HashRangeFilled(shard=key, first=found.starting_hash_key, last=found.ending_hash_key)
-            )
+            context.events.emit(HashRangeFilled(shard=key, first=str(found.first), last=str(found.last)))

@@ -46,7 +46,7 @@ class FleetStream:
     def split(self, _: str, shard_id: str) -> None:
         """Returns once its children are there, as the local Kinesis does."""
         (shard,) = [one for one in self.list_shards("") if one.shard_id == shard_id]
-        first, last = int(shard.hash_range.starting_hash_key), int(shard.hash_range.ending_hash_key)
+        first, last = shard.hash_range.first, shard.hash_range.last
         middle = str((first + last + 1) // 2)
         self._run.account.kinesis.split_shard(
             StreamName=self._name, ShardToSplit=shard_id, NewStartingHashKey=middle

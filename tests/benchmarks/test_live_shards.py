@@ -81,7 +81,7 @@ def test_user_records_of_aggregates_belong_to_their_shard(shards, shard):
 
     found = page(shards, iterator_of(shard, "0000000000"))
 
-    users = list(deaggregate_batch(found.records, HashRange(str(low), str(high))))
+    users = list(deaggregate_batch(found.records, HashRange(low, high)))
     assert [len(one.data) for one in users] == [30] * 8
 
 

@@ -7,7 +7,7 @@ from pykcl.model.shard import HashRange
 
 KEY = "shardId-000000000000"
 NOTE = PrivateNote(stream_arn="arn:aws:kinesis:us-east-1:123456789012:stream/s", owner="me", version="0.1.0")
-NEW = Lease(KEY, AT_TRIM_HORIZON, parents=("p1", "p2"), hash_range=HashRange("0", "9"), note=NOTE)
+NEW = Lease(KEY, AT_TRIM_HORIZON, parents=("p1", "p2"), hash_range=HashRange(0, 9), note=NOTE)
 HELD = Lease(
     KEY,
     Checkpoint("10", 3),
@@ -15,7 +15,7 @@ HELD = Lease(
     owner="me",
     owner_switches=2,
     parents=("p1", "p2"),
-    hash_range=HashRange("0", "9"),
+    hash_range=HashRange(0, 9),
     pending=PendingCheckpoint(Checkpoint("11"), b"\x00\xff"),
     entity_type="LEASE",
     extra={"throughputKBps": {"N": "1.5"}, "foreign": {"M": {"deep": {"L": [{"BOOL": True}]}}}},
@@ -47,7 +47,7 @@ WRITES = {
     "reset": lease_writes.reset(THEIRS, Checkpoint("3", 2)),
     "reset-unowned": lease_writes.reset(FREE, AT_TRIM_HORIZON),
     "reset-ended": lease_writes.reset(ENDED.with_(children=("c1",)), Checkpoint("3")),
-    "fill": lease_writes.fill_hash_range(BARE, HashRange("0", "9")),
+    "fill": lease_writes.fill_hash_range(BARE, HashRange(0, 9)),
 }
 
 

@@ -141,7 +141,7 @@ class ClientBench:
 
     def split(self, stream, shard_id):
         hash_range = stream.list_shards().by_id[shard_id].hash_range
-        middle = (int(hash_range.starting_hash_key) + int(hash_range.ending_hash_key) + 1) // 2
+        middle = (hash_range.first + hash_range.last + 1) // 2
         self.client.split_shard(StreamName=stream.name, ShardToSplit=shard_id, NewStartingHashKey=str(middle))
         self.wait_until_active(stream.name)
         return children_of(stream, shard_id)
@@ -200,4 +200,4 @@ class KinesisLocalBench(ClientBench):
 def children_of(stream, shard_id):
     """The ids of its children, by hash range."""
     found = [shard for shard in stream.list_shards().shards if shard_id in shard.parents]
-    return [shard.shard_id for shard in sorted(found, key=lambda one: int(one.hash_range.starting_hash_key))]
+    return [shard.shard_id for shard in sorted(found, key=lambda one: one.hash_range.first)]

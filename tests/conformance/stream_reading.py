@@ -48,14 +48,11 @@ def data_from(stream, shard_id, start):
 
 def ranges_of(stream, ids):
     by_id = stream.list_shards().by_id
-    return [
-        (int(by_id[one].hash_range.starting_hash_key), int(by_id[one].hash_range.ending_hash_key))
-        for one in ids
-    ]
+    return [(by_id[one].hash_range.first, by_id[one].hash_range.last) for one in ids]
 
 
 def within(shard, hash_key):
-    return int(shard.hash_range.starting_hash_key) <= hash_key <= int(shard.hash_range.ending_hash_key)
+    return shard.hash_range.first <= hash_key <= shard.hash_range.last
 
 
 def three_records(streams, stream):

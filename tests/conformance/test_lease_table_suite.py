@@ -258,9 +258,9 @@ def bare_with(attributes):
 @pytest.mark.parametrize("lacking", LACKING.values(), ids=LACKING)
 def test_a_hash_range_is_filled_into_a_row_that_lacks_it_in_whatever_way(bench, lacking):
     bench.put_item(bare_with(lacking))
-    answer = bench.write(lease_writes.fill_hash_range(bench.table.read(KEY), HashRange("0", "9")))
+    answer = bench.write(lease_writes.fill_hash_range(bench.table.read(KEY), HashRange(0, 9)))
     assert isinstance(answer, Kept)
-    assert answer.lease.hash_range == HashRange("0", "9")
+    assert answer.lease.hash_range == HashRange(0, 9)
     filled = {"startingHashKey": {"S": "0"}, "endingHashKey": {"S": "9"}}
     assert plain(bench.item(KEY)) == plain(bare_with(filled))
 
@@ -271,7 +271,7 @@ def test_a_hash_range_is_not_filled_into_a_row_that_lacks_it_in_another_way_than
     bench, lacking, now
 ):
     bench.put_item(bare_with(lacking))
-    write = lease_writes.fill_hash_range(bench.table.read(KEY), HashRange("0", "9"))
+    write = lease_writes.fill_hash_range(bench.table.read(KEY), HashRange(0, 9))
     bench.put_item(bare_with(now))
     assert isinstance(bench.write(write), Kept if now == lacking else Lost)
     assert (plain(bench.item(KEY)) == plain(bare_with(now))) == (now != lacking)
@@ -281,7 +281,7 @@ def test_a_hash_range_is_filled_in_whatever_the_owner_did_meanwhile_and_leaves_t
     theirs = BARE.with_(counter=99, checkpoint=Checkpoint("77", 1), owner="they")
     bench.put(theirs)
     assert isinstance(bench.write(WRITES["fill"]), Kept)
-    assert plain(bench.item(KEY)) == plain(to_item(theirs.with_(hash_range=HashRange("0", "9"))))
+    assert plain(bench.item(KEY)) == plain(to_item(theirs.with_(hash_range=HashRange(0, 9))))
 
 
 def test_after_a_hash_range_was_filled_in_its_owner_writes_on(bench):
@@ -290,11 +290,11 @@ def test_after_a_hash_range_was_filled_in_its_owner_writes_on(bench):
     assert isinstance(bench.write(WRITES["fill"]), Kept)
     renewed = bench.write(lease_writes.renew(held))
     assert isinstance(renewed, Kept)
-    assert renewed.lease.hash_range == HashRange("0", "9")
+    assert renewed.lease.hash_range == HashRange(0, 9)
 
 
 def test_a_hash_range_that_a_peer_filled_in_first_is_kept_and_another_one_is_not_written_over(bench):
-    for theirs, expected in ((HashRange("0", "9"), Kept), (HashRange("0", "8"), Lost)):
+    for theirs, expected in ((HashRange(0, 9), Kept), (HashRange(0, 8), Lost)):
         bench.put(BARE.with_(hash_range=theirs))
         assert isinstance(bench.write(WRITES["fill"]), expected)
         assert bench.table.read(KEY).hash_range == theirs
@@ -332,7 +332,7 @@ def test_foreign_and_unreadable_rows_of_real_fleets_are_never_changed(bench):
                 "delete": lambda lease: lease_writes.delete(lease, ended=False),
                 "take": lambda lease: lease_writes.take(lease, "me"),
                 "reset": lambda lease: lease_writes.reset(lease, lease.checkpoint),
-                "fill": lambda lease: lease_writes.fill_hash_range(lease, HashRange("0", "9")),
+                "fill": lambda lease: lease_writes.fill_hash_range(lease, HashRange(0, 9)),
             }.get(write.kind, lease_writes.renew)(forged)
             answer = bench.write(again)
             assert isinstance(answer, Lost)

@@ -62,13 +62,11 @@ def test_a_missing_stream_is_missing_for_every_question(streams):
 def test_new_shards_are_open_have_no_parents_and_share_the_hash_keys_without_a_gap(streams):
     listing = streams.stream(3).list_shards()
     assert listing.complete
-    shards = sorted(listing.shards, key=lambda shard: int(shard.hash_range.starting_hash_key))
+    shards = sorted(listing.shards, key=lambda shard: shard.hash_range.first)
     assert {shard.shard_id for shard in shards} == {f"shardId-{number:012d}" for number in range(3)}
     assert all(shard.is_open and shard.parents == () for shard in shards)
     assert all(shard.starting_sequence_number.isdecimal() for shard in shards)
-    edges = [
-        (int(shard.hash_range.starting_hash_key), int(shard.hash_range.ending_hash_key)) for shard in shards
-    ]
+    edges = [(shard.hash_range.first, shard.hash_range.last) for shard in shards]
     assert (edges[0][0], edges[-1][1]) == (0, HASH_KEYS - 1)
     assert all(one[1] + 1 == other[0] for one, other in itertools.pairwise(edges))
 
@@ -172,7 +170,7 @@ def test_a_partition_key_goes_to_the_shard_of_its_md5(streams, key):
 def test_hash_keys_at_the_ends_of_every_range_go_to_its_shard(streams):
     stream = streams.stream(3)
     for shard in stream.list_shards().shards:
-        ends = (int(shard.hash_range.starting_hash_key), int(shard.hash_range.ending_hash_key))
+        ends = (shard.hash_range.first, shard.hash_range.last)
         assert [streams.put(stream, b"%d" % end, "k", end)[0] for end in ends] == [shard.shard_id] * 2
         assert data_from(stream, shard.shard_id, HORIZON) == [b"%d" % end for end in ends]
 

@@ -77,12 +77,12 @@ def test_no_shard_of_the_demo_cuts_a_cell(kinesis):
 
 
 def test_a_range_smaller_than_a_cell_holds_none():
-    assert cells_in(HashRange("0", str(HASH_KEYS // CELLS - 2))) == ()
+    assert cells_in(HashRange(0, HASH_KEYS // CELLS - 2)) == ()
 
 
 def test_the_producer_counts_what_the_server_counts_even_when_entries_are_refused(kinesis):
     producer = Producer(ModelClient(kinesis, refuse_every=5), "demo", seed=1, rate=100)
-    everything = HashRange("0", str(HASH_KEYS - 1))
+    everything = HashRange(0, HASH_KEYS - 1)
     producer.burst(700, [everything])
     assert producer.placed.keys() == set(range(700))
     assert producer.kinesis_records == sum(kinesis.put_counts("demo").values())

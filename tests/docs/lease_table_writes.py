@@ -45,7 +45,7 @@ def _noted(lease: Lease, worker: tuple[str, str]) -> PrivateNote:
     )
 
 
-_RANGE = HashRange("0", "170141183460469231731687303715884105727")
+_RANGE = HashRange(0, 170141183460469231731687303715884105727)
 _BARE = Lease(
     "shardId-000000000002",
     AT_TRIM_HORIZON,

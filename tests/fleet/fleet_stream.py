@@ -92,7 +92,7 @@ class CountingProducer(Producer):
         """Put one Kinesis record into that range. numbers: of the records that a reader shall be given of it."""
         with self._lock:
             answer = self._client.put_record(
-                StreamName=self._stream, PartitionKey="k", Data=data, ExplicitHashKey=hash_range.starting_hash_key
+                StreamName=self._stream, PartitionKey="k", Data=data, ExplicitHashKey=str(hash_range.first)
             )  # fmt: skip
             if numbers:
                 self._placed(Put(data, "k", numbers), answer["ShardId"], answer["SequenceNumber"])

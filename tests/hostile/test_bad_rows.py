@@ -33,7 +33,7 @@ def put_on_other_shards(stream, count):
         if shard.shard_id != UNREAD_SHARD:
             for number in range(count):
                 put.append(f"{shard.shard_id}/{number}".encode())
-                stream.put_record("orders", put[-1], "k", int(shard.hash_range.starting_hash_key))
+                stream.put_record("orders", put[-1], "k", shard.hash_range.first)
     return put
 
 

@@ -49,7 +49,7 @@ WRITES = {
     "hand-over": lease_writes.hand_over(HELD.with_(owner="you", checkpoint_owner="me")),
     "delete": lease_writes.delete(HELD, ended=False),
     "reset": lease_writes.reset(HELD, Checkpoint("9")),
-    "fill": lease_writes.fill_hash_range(HELD, HashRange("0", "9")),
+    "fill": lease_writes.fill_hash_range(HELD, HashRange(0, 9)),
 }
 CODES = [
     "ConditionalCheckFailedException",

@@ -197,8 +197,8 @@ class Fleet:
         for shard in self.stream.shards():
             if "EndingSequenceNumber" not in shard["SequenceNumberRange"]:
                 keys = shard["HashKeyRange"]
-                found[shard["ShardId"]] = HashRange(keys["StartingHashKey"], keys["EndingHashKey"])
-        return dict(sorted(found.items(), key=lambda one: int(one[1].starting_hash_key)))
+                found[shard["ShardId"]] = HashRange(int(keys["StartingHashKey"]), int(keys["EndingHashKey"]))
+        return dict(sorted(found.items(), key=lambda one: one[1].first))
 
     def reshard(self, what: str) -> None:
         """ "split" or "merge"."""

@@ -182,7 +182,7 @@ class Doors:
         """The first hash key of a shard."""
         hash_range = self._shard(stream, shard).hash_range
         assert hash_range is not None
-        return int(hash_range.starting_hash_key)
+        return hash_range.first
 
     def user_records(self, stream: str) -> int:
         """How many have been put, those in aggregates counted one by one."""
@@ -260,8 +260,8 @@ class Doors:
             row = {
                 "leaseKey": {"S": shard.shard_id}, "leaseCounter": zero, "ownerSwitchesSinceCheckpoint": zero,
                 "checkpoint": {"S": "TRIM_HORIZON"}, "checkpointSubSequenceNumber": zero,
-                "startingHashKey": {"S": shard.hash_range.starting_hash_key},
-                "endingHashKey": {"S": shard.hash_range.ending_hash_key},
+                "startingHashKey": {"S": str(shard.hash_range.first)},
+                "endingHashKey": {"S": str(shard.hash_range.last)},
             }  # fmt: skip
             self._dynamodb.put_item(TableName=table, Item=row)
 

@@ -219,9 +219,7 @@ def reshard_story(new_fleet: NewFleet) -> Told:
         run.wait_until_balanced()
         notes["split"] = split(run, kinesis, run.leases_of(second)[0])
         run.wait_for("its end", lambda: run.rows.rows[notes["split"]].checkpoint == SHARD_END)
-        notes["ranges"] = {
-            key: (one.starting_hash_key, one.ending_hash_key) for key, one in run.open_ranges().items()
-        }
+        notes["ranges"] = {key: (str(one.first), str(one.last)) for key, one in run.open_ranges().items()}
         run.terminate(second)
         run.wait_for("all leases with j1", run.all_begun)
         everywhere(run, 5)
@@ -247,7 +245,7 @@ def pykcl_dies_before_the_end(run: Fleet, kinesis: Any) -> str:
 
 def split(run: Fleet, kinesis: Any, key: str) -> str:
     keys = run.open_ranges()[key]
-    middle = (int(keys.starting_hash_key) + int(keys.ending_hash_key) + 1) // 2
+    middle = (keys.first + keys.last + 1) // 2
     kinesis.split_shard(StreamName=STREAM, ShardToSplit=key, NewStartingHashKey=str(middle))
     run.say(f"split {key}")
     return key
@@ -289,7 +287,7 @@ def aggregate_story(new_fleet: NewFleet) -> Told:
         run.wait_until_started(worker)
         run.producer.aggregate(10, keys)
         run.wait_for("pykcl inside", lambda: run.missing() == 0 and run.rows.rows[shard].checkpoint[1] == 2)
-        odd_ones(run, keys, elsewhere.starting_hash_key)
+        odd_ones(run, keys, str(elsewhere.first))
         run.wait_for("the odd ones", lambda: run.missing() == 0)
         run.kill(worker)
         heir = run.java("j2", JAVA)
@@ -301,10 +299,10 @@ def aggregate_story(new_fleet: NewFleet) -> Told:
 def odd_ones(run: Fleet, keys: Any, outside: str) -> None:
     """A broken aggregate, which is the plain record it also is; one with a part that belongs into another shard, of which
     nobody is given anything; and a sound one."""
-    (sound,) = aggregate([("k", keys.starting_hash_key, b'{"id": 0}')] * 2)
+    (sound,) = aggregate([("k", str(keys.first), b'{"id": 0}')] * 2)
     broken = sound.data[:-1] + bytes([sound.data[-1] ^ 1])
     run.producer.put_as_it_is(broken, keys, (number_of(broken),))
-    (misplaced,) = aggregate([("k", keys.starting_hash_key, b'{"id": 0}'), ("k", outside, b'{"id": 0}')])
+    (misplaced,) = aggregate([("k", str(keys.first), b'{"id": 0}'), ("k", outside, b'{"id": 0}')])
     run.producer.put_as_it_is(misplaced.data, keys, ())
     run.producer.aggregate(2, keys)  # too few for a checkpoint of the record with sub-sequence number 2
 

@@ -131,7 +131,7 @@ class MixedFleet(Fleet):
     def neighbours(self) -> list[Shard]:
         """The open shards in the order of their hash keys."""
         found = [shard for shard in self.shards().values() if shard.is_open]
-        return sorted(found, key=lambda shard: int(shard.hash_range.starting_hash_key))
+        return sorted(found, key=lambda shard: shard.hash_range.first)
 
     def split(self, shard: str) -> None:
         self.kinesis.split(STREAM, shard)
@@ -145,7 +145,7 @@ class MixedFleet(Fleet):
         for shard in self.neighbours():
             for _ in range(count):
                 self._put += 1
-                key = int(shard.hash_range.starting_hash_key)
+                key = shard.hash_range.first
                 parts = [f"p{self._put}.{number}".encode() for number in range(packed)]
                 data = parts[0]
                 if packed > 1:

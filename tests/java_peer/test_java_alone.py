@@ -295,7 +295,7 @@ def test_the_first_leases_are_the_oldest_or_the_open_shards():
 
 
 def lease(key, owner=None, counter=0, checkpoint=AT_TRIM_HORIZON, keys=None):
-    hash_range = HashRange(str(keys[0]), str(keys[1])) if keys else None
+    hash_range = HashRange(keys[0], keys[1]) if keys else None
     return JavaLease(key, checkpoint, counter=counter, owner=owner, hash_range=hash_range)
 
 
@@ -309,9 +309,9 @@ def test_holes_are_what_unended_leases_leave_uncovered():
 
 
 def test_only_listed_shards_give_hash_ranges_to_rows_without_one():
-    listed = {"a": Shard("a", hash_range=HashRange("0", "9"))}
+    listed = {"a": Shard("a", hash_range=HashRange(0, 9))}
     rows = [lease("a"), lease("gone"), lease("b", keys=(1, 2))]
-    assert ranges_to_fill(rows, listed) == {"a": HashRange("0", "9")}
+    assert ranges_to_fill(rows, listed) == {"a": HashRange(0, 9)}
 
 
 class TestLeaseTaker:

@@ -16,9 +16,9 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDED = [json.loads(line) for line in (FIXTURES / "requests-java-2.7.2.jsonl").read_text().splitlines()]
 TABLE = "r272"
 REQUESTS = JavaRequests(TABLE)
-ALL = HashRange("0", "340282366920938463463374607431768211455")
-FIRST_THIRD = HashRange("0", "113427455640312821154458202477256070484")
-LAST_THIRDS = HashRange("113427455640312821154458202477256070485", "340282366920938463463374607431768211455")
+ALL = HashRange(0, 340282366920938463463374607431768211455)
+FIRST_THIRD = HashRange(0, 113427455640312821154458202477256070484)
+LAST_THIRDS = HashRange(113427455640312821154458202477256070485, 340282366920938463463374607431768211455)
 
 
 def shard(number: int) -> str:
@@ -41,7 +41,7 @@ BUILT = {
             lease(
                 3,
                 parents=(shard(0),),
-                hash_range=HashRange("0", "56713727820156410577229101238628035241"),
+                hash_range=HashRange(0, 56713727820156410577229101238628035241),
             )
         ),
     ),

@@ -116,7 +116,7 @@ def test_shards_are_listed_page_by_page_and_never_with_the_stream_beside_a_token
     assert listing.complete
     assert [one.shard_id[-1] for one in listing.shards] == ["0", "1", "2", "3"]
     assert listing.shards[2].parents == ("shardId-000000000000", "shardId-000000000001")
-    assert listing.shards[0] == Shard("shardId-000000000000", (), HashRange("0", "99"), "5", None)
+    assert listing.shards[0] == Shard("shardId-000000000000", (), HashRange(0, 99), "5", None)
     assert not listing.shards[3].is_open
     assert wire.asked("ListShards") == [{"StreamName": "orders"}, {"NextToken": "t1"}, {"NextToken": "t2"}]
 

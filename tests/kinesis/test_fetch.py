@@ -131,7 +131,7 @@ def test_the_end_of_a_shard_is_no_iterator_and_children_with_parents(either_wire
     for count in (1, 0):
         found = fetch(stream)
         assert found.next_iterator is None
-        assert found.children == (Shard("shardId-000000000001", (SHARD,), HashRange("0", "9")),)
+        assert found.children == (Shard("shardId-000000000001", (SHARD,), HashRange(0, 9)),)
         assert len(found.records) == count
 
 

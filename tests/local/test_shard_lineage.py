@@ -32,7 +32,7 @@ class History:
     def act(self, action: str, number: int) -> None:
         opened = sorted(
             (shard for shard in self.kinesis.list_shards("s") if shard.is_open),
-            key=lambda shard: int(shard.hash_range.starting_hash_key),
+            key=lambda shard: shard.hash_range.first,
         )
         chosen = number % len(opened)
         if action == "put":
@@ -114,9 +114,7 @@ def test_every_moment_is_covered_by_shards_that_divide_the_hash_space(shards, to
         ShardFilter("AT_TIMESTAMP", at_millis=start + later),
     ):
         shards_then = history.kinesis.list_shards("s", wanted)
-        ranges = sorted(
-            (int(s.hash_range.starting_hash_key), int(s.hash_range.ending_hash_key)) for s in shards_then
-        )
+        ranges = sorted((s.hash_range.first, s.hash_range.last) for s in shards_then)
         assert ranges[0][0] == 0
         assert ranges[-1][1] == 2**128 - 1
         assert all(left[1] + 1 == right[0] for left, right in itertools.pairwise(ranges))

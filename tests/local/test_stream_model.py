@@ -265,8 +265,8 @@ def test_a_split_closes_the_parent_and_its_reader_learns_the_children(kinesis):
     parent, low, high = kinesis.list_shards("s")
     assert int(last) < int(parent.ending_sequence_number) < int(low.starting_sequence_number)
     assert (low.parents, high.parents) == ((FIRST,), (FIRST,))
-    assert (low.hash_range.starting_hash_key, low.hash_range.ending_hash_key) == ("0", str(2**100 - 1))
-    assert (high.hash_range.starting_hash_key, high.hash_range.ending_hash_key) == (
+    assert (str(low.hash_range.first), str(low.hash_range.last)) == ("0", str(2**100 - 1))
+    assert (str(high.hash_range.first), str(high.hash_range.last)) == (
         str(2**100),
         str(2**128 - 1),
     )
@@ -465,7 +465,7 @@ def test_a_merge_makes_one_child_of_two_neighbours(clock):
     kinesis.merge("s", SECOND, FIRST)
     child = kinesis.list_shards("s")[-1]
     assert child.parents == (SECOND, FIRST)
-    assert child.hash_range.starting_hash_key == "0"
+    assert str(child.hash_range.first) == "0"
     for parent in (FIRST, SECOND):
         (seen,) = read_to_the_end(kinesis, parent)[-1].children
         assert seen == child
@@ -502,9 +502,7 @@ def test_uniform_scaling_ends_with_equal_shards_that_cover_every_key(clock, befo
     kinesis.create_stream("s", before)
     assert kinesis.update_shard_count("s", target) == before
     shards = kinesis.list_shards("s")
-    open_ranges = sorted(
-        (int(s.hash_range.starting_hash_key), int(s.hash_range.ending_hash_key)) for s in shards if s.is_open
-    )
+    open_ranges = sorted((s.hash_range.first, s.hash_range.last) for s in shards if s.is_open)
     assert len(open_ranges) == target
     assert open_ranges[0][0] == 0
     assert open_ranges[-1][1] == 2**128 - 1

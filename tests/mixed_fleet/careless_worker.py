@@ -24,8 +24,8 @@ class CarelessWorker:
             "ownerSwitchesSinceCheckpoint": {"N": "0"},
             "checkpoint": {"S": "TRIM_HORIZON"},
             "checkpointSubSequenceNumber": {"N": "0"},
-            "startingHashKey": {"S": shard.hash_range.starting_hash_key},
-            "endingHashKey": {"S": shard.hash_range.ending_hash_key},
+            "startingHashKey": {"S": str(shard.hash_range.first)},
+            "endingHashKey": {"S": str(shard.hash_range.last)},
         }
         if shard.parents:
             item["parentShardId"] = {"SS": list(shard.parents)}

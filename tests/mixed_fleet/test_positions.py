@@ -28,7 +28,7 @@ class OnlyUpTo(ScenarioProcessor):
 
 def put_raw(fleet, key, data):
     """A Kinesis record as it is; its position is not expected to be delivered."""
-    at = int(fleet.shards()[key].hash_range.starting_hash_key)
+    at = fleet.shards()[key].hash_range.first
     return Checkpoint(fleet.kinesis.put_record(STREAM, data, "k", at).sequence_number)
 
 
@@ -81,7 +81,7 @@ def test_scenario_17_java_checkpoints_inside_an_aggregate_and_pykcl_goes_on_behi
 def test_scenario_17_broken_and_misplaced_aggregates_are_handled_as_java_does(new_fleet, reader):
     fleet = new_fleet(shards=2)
     low, high = fleet.neighbours()
-    first_of_high = high.hash_range.starting_hash_key
+    first_of_high = str(high.hash_range.first)
     (sound,) = aggregate([("k", "0", b"in"), ("k", "0", b"side")])
     (misplaced,) = aggregate([("k", "0", b"inside"), ("k", first_of_high, b"outside")])
     broken = sound.data[:-1] + bytes([sound.data[-1] ^ 1])

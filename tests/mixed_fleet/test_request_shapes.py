@@ -22,7 +22,7 @@ VERSIONS = pytest.mark.parametrize("version", list(RECORDED))
 UNSENT = {
     "ListTables {}": "sent by whoever recorded, to see whether the service was up",
 }
-_LEASE = JavaLease("shardId-000000000000", AT_TRIM_HORIZON, hash_range=HashRange("0", "9"), owner="w1")
+_LEASE = JavaLease("shardId-000000000000", AT_TRIM_HORIZON, hash_range=HashRange(0, 9), owner="w1")
 
 
 def unrecorded(version):

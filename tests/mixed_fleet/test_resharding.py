@@ -45,8 +45,8 @@ def test_scenario_19_before_pykcl_s_shard_end_is_visible_the_children_stand_as_j
         row = at_the_end[0][child.shard_id]
         assert (row["checkpoint"], row["checkpointSubSequenceNumber"]) == ({"S": "TRIM_HORIZON"}, {"N": "0"})
         assert row["parentShardId"] == {"SS": [parent]}
-        assert row["startingHashKey"] == {"S": child.hash_range.starting_hash_key}
-        assert row["endingHashKey"] == {"S": child.hash_range.ending_hash_key}
+        assert row["startingHashKey"] == {"S": str(child.hash_range.first)}
+        assert row["endingHashKey"] == {"S": str(child.hash_range.last)}
     ended = next(
         change.after
         for change in fleet.changes_of(parent)
@@ -192,7 +192,7 @@ def test_scenario_23_a_row_outlives_its_parent_s_row(new_fleet):
 
 
 def put_into(fleet, shard):
-    put = fleet.kinesis.put_record(STREAM, b"x", "k", int(shard.hash_range.starting_hash_key))
+    put = fleet.kinesis.put_record(STREAM, b"x", "k", shard.hash_range.first)
     fleet.positions.setdefault(put.shard_id, []).append(Checkpoint(put.sequence_number))
 
 

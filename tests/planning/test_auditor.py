@@ -10,20 +10,16 @@ from hypothesis import strategies as st
 
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, StartPosition
 from pykcl.model.lease import Lease
-from pykcl.model.shard import HashRange, Shard
-from pykcl.planning.leader import Audit, Hole, holes_in
+from pykcl.model.shard import HashRange, Shard, gaps
+from pykcl.planning.leader import Audit
 from pykcl.planning.lease_creation import create_new_leases
 
 TOP = 2**128 - 1
 JAVA = json.loads(FIXTURE.read_text("ascii"))["tables"]
 
 
-def keys(first, last):
-    return HashRange(str(first), str(last))
-
-
 def lease(key, first, last, checkpoint=AT_TRIM_HORIZON):
-    return Lease(key, checkpoint, hash_range=keys(first, last))
+    return Lease(key, checkpoint, hash_range=HashRange(first, last))
 
 
 @st.composite
@@ -41,7 +37,7 @@ def holes_of(leases, shards=()):
 
 
 def span(row):
-    return Hole(int(row.hash_range.starting_hash_key), int(row.hash_range.ending_hash_key))
+    return row.hash_range
 
 
 @given(partitions())
@@ -71,7 +67,7 @@ def test_neighbouring_gaps_are_one_hole_and_others_are_not(leases, data):
     for index in sorted(gone):
         row = span(ordered[index])
         if expected and expected[-1].last + 1 == row.first:
-            row = Hole(expected.pop().first, row.last)
+            row = HashRange(expected.pop().first, row.last)
         expected.append(row)
     rest = {row.key: row for index, row in enumerate(ordered) if index not in gone}
     assert holes_of(rest) == expected
@@ -83,7 +79,7 @@ spans = st.tuples(few, few).map(sorted).map(tuple)
 
 @given(st.lists(spans))
 def test_overlapping_ranges_leave_what_is_in_none_of_them(ranges):
-    holes = holes_in(keys(*one) for one in ranges)
+    holes = gaps(HashRange(*one) for one in ranges)
     free = {key for hole in holes for key in range(hole.first, min(hole.last, 40) + 1)}
     assert free == {key for key in range(41) if not any(low <= key <= high for low, high in ranges)}
     assert all(one.last + 1 < after.first for one, after in itertools.pairwise(holes))
@@ -125,12 +121,12 @@ def test_whoever_lists_the_shards_mends_what_the_audit_finds(leases, data):
 def test_the_missing_child_of_an_ended_lease_is_a_hole_that_every_listing_mends(kind):
     """Which Java cannot: its shard sync gives no lease to a shard below one."""
     shards = [
-        Shard("p", (), keys(0, TOP), "1", "9"),
-        Shard("a", ("p",), keys(0, 99), "10"),
-        Shard("b", ("p",), keys(100, TOP), "10"),
+        Shard("p", (), HashRange(0, TOP), "1", "9"),
+        Shard("a", ("p",), HashRange(0, 99), "10"),
+        Shard("b", ("p",), HashRange(100, TOP), "10"),
     ]
     rows = {"p": lease("p", 0, TOP, AT_SHARD_END), "a": lease("a", 0, 99)}
-    assert holes_of(rows, shards) == [Hole(100, TOP)]
+    assert holes_of(rows, shards) == [HashRange(100, TOP)]
     start = StartPosition(kind, at_millis=7) if kind == "AT_TIMESTAMP" else StartPosition(kind)
     made = create_new_leases(start, shards, rows)
     assert [plan.lease.key for plan in made] == ["b"]
@@ -139,15 +135,15 @@ def test_the_missing_child_of_an_ended_lease_is_a_hole_that_every_listing_mends(
 
 def test_the_open_shards_with_the_keys_of_a_hole_are_named():
     shards = {
-        "p": Shard("p", (), keys(0, TOP), "1", "9"),
-        "a": Shard("a", ("p",), keys(0, 99), "10"),
-        "b": Shard("b", ("p",), keys(100, 199), "10"),
-        "c": Shard("c", ("p",), keys(200, TOP), "10"),
+        "p": Shard("p", (), HashRange(0, TOP), "1", "9"),
+        "a": Shard("a", ("p",), HashRange(0, 99), "10"),
+        "b": Shard("b", ("p",), HashRange(100, 199), "10"),
+        "c": Shard("c", ("p",), HashRange(200, TOP), "10"),
         "d": Shard("d", (), None, "10"),
     }
     audit, findings = Audit(confirmations=1).next({"a": lease("a", 0, 99), "x": lease("x", 300, TOP)}, shards)
-    assert [(found.hole, found.shards) for found in findings.confirmed] == [(Hole(100, 299), ("b", "c"))]
-    assert audit.told == {Hole(100, 299)}
+    assert [(found.hole, found.shards) for found in findings.confirmed] == [(HashRange(100, 299), ("b", "c"))]
+    assert audit.told == {HashRange(100, 299)}
 
 
 def test_whoever_comes_to_lead_tells_at_once_of_what_it_has_confirmed_before():
@@ -157,15 +153,15 @@ def test_whoever_comes_to_lead_tells_at_once_of_what_it_has_confirmed_before():
         audit, _ = audit.next(rows, {})
         audit = audit.untold()
     audit, findings = audit.next(rows, {})
-    assert [(found.hole, found.audits) for found in findings.confirmed] == [(Hole(100, TOP), 6)]
+    assert [(found.hole, found.audits) for found in findings.confirmed] == [(HashRange(100, TOP), 6)]
     _, findings = audit.next(rows, {})
     assert findings.confirmed == ()
 
 
 def test_a_fill_carries_the_row_it_was_seen_in():
     row = Lease("a", AT_TRIM_HORIZON, counter=7, owner="w1")
-    _, findings = Audit().next({"a": row}, {"a": Shard("a", (), keys(0, TOP))})
-    assert [(fill.seen, fill.hash_range) for fill in findings.fills] == [(row, keys(0, TOP))]
+    _, findings = Audit().next({"a": row}, {"a": Shard("a", (), HashRange(0, TOP))})
+    assert [(fill.seen, fill.hash_range) for fill in findings.fills] == [(row, HashRange(0, TOP))]
 
 
 def test_java_sees_a_hole_in_the_same_tables():
@@ -180,7 +176,7 @@ def test_java_sees_a_hole_in_the_same_tables():
         # Whatever is in no range begins at 0, or where a range ends.
         edges = {0, *(last + 1 for _, last in ranges)} - {TOP + 1}
         is_covered = all(any(low <= edge <= high for low, high in ranges) for edge in edges)
-        assert (holes_in(keys(*one) for one in ranges) == []) == is_covered
+        assert (gaps(HashRange(*one) for one in ranges) == []) == is_covered
         if is_covered and table["has_hole"]:
             false_alarms += 1
             assert max(ranges)[1] != TOP
@@ -192,5 +188,5 @@ def test_java_sees_a_hole_in_the_same_tables():
 
 @pytest.mark.parametrize("key", [0, 1, 99, TOP - 1, TOP])
 def test_a_hole_may_be_a_single_key(key):
-    ranges = [keys(0, key - 1)] * (key > 0) + [keys(key + 1, TOP)] * (key < TOP)
-    assert holes_in(ranges) == [Hole(key, key)]
+    ranges = [HashRange(0, key - 1)] * (key > 0) + [HashRange(key + 1, TOP)] * (key < TOP)
+    assert gaps(ranges) == [HashRange(key, key)]

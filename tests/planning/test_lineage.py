@@ -111,7 +111,7 @@ LAST = 2**128 - 1
 
 
 def shard(name: str, first: int, last: int, *parents: str, closed: bool = False) -> Shard:
-    return Shard(name, parents, HashRange(str(first), str(last)), "1", "2" if closed else None)
+    return Shard(name, parents, HashRange(first, last), "1", "2" if closed else None)
 
 
 @pytest.mark.parametrize(

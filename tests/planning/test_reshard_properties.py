@@ -52,7 +52,7 @@ class Model:
 
     def _add(self, parents: tuple[str, ...], low: int, high: int) -> None:
         number = len(self.history)
-        shard = Shard(f"s{number:03}", parents, HashRange(str(low), str(high)), str(1000 + number))
+        shard = Shard(f"s{number:03}", parents, HashRange(low, high), str(1000 + number))
         self.history[shard.shard_id] = self.listed[shard.shard_id] = shard
 
     def open_shards(self) -> list[Shard]:
@@ -180,11 +180,11 @@ class Model:
 
 
 def _low(shard: Shard) -> int:
-    return int(shard.hash_range.starting_hash_key)
+    return shard.hash_range.first
 
 
 def _high(shard: Shard) -> int:
-    return int(shard.hash_range.ending_hash_key)
+    return shard.hash_range.last
 
 
 def live_through(model: Model, steps: int, *, trims: bool, crashes: bool) -> None:

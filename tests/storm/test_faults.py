@@ -195,7 +195,7 @@ def test_a_worker_that_moves_the_counter_when_it_fills_in_a_hash_range(monkeypat
 
 def test_a_worker_that_fills_in_the_hash_range_of_another_shard(monkeypatch):
     fill = lease_writes.fill_hash_range
-    monkeypatch.setattr(lease_writes, "fill_hash_range", lambda seen, found: fill(seen, HashRange("0", "9")))
+    monkeypatch.setattr(lease_writes, "fill_hash_range", lambda seen, found: fill(seen, HashRange(0, 9)))
     assert broken_in_a_storm_with("F15.ranges") is Promise.COUNTER_BY_ONE
 
 

@@ -80,14 +80,14 @@ NULLS = {"startingHashKey": {"NULL": True}, "endingHashKey": {"NULL": True}}
 @pytest.mark.parametrize("lacking", [{}, NULLS, {"startingHashKey": {"S": "0"}}])
 @pytest.mark.parametrize("place", ["TRIM_HORIZON", "SHARD_END"])
 def test_a_hash_range_that_a_row_lacked_may_be_added_by_anybody_at_the_same_counter(rows, lacking, place):
-    rows.ledger.ranges["parent"] = HashRange("0", "9")
+    rows.ledger.ranges["parent"] = HashRange(0, 9)
     assert _changed(rows, row(place, **lacking), row(place, **RANGE), author="w2") is None
 
 
 @pytest.mark.parametrize(("before", "after", "listed"), [
-    ({}, RANGE, ("0", "8")), (RANGE, {**RANGE, "endingHashKey": {"S": "8"}}, ("0", "8")), (RANGE, {}, ("0", "9")),
-    ({}, {"startingHashKey": {"S": "0"}}, ("0", "9")), ({}, {**RANGE, "childShardIds": {"SS": ["child"]}}, ("0", "9")),
-    ({}, {**RANGE, "leaseOwner": {"S": "w2"}}, ("0", "9")), ({}, {**RANGE, "checkpoint": {"S": "1"}}, ("0", "9")),
+    ({}, RANGE, (0, 8)), (RANGE, {**RANGE, "endingHashKey": {"S": "8"}}, (0, 8)), (RANGE, {}, (0, 9)),
+    ({}, {"startingHashKey": {"S": "0"}}, (0, 9)), ({}, {**RANGE, "childShardIds": {"SS": ["child"]}}, (0, 9)),
+    ({}, {**RANGE, "leaseOwner": {"S": "w2"}}, (0, 9)), ({}, {**RANGE, "checkpoint": {"S": "1"}}, (0, 9)),
 ])  # fmt: skip
 def test_a_hash_range_that_is_wrong_or_replaced_or_comes_with_something_else(rows, before, after, listed):
     rows.ledger.ranges["parent"] = HashRange(*listed)

@@ -66,7 +66,7 @@ def test_children_start_after_their_parents_across_nested_splits_and_a_merge(new
             put += fleet.put(10)
     neighbours = sorted(
         (s for s in fleet.kinesis.list_shards(STREAM, operation=None) if s.is_open),
-        key=lambda s: int(s.hash_range.starting_hash_key),
+        key=lambda s: s.hash_range.first,
     )
     fleet.kinesis.merge(STREAM, neighbours[0].shard_id, neighbours[1].shard_id)
     put += fleet.put(30)

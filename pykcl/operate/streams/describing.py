@@ -42,7 +42,7 @@ def coverage(shards: Iterable[Shard]) -> Coverage:
         if shard.is_open and shard.hash_range is None:
             unjudged.append(shard.shard_id)
         elif shard.is_open and shard.hash_range is not None:
-            ranges.append((int(shard.hash_range.starting_hash_key), int(shard.hash_range.ending_hash_key)))
+            ranges.append((shard.hash_range.first, shard.hash_range.last))
     expected = 0
     for first, last in sorted(ranges):
         if first > expected:
@@ -83,8 +83,8 @@ def shard_rows(shards: Sequence[Shard]) -> list[dict[str, Any]]:
             "share": _share(shard),
             "parents": sorted(shard.parents),
             "children": sorted(tree.children_of(shard.shard_id)),
-            "starting_hash_key": shard.hash_range.starting_hash_key if shard.hash_range else None,
-            "ending_hash_key": shard.hash_range.ending_hash_key if shard.hash_range else None,
+            "starting_hash_key": str(shard.hash_range.first) if shard.hash_range else None,
+            "ending_hash_key": str(shard.hash_range.last) if shard.hash_range else None,
             "starting_sequence_number": shard.starting_sequence_number,
             "ending_sequence_number": shard.ending_sequence_number,
         }
@@ -150,7 +150,7 @@ def hints(stream: StreamSummary, shards: Sequence[Shard], unread: str) -> list[s
 def _share(shard: Shard) -> float | None:
     if shard.hash_range is None:
         return None
-    first, last = int(shard.hash_range.starting_hash_key), int(shard.hash_range.ending_hash_key)
+    first, last = shard.hash_range.first, shard.hash_range.last
     return (last - first + 1) / HASH_KEYS
 
 

@@ -124,7 +124,7 @@ class Grouping:
 
 
 def _bounds(hash_range: HashRange) -> tuple[int, int]:
-    return int(hash_range.starting_hash_key), int(hash_range.ending_hash_key)
+    return hash_range.first, hash_range.last
 
 
 def _hash_key(record: NewRecord) -> int:

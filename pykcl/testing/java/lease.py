@@ -86,7 +86,7 @@ def _position(item: Item, name: str, sub_name: str) -> Checkpoint | None:
 def _hash_range(item: Item) -> HashRange | None:
     if "startingHashKey" not in item or "endingHashKey" not in item:
         return None
-    found = HashRange(item["startingHashKey"]["S"], item["endingHashKey"]["S"])
-    if int(found.starting_hash_key) >= int(found.ending_hash_key):
+    found = HashRange(int(item["startingHashKey"]["S"]), int(item["endingHashKey"]["S"]))
+    if found.first >= found.last:
         raise ValueError("hash range")
     return found

@@ -67,8 +67,8 @@ class JavaRequests:
         if lease.parents:
             item["parentShardId"] = {"SS": list(lease.parents)}
         if lease.hash_range is not None:
-            item["startingHashKey"] = {"S": lease.hash_range.starting_hash_key}
-            item["endingHashKey"] = {"S": lease.hash_range.ending_hash_key}
+            item["startingHashKey"] = {"S": str(lease.hash_range.first)}
+            item["endingHashKey"] = {"S": str(lease.hash_range.last)}
         return {"TableName": self.table, "Item": item, "Expected": {"leaseKey": {"Exists": False}}}
 
     def take(self, seen: JavaLease, worker: str) -> Params:
@@ -157,6 +157,6 @@ def _number(value: int) -> Params:
 
 def _range_updates(hash_range: HashRange) -> Params:
     return {
-        "startingHashKey": _put({"S": hash_range.starting_hash_key}),
-        "endingHashKey": _put({"S": hash_range.ending_hash_key}),
+        "startingHashKey": _put({"S": str(hash_range.first)}),
+        "endingHashKey": _put({"S": str(hash_range.last)}),
     }

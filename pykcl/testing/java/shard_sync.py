@@ -75,7 +75,7 @@ def _in_order(shards: Iterable[Shard], start: StartPosition) -> list[JavaLease]:
 def first_hole(leases: Iterable[JavaLease]) -> tuple[int, int] | None:
     """The first range of hash keys that no unended lease covers; None when all are covered."""
     ranges = sorted(
-        (int(lease.hash_range.starting_hash_key), int(lease.hash_range.ending_hash_key))
+        (lease.hash_range.first, lease.hash_range.last)
         for lease in leases
         if not lease.is_ended and lease.hash_range is not None
     )

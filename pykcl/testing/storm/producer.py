@@ -111,4 +111,4 @@ class Producer:
 
 def _first_key(shard: Shard) -> int:
     assert shard.hash_range is not None
-    return int(shard.hash_range.starting_hash_key)
+    return shard.hash_range.first

@@ -101,8 +101,12 @@ class RowJudge:
     def _filled(self, key: str, who: str, before: Item, after: Item) -> None:
         """A row that lacked its hash range has it, by whomever, and the counter may stay where it is."""
         lacked = not all("S" in before.get(name, {}) for name in _RANGE)
-        found = HashRange(*(after.get(name, {}).get("S", "") for name in _RANGE))
-        fits = _changed(before, after) <= set(_RANGE) and found == self._ledger.ranges.get(key)
+        found = HashRange.parse(*(after.get(name, {}).get("S", "") for name in _RANGE))
+        fits = (
+            _changed(before, after) <= set(_RANGE)
+            and found is not None
+            and found == self._ledger.ranges.get(key)
+        )
         what = f"{who}: {sorted(_changed(before, after))} at the same counter"
         self._expect(lacked and fits, Promise.COUNTER_BY_ONE, what)
 

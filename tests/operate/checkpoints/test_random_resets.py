@@ -29,7 +29,7 @@ def live(fleet, rng, kind):
             fleet.kinesis.split(STREAM, rng.choice(shards))
         elif len(shards) > 1:
             ranges = {s.shard_id: s.hash_range for s in fleet.kinesis.list_shards(STREAM, operation=None)}
-            ordered = sorted(shards, key=lambda one: int(ranges[one].starting_hash_key))
+            ordered = sorted(shards, key=lambda one: ranges[one].first)
             at = rng.randrange(len(ordered) - 1)
             fleet.kinesis.merge(STREAM, *ordered[at : at + 2])
         if rng.random() < 0.3:

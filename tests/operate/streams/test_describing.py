@@ -12,7 +12,7 @@ ACTIVE = StreamSummary("orders", status="ACTIVE", created_at=1_795_165_200_000)
 
 
 def shard(number, first=None, last=None, *, closed=False, parents=()):
-    keys = None if first is None else HashRange(str(first), str(last))
+    keys = None if first is None else HashRange(first, last)
     return Shard(
         f"shard-{number}", tuple(f"shard-{one}" for one in parents), keys, "1", "2" if closed else None
     )
