@@ -26,7 +26,7 @@ from pykcl.aws.clients import client_config
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.aws.transport.table_rows import KnownRows
 from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.lease_writes import parse_row, to_item
 from pykcl.model.shard import HashRange
 from pykcl.runtime import SystemRuntime
@@ -35,8 +35,8 @@ GOAL_MS = 15.0
 
 
 def rows(count: int) -> list[Any]:
-    """Leases as a running fleet keeps them: owned, checkpointed, with hash range, parents and the private note."""
-    note = PrivateNote(
+    """Leases as a running fleet keeps them: owned, checkpointed, with hash range, parents and the metadata."""
+    metadata = PykclMetadata(
         "arn:aws:kinesis:us-east-1:123456789012:stream/orders", 1_700_000_000_000, "host:123:abc", "0.1.0"
     )
     width = 2**128 // count
@@ -50,7 +50,7 @@ def rows(count: int) -> list[Any]:
                 parents=(f"shardId-{max(0, number - 1):012d}",),
                 hash_range=HashRange(number * width, (number + 1) * width - 1),
                 entity_type="LEASE",
-                note=note,
+                metadata=metadata,
             )
         )
         for number in range(count)

@@ -60,7 +60,7 @@ def surroundings(url: str, certificate: Path | None) -> dict[str, str]:
     }  # fmt: skip
 
 
-def window_of(child: Child, shape: Shape, window: float) -> float:
+def poll_window(child: Child, shape: Shape, window: float) -> float:
     """CPU per user record of a child to which records come."""
     child.wait_for_records(child.count()[0])
     time.sleep(SETTLE)
@@ -100,7 +100,7 @@ class Boto3Reader:
         self.child.ask("aggregated" if shape.in_each > 1 else "plain")
         self.child.ask(pace)
         try:
-            return window_of(self.child, shape, window)
+            return poll_window(self.child, shape, window)
         finally:
             self.child.ask("rest")
             self.control.serve("")
@@ -164,7 +164,7 @@ class PykclReader:
     def sample(self, shape: Shape, window: float) -> float:
         self.control.serve(shape.name)
         try:
-            return window_of(self.child, shape, window)
+            return poll_window(self.child, shape, window)
         finally:
             self.control.serve("")
 
@@ -197,7 +197,7 @@ class AsyncKinesisReader:
             child.wait_for_records(0)
             time.sleep(1.0)
             # It fetches once a second: whole seconds, or the count depends on where they begin.
-            return window_of(child, shape, max(_LEAST_WINDOW, round(window)))
+            return poll_window(child, shape, max(_LEAST_WINDOW, round(window)))
         finally:
             self.end()
             self.control.serve("")

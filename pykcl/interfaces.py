@@ -19,19 +19,19 @@ from pykcl.model.shard import Shard, ShardListing, StreamDescription
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Applied:
     """The write took effect. `lease` is the row after it; None after a delete.
 
-    settled: no answer said so: the row itself showed it, when the same write was sent once more. It may have taken
+    confirmed_by_read: no answer said so, but the row itself, after the same write was sent once more. It may have taken
     effect at the time of any equal write before, the outcome of which stayed unknown.
     """
 
     lease: Lease | None
-    settled: bool = False
+    confirmed_by_read: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class Rejected:
     """The write did not and will not take effect. `row` is what stands there instead; None: no such row."""
 
     row: Row | None
@@ -48,7 +48,7 @@ class Unknown:
     seen: Lease | None = None
 
 
-WriteAnswer = Kept | Lost | Unknown
+WriteAnswer = Applied | Rejected | Unknown
 
 
 @dataclass(frozen=True, slots=True)

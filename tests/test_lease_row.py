@@ -7,8 +7,8 @@ import pytest
 
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_LATEST, AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
-from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PrivateNote, UnreadableRow
-from pykcl.model.lease_writes import parse_row, settle, to_item
+from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PykclMetadata, UnreadableRow
+from pykcl.model.lease_writes import parse_row, resolve_conflict, to_item
 from pykcl.model.shard import HashRange
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -20,7 +20,9 @@ GOLDEN = [
 
 KEY = "shardId-000000000000"
 AT_10, AT_9 = Checkpoint("10", 3), Checkpoint("9")
-NOTE = PrivateNote(stream_arn="arn:aws:kinesis:us-east-1:123456789012:stream/s", owner="me", version="0.1.0")
+METADATA = PykclMetadata(
+    stream_arn="arn:aws:kinesis:us-east-1:123456789012:stream/s", owner="me", version="0.1.0"
+)
 HELD = Lease(
     KEY,
     AT_10,
@@ -98,7 +100,7 @@ def test_a_full_row_of_ours_round_trips():
         pending=PendingCheckpoint(Checkpoint("11", 2), b"state"),
         checkpoint_owner="other",
         entity_type="LEASE",
-        note=PrivateNote(
+        metadata=PykclMetadata(
             "arn",
             1_700_000_000_000,
             "me",
@@ -158,12 +160,12 @@ def test_a_private_note_that_is_junk_costs_nothing_and_is_kept():
     }
     found = parse_row(row(pykcl=junk))
     assert isinstance(found, Lease)
-    assert found.note is not None
-    assert (found.note.owner, found.note.stream_arn, found.note.latest_from) == ("me", None, None)
+    assert found.metadata is not None
+    assert (found.metadata.owner, found.metadata.stream_arn, found.metadata.latest_from) == ("me", None, None)
     assert to_item(found) == row(pykcl=junk)
     other = parse_row(row(pykcl={"S": "junk"}))
     assert isinstance(other, Lease)
-    assert other.note is None
+    assert other.metadata is None
     assert other.extra["pykcl"] == {"S": "junk"}
 
 
@@ -254,7 +256,9 @@ def request(write):
 
 
 def test_create_puts_the_whole_row_only_where_none_is():
-    write = lease_writes.create(Lease(KEY, AT_LATEST, parents=("p",), hash_range=HashRange(0, 7), note=NOTE))
+    write = lease_writes.create(
+        Lease(KEY, AT_LATEST, parents=("p",), hash_range=HashRange(0, 7), metadata=METADATA)
+    )
     operation, params = write.request()
     assert operation == "put_item"
     assert params["ConditionExpression"] == "attribute_not_exists(leaseKey)"
@@ -269,14 +273,14 @@ def test_create_puts_the_whole_row_only_where_none_is():
         "endingHashKey": {"S": "7"},
         "entityType": {"S": "LEASE"},
         "pykcl": {
-            "M": {"streamArn": {"S": NOTE.stream_arn}, "owner": {"S": "me"}, "version": {"S": "0.1.0"}}
+            "M": {"streamArn": {"S": METADATA.stream_arn}, "owner": {"S": "me"}, "version": {"S": "0.1.0"}}
         },
     }
 
 
 def test_stealing_is_fenced_by_counter_owner_and_checkpoint_owner_and_counts_a_switch():
     seen = HELD.with_(owner="you", checkpoint_owner="old")
-    condition, update, values = request(lease_writes.take(seen, "me", NOTE))
+    condition, update, values = request(lease_writes.take(seen, "me", METADATA))
     assert condition == (
         "leaseCounter = :seenCounter AND leaseOwner = :seenOwner AND checkpointOwner = :seenCheckpointOwner"
     )
@@ -291,13 +295,13 @@ def test_stealing_is_fenced_by_counter_owner_and_checkpoint_owner_and_counts_a_s
 
 
 def test_taking_an_unowned_or_an_own_lease_counts_no_switch():
-    unowned = lease_writes.take(HELD.with_(owner=None), "me", NOTE)
+    unowned = lease_writes.take(HELD.with_(owner=None), "me", METADATA)
     condition, update, _ = request(unowned)
     assert condition == (
         "leaseCounter = :seenCounter AND attribute_not_exists(leaseOwner) AND attribute_not_exists(checkpointOwner)"
     )
     assert "ADD" not in update
-    own = lease_writes.take(HELD, "me", NOTE)
+    own = lease_writes.take(HELD, "me", METADATA)
     assert "ADD" not in request(own)[1]
     assert own.after.owner_switches == HELD.owner_switches
 
@@ -315,7 +319,7 @@ def test_taking_matches_a_null_typed_and_an_empty_owner_as_they_are():
 
 def test_taking_keeps_pending_children_and_throughput():
     seen = HELD.with_(owner=None, pending=PendingCheckpoint(Checkpoint("11"), b"s"), children=("c",))
-    after = lease_writes.take(seen, "me", NOTE).after
+    after = lease_writes.take(seen, "me", METADATA).after
     assert (after.pending, after.children, after.extra) == (seen.pending, seen.children, seen.extra)
 
 
@@ -415,8 +419,8 @@ def test_a_filled_row_knows_its_hash_range_once_and_keeps_its_counter():
 
 
 def test_a_take_writes_the_private_note_with_what_later_versions_put_there_and_no_other_update_does():
-    note = PrivateNote(owner="me", extra={"later": {"S": "x"}})
-    taken = lease_writes.take(HELD, "you", note)
+    metadata = PykclMetadata(owner="me", extra={"later": {"S": "x"}})
+    taken = lease_writes.take(HELD, "you", metadata)
     assert request(taken)[2][":pykcl"] == {"M": {"later": {"S": "x"}, "owner": {"S": "me"}}}
     held = taken.after
     for write in (
@@ -427,7 +431,7 @@ def test_a_take_writes_the_private_note_with_what_later_versions_put_there_and_n
         lease_writes.release(held),
     ):
         assert ":pykcl" not in request(write)[2]
-        assert write.after.note == note
+        assert write.after.metadata == metadata
 
 
 @pytest.mark.parametrize(
@@ -464,7 +468,7 @@ def test_writes_that_would_harm_the_row_cannot_be_built(build):
 
 ENDED = HELD.with_(owner=None, checkpoint=AT_SHARD_END)
 WRITES = {
-    "take": lease_writes.take(HELD.with_(owner="you"), "me", NOTE),
+    "take": lease_writes.take(HELD.with_(owner="you"), "me", METADATA),
     "renew": lease_writes.renew(HELD),
     "checkpoint": lease_writes.checkpoint(HELD, Checkpoint("11")),
     "prepare": lease_writes.prepare(HELD, PendingCheckpoint(Checkpoint("11"), b"s")),
@@ -475,24 +479,24 @@ WRITES = {
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_row_as_the_write_makes_it_settles_as_kept(write):
-    assert settle(write, write.after) == "kept"
-    assert settle(write, write.after.with_(extra={"foreign": {"S": "x"}})) == "kept"
+    assert resolve_conflict(write, write.after) == "applied"
+    assert resolve_conflict(write, write.after.with_(extra={"foreign": {"S": "x"}})) == "applied"
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_row_of_anyone_else_or_of_another_counter_settles_as_lost(write):
-    assert settle(write, None) == "lost"
-    assert settle(write, ForeignRow(KEY, "LEADER")) == "lost"
-    assert settle(write, UnreadableRow(KEY, "junk")) == "lost"
-    assert settle(write, write.after.with_(owner="they")) == "lost"
-    assert settle(write, write.after.with_(counter=write.after.counter + 1)) == "lost"
-    assert settle(write, write.seen) == "lost"
+    assert resolve_conflict(write, None) == "rejected"
+    assert resolve_conflict(write, ForeignRow(KEY, "LEADER")) == "rejected"
+    assert resolve_conflict(write, UnreadableRow(KEY, "junk")) == "rejected"
+    assert resolve_conflict(write, write.after.with_(owner="they")) == "rejected"
+    assert resolve_conflict(write, write.after.with_(counter=write.after.counter + 1)) == "rejected"
+    assert resolve_conflict(write, write.seen) == "rejected"
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "prepare", "end", "release"])
 def test_another_write_of_ours_that_landed_late_is_adopted(kind):
     landed = lease_writes.renew(HELD).after
-    assert settle(WRITES[kind], landed) == "adopt"
+    assert resolve_conflict(WRITES[kind], landed) == "adopt"
     again = WRITES[kind].rebased(landed)
     assert again.seen == landed
     assert again.after.counter == HELD.counter + 2
@@ -500,48 +504,50 @@ def test_another_write_of_ours_that_landed_late_is_adopted(kind):
 
 
 def test_a_take_by_an_earlier_attempt_with_another_note_is_adopted():
-    landed = lease_writes.take(HELD.with_(owner="you"), "me", PrivateNote(version="old")).after
-    assert settle(WRITES["take"], landed) == "adopt"
+    landed = lease_writes.take(HELD.with_(owner="you"), "me", PykclMetadata(version="old")).after
+    assert resolve_conflict(WRITES["take"], landed) == "adopt"
     assert WRITES["take"].rebased(landed).after.owner_switches == landed.owner_switches
 
 
 def test_a_renewal_is_content_with_any_own_write_that_moved_the_counter():
-    assert settle(WRITES["renew"], WRITES["checkpoint"].after) == "kept"
+    assert resolve_conflict(WRITES["renew"], WRITES["checkpoint"].after) == "applied"
 
 
 def test_a_rebased_checkpoint_never_moves_backwards():
     landed = lease_writes.checkpoint(HELD, Checkpoint("20")).after
     late = lease_writes.checkpoint(HELD, Checkpoint("15"))
-    assert settle(late, landed) == "adopt"
+    assert resolve_conflict(late, landed) == "adopt"
     assert late.rebased(landed).after.checkpoint == Checkpoint("20")
 
 
 def test_children_compare_as_a_set():
     after = WRITES["end"].after
-    assert settle(WRITES["end"], after.with_(children=("b", "a"))) == "kept"
+    assert resolve_conflict(WRITES["end"], after.with_(children=("b", "a"))) == "applied"
 
 
 def test_an_identical_row_by_a_peer_is_as_good_as_our_own_creation():
-    ours = lease_writes.create(Lease(KEY, AT_TRIM_HORIZON, note=NOTE))
-    theirs = lease_writes.create(Lease(KEY, AT_TRIM_HORIZON, note=PrivateNote(NOTE.stream_arn, owner="they")))
-    assert settle(ours, theirs.after) == "kept"
-    assert settle(ours, theirs.after.with_(counter=1)) == "lost"
-    assert settle(ours, theirs.after.with_(owner="they")) == "lost"
-    assert settle(ours, theirs.after.with_(checkpoint=AT_LATEST)) == "lost"
-    assert settle(ours, theirs.after.with_(note=PrivateNote("arn:other"))) == "lost"
+    ours = lease_writes.create(Lease(KEY, AT_TRIM_HORIZON, metadata=METADATA))
+    theirs = lease_writes.create(
+        Lease(KEY, AT_TRIM_HORIZON, metadata=PykclMetadata(METADATA.stream_arn, owner="they"))
+    )
+    assert resolve_conflict(ours, theirs.after) == "applied"
+    assert resolve_conflict(ours, theirs.after.with_(counter=1)) == "rejected"
+    assert resolve_conflict(ours, theirs.after.with_(owner="they")) == "rejected"
+    assert resolve_conflict(ours, theirs.after.with_(checkpoint=AT_LATEST)) == "rejected"
+    assert resolve_conflict(ours, theirs.after.with_(metadata=PykclMetadata("arn:other"))) == "rejected"
 
 
 def test_a_fill_is_kept_where_the_row_has_that_hash_range_whoever_wrote_it_and_whatever_else_is_there():
     fill = lease_writes.fill_hash_range(BARE, HashRange(0, 9))
     there = fill.after.with_(owner="they", counter=99, checkpoint=Checkpoint("77"))
-    assert settle(fill, there) == "kept"
+    assert resolve_conflict(fill, there) == "applied"
     for row_now in (None, BARE, there.with_(hash_range=HashRange(0, 8)), UnreadableRow(KEY, "junk")):
-        assert settle(fill, row_now) == "lost"
+        assert resolve_conflict(fill, row_now) == "rejected"
 
 
 def test_a_delete_is_kept_only_when_the_row_is_gone():
-    assert settle(lease_writes.delete(ENDED, ended=True), None) == "kept"
-    assert settle(lease_writes.delete(ENDED, ended=True), ENDED) == "lost"
+    assert resolve_conflict(lease_writes.delete(ENDED, ended=True), None) == "applied"
+    assert resolve_conflict(lease_writes.delete(ENDED, ended=True), ENDED) == "rejected"
 
 
 def test_no_attribute_name_of_an_expression_is_a_reserved_word_of_dynamodb():

@@ -30,10 +30,10 @@ from pykcl.aws.transport.table_requests import TableRequests
 from pykcl.aws.transport.table_rows import KnownRows, Seen
 from pykcl.config import Transport
 from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
-from pykcl.interfaces import Kept, Lost, TableScan, Unknown, WriteAnswer
+from pykcl.interfaces import Applied, Rejected, TableScan, Unknown, WriteAnswer
 from pykcl.model.lease import JavaState, Lease, Row, UnreadableRow
 from pykcl.model.lease_item import LEASE_KEY, OWNER_INDEX, parse_row
-from pykcl.model.lease_writes import LeaseWrite, settle
+from pykcl.model.lease_writes import LeaseWrite, resolve_conflict
 from pykcl.runtime import Event, Runtime
 
 T = TypeVar("T")
@@ -248,7 +248,7 @@ class DynamoDBLeaseTable:
             except MALFORMED as error:
                 raise _unreadable(doing, error) from None
             else:
-                return Kept(_row_after(write, answer, doing))
+                return Applied(_row_after(write, answer, doing))
             # Not inside the except block: no error of ours may have one of botocore's in its chain.
             found = self._after_failure(write, refusal, doing)
             if not isinstance(found, Lease):
@@ -269,14 +269,16 @@ class DynamoDBLeaseTable:
             # DynamoDB will not update this row at all. Seen where a foreign library wrote an owner of the
             # wrong type and KCL 3.x then indexed the owners. One such row must not stop the other leases.
             row = self._read_once(write.key)
-            if settle(write, row) != "kept":
-                return Lost(UnreadableRow(write.key, "DynamoDB refuses to change it (ValidationException)"))
+            if resolve_conflict(write, row) != "applied":
+                return Rejected(
+                    UnreadableRow(write.key, "DynamoDB refuses to change it (ValidationException)")
+                )
         else:
             raise self._sorted(error, doing)
-        outcome = settle(write, row)
-        if outcome == "kept":
-            return Kept(row if isinstance(row, Lease) else None, settled=True)
-        return row if outcome == "adopt" and isinstance(row, Lease) else Lost(row)
+        outcome = resolve_conflict(write, row)
+        if outcome == "applied":
+            return Applied(row if isinstance(row, Lease) else None, confirmed_by_read=True)
+        return row if outcome == "adopt" and isinstance(row, Lease) else Rejected(row)
 
     def _row_of(self, error: Exception, key: str) -> Row | None:
         # The refusal carries the row as it was judged. Without one the row was missing, or the endpoint does

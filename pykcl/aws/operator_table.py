@@ -11,7 +11,7 @@ from typing import Any
 from pykcl.aws.errors import MALFORMED, OPERATOR, aws_errors, calling, error_code, sort_failure
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import PyKclError, TemporaryError
-from pykcl.interfaces import Kept, Lost, Unknown, WriteAnswer
+from pykcl.interfaces import Applied, Rejected, Unknown, WriteAnswer
 from pykcl.model.lease import Lease, Row
 from pykcl.model.lease_item import parse_row
 from pykcl.model.lease_writes import LeaseWrite
@@ -35,7 +35,8 @@ class OperatorTable:
     def write(self, write: LeaseWrite) -> WriteAnswer:
         """Send the write under its own condition. Only what certainly did not happen is sent again.
 
-        Kept(settled=True): no answer said so, but the row is exactly as this write leaves it. Unknown: nobody can tell.
+        Applied(confirmed_by_read=True): no answer said so, but the row is exactly as this write leaves it. Unknown:
+        nobody can tell.
         Raises SetupError for what is not permitted or refused as invalid.
         """
         trouble = ""
@@ -52,7 +53,11 @@ class OperatorTable:
                 trouble = str(error)
                 continue
             if found != write.seen:
-                return Kept(write.after, settled=True) if _is_as_written(found, write) else Lost(found)
+                return (
+                    Applied(write.after, confirmed_by_read=True)
+                    if _is_as_written(found, write)
+                    else Rejected(found)
+                )
         return Unknown(trouble)
 
     def _send(self, write: LeaseWrite) -> WriteAnswer:
@@ -67,13 +72,17 @@ class OperatorTable:
                 item = getattr(error, "response", {}).get("Item")
                 refusal: Row | None = parse_row(item) if item else self.read(write.key)
                 # An earlier attempt of this call may have landed without an answer.
-                return Kept(write.after, settled=True) if _is_as_written(refusal, write) else Lost(refusal)
+                return (
+                    Applied(write.after, confirmed_by_read=True)
+                    if _is_as_written(refusal, write)
+                    else Rejected(refusal)
+                )
             failure = sort_failure(error, doing=doing, who=OPERATOR)
         except MALFORMED as error:
             failure = TemporaryError(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
         else:
             row = parse_row(answer["Attributes"]) if answer.get("Attributes") else None
-            return Kept(row if isinstance(row, Lease) else write.after)
+            return Applied(row if isinstance(row, Lease) else write.after)
         # Outside the except blocks: botocore's errors may quote the request.
         raise failure
 

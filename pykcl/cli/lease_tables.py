@@ -254,7 +254,7 @@ def _facts_of(
         if status.moved is not None and found.samples > 1
         else None
     )
-    note, pending = lease.note, lease.pending
+    note, pending = lease.metadata, lease.pending
     return [
         ("owner", owner),
         ("owner's kind", f"{kind.kind}: {kind.why}" if kind is not None else None),

@@ -271,8 +271,8 @@ def _row(name: str, count: Count) -> tuple[str, str, str, str, str]:
 def _is_of_a_shadow(row: object) -> bool:
     return (
         isinstance(row, Lease)
-        and row.note is not None
-        and row.note.owner is not None
-        and row.note.owner.startswith(OWNER_PREFIX)
+        and row.metadata is not None
+        and row.metadata.owner is not None
+        and row.metadata.owner.startswith(OWNER_PREFIX)
         and (row.owner is None or row.owner.startswith(OWNER_PREFIX))
     )

@@ -22,7 +22,7 @@ class PendingCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class PrivateNote:
+class PykclMetadata:
     """What pykcl keeps in its one private attribute, the map `pykcl` (Java ignores and preserves it).
 
     stream_arn, stream_created_at: which stream the lease belongs to; creation time in epoch milliseconds.
@@ -70,7 +70,7 @@ class Lease:
     pending: PendingCheckpoint | None = None
     checkpoint_owner: str | None = None
     entity_type: str | None = None
-    note: PrivateNote | None = None
+    metadata: PykclMetadata | None = None
     extra: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
 
     @property
@@ -85,7 +85,7 @@ class Lease:
     @property
     def latest_from(self) -> int | None:
         """Server time, epoch milliseconds, of the start at LATEST that this lease goes back to, where its row tells."""
-        return self.note.latest_from if self.note is not None else None
+        return self.metadata.latest_from if self.metadata is not None else None
 
     def with_(self, **changes: Any) -> Lease:
         return replace(self, **changes)
@@ -133,7 +133,7 @@ class UnreadableRow:
 Row = Lease | ForeignRow | UnreadableRow
 
 
-def note_for(
+def metadata_for(
     lease: Lease,
     *,
     stream: StreamDescription,
@@ -142,17 +142,17 @@ def note_for(
     process_token: str,
     now_millis: int,
     failover_time: float,
-) -> PrivateNote:
+) -> PykclMetadata:
     """The private attribute for a row that the worker `owner` creates or takes.
 
     now_millis: Kinesis' clock, epoch milliseconds. A lease at LATEST without a time counts from then on; a time that
     is there stays, and so do keys of later versions. failover_time: of that worker, in seconds.
     """
-    before = lease.note
+    before = lease.metadata
     latest_from = before.latest_from if before else None
     if latest_from is None and lease.checkpoint.sequence_number == LATEST:
         latest_from = now_millis
-    return PrivateNote(
+    return PykclMetadata(
         stream_arn=stream.arn,
         stream_created_at=stream.created_at,
         owner=owner,

@@ -20,7 +20,7 @@ from pykcl.model.lease import (
     ForeignRow,
     Lease,
     PendingCheckpoint,
-    PrivateNote,
+    PykclMetadata,
     Row,
     UnreadableRow,
 )
@@ -41,7 +41,7 @@ PENDING_SUB = "pendingCheckpointSubSequenceNumber"
 PENDING_STATE = "pendingCheckpointState"
 CHECKPOINT_OWNER = "checkpointOwner"
 ENTITY_TYPE = "entityType"
-NOTE = "pykcl"
+METADATA = "pykcl"
 
 ENTITY_LEASE = "LEASE"
 
@@ -75,8 +75,16 @@ _FOREIGN_KEYS = {
     "TableMigration3.5": "TABLE_MIGRATION",
 }
 
-_NOTE_NAMES = ("streamArn", "streamCreatedAt", "owner", "version", "latestFrom", "session", "failoverMillis")
-_MAX_NOTE_TEXT = 2048
+_METADATA_NAMES = (
+    "streamArn",
+    "streamCreatedAt",
+    "owner",
+    "version",
+    "latestFrom",
+    "session",
+    "failoverMillis",
+)
+_MAX_METADATA_TEXT = 2048
 _MAX_TIME_DIGITS = 14  # epoch milliseconds until the year 5138
 _NULL: AttributeValue = {"NULL": True}
 _EMPTY: AttributeValue = {"S": ""}
@@ -130,7 +138,7 @@ FIELD_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "pending": (PENDING, PENDING_SUB, PENDING_STATE),
     "checkpoint_owner": (CHECKPOINT_OWNER,),
     "entity_type": (ENTITY_TYPE,),
-    "note": (NOTE,),
+    "metadata": (METADATA,),
 }
 """Which attributes of the row hold which field of a Lease."""
 
@@ -150,22 +158,22 @@ def _position_values(position: Checkpoint) -> tuple[AttributeValue, AttributeVal
     return {"S": position.sequence_number}, {"N": str(position.sub_sequence_number)}
 
 
-def _note_map(note: PrivateNote) -> dict[str, AttributeValue]:
+def _metadata_map(metadata: PykclMetadata) -> dict[str, AttributeValue]:
     known = (
-        note.stream_arn,
-        note.stream_created_at,
-        note.owner,
-        note.version,
-        note.latest_from,
-        note.process_token,
-        note.failover_millis,
+        metadata.stream_arn,
+        metadata.stream_created_at,
+        metadata.owner,
+        metadata.version,
+        metadata.latest_from,
+        metadata.process_token,
+        metadata.failover_millis,
     )
     written: dict[str, AttributeValue] = {
         name: {"N": str(one)} if isinstance(one, int) else {"S": one}
-        for name, one in zip(_NOTE_NAMES, known, strict=True)
+        for name, one in zip(_METADATA_NAMES, known, strict=True)
         if one is not None
     }
-    return {**note.extra, **written}
+    return {**metadata.extra, **written}
 
 
 _ENCODERS: Mapping[str, Callable[[Any], tuple[AttributeValue | None, ...]]] = {
@@ -182,7 +190,7 @@ _ENCODERS: Mapping[str, Callable[[Any], tuple[AttributeValue | None, ...]]] = {
     ),
     "checkpoint_owner": lambda text: ({"S": text},),
     "entity_type": lambda text: ({"S": text},),
-    "note": lambda note: ({"M": _note_map(note)},),
+    "metadata": lambda metadata: ({"M": _metadata_map(metadata)},),
 }
 
 
@@ -229,7 +237,7 @@ def _parse_lease(key: str, item: Mapping[str, AttributeValue]) -> Lease:
         pending=_pending(item, extra),
         checkpoint_owner=_name(item, CHECKPOINT_OWNER, extra),
         entity_type=_name(item, ENTITY_TYPE, extra),
-        note=_note(item, extra),
+        metadata=_metadata(item, extra),
         extra=extra,
     )
 
@@ -340,16 +348,16 @@ def _range_between(start: str, end: str) -> HashRange:
     return found
 
 
-def _note(item: Mapping[str, AttributeValue], extra: dict[str, AttributeValue]) -> PrivateNote | None:
-    """The private map. What is not as this version writes it is kept aside: a bad note costs no lease."""
-    value = item.get(NOTE)
+def _metadata(item: Mapping[str, AttributeValue], extra: dict[str, AttributeValue]) -> PykclMetadata | None:
+    """The private map. What is not as this version writes it is kept aside: bad metadata cost no lease."""
+    value = item.get(METADATA)
     content = value.get("M") if isinstance(value, dict) else None
     if not isinstance(content, dict):
-        _keep(item, NOTE, extra)
+        _keep(item, METADATA, extra)
         return None
     get = content.get
     texts = (
-        _short(_text_of(get("streamArn")), _MAX_NOTE_TEXT),
+        _short(_text_of(get("streamArn")), _MAX_METADATA_TEXT),
         _short(_digits_of(get("streamCreatedAt")), _MAX_TIME_DIGITS),
         _short(_text_of(get("owner")), MAX_NAME),
         _short(_text_of(get("version")), MAX_NAME),
@@ -358,10 +366,10 @@ def _note(item: Mapping[str, AttributeValue], extra: dict[str, AttributeValue]) 
         _short(_digits_of(get("failoverMillis")), _MAX_TIME_DIGITS),
     )
     if len(content) == len(texts) - texts.count(None):
-        return _note_from(*texts)
-    understood = {name for name, text in zip(_NOTE_NAMES, texts, strict=True) if text is not None}
+        return _metadata_from(*texts)
+    understood = {name for name, text in zip(_METADATA_NAMES, texts, strict=True) if text is not None}
     later = {name: raw for name, raw in content.items() if name not in understood}
-    return replace(_note_from(*texts), extra=later)
+    return replace(_metadata_from(*texts), extra=later)
 
 
 def _short(text: str | None, most: int) -> str | None:
@@ -369,7 +377,7 @@ def _short(text: str | None, most: int) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _note_from(
+def _metadata_from(
     stream_arn: str | None,
     created_at: str | None,
     owner: str | None,
@@ -377,9 +385,9 @@ def _note_from(
     latest_from: str | None,
     process_token: str | None,
     failover_millis: str | None,
-) -> PrivateNote:
-    """Remembered, because all leases of one worker carry the same note."""
-    return PrivateNote(
+) -> PykclMetadata:
+    """Remembered, because all leases of one worker carry the same metadata."""
+    return PykclMetadata(
         stream_arn,
         None if created_at is None else int(created_at),
         owner,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
-from pykcl.model.lease import AttributeValue, Lease, PendingCheckpoint, PrivateNote, Row
+from pykcl.model.lease import AttributeValue, Lease, PendingCheckpoint, PykclMetadata, Row
 from pykcl.model.lease_item import (
     CHECKPOINT,
     CHECKPOINT_OWNER,
@@ -129,7 +129,9 @@ class LeaseWrite:
         if self.after is None or self.kind in ("create", "fill", "reset"):
             raise ValueError(f"a {self.kind} cannot be rebased")
         if self.kind == "take":
-            return take(seen, str(self.after.owner), self.after.note if "note" in self.written else None)
+            return take(
+                seen, str(self.after.owner), self.after.metadata if "metadata" in self.written else None
+            )
         if self.kind == "release" and seen.checkpoint_owner is not None:
             return hand_over(seen)
         changes = {field: getattr(self.after, field) for field in self.written if field != "counter"}
@@ -193,11 +195,11 @@ def create(lease: Lease) -> LeaseWrite:
     if lease.owner is not None or lease.counter < 0 or lease.owner_switches != 0:
         raise ValueError(f"a new lease is unowned and untouched; {lease.key!r} is not")
     _check_position(lease.checkpoint)
-    new = lease.with_(entity_type=ENTITY_LEASE, note=lease.note or PrivateNote())
+    new = lease.with_(entity_type=ENTITY_LEASE, metadata=lease.metadata or PykclMetadata())
     return LeaseWrite("create", seen=new, after=new, written=tuple(FIELD_ATTRIBUTES))
 
 
-def take(seen: Lease, me: str, note: PrivateNote | None = None) -> LeaseWrite:
+def take(seen: Lease, me: str, metadata: PykclMetadata | None = None) -> LeaseWrite:
     """Become the owner, provided that counter, owner and checkpoint owner are still as seen.
 
     Works alike for unowned, expired, own orphaned and live (stolen) leases. Start from the checkpoint of the
@@ -206,8 +208,8 @@ def take(seen: Lease, me: str, note: PrivateNote | None = None) -> LeaseWrite:
     if not 0 < len(me) <= MAX_NAME:
         raise ValueError(f"a worker identifier has 1 to {MAX_NAME} characters, not {len(me)}")
     changes: dict[str, Any] = {"owner": me, "checkpoint_owner": None}
-    if note is not None:
-        changes["note"] = note
+    if metadata is not None:
+        changes["metadata"] = metadata
     if seen.owner is not None and seen.owner != me:
         changes["owner_switches"] = seen.owner_switches + 1
     return _update_of("take", seen, **changes)
@@ -392,35 +394,35 @@ def _check_position(position: Checkpoint) -> None:
         raise ValueError(f"{position.sequence_number} goes with sub-sequence number 0, always")
 
 
-Outcome = Literal["kept", "adopt", "lost"]
+Outcome = Literal["applied", "adopt", "rejected"]
 
 
-def settle(write: LeaseWrite, row: Row | None) -> Outcome:
+def resolve_conflict(write: LeaseWrite, row: Row | None) -> Outcome:
     """Whose doing is it that the condition failed, judged by the row that stands there now (None: no row)?
 
-    "kept": the row is what this write makes, so an earlier attempt of it was applied. "adopt": an earlier,
+    "applied": the row is what this write makes, so an earlier attempt of it was applied. "adopt": an earlier,
     different write of the same writer landed (right owner, counter + 1); send this one again, rebased on that
-    row. "lost": the row is someone else's now, or gone. For a creation an identical row by someone else is as
+    row. "rejected": the row is someone else's now, or gone. For a creation an identical row by someone else is as
     good as ours, and so is for a fill the same hash range.
     """
     if write.kind == "delete":
-        return "kept" if row is None else "lost"
+        return "applied" if row is None else "rejected"
     if write.after is None or not isinstance(row, Lease):
-        return "lost"
+        return "rejected"
     if write.kind in ("create", "fill"):
-        return "kept" if _serves_as_well(write.kind, write.after, row) else "lost"
+        return "applied" if _serves_as_well(write.kind, write.after, row) else "rejected"
     return "adopt" if _asks_for(row, write) else _outcome_on(row, write, write.after)
 
 
 def _outcome_on(row: Lease, write: LeaseWrite, after: Lease) -> Outcome:
     if row.counter != after.counter or _other_process(row, after):
-        return "lost"
+        return "rejected"
     # Owner, counter + 1 and every attribute we wrote. The counter alone would not do: 1) our renewal is
     # delayed in the network, we give up waiting; 2) our checkpoint, with the same counter, is sent; 3) the
     # renewal lands first. The row then has our owner and counter + 1, yet not our checkpoint.
     if _same(("owner", *write.written), row, after):
-        return "kept"
-    return "adopt" if row.actual_owner is not None and row.actual_owner == write.writer else "lost"
+        return "applied"
+    return "adopt" if row.actual_owner is not None and row.actual_owner == write.writer else "rejected"
 
 
 def _asks_for(row: Lease, write: LeaseWrite) -> bool:
@@ -440,7 +442,7 @@ def _serves_as_well(kind: WriteKind, ours: Lease, row: Lease) -> bool:
 
 def _other_process(row: Lease, ours: Lease) -> bool:
     """Whether another process wrote the row: two of them with one worker identifier both pass for its owner."""
-    mine, theirs = ours.note, row.note
+    mine, theirs = ours.metadata, row.metadata
     if mine is None or theirs is None or mine.process_token is None or theirs.process_token is None:
         return False
     return mine.process_token != theirs.process_token
@@ -456,11 +458,14 @@ def _comparable(value: object) -> object:
 
 def _anonymous(lease: Lease) -> Lease:
     """Without who wrote the private map: two workers that create the same lease create equal ones."""
-    note = lease.note
-    if note is None:
+    metadata = lease.metadata
+    if metadata is None:
         return lease
     return lease.with_(
-        note=PrivateNote(
-            note.stream_arn, note.stream_created_at, latest_from=note.latest_from, extra=note.extra
+        metadata=PykclMetadata(
+            metadata.stream_arn,
+            metadata.stream_created_at,
+            latest_from=metadata.latest_from,
+            extra=metadata.extra,
         )
     )

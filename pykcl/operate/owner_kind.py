@@ -81,9 +81,9 @@ def has_javas_form(owner: str) -> bool:
 
 def _pykcl_workers(leases: Mapping[str, Lease]) -> dict[str, str | None]:
     return {
-        lease.owner: lease.note.version
+        lease.owner: lease.metadata.version
         for lease in leases.values()
-        if lease.owner is not None and lease.note is not None and is_of_pykcl(lease)
+        if lease.owner is not None and lease.metadata is not None and is_of_pykcl(lease)
     }
 
 

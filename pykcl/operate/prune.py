@@ -11,7 +11,7 @@ from typing import Literal
 
 from pykcl.aws.operator_table import OperatorTable
 from pykcl.errors import Refused, ShardGone, TemporaryError
-from pykcl.interfaces import Kept, Lost, Stream
+from pykcl.interfaces import Applied, Rejected, Stream
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.lease import Lease
@@ -48,10 +48,10 @@ def plan_prune(view: TableView, stream: Stream) -> PrunePlan:
         raise Refused("This table holds leases of several streams; only its own workers may clean it up.")
     description = stream.describe()
     for lease in view.leases.values():
-        if lease.note is not None and lease.note.conflicts_with(description):
+        if lease.metadata is not None and lease.metadata.conflicts_with(description):
             raise Refused(
-                f"{lease.key!r} is a lease of another stream ({lease.note.stream_arn}), or of an earlier one of that "
-                f"name, not of {description.arn}. Do: name the right --stream."
+                f"{lease.key!r} is a lease of another stream ({lease.metadata.stream_arn}), or of an earlier one of "
+                f"that name, not of {description.arn}. Do: name the right --stream."
             )
     listing = stream.list_shards()
     if not listing.complete or not listing.shards:
@@ -107,14 +107,14 @@ def prune(table: OperatorTable, plan: PrunePlan) -> Iterator[Pruned]:
             yield Pruned(deletion, "held back", "the row of a parent is still there")
             continue
         answer = table.write(lease_writes.delete(seen, ended=seen.is_ended))
-        if isinstance(answer, Kept) and _is_gone(table, seen.key):
+        if isinstance(answer, Applied) and _is_gone(table, seen.key):
             yield Pruned(deletion, "deleted")
             continue
         stayed.add(seen.key)
-        if isinstance(answer, Lost):
+        if isinstance(answer, Rejected):
             yield Pruned(deletion, "changed", "somebody has written to it since it was seen")
         else:
-            cause = "it is there again" if isinstance(answer, Kept) else answer.cause
+            cause = "it is there again" if isinstance(answer, Applied) else answer.cause
             yield Pruned(deletion, "unknown", cause)
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pykcl.aws.operator_table import OperatorTable
 from pykcl.errors import Refused, TemporaryError
-from pykcl.interfaces import Kept, Lost
+from pykcl.interfaces import Applied, Rejected
 from pykcl.model import lease_writes
 from pykcl.model.lease import ForeignRow, Lease, Row
 from pykcl.model.lease_writes import LeaseWrite
@@ -76,9 +76,9 @@ def release(table: OperatorTable, plan: ReleasePlan, shown: Callable[[ReleasePla
     """
     for _ in range(_TRIES):
         answer = table.write(plan.write)
-        if isinstance(answer, Kept):
+        if isinstance(answer, Applied):
             return _verified(table, plan)
-        if not isinstance(answer, Lost):
+        if not isinstance(answer, Rejected):
             raise _unknown(plan, answer.cause)
         again = plan_release(plan.seen.key, answer.row)
         if again.owner != plan.owner:

@@ -66,7 +66,7 @@ def redactor_of(facts: Facts, salt: str) -> Redactor:
         view = facts.watch.view
         for lease in view.leases.values():
             names["worker"] |= {lease.owner or "", lease.checkpoint_owner or ""}
-            names["worker"].add(lease.note.owner or "" if lease.note is not None else "")
+            names["worker"].add(lease.metadata.owner or "" if lease.metadata is not None else "")
         names["worker"] |= {row.owner or "" for row in view.unreadable.values()}
         keys = {*view.leases, *view.unreadable, *(row.key for row in view.foreign)} - _KEYS_OF_KCL
         keys |= {key for lease in view.leases.values() for key in (*lease.parents, *lease.children)}

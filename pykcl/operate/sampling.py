@@ -29,7 +29,7 @@ def known_failover(told: float | None, leases: Iterable[Lease]) -> tuple[float, 
         return told, True
     longest = 0
     for lease in leases:
-        note = lease.note
+        note = lease.metadata
         millis = note.failover_millis if note is not None else None
         is_of_owner = note is not None and note.owner == lease.actual_owner
         if lease.actual_owner is not None and (millis is None or not is_of_owner):

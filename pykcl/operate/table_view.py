@@ -46,7 +46,7 @@ class TableView:
     @property
     def stream_arns(self) -> tuple[str, ...]:
         """The streams that pykcl workers noted on their leases."""
-        notes = (lease.note for lease in self.leases.values())
+        notes = (lease.metadata for lease in self.leases.values())
         return tuple(sorted({note.stream_arn for note in notes if note is not None and note.stream_arn}))
 
 

@@ -147,7 +147,7 @@ def _owners(leases: Iterable[Lease]) -> frozenset[str]:
 
 
 def _is_noted(lease: Lease) -> bool:
-    return lease.note is not None and lease.note.owner == lease.owner
+    return lease.metadata is not None and lease.metadata.owner == lease.owner
 
 
 def is_of_pykcl(lease: Lease) -> bool:
@@ -176,8 +176,8 @@ def _why_native(version: str | None, where: str, foreign: Iterable[ForeignRow], 
 
 def _traces(leases: list[Lease], foreign: list[ForeignRow], state: JavaState, measured: int) -> list[str]:
     """Of 3.x, whatever its mode."""
-    # pykcl marks the rows it creates in the same way; a row it has ever written has its note.
-    created = sum(lease.entity_type is not None and lease.note is None for lease in leases)
+    # pykcl marks the rows it creates in the same way; a row it has ever written has its metadata.
+    created = sum(lease.entity_type is not None and lease.metadata is None for lease in leases)
     renewed = sum(_THROUGHPUT in lease.extra for lease in leases)
     handed = sum(lease.checkpoint_owner is not None for lease in leases)
     found = [

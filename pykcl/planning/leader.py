@@ -121,7 +121,7 @@ an eventually consistent scan shows the end of the parent and not yet the rows o
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmedHole:
+class UncoveredHashRange:
     """Hash keys of no lease that has not ended, found by several audits in a row.
 
     audits: how many in a row have found each of its keys without a lease.
@@ -157,7 +157,7 @@ class Findings:
     """
 
     holes: tuple[HashRange, ...] = ()
-    confirmed: tuple[ConfirmedHole, ...] = ()
+    confirmed: tuple[UncoveredHashRange, ...] = ()
     closed: tuple[HashRange, ...] = ()
     must_sync: bool = False
     fills: tuple[HashRangeFill, ...] = ()
@@ -200,7 +200,7 @@ class Audit:
         new = [hole for hole in sure if not any(before.contains(hole) for before in self.told)]
         findings = Findings(
             holes=tuple(holes),
-            confirmed=tuple(ConfirmedHole(hole, audits_of[hole], _taking(hole, shards)) for hole in new),
+            confirmed=tuple(UncoveredHashRange(hole, audits_of[hole], _taking(hole, shards)) for hole in new),
             closed=tuple(sorted(closed)),
             must_sync=bool(sure),
             fills=fills,
@@ -208,7 +208,7 @@ class Audit:
         )
         return Audit(self.confirmations, audits_of, (self.told - closed) | set(new)), findings
 
-    def untold(self) -> Audit:
+    def unreported(self) -> Audit:
         """The same, but nobody has heard of any hole. For a worker that audits without leading: it knows what it has
         confirmed, and tells of it with its first audit as the leader.
         """

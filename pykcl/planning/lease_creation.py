@@ -17,7 +17,7 @@ from enum import Enum
 from graphlib import TopologicalSorter
 
 from pykcl.model.checkpoint import AT_LATEST, AT_START_TIMESTAMP, AT_TRIM_HORIZON, Checkpoint, StartPosition
-from pykcl.model.lease import Lease, PrivateNote, Row
+from pykcl.model.lease import Lease, PykclMetadata, Row
 from pykcl.model.shard import Shard
 from pykcl.planning.shard_graph import FamilyTree
 
@@ -52,7 +52,7 @@ def create_new_leases(
     shards: a *complete* listing; a shard missing from it is taken for expired. leases: every readable row by
     key.
     unreadable: keys of rows that cannot be understood; they are neither replaced nor believed to have ended.
-    The rows carry parents, hash range, counter 0 and entity type. A row at LATEST carries `note.latest_from`
+    The rows carry parents, hash range, counter 0 and entity type. A row at LATEST carries `metadata.latest_from`
     when it completes a start at LATEST that was broken off: it has to begin where its siblings began, not
     now.
     """
@@ -113,7 +113,7 @@ class _Plan:
         leaves: set[str] = set()
         if start.kind == "LATEST":
             # A start at LATEST leases only shards no ancestor of which was ever leased, and no ancestor of a
-            # lease is leased later. So the note such a row carries proves that its ancestors were passed
+            # lease is leased later. So the metadata such a row carries proves that its ancestors were passed
             # over, not read.
             skipped = tree.ancestors_of(key for key, lease in leases.items() if lease.latest_from) - leased
             was_read = leased | ((history - skipped) & by_id.keys())
@@ -208,7 +208,7 @@ class _Plan:
         """
         row = _row(shard, AT_LATEST)
         since = started_at_latest(self.leases.values())
-        return row if since is None else row.with_(note=PrivateNote(latest_from=since))
+        return row if since is None else row.with_(metadata=PykclMetadata(latest_from=since))
 
     def _order(self, creation: LeaseCreation) -> tuple[int, str]:
         began = self.shards[creation.lease.key].starting_sequence_number
@@ -274,7 +274,7 @@ def leases_before_end(
         lease = Lease(key, first, parents=missing[key].parents, hash_range=missing[key].hash_range)
         if start.kind != "LATEST" or started_at is None or key not in below_a_gap:
             return lease
-        return lease.with_(checkpoint=AT_LATEST, note=PrivateNote(latest_from=started_at))
+        return lease.with_(checkpoint=AT_LATEST, metadata=PykclMetadata(latest_from=started_at))
 
     return [
         LeaseCreation(

@@ -44,7 +44,7 @@ def plan_deletions(
     gone: shard ids for which Kinesis answered ResourceNotFound, asked since `listing` was made.
     unreadable: keys of rows that cannot be understood; as a parent, child or sibling they speak against
     deletion.
-    stream: the stream that was listed. Rows whose private note names another one (the stream was deleted and
+    stream: the stream that was listed. Rows whose metadata names another one (the stream was deleted and
     created again) are never deleted: their evidence would be about somebody else's shards.
     """
     if not listing.complete or not listing.shards:
@@ -126,4 +126,4 @@ def _leaves_nothing_behind(
 
 
 def _is_of_another_stream(lease: Lease, stream: StreamDescription | None) -> bool:
-    return stream is not None and lease.note is not None and lease.note.conflicts_with(stream)
+    return stream is not None and lease.metadata is not None and lease.metadata.conflicts_with(stream)

@@ -104,4 +104,4 @@ def _stands_still(old: Lease, row: Lease) -> bool:
 
 
 def _session(lease: Lease) -> str | None:
-    return lease.note.process_token if lease.note is not None else None
+    return lease.metadata.process_token if lease.metadata is not None else None

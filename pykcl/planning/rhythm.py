@@ -40,7 +40,7 @@ _EVEN = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
+class PeerFailoverTime:
     """owner: whose. failover_time: about what it is there, seconds. is_faster: than ours."""
 
     owner: str
@@ -75,7 +75,7 @@ class _Opinion:
     intervals: list[float]
 
 
-class RhythmWatch:
+class FailoverTimeDetector:
     """Folds scans; no clock of its own. failover_time: ours, seconds. Workers of pykcl are not listened to: after a
     lost answer they write again, which raises the counter as well.
     """
@@ -88,7 +88,7 @@ class RhythmWatch:
         self._told: set[str] = set()
         self._scanned = 0.0
 
-    def observe(self, leases: Iterable[Lease], now: float, *, worker: str) -> list[Rhythm]:
+    def observe(self, leases: Iterable[Lease], now: float, *, worker: str) -> list[PeerFailoverTime]:
         """After one more complete scan that was answered at `now`, monotonic seconds: what has become clear by it.
 
         Each owner is told of once. worker: one's own identifier.
@@ -138,7 +138,7 @@ class RhythmWatch:
 
     def _hear(
         self, owner: str, verdict: Verdict, interval: float, stretch: _Stretch, now: float
-    ) -> Rhythm | None:
+    ) -> PeerFailoverTime | None:
         if verdict in ("same", "unclear"):
             self._opinions.pop(owner, None)
             return None
@@ -151,7 +151,7 @@ class RhythmWatch:
             return None
         self._told.add(owner)
         mean = sum(opinion.intervals) / len(opinion.intervals)
-        return Rhythm(owner, 3 * (mean + _EPSILON), verdict == "faster")
+        return PeerFailoverTime(owner, 3 * (mean + _EPSILON), verdict == "faster")
 
     def _forget_the_gone(self, stretches: dict[str, _Stretch]) -> None:
         owners = {stretch.lease.owner for stretch in stretches.values()}
@@ -180,5 +180,5 @@ def _written(lease: Lease) -> tuple[object, ...]:
         lease.owner_switches,
         lease.checkpoint_owner,
         lease.children,
-        lease.note,
+        lease.metadata,
     )

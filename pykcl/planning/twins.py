@@ -25,7 +25,7 @@ class _Seen:
     last: float = 0.0
 
 
-class TwinWatch:
+class DuplicateWorkerIdDetector:
     """Folds scans. worker, session: of this process. failover_time: seconds."""
 
     def __init__(self, worker: str, session: str, failover_time: float) -> None:
@@ -50,8 +50,8 @@ class TwinWatch:
         return found
 
     def _session_of(self, lease: Lease) -> str | None:
-        note = lease.note
-        return note.process_token if note is not None and note.owner == self._worker else None
+        metadata = lease.metadata
+        return metadata.process_token if metadata is not None and metadata.owner == self._worker else None
 
 
 def _after(before: _Seen | None, counter: int, session: str | None, now: float) -> _Seen:

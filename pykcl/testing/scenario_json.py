@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pykcl.model.checkpoint import AT_TIMESTAMP, Checkpoint, StartPosition
-from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.shard import HashRange, Shard
 
 _SHARD_KEYS = {
@@ -95,7 +95,7 @@ def _lease(raw: Mapping[str, Any]) -> Lease:
         hash_range=_hash_range(raw),
         checkpoint_owner=raw.get("checkpoint_owner"),
         entity_type=raw.get("entity_type"),
-        note=PrivateNote(latest_from=latest_from) if latest_from is not None else None,
+        metadata=PykclMetadata(latest_from=latest_from) if latest_from is not None else None,
     )
 
 
@@ -122,7 +122,7 @@ def described(lease: Lease, start: StartPosition) -> dict[str, Any]:
         "owner_switches_since_checkpoint": lease.owner_switches,
         "checkpoint_owner": lease.checkpoint_owner,
         "entity_type": lease.entity_type,
-        "latest_from": lease.note.latest_from if lease.note else None,
+        "latest_from": lease.metadata.latest_from if lease.metadata else None,
         "pending_checkpoint": None,
         "pending_checkpoint_state": None,
         "throughput_kbps": None,

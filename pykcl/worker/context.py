@@ -9,7 +9,7 @@ from pykcl.config import Config
 from pykcl.errors import FatalError, PyKclError, SetupError
 from pykcl.interfaces import Events, LeaseTable, Stream
 from pykcl.metrics.meter import Meter
-from pykcl.model.lease import Lease, PrivateNote, note_for
+from pykcl.model.lease import Lease, PykclMetadata, metadata_for
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
 from pykcl.worker.failure_tracker import Trouble
@@ -63,9 +63,9 @@ class Context:
             return True
         return isinstance(error, SetupError) and not (self.has_joined.is_set() or proof.is_set())
 
-    def note_for(self, lease: Lease) -> PrivateNote:
+    def metadata_for(self, lease: Lease) -> PykclMetadata:
         """The private attribute for a row this worker creates or takes."""
-        return note_for(
+        return metadata_for(
             lease,
             stream=self.identity.description,
             owner=self.worker_id,

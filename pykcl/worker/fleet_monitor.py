@@ -18,8 +18,8 @@ from pykcl.interfaces import Events, LeaseTable, TableScan
 from pykcl.model.lease import JavaState, Lease, Row
 from pykcl.planning.fleet_protocol import Fleet, FleetKind, sense_fleet
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.rhythm import RhythmWatch
-from pykcl.planning.twins import TwinWatch
+from pykcl.planning.rhythm import FailoverTimeDetector
+from pykcl.planning.twins import DuplicateWorkerIdDetector
 from pykcl.runtime import Runtime
 
 STATE_INTERVAL = 60.0
@@ -61,8 +61,8 @@ class FleetWatch:
         self._hand_offs: dict[str, tuple[int, bool]] = {}
         self._handing_off = False
         self._went_native = False
-        self._rhythms = RhythmWatch(config.failover_time)
-        self._twins = TwinWatch(worker_id, process_token, config.failover_time)
+        self._rhythms = FailoverTimeDetector(config.failover_time)
+        self._twins = DuplicateWorkerIdDetector(worker_id, process_token, config.failover_time)
 
     @property
     def may_steal(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pykcl.config import Config
 from pykcl.errors import LeaseLost, TemporaryError
 from pykcl.events import LossReason
-from pykcl.interfaces import Kept, LeaseTable, Lost, Unknown
+from pykcl.interfaces import Applied, LeaseTable, Rejected, Unknown
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import LeaseWrite, renew
 from pykcl.runtime import Event, Runtime
@@ -173,8 +173,8 @@ class HeldLease:
             finally:
                 self._is_writing = False
 
-    def _settle(self, answer: Kept | Lost | Unknown, sent: float) -> Lease:
-        if isinstance(answer, Kept) and answer.lease is not None:
+    def _settle(self, answer: Applied | Rejected | Unknown, sent: float) -> Lease:
+        if isinstance(answer, Applied) and answer.lease is not None:
             with self._state:
                 self._given_up = answer.lease.actual_owner != self._lease.actual_owner
                 asked = answer.lease.checkpoint_owner is not None and self._lease.checkpoint_owner is None
@@ -194,7 +194,7 @@ class HeldLease:
                     self._lease = answer.seen
             self.check()
             raise TemporaryError(f"The lease table did not answer for {self.key} in time: {answer.cause}")
-        self.lose(self._loss_by(answer.row if isinstance(answer, Lost) else None))
+        self.lose(self._loss_by(answer.row if isinstance(answer, Rejected) else None))
         raise self._refusal()
 
     def _loss_by(self, row: object) -> Loss:
@@ -223,12 +223,12 @@ class HeldLease:
         return True
 
 
-def first_sent(kept: Kept, sent: float, unknown_since: float | None) -> float:
+def first_sent(kept: Applied, sent: float, unknown_since: float | None) -> float:
     """Monotonic seconds at which a write that took effect may have done so at the earliest.
 
     sent: when it was sent this time. unknown_since: when the first of the writes before it was sent that got no answer.
     """
-    return sent if unknown_since is None or not kept.settled else min(sent, unknown_since)
+    return sent if unknown_since is None or not kept.confirmed_by_read else min(sent, unknown_since)
 
 
 class HeldLeases:
@@ -262,14 +262,14 @@ class HeldLeases:
                     self._outlived[held.key] = held
                 self.version += 1
 
-    def outlived(self, kept: Kept) -> bool:
+    def outlived(self, kept: Applied) -> bool:
         """Whether a row that alone tells of a take may be as this worker left it when it lost the lease.
 
         1) A take, or the last heartbeat, lands, and no answer comes until the belief has ended; 2) a scan that lags
         shows the row as it was before, and the lease is taken once more; 3) that is refused: the row is as it would
         make it. Nothing was taken: to the others the lease stands still since 1, so it is left until it has expired.
         """
-        if kept.lease is None or not kept.settled:
+        if kept.lease is None or not kept.confirmed_by_read:
             return False
         with self._lock:
             held = self._held.get(kept.lease.key) or self._outlived.get(kept.lease.key)

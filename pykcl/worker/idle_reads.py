@@ -22,7 +22,7 @@ from pykcl.errors import PyKclError
 from pykcl.interfaces import AskableStream, Asked, Coming, Fetched, Stream
 from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
-from pykcl.planning.read_schedule import Window, next_round
+from pykcl.planning.read_schedule import PollWindow, next_poll
 from pykcl.runtime import Event, Runtime, Task
 from pykcl.worker.prefetch import Answer, BufferGate, bytes_kept
 from pykcl.worker.threads import Pulse
@@ -60,9 +60,9 @@ class Turn:
 
     shard_id: str
     iterator: str = field(repr=False)
-    window: Window
+    window: PollWindow
     may_ask: Callable[[], bool]
-    nothing_new: Callable[[Answer], tuple[str, Window] | None]
+    nothing_new: Callable[[Answer], tuple[str, PollWindow] | None]
     wake: Event
     # WAITING and ASKED: whoever comes first takes it, under the lock. BUSY: the shared thread has it; OVER: the shard's
     # own thread. All below is of SharedReads.
@@ -191,7 +191,7 @@ class SharedReads:
 
     def _wait(self, stream: AskableStream) -> None:
         with self._lock:
-            until = next_round(turn.window for turn in self._waiting)
+            until = next_poll(turn.window for turn in self._waiting)
             if self._is_full:
                 until = float("inf")
             if self._under_way:
@@ -211,7 +211,7 @@ class SharedReads:
     def _ask_for_the_due(self, stream: AskableStream) -> None:
         now = self._runtime.monotonic()
         with self._lock:
-            if now < next_round(turn.window for turn in self._waiting):
+            if now < next_poll(turn.window for turn in self._waiting):
                 return
             due = [turn for turn in self._waiting if turn.window.earliest <= now]
         most = min(stream.pages_at_a_time, MOST_UNDER_WAY)

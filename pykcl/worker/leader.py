@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pykcl.errors import FatalError, SetupError, TemporaryError
 from pykcl.events import HashRangeFilled, HoleClosed, HoleFound, LeaderElected, LeadershipMoved
-from pykcl.interfaces import Kept, Unknown
+from pykcl.interfaces import Applied, Unknown
 from pykcl.metrics import catalog
 from pykcl.model import lease_writes
 from pykcl.model.lease import Row, UnreadableRow
@@ -67,7 +67,7 @@ class LeaderDuty:
         self._elect(view)
         audit, found = self._audit.next(view.leases, shards, view.unreadable.keys())
         if not self._leads:
-            self._audit = audit.untold()
+            self._audit = audit.unreported()
             self._context.trouble.worked(
                 Activity.FILLING_HASH_RANGES
             )  # whatever it was, it is another worker's now
@@ -141,5 +141,5 @@ class LeaderDuty:
         if isinstance(answer, Unknown):
             raise TemporaryError(f"The lease table did not answer to the hash range of {key}: {answer.cause}")
         # Lost: the row has changed, so the next audit sees another one, or none.
-        if isinstance(answer, Kept):
+        if isinstance(answer, Applied):
             context.events.emit(HashRangeFilled(shard=key, first=str(found.first), last=str(found.last)))

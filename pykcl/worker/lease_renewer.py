@@ -7,7 +7,7 @@ from functools import partial
 
 from pykcl.errors import FatalError, LeaseLost, SetupError, TemporaryError
 from pykcl.metrics.meter import Meter
-from pykcl.planning.read_schedule import heartbeat_give, heartbeats_due
+from pykcl.planning.read_schedule import heartbeat_slack, heartbeats_due
 from pykcl.runtime import Event, Runtime, Task
 from pykcl.status import Activity
 from pykcl.worker.failure_tracker import Trouble
@@ -60,7 +60,7 @@ class LeaseRenewer:
         # When one that failed is tried again, in monotonic seconds.
         self._again_at: dict[HeldLease, float] = {}
         self._again_after = min(_AGAIN_AFTER, self._rounds.seconds / 5)
-        self._give = heartbeat_give(self._rounds.seconds)
+        self._give = heartbeat_slack(self._rounds.seconds)
 
     def start(self) -> None:
         self._spawn(f"{self._name}-renewer", self._run, patience=0.0)

@@ -24,7 +24,7 @@ from pykcl.events import (
     ShardStarted,
     WaitingForParents,
 )
-from pykcl.interfaces import Kept, LeaseTable, Unknown
+from pykcl.interfaces import Applied, LeaseTable, Unknown
 from pykcl.metrics import catalog
 from pykcl.model import lease_writes
 from pykcl.model.lease import Lease
@@ -229,8 +229,8 @@ class LeaseWorker:
                     return Signal.REFUSED
                 seen = row
             sent = context.runtime.monotonic()
-            note = context.note_for(seen)
-            write = lease_writes.take(seen, context.worker_id, note)
+            metadata = context.metadata_for(seen)
+            write = lease_writes.take(seen, context.worker_id, metadata)
             with context.meter.timed(catalog.TAKE_LEASE):
                 answer = context.table.write(write, until=sent + context.config.write_timeout)
         except TemporaryError as error:
@@ -243,7 +243,7 @@ class LeaseWorker:
             context.trouble.failed(Activity.TAKING, TemporaryError(answer.cause), shard=self.key)
             return Signal.REFUSED
         context.trouble.worked(Activity.TAKING, shard=self.key)
-        if not isinstance(answer, Kept) or answer.lease is None or context.held.outlived(answer):
+        if not isinstance(answer, Applied) or answer.lease is None or context.held.outlived(answer):
             context.events.emit(LeaseWentElsewhere(shard=self.key))
             return Signal.REFUSED
         context.events.emit(

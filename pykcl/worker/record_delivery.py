@@ -12,7 +12,7 @@ from pykcl.model.lease import first_read
 from pykcl.model.record import Record
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.lifecycle import Signal
-from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, Window, backoff
+from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, PollWindow, backoff
 from pykcl.processor import Batch, RecordProcessor, ShardEnd, ShutdownRequest
 from pykcl.status import Activity
 from pykcl.worker.checkpointer import EndCheckpointer, Progress, ShardCheckpointer
@@ -192,7 +192,7 @@ class ShardDelivery:
         left = self._reader.leave(lambda: not self._is_to_end(), self._nothing_new, self._waiting.wake)
         return self._pause(pause) if left is None else self._waiting.sleep(left)
 
-    def _nothing_new(self, answer: Answer) -> tuple[str, Window] | None:
+    def _nothing_new(self, answer: Answer) -> tuple[str, PollWindow] | None:
         """A page came while this thread sleeps, which goes on sleeping if there is nothing for it to do. In the thread
         that shards share: it must not wait."""
         config = self._context.config

@@ -20,13 +20,13 @@ from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.read_schedule import (
     ALWAYS_KEPT_MILLIS,
     SMALL_PAGE,
-    ReadPace,
-    Window,
+    PollWindow,
+    ReadSchedule,
     after_page,
     after_throttling,
-    least_doubtful_gap,
+    min_doubtful_gap,
+    poll_window,
     throttled_pause,
-    window_of,
 )
 from pykcl.planning.read_schedule import is_near as is_near_trimming
 from pykcl.runtime import Event as Flag
@@ -98,7 +98,7 @@ class ShardReader:
         self._expects_checkpointed_record = after is not None
         self._iterator = iterator
         self._refusals = 0
-        self._pace = ReadPace()
+        self._schedule = ReadSchedule()
         self._answered_at = 0.0
         self._ahead = PageAhead(shard_id, self._ask, context.gate, context.runtime)
         self._shared = context.shared_reads
@@ -140,7 +140,7 @@ class ShardReader:
         self._refusals = 0
         is_doubtful = self._is_doubtful(fetched)
         self._notice_trimming(fetched)
-        self._pace = self._pace_after(fetched)
+        self._schedule = self._schedule_after(fetched)
         if fetched.millis_behind_latest is not None:
             self._reached = fetched.millis_behind_latest, self._answered_at
         if is_doubtful:
@@ -164,9 +164,9 @@ class ShardReader:
         )
         return Page(fetched, self._answered_at, users)
 
-    def _pace_after(self, fetched: Fetched) -> ReadPace:
+    def _schedule_after(self, fetched: Fetched) -> ReadSchedule:
         return after_page(
-            self._pace,
+            self._schedule,
             self._answered_at,
             records=len(fetched.records),
             size=_size(fetched),
@@ -242,7 +242,7 @@ class ShardReader:
             and behind
             and not is_near_trimming(behind, self._context.identity.retention_millis)
         ):
-            left = self._answered_at + self._pace.pause - self._context.runtime.monotonic()
+            left = self._answered_at + self._schedule.pause - self._context.runtime.monotonic()
             self._ahead.begin(fetched.next_iterator, max(0.0, left), lambda: not give_up())
 
     def finish(self, page: Page) -> float:
@@ -266,7 +266,7 @@ class ShardReader:
             self._iterator = None
         self.children = fetched.children
         self.drop()
-        left = self._answered_at + self._pace.pause - self._context.runtime.monotonic()
+        left = self._answered_at + self._schedule.pause - self._context.runtime.monotonic()
         self._is_slow = left <= 0
         self._is_caught_up = fetched.millis_behind_latest == 0
         return max(0.0, left)
@@ -274,7 +274,7 @@ class ShardReader:
     def leave(
         self,
         may_ask: Callable[[], bool],
-        nothing_new: Callable[[Answer], tuple[str, Window] | None],
+        nothing_new: Callable[[Answer], tuple[str, PollWindow] | None],
         wake: Flag,
     ) -> Callable[[], float] | None:
         """Have the next page read by the thread that all shards share; see `Turn`.
@@ -285,11 +285,13 @@ class ShardReader:
         # Who is behind finds warm caches by itself, and needs no one to be woken by.
         if iterator is None or not self._is_caught_up or not shared.is_of_use:
             return None
-        turn = self._turn = Turn(self._shard_id, iterator, window_of(self._pace), may_ask, nothing_new, wake)
+        turn = self._turn = Turn(
+            self._shard_id, iterator, poll_window(self._schedule), may_ask, nothing_new, wake
+        )
         shared.leave(turn)
         return partial(shared.left, turn)
 
-    def goes_on(self, answer: Answer) -> tuple[str, Window] | None:
+    def goes_on(self, answer: Answer) -> tuple[str, PollWindow] | None:
         """Take in a page that brings nothing: the iterator of the next one, and its time. None: `read` has to.
 
         Called by the shared thread, while this reading is left to it.
@@ -302,19 +304,19 @@ class ShardReader:
             return None
         self._answered_at = answered_at
         self._reached = 0, answered_at
-        self._pace = self._pace_after(fetched)
+        self._schedule = self._schedule_after(fetched)
         self._iterator = fetched.next_iterator
-        return fetched.next_iterator, window_of(self._pace)
+        return fetched.next_iterator, poll_window(self._schedule)
 
     @property
     def too_soon(self) -> float:
         """Seconds for which the shard is to be left alone in any case."""
-        return max(0.0, self._answered_at + self._pace.least - self._context.runtime.monotonic())
+        return max(0.0, self._answered_at + self._schedule.min_pause - self._context.runtime.monotonic())
 
     def throttled(self) -> float:
         """The shard refused a read for its rate: others read it, too. Returns the seconds to wait before the next."""
-        self._pace = after_throttling(self._pace, self._context.runtime.monotonic())
-        return throttled_pause(self._pace, self._context.runtime.random())
+        self._schedule = after_throttling(self._schedule, self._context.runtime.monotonic())
+        return throttled_pause(self._schedule, self._context.runtime.random())
 
     def _is_overtaken_soon(self, page: Page) -> bool:
         """Whether retention is about to overtake this reading. Reported once, when a new record was read."""
@@ -396,7 +398,7 @@ class ShardReader:
         behind = reached[0] + (self._answered_at - reached[1]) * 1000
         if behind < ALWAYS_KEPT_MILLIS and self._doubtful_gap == inf:
             return False  # as almost every page
-        gap = least_doubtful_gap(
+        gap = min_doubtful_gap(
             behind,
             self._context.identity.retention_millis,
             self._context.stream.server_time_millis() - last,
@@ -438,7 +440,7 @@ class ShardReader:
         finally:
             self._answered_at = self._context.runtime.monotonic()
         self._doubtful, self._doubtful_gap = None, inf
-        self._pace = self._pace_after(held)
+        self._schedule = self._schedule_after(held)
         if found != doubtful.after:
             # As after an opening: reported with the record that comes first, or at the end.
             self._expects_checkpointed_record = True

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from pykcl.errors import ShardGone, TemporaryError
 from pykcl.events import DataLost, LeaseCreated, LeaseDeleted
-from pykcl.interfaces import Kept, Unknown
+from pykcl.interfaces import Applied, Unknown
 from pykcl.metrics import catalog
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import LATEST, Checkpoint, ReadFrom
-from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.shard import Shard, ShardListing
 from pykcl.planning.lease_creation import CreationReason, LeaseCreation
 from pykcl.planning.lease_deletion import Deletion, garbage_candidates, plan_deletions
@@ -27,7 +27,7 @@ def create_lease(
     """Put one row if its key is free; return whether this call did. what: as what it is measured. Raises
     TemporaryError, SetupError."""
     lease = creation.lease
-    noted = lease.with_(note=context.note_for(lease))
+    noted = lease.with_(metadata=context.metadata_for(lease))
     until = context.runtime.monotonic() + context.config.write_timeout
     with context.meter.timed(what):
         answer = context.table.write(lease_writes.create(noted), until=until)
@@ -35,9 +35,9 @@ def create_lease(
             raise TemporaryError(
                 f"The lease table did not answer to the creation of {lease.key}: {answer.cause}"
             )
-    # An identical row that a peer put a moment earlier serves as well, and is told by the name in its note.
-    note = answer.lease.note if isinstance(answer, Kept) and answer.lease else None
-    if note is None or note.owner != context.worker_id:
+    # An identical row that a peer put a moment earlier serves as well, and is told by the name in its metadata.
+    metadata = answer.lease.metadata if isinstance(answer, Applied) and answer.lease else None
+    if metadata is None or metadata.owner != context.worker_id:
         return False
     context.events.emit(
         LeaseCreated(shard=lease.key, checkpoint=str(lease.checkpoint), reason=creation.reason.value)
@@ -91,7 +91,7 @@ class LatestStart:
         if not _begins_now(lease):
             create_lease(self._context, plan)
             return
-        noted = replace(plan, lease=lease.with_(note=PrivateNote(latest_from=self.since)))
+        noted = replace(plan, lease=lease.with_(metadata=PykclMetadata(latest_from=self.since)))
         if create_lease(self._context, noted) and lease.key in self._settled:
             self.opened[lease.key] = self._settled[lease.key]
 
@@ -102,8 +102,8 @@ class LatestStart:
 
 
 def _begins_now(lease: Lease) -> bool:
-    """One with a note completes a start that was broken off, and begins when that start did: not "now"."""
-    return lease.checkpoint.sequence_number == LATEST and lease.note is None
+    """One with metadata completes a start that was broken off, and begins when that start did: not "now"."""
+    return lease.checkpoint.sequence_number == LATEST and lease.metadata is None
 
 
 _MORE_WRITES = 1000
@@ -214,7 +214,7 @@ def _put_back(lease: Lease) -> Lease:
         hash_range=lease.hash_range,
         pending=lease.pending,
         entity_type=lease.entity_type,
-        note=lease.note,
+        metadata=lease.metadata,
     )
 
 
@@ -283,7 +283,7 @@ class LeaseCleaner:
             return
         until = context.runtime.monotonic() + context.config.write_timeout
         answer = context.table.write(lease_writes.delete(seen, ended=seen.is_ended), until=until)
-        if isinstance(answer, Kept):
+        if isinstance(answer, Applied):
             context.events.emit(LeaseDeleted(shard=seen.key, reason=deletion.reason))
 
     def _tell_of_loss(self, seen: Lease) -> bool:

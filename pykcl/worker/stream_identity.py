@@ -74,21 +74,21 @@ class StreamIdentity:
 
     def conflicts_with(self, lease: Lease) -> bool:
         """Whether the private attribute says that the lease belongs to another stream, or an earlier one."""
-        return lease.note is not None and lease.note.conflicts_with(self.description)
+        return lease.metadata is not None and lease.metadata.conflicts_with(self.description)
 
     def refuse_foreign_leases(self, rows: Iterable[Row]) -> None:
         """Raise WrongStream when the table holds leases of another stream: one application reads one stream."""
         conflicts = [row for row in rows if isinstance(row, Lease) and self.conflicts_with(row)]
-        note = conflicts[0].note if conflicts else None
-        if note is None:
+        metadata = conflicts[0].metadata if conflicts else None
+        if metadata is None:
             return
-        if note.stream_arn == self.description.arn:
+        if metadata.stream_arn == self.description.arn:
             why = (
-                f"an earlier stream of that name (created at {note.stream_created_at} epoch ms, the present one at "
+                f"an earlier stream of that name (created at {metadata.stream_created_at} epoch ms, the present one at "
                 f"{self.description.created_at}): it was deleted and created again"
             )
         else:
-            why = f"stream {note.stream_arn}"
+            why = f"stream {metadata.stream_arn}"
         raise WrongStream(
             f"{len(conflicts)} leases in table {self._table!r} belong to {why}. This worker reads "
             f"{self.description.arn}. Nothing was read or changed. Do: use another application name for this stream, "

@@ -9,7 +9,7 @@ from pykcl.metrics import catalog
 from pykcl.model.lease import ForeignRow, Lease, Row, UnreadableRow
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.read_schedule import READ_UNITS_PER_SECOND, jittered
-from pykcl.planning.scan_schedule import Looks, may_be_taken, plan_looks, shows_news
+from pykcl.planning.scan_schedule import ScanPlan, may_be_taken, plan_scans, shows_news
 from pykcl.worker.context import Context
 
 SHORTEST_SCAN_PAUSE = 0.2
@@ -38,7 +38,7 @@ class TableLooks:
         self._part: tuple[tuple[int, ...], int] | None = None
         self._next_whole = 0.0
         self._next_part: float | None = None
-        self._looks = Looks(1.0, 1.0)
+        self._looks = ScanPlan(1.0, 1.0)
         self._units = 0.0
         self._debt = 0.0
         self._busy_until = 0.0
@@ -67,7 +67,7 @@ class TableLooks:
     def pace(self, rows: int) -> None:
         """After a scan of so many rows: when the next is due. Until `calm` is called there may be something to do."""
         context, before = self._context, self._looks
-        self._looks = plan_looks(
+        self._looks = plan_scans(
             mode=context.config.table_looks,
             worker=context.worker_id,
             others=context.fleet.pykcl,
@@ -76,16 +76,16 @@ class TableLooks:
             failover_time=context.config.failover_time,
             max_leases=context.config.max_leases,
         )
-        self._next_whole = self.scanned_at + jittered(self._looks.busy, context.runtime.random())
+        self._next_whole = self.scanned_at + jittered(self._looks.busy_pause, context.runtime.random())
         self.is_calm = False
         self._hand_on(before)
-        if self._looks.part is None or not self._looks.watched:
+        if self._looks.segment_pause is None or not self._looks.my_segments:
             self._next_part, self._watched = None, frozenset()
         else:
             # What has just been seen with all the rest need not be looked at for a while.
-            self._next_part = self.scanned_at + jittered(self._looks.part, context.runtime.random())
+            self._next_part = self.scanned_at + jittered(self._looks.segment_pause, context.runtime.random())
 
-    def _hand_on(self, before: Looks) -> None:
+    def _hand_on(self, before: ScanPlan) -> None:
         """Answer for the leases of the part until now, if it is another one from now on, until its new watchers can.
 
         1) A dead worker's leases are silent; of the living, only this one sees them. 2) It scans all of the table, and
@@ -94,8 +94,8 @@ class TableLooks:
         """
         now = self.scanned_at
         self._handed_on = {key: until for key, until in self._handed_on.items() if until > now}
-        if (before.watched, before.segments) != (self._looks.watched, self._looks.segments):
-            self._handed_on |= dict.fromkeys(self._watched, now + _HANDED_ON_AFTER * before.whole)
+        if (before.my_segments, before.segments) != (self._looks.my_segments, self._looks.segments):
+            self._handed_on |= dict.fromkeys(self._watched, now + _HANDED_ON_AFTER * before.idle_pause)
 
     @property
     def watched(self) -> Collection[str]:
@@ -105,7 +105,7 @@ class TableLooks:
     @property
     def adopt_after(self) -> float:
         """Seconds after which a watched lease that nobody has taken is taken beyond one's share: about one look."""
-        return 0.8 * (self._looks.part or self._looks.busy)
+        return 0.8 * (self._looks.segment_pause or self._looks.busy_pause)
 
     def busy(self) -> None:
         """There is something to take: that will bring more to do for a while."""
@@ -119,9 +119,9 @@ class TableLooks:
         """
         if self.scanned_at < self._busy_until:
             return
-        pause = max(self._looks.whole, self._context.config.renew_interval if has_all else 0.0)
+        pause = max(self._looks.idle_pause, self._context.config.renew_interval if has_all else 0.0)
         self._next_whole = self.scanned_at + jittered(pause, self._context.runtime.random())
-        self.is_calm = self._looks.part is not None
+        self.is_calm = self._looks.segment_pause is not None
 
     def hurry(self) -> None:
         """Something happened here: look soon, yet never in a spin. Leases that end as quickly as they are taken must
@@ -135,7 +135,7 @@ class TableLooks:
         """
         if now >= self._next_whole:
             return True
-        pause = self._looks.part
+        pause = self._looks.segment_pause
         if pause is None or self._next_part is None or now < self._next_part:
             return False
         if self._next_whole - now < _SOON * pause:
@@ -144,7 +144,7 @@ class TableLooks:
         now = self._context.runtime.monotonic()
         self._next_part = now + jittered(pause, self._context.runtime.random())
         if is_wanted and self._debt_at(now) > _BURST * self._units:
-            self._next_whole = min(self._next_whole, self.scanned_at + self._looks.busy)
+            self._next_whole = min(self._next_whole, self.scanned_at + self._looks.busy_pause)
             return now >= self._next_whole
         return is_wanted
 
@@ -152,7 +152,7 @@ class TableLooks:
         """Look at the part of this worker: whether something there calls for a scan of all the table."""
         before, watched = self.view, self._seen_in_part()
         # A row that is missing was deleted, by somebody who cleans up or by hand; unless other segments were looked at.
-        part = (self._looks.watched, self._looks.segments)
+        part = (self._looks.my_segments, self._looks.segments)
         is_missing = part == self._part and not self._watched <= watched
         self._part, self._watched = part, watched
         failover = self._context.config.failover_time
@@ -165,7 +165,7 @@ class TableLooks:
     def _seen_in_part(self) -> frozenset[str]:
         """Scan the segments of this worker, and fold them into the view; the leases there."""
         context, seen = self._context, set()
-        for segment in self._looks.watched:
+        for segment in self._looks.my_segments:
             with context.meter.timed(catalog.LIST_LEASES):
                 scan = context.table.scan_part(segment, self._looks.segments)
             own, refused = self._own(scan.rows)

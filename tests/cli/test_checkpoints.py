@@ -18,7 +18,7 @@ from pykcl.cli.main import main
 from pykcl.errors import TemporaryError
 from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
-from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.lease_item import parse_row, to_item
 from pykcl.operate.checkpoints import search
 from pykcl.worker.worker import Worker
@@ -402,7 +402,7 @@ def test_the_stream_is_known_from_the_rows_where_they_name_it(bench):
     bare = CliRunner().invoke(main, arguments)
     assert bare.exit_code == 2
     assert "Do: --stream NAME" in bare.output
-    bench.row(Lease(A, AT_SHARD_END, note=PrivateNote(stream_arn=bench.arn)))
+    bench.row(Lease(A, AT_SHARD_END, metadata=PykclMetadata(stream_arn=bench.arn)))
     assert CliRunner().invoke(main, arguments).exit_code == 0
 
 

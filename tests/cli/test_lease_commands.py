@@ -20,7 +20,7 @@ from pykcl.cli.local import local_environment
 from pykcl.cli.main import main
 from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
-from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.lease_item import to_item
 
 APP = "orders-app"
@@ -82,7 +82,13 @@ def listed(*arguments, **more):
 
 
 FLEET = (
-    Lease(shard(0), Checkpoint("4917", 3), owner="w1", counter=7, note=PrivateNote(owner="w1", version="9")),
+    Lease(
+        shard(0),
+        Checkpoint("4917", 3),
+        owner="w1",
+        counter=7,
+        metadata=PykclMetadata(owner="w1", version="9"),
+    ),
     Lease(shard(1), AT_TRIM_HORIZON),
 )
 

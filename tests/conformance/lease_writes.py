@@ -2,12 +2,14 @@
 
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
-from pykcl.model.lease import Lease, PendingCheckpoint, PrivateNote
+from pykcl.model.lease import Lease, PendingCheckpoint, PykclMetadata
 from pykcl.model.shard import HashRange
 
 KEY = "shardId-000000000000"
-NOTE = PrivateNote(stream_arn="arn:aws:kinesis:us-east-1:123456789012:stream/s", owner="me", version="0.1.0")
-NEW = Lease(KEY, AT_TRIM_HORIZON, parents=("p1", "p2"), hash_range=HashRange(0, 9), note=NOTE)
+NOTE = PykclMetadata(
+    stream_arn="arn:aws:kinesis:us-east-1:123456789012:stream/s", owner="me", version="0.1.0"
+)
+NEW = Lease(KEY, AT_TRIM_HORIZON, parents=("p1", "p2"), hash_range=HashRange(0, 9), metadata=NOTE)
 HELD = Lease(
     KEY,
     Checkpoint("10", 3),

@@ -7,10 +7,10 @@ import pytest
 from lease_bench import answered, timed_out
 from lease_writes import BARE, ENDED, FREE, HELD, KEY, NEW, NOTE, WRITES, plain, taken_over
 
-from pykcl.interfaces import Kept, Lost, Unknown
+from pykcl.interfaces import Applied, Rejected, Unknown
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.lease import ForeignRow, Lease, PrivateNote, UnreadableRow
+from pykcl.model.lease import ForeignRow, Lease, PykclMetadata, UnreadableRow
 from pykcl.model.lease_writes import parse_row, to_item
 from pykcl.model.shard import HashRange
 
@@ -40,7 +40,7 @@ def after(write):
 
 
 def assert_kept(bench, write, answer):
-    assert isinstance(answer, Kept)
+    assert isinstance(answer, Applied)
     assert plain(bench.item(KEY)) == after(write)
     assert (None if answer.lease is None else plain(to_item(answer.lease))) == after(write)
 
@@ -57,7 +57,7 @@ def test_a_write_on_a_row_another_worker_changed_is_lost_and_changes_nothing(ben
     theirs = taken_over(write)
     bench.put(theirs)
     answer = bench.write(write)
-    assert isinstance(answer, Lost)
+    assert isinstance(answer, Rejected)
     assert plain(to_item(answer.row)) == plain(to_item(theirs))
     assert plain(bench.item(KEY)) == plain(to_item(theirs))
 
@@ -68,7 +68,7 @@ def test_who_is_asked_to_hand_over_goes_on_writing_and_a_release_is_the_hand_ove
     write = WRITES[kind]
     bench.put(write.seen.with_(owner="next", checkpoint_owner="me"))
     answer = bench.write(write)
-    assert isinstance(answer, Kept)
+    assert isinstance(answer, Applied)
     row = bench.table.read(KEY)
     assert row == answer.lease
     assert row.counter == write.seen.counter + 1
@@ -84,18 +84,18 @@ def test_a_write_whose_owner_changed_without_the_counter_is_lost(bench, write):
     handed_over = write.seen.with_(owner="next", checkpoint_owner="somebody else")
     bench.put(handed_over)
     answer = bench.write(write)
-    assert isinstance(answer, Lost)
+    assert isinstance(answer, Rejected)
     assert plain(bench.item(KEY)) == plain(to_item(handed_over))
 
 
 @UPDATES
 def test_a_write_on_a_missing_row_is_lost_and_creates_nothing(bench, write):
-    assert bench.write(write) == Lost(None)
+    assert bench.write(write) == Rejected(None)
     assert bench.items() == {}
 
 
 def test_deleting_a_missing_row_is_kept(bench):
-    assert bench.write(WRITES["delete-ended"]) == Kept(None, settled=True)
+    assert bench.write(WRITES["delete-ended"]) == Applied(None, confirmed_by_read=True)
     assert bench.items() == {}
 
 
@@ -156,7 +156,7 @@ def test_an_applied_write_with_its_answer_lost_is_lost_once_another_worker_took_
     theirs = (write.after or HELD).with_(owner="you", counter=99)
     bench.client.faults.extend(["lose", lambda: bench.put(theirs)])
     answer = bench.write(write)
-    assert isinstance(answer, Lost)
+    assert isinstance(answer, Rejected)
     assert plain(bench.item(KEY)) == plain(to_item(theirs))
 
 
@@ -164,7 +164,7 @@ def test_an_applied_write_with_its_answer_lost_is_lost_once_another_worker_took_
 def test_an_applied_write_with_its_answer_lost_is_lost_once_its_row_was_deleted(bench, write):
     seed(bench, write)
     bench.client.faults.extend(["lose", lambda: bench.delete(KEY)])
-    assert bench.write(write) == Lost(None)
+    assert bench.write(write) == Rejected(None)
     assert bench.items() == {}
 
 
@@ -173,7 +173,7 @@ def test_a_renewal_of_ours_that_landed_late_is_adopted_and_the_write_sent_again(
     write = WRITES[name]
     bench.put(lease_writes.renew(HELD).after)
     answer = bench.write(write)
-    assert isinstance(answer, Kept)
+    assert isinstance(answer, Applied)
     assert answer.lease.counter == HELD.counter + 2
     assert plain(bench.item(KEY)) == plain(
         {**to_item(write.after), "leaseCounter": {"N": str(HELD.counter + 2)}}
@@ -184,7 +184,7 @@ def test_an_adopted_write_with_its_answer_lost_is_still_settled(bench):
     bench.put(lease_writes.renew(HELD).after)
     bench.client.faults.extend(["ok", "lose", "drop"])
     answer = bench.write(WRITES["checkpoint"])
-    assert isinstance(answer, Kept)
+    assert isinstance(answer, Applied)
     assert answer.lease.checkpoint == Checkpoint("12", 1)
     assert bench.item(KEY)["leaseCounter"] == {"N": str(HELD.counter + 2)}
 
@@ -206,16 +206,16 @@ def test_an_adopted_write_that_stays_unknown_tells_the_row_to_go_on_from(bench):
 def test_a_checkpoint_never_undoes_an_own_later_one_that_landed_late(bench):
     bench.put(lease_writes.checkpoint(HELD, Checkpoint("20")).after)
     answer = bench.write(WRITES["checkpoint"])
-    assert isinstance(answer, Kept)
+    assert isinstance(answer, Applied)
     assert answer.lease.checkpoint == Checkpoint("20")
     assert bench.item(KEY)["checkpoint"] == {"S": "20"}
 
 
 def test_an_identical_row_created_by_a_peer_counts_as_created(bench):
-    peer = lease_writes.create(NEW.with_(note=PrivateNote(NOTE.stream_arn, owner="you", version="9")))
-    assert isinstance(bench.write(peer), Kept)
+    peer = lease_writes.create(NEW.with_(metadata=PykclMetadata(NOTE.stream_arn, owner="you", version="9")))
+    assert isinstance(bench.write(peer), Applied)
     answer = bench.write(WRITES["create"])
-    assert isinstance(answer, Kept)
+    assert isinstance(answer, Applied)
     assert bench.item(KEY) == bench.item(KEY) | to_item(peer.after)
 
 
@@ -231,7 +231,7 @@ def test_a_row_whose_owner_is_null_typed_or_empty_can_be_taken(bench, owner):
     bench.put_item({**to_item(FREE), "leaseOwner": owner})
     seen = bench.table.read(KEY)
     answer = bench.write(lease_writes.take(seen, "me", NOTE))
-    assert isinstance(answer, Kept)
+    assert isinstance(answer, Applied)
     assert bench.item(KEY)["leaseOwner"] == {"S": "me"}
 
 
@@ -239,7 +239,7 @@ def test_deleting_asks_again_whether_the_row_has_ended_and_is_a_lease(bench):
     not_ended = {**to_item(ENDED), "checkpoint": {"S": "5"}}
     for item in (not_ended, {**to_item(ENDED), "entityType": {"S": "STREAM"}}):
         bench.put_item(item)
-        assert isinstance(bench.write(WRITES["delete-ended"]), Lost)
+        assert isinstance(bench.write(WRITES["delete-ended"]), Rejected)
         assert plain(bench.item(KEY)) == plain(item)
 
 
@@ -259,7 +259,7 @@ def bare_with(attributes):
 def test_a_hash_range_is_filled_into_a_row_that_lacks_it_in_whatever_way(bench, lacking):
     bench.put_item(bare_with(lacking))
     answer = bench.write(lease_writes.fill_hash_range(bench.table.read(KEY), HashRange(0, 9)))
-    assert isinstance(answer, Kept)
+    assert isinstance(answer, Applied)
     assert answer.lease.hash_range == HashRange(0, 9)
     filled = {"startingHashKey": {"S": "0"}, "endingHashKey": {"S": "9"}}
     assert plain(bench.item(KEY)) == plain(bare_with(filled))
@@ -273,28 +273,28 @@ def test_a_hash_range_is_not_filled_into_a_row_that_lacks_it_in_another_way_than
     bench.put_item(bare_with(lacking))
     write = lease_writes.fill_hash_range(bench.table.read(KEY), HashRange(0, 9))
     bench.put_item(bare_with(now))
-    assert isinstance(bench.write(write), Kept if now == lacking else Lost)
+    assert isinstance(bench.write(write), Applied if now == lacking else Rejected)
     assert (plain(bench.item(KEY)) == plain(bare_with(now))) == (now != lacking)
 
 
 def test_a_hash_range_is_filled_in_whatever_the_owner_did_meanwhile_and_leaves_that_as_it_is(bench):
     theirs = BARE.with_(counter=99, checkpoint=Checkpoint("77", 1), owner="they")
     bench.put(theirs)
-    assert isinstance(bench.write(WRITES["fill"]), Kept)
+    assert isinstance(bench.write(WRITES["fill"]), Applied)
     assert plain(bench.item(KEY)) == plain(to_item(theirs.with_(hash_range=HashRange(0, 9))))
 
 
 def test_after_a_hash_range_was_filled_in_its_owner_writes_on(bench):
     held = BARE.with_(owner="me")
     bench.put(held)
-    assert isinstance(bench.write(WRITES["fill"]), Kept)
+    assert isinstance(bench.write(WRITES["fill"]), Applied)
     renewed = bench.write(lease_writes.renew(held))
-    assert isinstance(renewed, Kept)
+    assert isinstance(renewed, Applied)
     assert renewed.lease.hash_range == HashRange(0, 9)
 
 
 def test_a_hash_range_that_a_peer_filled_in_first_is_kept_and_another_one_is_not_written_over(bench):
-    for theirs, expected in ((HashRange(0, 9), Kept), (HashRange(0, 8), Lost)):
+    for theirs, expected in ((HashRange(0, 9), Applied), (HashRange(0, 8), Rejected)):
         bench.put(BARE.with_(hash_range=theirs))
         assert isinstance(bench.write(WRITES["fill"]), expected)
         assert bench.table.read(KEY).hash_range == theirs
@@ -308,7 +308,7 @@ def test_a_hash_range_is_not_filled_into_a_row_of_that_key_that_is_no_lease(benc
     )
     for item in not_leases:
         bench.put_item(item)
-        assert isinstance(bench.write(WRITES["fill"]), Lost)
+        assert isinstance(bench.write(WRITES["fill"]), Rejected)
         assert plain(bench.item(KEY)) == plain(item)
 
 
@@ -335,7 +335,7 @@ def test_foreign_and_unreadable_rows_of_real_fleets_are_never_changed(bench):
                 "fill": lambda lease: lease_writes.fill_hash_range(lease, HashRange(0, 9)),
             }.get(write.kind, lease_writes.renew)(forged)
             answer = bench.write(again)
-            assert isinstance(answer, Lost)
+            assert isinstance(answer, Rejected)
             assert isinstance(answer.row, ForeignRow | UnreadableRow)
     assert bench.items() == before
     assert not any(isinstance(row, Lease) for row in bench.table.scan().rows)

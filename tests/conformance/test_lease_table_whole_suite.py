@@ -9,7 +9,7 @@ from lease_writes import HELD, KEY, WRITES, taken_over
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import SetupError, TableGone, TemporaryError, WrongTable
-from pykcl.interfaces import Kept, Lost
+from pykcl.interfaces import Applied, Rejected
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
@@ -146,7 +146,7 @@ def test_a_read_sees_the_write_before_it(bench):
 
 def test_a_refusal_shows_the_row_so_that_no_read_is_needed(bench):
     bench.put(taken_over(WRITES["renew"]))
-    assert isinstance(bench.write(WRITES["renew"]), Lost)
+    assert isinstance(bench.write(WRITES["renew"]), Rejected)
     assert [operation for operation, _ in bench.client.calls] == ["update_item"]
 
 
@@ -154,7 +154,7 @@ def test_a_refusal_that_shows_no_row_is_settled_by_a_consistent_read(bench):
     """The way that a DynamoDB which ignores ALL_OLD makes every refusal go; here the row is taken away."""
     bench.put(lease_writes.renew(HELD).after)
     bench.client.faults.append(answered("ConditionalCheckFailedException"))
-    assert bench.write(WRITES["renew"]) == Kept(lease_writes.renew(HELD).after, settled=True)
+    assert bench.write(WRITES["renew"]) == Applied(lease_writes.renew(HELD).after, confirmed_by_read=True)
     assert [operation for operation, _ in bench.client.calls] == ["update_item", "get_item"]
     assert bench.client.calls[-1][1]["ConsistentRead"] is True
 
@@ -175,7 +175,7 @@ def test_racing_writers_never_both_keep_a_write_on_the_same_counter(bench, seed)
             write = lease_writes.take(seen, me)
             if seen.owner == me:
                 write = chance.choice([lease_writes.renew, lease_writes.release])(seen)
-            if isinstance(table.write(write, until=NEVER), Kept):
+            if isinstance(table.write(write, until=NEVER), Applied):
                 with lock:
                     kept.append(seen.counter)
 

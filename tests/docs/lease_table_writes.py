@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
-from pykcl.model.lease import Lease, PendingCheckpoint, PrivateNote, note_for
+from pykcl.model.lease import Lease, PendingCheckpoint, PykclMetadata, metadata_for
 from pykcl.model.lease_writes import (
     LeaseWrite,
     checkpoint,
@@ -32,9 +32,9 @@ A, B = ("host-a:17:c0ffee", "3f2a9b6c1d0e"), ("host-b:9:decade", "8e41d7a05b92")
 """Two workers: worker identifier, and the token of its process."""
 
 
-def _noted(lease: Lease, worker: tuple[str, str]) -> PrivateNote:
+def _noted(lease: Lease, worker: tuple[str, str]) -> PykclMetadata:
     owner, token = worker
-    return note_for(
+    return metadata_for(
         lease,
         stream=STREAM,
         owner=owner,
@@ -52,7 +52,7 @@ _BARE = Lease(
     parents=("shardId-000000000000",),
     hash_range=_RANGE,
 )
-NEW = _BARE.with_(note=_noted(_BARE, A))
+NEW = _BARE.with_(metadata=_noted(_BARE, A))
 
 
 def _after(write: LeaseWrite) -> Lease:

@@ -162,8 +162,8 @@ def test_the_row_table_has_every_attribute_with_its_type():
 
 
 def test_the_private_map_has_exactly_the_keys_of_the_table():
-    note = dataclasses.replace(NEW.note, owner="w1", latest_from=1)
-    written = to_item(NEW.with_(note=note))["pykcl"]["M"]
+    note = dataclasses.replace(NEW.metadata, owner="w1", latest_from=1)
+    written = to_item(NEW.with_(metadata=note))["pykcl"]["M"]
     told = {code(row[0]): row[1] for row in table_under("docs/lease-table.md", "key | type")}
     assert told == {name: next(iter(value)) for name, value in written.items()}
     assert len(told) == len([field for field in dataclasses.fields(note) if field.name != "extra"])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.aws.transport.table_rows import METHODS
 from pykcl.errors import PyKclError
-from pykcl.interfaces import Kept, Lost, Unknown
+from pykcl.interfaces import Applied, Rejected, Unknown
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
@@ -83,7 +83,7 @@ def use(wire: HostileWire, way: str, call: str, *told: Answer) -> Any:
         if call == "read":
             return table.read(KEY)
         answer = table.write(WRITES[call.removeprefix("write ")], until=1010.0)
-        assert isinstance(answer, Kept | Lost | Unknown)
+        assert isinstance(answer, Applied | Rejected | Unknown)
         return answer
     except PyKclError as error:
         assert_ours(error)

@@ -20,7 +20,7 @@ from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.kpl import deaggregate_batch
 from pykcl.model.shard import Shard
 from pykcl.planning.lease_creation import create_new_leases
-from pykcl.planning.read_schedule import ReadPace, after_page
+from pykcl.planning.read_schedule import ReadSchedule, after_page
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "kinesis").glob("*.json"))
 SHARD = "shardId-000000000000"
@@ -118,7 +118,7 @@ def use_page(stream: KinesisStream) -> None:
     use_shards(page.children)
     assert (page.next_iterator is None) == bool(page.children)
     pace = after_page(
-        ReadPace(),
+        ReadSchedule(),
         0.0,
         records=len(page.records),
         size=page.body_bytes,

@@ -385,7 +385,7 @@ def test_an_iterator_that_leaks_is_caught(fleet, ear):
 
 
 def test_reprs_of_what_carries_data_do_not_show_it(ear):
-    from pykcl.interfaces import Fetched, Lost
+    from pykcl.interfaces import Fetched, Rejected
     from pykcl.model.checkpoint import Checkpoint
     from pykcl.model.lease import PendingCheckpoint
     from pykcl.model.lease_writes import prepare
@@ -394,7 +394,7 @@ def test_reprs_of_what_carries_data_do_not_show_it(ear):
     held = Lease("shardId-0", Checkpoint("5"), 1, "me", extra={"x": {"S": STATE}})
     write = prepare(held, PendingCheckpoint(Checkpoint("6"), STATE.encode()))
     record = Record(PAYLOAD.encode(), PARTITION_KEY, "5", explicit_hash_key=HASH_KEY)
-    for value in (write, write.after, Lost(write.after), record, Fetched([record], TOKEN, 0, (), 1)):
+    for value in (write, write.after, Rejected(write.after), record, Fetched([record], TOKEN, 0, (), 1)):
         ear.hear_text(type(value).__name__, f"{value!r} {value}")
     assert ear.leaks() == []
 

@@ -10,7 +10,7 @@ import pytest
 from pykcl.aws.transport import table_rows as known_rows
 from pykcl.aws.transport.table_rows import KnownRows, ReadPage, Seen, decoded
 from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.lease import Lease, PendingCheckpoint, PrivateNote
+from pykcl.model.lease import Lease, PendingCheckpoint, PykclMetadata
 from pykcl.model.lease_item import parse_row, to_item
 
 LAYOUTS = {
@@ -26,7 +26,7 @@ def row(number, counter=1, **more):
         Checkpoint(str(100 + number)),
         counter=counter,
         owner="w1",
-        note=PrivateNote(stream_arn="arn:aws:kinesis:eu-west-1:1:stream/orders", owner="w1"),
+        metadata=PykclMetadata(stream_arn="arn:aws:kinesis:eu-west-1:1:stream/orders", owner="w1"),
         **more,
     )
 

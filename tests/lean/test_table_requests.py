@@ -22,7 +22,7 @@ from pykcl.aws.transport.connection import Connection, Unsent
 from pykcl.aws.transport.table_requests import TableRequests
 from pykcl.config import Config as WorkerConfig
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, TableGone, TemporaryError, Throttled
-from pykcl.interfaces import Kept, Lost, Unknown
+from pykcl.interfaces import Applied, Rejected, Unknown
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
@@ -105,7 +105,7 @@ def lean_table(server):
 def test_only_the_first_call_of_each_kind_goes_over_boto3(server):
     server.say(RENEWED, READ, SCANNED, RENEWED, READ, SCANNED)
     table = taught(dynamodb(server.url))
-    assert isinstance(renew(table), Kept)
+    assert isinstance(renew(table), Applied)
     assert table.read(KEY) == HELD
     assert table.scan().rows == (HELD,)
     assert [request.by_boto3 for request in server.requests] == [True] * 3 + [False] * 3
@@ -152,7 +152,7 @@ def test_bytes_are_sent_as_botocore_sends_them(server):
 def test_a_row_is_made_and_deleted_over_boto3(server, lean_table):
     server.say(told({}))
     for write in (lease_writes.create(Lease(KEY, AT_TRIM_HORIZON)), lease_writes.delete(HELD, ended=False)):
-        assert isinstance(lean_table.write(write, until=lean_table._runtime.monotonic() + 5), Kept)
+        assert isinstance(lean_table.write(write, until=lean_table._runtime.monotonic() + 5), Applied)
     assert [request.by_boto3 for request in server.requests] == [True, True]
 
 
@@ -160,7 +160,7 @@ def test_boto3_is_what_one_gets_who_asks_for_it(server):
     server.say(RENEWED)
     table = table_of(dynamodb(server.url), "boto3")
     for _ in range(3):
-        assert isinstance(renew(table), Kept)
+        assert isinstance(renew(table), Applied)
     assert all(request.by_boto3 for request in server.requests)
 
 
@@ -243,7 +243,7 @@ def test_who_insists_on_it_is_told_at_the_first_scan_and_no_write_is_made_a_fail
     client.meta.events.register("before-send.dynamodb.*", lambda **_: None)
     table = table_of(client, "lean")
     server.say(RENEWED, SCANNED)
-    assert isinstance(renew(table), Kept)
+    assert isinstance(renew(table), Applied)
     with pytest.raises(SetupError, match="transport='lean' cannot be: the client has a handler"):
         table.scan()
 
@@ -253,7 +253,7 @@ def test_a_table_in_memory_is_asked_as_ever():
     table = table_of(memory)
     table.prepare(create=True)
     memory.put_item(TableName="leases", Item=to_item(HELD))
-    assert isinstance(renew(table), Kept)
+    assert isinstance(renew(table), Applied)
     assert table._requests.over_lean == set()
 
 
@@ -376,11 +376,11 @@ def test_an_answer_without_a_type_is_dynamodbs_where_it_has_the_id_of_a_request(
     table = table_of(dynamodb(server.url), "boto3")
     row = {"Attributes": wire(to_item(RENEWAL.after))}
     server.say(http(row, content_type=None, x_amzn_requestid="ABC"))
-    assert isinstance(renew(table), Kept)
+    assert isinstance(renew(table), Applied)
 
 
 def test_what_each_kind_of_answer_means(server, lean_table):
-    for name, expected in (("kept", Kept), ("lost", Lost), ("settled", Kept), ("no row", Unknown)):
+    for name, expected in (("kept", Applied), ("lost", Rejected), ("settled", Applied), ("no row", Unknown)):
         server.say(ANSWERS[name])
         assert isinstance(renew(lean_table, seconds=0.05), expected), name
     for name, error in (("no such table", TableGone), ("not permitted", SetupError)):
@@ -395,7 +395,7 @@ def test_what_each_kind_of_answer_means(server, lean_table):
 def test_the_row_of_a_condition_that_failed_comes_with_its_bytes(server, lean_table):
     theirs = HELD.with_(owner="you", counter=9)
     server.say(refused(to_item(theirs)))
-    assert renew(lean_table) == Lost(theirs)
+    assert renew(lean_table) == Rejected(theirs)
     assert len(server.lean_requests) == 1, "it was read besides"
 
 
@@ -483,7 +483,7 @@ def test_a_write_without_a_whole_answer_is_sent_once_and_unknown(server, lean_ta
 def test_a_lost_answer_to_a_write_is_settled_by_the_next_attempt(server, lean_table):
     server.say(RENEWED, CLOSE, refused(to_item(RENEWAL.after)))
     renew(lean_table)
-    assert renew(lean_table) == Kept(RENEWAL.after, settled=True)
+    assert renew(lean_table) == Applied(RENEWAL.after, confirmed_by_read=True)
     assert len(server.lean_requests) == 3
 
 
@@ -501,7 +501,7 @@ def test_a_write_whose_answer_drips_is_given_up_after_the_time_out_of_one_reques
 def test_a_heartbeat_whose_answer_drips_is_settled_by_its_next_attempt(server, lean_table):
     """Within its own time: 0.3 s is the time-out of a request here."""
     server.say(DRIPPING, refused(to_item(RENEWAL.after)))
-    assert renew(lean_table) == Kept(RENEWAL.after, settled=True)
+    assert renew(lean_table) == Applied(RENEWAL.after, confirmed_by_read=True)
     assert len(server.lean_requests) == 2
 
 
@@ -515,7 +515,7 @@ def test_a_heartbeat_whose_answers_all_drip_ends_unknown_at_its_deadline(server,
 def test_a_client_that_waits_for_ever_has_no_deadline(server):
     server.say(RENEWED, READ, SCANNED, RENEWED)
     table = taught(dynamodb(server.url, read_timeout=None))
-    assert isinstance(renew(table), Kept)
+    assert isinstance(renew(table), Applied)
     assert len(server.lean_requests) == 1
 
 
@@ -531,7 +531,7 @@ def test_a_write_of_which_nothing_could_be_sent_goes_over_a_new_connection(serve
         return real(connection, request)
 
     monkeypatch.setattr(Connection, "exchange", exchange)
-    assert isinstance(renew(lean_table), Kept)
+    assert isinstance(renew(lean_table), Applied)
     assert not refusals
     assert len(server.lean_requests) == 2
     assert len({request.connection for request in server.lean_requests}) == 2

@@ -16,11 +16,11 @@ from pykcl.aws.clients import connect
 from pykcl.aws.transport.request_template import Signer, canonical_request
 from pykcl.config import Config
 from pykcl.errors import SetupError
-from pykcl.interfaces import Kept
+from pykcl.interfaces import Applied
 from pykcl.local.server import LocalAws
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, ReadFrom
-from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.runtime import SystemRuntime
 
 TOLERANCE = 300.0
@@ -123,10 +123,10 @@ def _worked(table, stream):
     lease = Lease(shard.shard_id, AT_TRIM_HORIZON)
     runtime = SystemRuntime()
     if table.read(shard.shard_id) is None:
-        assert isinstance(table.write(lease_writes.create(lease), until=runtime.monotonic() + 5), Kept)
+        assert isinstance(table.write(lease_writes.create(lease), until=runtime.monotonic() + 5), Applied)
     seen = table.read(shard.shard_id)
-    write = lease_writes.renew(seen) if seen.owner else lease_writes.take(seen, "w", PrivateNote())
-    assert isinstance(table.write(write, until=runtime.monotonic() + 5), Kept)
+    write = lease_writes.renew(seen) if seen.owner else lease_writes.take(seen, "w", PykclMetadata())
+    assert isinstance(table.write(write, until=runtime.monotonic() + 5), Applied)
 
 
 @pytest.mark.parametrize("way", ["boto3", "auto"])

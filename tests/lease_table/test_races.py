@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.interfaces import Kept
+from pykcl.interfaces import Applied
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
@@ -51,11 +51,11 @@ class FleetOnOneRow(RuleBasedStateMachine):
 
     @initialize()
     def start(self):
-        assert isinstance(self.send("nobody", lease_writes.create(Lease(KEY, AT_TRIM_HORIZON))), Kept)
+        assert isinstance(self.send("nobody", lease_writes.create(Lease(KEY, AT_TRIM_HORIZON))), Applied)
 
     def send(self, me, write):
         answer = self.table.write(write, until=self.table._runtime.monotonic() + 1.0)
-        if isinstance(answer, Kept) and write.kind != "create":
+        if isinstance(answer, Applied) and write.kind != "create":
             assert answer.lease.counter not in self.kept
             self.kept.add(answer.lease.counter)
             self.beliefs[me] = answer.lease if answer.lease.owner == me else None

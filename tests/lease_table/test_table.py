@@ -4,7 +4,7 @@ import pytest
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import AnswerRefused, SetupError, TemporaryError, Throttled
-from pykcl.interfaces import Kept, Lost, Unknown
+from pykcl.interfaces import Applied, Rejected, Unknown
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, UnreadableRow
@@ -64,7 +64,7 @@ def test_a_scan_walks_every_page_and_adds_up_the_cost(memory_bench):
     for number in range(100):
         assert isinstance(
             table.write(lease_writes.create(Lease(f"shardId-{number:012d}", AT_TRIM_HORIZON)), until=1e9),
-            Kept,
+            Applied,
         )
     scan = table.scan()
     pages = [operation for operation, _ in client.requests].count("Scan")
@@ -133,7 +133,7 @@ def test_a_row_dynamodb_will_not_update_is_lost_and_stops_nothing_else(memory_be
     memory_bench.put(LEASE)
     memory_bench.client.faults.append(errors.answered("ValidationException"))
     answer = memory_bench.write(lease_writes.renew(LEASE))
-    assert isinstance(answer, Lost)
+    assert isinstance(answer, Rejected)
     assert isinstance(answer.row, UnreadableRow)
 
 

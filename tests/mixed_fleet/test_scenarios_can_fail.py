@@ -133,7 +133,7 @@ def a_release_writes_null(monkeypatch):
 
 
 def a_refused_write_is_always_lost(monkeypatch):
-    monkeypatch.setattr("pykcl.aws.lease_table.settle", lambda *_: "lost")
+    monkeypatch.setattr("pykcl.aws.lease_table.resolve_conflict", lambda *_: "rejected")
 
 
 def a_lease_is_believed_for_ever(monkeypatch):

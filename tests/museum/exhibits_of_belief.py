@@ -10,7 +10,7 @@ from museum_exhibit import Exhibit, Function, Patch
 
 from pykcl.errors import TemporaryError
 from pykcl.interfaces import Unknown
-from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import Signal
@@ -27,12 +27,12 @@ from pykcl.worker.processor_calls import ProcessorCalls
 def expiry_by_wall_clock(patch: Patch) -> None:
     """The row says, in pykcl's own attribute, at which time of day its lease expires; others compare their clock."""
 
-    def stamped(note: PrivateNote | None, runtime, seconds: float) -> PrivateNote:
+    def stamped(note: PykclMetadata | None, runtime, seconds: float) -> PykclMetadata:
         until = {"expires": {"N": str(runtime.utcnow_millis() + int(seconds * 1000))}}
-        return replace(note or PrivateNote(), extra={**(note.extra if note else {}), **until})
+        return replace(note or PykclMetadata(), extra={**(note.extra if note else {}), **until})
 
-    def make_note(note_for: Function) -> Function:
-        return lambda self, lease: stamped(note_for(self, lease), self.runtime, self.config.failover_time)
+    def make_note(metadata_for: Function) -> Function:
+        return lambda self, lease: stamped(metadata_for(self, lease), self.runtime, self.config.failover_time)
 
     def make_write(write: Function) -> Function:
         def stamping(self, build, *, within=None):
@@ -40,9 +40,9 @@ def expiry_by_wall_clock(patch: Patch) -> None:
                 plain = build(lease)
                 if plain.after is None:
                     return plain
-                note = stamped(lease.note, self._runtime, self._config.failover_time)
-                written = tuple(sorted({*plain.written, "note"}))
-                return replace(plain, after=plain.after.with_(note=note), written=written)
+                note = stamped(lease.metadata, self._runtime, self._config.failover_time)
+                written = tuple(sorted({*plain.written, "metadata"}))
+                return replace(plain, after=plain.after.with_(metadata=note), written=written)
 
             return write(self, stamped_build, within=within)
 
@@ -60,14 +60,14 @@ def expiry_by_wall_clock(patch: Patch) -> None:
 
         return by_the_clock
 
-    patch.replace(Context, "note_for", make_note)
+    patch.replace(Context, "metadata_for", make_note)
     patch.replace(HeldLease, "write", make_write)
     patch.replace(LeaseManager, "_acquire", make_acquire)
 
 
 def _since(view: LeaseView, lease: Lease, now_millis: int) -> float:
     """When the lease was last seen to move, as if the time in its row were to be trusted."""
-    expires = lease.note.extra.get("expires") if lease.note else None
+    expires = lease.metadata.extra.get("expires") if lease.metadata else None
     if expires is None:
         return view.unchanged_since[lease.key]
     return float("-inf") if now_millis > int(expires["N"]) else view.observed_at

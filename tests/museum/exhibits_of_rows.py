@@ -9,7 +9,7 @@ from museum_exhibit import Exhibit, Function, Patch
 from pykcl.aws import lease_table as lease_table_module
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import TableGone, TemporaryError
-from pykcl.interfaces import Kept, Lost
+from pykcl.interfaces import Applied, Rejected
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_item import to_item
@@ -132,7 +132,7 @@ def refused_heartbeat_ignored(patch: Patch) -> None:
     def make(write: Function) -> Function:
         def ignoring(self, what, *, until):
             answer = write(self, what, until=until)
-            return Kept(what.seen) if what.kind == "renew" and isinstance(answer, Lost) else answer
+            return Applied(what.seen) if what.kind == "renew" and isinstance(answer, Rejected) else answer
 
         return ignoring
 
@@ -140,13 +140,13 @@ def refused_heartbeat_ignored(patch: Patch) -> None:
 
 
 def refused_heartbeat_taken_for_a_loss(patch: Patch) -> None:
-    def make(settle: Function) -> Function:
+    def make(resolve_conflict: Function) -> Function:
         def without_looking(write, row):
-            return "lost" if write.kind == "renew" else settle(write, row)
+            return "rejected" if write.kind == "renew" else resolve_conflict(write, row)
 
         return without_looking
 
-    patch.replace(lease_table_module, "settle", make)
+    patch.replace(lease_table_module, "resolve_conflict", make)
 
 
 def unanswered_take_believed(patch: Patch) -> None:
@@ -156,7 +156,7 @@ def unanswered_take_believed(patch: Patch) -> None:
                 return attempt(self, sending, until)
             except TemporaryError:
                 if sending.write.kind == "take":
-                    return Kept(sending.write.after)
+                    return Applied(sending.write.after)
                 raise
 
         return hopeful
@@ -197,14 +197,14 @@ def unknown_attributes_removed(patch: Patch) -> None:
 
 
 def namesakes_trusted(patch: Patch) -> None:
-    patch.replace(lease_table_module, "settle", _namesakes_kept)
+    patch.replace(lease_table_module, "resolve_conflict", _namesakes_kept)
 
 
-def _namesakes_kept(settle: Function) -> Function:
+def _namesakes_kept(resolve_conflict: Function) -> Function:
     def by_name_alone(write, row):
-        if isinstance(row, Lease) and row.note is not None:
-            row = row.with_(note=replace(row.note, process_token=None))
-        return settle(write, row)
+        if isinstance(row, Lease) and row.metadata is not None:
+            row = row.with_(metadata=replace(row.metadata, process_token=None))
+        return resolve_conflict(write, row)
 
     return by_name_alone
 

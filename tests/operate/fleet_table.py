@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pykcl.aws.operator_table import OperatorTable
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
-from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.lease_item import parse_row, to_item
 from pykcl.operate.sampling import Sampler
 from pykcl.operate.scanning import TableScanner
@@ -32,8 +32,8 @@ def ended(number: int, *children: int, **more) -> Lease:
     return lease(number, checkpoint=AT_SHARD_END, children=tuple(map(shard, children)), **more)
 
 
-def note(owner: str, **more) -> PrivateNote:
-    return PrivateNote(
+def note(owner: str, **more) -> PykclMetadata:
+    return PykclMetadata(
         stream_arn=ARN, stream_created_at=1_790_000_000_000, owner=owner, version="0.1.0", **more
     )
 

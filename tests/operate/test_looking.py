@@ -276,8 +276,8 @@ METRICS = {"leaseKey": {"S": "worker-7"}, "entityType": {"S": "WORKER_METRIC_STA
 
 
 def test_the_note_of_pykcl_counts_only_while_it_names_the_owner():
-    assert kinds(lease(0, "w1", note=note("w1"))) == {"w1": "pykcl"}
-    assert kinds(lease(0, "w2", note=note("w1"))) == {"w2": "unknown"}
+    assert kinds(lease(0, "w1", metadata=note("w1"))) == {"w1": "pykcl"}
+    assert kinds(lease(0, "w2", metadata=note("w1"))) == {"w2": "unknown"}
 
 
 def test_a_name_of_javas_form_alone_proves_nothing_nor_does_an_ending_alone():
@@ -318,7 +318,7 @@ def test_metrics_of_kcl_3x_under_the_owners_name_are_java():
 
 
 def test_evidence_both_ways_is_unknown_and_says_so():
-    view = view_of([to_item(lease(0, "worker-7", note=note("worker-7"))), METRICS])
+    view = view_of([to_item(lease(0, "worker-7", metadata=note("worker-7"))), METRICS])
     kind = owner_kinds(view)["worker-7"]
     assert kind.kind == "unknown"
     assert "share" in kind.why
@@ -359,7 +359,7 @@ ODD = [
     ([lease(0, owner_switches=5)], "changed hands"),
     ([lease(0, pending=PendingCheckpoint(at(3)))], "never completed"),
     (
-        [lease(0, note=note("w1")), lease(1, note=note("w1").__class__(stream_arn=ARN + "2"))],
+        [lease(0, metadata=note("w1")), lease(1, metadata=note("w1").__class__(stream_arn=ARN + "2"))],
         "Leases of 2 streams",
     ),
 ]
@@ -401,7 +401,7 @@ def test_an_owner_has_the_same_mark_everywhere_and_nobody_has_none_of_them():
 
 
 def noted(number, owner, millis, **more):
-    return lease(number, owner, note=note(more.pop("by", owner), failover_millis=millis), **more)
+    return lease(number, owner, metadata=note(more.pop("by", owner), failover_millis=millis), **more)
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def noted(number, owner, millis, **more):
         ([noted(0, None, 10_000, by="w1"), noted(1, None, 20_000, by="w2")], (20.0, True)),
         ([noted(0, "w1", 10_000), lease(1)], (10.0, True)),
         ([noted(0, "w1", 10_000), lease(1, "java")], (60.0, False)),
-        ([noted(0, "w1", 10_000), lease(1, "w0", note=note("w0"))], (60.0, False)),
+        ([noted(0, "w1", 10_000), lease(1, "w0", metadata=note("w0"))], (60.0, False)),
         ([noted(0, "java", 10_000, by="w1")], (60.0, False)),
         ([noted(0, "java", 10_000, by="w1", checkpoint_owner="w1")], (10.0, True)),
         ([noted(0, "w1", 10_000), noted(1, None, 10**13, by="w2")], (60.0, False)),

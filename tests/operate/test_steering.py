@@ -219,7 +219,7 @@ def stream(kinesis, clock):
 
 def noted(stream, one):
     told = stream.describe()
-    return one.with_(note=note("w1").__class__(stream_arn=told.arn, stream_created_at=told.created_at))
+    return one.with_(metadata=note("w1").__class__(stream_arn=told.arn, stream_created_at=told.created_at))
 
 
 def keys(plan):
@@ -286,7 +286,7 @@ def test_nothing_is_concluded_from_a_listing_that_is_incomplete(table, stream, m
 
 
 def test_leases_of_another_stream_are_refused_altogether(table, stream):
-    table.put(noted(stream, lease(1, "w1", at(5))), lease(2, "w1", note=note("w1")))
+    table.put(noted(stream, lease(1, "w1", at(5))), lease(2, "w1", metadata=note("w1")))
     with pytest.raises(Refused, match=ARN):
         plan_prune(table.view(), stream)
 

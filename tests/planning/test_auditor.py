@@ -151,7 +151,7 @@ def test_whoever_comes_to_lead_tells_at_once_of_what_it_has_confirmed_before():
     audit = Audit()
     for _ in range(5):
         audit, _ = audit.next(rows, {})
-        audit = audit.untold()
+        audit = audit.unreported()
     audit, findings = audit.next(rows, {})
     assert [(found.hole, found.audits) for found in findings.confirmed] == [(HashRange(100, TOP), 6)]
     _, findings = audit.next(rows, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
-from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.shard import Shard, ShardListing, StreamDescription
 from pykcl.planning.lease_deletion import garbage_candidates, plan_deletions
 
@@ -13,23 +13,23 @@ STREAM = StreamDescription("orders", "arn:aws:kinesis:eu-west-1:123456789012:str
 LISTING = ShardListing((Shard("p"), Shard("a", ("p",))))
 
 
-@pytest.mark.parametrize("note", [{"stream_created_at": 999}, {"stream_arn": "arn:other"}])
-def test_a_row_of_a_stream_that_was_deleted_and_created_again_is_never_deleted(note):
+@pytest.mark.parametrize("metadata", [{"stream_created_at": 999}, {"stream_arn": "arn:other"}])
+def test_a_row_of_a_stream_that_was_deleted_and_created_again_is_never_deleted(metadata):
     rows = {
-        "p": Lease("p", AT_SHARD_END, note=PrivateNote(**note)),
+        "p": Lease("p", AT_SHARD_END, metadata=PykclMetadata(**metadata)),
         "a": Lease("a", Checkpoint("7")),
-        "old": Lease("old", Checkpoint("7"), note=PrivateNote(**note)),
+        "old": Lease("old", Checkpoint("7"), metadata=PykclMetadata(**metadata)),
     }
     assert plan_deletions(rows, listing=LISTING, gone=["old"], stream=STREAM) == []
     assert garbage_candidates(rows, LISTING, STREAM) == []
 
 
 def test_a_row_of_this_stream_is_deleted_with_the_condition_that_it_is_still_as_seen():
-    note = PrivateNote(stream_arn=STREAM.arn, stream_created_at=STREAM.created_at)
+    metadata = PykclMetadata(stream_arn=STREAM.arn, stream_created_at=STREAM.created_at)
     rows = {
-        "p": Lease("p", AT_SHARD_END, counter=9, note=note),
+        "p": Lease("p", AT_SHARD_END, counter=9, metadata=metadata),
         "a": Lease("a", Checkpoint("7")),
-        "old": Lease("old", Checkpoint("7"), counter=3, note=note),
+        "old": Lease("old", Checkpoint("7"), counter=3, metadata=metadata),
     }
     deletions = plan_deletions(rows, listing=LISTING, gone=["old"], stream=STREAM)
     assert [(plan.seen, plan.reason) for plan in deletions] == [

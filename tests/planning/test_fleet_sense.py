@@ -114,7 +114,7 @@ def test_nobody_else_is_there_in_an_empty_table_among_free_leases_and_among_ones
 
 def test_a_worker_of_pykcl_is_known_by_a_note_that_names_the_owner_of_the_row():
     assert sense(of_pykcl(0, "p1")).kind is FleetKind.PYKCL
-    # Java took it and left the note of the owner before.
+    # Java took it and left the metadata of the owner before.
     assert sense(of_pykcl(0, "j1", noted="p1")).kind is FleetKind.JAVA_2X
 
 

@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from pykcl.planning.read_schedule import heartbeat_give, heartbeats_due
+from pykcl.planning.read_schedule import heartbeat_slack, heartbeats_due
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_who_is_nearly_due_goes_along_with_who_is(left, now, soonest):
 @pytest.mark.parametrize("seed", range(20))
 def test_leases_come_together_and_none_of_them_costs_more_heartbeats_for_it(seed):
     rng, interval = random.Random(seed), 5.0
-    give = heartbeat_give(interval)
+    give = heartbeat_slack(interval)
     due = {lease: rng.uniform(0.0, interval) for lease in range(40)}
     sent, rounds, now = dict.fromkeys(due, 0), [], 0.0
     while now < 600:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PrivateNote, UnreadableRow
+from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PykclMetadata, UnreadableRow
 from pykcl.planning.lease_view import LeaseView
 
 A = Lease("a", Checkpoint("7"), counter=5, owner="x")
@@ -35,7 +35,7 @@ def test_a_lease_is_expired_when_seen_unchanged_for_longer_than_the_failover_tim
         {"counter": 4},
         {"owner": "y"},
         {"owner_switches": 1},
-        {"note": PrivateNote(owner="x", process_token="2")},
+        {"metadata": PykclMetadata(owner="x", process_token="2")},
         {"checkpoint": Checkpoint("8")},
         {"pending": PendingCheckpoint(Checkpoint("8"), None)},
     ],

@@ -12,7 +12,7 @@ from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.scan_schedule import (
     UNITS_PER_LEASE,
     may_be_taken,
-    plan_looks,
+    plan_scans,
     shows_news,
     units_per_second,
 )
@@ -26,7 +26,7 @@ ENDED = Lease("a", Checkpoint("SHARD_END"), counter=7)
 
 def looks(leases, workers, mode="auto", worker="w0000", failover_time=10.0):
     units = max(1.0, leases * ROW_UNITS)
-    return plan_looks(
+    return plan_scans(
         mode=mode,
         worker=worker,
         others=OTHERS[: workers - 1],
@@ -43,22 +43,22 @@ def test_a_small_table_or_fleet_is_scanned_by_each_worker_within_five_read_units
     leases, workers, busy
 ):
     found = looks(leases, workers)
-    assert (found.part, found.whole) == (None, found.busy)
-    assert found.busy == pytest.approx(busy, rel=0.01)
+    assert (found.segment_pause, found.idle_pause) == (None, found.busy_pause)
+    assert found.busy_pause == pytest.approx(busy, rel=0.01)
 
 
 def test_a_large_fleet_divides_the_table_and_scans_all_of_it_seldom():
     found = looks(1000, 100)
-    assert (found.segments, found.part) == (32, 2.0)
-    assert found.whole == pytest.approx(100 * 1000 * ROW_UNITS / (UNITS_PER_LEASE * 1000))
-    assert found.busy == pytest.approx(13.3, rel=0.01)
-    assert looks(10_000, 1000).whole == 300.0
+    assert (found.segments, found.segment_pause) == (32, 2.0)
+    assert found.idle_pause == pytest.approx(100 * 1000 * ROW_UNITS / (UNITS_PER_LEASE * 1000))
+    assert found.busy_pause == pytest.approx(13.3, rel=0.01)
+    assert looks(10_000, 1000).idle_pause == 300.0
 
 
 def watched_by(names):
     """Which worker looks at which segment, as all of them see it."""
     return {
-        name: plan_looks(
+        name: plan_scans(
             mode="parts",
             worker=name,
             others=[other for other in names if other != name],
@@ -73,7 +73,7 @@ def watched_by(names):
 @pytest.mark.parametrize("workers", [10, 11, 100, 999])
 def test_each_segment_is_looked_at_by_two_workers(workers):
     found = watched_by(["w0000", *OTHERS[: workers - 1]])
-    watched = Counter(segment for looks in found.values() for segment in looks.watched)
+    watched = Counter(segment for looks in found.values() for segment in looks.my_segments)
     (segments,) = {looks.segments for looks in found.values()}
     assert workers / 4 < segments <= workers / 2
     assert watched == dict.fromkeys(range(segments), 2)
@@ -81,11 +81,11 @@ def test_each_segment_is_looked_at_by_two_workers(workers):
 
 def test_who_leaves_changes_nothing_for_those_who_do_not_come_after_it():
     before = watched_by(["w0000", *OTHERS[:99]])
-    gone = next(name for name, looks in before.items() if looks.watched)
+    gone = next(name for name, looks in before.items() if looks.my_segments)
     after = watched_by([name for name in before if name != gone])
-    changed = [name for name in after if after[name].watched != before[name].watched]
-    assert len(changed) <= 2 * len(before[gone].watched)
-    assert all(set(after[name].watched) > set(before[name].watched) for name in changed)
+    changed = [name for name in after if after[name].my_segments != before[name].my_segments]
+    assert len(changed) <= 2 * len(before[gone].my_segments)
+    assert all(set(after[name].my_segments) > set(before[name].my_segments) for name in changed)
 
 
 def test_a_part_is_never_so_small_that_it_costs_more_than_it_shows():
@@ -95,12 +95,12 @@ def test_a_part_is_never_so_small_that_it_costs_more_than_it_shows():
 @pytest.mark.parametrize(("leases", "workers"), [(300, 4), (1000, 10), (1000, 16), (10_000, 4)])
 def test_a_table_is_divided_only_where_that_reads_less(leases, workers):
     found = looks(leases, workers)
-    assert (found.part, found.whole) == (None, found.busy)
+    assert (found.segment_pause, found.idle_pause) == (None, found.busy_pause)
 
 
 @pytest.mark.parametrize(("max_leases", "is_divided"), [(19, False), (20, True)])
 def test_a_fleet_that_has_hardly_room_for_all_leases_is_not_divided(max_leases, is_divided):
-    found = plan_looks(
+    found = plan_scans(
         mode="auto",
         worker="w0000",
         others=OTHERS[:99],
@@ -109,7 +109,7 @@ def test_a_fleet_that_has_hardly_room_for_all_leases_is_not_divided(max_leases, 
         failover_time=10.0,
         max_leases=max_leases,
     )
-    assert (found.part is not None) is is_divided
+    assert (found.segment_pause is not None) is is_divided
 
 
 @given(leases=st.integers(1, 20_000), workers=st.integers(1, 1000))
@@ -124,10 +124,10 @@ def test_dividing_never_costs_more_than_each_worker_s_own_scans(leases, workers)
 
 
 def test_the_two_modes_are_what_they_are_called_in_a_fleet_of_any_size():
-    assert looks(10_000, 1000, mode="whole").part is None
+    assert looks(10_000, 1000, mode="whole").segment_pause is None
     assert looks(3, 1, mode="parts").segments == 1
-    assert looks(3, 1, mode="parts").part == 1.0
-    assert looks(3, 1, mode="parts").watched == (0,)
+    assert looks(3, 1, mode="parts").segment_pause == 1.0
+    assert looks(3, 1, mode="parts").my_segments == (0,)
     assert looks(8, 8, mode="parts").segments == 4
 
 
@@ -141,10 +141,10 @@ def test_a_calm_worker_is_never_quicker_than_a_busy_one_and_sees_its_part_in_tim
     leases, workers, failover_time, mode
 ):
     found = looks(leases, workers, mode=mode, failover_time=failover_time)
-    assert found.busy <= found.whole
-    assert set(found.watched) <= set(range(found.segments))
-    if found.part is not None:
-        assert found.part <= max(1.0, failover_time / 2)
+    assert found.busy_pause <= found.idle_pause
+    assert set(found.my_segments) <= set(range(found.segments))
+    if found.segment_pause is not None:
+        assert found.segment_pause <= max(1.0, failover_time / 2)
 
 
 def view(*rows, at=0.0):

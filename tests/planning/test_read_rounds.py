@@ -5,11 +5,11 @@ from math import inf
 
 import pytest
 
-from pykcl.planning.read_schedule import ReadPace, Window, after_page, next_round, window_of
+from pykcl.planning.read_schedule import PollWindow, ReadSchedule, after_page, next_poll, poll_window
 
 
-def window(due, give=0.0):
-    return Window(due - give, due, due + give / 2)
+def window(due, slack=0.0):
+    return PollWindow(due - slack, due, due + slack / 2)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def window(due, give=0.0):
     ids=["none", "one", "far apart", "close together", "the third too late for the first", "one that cannot wait"],
 )  # fmt: skip
 def test_the_next_round_is_when_the_last_shard_is_due_for_which_the_first_can_wait(windows, expected):
-    assert next_round(windows) == expected
+    assert next_poll(windows) == expected
 
 
 @pytest.mark.parametrize(
@@ -34,48 +34,48 @@ def test_the_next_round_is_when_the_last_shard_is_due_for_which_the_first_can_wa
 def test_a_shard_at_rest_may_be_read_a_little_sooner_unless_its_pause_is_configured(
     idle_time, earliest, due, latest
 ):
-    pace = ReadPace(quiet_reads=5)
-    pace = after_page(pace, 100.0, records=0, size=0, millis_behind=0, idle_time=idle_time)
-    found = window_of(pace)
+    schedule = ReadSchedule(quiet_reads=5)
+    schedule = after_page(schedule, 100.0, records=0, size=0, millis_behind=0, idle_time=idle_time)
+    found = poll_window(schedule)
     assert (found.earliest, found.due, found.latest) == pytest.approx(
         (100 + earliest, 100 + due, 100 + latest)
     )
 
 
 def test_no_window_opens_sooner_than_the_shard_allows():
-    pace = after_page(ReadPace(), 100.0, records=9, size=0, millis_behind=0, idle_time=None)
-    assert window_of(pace).earliest == pytest.approx(100.225)
+    schedule = after_page(ReadSchedule(), 100.0, records=9, size=0, millis_behind=0, idle_time=None)
+    assert poll_window(schedule).earliest == pytest.approx(100.225)
     slow = after_page(
-        ReadPace(share=0.5, at=100.0), 100.0, records=9, size=0, millis_behind=0, idle_time=None
+        ReadSchedule(share=0.5, at=100.0), 100.0, records=9, size=0, millis_behind=0, idle_time=None
     )
-    assert window_of(slow).earliest == pytest.approx(100.4)
+    assert poll_window(slow).earliest == pytest.approx(100.4)
 
 
 def test_a_shard_to_which_something_came_waits_less_for_others():
-    pace = after_page(ReadPace(), 100.0, records=9, size=0, millis_behind=0, idle_time=1.0)
-    assert window_of(pace).latest == pytest.approx(101.05)
+    schedule = after_page(ReadSchedule(), 100.0, records=9, size=0, millis_behind=0, idle_time=1.0)
+    assert poll_window(schedule).latest == pytest.approx(101.05)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_quiet_shards_come_together_whenever_they_were_read_first(seed):
     rng = random.Random(seed)
     quiet = {"records": 0, "size": 0, "millis_behind": 0, "idle_time": 0.5}
-    paces = {
-        shard: after_page(ReadPace(quiet_reads=5), rng.uniform(0.0, 0.5), **quiet) for shard in range(30)
+    schedules = {
+        shard: after_page(ReadSchedule(quiet_reads=5), rng.uniform(0.0, 0.5), **quiet) for shard in range(30)
     }
     rounds, now = [], 0.0
     while now < 30:
-        now = next_round([window_of(pace) for pace in paces.values()])
-        for shard, pace in paces.items():
-            if window_of(pace).earliest <= now:
-                paces[shard] = after_page(pace, now, **quiet)
+        now = next_poll([poll_window(schedule) for schedule in schedules.values()])
+        for shard, schedule in schedules.items():
+            if poll_window(schedule).earliest <= now:
+                schedules[shard] = after_page(schedule, now, **quiet)
         rounds.append(now)
     assert len([moment for moment in rounds if moment > 20]) <= 21
 
 
 def test_who_is_behind_is_read_as_soon_as_the_shard_allows_and_waits_for_nobody():
-    pace = after_page(ReadPace(), 100.0, records=9, size=0, millis_behind=5, idle_time=None)
-    assert window_of(pace) == Window(100.2, 100.2, 100.2)
+    schedule = after_page(ReadSchedule(), 100.0, records=9, size=0, millis_behind=5, idle_time=None)
+    assert poll_window(schedule) == PollWindow(100.2, 100.2, 100.2)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -86,7 +86,7 @@ def test_shards_with_the_same_pause_come_together_and_stay_so(seed):
     last, rounds, gaps = {}, [], []
     now = 0.0
     while now < 60:
-        now = next_round(windows.values())
+        now = next_poll(windows.values())
         for shard, found in list(windows.items()):
             if found.earliest <= now:
                 gaps.append(now - last.get(shard, now - 1))

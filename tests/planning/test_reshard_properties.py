@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint, StartPosition
-from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.shard import HashRange, Shard, ShardListing
 from pykcl.planning.lease_creation import create_new_leases, leases_before_end
 from pykcl.planning.lease_deletion import garbage_candidates, plan_deletions
@@ -104,7 +104,7 @@ class Model:
                 over = parent in self.read or parent in self.unread
                 assert over or (waits and parent in self.rows), f"{key} before its parent {parent}"
         if row.checkpoint.sequence_number == "LATEST":
-            row = row.with_(note=row.note or PrivateNote(latest_from=1))
+            row = row.with_(metadata=row.metadata or PykclMetadata(latest_from=1))
         self.rows[key] = row
         self.leased.append(key)
         self.first_position[key] = row.checkpoint.sequence_number

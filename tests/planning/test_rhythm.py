@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.lease import Lease, PrivateNote
-from pykcl.planning.rhythm import RhythmWatch
+from pykcl.model.lease import Lease, PykclMetadata
+from pykcl.planning.rhythm import FailoverTimeDetector
 
 OURS = 10.0
 EPSILON = 0.025
@@ -23,9 +23,9 @@ class JavaLease:
     """
 
     def __init__(
-        self, rng, key, failover, *, seconds, checkpoints=0.0, pauses=(), rate=1.0, note=None, phase=None
+        self, rng, key, failover, *, seconds, checkpoints=0.0, pauses=(), rate=1.0, metadata=None, phase=None
     ):
-        self.key, self.note = key, note
+        self.key, self.metadata = key, metadata
         writes = []
         period = (failover / 3 - EPSILON) / rate
         at = rng.uniform(0, period) if phase is None else phase
@@ -48,12 +48,12 @@ class JavaLease:
     def at(self, time, owner="j1"):
         count = bisect_right(self.times, time)
         marked = self.marks[count - 1] if count else 0
-        return Lease(self.key, Checkpoint(str(1000 + marked)), 100 + count, owner, note=self.note)
+        return Lease(self.key, Checkpoint(str(1000 + marked)), 100 + count, owner, metadata=self.metadata)
 
 
 def watch(rng, leases, *, seconds, ours=OURS, between=(0.9, 1.1), stale=0.0, slow=0.0, worker="me"):
     """What is told while all of it is scanned. stale, slow: how probable an old answer or a long pause is."""
-    rhythm, told, now = RhythmWatch(ours), [], 1.0
+    rhythm, told, now = FailoverTimeDetector(ours), [], 1.0
     while now < seconds:
         shown = [
             lease.at(now - (rng.uniform(0.1, 2.0) if rng.random() < stale else rng.uniform(0, 0.05)))
@@ -109,11 +109,11 @@ def test_a_peer_that_checkpoints_often_is_not_taken_for_a_fast_one():
 
 def test_a_worker_of_pykcl_is_not_listened_to():
     rng = random.Random(5)
-    note = PrivateNote(owner="j1")
-    assert not watch(rng, [JavaLease(rng, "shardId-0", 3.0, seconds=400, note=note)], seconds=400)
-    # The note of the owner before says nothing about this one.
-    note = PrivateNote(owner="p1")
-    assert watch(rng, [JavaLease(rng, "shardId-0", 3.0, seconds=400, note=note)], seconds=400)
+    metadata = PykclMetadata(owner="j1")
+    assert not watch(rng, [JavaLease(rng, "shardId-0", 3.0, seconds=400, metadata=metadata)], seconds=400)
+    # The metadata of the owner before says nothing about this one.
+    metadata = PykclMetadata(owner="p1")
+    assert watch(rng, [JavaLease(rng, "shardId-0", 3.0, seconds=400, metadata=metadata)], seconds=400)
 
 
 def test_what_we_hold_ourselves_is_not_listened_to():

@@ -72,7 +72,7 @@ def test_under_latest_what_lies_below_a_gap_left_by_retention_is_read_from_the_t
     latest = StartPosition("LATEST")
     plans = leases_before_end(tree["6"], latest, tree, {"0", "9"}, started_at=1234)
     found = [
-        (p.lease.key, p.lease.checkpoint.sequence_number, p.lease.note and p.lease.note.latest_from)
+        (p.lease.key, p.lease.checkpoint.sequence_number, p.lease.metadata and p.lease.metadata.latest_from)
         for p in plans
     ]
     assert found == [

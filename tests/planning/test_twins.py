@@ -1,18 +1,18 @@
 """Another living process under one's own worker identifier is told from the rows that a dead one left."""
 
 from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.lease import Lease, PrivateNote
-from pykcl.planning.twins import TwinWatch
+from pykcl.model.lease import Lease, PykclMetadata
+from pykcl.planning.twins import DuplicateWorkerIdDetector
 
 
 def row(counter, session="other", owner="me", noted="me", key="shardId-0"):
-    note = PrivateNote(owner=noted, process_token=session) if noted else None
-    return Lease(key, Checkpoint("TRIM_HORIZON"), counter, owner, note=note)
+    metadata = PykclMetadata(owner=noted, process_token=session) if noted else None
+    return Lease(key, Checkpoint("TRIM_HORIZON"), counter, owner, metadata=metadata)
 
 
 def watch(rows, every=1.0):
     """Each row is what one scan shows; the lease that tells of a twin, per scan."""
-    twins = TwinWatch("me", "mine", 10.0)
+    twins = DuplicateWorkerIdDetector("me", "mine", 10.0)
     return [twins.observe([one], number * every) for number, one in enumerate(rows)]
 
 

@@ -64,7 +64,7 @@ def test_a_worker_that_stops_without_stopping(monkeypatch):
 
 def test_a_worker_that_reads_without_a_pause(monkeypatch):
     pace = shard_reader.after_page
-    hasty = {"pause": 0.01, "least": 0.01, "most": 0.01}
+    hasty = {"pause": 0.01, "min_pause": 0.01, "max_pause": 0.01}
     monkeypatch.setattr(shard_reader, "after_page", lambda *a, **o: replace(pace(*a, **o), **hasty))
     assert storm_verdict() is Promise.BUDGETS
 

@@ -9,8 +9,8 @@ from storm_seeds import FINE_WEATHER
 from pykcl.events import FleetJoined
 from pykcl.planning import fleet_protocol
 from pykcl.planning.fleet_protocol import sense_fleet
-from pykcl.planning.rhythm import Rhythm, RhythmWatch
-from pykcl.planning.twins import TwinWatch
+from pykcl.planning.rhythm import FailoverTimeDetector, PeerFailoverTime
+from pykcl.planning.twins import DuplicateWorkerIdDetector
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.storm import Promise, PromiseBroken, run_storm
 from pykcl.testing.storm.excuses import Freezes
@@ -33,12 +33,14 @@ def test_a_worker_that_sees_nobody(monkeypatch):
 
 
 def test_a_worker_that_hears_another_rhythm(monkeypatch):
-    monkeypatch.setattr(RhythmWatch, "observe", lambda *a, **o: [Rhythm("w1", 5.0, is_faster=True)])
+    monkeypatch.setattr(
+        FailoverTimeDetector, "observe", lambda *a, **o: [PeerFailoverTime("w1", 5.0, is_faster=True)]
+    )
     assert storm_verdict() is Promise.NO_FALSE_ALARM
 
 
 def test_a_worker_that_sees_a_twin(monkeypatch):
-    monkeypatch.setattr(TwinWatch, "observe", lambda *a: "shardId-000000000000")
+    monkeypatch.setattr(DuplicateWorkerIdDetector, "observe", lambda *a: "shardId-000000000000")
     assert storm_verdict() is Promise.NO_FALSE_ALARM
 
 

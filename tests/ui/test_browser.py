@@ -131,9 +131,12 @@ class Tab:
 def fleet(table):
     table.put(
         ended(0, 4, 5),
-        *[lease(number, owner, at(number), note=note(owner)) for number, owner in ((1, "py-1"), (2, "py-2"))],
+        *[
+            lease(number, owner, at(number), metadata=note(owner))
+            for number, owner in ((1, "py-1"), (2, "py-2"))
+        ],
         lease(3, JAVA, at(3)),
-        lease(4, "py-1", parents=(shard(0),), note=note("py-1")),
+        lease(4, "py-1", parents=(shard(0),), metadata=note("py-1")),
         lease(5, None, parents=(shard(0),)),
         lease(6, None, parents=(shard(4),)),
     )

@@ -44,7 +44,7 @@ def told(frames):
 def test_a_lease_is_told_with_owner_state_family_and_mark(table, clock):
     table.put(
         ended(0, 2),
-        lease(1, "py-1", at(7), note=note("py-1")),
+        lease(1, "py-1", at(7), metadata=note("py-1")),
         lease(2, JAVA, parents=(shard(0),)),
         lease(3, None, parents=(shard(1),)),
     )

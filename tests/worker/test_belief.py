@@ -8,7 +8,7 @@ from botocore.exceptions import ReadTimeoutError
 from pykcl.config import Config
 from pykcl.errors import LeaseLost, TemporaryError
 from pykcl.events import LeaseTaken, LeaseTakenAway, LeaseWentElsewhere
-from pykcl.interfaces import Kept, Unknown
+from pykcl.interfaces import Applied, Unknown
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import renew
@@ -29,7 +29,7 @@ class _Table:
     def write(self, write, *, until):
         seconds, answer = self._answers.pop(0)
         self._simulation.sleep(seconds)
-        return answer or Kept(write.after)
+        return answer or Applied(write.after)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_heartbeat_that_only_the_row_tells_of_may_be_the_first_one_without_an_
     with Simulation(seed=0) as simulation:
         runtime, began = simulation.runtime("w1"), simulation.now
         lease = Lease("shard", Checkpoint("7"), owner="w1", counter=3)
-        settled = Kept(lease.with_(counter=4), settled=True)
+        settled = Applied(lease.with_(counter=4), confirmed_by_read=True)
         table = _Table(simulation, [(s, settled if a == "settled" else a) for s, a in answers])
         held = HeldLease(lease, began, table=table, runtime=runtime, config=CONFIG, wake=runtime.event())
         for _, answer in answers:

@@ -11,7 +11,7 @@ from pykcl.events import LossReason
 from pykcl.interfaces import Coming, Fetched
 from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
-from pykcl.planning.read_schedule import Window
+from pykcl.planning.read_schedule import PollWindow
 from pykcl.testing.fleet import RecordingProcessor
 from pykcl.testing.simulation import Simulation
 from pykcl.testing.storm.streams import SlowPage
@@ -421,13 +421,13 @@ def test_however_the_threads_meet_each_iterator_is_served_once_and_every_byte_is
                         return None
                     went_on.append(answer[0].next_iterator)
                     at = runtime.monotonic() + 0.2
-                    return answer[0].next_iterator, Window(at, at, at)
+                    return answer[0].next_iterator, PollWindow(at, at, at)
 
                 now = runtime.monotonic()
                 due = now + rng.choice([0.0, 0.2])
                 first = f"{shard}/{number}/"
                 turn = Turn(
-                    shard, first, Window(due, due, due), lambda: rng.random() < 0.95, nothing_new, wake
+                    shard, first, PollWindow(due, due, due), lambda: rng.random() < 0.95, nothing_new, wake
                 )
                 shared.leave(turn)
                 until = now + rng.choice([0.1, 1.0, 3.0])

@@ -10,7 +10,7 @@ from pykcl.errors import LeaseLost
 from pykcl.event_dispatch import EventFan
 from pykcl.events import DataLost, LeaseTaken, TroubleBegan
 from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
-from pykcl.model.lease import Lease, PrivateNote, first_read
+from pykcl.model.lease import Lease, PykclMetadata, first_read
 from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lease_creation import CreationReason, LeaseCreation
 from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State, next_state
@@ -119,14 +119,14 @@ def test_back_off_grows_and_is_bounded():
     [
         ("TRIM_HORIZON", None, NOW, ReadFrom("TRIM_HORIZON")),
         ("LATEST", None, NOW, ReadFrom("LATEST")),
-        ("LATEST", PrivateNote(latest_from=77), NOW, ReadFrom("AT_TIMESTAMP", at_millis=77)),
+        ("LATEST", PykclMetadata(latest_from=77), NOW, ReadFrom("AT_TIMESTAMP", at_millis=77)),
         ("AT_TIMESTAMP", None, StartPosition("AT_TIMESTAMP", 5), ReadFrom("AT_TIMESTAMP", at_millis=5)),
         ("AT_TIMESTAMP", None, NOW, ReadFrom("TRIM_HORIZON")),
         ("123", None, NOW, ReadFrom("AT_SEQUENCE_NUMBER", sequence_number="123")),
     ],
 )
 def test_where_the_new_holder_of_a_lease_opens_the_shard(checkpoint, note, start, expected):
-    lease = Lease("shardId-0", Checkpoint(checkpoint), note=note)
+    lease = Lease("shardId-0", Checkpoint(checkpoint), metadata=note)
     assert first_read(lease, start) == expected
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pykcl.errors import PyKclError, Refused, TemporaryError
-from pykcl.interfaces import Kept, LeaseTable, Lost
+from pykcl.interfaces import Applied, LeaseTable, Rejected
 from pykcl.model.lease import Lease, Row
 from pykcl.operate.checkpoints.audit import Audit
 from pykcl.operate.checkpoints.plan import Plan, Step
@@ -32,9 +32,9 @@ def carry_out(
     for step in plan.changes:
         write = step.write()
         answer = table.write(write, until=runtime.monotonic() + WRITE_SECONDS)
-        if isinstance(answer, Lost):
+        if isinstance(answer, Rejected):
             raise _changed(step, answer.row, done, len(plan.changes))
-        if not isinstance(answer, Kept):
+        if not isinstance(answer, Applied):
             audit.may_have_written(step)
             raise TemporaryError(
                 f"Nobody can tell whether the row of {step.key} was written ({answer.cause}). "

@@ -125,7 +125,7 @@ def _time_hints(destination: Destination, situation: Situation) -> list[str]:
 
 def stream_of_rows(rows: Iterable[Row]) -> str | None:
     """The ARN of the stream that the rows say they belong to; None where they say nothing, or different things."""
-    named = {row.note.stream_arn for row in rows if isinstance(row, Lease) and row.note is not None}
+    named = {row.metadata.stream_arn for row in rows if isinstance(row, Lease) and row.metadata is not None}
     return named.pop() if len(named) == 1 else None
 
 

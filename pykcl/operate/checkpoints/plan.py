@@ -10,7 +10,7 @@ from typing import Literal
 from pykcl.errors import Refused
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.lease import ForeignRow, Lease, PrivateNote, Row, UnreadableRow
+from pykcl.model.lease import ForeignRow, Lease, PykclMetadata, Row, UnreadableRow
 from pykcl.model.lease_writes import LeaseWrite
 from pykcl.model.shard import Shard, ShardListing, StreamDescription
 from pykcl.operate.checkpoints.places import Look
@@ -127,7 +127,7 @@ def creation_step(
         parents=shard.parents,
         children=children,
         hash_range=shard.hash_range,
-        note=PrivateNote(stream_arn=stream.arn, stream_created_at=stream.created_at),
+        metadata=PykclMetadata(stream_arn=stream.arn, stream_created_at=stream.created_at),
     )
     return Step(shard.shard_id, "create", None, row, look, why)
 
@@ -164,4 +164,4 @@ def unfinished_ancestors(key: str, tree: FamilyTree, is_unfinished: Mapping[str,
 
 
 def _is_of_another(lease: Lease, stream: StreamDescription) -> bool:
-    return lease.note is not None and lease.note.conflicts_with(stream)
+    return lease.metadata is not None and lease.metadata.conflicts_with(stream)

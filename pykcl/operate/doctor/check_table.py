@@ -126,7 +126,7 @@ def check_rows(facts: Facts) -> Iterator[Finding]:
 def _whose(facts: Facts, stream: StreamFacts, watch: WatchFacts) -> Iterator[Finding]:
     if stream.arn is None:
         return
-    notes = [lease.note for lease in watch.view.leases.values() if lease.note is not None]
+    notes = [lease.metadata for lease in watch.view.leases.values() if lease.metadata is not None]
     others = [note.stream_arn for note in notes if note.stream_arn and note.stream_arn != stream.arn]
     earlier = [
         note

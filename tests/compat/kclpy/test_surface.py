@@ -63,8 +63,8 @@ def test_a_delivered_record_has_the_inner_names_of_the_real_one_to_be_read_and_n
         # What would be set and then passed over is better refused.
         with pytest.raises(AttributeError):
             setattr(record, name, "mine")
-    record.note = "a program may keep its own with a record"
-    assert record.note
+    record.metadata = "a program may keep its own with a record"
+    assert record.metadata
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from pykcl.errors import PyKclError, Refused, TemporaryError
-from pykcl.interfaces import Kept, Lost, Unknown
+from pykcl.interfaces import Applied, Rejected, Unknown
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.operate.checkpoints.audit import Audit
@@ -33,7 +33,7 @@ class Table:
 
     def write(self, write, *, until):
         self.written.append(write)
-        return self.answers.pop(0) if self.answers else Kept(write.after)
+        return self.answers.pop(0) if self.answers else Applied(write.after)
 
     def read(self, key):
         return self.rows.pop(0) if self.rows else self.written[-1].after
@@ -72,15 +72,15 @@ def test_a_worker_that_has_taken_the_lease_since_began_at_what_was_written():
 
 
 def test_the_first_write_that_finds_another_row_is_a_refusal_a_later_one_says_how_far_it_got():
-    theirs = Lost(ROW.with_(owner="w2", counter=8))
+    theirs = Rejected(ROW.with_(owner="w2", counter=8))
     with pytest.raises(Refused, match=r"'w2' has it.*Nothing was written"):
         run(PLAN, answers=[theirs])
     with pytest.raises(PyKclError, match="1 of 2 rows were written before") as stopped:
-        run(PLAN, answers=[Kept(None), theirs])
+        run(PLAN, answers=[Applied(None), theirs])
     assert not isinstance(stopped.value, Refused)
     assert "run the same command again" in str(stopped.value)
     with pytest.raises(Refused, match="it is gone"):
-        run(PLAN, answers=[Lost(None)])
+        run(PLAN, answers=[Rejected(None)])
 
 
 def test_a_write_whose_outcome_nobody_knows_stops_it_and_says_so():
@@ -119,7 +119,7 @@ def test_a_move_that_reads_otherwise_or_of_which_nobody_knows_is_a_line_and_a_re
     assert [line.split(":")[0] for line in lines(caplog)] == ["checkpoint may have been moved"]
     caplog.clear()
     with pytest.raises(Refused):
-        run(PLAN, answers=[Lost(None)])
+        run(PLAN, answers=[Rejected(None)])
     assert lines(caplog) == []
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from pykcl.errors import ConfigError, Refused
 from pykcl.model.checkpoint import AT_LATEST, AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
-from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PrivateNote, UnreadableRow
+from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PykclMetadata, UnreadableRow
 from pykcl.model.shard import Shard, ShardListing, StreamDescription
 from pykcl.operate.checkpoints.backup import Backup, lines_of, read_backup
 from pykcl.operate.checkpoints.looking import plan_for, stream_of_rows
@@ -129,7 +129,9 @@ def test_positions_that_were_told_win_over_what_lies_above():
         (situation([shard("a")], Lease("b", AT_5), UnreadableRow("a", "no counter")), "cannot be understood"),
         (situation([shard("a")], ForeignRow("1:s:2:a", "multi-stream lease")), "multi-stream"),
         (
-            situation([shard("a")], Lease("a", AT_5, note=PrivateNote(stream_arn=ARN, stream_created_at=9))),
+            situation(
+                [shard("a")], Lease("a", AT_5, metadata=PykclMetadata(stream_arn=ARN, stream_created_at=9))
+            ),
             "another stream",
         ),
         (
@@ -153,7 +155,7 @@ def test_a_shard_that_is_not_there_and_a_time_that_has_not_come_are_told():
 
 def test_the_rows_name_the_stream_if_they_agree():
     def row(key, arn):
-        return Lease(key, AT_5, note=PrivateNote(stream_arn=arn))
+        return Lease(key, AT_5, metadata=PykclMetadata(stream_arn=arn))
 
     assert stream_of_rows([row("a", ARN), Lease("b", AT_5)]) == ARN
     assert stream_of_rows([row("a", ARN), row("b", "arn:other")]) is None
@@ -220,7 +222,7 @@ def lines(*leases, absent=()):
 
 def test_a_backup_brings_every_row_back_as_it_was():
     rows = [
-        Lease("a", Checkpoint("5", 3), counter=9, owner="w\x1b[31m", parents=("p", "q"), note=PrivateNote(stream_arn=ARN),
+        Lease("a", Checkpoint("5", 3), counter=9, owner="w\x1b[31m", parents=("p", "q"), metadata=PykclMetadata(stream_arn=ARN),
               pending=PendingCheckpoint(Checkpoint("6"), b"\x00\xff"), extra={"x": {"M": {"y": {"L": [{"B": b"\x01"}]}}}}),
         Lease("b", AT_SHARD_END, children=("c", "d")),
     ]  # fmt: skip

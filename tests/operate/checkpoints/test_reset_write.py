@@ -6,7 +6,7 @@ from pykcl.model import lease_writes
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
 from pykcl.model.lease_item import parse_row, to_item
-from pykcl.model.lease_writes import settle
+from pykcl.model.lease_writes import resolve_conflict
 
 SEEN = Lease(
     "a",
@@ -58,18 +58,18 @@ def test_an_owner_of_type_null_is_matched_and_goes():
 
 
 def test_a_renewal_of_the_owner_that_came_first_is_not_taken_for_an_earlier_reset():
-    assert settle(RESET, SEEN.with_(counter=8)) == "lost"
-    assert settle(RESET, SEEN.with_(counter=8, owner="you")) == "lost"
-    assert settle(RESET, None) == "lost"
+    assert resolve_conflict(RESET, SEEN.with_(counter=8)) == "rejected"
+    assert resolve_conflict(RESET, SEEN.with_(counter=8, owner="you")) == "rejected"
+    assert resolve_conflict(RESET, None) == "rejected"
 
 
 def test_its_own_earlier_attempt_is_kept():
-    assert settle(RESET, RESET.after) == "kept"
+    assert resolve_conflict(RESET, RESET.after) == "applied"
 
 
 def test_the_owners_renewal_after_it_is_lost_and_not_taken_for_one_of_its_own():
-    assert settle(lease_writes.renew(SEEN), RESET.after) == "lost"
-    assert settle(lease_writes.checkpoint(SEEN, Checkpoint("12")), RESET.after) == "lost"
+    assert resolve_conflict(lease_writes.renew(SEEN), RESET.after) == "rejected"
+    assert resolve_conflict(lease_writes.checkpoint(SEEN, Checkpoint("12")), RESET.after) == "rejected"
 
 
 def test_what_java_does_with_a_refused_renewal_is_to_give_up():

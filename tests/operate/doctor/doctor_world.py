@@ -17,7 +17,7 @@ from pykcl.config import Config
 from pykcl.local.errors import AwsError
 from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
-from pykcl.model.lease import Lease, PrivateNote
+from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.lease_item import parse_row, to_item
 from pykcl.operate.doctor.diagnosis import diagnose
 from pykcl.operate.doctor.gathering import Question, gather
@@ -120,9 +120,9 @@ class World:
     def drop_table(self) -> None:
         self.dynamodb.delete_table(TableName=APPLICATION)
 
-    def note(self, **more) -> PrivateNote:
+    def note(self, **more) -> PykclMetadata:
         stream = self.aws.kinesis.describe(STREAM)
-        return PrivateNote(
+        return PykclMetadata(
             **{
                 "stream_arn": stream.arn,
                 "stream_created_at": stream.created_at,
@@ -133,7 +133,9 @@ class World:
         )
 
     def lease(self, number: int, checkpoint: Checkpoint = AT_TRIM_HORIZON, **more) -> Lease:
-        return Lease(shard(number), checkpoint, **{"owner": OWNER, "counter": 5, "note": self.note(), **more})
+        return Lease(
+            shard(number), checkpoint, **{"owner": OWNER, "counter": 5, "metadata": self.note(), **more}
+        )
 
     def put(self, *leases: Lease) -> None:
         for one in leases:

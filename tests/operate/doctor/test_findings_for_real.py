@@ -195,7 +195,7 @@ def _(world):
 @makes("stream-not-told", "does not say which")
 def _(world):
     world.asked["stream"] = None
-    world.change(note=None)
+    world.change(metadata=None)
 
 
 @makes("stream-missing", "'ordes' does not exist in us-east-1 (account 000000000000). There are here: orders")
@@ -294,24 +294,24 @@ def _(world):
 
 @makes("table-of-another-stream", "payments")
 def _(world):
-    world.change(note=world.note(stream_arn="arn:aws:kinesis:us-east-1:000000000000:stream/payments"))
+    world.change(metadata=world.note(stream_arn="arn:aws:kinesis:us-east-1:000000000000:stream/payments"))
 
 
 def test_an_earlier_stream_of_the_same_name_is_another_stream(world):
-    world.change(note=world.note(stream_created_at=1_600_000_000_000))
+    world.change(metadata=world.note(stream_created_at=1_600_000_000_000))
     assert "an earlier stream of this name" in world.findings()["table-of-another-stream"].text
 
 
 @makes("leases-of-no-shard", "None of the 2 leases")
 def _(world):
     world.forget_leases()
-    world.put(world.lease(98, note=None), world.lease(99, note=None))
+    world.put(world.lease(98, metadata=None), world.lease(99, note=None))
 
 
 @makes("several-streams", "Leases of 1 stream")
 def _(world):
     stream = "000000000000:orders:1790000000000"
-    item = to_item(world.lease(0, note=None))
+    item = to_item(world.lease(0, metadata=None))
     world.put_item(
         {
             **item,
@@ -444,7 +444,7 @@ def _(world):
 
 @makes("peers-other-version", "py-worker-1 runs pykcl 0.0.1")
 def _(world):
-    world.change(note=world.note(version="0.0.1"))
+    world.change(metadata=world.note(version="0.0.1"))
 
 
 @makes("leases-stale", "000, 001 stood still")
