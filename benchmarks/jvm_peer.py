@@ -50,7 +50,7 @@ MOST_WARM_UPS = 6
 STILL_FALLING = 0.95
 IDLE_SECONDS = 15.0
 _PATIENCE = 180.0
-_MOST_TRIES = 3
+_MAX_TRIES = 3
 _JAVA_STREAM, _OUR_STREAM = "for-java", "for-pykcl"
 
 
@@ -193,7 +193,7 @@ class Side:
 
     def slope(self, count: int, shape: Shape, seconds: float) -> float:
         """Microseconds of CPU per user record. seconds: of a window; a longer one is tried where that is not enough."""
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MAX_TRIES):
             few, many = self._window(count, shape, seconds), self._window(4 * count, shape, seconds)
             if few is not None and many is not None:
                 return (many - few) / (3 * count) * 1e6

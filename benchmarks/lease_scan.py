@@ -24,7 +24,7 @@ import boto3
 
 from pykcl.aws.clients import client_config
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.aws.transport.table_rows import KnownRows
+from pykcl.aws.transport.table_rows import RowCache
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.lease_writes import parse_row, to_item
@@ -95,7 +95,7 @@ def scan_with_changes(table: DynamoDBLeaseTable, every: int) -> None:
     """Some time after the last scan, when one row of so many is new."""
     known = table._known
     texts = [text + " " * (number % every == 0) for number, text in enumerate(known.texts)]
-    table._known = KnownRows(known.rows, texts)
+    table._known = RowCache(known.rows, texts)
     table.scan()
 
 

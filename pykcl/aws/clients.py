@@ -26,7 +26,7 @@ SERVICES = ("kinesis", "dynamodb")
 ALL_SERVICES = (*SERVICES, "cloudwatch")
 """With the one that is asked only where `Config.metrics` names it."""
 _SPARE_CONNECTIONS = 12
-_MOST_CONNECTIONS = 512
+_MAX_CONNECTIONS = 512
 _KINESIS_TIMEOUT = 10.0
 _USER_IN_URL = re.compile(r"//[^/@\s]*@")
 
@@ -79,7 +79,7 @@ def connect(
 
 def connections_for(config: Config) -> int:
     """How many requests one client may have under way at once."""
-    return min(_MOST_CONNECTIONS, config.max_leases + _SPARE_CONNECTIONS)
+    return min(_MAX_CONNECTIONS, config.max_leases + _SPARE_CONNECTIONS)
 
 
 def open_clients(config: Config, *, session: Any = None, max_pool_connections: int = 50) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def open_client(
         "dynamodb": (min(1.0, config.request_timeout), config.request_timeout),
         "cloudwatch": (2.0, 5.0),
     }[service]
-    return made_client(
+    return create_client(
         session,
         service,
         region_name=region,
@@ -139,7 +139,7 @@ def open_client(
     )
 
 
-def made_client(session: Any, service: str, **how: Any) -> Any:
+def create_client(session: Any, service: str, **how: Any) -> Any:
     """`session.client`. Raises ConfigError for a region or an endpoint that no request could be sent to."""
     try:
         return session.client(service, **how)

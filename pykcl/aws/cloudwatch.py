@@ -27,7 +27,7 @@ _NEVER_ARRIVED = frozenset(
 
 
 class CloudWatchSender:
-    """A `metrics.publisher.Sender`. client: of boto3, for CloudWatch. dimensions: the names that are on."""
+    """A `metrics.cloudwatch.Sender`. client: of boto3, for CloudWatch. dimensions: the names that are on."""
 
     def __init__(self, client: Any, namespace: str, worker_id: str, dimensions: Sequence[str]) -> None:
         self._client = client
@@ -62,8 +62,8 @@ class CloudWatchSender:
             "StatisticValues": {
                 "SampleCount": float(one.count),
                 "Sum": float(one.sum),
-                "Minimum": float(one.least),
-                "Maximum": float(one.most),
+                "Minimum": float(one.minimum),
+                "Maximum": float(one.maximum),
             },
             "Unit": one.measure.unit,
         }

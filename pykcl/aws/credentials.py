@@ -14,7 +14,7 @@ from pykcl.aws.clients import (
     SERVICES,
     botocore_session,
     connections_for,
-    made_client,
+    create_client,
     new_session,
     open_client,
 )
@@ -212,7 +212,7 @@ def _assumed(source: CredentialsSource, region: str | None) -> Any:
         request["ExternalId"] = source.external_id
     asking = new_session()
     sts_region = source.sts_region or asking.region_name or os.environ.get("AWS_REGION") or region
-    sts = made_client(asking, "sts", region_name=sts_region, endpoint_url=source.sts_endpoint)
+    sts = create_client(asking, "sts", region_name=sts_region, endpoint_url=source.sts_endpoint)
 
     def refresh() -> dict[str, str]:
         found = sts.assume_role(**request)["Credentials"]

@@ -31,7 +31,7 @@ from botocore.exceptions import ClientError
 from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure
 from pykcl.aws.kinesis_decode import description_of, shards_of
 from pykcl.aws.transport.connection import wait_for_answers
-from pykcl.aws.transport.get_records import AskedPage, PageReads
+from pykcl.aws.transport.get_records import PageReads, PendingPage
 from pykcl.config import Transport, Wire
 from pykcl.errors import (
     AnswerRefused,
@@ -187,10 +187,10 @@ class KinesisStream:
 
     @property
     def pages_at_a_time(self) -> int:
-        """As many as there are connections to keep; 0 unless pages come over the lean transport."""
-        return self._reads.most_begun
+        """As many as there are connections to keep; 0 unless pages come over the direct transport."""
+        return self._reads.max_pending
 
-    def ask(self, shard_id: str, iterator: str, limit: int) -> AskedPage | None:
+    def ask(self, shard_id: str, iterator: str, limit: int) -> PendingPage | None:
         """Send the request for a page and do not wait. None where that cannot be: `fetch` has to do it.
 
         Never raises: what stands in the way, `fetch` meets, too.
@@ -200,9 +200,9 @@ class KinesisStream:
         if begun is None:
             return None
         wait = partial(self._page, shard_id, request, lambda **_: self._reads.finish(begun), begun=True)
-        return AskedPage(begun, wait)
+        return PendingPage(begun, wait)
 
-    def wait_for_answers(self, asked: Sequence[AskedPage], timeout: float) -> None:
+    def wait_for_answers(self, asked: Sequence[PendingPage], timeout: float) -> None:
         """Until something has come for one of them; see `ports.AskableStream`."""
         wait_for_answers([one.begun.underway for one in asked], timeout)
 

@@ -35,7 +35,7 @@ from pykcl.model.shard import STREAM_ARN, HashRange, Shard, StreamDescription
 
 LAST_MILLIS = 253_402_300_799_000
 """The end of the year 9999 in epoch milliseconds: no later arrival can be told as a datetime."""
-MOST_RETENTION_HOURS = 365 * 24
+MAX_RETENTION_HOURS = 365 * 24
 _SHARD_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,12}\Z")
 _STATUS = re.compile(r"[A-Z_]{1,32}\Z")
@@ -223,7 +223,7 @@ def description_of(answer: Mapping[str, Any], name: str) -> StreamDescription:
             f"The description of stream {name!r} lacks its ARN, creation time or status. Ask again."
         )
     hours = summary.get("RetentionPeriodHours")
-    retention = hours if isinstance(hours, int) and 0 < hours <= MOST_RETENTION_HOURS else 24
+    retention = hours if isinstance(hours, int) and 0 < hours <= MAX_RETENTION_HOURS else 24
     return StreamDescription(name, arn, round(created.timestamp() * 1000), status, retention)
 
 

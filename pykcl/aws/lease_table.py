@@ -27,7 +27,7 @@ from pykcl.aws.table_admin import (
     table_of,
 )
 from pykcl.aws.transport.table_requests import TableRequests
-from pykcl.aws.transport.table_rows import KnownRows, Seen
+from pykcl.aws.transport.table_rows import RowCache, ScannedRows
 from pykcl.config import Transport
 from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
 from pykcl.interfaces import Applied, Rejected, TableScan, Unknown, WriteAnswer
@@ -89,7 +89,7 @@ class Attempts:
 
 
 _USABLE = ("ACTIVE", "UPDATING")
-_MOST_ADOPTIONS = 4
+_MAX_ADOPTIONS = 4
 _STALE_WRITES = 20
 """More writes than an owner sends in the moment by which an eventually consistent answer may lag."""
 
@@ -126,7 +126,7 @@ class DynamoDBLeaseTable:
         self._request_timeout = request_timeout
         self._attempts = Attempts(runtime, stop or runtime.event())
         self._created = False
-        self._known = KnownRows()
+        self._row_cache = RowCache()
         self._table_id = ""
         requests = TableRequests(client, table_name, runtime, transport)
         self._requests, self._calling = requests, requests.clock.calling
@@ -162,22 +162,22 @@ class DynamoDBLeaseTable:
 
         Raises TableGone, too, where the table is another one of the same name than that which was prepared.
         """
-        known = self._known
+        known = self._row_cache
         seen, read_units = self._read_all(known, {"ConsistentRead": True} if consistent else {})
-        now = seen.all_known()
+        now = seen.to_cache()
         if _went_back(known.by_key, now.rows) or _have_vanished(known.by_key, now.by_key):
             self._refuse_another_table()
-        self._known = now
+        self._row_cache = now
         return TableScan(tuple(now.rows), read_units)
 
     def scan_part(self, segment: int, segments: int) -> TableScan:
         """See `ports.LeaseTable`. Whether the table is still the same one only a scan of all of it can tell."""
-        seen, read_units = self._read_all(self._known, {"Segment": segment, "TotalSegments": segments})
+        seen, read_units = self._read_all(self._row_cache, {"Segment": segment, "TotalSegments": segments})
         return TableScan(tuple(seen.rows), read_units)
 
-    def _read_all(self, known: KnownRows, how: Mapping[str, Any]) -> tuple[Seen, float]:
+    def _read_all(self, known: RowCache, how: Mapping[str, Any]) -> tuple[ScannedRows, float]:
         """Every page of a scan, and the read units of all of them."""
-        seen = Seen(known)
+        seen = ScannedRows(known)
         read_units = 0.0
         for answer in self._pages(how, seen):
             seen.add(answer)
@@ -237,7 +237,7 @@ class DynamoDBLeaseTable:
 
     def _send(self, sending: _Sending) -> WriteAnswer:
         """Send once, and again at once on each row that turns out to be our own earlier write's."""
-        for _ in range(_MOST_ADOPTIONS):
+        for _ in range(_MAX_ADOPTIONS):
             write = sending.write
             operation, params = write.request()
             doing = f"writing {write.kind!r} to lease table {self._name!r}"
@@ -266,7 +266,7 @@ class DynamoDBLeaseTable:
         if code == "ConditionalCheckFailedException":
             row = self._row_of(error, write.key)
         elif code == "ValidationException":
-            # DynamoDB will not update this row at all. Seen where a foreign library wrote an owner of the
+            # DynamoDB will not update this row at all. ScannedRows where a foreign library wrote an owner of the
             # wrong type and KCL 3.x then indexed the owners. One such row must not stop the other leases.
             row = self._read_once(write.key)
             if resolve_conflict(write, row) != "applied":
@@ -335,7 +335,7 @@ class DynamoDBLeaseTable:
                 "Choose another application name, or set table_name."
             )
 
-    def _pages(self, how: Mapping[str, Any], seen: Seen) -> Iterator[dict[str, Any]]:
+    def _pages(self, how: Mapping[str, Any], seen: ScannedRows) -> Iterator[dict[str, Any]]:
         """The answers to a scan, to the last one."""
         start: dict[str, Any] = {}
         passed: set[str] = set()

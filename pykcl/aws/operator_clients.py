@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pykcl.aws.clients import client_config, made_client, new_session, refuse_missing_credentials
+from pykcl.aws.clients import client_config, create_client, new_session, refuse_missing_credentials
 from pykcl.aws.credentials import ClientSpec, open_session
 from pykcl.errors import ConfigError
 
@@ -93,7 +93,7 @@ class OperatorClients:
             config = config.merge(
                 BotocoreConfig(retries={"total_max_attempts": attempts, "mode": "standard"})
             )
-        return made_client(
+        return create_client(
             session, service, region_name=region, endpoint_url=access.endpoint or spec.endpoint, config=config
         )
 

@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pykcl.aws.clients import client_config, made_client
+from pykcl.aws.clients import client_config, create_client
 from pykcl.aws.errors import (
     BAD_CREDENTIALS,
     DENIED,
@@ -153,7 +153,7 @@ def identity_of(clients: OperatorClients, service: str) -> Identity:
     session = clients.session(service)
     credentials = session.get_credentials()
     known = _known(credentials)
-    sts = made_client(
+    sts = create_client(
         session,
         "sts",
         region_name=clients.region(service),

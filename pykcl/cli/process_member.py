@@ -84,16 +84,16 @@ class Member:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _answer(self, what: str) -> Any:
-        from pykcl.health.source import OneWorker
+        from pykcl.health.source import WorkerHealth
 
-        sight = OneWorker(lambda: self._worker)
+        source = WorkerHealth(lambda: self._worker)
         try:
             if what == "look":
-                look = sight.look()
-                return {"live": look.live.why, "ready": look.ready.why, "state": look.state}
+                found = source.check()
+                return {"live": found.live.why, "ready": found.ready.why, "state": found.state}
             if what == "report":
-                return sight.report()
-            page = sight.exposition()
+                return source.report()
+            page = source.exposition()
             return None if page is None else {"text": page[0].decode(), "type": page[1]}
         except Exception as error:  # noqa: BLE001 - the worker works without it; no answer tells the parent enough
             log.error("telling the parent failed what=%s error=%s", what, type(error).__name__)

@@ -17,7 +17,7 @@ from typing import Any
 from pykcl.cli.process_reports import merged_metrics, merged_report, named, report_of
 from pykcl.cli.process_slot import Slot, exit_code_of, is_final
 from pykcl.health.probes import Verdict
-from pykcl.health.source import Look
+from pykcl.health.source import HealthCheck
 from pykcl.worker.signals import StopSignals, woken_by_signals
 
 log = logging.getLogger("pykcl.processes")
@@ -135,9 +135,9 @@ class Parent:
                     talking[file].read()
                 self._news.notify_all()
 
-    # -- as a Sight --------------------------------------------------------------------------------------------
+    # -- as a HealthSource --------------------------------------------------------------------------------------------
 
-    def look(self) -> Look:
+    def check(self) -> HealthCheck:
         """Live unless one of them is not, ready if all are."""
         answers = self._ask("look")
         live: list[str] = []
@@ -151,12 +151,12 @@ class Parent:
                 why = tuple(named(slot.number, self._why_silent(slot)))
                 ready += why
                 live += why if slot.silent_for >= DEAD_AFTER else ()
-        return Look(
+        return HealthCheck(
             Verdict(tuple(live)), Verdict(tuple(ready)), "draining" if self._must_stop() else "running"
         )
 
     def report(self) -> dict[str, Any]:
-        look, answers = self.look(), self._ask("report")
+        look, answers = self.check(), self._ask("report")
         with self._news:
             told = [
                 report_of(slot.number, slot.pid, slot.starts, answer, self._why_silent(slot))

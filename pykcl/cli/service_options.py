@@ -18,7 +18,7 @@ from pykcl.config import HTTP_TOKEN
 if TYPE_CHECKING:
     from pykcl.cli.process_member import Member
     from pykcl.health.service import HealthService
-    from pykcl.health.source import Sight
+    from pykcl.health.source import HealthSource
     from pykcl.worker.worker import Worker
 
 Watch = Callable[["Worker"], "Worker"]
@@ -67,13 +67,13 @@ class Service:
             yield watch
 
     @contextmanager
-    def watching_over(self, sight: Sight) -> Iterator[None]:
+    def watching_over(self, sight: HealthSource) -> Iterator[None]:
         """The same, where it is not about one worker."""
         with self._health(sight):
             yield
 
     @contextmanager
-    def _health(self, sight: Sight | None = None) -> Iterator[HealthService | None]:
+    def _health(self, sight: HealthSource | None = None) -> Iterator[HealthService | None]:
         if self.http is None and self.health_file is None:
             yield None
             return
@@ -83,7 +83,7 @@ class Service:
             http=self.http, token=self._token(), file=self.health_file, allow_hosts=self.allow_host
         )
         if sight is not None:
-            service.watch_over(sight)
+            service.use_source(sight)
         with service as health:
             if health.url is not None:
                 _tell(health.url, health.token, is_new=health.has_made_token)

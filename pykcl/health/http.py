@@ -85,9 +85,9 @@ def _unusable(address: Address, error: OSError) -> SetupError:
 
 log = logging.getLogger("pykcl.health")
 
-MOST_CONNECTIONS = 32
+MAX_CONNECTIONS = 32
 CONNECTION_SECONDS = 5.0
-MOST_HEAD_BYTES = 8192
+MAX_HEAD_BYTES = 8192
 TEXT = "text/plain; charset=utf-8"
 _STOP_SECONDS = 2.0
 _LAST_ROUNDS = 8
@@ -137,12 +137,12 @@ class HttpServer:
         listener: Listener,
         handle: Callable[[Request], Answer],
         *,
-        most_connections: int = MOST_CONNECTIONS,
+        max_connections: int = MAX_CONNECTIONS,
         connection_seconds: float = CONNECTION_SECONDS,
     ) -> None:
         self._listener = listener
         self._handle = handle
-        self._most = most_connections
+        self._most = max_connections
         self._seconds = connection_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -179,9 +179,7 @@ class HttpServer:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(_log_type_only)
-        server = await asyncio.start_server(
-            self._connected, sock=self._listener.socket, limit=MOST_HEAD_BYTES
-        )
+        server = await asyncio.start_server(self._connected, sock=self._listener.socket, limit=MAX_HEAD_BYTES)
         self._ready.set()
         try:
             await self._stop.wait()

@@ -12,11 +12,11 @@ from pathlib import Path
 from pykcl.errors import ConfigError
 from pykcl.health.http import Answer, Request
 from pykcl.health.probes import Verdict, as_json
-from pykcl.health.source import Sight
+from pykcl.health.source import HealthSource
 from pykcl.host_names import is_own
 
 SHORTEST = 16
-_MOST_BYTES = 4096
+_MAX_BYTES = 4096
 
 
 def new_token() -> str:
@@ -39,7 +39,7 @@ def token_from_file(path: Path) -> str:
     """Raises ConfigError."""
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES)
+            content = file.read(_MAX_BYTES)
         text = content.decode("ascii")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
@@ -74,21 +74,21 @@ class Pages:
 
     def __init__(
         self,
-        sight: Sight,
+        source: HealthSource,
         token: str | None,
         now: Callable[[], float] = time.monotonic,
         allowed: Collection[str] = (),
     ) -> None:
-        self._sight = sight
+        self._source = source
         self._allowed = allowed
         self._now = now
         self._token = token
         self._fresh: dict[str, tuple[float, Answer]] = {}
         self._pages: dict[str, Callable[[], Answer]] = {
-            "/livez": lambda: _verdict(sight.look().live),
-            "/readyz": lambda: _verdict(sight.look().ready),
+            "/livez": lambda: _verdict(source.check().live),
+            "/readyz": lambda: _verdict(source.check().ready),
             "/metrics": self._metrics,
-            "/status": lambda: Answer(HTTPStatus.OK, as_json(sight.report()), "application/json"),
+            "/status": lambda: Answer(HTTPStatus.OK, as_json(source.report()), "application/json"),
         }
 
     def answer(self, request: Request) -> Answer:
@@ -122,7 +122,7 @@ class Pages:
         return answer
 
     def _metrics(self) -> Answer:
-        found = self._sight.exposition()
+        found = self._source.exposition()
         if found is None:
             return Answer.of(HTTPStatus.NOT_FOUND, _NO_METRICS)
         return Answer(HTTPStatus.OK, *found)

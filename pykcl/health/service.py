@@ -20,7 +20,7 @@ from pykcl.errors import SetupError
 from pykcl.health.http import Address, HttpServer, listen
 from pykcl.health.pages import Pages, new_token
 from pykcl.health.probes import Verdict
-from pykcl.health.source import Look, OneWorker, Sight, Watched
+from pykcl.health.source import HealthCheck, HealthSource, Watched, WorkerHealth
 from pykcl.host_names import allowed_names
 
 log = logging.getLogger("pykcl.health")
@@ -94,7 +94,7 @@ class HealthFile:
             raise
 
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 _STOP_SECONDS = 2.0
 
 
@@ -123,7 +123,7 @@ class HealthService:
         self.has_made_token = False
         self._file = HealthFile(file) if file is not None else None
         self._worker: Watched | None = None
-        self._sight: Sight = OneWorker(lambda: self._worker)
+        self._source: HealthSource = WorkerHealth(lambda: self._worker)
         self._server: HttpServer | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -138,9 +138,9 @@ class HealthService:
         """From here on all is about this worker; before, there is none yet: live and not ready."""
         self._worker = worker
 
-    def watch_over(self, sight: Sight) -> None:
+    def use_source(self, source: HealthSource) -> None:
         """All is about this instead of one worker. To be called before it is entered."""
-        self._sight = sight
+        self._source = source
 
     def __enter__(self) -> HealthService:
         if self._file is not None:
@@ -149,10 +149,10 @@ class HealthService:
             listener = listen(self._address)
             if self.token is None and not listener.is_loopback:
                 self.token, self.has_made_token = new_token(), True
-            self._server = HttpServer(listener, Pages(self._sight, self.token, allowed=self._allowed).answer)
+            self._server = HttpServer(listener, Pages(self._source, self.token, allowed=self._allowed).answer)
             self._server.start()
         if self._file is not None or self._server is not None:
-            self._thread = threading.Thread(target=self._look_on, name="pykcl-health", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="pykcl-health", daemon=True)
             self._thread.start()
         return self
 
@@ -167,24 +167,24 @@ class HealthService:
         if self._file is not None:
             self._file.remove()
 
-    def _look_on(self) -> None:
+    def _run(self) -> None:
         while True:
             try:
-                self._look()
+                self._check()
             except Exception as error:  # noqa: BLE001 - the worker works without it; the file grows old, which tells
                 log.error("looking at the worker's health failed error=%s", type(error).__name__)
-            if self._over.wait(LOOK_SECONDS):
+            if self._over.wait(CHECK_SECONDS):
                 return
 
-    def _look(self) -> None:
-        look: Look = self._sight.look()
-        if look.state != "stopped":
-            self._edges["live"].tell(look.live)
+    def _check(self) -> None:
+        found: HealthCheck = self._source.check()
+        if found.state != "stopped":
+            self._edges["live"].tell(found.live)
             # One that is being stopped tells that itself.
-            if look.state == "running":
-                self._edges["ready"].tell(look.ready)
+            if found.state == "running":
+                self._edges["ready"].tell(found.ready)
         if self._file is not None:
-            self._file.renew(look.live, look.ready, look.state)
+            self._file.renew(found.live, found.ready, found.state)
 
 
 class _Edge:

@@ -11,7 +11,7 @@ from pykcl.status import WorkerState, WorkerStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class HealthCheck:
     """How it stands at one moment."""
 
     live: Verdict
@@ -19,10 +19,10 @@ class Look:
     state: WorkerState
 
 
-class Sight(Protocol):
+class HealthSource(Protocol):
     """Asked again and again, from several threads."""
 
-    def look(self) -> Look: ...
+    def check(self) -> HealthCheck: ...
 
     def report(self) -> dict[str, Any]:
         """What /status tells, to be written as JSON."""
@@ -35,7 +35,7 @@ class Exposes(Protocol):
     """Metrics of a worker."""
 
     def exposition(self) -> tuple[bytes, str] | None:
-        """As of `Sight`."""
+        """As of `HealthSource`."""
 
 
 class Watched(Protocol):
@@ -47,15 +47,15 @@ class Watched(Protocol):
     def metering(self) -> Exposes: ...
 
 
-class OneWorker:
+class WorkerHealth:
     """worker: asked each time: it may be made later."""
 
     def __init__(self, worker: Callable[[], Watched | None]) -> None:
         self._worker = worker
 
-    def look(self) -> Look:
+    def check(self) -> HealthCheck:
         status = self._status()
-        return Look(liveness(status), readiness(status), status.state if status is not None else "new")
+        return HealthCheck(liveness(status), readiness(status), status.state if status is not None else "new")
 
     def report(self) -> dict[str, Any]:
         return report(self._status())

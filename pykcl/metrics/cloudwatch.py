@@ -22,21 +22,21 @@ _MINUTE_MILLIS = 60_000
 
 @dataclass(slots=True)
 class StatisticSet:
-    """One metric in one minute. at_millis: when that began, epoch milliseconds."""
+    """One metric in one minute. at_millis: start of the minute, epoch milliseconds."""
 
     measure: Measure
     label: str
     at_millis: int
     count: int
     sum: float
-    least: float
-    most: float
+    minimum: float
+    maximum: float
 
 
 class Statistics:
-    """A sink that waits to be emptied. Thread-safe.
+    """A sink that keeps statistics until they are drained. Thread-safe.
 
-    limit: how many sets it holds at most; beyond it the oldest go, and `dropped` counts the values in them.
+    limit: the maximum of sets it holds; beyond it the oldest are dropped, and their values counted.
     """
 
     def __init__(self, runtime: Runtime, limit: int) -> None:
@@ -61,20 +61,20 @@ class Statistics:
                 found.count += 1
                 found.sum += value
                 # Not min() and max(): this is on the way of every page, and they cost three times as much.
-                if value < found.least:  # noqa: PLR1730
-                    found.least = value
-                if value > found.most:  # noqa: PLR1730
-                    found.most = value
+                if value < found.minimum:  # noqa: PLR1730
+                    found.minimum = value
+                if value > found.maximum:  # noqa: PLR1730
+                    found.maximum = value
 
     def forget(self, shard: str) -> None:
-        """What was measured of it was so, and is sent all the same."""
+        """Do nothing: what was measured of the shard is still sent."""
 
-    def drain(self, most: int, *, only_finished: bool = False) -> list[StatisticSet]:
-        """Take out the oldest. only_finished: none of the minute that runs."""
+    def drain(self, limit: int, *, only_finished: bool = False) -> list[StatisticSet]:
+        """Remove and return the oldest sets. only_finished: none of the current minute."""
         before = self._runtime.utcnow_millis() // _MINUTE_MILLIS * _MINUTE_MILLIS if only_finished else None
         found: list[StatisticSet] = []
         with self._lock:
-            while self._sets and len(found) < most:
+            while self._sets and len(found) < limit:
                 key, oldest = self._sets.popitem(last=False)
                 if before is not None and oldest.at_millis >= before:
                     self._sets[key] = oldest
@@ -84,7 +84,7 @@ class Statistics:
         return found
 
     def put_back(self, sets: Iterable[StatisticSet]) -> None:
-        """What was drained and could not be sent, to be drained first again. Where there is no room it is dropped."""
+        """Put back what was drained and could not be sent, to be drained first again. Without room it is dropped."""
         with self._lock:
             for one in reversed(list(sets)):
                 key = (one.at_millis // _MINUTE_MILLIS, one.measure, one.label)
@@ -92,7 +92,10 @@ class Statistics:
                 if newer is not None:
                     newer.count += one.count
                     newer.sum += one.sum
-                    newer.least, newer.most = min(newer.least, one.least), max(newer.most, one.most)
+                    newer.minimum, newer.maximum = (
+                        min(newer.minimum, one.minimum),
+                        max(newer.maximum, one.maximum),
+                    )
                 elif len(self._sets) < self._limit:
                     self._sets[key] = one
                     self._sets.move_to_end(key, last=False)
@@ -100,12 +103,12 @@ class Statistics:
                     self._dropped += one.count
 
     def drop(self, sets: Iterable[StatisticSet]) -> None:
-        """Count the values of what was drained and is given up."""
+        """Count the values of sets that were drained and are not sent."""
         with self._lock:
             self._dropped += sum(one.count for one in sets)
 
     def take_dropped(self) -> int:
-        """How many values were dropped since the last time this was asked."""
+        """Return the number of values dropped since the last call."""
         with self._lock:
             dropped, self._dropped = self._dropped, 0
         return dropped
@@ -116,19 +119,19 @@ class Statistics:
 
     def _make_room(self) -> None:
         if len(self._sets) >= self._limit:
-            # The oldest: what is wrong now matters more to who is looking than what was, an hour ago.
+            # The oldest: the present matters more to an operator than an hour ago.
             self._dropped += self._sets.popitem(last=False)[1].count
 
 
-MOST_AT_ONCE = 1000
-"""Metrics in one PutMetricData request, at most; CloudWatch allows no more."""
+MAX_METRICS_PER_REQUEST = 1000
+"""Metrics in one PutMetricData request, as CloudWatch allows."""
 _MINUTE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class SendAnswer:
-    """sent: taken. later: certainly not taken; may be sent again. lost: refused for good, or nobody knows: sent again
-    it might count twice. error: why, unless it was sent."""
+    """sent: accepted. later: certainly not accepted; may be sent again. lost: refused for good, or unknown: sent again
+    it might count twice. error: unless it was sent."""
 
     outcome: Literal["sent", "later", "lost"]
     error: PyKclError | None = None
@@ -140,23 +143,23 @@ class Sender(Protocol):
     def send(self, sets: Sequence[StatisticSet], /) -> SendAnswer: ...
 
 
-class Troubles(Protocol):
-    """Hears of failures and of their end; tells the first of each."""
+class Failures(Protocol):
+    """Records failures and their end, and reports the first of each."""
 
     def failed(self, what: Activity, error: Exception, /) -> None: ...
     def worked(self, what: Activity, /) -> None: ...
 
 
 class Publisher:
-    """One thread. A failure of it is told, and never the worker's end.
+    """A thread that sends statistics. Its failures are reported, and never stop the worker.
 
-    interval: seconds between two times it sends all there is. From a minute on, it sends minutes that are over, so that
-    each metric is sent once for each minute, which costs the least; at a time of the minute that each process draws, so
-    that a fleet does not send as one.
+    interval: seconds between two publications. From a minute on, only minutes that are over are sent, so that each
+    metric is sent once a minute, which costs the least; each process draws its own second of the minute, so that a
+    fleet does not send all at once.
     """
 
     def __init__(
-        self, statistics: Statistics, sender: Sender, runtime: Runtime, trouble: Troubles, *, interval: float
+        self, statistics: Statistics, sender: Sender, runtime: Runtime, trouble: Failures, *, interval: float
     ) -> None:
         self._statistics = statistics
         self._sender = sender
@@ -172,7 +175,7 @@ class Publisher:
         self._task = self._runtime.spawn(name, self._run)
 
     def stop(self, within: float) -> None:
-        """Send what is left, and wait for that so many seconds at most."""
+        """Send what is left, and wait for that for `within` seconds at most."""
         self._stop.set()
         if self._task is not None:
             self._task.join(within)
@@ -198,15 +201,15 @@ class Publisher:
             self._trouble.failed(Activity.PUBLISHING_METRICS, failure)
 
     def publish(self, *, only_finished: bool = False) -> None:
-        """Send what there is now, until AWS refuses. only_finished: not of the minute that runs."""
+        """Send all sets, until AWS refuses one. only_finished: none of the current minute."""
         left = len(self._statistics)
         dropped = self._statistics.take_dropped()
         if dropped:
             self._statistics.take("", ((DROPPED_METRICS, float(dropped)),))
             left += 1
         while left > 0:
-            batch = self._statistics.drain(min(left, MOST_AT_ONCE), only_finished=only_finished)
-            left -= MOST_AT_ONCE
+            batch = self._statistics.drain(min(left, MAX_METRICS_PER_REQUEST), only_finished=only_finished)
+            left -= MAX_METRICS_PER_REQUEST
             if not batch or not self._send(batch):
                 return
 

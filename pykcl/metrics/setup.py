@@ -1,4 +1,4 @@
-"""One worker's metrics as its Config wants them: the meter, its sinks, and the publisher behind CloudWatch's."""
+"""The metrics pipeline of one worker by its Config: the meter, its sinks, and the publisher to CloudWatch."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 
 from pykcl.config import Config
 from pykcl.metrics.catalog import ALL, DIMENSIONS, OPERATION, parts
-from pykcl.metrics.cloudwatch import Publisher, Sender, Statistics, Troubles
+from pykcl.metrics.cloudwatch import Failures, Publisher, Sender, Statistics
 from pykcl.metrics.meter import Meter, Sink
 from pykcl.runtime import Runtime
 
 
 def dimensions_of(config: Config) -> tuple[str, ...]:
-    """The names that are on; Operation always is, as in KCL."""
+    """Return the enabled dimensions; Operation always is, as in KCL."""
     named = set(parts(config.metrics_dimensions))
     return DIMENSIONS if ALL in named else tuple(name for name in DIMENSIONS if name in named | {OPERATION})
 
 
-class Metering:
-    """Made with the worker, so that what is missing is told at once; it sends nothing before `start`.
+class MetricsPipeline:
+    """Created with the worker, so that a missing package is reported at once; sends nothing before `start`.
 
     sinks: of the application's own, besides those that `config` names. Raises ConfigError for a missing package.
     """
@@ -44,24 +44,24 @@ class Metering:
         self.sinks: tuple[Sink, ...] = (*own, *sinks)
         self.meter = Meter(runtime, self.sinks, level=config.metrics_level, dimensions=dimensions)
 
-    def connect(self, sender: Callable[[], Sender], trouble: Troubles) -> None:
-        """sender: makes what sends to CloudWatch; called only where that is on. Raises what it does."""
+    def connect(self, sender: Callable[[], Sender], trouble: Failures) -> None:
+        """sender: creates the sender to CloudWatch; called only where that is on. Raises what it raises."""
         if self._statistics is not None:
             interval = self._config.metrics_buffer_time
             self._publisher = Publisher(self._statistics, sender(), self._runtime, trouble, interval=interval)
 
     def start(self, name: str) -> None:
-        """Begin to publish, where CloudWatch is on."""
+        """Start to publish, where CloudWatch is on."""
         if self._publisher is not None:
             self._publisher.start(name)
 
     def exposition(self) -> tuple[bytes, str] | None:
-        """The page for Prometheus and its content type; None where nothing is kept for it."""
+        """Return the page for Prometheus and its content type; None where Prometheus is off."""
         found = (getattr(sink, "exposition", None) for sink in self.sinks)
         page = next((exposition for exposition in found if exposition is not None), None)
         return page() if page is not None else None
 
     def stop(self, within: float) -> None:
-        """Publish what is left, for so many seconds at most."""
+        """Publish what is left, for `within` seconds at most."""
         if self._publisher is not None:
             self._publisher.stop(within)

@@ -15,7 +15,7 @@ from pykcl.events import ThreadsLeft, WorkerStarted, WorkerStopped, WorkerStoppi
 from pykcl.interfaces import LeaseTable, Stream
 from pykcl.metrics.cloudwatch import Sender
 from pykcl.metrics.meter import Sink
-from pykcl.metrics.setup import Metering
+from pykcl.metrics.setup import MetricsPipeline
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime, SystemRuntime, Task
 from pykcl.status import WorkerStatus
@@ -83,7 +83,7 @@ class Worker:
         self.worker_id = (
             self.config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{self._runtime.token()}"
         )
-        self.metering = Metering(self.config, self._runtime, self.worker_id, metrics_sinks)
+        self.metering = MetricsPipeline(self.config, self._runtime, self.worker_id, metrics_sinks)
         self._standing = Standing(self.config, self.worker_id, self._runtime)
         patient = (on_event,) if callable(on_event) else on_event
         self._relays = [Relay(listener, self._runtime) for listener in patient]

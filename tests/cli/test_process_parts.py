@@ -320,11 +320,11 @@ def test_a_process_that_has_been_silent_for_long_is_dead(monkeypatch):
     slot = parent._slots[0]
     slot.channel, slot._process = ours, SimpleNamespace(pid=7, poll=lambda: None)
     monkeypatch.setattr(process_parent, "PATIENCE", 0.05)
-    look = parent.look()
+    look = parent.check()
     assert look.live.is_good
     assert look.ready.why[0] == "process 1: has not answered for 0 s"
     slot._asked["look"] -= process_parent.DEAD_AFTER
-    look = parent.look()
+    look = parent.check()
     assert look.live.why == ("process 1: has not answered for 30 s",)
     assert theirs.recv(1000).count(b"look") == 1, "it is not buried in questions"
     theirs.close()

@@ -91,7 +91,7 @@ class LearnedStream(KinesisStream):
     """Every page over the lean transport, the first one too: it has learned from a page that was refused."""
 
     def fetch(self, shard_id, iterator, limit):
-        if self.transport == "boto3" or self._reads.learned_for != self.arn:
+        if self.transport == "boto3" or self._reads.template_resource != self.arn:
             with suppress(IteratorExpired, StreamMissing, ShardGone):
                 super().fetch(shard_id, "nonsense", 1)
         assert self.transport != "boto3", self._reads._obstacle

@@ -16,7 +16,7 @@ from pykcl.config import OF_COMMANDS
 from pykcl.health import http, pages
 from pykcl.health.probes import Verdict
 from pykcl.health.service import HealthFile
-from pykcl.health.source import OneWorker
+from pykcl.health.source import WorkerHealth
 from pykcl.worker import lease_manager, lease_renewer
 
 sys.path.insert(0, str(ROOT / "tests" / "health"))
@@ -41,7 +41,7 @@ def test_the_codes_of_the_page_are_those_the_tests_bring_about():
 
 def test_the_probes_ask_for_pages_there_are():
     (container,) = only("yaml", "livenessProbe")["containers"]
-    served = pages.Pages(OneWorker(lambda: None), None)._pages
+    served = pages.Pages(WorkerHealth(lambda: None), None)._pages
     assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert {"/livez", "/readyz", "/metrics", "/status"} == set(served)
@@ -91,10 +91,10 @@ def test_the_options_and_variables_of_the_page_are_those_of_the_command():
 
 def test_the_numbers_of_the_page_are_those_of_the_code():
     assert (
-        f"at most {http.MOST_CONNECTIONS} connections, gives each of them {http.CONNECTION_SECONDS:g} s"
+        f"at most {http.MAX_CONNECTIONS} connections, gives each of them {http.CONNECTION_SECONDS:g} s"
         in TEXT
     )
-    assert http.MOST_HEAD_BYTES == 8 * 1024
+    assert http.MAX_HEAD_BYTES == 8 * 1024
     assert "reads 8 KiB" in TEXT
     assert pages.FRESH_SECONDS == 1 / 4
     assert f"If {event_dispatch.MOST_WAITING:,} wait for it" in TEXT

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pykcl.errors import TemporaryError
 from pykcl.health.http import Request
 from pykcl.health.pages import Pages
-from pykcl.health.source import OneWorker
+from pykcl.health.source import WorkerHealth
 from pykcl.status import CallStatus, LeaseStatus, LoopStatus, TroubleStatus, WorkerStatus
 from pykcl.testing.fleet import Fleet
 from pykcl.testing.memory.dynamodb import Fault
@@ -47,7 +47,7 @@ class Frozen:
 
 def ask(worker, path, token=None, **headers):
     """(code, body) that a new server would answer."""
-    found = Pages(OneWorker(lambda: worker), token, lambda: 0.0).answer(Request("GET", path, headers))
+    found = Pages(WorkerHealth(lambda: worker), token, lambda: 0.0).answer(Request("GET", path, headers))
     return found.status.value, found.body.decode()
 
 

@@ -101,7 +101,7 @@ def test_a_disk_that_is_full_is_told_once_and_again_after_it_worked(tmp_path, ca
 
 
 def test_the_service_renews_it_and_tells_each_change_once(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(service, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(service, "CHECK_SECONDS", 0.01)
     caplog.set_level("INFO")
     path = tmp_path / "health"
     worker = Frozen(WELL)
@@ -126,7 +126,7 @@ def test_the_service_renews_it_and_tells_each_change_once(tmp_path, monkeypatch,
 
 
 def test_a_look_that_fails_is_told_and_the_next_one_counts(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(service, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(service, "CHECK_SECONDS", 0.01)
     path = tmp_path / "health"
 
     class Broken(Frozen):

@@ -16,7 +16,7 @@ from pykcl.errors import ConfigError, SetupError
 from pykcl.health.http import Address, Answer, HttpServer, Request, listen, parsed
 from pykcl.health.pages import Pages, checked_token, is_authorized, new_token, token_from_file
 from pykcl.health.service import HealthService
-from pykcl.health.source import OneWorker
+from pykcl.health.source import WorkerHealth
 from pykcl.host_names import allowed_names, is_own
 
 TOKEN = "a-token-of-16-letters-or-more"
@@ -35,7 +35,7 @@ def serving(handle, **options):
 @contextmanager
 def pages(status=WELL, token=None, worker=None):
     found = worker or Frozen(status)
-    with serving(Pages(OneWorker(lambda: found), token).answer) as server:
+    with serving(Pages(WorkerHealth(lambda: found), token).answer) as server:
         yield server
 
 
@@ -208,8 +208,8 @@ def test_an_answer_that_takes_its_client_a_while_comes_whole():
 
 
 def test_any_number_of_idle_connections_neither_grows_nor_keeps_a_probe_waiting():
-    handle = Pages(OneWorker(lambda: Frozen(WELL)), None).answer
-    with ExitStack() as stack, serving(handle, most_connections=8, connection_seconds=60.0) as server:
+    handle = Pages(WorkerHealth(lambda: Frozen(WELL)), None).answer
+    with ExitStack() as stack, serving(handle, max_connections=8, connection_seconds=60.0) as server:
         place = ("127.0.0.1", server.address.port)
         clients = [stack.enter_context(socket.create_connection(place, timeout=10)) for _ in range(60)]
         assert get(server, "/livez")[0] == 200
@@ -246,7 +246,7 @@ def test_however_often_it_is_asked_the_worker_is_looked_at_a_few_times_a_second_
             return WELL
 
     now = [0.0]
-    found = Pages(OneWorker(lambda: Counting(WELL)), None, lambda: now[0])
+    found = Pages(WorkerHealth(lambda: Counting(WELL)), None, lambda: now[0])
     with serving(found.answer) as server:
         for _ in range(20):
             assert get(server, "/status")[0] == 200
@@ -325,7 +325,7 @@ def test_a_probe_by_another_name_gets_its_code():
 
 def test_its_own_names_are_answered_and_so_are_those_that_are_allowed():
     def allowing(*names):
-        return serving(Pages(OneWorker(lambda: Frozen(WELL)), None, allowed=allowed_names(names)).answer)
+        return serving(Pages(WorkerHealth(lambda: Frozen(WELL)), None, allowed=allowed_names(names)).answer)
 
     own = ("localhost", "LOCALHOST:1", "a.localhost", "127.0.0.1:80", "[::1]:80")
     with allowing("Orders.internal", "192.0.2.7") as server:
@@ -337,7 +337,7 @@ def test_its_own_names_are_answered_and_so_are_those_that_are_allowed():
 
 def test_the_address_that_a_request_came_in_on_is_its_own():
     """Kubernetes and Prometheus ask a pod by its address."""
-    handle = Pages(OneWorker(lambda: Frozen(WELL)), None).answer
+    handle = Pages(WorkerHealth(lambda: Frozen(WELL)), None).answer
     pod = Request("GET", "/status", {"host": "10.0.0.7:8080"}, "10.0.0.7")
     assert handle(pod).status == 200
     assert handle(replace(pod, headers={"host": "10.0.0.8:8080"})).status == 403

@@ -71,7 +71,9 @@ def use(wire: HostileWire, way: str, call: str, *told: Answer) -> Any:
     wire.say(*told)
     table = DynamoDBLeaseTable(wire.dynamodb, "orders-app", ImpatientRuntime())
     if way == "lean":
-        table._requests._route._learned = {one: ("orders-app", NoSockets(wire, "1.0")) for one in METHODS}
+        table._requests._selector._transports = {
+            one: ("orders-app", NoSockets(wire, "1.0")) for one in METHODS
+        }
     try:
         if call == "prepare":
             return table.prepare(create=True)

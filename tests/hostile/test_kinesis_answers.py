@@ -191,7 +191,7 @@ def test_the_same_holds_for_what_botocores_own_parser_makes_of_a_page(hostile_wi
 
 def lean_stream(wire: HostileWire, form: Literal["auto", "cbor", "json"]) -> KinesisStream:
     stream = KinesisStream(wire.kinesis, "orders", ImpatientRuntime(), wire=form)
-    stream._reads._route._learned["get_records"] = (None, NoSockets(wire, "1.1"))
+    stream._reads._selector._transports["get_records"] = (None, NoSockets(wire, "1.1"))
     return stream
 
 

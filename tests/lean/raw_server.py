@@ -193,7 +193,7 @@ def stream_of(client, runtime=None, **way):
     return KinesisStream(client, "orders", runtime or SystemRuntime(), **way)
 
 
-def learned(server, *, client=None, runtime=None, wire="json", **how):
+def direct_stream(server, *, client=None, runtime=None, wire="json", **how):
     """A stream whose next page comes over the lean transport."""
     stream = stream_of(client or client_of(server.url, **how), runtime, transport="lean", wire=wire)
     fetch(stream)
@@ -202,7 +202,7 @@ def learned(server, *, client=None, runtime=None, wire="json", **how):
 
 
 def transport_of(stream):
-    return stream._reads._route._learned["get_records"][1]
+    return stream._reads._selector._transports["get_records"][1]
 
 
 def fetch(stream, iterator="AAAA-first"):

@@ -16,9 +16,9 @@ from raw_server import (
     RawServer,
     Then,
     client_of,
+    direct_stream,
     fetch,
     http,
-    learned,
     refusal,
     stream_of,
     transport_of,
@@ -26,10 +26,10 @@ from raw_server import (
 from test_connection import BODY, HEAD, WHOLE, Pieces
 
 from pykcl.aws.transport.connection import (
-    MOST_TAKEN_IN,
+    MAX_TAKEN_IN,
     Connection,
-    ProtocolTrouble,
-    Underway,
+    PendingAnswer,
+    ProtocolError,
     wait_for_answers,
 )
 from pykcl.errors import IteratorExpired, TemporaryError, Throttled
@@ -40,7 +40,7 @@ PAGE = {**EMPTY, "NextShardIterator": "AAAA-other", "MillisBehindLatest": 7}
 
 def warm(server, connections=1, **how):
     """A stream over the lean transport that has kept so many connections."""
-    stream = learned(server, **how)
+    stream = direct_stream(server, **how)
     threads = [threading.Thread(target=fetch, args=[stream]) for _ in range(connections)]
     transport = transport_of(stream)
     kept, transport._kept = transport._kept, lambda: None  # each opens one of its own
@@ -103,11 +103,11 @@ def test_nothing_is_sent_where_the_lean_transport_is_not_in_use(server):
 
 
 def test_as_many_are_under_way_as_the_client_keeps_connections(server):
-    assert learned(server, client=client_of(server.url, max_pool_connections=7)).pages_at_a_time == 7
+    assert direct_stream(server, client=client_of(server.url, max_pool_connections=7)).pages_at_a_time == 7
 
 
 def test_nothing_is_sent_without_a_connection_that_was_kept(server):
-    stream = learned(server)
+    stream = direct_stream(server)
     assert stream.pages_at_a_time
     assert ask(stream) is None
     fetch(stream)
@@ -214,7 +214,7 @@ def test_without_credentials_nothing_is_sent_and_no_connection_lost(server, monk
         if error:
             raise error
 
-    monkeypatch.setattr(type(transport._surroundings), "frozen_credentials", none)
+    monkeypatch.setattr(type(transport._settings), "frozen_credentials", none)
     before = len(server.requests)
     assert ask(stream) is None
     assert len(server.requests) == before
@@ -223,7 +223,7 @@ def test_without_credentials_nothing_is_sent_and_no_connection_lost(server, monk
 
 def test_credentials_are_not_renewed_for_a_page_that_nobody_waits_for(server, monkeypatch):
     stream = warm(server)
-    credentials = transport_of(stream)._surroundings._credentials
+    credentials = transport_of(stream)._settings._credentials
     monkeypatch.setattr(credentials, "refresh_needed", lambda: True, raising=False)
     assert ask(stream) is None
     fetch(stream)
@@ -236,22 +236,22 @@ def test_credentials_are_not_renewed_for_a_page_that_nobody_waits_for(server, mo
 def test_a_large_answer_is_left_where_it_is_until_somebody_waits_for_it(server):
     stream = warm(server)
     record = {"PartitionKey": "k", "SequenceNumber": "1", "ApproximateArrivalTimestamp": 1.0}
-    large = {**PAGE, "Records": [{**record, "Data": "QUJD" * (MOST_TAKEN_IN // 2)}]}
+    large = {**PAGE, "Records": [{**record, "Data": "QUJD" * (MAX_TAKEN_IN // 2)}]}
     server.say(http(large))
     asked = ask(stream)
     assert looked(stream, asked) is Coming.TO_BE_WAITED_FOR
-    assert asked.begun.underway._size <= MOST_TAKEN_IN
-    assert len(asked.page().records[0].data) == 3 * MOST_TAKEN_IN // 2
+    assert asked.begun.underway._size <= MAX_TAKEN_IN
+    assert len(asked.page().records[0].data) == 3 * MAX_TAKEN_IN // 2
     assert len(transport_of(stream)._idle) == 1
 
 
 def test_a_head_without_end_is_not_taken_in_for_ever():
-    connection = Connection(Drops(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * MOST_TAKEN_IN, [16384] * 100))
-    underway = Underway(connection, b"", None)
+    connection = Connection(Drops(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * MAX_TAKEN_IN, [16384] * 100))
+    underway = PendingAnswer(connection, b"", None)
     while underway.look() is Coming.NOT_YET:
         pass
-    assert underway._size <= MOST_TAKEN_IN
-    with pytest.raises(ProtocolTrouble):
+    assert underway._size <= MAX_TAKEN_IN
+    with pytest.raises(ProtocolError):
         underway.answer()
 
 
@@ -308,7 +308,7 @@ class Drops(Pieces):
 def test_an_answer_is_read_whatever_pieces_it_comes_in_and_however_often_it_is_looked_at(name, sizes, looks):
     received, status, body, _ = WHOLE[name]
     connection = Connection(Drops(received, sizes))
-    underway = Underway(connection, b"", None)
+    underway = PendingAnswer(connection, b"", None)
     for _ in range(looks):
         if underway.look() is not Coming.NOT_YET:
             break
@@ -320,7 +320,7 @@ def test_an_answer_is_read_whatever_pieces_it_comes_in_and_however_often_it_is_l
 def test_it_is_there_exactly_when_its_last_byte_is():
     received = HEAD + BODY
     connection = Connection(Drops(received, [1] * len(received)))
-    underway = Underway(connection, b"", None)
+    underway = PendingAnswer(connection, b"", None)
     looks = []
     while underway.look() is Coming.NOT_YET:
         looks.append(len(connection._socket.received))
@@ -334,7 +334,7 @@ def test_a_socket_that_fails_is_to_be_waited_for_and_fails_there():
         def recv(self, most):
             raise ConnectionResetError
 
-    underway = Underway(Connection(Broken(b"")), b"", None)
+    underway = PendingAnswer(Connection(Broken(b"")), b"", None)
     assert underway.look() is Coming.TO_BE_WAITED_FOR
     with pytest.raises(Exception, match="closed"):
         underway.answer()
@@ -346,7 +346,7 @@ def test_a_connection_that_another_thread_closes_is_of_no_harm_without_poll(monk
 
     ours, theirs = socket.socketpair()
     monkeypatch.delattr("pykcl.aws.transport.connection.select.poll")
-    underway = Underway(Connection(ours), b"", None)
+    underway = PendingAnswer(Connection(ours), b"", None)
     monkeypatch.setattr("pykcl.aws.transport.connection.select.select", closed)
     wait_for_answers([underway], 60.0)
     ours.close()
@@ -356,7 +356,7 @@ def test_a_connection_that_another_thread_closes_is_of_no_harm_without_poll(monk
 @pytest.mark.parametrize("has_poll", [True, False])
 def test_waiting_ends_with_the_first_answer_and_at_once_for_a_closed_connection(monkeypatch, has_poll):
     ours, theirs = zip(*(socket.socketpair() for _ in range(2)), strict=True)
-    underway = [Underway(Connection(one), b"", None) for one in ours]
+    underway = [PendingAnswer(Connection(one), b"", None) for one in ours]
     if not has_poll:
         monkeypatch.delattr("pykcl.aws.transport.connection.select.poll")
     theirs[0].send(b"x")

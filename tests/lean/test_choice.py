@@ -10,10 +10,22 @@ from botocore import UNSIGNED
 from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.stub import Stubber
-from raw_server import CBOR, EMPTY, HANG, JSON, RawServer, client_of, fetch, http, learned, refusal, stream_of
+from raw_server import (
+    CBOR,
+    EMPTY,
+    HANG,
+    JSON,
+    RawServer,
+    client_of,
+    direct_stream,
+    fetch,
+    http,
+    refusal,
+    stream_of,
+)
 
-from pykcl.aws.transport.get_records import MOST_COMPARED, MOST_COMPARED_BYTES, to_compare
-from pykcl.aws.transport.request_template import NotLearned, learn
+from pykcl.aws.transport.get_records import MAX_COMPARED, MAX_COMPARED_BYTES, to_compare
+from pykcl.aws.transport.request_template import TemplateError, capture_template
 from pykcl.errors import AnswerRefused, SetupError
 from pykcl.model.record import Record
 from pykcl.testing.memory.stream import MemoryStream
@@ -212,12 +224,14 @@ def test_endpoints_that_botocore_resolves_are_asked_as_they_are():
         client.meta.events.register("before-send", stop)
         with pytest.raises(KeyboardInterrupt):
             client.get_records(ShardIterator="AAAA")
-        found = learn(requests[0], client._request_signer._credentials.get_frozen_credentials(), "GetRecords")
+        found = capture_template(
+            requests[0], client._request_signer._credentials.get_frozen_credentials(), "GetRecords"
+        )
         assert (found.hostname, found.host, found.port, found.is_tls) == (host, host, 443, True)
 
 
 def prepared(**changes):
-    """A request of botocore's that can be learned from, and the credentials it is signed with."""
+    """A request of botocore's that can be captured, and the credentials it is signed with."""
     client = client_of("http://127.0.0.1:9")
     requests = []
 
@@ -241,7 +255,7 @@ def prepared(**changes):
 
 
 def test_what_was_not_changed_is_learned():
-    assert learn(*prepared(), "GetRecords").url == "http://127.0.0.1:9/"
+    assert capture_template(*prepared(), "GetRecords").url == "http://127.0.0.1:9/"
 
 
 @pytest.mark.parametrize(
@@ -264,8 +278,8 @@ def test_what_was_not_changed_is_learned():
     ids=str,
 )
 def test_a_request_that_says_anything_else_is_not_learned_from(changes):
-    with pytest.raises(NotLearned):
-        learn(*prepared(**changes), "GetRecords")
+    with pytest.raises(TemplateError):
+        capture_template(*prepared(**changes), "GetRecords")
 
 
 def test_other_credentials_are_not_learned_with():
@@ -276,8 +290,8 @@ def test_other_credentials_are_not_learned_with():
         keys._replace(token="t"),
         None,
     ):
-        with pytest.raises(NotLearned):
-            learn(request, other, "GetRecords")
+        with pytest.raises(TemplateError):
+            capture_template(request, other, "GetRecords")
 
 
 def test_the_stream_of_a_simulation_is_none_of_this():
@@ -292,7 +306,7 @@ def asked_as(server):
 
 
 def test_cbor_is_trusted_after_the_same_records_came_both_ways(server):
-    stream = learned(server, wire="auto")
+    stream = direct_stream(server, wire="auto")
     server.say(http(EMPTY), page(3), page(3, as_cbor=True), page(2, as_cbor=True))
     assert len(fetch(stream).records) == 0
     assert stream.transport == "lean, JSON"
@@ -306,7 +320,7 @@ def test_cbor_is_trusted_after_the_same_records_came_both_ways(server):
 
 @pytest.mark.parametrize("count", [1, 5])
 def test_more_or_fewer_of_the_same_records_are_the_same(server, count):
-    stream = learned(server, wire="auto")
+    stream = direct_stream(server, wire="auto")
     server.say(page(3), page(count, as_cbor=True))
     fetch(stream)
     assert stream.transport == "lean, CBOR"
@@ -324,7 +338,7 @@ OTHER = {
 
 @pytest.mark.parametrize("answer", OTHER.values(), ids=OTHER)
 def test_anything_else_means_json_for_good(server, answer, caplog):
-    stream = learned(server, wire="auto")
+    stream = direct_stream(server, wire="auto")
     server.say(page(3), answer, page(3))
     assert len(fetch(stream).records) == 3
     for _ in range(4):
@@ -344,7 +358,7 @@ INCONCLUSIVE = {
 
 @pytest.mark.parametrize("answer", INCONCLUSIVE.values(), ids=INCONCLUSIVE)
 def test_a_comparison_that_came_to_nothing_harms_no_page_and_is_made_again(server, answer):
-    stream = learned(server, wire="auto", read_timeout=0.3)
+    stream = direct_stream(server, wire="auto", read_timeout=0.3)
     server.say(page(3), answer, page(2), page(2, as_cbor=True))
     assert len(fetch(stream).records) == 3
     assert stream.transport == "lean, JSON"
@@ -353,7 +367,7 @@ def test_a_comparison_that_came_to_nothing_harms_no_page_and_is_made_again(serve
 
 
 def test_comparisons_that_never_come_to_an_end_are_given_up(server):
-    stream = learned(server, wire="auto")
+    stream = direct_stream(server, wire="auto")
     for _ in range(8):
         server.say(page(3), refusal("ProvisionedThroughputExceededException"))
         assert len(fetch(stream).records) == 3
@@ -362,17 +376,17 @@ def test_comparisons_that_never_come_to_an_end_are_given_up(server):
 
 def test_only_a_little_of_a_page_is_read_again():
     small = [Record(b"x", "k", number) for number in NUMBERS]
-    assert to_compare(small) == MOST_COMPARED
+    assert to_compare(small) == MAX_COMPARED
     assert to_compare(small[:7]) == 7
-    assert to_compare([Record(bytes(MOST_COMPARED_BYTES + 1), "k", "1")] * 3) == 1
-    assert to_compare([Record(bytes(MOST_COMPARED_BYTES // 4), "k", "1")] * 9) == 4
+    assert to_compare([Record(bytes(MAX_COMPARED_BYTES + 1), "k", "1")] * 3) == 1
+    assert to_compare([Record(bytes(MAX_COMPARED_BYTES // 4), "k", "1")] * 9) == 4
 
 
 @pytest.mark.parametrize(
     "answer", [refusal("SerializationException"), http(b"", 415)], ids=["code", "status"]
 )
 def test_cbor_refused_later_is_asked_again_as_json_at_once(server, answer):
-    stream = learned(server, wire="cbor")
+    stream = direct_stream(server, wire="cbor")
     server.say(page(1, as_cbor=True), answer, page(3))
     fetch(stream)
     assert len(fetch(stream).records) == 3
@@ -381,7 +395,7 @@ def test_cbor_refused_later_is_asked_again_as_json_at_once(server, answer):
 
 
 def test_a_page_of_cbor_that_cannot_be_read_is_asked_for_again_as_json(server):
-    stream = learned(server, wire="cbor")
+    stream = direct_stream(server, wire="cbor")
     server.say(http(b"\xbf\x61", content_type=CBOR), page(3))
     with pytest.raises(AnswerRefused):
         fetch(stream)
@@ -390,7 +404,7 @@ def test_a_page_of_cbor_that_cannot_be_read_is_asked_for_again_as_json(server):
 
 
 def test_errors_in_cbor_are_sorted_as_those_in_json(server):
-    stream = learned(server, wire="cbor")
+    stream = direct_stream(server, wire="cbor")
     body = cbor2.dumps({"__type": "ExpiredIteratorException", "message": "old", "more": [1]})
     server.say(http(body, 400, content_type=CBOR))
     with pytest.raises(Exception, match="older than five minutes"):
@@ -398,7 +412,7 @@ def test_errors_in_cbor_are_sorted_as_those_in_json(server):
 
 
 def test_json_is_what_one_gets_who_asks_for_it(server):
-    stream = learned(server, wire="json")
+    stream = direct_stream(server, wire="json")
     server.say(page(3))
     for _ in range(3):
         fetch(stream)

@@ -11,7 +11,7 @@ from pykcl.aws.transport.connection import (
     MOST_HEAD,
     Answer,
     Connection,
-    ProtocolTrouble,
+    ProtocolError,
     Unanswered,
 )
 
@@ -129,7 +129,7 @@ NONE = {
 @pytest.mark.parametrize("name", NONE)
 def test_what_is_no_answer_is_refused_and_the_connection_not_used_again(name):
     connection = Connection(Pieces(NONE[name]))
-    with pytest.raises(ProtocolTrouble, match="larger" if "measure" in name else None) as caught:
+    with pytest.raises(ProtocolError, match="larger" if "measure" in name else None) as caught:
         connection.exchange(b"request")
     assert not isinstance(caught.value, Unanswered)
     assert not connection.is_reusable
@@ -140,7 +140,7 @@ def test_a_body_up_to_the_end_has_a_limit_too():
         def recv(self, most):
             return super().recv(most) or b"x" * most
 
-    with pytest.raises(ProtocolTrouble, match="larger"):
+    with pytest.raises(ProtocolError, match="larger"):
         Connection(Endless(b"HTTP/1.1 200 OK\r\n\r\n")).exchange(b"request")
 
 
@@ -150,7 +150,7 @@ def test_a_body_up_to_the_end_has_a_limit_too():
 def test_no_bytes_at_all_raise_anything_else(received):
     try:
         answer, _ = exchanged(received)
-    except ProtocolTrouble:
+    except ProtocolError:
         return
     assert 200 <= answer.status <= 999
 

@@ -83,7 +83,7 @@ def taught(client, transport="auto"):
     renew(table)
     table.read(KEY)
     table.scan()
-    assert table._requests.over_lean == METHODS
+    assert table._requests.direct_methods == METHODS
     return table
 
 
@@ -198,7 +198,7 @@ def test_somebodys_handler_on_any_of_the_calls_keeps_all_on_boto3(server, operat
 
 
 def test_a_manager_of_endpoints_keeps_all_on_boto3():
-    """It sends each request where DynamoDB says at the moment; what was learned once would be wrong later."""
+    """It sends each request where DynamoDB says at the moment; what was captured once would be wrong later."""
     client = boto3.client(
         "dynamodb",
         region_name="eu-west-1",
@@ -224,18 +224,18 @@ def why_not(client):
 
     # After ours, and only once ours has looked: nothing is sent.
     client.meta.events._emitter.register_last("before-send", stop)
-    route = requests._route
-    learn_from = route.learn_from
+    selector = requests._selector
+    capture_from = selector.capture_from
 
     def learn_then_stop(*arguments):
         client.meta.events._emitter.unregister("before-send", stop)
-        learn_from(*arguments)
+        capture_from(*arguments)
         raise KeyboardInterrupt
 
-    route.learn_from = learn_then_stop
+    selector.capture_from = learn_then_stop
     with pytest.raises(KeyboardInterrupt):
         requests.scan()
-    return route._obstacle
+    return selector._obstacle
 
 
 def test_who_insists_on_it_is_told_at_the_first_scan_and_no_write_is_made_a_failure(server):
@@ -254,7 +254,7 @@ def test_a_table_in_memory_is_asked_as_ever():
     table.prepare(create=True)
     memory.put_item(TableName="leases", Item=to_item(HELD))
     assert isinstance(renew(table), Applied)
-    assert table._requests.over_lean == set()
+    assert table._requests.direct_methods == set()
 
 
 def test_a_tracer_around_botocores_calls_sees_every_one(server, monkeypatch):
@@ -282,24 +282,24 @@ def test_endpoints_of_accounts_are_asked_as_botocore_resolves_them():
         aws_account_id="123456789012",
     )
     requests = TableRequests(client, "leases", SystemRuntime(), "auto")
-    stopped = stopping(requests._route)
+    stopped = stopping(requests._selector)
     with pytest.raises(KeyboardInterrupt):
         requests.scan()
     assert stopped
-    learned = requests._route._learned["scan"][1]._learned
-    assert learned.hostname == "123456789012.ddb.us-east-1.amazonaws.com"
-    assert learned.account == "123456789012"
+    template = requests._selector._transports["scan"][1]._template
+    assert template.hostname == "123456789012.ddb.us-east-1.amazonaws.com"
+    assert template.account == "123456789012"
 
 
-def stopping(route):
-    learn_from, seen = route.learn_from, []
+def stopping(selector):
+    capture_from, seen = selector.capture_from, []
 
     def learn_then_stop(*arguments):
-        learn_from(*arguments)
+        capture_from(*arguments)
         seen.append(arguments)
         raise KeyboardInterrupt
 
-    route.learn_from = learn_then_stop
+    selector.capture_from = learn_then_stop
     return seen
 
 
@@ -561,7 +561,7 @@ def test_nobody_there_is_a_write_that_did_not_arrive(server, lean_table):
 def test_a_write_waits_as_long_as_the_clients_do(server):
     server.say(RENEWED, READ, SCANNED)
     client = dynamodb(server.url, read_timeout=7)
-    around = taught(client)._requests._route._surroundings
+    around = taught(client)._requests._selector._settings
     assert (around.connect_timeout, around.read_timeout) == (2, 7)
     assert (client.meta.config.connect_timeout, client.meta.config.read_timeout) == (2, 7)
 

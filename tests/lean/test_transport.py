@@ -19,9 +19,9 @@ from raw_server import (
     RawServer,
     Then,
     client_of,
+    direct_stream,
     fetch,
     http,
-    learned,
     refusal,
     stream_of,
     transport_of,
@@ -62,7 +62,7 @@ def stream(request, server):
         found = stream_of(client_of(server.url, read_timeout=patience), transport="boto3")
         fetch(found)
     else:
-        found = learned(server, wire=WAYS[request.param], read_timeout=patience)
+        found = direct_stream(server, wire=WAYS[request.param], read_timeout=patience)
     return found
 
 
@@ -132,7 +132,7 @@ def test_cbor_that_nobody_asked_for_is_refused_over_boto3_and_lean_json(server, 
 def test_nobody_there_is_a_temporary_error(server, way):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    stream = stream_of(client_of(gone)) if way == "boto3" else learned(server, wire=WAYS[way])
+    stream = stream_of(client_of(gone)) if way == "boto3" else direct_stream(server, wire=WAYS[way])
     server.stop()
     with pytest.raises(TemporaryError, match="EndpointConnectionError"):
         fetch(stream)
@@ -142,7 +142,7 @@ def test_nobody_there_is_a_temporary_error(server, way):
 
 
 def test_one_connection_is_used_again_and_again(server):
-    stream = learned(server)
+    stream = direct_stream(server)
     for _ in range(5):
         fetch(stream)
     assert len({request.connection for request in server.lean_requests}) == 1
@@ -150,7 +150,7 @@ def test_one_connection_is_used_again_and_again(server):
 
 
 def test_a_connection_closed_while_nobody_used_it_costs_nothing(server):
-    stream = learned(server)
+    stream = direct_stream(server)
     server.say(Then(http(EMPTY), CLOSE), http(PAGE))
     fetch(stream)
     assert len(fetch(stream).records) == 1
@@ -158,7 +158,7 @@ def test_a_connection_closed_while_nobody_used_it_costs_nothing(server):
 
 
 def test_a_kept_connection_closed_under_a_request_is_replaced_and_asked_once_more(server):
-    stream = learned(server)
+    stream = direct_stream(server)
     fetch(stream)
     server.say(CLOSE, http(PAGE))
     assert len(fetch(stream).records) == 1
@@ -166,7 +166,7 @@ def test_a_kept_connection_closed_under_a_request_is_replaced_and_asked_once_mor
 
 
 def test_a_new_connection_that_is_closed_is_not_tried_again(server):
-    stream = learned(server)
+    stream = direct_stream(server)
     server.say(CLOSE, http(PAGE))
     with pytest.raises(TemporaryError, match="ConnectionClosedError"):
         fetch(stream)
@@ -174,7 +174,7 @@ def test_a_new_connection_that_is_closed_is_not_tried_again(server):
 
 
 def test_nothing_is_asked_again_once_a_byte_of_an_answer_came(server):
-    stream = learned(server)
+    stream = direct_stream(server)
     fetch(stream)
     server.say(Then(b"H", CLOSE), http(PAGE))
     with pytest.raises(TemporaryError):
@@ -183,7 +183,7 @@ def test_nothing_is_asked_again_once_a_byte_of_an_answer_came(server):
 
 
 def test_what_comes_behind_an_answer_is_never_taken_for_the_next_one(server):
-    stream = learned(server)
+    stream = direct_stream(server)
     server.say(http(EMPTY) + http({**EMPTY, "MillisBehindLatest": 99}), http(PAGE))
     assert fetch(stream).millis_behind_latest == 0
     assert len(fetch(stream).records) == 1
@@ -204,7 +204,7 @@ class Later(SystemRuntime):
 
 def test_a_connection_that_was_idle_for_long_is_not_used_again(server):
     runtime = Later()
-    stream = learned(server, runtime=runtime)
+    stream = direct_stream(server, runtime=runtime)
     fetch(stream)
     runtime.ahead += 60
     fetch(stream)
@@ -212,7 +212,7 @@ def test_a_connection_that_was_idle_for_long_is_not_used_again(server):
 
 
 def test_connections_are_closed_with_the_stream(server):
-    stream = learned(server)
+    stream = direct_stream(server)
     fetch(stream)
     idle = transport_of(stream)._idle
     (connection,) = idle
@@ -255,7 +255,7 @@ def test_after_a_connection_that_nobody_answers_on_the_others_from_before_are_no
 ):
     """Each would cost a time-out, and three of those all the time that a heartbeat has; boto3 opens a new one."""
     runtime = Later()
-    stream = learned(server, runtime=runtime)
+    stream = direct_stream(server, runtime=runtime)
     fetch(stream)
     idle = transport_of(stream)._idle
     (alive,) = idle
@@ -277,7 +277,7 @@ def test_after_a_connection_that_nobody_answers_on_the_others_from_before_are_no
 
 
 def test_a_page_that_drips_is_given_up_in_the_end(server):
-    stream = learned(server, read_timeout=0.1)
+    stream = direct_stream(server, read_timeout=0.1)
     server.say(Drip(http(PAGE, x_padding="x" * 1500)))
     with pytest.raises(TemporaryError, match="ReadTimeoutError"):
         fetch(stream)
@@ -285,7 +285,7 @@ def test_a_page_that_drips_is_given_up_in_the_end(server):
 
 def test_connections_of_a_burst_are_closed_when_nobody_has_used_them_for_long(server):
     runtime = Later()
-    stream = learned(server, runtime=runtime)
+    stream = direct_stream(server, runtime=runtime)
     fetch(stream)
     idle = transport_of(stream)._idle
     before = [Dead(runtime.monotonic() + later) for later in (0, 0, 30)]
@@ -303,7 +303,7 @@ def test_connections_of_a_burst_are_closed_when_nobody_has_used_them_for_long(se
 
 def test_what_is_sent_is_what_botocore_sends(server):
     client = client_of(server.url, token="TOKEN", user_agent_extra="pykcl/9")
-    stream = learned(server, client=client)
+    stream = direct_stream(server, client=client)
     fetch(stream)
     theirs, ours = server.requests[-2:]
     assert theirs.by_boto3
@@ -353,25 +353,25 @@ def test_credentials_renewed_in_between_are_used_from_then_on(server):
     client._request_signer._credentials = RefreshableCredentials.create_from_metadata(
         refresh(), refresh, "test"
     )
-    stream = learned(server, client=client)
+    stream = direct_stream(server, client=client)
     fetch(stream)
     assert server.lean_requests[-1].headers["x-amz-security-token"] == "tB"
     assert "Credential=B/" in server.lean_requests[-1].headers["authorization"]
 
 
 def test_no_credentials_any_more_is_the_error_it_is_over_boto3(server, monkeypatch):
-    stream = learned(server)
-    monkeypatch.setattr(type(transport_of(stream)._surroundings), "frozen_credentials", lambda _: None)
+    stream = direct_stream(server)
+    monkeypatch.setattr(type(transport_of(stream)._settings), "frozen_credentials", lambda _: None)
     with pytest.raises(SetupError, match="NoCredentialsError"):
         fetch(stream)
 
 
 @pytest.mark.parametrize("token", ["t\r\nX-Evil: 1", "t\n", "t t", "t\u00e9"])
 def test_a_token_that_is_no_word_is_left_to_botocore(token, server, monkeypatch):
-    stream = learned(server)
-    surroundings = transport_of(stream)._surroundings
-    odd = surroundings.frozen_credentials()._replace(token=token)
-    monkeypatch.setattr(type(surroundings), "frozen_credentials", lambda _: odd)
+    stream = direct_stream(server)
+    settings = transport_of(stream)._settings
+    odd = settings.frozen_credentials()._replace(token=token)
+    monkeypatch.setattr(type(settings), "frozen_credentials", lambda _: odd)
     fetch(stream)
     assert not server.lean_requests
 
@@ -379,7 +379,7 @@ def test_a_token_that_is_no_word_is_left_to_botocore(token, server, monkeypatch)
 def test_requests_under_way_when_a_wrong_clock_is_noticed_are_sent_again_too(server):
     """1) Four are signed with the wrong time; 2) the first refusal corrects it; 3) the other three are of before."""
     runtime = Later()
-    stream = learned(server, runtime=runtime)
+    stream = direct_stream(server, runtime=runtime)
     fetch(stream)
     transport = transport_of(stream)
     date = datetime.now(timezone.utc).strftime("%a, %d %b %Y %H:%M:%S GMT")
@@ -395,7 +395,7 @@ def test_requests_under_way_when_a_wrong_clock_is_noticed_are_sent_again_too(ser
 
 def test_a_clock_that_is_wrong_is_put_right_for_signing(server):
     runtime = Later()
-    stream = learned(server, runtime=runtime)
+    stream = direct_stream(server, runtime=runtime)
     true = datetime.now(timezone.utc)
     date = true.strftime("%a, %d %b %Y %H:%M:%S GMT")
     runtime.millis = -3_600_000
@@ -410,7 +410,7 @@ def test_a_clock_that_is_wrong_is_put_right_for_signing(server):
 
 
 def test_a_signature_refused_at_the_right_time_is_not_sent_again(server):
-    stream = learned(server)
+    stream = direct_stream(server)
     date = datetime.now(timezone.utc).strftime("%a, %d %b %Y %H:%M:%S GMT")
     server.say(refusal("InvalidSignatureException", 403, Date=date))
     with pytest.raises(SetupError):
@@ -423,7 +423,7 @@ def test_a_signature_refused_at_the_right_time_is_not_sent_again(server):
 
 
 def test_the_servers_clock_is_read_from_lean_answers_too(server):
-    stream = learned(server)
+    stream = direct_stream(server)
     server.say(http(EMPTY, Date="Tue, 14 Nov 2023 23:13:20 GMT"))
     fetch(stream)
     assert stream.server_time_millis() // 60_000 == 1_700_003_600 // 60
@@ -435,7 +435,7 @@ def test_the_servers_clock_is_read_from_lean_answers_too(server):
 def test_pages_come_over_tls_from_whom_the_client_trusts(certificate):
     with RawServer(certificate) as server:
         server.say(http(PAGE))
-        stream = learned(server, verify=certificate)
+        stream = direct_stream(server, verify=certificate)
         for _ in range(3):
             assert len(fetch(stream).records) == 1
         assert len({request.connection for request in server.lean_requests}) == 1
@@ -446,9 +446,9 @@ def test_a_certificate_of_somebody_else_is_a_temporary_error_and_nothing_is_sent
     with RawServer(certificate) as server:
         stream = stream_of(client_of(server.url), transport="boto3")
         if way == "lean":
-            stream = learned(server, verify=certificate)
+            stream = direct_stream(server, verify=certificate)
             strict = ssl.create_default_context()
-            object.__setattr__(transport_of(stream)._surroundings, "context", strict)
+            object.__setattr__(transport_of(stream)._settings, "context", strict)
         before = len(server.requests)
         with pytest.raises(TemporaryError, match="SSLError"):
             fetch(stream)
@@ -457,10 +457,10 @@ def test_a_certificate_of_somebody_else_is_a_temporary_error_and_nothing_is_sent
 
 def test_a_certificate_for_another_name_is_refused(certificate):
     with RawServer(certificate) as server:
-        stream = learned(server, verify=certificate)
+        stream = direct_stream(server, verify=certificate)
         transport = transport_of(stream)
-        transport._learned = SimpleNamespace(
-            **{name: getattr(transport._learned, name) for name in transport._learned.__slots__}
+        transport._template = SimpleNamespace(
+            **{name: getattr(transport._template, name) for name in transport._template.__slots__}
             | {"hostname": "localhost"}
         )
         with pytest.raises(TemporaryError, match="SSLError"):

@@ -13,7 +13,7 @@ from pykcl.errors import ConfigError
 from pykcl.metrics import catalog
 from pykcl.metrics.catalog import CATALOGUE
 from pykcl.metrics.prometheus import BUCKETS, MOST_LEFT_SHARDS, PrometheusSink, kind_of, prometheus_name
-from pykcl.metrics.setup import Metering, dimensions_of
+from pykcl.metrics.setup import MetricsPipeline, dimensions_of
 
 CONFIG = Config(application="orders-app", stream="orders", metrics="prometheus")
 SHARD = "shardId-000000000000"
@@ -158,7 +158,7 @@ def test_a_package_that_is_missing_is_told_with_the_command_that_brings_it(
     monkeypatch.setitem(sys.modules, module, None)
     config = Config(application="orders-app", stream="orders", metrics=metrics)
     with pytest.raises(ConfigError) as error:
-        Metering(config, simulation.runtime("w1"), "w1")
+        MetricsPipeline(config, simulation.runtime("w1"), "w1")
     assert f"pip install '{extra}'" in str(error.value)
 
 

@@ -10,7 +10,7 @@ from pykcl.aws.cloudwatch import CloudWatchSender, cloudwatch_sender
 from pykcl.config import Config
 from pykcl.events import TroubleBegan, TroubleEnded
 from pykcl.metrics.catalog import LEASES_LOST_BY_CAUSE, NUM_WORKERS, RECORDS_PROCESSED
-from pykcl.metrics.cloudwatch import MOST_AT_ONCE, Publisher, Statistics, StatisticSet
+from pykcl.metrics.cloudwatch import MAX_METRICS_PER_REQUEST, Publisher, Statistics, StatisticSet
 from pykcl.worker.failure_tracker import Trouble
 
 ALL = ("Operation", "ShardId", "WorkerIdentifier", "Cause")
@@ -44,8 +44,8 @@ class Refusing:
 
 def one_set(measure=RECORDS_PROCESSED, label="shard-1", **changes):
     return StatisticSet(**{
-        "measure": measure, "label": label, "at_millis": 1_700_000_040_000, "count": 3, "sum": 6.0, "least": 1.0,
-        "most": 3.0, **changes,
+        "measure": measure, "label": label, "at_millis": 1_700_000_040_000, "count": 3, "sum": 6.0, "minimum": 1.0,
+        "maximum": 3.0, **changes,
     })  # fmt: skip
 
 
@@ -129,10 +129,10 @@ def test_the_namespace_is_the_application_unless_another_is_given():
 def test_no_request_holds_more_than_cloudwatch_allows(publishing):
     client = CloudWatch()
     publisher, statistics, _ = publishing(client)
-    filled(statistics, 2 * MOST_AT_ONCE + 5)
+    filled(statistics, 2 * MAX_METRICS_PER_REQUEST + 5)
     publisher.publish()
     assert [len(request["MetricData"]) for request in client.requests] == [1000, 1000, 5]
-    assert client.sum("RecordsProcessed") == 2.0 * (2 * MOST_AT_ONCE + 5)
+    assert client.sum("RecordsProcessed") == 2.0 * (2 * MAX_METRICS_PER_REQUEST + 5)
 
 
 @pytest.mark.parametrize("error", REFUSALS.values(), ids=REFUSALS)

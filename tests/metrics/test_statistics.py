@@ -24,7 +24,7 @@ def clock(simulation):
 
 
 def told(one):
-    return one.measure.name, one.label, one.at_millis, one.count, one.sum, one.least, one.most
+    return one.measure.name, one.label, one.at_millis, one.count, one.sum, one.minimum, one.maximum
 
 
 def test_values_of_a_minute_become_one_set(clock):
@@ -78,7 +78,7 @@ def test_what_could_not_be_sent_is_first_again_and_added_to_what_came_meanwhile(
     statistics.take("b", ((RECORDS_PROCESSED, 1.0),))
     statistics.take("c", ((RECORDS_PROCESSED, 1.0),))
     statistics.put_back(batch)
-    assert [(one.label, one.count, one.sum, one.least, one.most) for one in statistics.drain(10)] == [
+    assert [(one.label, one.count, one.sum, one.minimum, one.maximum) for one in statistics.drain(10)] == [
         ("a", 1, 7.0, 7.0, 7.0),
         ("b", 2, 8.0, 1.0, 7.0),
         ("c", 1, 1.0, 1.0, 1.0),

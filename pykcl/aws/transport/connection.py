@@ -2,10 +2,10 @@
 
 http.client spends more on an answer's head (it parses it as an e-mail) than everything else here together costs. What
 is read instead is the plain middle of RFC 9112: a status line, header lines, and a body with a length, in chunks, or up
-to the end of the connection. Anything else is a ProtocolTrouble, and the connection is not used again. Raises that and
+to the end of the connection. Anything else is a ProtocolError, and the connection is not used again. Raises that and
 OSError; whoever calls turns both into botocore's errors.
 
-`Underway` is a request that was sent and is not waited for: one thread has many of them, and polls for their answers.
+`PendingAnswer` is a request that was sent and is not waited for: one thread has many of them, and polls them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pykcl.interfaces import Coming
 MOST_HEAD: Final = 64 * 1024
 MOST_BODY: Final = 32 * 1024 * 1024
 """Kinesis sends 10 MiB of data at most, in base64 14 MiB, and its keys and names beside them."""
-_MOST_INTERIM: Final = 8
+_MAX_INTERIM: Final = 8
 _ONE_READ: Final = 16 * 1024  # the largest TLS record; more is never there at once
 _STATUS_LINE = re.compile(r"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?\Z")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;.*)?\Z", re.DOTALL)
@@ -42,11 +42,11 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class ProtocolTrouble(Exception):
+class ProtocolError(Exception):
     """What came is no HTTP answer, is cut off, or is larger than any that can be meant. Says nothing of its content."""
 
 
-class Unanswered(ProtocolTrouble):
+class Unanswered(ProtocolError):
     """The other side closed before the first byte of an answer."""
 
 
@@ -122,7 +122,7 @@ class Connection:
         status, headers, rest = self._head(received)
         if more:
             rest = b"".join([rest, *more])
-        for _ in range(_MOST_INTERIM):
+        for _ in range(_MAX_INTERIM):
             if status >= 200:
                 break
             status, headers, rest = self._head(rest)
@@ -167,18 +167,18 @@ class Connection:
         """Status, headers, and what of the body came with them."""
         while (end := received.find(_HEAD_END)) < 0:
             if len(received) > MOST_HEAD:
-                raise ProtocolTrouble("the head of the answer has no end")
+                raise ProtocolError("the head of the answer has no end")
             received += self._more(_ONE_READ)
         first, *lines = received[:end].decode("latin-1").split("\r\n")
         found = _STATUS_LINE.match(first)
         if found is None:
-            raise ProtocolTrouble("the answer does not begin as HTTP/1.1 does")
+            raise ProtocolError("the answer does not begin as HTTP/1.1 does")
         headers: dict[str, str] = {}
         for line in lines:
             name, colon, value = line.partition(":")
             name = name.lower()
             if not colon or (name == "content-length" and headers.get(name, value.strip()) != value.strip()):
-                raise ProtocolTrouble("a header of the answer cannot be read")
+                raise ProtocolError("a header of the answer cannot be read")
             headers[name] = value.strip()
         if found[1] == "0":
             headers.setdefault("connection", "close")
@@ -189,16 +189,16 @@ class Connection:
         coding = headers.get("transfer-encoding")
         length = headers.get("content-length")
         if status < 200:
-            raise ProtocolTrouble("nothing but interim answers came")
+            raise ProtocolError("nothing but interim answers came")
         if status in (204, 304):
             length, coding = "0", None
         if coding is not None:
             if coding.lower() != "chunked" or length is not None:
-                raise ProtocolTrouble("the answer says in no known way how long it is")
+                raise ProtocolError("the answer says in no known way how long it is")
             body, rest = self._chunks(rest)
         elif length is not None:
             if not _LENGTH.match(length):
-                raise ProtocolTrouble("the answer has a length that is no number")
+                raise ProtocolError("the answer has a length that is no number")
             body, rest = self._exactly(int(length), rest)
         else:
             return self._to_the_end(rest)
@@ -211,7 +211,7 @@ class Connection:
         if length <= len(rest):
             return rest[:length], rest[length:]
         if length > MOST_BODY:
-            raise ProtocolTrouble("the answer is larger than any that AWS sends")
+            raise ProtocolError("the answer is larger than any that AWS sends")
         # Received where it stays: BytesIO gives out the very bytes it was made of. Parts that are joined take twice the
         # memory, and for a page of a megabyte a quarter more CPU.
         body, there, receive = BytesIO(bytes(length)), len(rest), self._socket.recv_into
@@ -221,7 +221,7 @@ class Connection:
                 self._mind_time()
                 received = receive(space[there : there + _ONE_READ])
                 if not received:
-                    raise ProtocolTrouble("the answer was cut off")
+                    raise ProtocolError("the answer was cut off")
                 there += received
         return body.getvalue(), b""
 
@@ -231,28 +231,28 @@ class Connection:
             line, rest = self._line(rest)
             found = _CHUNK_SIZE.match(line)
             if found is None:
-                raise ProtocolTrouble("a chunk of the answer has no size")
+                raise ProtocolError("a chunk of the answer has no size")
             size = int(found[1], 16)
             if len(body) + size > MOST_BODY:
-                raise ProtocolTrouble("the answer is larger than any that AWS sends")
+                raise ProtocolError("the answer is larger than any that AWS sends")
             if size == 0:
                 break
             part, rest = self._exactly(size + 2, rest)
             if not part.endswith(b"\r\n"):
-                raise ProtocolTrouble("a chunk of the answer is not as long as it says")
+                raise ProtocolError("a chunk of the answer is not as long as it says")
             body += part[:-2]
         trailers = 0
         while line:
             line, rest = self._line(rest)
             trailers += len(line)
             if trailers > MOST_HEAD:
-                raise ProtocolTrouble("the answer has trailers without end")
+                raise ProtocolError("the answer has trailers without end")
         return bytes(body), rest
 
     def _line(self, rest: bytes) -> tuple[bytes, bytes]:
         while (end := rest.find(b"\r\n")) < 0:
             if len(rest) > MOST_HEAD:
-                raise ProtocolTrouble("a line of the answer has no end")
+                raise ProtocolError("a line of the answer has no end")
             rest += self._more(_ONE_READ)
         return rest[:end], rest[end + 2 :]
 
@@ -262,13 +262,13 @@ class Connection:
             parts.append(part)
             total += len(part)
             if total > MOST_BODY:
-                raise ProtocolTrouble("the answer is larger than any that AWS sends")
+                raise ProtocolError("the answer is larger than any that AWS sends")
         return b"".join(parts)
 
     def _more(self, most: int) -> bytes:
         part = self._received(most)
         if not part:
-            raise ProtocolTrouble("the answer was cut off")
+            raise ProtocolError("the answer was cut off")
         return part
 
     def _received(self, most: int) -> bytes:
@@ -286,7 +286,7 @@ class Connection:
             self._socket.settimeout(left)
 
 
-def told_length(received: bytes) -> int | None:
+def content_length(received: bytes) -> int | None:
     """How many bytes an answer that begins so has in all. None: its head is not complete; 0: its head does not say."""
     end = received.find(_HEAD_END)
     if end < 0:
@@ -320,13 +320,13 @@ def open_connection(
 
 
 _GOOD: Final = b"HTTP/1.1 200 "
-MOST_TAKEN_IN: Final = 256 * 1024
+MAX_TAKEN_IN: Final = 256 * 1024
 """Bytes of an answer that are held while nobody has reserved any space for it."""
 _TOGETHER: Final = 2
 """Milliseconds between two answers that are taken in together: so a thread wakes up once for many of them."""
 
 
-class Underway:
+class PendingAnswer:
     """One request and its answer. For one thread at a time. body, content_type: as they were sent. began: when, in
     monotonic seconds."""
 
@@ -358,24 +358,24 @@ class Underway:
 
     def _take_in(self) -> None:
         try:
-            self._ended = self.connection.take_in(self._parts, self._length or MOST_TAKEN_IN)
+            self._ended = self.connection.take_in(self._parts, self._length or MAX_TAKEN_IN)
         except OSError:
             self._ended = True  # `answer` meets it, too
         self._size = sum(map(len, self._parts))
         if self._length is None and self._parts:
             received = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-            self._length, self._is_good = told_length(received), received.startswith(_GOOD)
+            self._length, self._is_good = content_length(received), received.startswith(_GOOD)
         # Nobody can tell without waiting where an answer ends that does not say so. And a large one is left where it
         # is, until whoever waits for it has reserved the space.
-        if self._length == 0 or (self._length or self._size) >= MOST_TAKEN_IN:
+        if self._length == 0 or (self._length or self._size) >= MAX_TAKEN_IN:
             self._ended = True
 
     def answer(self) -> Answer:
-        """Wait for it. Raises ProtocolTrouble and OSError."""
+        """Wait for it. Raises ProtocolError and OSError."""
         return self.connection.answer(self._parts)
 
 
-def wait_for_answers(underway: Sequence[Underway], timeout: float) -> None:
+def wait_for_answers(underway: Sequence[PendingAnswer], timeout: float) -> None:
     """Until something has come for one of them, and then for the others, as long as they come one after another.
 
     timeout: seconds at most until the first.

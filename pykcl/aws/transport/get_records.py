@@ -1,6 +1,6 @@
-"""The GetRecords call: over the lean transport when nothing stands against it, else over botocore.
+"""The GetRecords call: over the direct transport when nothing stands against it, else over botocore.
 
-The first page of a stream always comes over botocore; what was sent for it is what the lean transport sends from then
+The first page of a stream always comes over botocore; what was sent for it is what the direct transport sends from then
 on (`request_template`). An answer is the same either way: as botocore gives it, but with its body still to be decoded,
 by `page`; errors are botocore's own classes.
 
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pykcl.aws.errors import MALFORMED, aws_errors, error_code
 from pykcl.aws.kinesis_decode import page_of_answer, page_of_body, page_of_cbor
 from pykcl.aws.transport.cbor import CBOR_TYPE, text_and_numbers
-from pykcl.aws.transport.connection import Answer, Underway
+from pykcl.aws.transport.connection import Answer, PendingAnswer
 from pykcl.aws.transport.request_template import SigningClock
-from pykcl.aws.transport.route import Route, is_asking
+from pykcl.aws.transport.selector import TransportSelector, is_asking
 from pykcl.aws.transport.transport import Transport, client_error, metadata_of
 from pykcl.config import Transport as TransportChoice
 from pykcl.config import Wire
@@ -35,15 +35,15 @@ from pykcl.runtime import Runtime
 
 log = logging.getLogger("pykcl.kinesis")
 
-MOST_COMPARED: Final = 100
-MOST_COMPARED_BYTES: Final = 256 * 1024
+MAX_COMPARED: Final = 100
+MAX_COMPARED_BYTES: Final = 256 * 1024
 """A comparison reads a little of a page again, and only a little: it counts against the shard's limits."""
-_MOST_TRIES: Final = 5
+_MAX_TRIES: Final = 5
 
 REFUSALS: Final = frozenset({"SerializationException", "UnknownOperationException", "UnsupportedMediaType"})
 
 
-class Trust:
+class CborProbe:
     """What is known about CBOR at one endpoint. May be used by any number of threads at once."""
 
     def __init__(self, choice: Wire) -> None:
@@ -61,8 +61,8 @@ class Trust:
     def take_try(self) -> bool:
         """Whether one more comparison may be begun: a few threads may be at it at once, but not for ever."""
         self._tries += 1
-        if self._tries > _MOST_TRIES:
-            self.distrust(f"{_MOST_TRIES} comparisons of the two came to no end")
+        if self._tries > _MAX_TRIES:
+            self.distrust(f"{_MAX_TRIES} comparisons of the two came to no end")
         return self.is_open
 
     def compare(self, json: Sequence[Record], cbor: Sequence[Record]) -> None:
@@ -80,11 +80,11 @@ class Trust:
 def to_compare(records: Sequence[Record]) -> int:
     """How many of a page's records are read again."""
     total = 0
-    for number, record in enumerate(records[:MOST_COMPARED]):
+    for number, record in enumerate(records[:MAX_COMPARED]):
         total += len(record.data)
-        if total > MOST_COMPARED_BYTES:
+        if total > MAX_COMPARED_BYTES:
             return max(number, 1)
-    return min(len(records), MOST_COMPARED)
+    return min(len(records), MAX_COMPARED)
 
 
 if TYPE_CHECKING:
@@ -99,21 +99,21 @@ _OPERATION: Final = "GetRecords"
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
-class BegunRead(NamedTuple):
+class SentRequest(NamedTuple):
     """A request that was sent; its answer has not been waited for. clock_ahead_millis: of the time it was signed at."""
 
     transport: Transport
-    underway: Underway
+    underway: PendingAnswer
     request: Mapping[str, Any]
     is_cbor: bool
     clock_ahead_millis: int
 
 
 @dataclass(frozen=True, slots=True)
-class AskedPage:
+class PendingPage:
     """`ports.Asked`. wait: for the page."""
 
-    begun: BegunRead = field(repr=False)
+    begun: SentRequest = field(repr=False)
     wait: Callable[[], Fetched] = field(repr=False)
 
     def look(self) -> Coming:
@@ -136,14 +136,14 @@ class PageReads:
         self, client: KinesisClient, runtime: Runtime, transport: TransportChoice, wire: WireChoice
     ) -> None:
         self._client = client
-        self._trust = Trust(wire)
+        self._probe = CborProbe(wire)
         # Records have come by `begin`: the next page is left to `get_records`, which may ask once more to compare.
         self._is_to_compare = False
         self.clock = SigningClock(client, runtime, log=log, service="Kinesis")
         client.meta.events.register(
             "before-parse.kinesis.GetRecords", _set_body_aside, unique_id="pykcl-set-body-aside"
         )
-        self._route = Route(
+        self._selector = TransportSelector(
             client,
             runtime,
             transport,
@@ -157,24 +157,24 @@ class PageReads:
     @property
     def transport(self) -> str:
         """What the next page comes over: "boto3", "lean, JSON" or "lean, CBOR"."""
-        if not self._route.is_learned(_METHOD):
+        if not self._selector.has_template(_METHOD):
             return "boto3"
-        return "lean, CBOR" if self._trust.is_cbor else "lean, JSON"
+        return "lean, CBOR" if self._probe.is_cbor else "lean, JSON"
 
     @property
-    def learned_for(self) -> str | None:
-        """The ARN that requests over the lean transport name; another one is learned first."""
-        return self._route.learned_for(_METHOD)
+    def template_resource(self) -> str | None:
+        """The ARN that requests over the direct transport name; for another one a new template is captured first."""
+        return self._selector.template_resource(_METHOD)
 
     def get_records(self, **request: Any) -> dict[str, Any]:
-        """Raises `aws_errors`, what botocore's parser raises; SetupError where the lean transport is insisted on and
+        """Raises `aws_errors`, what botocore's parser raises; SetupError where the direct transport is insisted on and
         cannot be."""
         arn = request.get("StreamARN")
-        transport = self._route.lean(_METHOD, arn)
+        transport = self._selector.direct(_METHOD, arn)
         if transport is not None:
-            return self._over_lean(transport, request)
-        answer = self._route.over_botocore(_METHOD, arn, request)
-        self._route.insist(_METHOD)
+            return self._direct(transport, request)
+        answer = self._selector.over_botocore(_METHOD, arn, request)
+        self._selector.require_direct(_METHOD)
         return answer
 
     def page(
@@ -197,27 +197,27 @@ class PageReads:
             try:
                 return page_of_cbor(body, shard_id, stream)
             except AnswerRefused:
-                self._trust.distrust("a page of it could not be read")
+                self._probe.distrust("a page of it could not be read")
                 raise
         page = page_of_body(body, shard_id, stream)
-        if self._trust.is_open and page.records:
+        if self._probe.is_open and page.records:
             self._is_to_compare = begun
             if not begun:
                 self._compare(request, page, shard_id, stream)
         return page
 
     @property
-    def most_begun(self) -> int:
+    def max_pending(self) -> int:
         """How many may be begun at a time, as things stand; 0: `begin` is of no use now."""
-        return 0 if self._trust.is_open and self._is_to_compare else self._route.connections_kept(_METHOD)
+        return 0 if self._probe.is_open and self._is_to_compare else self._selector.connections_kept(_METHOD)
 
-    def begin(self, **request: Any) -> BegunRead | None:
+    def begin(self, **request: Any) -> SentRequest | None:
         """Send the request, and let `finish` wait for the answer. None where it must go another way: `get_records`."""
-        if not self.most_begun:
+        if not self.max_pending:
             return None
-        is_cbor, clock_ahead = self._trust.is_cbor, 0
+        is_cbor, clock_ahead = self._probe.is_cbor, 0
         try:
-            transport = self._route.lean(_METHOD, request.get("StreamARN"), renewing=False)
+            transport = self._selector.direct(_METHOD, request.get("StreamARN"), renewing=False)
             clock_ahead = 0 if transport is None else transport.clock_ahead_millis
             underway = None if transport is None else transport.begin(*_body(request, is_cbor))
         except Exception as error:  # noqa: BLE001 - a provider of credentials may raise anything; `get_records` sorts it
@@ -225,19 +225,19 @@ class PageReads:
             return None
         if transport is None or underway is None:
             return None
-        return BegunRead(transport, underway, request, is_cbor, clock_ahead)
+        return SentRequest(transport, underway, request, is_cbor, clock_ahead)
 
-    def finish(self, begun: BegunRead) -> dict[str, Any]:
+    def finish(self, begun: SentRequest) -> dict[str, Any]:
         """Raises as `get_records`."""
-        return self._over_lean(begun.transport, begun.request, begun)
+        return self._direct(begun.transport, begun.request, begun)
 
-    def _over_lean(
-        self, transport: Transport, request: Mapping[str, Any], begun: BegunRead | None = None
+    def _direct(
+        self, transport: Transport, request: Mapping[str, Any], begun: SentRequest | None = None
     ) -> dict[str, Any]:
-        is_cbor = self._trust.is_cbor if begun is None else begun.is_cbor
+        is_cbor = self._probe.is_cbor if begun is None else begun.is_cbor
         answer = self._post(transport, request, is_cbor, begun)
         if is_cbor and answer.status >= 300 and self._is_refusal_of_cbor(answer):
-            self._trust.distrust("it is refused")
+            self._probe.distrust("it is refused")
             is_cbor = False
             answer = self._post(transport, request, is_cbor)
         if answer.status >= 300:
@@ -249,7 +249,7 @@ class PageReads:
         transport: Transport,
         request: Mapping[str, Any],
         is_cbor: bool,
-        begun: BegunRead | None = None,
+        begun: SentRequest | None = None,
     ) -> Answer:
         """Once; once more if the signature's time was refused. begun: it was sent already, so."""
         clock_ahead = begun.clock_ahead_millis if begun else transport.clock_ahead_millis
@@ -271,16 +271,16 @@ class PageReads:
         again = {**request, "Limit": to_compare(page.records)}
         unanswered: tuple[type[Exception], ...] = (*aws_errors(), *MALFORMED)
         try:
-            transport = self._route.lean(_METHOD, request.get("StreamARN"))
-            if transport is None or not self._trust.take_try():
+            transport = self._selector.direct(_METHOD, request.get("StreamARN"))
+            if transport is None or not self._probe.take_try():
                 return
             answer = self._post(transport, again, is_cbor=True)
             if answer.status < 300:
-                self._trust.compare(page.records, page_of_cbor(answer.body, shard_id, stream).records)
+                self._probe.compare(page.records, page_of_cbor(answer.body, shard_id, stream).records)
             elif self._is_refusal_of_cbor(answer):
-                self._trust.distrust("it is refused")
+                self._probe.distrust("it is refused")
         except AnswerRefused:
-            self._trust.distrust("a page of it could not be read")
+            self._probe.distrust("a page of it could not be read")
         except unanswered as error:
             # Throttled, timed out, whatever: the page that was asked for is there, and a later one will do.
             log.debug("comparing CBOR with JSON failed: %s", type(error).__name__)

@@ -7,8 +7,8 @@ was misunderstood: our signature of that request must be botocore's, letter by l
 
 **Client settings** that a captured request does not show (timeouts, certificates, credentials) are read from it.
 A client may use a proxy, may be watched or answered by handlers, or be no client of botocore's at all.
-Whatever is not understood here is an Obstacle, and all requests go through botocore as before. The attributes with an
-underscore are botocore's own: where one is missing, that is an obstacle, too.
+Whatever is not understood here raises UnsupportedClient, and all requests go through botocore as before. The attributes
+with an underscore are botocore's own: a missing one raises it, too.
 
 **Signatures** are version 4, of a POST to one path, with the key of the day kept: botocore derives it anew for each
 request, which costs ten times the signature itself ("Signature Version 4 signing process", AWS General Reference). AWS
@@ -95,12 +95,12 @@ _EVENTS: Final = (
 """Every event of a call. Who listens to one wants to see, change or answer requests."""
 
 
-class Obstacle(Exception):
+class UnsupportedClient(Exception):
     """Why requests have to go through botocore. Goes into the log: names no host, no credentials."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ClientSettings:
     """Times in seconds. context: None for plain HTTP."""
 
     connect_timeout: float
@@ -122,11 +122,11 @@ class Surroundings:
         return bool(is_due()) if callable(is_due) else False
 
 
-def surroundings_of(
+def client_settings_of(
     client: Any, url: str, operations: Mapping[str, str], own_handlers: frozenset[Any]
-) -> Surroundings:
+) -> ClientSettings:
     """url: where requests go. operations: method of the client -> AWS' name of it. own_handlers: of pykcl, which may be
-    passed by. Raises Obstacle.
+    passed by. Raises UnsupportedClient.
     """
     _refuse_strangers(client, operations, own_handlers)
     try:
@@ -135,15 +135,15 @@ def surroundings_of(
         certificate, options = sends._cert_file, list(sends._socket_options)
         credentials = client._request_signer._credentials
     except AttributeError as error:
-        raise Obstacle(f"this botocore is not known to us ({error.name} is missing)") from None
+        raise UnsupportedClient(f"this botocore is not known to us ({error.name} is missing)") from None
     if type(sends).__module__ != "botocore.httpsession":
-        raise Obstacle("the client sends in a way of its own")
+        raise UnsupportedClient("the client sends in a way of its own")
     if proxy:
-        raise Obstacle("a proxy is configured")
+        raise UnsupportedClient("a proxy is configured")
     if certificate:
-        raise Obstacle("a client certificate is configured")
+        raise UnsupportedClient("a client certificate is configured")
     config = client.meta.config
-    return Surroundings(
+    return ClientSettings(
         connect_timeout=config.connect_timeout,
         read_timeout=config.read_timeout,
         most_idle=config.max_pool_connections,
@@ -155,24 +155,24 @@ def surroundings_of(
 
 def _refuse_strangers(client: Any, operations: Mapping[str, str], own_handlers: frozenset[Any]) -> None:
     if not isinstance(client, BaseClient):
-        raise Obstacle("the client is not botocore's")
+        raise UnsupportedClient("the client is not botocore's")
     call = BaseClient.__dict__.get("_make_api_call")
     # What traces or fakes AWS calls (OpenTelemetry, X-Ray, ...) puts itself in the place of this method.
     if not isinstance(call, FunctionType) or call.__module__ != "botocore.client":
-        raise Obstacle("calls of botocore are intercepted")
+        raise UnsupportedClient("calls of botocore are intercepted")
     if vars(client).keys() & operations or getattr(type(client), "_make_api_call", None) is not call:
-        raise Obstacle("calls of the client are intercepted")
+        raise UnsupportedClient("calls of the client are intercepted")
     try:
         events: Any = client.meta.events
         search = events._emitter._handlers.prefix_search
         service = client.meta.service_model.service_id.hyphenize()
     except AttributeError as error:
-        raise Obstacle(f"this botocore is not known to us ({error.name} is missing)") from None
+        raise UnsupportedClient(f"this botocore is not known to us ({error.name} is missing)") from None
     for event in _EVENTS:
         for operation in operations.values():
             for handler in search(f"{event}.{service}.{operation}"):
                 if _is_strange(handler) and handler not in own_handlers:
-                    raise Obstacle(f"the client has a handler for {event}")
+                    raise UnsupportedClient(f"the client has a handler for {event}")
 
 
 def _is_strange(handler: Any) -> bool:
@@ -189,7 +189,7 @@ def _context(verify: Any) -> ssl.SSLContext:
     from botocore.httpsession import create_urllib3_context, get_cert_path
 
     if not verify:
-        raise Obstacle("certificates are not verified")
+        raise UnsupportedClient("certificates are not verified")
     try:
         context: ssl.SSLContext = create_urllib3_context()
         path = str(get_cert_path(verify))
@@ -198,7 +198,9 @@ def _context(verify: Any) -> ssl.SSLContext:
         else:
             context.load_verify_locations(cafile=path)
     except (OSError, TypeError) as error:
-        raise Obstacle(f"the certificates to trust cannot be read ({type(error).__name__})") from None
+        raise UnsupportedClient(
+            f"the certificates to trust cannot be read ({type(error).__name__})"
+        ) from None
     context.verify_mode = ssl.CERT_REQUIRED
     context.check_hostname = True
     return context
@@ -218,12 +220,12 @@ _LEFT_OUT = frozenset({"amz-sdk-invocation-id", "amz-sdk-request"})
 """botocore's count of its own attempts: nobody signs it, nobody needs it."""
 
 
-class NotLearned(Exception):
+class TemplateError(Exception):
     """Something in the request is not understood. The text says what, without any value of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class RequestTemplate:
     """host: as the Host header says it, with a port that is not the scheme's own. target: of one operation, as
     X-Amz-Target has it. account: whose credentials signed it, as far as botocore knows; the host may be theirs alone.
     """
@@ -241,28 +243,28 @@ class Learned:
     signer: Signer = field(repr=False)
 
 
-def learn(request: Any, credentials: Any, operation: str) -> Learned:
+def capture_template(request: Any, credentials: Any, operation: str) -> RequestTemplate:
     """request: botocore's AWSPreparedRequest, signed. credentials: frozen ones of the client. operation: what it asks
-    for, such as "GetRecords". Raises NotLearned.
+    for, such as "GetRecords". Raises TemplateError.
     """
     url = urlsplit(request.url)
     headers = {name.lower(): _text(value) for name, value in request.headers.items()}
     if request.method != "POST" or url.query or url.username or url.scheme not in ("http", "https"):
-        raise NotLearned("its URL or method is not of the usual form")
+        raise TemplateError("its URL or method is not of the usual form")
     if unknown := sorted(headers.keys() - _EXPECTED - _LEFT_OUT):
-        raise NotLearned(f"it has the header {unknown[0]}")
+        raise TemplateError(f"it has the header {unknown[0]}")
     target = headers.get("x-amz-target", "")
     if headers.get("content-type") not in JSON_TYPES or not re.fullmatch(
         rf"[A-Za-z0-9_]+\.{operation}", target
     ):
-        raise NotLearned("it is not in the JSON protocol")
+        raise TemplateError("it is not in the JSON protocol")
     found = _AUTHORIZATION.match(headers.get("authorization", ""))
     if found is None:
-        raise NotLearned("it is not signed with Signature Version 4")
+        raise TemplateError("it is not signed with Signature Version 4")
     host, path = url.netloc, url.path or "/"
     if not isinstance(request.body, bytes) or any(mark in request.url for mark in "\r\n %"):
-        raise NotLearned("its URL or body is not of the usual form")
-    learned = Learned(
+        raise TemplateError("its URL or body is not of the usual form")
+    template = RequestTemplate(
         request.url,
         url.scheme == "https",
         url.hostname or "",
@@ -275,25 +277,25 @@ def learn(request: Any, credentials: Any, operation: str) -> Learned:
         account_of(credentials),
         Signer(found["region"], found["service"]),
     )
-    _prove(learned, headers, request.body, credentials, found)
-    return learned
+    _prove(template, headers, request.body, credentials, found)
+    return template
 
 
 def sign_anew(request: Any, credentials: Any, epoch_seconds: int) -> None:
     """Put another time, and the signature that belongs to it, into a request that botocore has signed.
 
-    Raises NotLearned where our signature of the request as it is would not be botocore's; nothing is changed then.
+    Raises TemplateError where our signature of the request as it is would not be botocore's; nothing is changed then.
     """
     url = urlsplit(request.url)
     headers = {name.lower(): _text(value) for name, value in request.headers.items()}
     found = _AUTHORIZATION.match(headers.get("authorization", ""))
     body = request.body
     if found is None or request.method != "POST" or url.query or not isinstance(body, bytes):
-        raise NotLearned("it is not signed in the usual form")
+        raise TemplateError("it is not signed in the usual form")
     told = {"host": _without_default_port(url.netloc, url.scheme), **headers}
     names = found["names"].split(";")
     if credentials is None or found["key"] != credentials.access_key or not told.keys() >= set(names):
-        raise NotLearned("it is signed with other credentials or headers")
+        raise TemplateError("it is signed with other credentials or headers")
     signed = {name: told[name] for name in names}
     signer, path = Signer(found["region"], found["service"]), url.path or "/"
 
@@ -303,7 +305,7 @@ def sign_anew(request: Any, credentials: Any, epoch_seconds: int) -> None:
         )
 
     if "x-amz-date" not in signed or signature() != found["signature"]:
-        raise NotLearned("it is signed in a way that cannot be repeated")
+        raise TemplateError("it is signed in a way that cannot be repeated")
     signed["x-amz-date"] = signer.amz_date(epoch_seconds)
     authorization = (
         f"{ALGORITHM} Credential={credentials.access_key}/{signer.scope(signed['x-amz-date'])}, "
@@ -315,19 +317,19 @@ def sign_anew(request: Any, credentials: Any, epoch_seconds: int) -> None:
 
 
 def _prove(
-    learned: Learned, headers: Mapping[str, str], body: bytes, credentials: Any, found: re.Match[str]
+    template: RequestTemplate, headers: Mapping[str, str], body: bytes, credentials: Any, found: re.Match[str]
 ) -> None:
-    """Raise NotLearned unless we sign the same to the same."""
-    told = {**headers, "host": learned.host}
+    """Raise TemplateError unless we sign the same to the same."""
+    told = {**headers, "host": template.host}
     signed = {name: told[name] for name in SIGNED if name in told}
     if credentials is None or found["key"] != credentials.access_key or found["names"] != ";".join(signed):
-        raise NotLearned("it is signed with other credentials or headers")
+        raise TemplateError("it is signed with other credentials or headers")
     date = told["x-amz-date"]
-    ours = learned.signer.signature(
-        credentials.secret_key, date, canonical_request(learned.path, signed, body)
+    ours = template.signer.signature(
+        credentials.secret_key, date, canonical_request(template.path, signed, body)
     )
     if ours != found["signature"] or signed.get("x-amz-security-token") != (credentials.token or None):
-        raise NotLearned("it is signed in a way that cannot be repeated")
+        raise TemplateError("it is signed in a way that cannot be repeated")
 
 
 def account_of(credentials: Any) -> str | None:
@@ -418,7 +420,7 @@ class SigningClock:
 
     def sign(self, request: Any) -> None:
         """Sign what botocore is about to send once more, at the right time. Never raises: it can be sent as it is."""
-        unsigned: tuple[type[Exception], ...] = (*aws_errors(), NotLearned, OSError, *errors.MALFORMED)
+        unsigned: tuple[type[Exception], ...] = (*aws_errors(), TemplateError, OSError, *errors.MALFORMED)
         try:
             credentials = self._signer._credentials
             keys = errors.calling(credentials.get_frozen_credentials, parses=False)()

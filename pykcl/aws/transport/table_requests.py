@@ -1,4 +1,4 @@
-"""The frequent calls on a lease table: over the lean transport when nothing stands against it, else over botocore.
+"""The frequent calls on a lease table: over the direct transport when nothing stands against it, else over botocore.
 
 Each call takes and gives what the boto3 client's method of that name takes and gives, and raises what it raises. A
 write is sent once: what became of one that got no answer is for the caller to find out, as over botocore. One whose
@@ -16,8 +16,8 @@ from typing import Any, Final
 from pykcl.aws.errors import error_code
 from pykcl.aws.transport.connection import Answer
 from pykcl.aws.transport.request_template import SigningClock
-from pykcl.aws.transport.route import Route
-from pykcl.aws.transport.table_rows import METHODS, Seen, decode_scans, decoded, use_for_scans
+from pykcl.aws.transport.selector import TransportSelector
+from pykcl.aws.transport.table_rows import METHODS, ScannedRows, decode_scans, decoded, use_for_scans
 from pykcl.aws.transport.transport import (
     Transport,
     client_error,
@@ -41,7 +41,7 @@ class TableRequests:
         self._client = client
         self._table = table
         self.clock = SigningClock(client, runtime, log=log, service="DynamoDB")
-        self._route = Route(
+        self._selector = TransportSelector(
             client,
             runtime,
             transport,
@@ -54,15 +54,15 @@ class TableRequests:
         decode_scans(client)
 
     @property
-    def over_lean(self) -> frozenset[str]:
-        """The methods whose next call goes over the lean transport."""
-        return frozenset(filter(self._route.is_learned, METHODS))
+    def direct_methods(self) -> frozenset[str]:
+        """The methods whose next call goes over the direct transport."""
+        return frozenset(filter(self._selector.has_template, METHODS))
 
-    def scan(self, seen: Seen | None = None, **request: Any) -> dict[str, Any]:
-        """seen: then its rows may be a ReadPage. Raises `aws_errors`, what botocore's parser raises; SetupError where
-        the lean transport is insisted on and cannot be."""
+    def scan(self, seen: ScannedRows | None = None, **request: Any) -> dict[str, Any]:
+        """seen: then its rows may be a ParsedPage. Raises `aws_errors`, what botocore's parser raises; SetupError where
+        the direct transport is insisted on and cannot be."""
         answer = self._call("scan", request, may_repeat=True, seen=seen)
-        self._route.insist("scan")
+        self._selector.require_direct("scan")
         return answer
 
     def get_item(self, **request: Any) -> dict[str, Any]:
@@ -79,41 +79,41 @@ class TableRequests:
         return answer
 
     def _call(
-        self, method: str, request: Mapping[str, Any], *, may_repeat: bool, seen: Seen | None = None
+        self, method: str, request: Mapping[str, Any], *, may_repeat: bool, seen: ScannedRows | None = None
     ) -> dict[str, Any]:
         named = {"TableName": self._table, **request}
-        transport = self._route.lean(method, self._table)
+        transport = self._selector.direct(method, self._table)
         if transport is None:
-            return self._route.over_botocore(method, self._table, named)
-        answer = self._over_lean(transport, method, named, may_repeat=may_repeat)
+            return self._selector.over_botocore(method, self._table, named)
+        answer = self._direct(transport, method, named, may_repeat=may_repeat)
         return self._parsed(method, answer, seen)
 
-    def _over_lean(
+    def _direct(
         self, transport: Transport, method: str, request: Mapping[str, Any], *, may_repeat: bool
     ) -> Answer:
         ahead, body = transport.clock_ahead_millis, _JSON.encode(request).encode()
         answer = transport.post(body, may_repeat=may_repeat, is_page=method == "scan")
         refuse_corrupt(answer)
         if answer.status >= 300:
-            error = client_error(self._client, self._route.operation(method), answer)
+            error = client_error(self._client, self._selector.operation(method), answer)
             if not self.clock.corrects(error_code(error), answer.status, answer.headers.get("date"), ahead):
                 raise error
             answer = transport.post(body, may_repeat=may_repeat, is_page=method == "scan")
             refuse_corrupt(answer)
         if answer.status >= 300:
-            raise client_error(self._client, self._route.operation(method), answer)
+            raise client_error(self._client, self._selector.operation(method), answer)
         return answer
 
-    def _parsed(self, method: str, answer: Answer, seen: Seen | None) -> dict[str, Any]:
+    def _parsed(self, method: str, answer: Answer, seen: ScannedRows | None) -> dict[str, Any]:
         found = None
         if answer.status == 200:
             found = (
                 decoded(answer.body, method)
                 if seen is None
-                else seen.known.answer_of(answer.body, seen.place)
+                else seen.row_cache.answer_of(answer.body, seen.next_index)
             )
         if found is None:
-            return parsed_by_botocore(self._client, self._route.operation(method), answer)
+            return parsed_by_botocore(self._client, self._selector.operation(method), answer)
         found["ResponseMetadata"] = metadata_of(answer)
         return found
 

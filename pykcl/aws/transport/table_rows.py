@@ -25,7 +25,7 @@ from pykcl.model.lease import AttributeValue, Lease, Row
 from pykcl.model.lease_item import parse_row
 
 _ROWS: Final = {"scan": "Items", "get_item": "Item", "update_item": "Attributes"}
-"""Method of the client -> where its answer has the row or rows."""
+"""Method of the client -> the key of its answer that holds the row or rows."""
 _BESIDE: Final = {
     "scan": frozenset({"Items", "Count", "ScannedCount", "LastEvaluatedKey", "ConsumedCapacity"}),
     "get_item": frozenset({"Item", "ConsumedCapacity"}),
@@ -42,7 +42,7 @@ def decode_scans(client: Any) -> None:
 
 
 def use_for_scans(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """The handler."""
+    """Decode a good answer to Scan in the place of botocore."""
     if response_dict.get("status_code") != 200:
         return
     answer = decoded(response_dict.get("body", b""), "scan")
@@ -52,9 +52,9 @@ def use_for_scans(response_dict: dict[str, Any], customized_response_dict: dict[
 
 
 def decoded(body: bytes, method: str) -> dict[str, Any] | None:
-    """What the client's method gives for the body of a good answer, without ResponseMetadata. None: ask botocore.
+    """Return what the client's method returns for this body, without ResponseMetadata. None: leave it to botocore.
 
-    An answer to get_item may be without a row, as there may be none.
+    An answer to get_item may lack a row, as there may be none.
     """
     part = _ROWS[method]
     try:
@@ -75,10 +75,10 @@ def decoded(body: bytes, method: str) -> dict[str, Any] | None:
 
 
 def decoded_around(before: str, after: str) -> dict[str, Any] | None:
-    """The answer to a scan, by what stands before its list of rows and behind it. Raises ValueError.
+    """Return the answer to a scan from the text before and after its list of rows. Raises ValueError.
 
-    None where that is not the answer's own list, but one inside of something else, or one of two; or where something is
-    in the answer that none has.
+    None where that is not the answer's own list, but one inside of something else, or one of two; or where the answer
+    has a key that none has.
     """
     # Longer than all the rest, so that it is nowhere else.
     here = "-" * (len(before) + len(after))
@@ -88,7 +88,7 @@ def decoded_around(before: str, after: str) -> dict[str, Any] | None:
 
 
 def with_bytes(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The item with what is binary in it as bytes. Raises ValueError, TypeError, AttributeError."""
+    """Return the item with its binary values as bytes. Raises ValueError, TypeError, AttributeError."""
     return {name: _value_with_bytes(value) for name, value in item.items()}
 
 
@@ -111,17 +111,20 @@ _ends = re.compile(r"[ \t\r\n]*\]").match
 _decode: Final = json.JSONDecoder().raw_decode
 
 
-class ReadPage(NamedTuple):
-    """Rows of a Scan answer that was read as text. texts: of each. place: where the next page is looked for."""
+class ParsedPage(NamedTuple):
+    """Rows of a Scan answer that was read as text.
+
+    texts: of each row. next_index: of the cached row that is expected first in the next page.
+    """
 
     rows: list[Row]
     texts: list[str]
-    place: int
+    next_index: int
 
 
 @dataclass(frozen=True, eq=False)
-class KnownRows:
-    """What a scan has shown, in its order. Never changed; may be read by any thread.
+class RowCache:
+    """The rows of a scan, in its order. Immutable; may be read by any thread.
 
     rows: as parsed. texts: of the same rows, as they were sent; empty where the scan went over botocore, which keeps no
     text. items: of the same rows, by lease key; empty where there are texts.
@@ -137,14 +140,14 @@ class KnownRows:
         return {row.key: row for row in sorted(self.rows, key=_is_lease)}
 
     @cached_property
-    def places(self) -> Mapping[str, int]:
-        """By text."""
-        return {text: place for place, text in enumerate(self.texts)}
+    def index_by_text(self) -> Mapping[str, int]:
+        """The index of each row, by its text."""
+        return {text: index for index, text in enumerate(self.texts)}
 
-    def answer_of(self, body: bytes, place: int) -> dict[str, Any] | None:
-        """What is in a Scan's answer, with its rows as a ReadPage. None: ask botocore.
+    def answer_of(self, body: bytes, index: int) -> dict[str, Any] | None:
+        """Return a Scan's answer with its rows as a ParsedPage. None: leave it to botocore.
 
-        place: where the first of them is looked for, among those that are known.
+        index: of the cached row that is expected first.
         """
         try:
             # As json.loads reads bytes: one row with half a character in it must not cost the whole table.
@@ -152,40 +155,40 @@ class KnownRows:
             begin = _list_begins(text)
             if begin is None:
                 return None
-            page, end = self._rows_at(text, begin.end(), place)
+            page, end = self._rows_at(text, begin.end(), index)
             answer = decoded_around(text[: begin.start()], text[end:])
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return None
         return None if answer is None else {**answer, "Items": page}
 
-    def _rows_at(self, text: str, at: int, place: int) -> tuple[ReadPage, int]:
-        """The rows of the list that begins at `at`, and where it ends. Raises ValueError, TypeError, AttributeError."""
+    def _rows_at(self, text: str, at: int, index: int) -> tuple[ParsedPage, int]:
+        """Return the rows of the list that starts at `at`, and its end. Raises what a bad row does."""
         known, count = self.texts, len(self.texts)
         rows: list[Row] = []
         texts: list[str] = []
         more = not text.startswith("]", at)
         while more:
             # A text that begins so is so: none of a JSON object is the beginning of another one's.
-            if place < count and text.startswith(known[place], at):
-                one, row, end = known[place], self.rows[place], at + len(known[place])
+            if index < count and text.startswith(known[index], at):
+                one, row, end = known[index], self.rows[index], at + len(known[index])
             else:
                 item, end = _decode(text, at)
                 one = text[at:end]
-                if (found := self.places.get(one)) is None:
+                if (found := self.index_by_text.get(one)) is None:
                     row = _parsed_text(one, item)
                 else:
-                    place, one, row = found, known[found], self.rows[found]
+                    index, one, row = found, known[found], self.rows[found]
             rows.append(row)
             texts.append(one)
-            place += 1
+            index += 1
             gap = _goes_on(text, end)
             at, more = (end, False) if gap is None else (gap.end(), True)
         if (close := _ends(text, at)) is None:
             raise ValueError("no end of the list of rows")
-        return ReadPage(rows, texts, place), close.end()
+        return ParsedPage(rows, texts, index), close.end()
 
     def row_of(self, item: Mapping[str, AttributeValue]) -> Row:
-        """Of an item that botocore has read. Comparing it costs a tenth of parsing it."""
+        """Return the row of an item that botocore has read. Comparing it costs a tenth of parsing it."""
         before = self.items.get(lease_key_of(item))
         return before[1] if before is not None and before[0] == item else parse_row(item)
 
@@ -197,16 +200,16 @@ def _is_lease(row: Row) -> bool:
 def _parsed_text(text: str, item: object) -> Row:
     """Raises ValueError, TypeError, AttributeError."""
     if not isinstance(item, dict):
-        raise TypeError("a row that is none")
+        raise TypeError("not a row")
     return parse_row(with_bytes(item) if '"B"' in text or '"BS"' in text else item)
 
 
-class Seen:
+class ScannedRows:
     """Collects the rows of the pages of one scan."""
 
-    def __init__(self, known: KnownRows) -> None:
-        self.known = known
-        self.place = 0
+    def __init__(self, row_cache: RowCache) -> None:
+        self.row_cache = row_cache
+        self.next_index = 0
         self.rows: list[Row] = []
         self._texts: list[str] = []
         self._items: dict[str, tuple[Mapping[str, AttributeValue], Row]] = {}
@@ -214,18 +217,18 @@ class Seen:
     def add(self, answer: Mapping[str, Any]) -> None:
         """Raises AnswerRefused."""
         page = answer.get("Items")
-        if isinstance(page, ReadPage):
+        if isinstance(page, ParsedPage):
             self.rows += page.rows
             self._texts += page.texts
-            self.place = page.place
+            self.next_index = page.next_index
             return
         for item in items_of(answer):
-            row = self.known.row_of(item)
+            row = self.row_cache.row_of(item)
             self.rows.append(row)
             self._items[lease_key_of(item)] = (item, row)
 
-    def all_known(self) -> KnownRows:
-        # Pages of one scan may come in both ways, if the transport changes meanwhile: then the next one parses all.
+    def to_cache(self) -> RowCache:
+        # Pages of one scan may come both ways, if the transport changes meanwhile: then the next scan parses all.
         if len(self._texts) == len(self.rows):
-            return KnownRows(self.rows, self._texts)
-        return KnownRows(self.rows, items=self._items if not self._texts else {})
+            return RowCache(self.rows, self._texts)
+        return RowCache(self.rows, items=self._items if not self._texts else {})

@@ -28,17 +28,17 @@ from pykcl.aws.transport.cbor import decode
 from pykcl.aws.transport.connection import (
     Answer,
     Connection,
-    ProtocolTrouble,
+    PendingAnswer,
+    ProtocolError,
     Unanswered,
-    Underway,
     Unsent,
     open_connection,
 )
 from pykcl.aws.transport.request_template import (
     ALGORITHM,
-    Learned,
+    ClientSettings,
+    RequestTemplate,
     SigningClock,
-    Surroundings,
     account_of,
     canonical_request,
 )
@@ -104,7 +104,7 @@ def _as_json(body: bytes) -> bytes:
     return json.dumps({name: value for name, value in document.items() if isinstance(value, str)}).encode()
 
 
-MOST_IDLE_SECONDS: Final = 50.0
+MAX_IDLE_SECONDS: Final = 50.0
 """Kinesis closes an idle connection after a minute; a gateway on the way may forget it without a word."""
 
 PAGE_TIMEOUTS: Final = 10.0
@@ -115,10 +115,10 @@ class Transport:
     """May be used by any number of threads at once: each request has a connection for itself."""
 
     def __init__(
-        self, learned: Learned, surroundings: Surroundings, runtime: Runtime, clock: SigningClock
+        self, template: RequestTemplate, settings: ClientSettings, runtime: Runtime, clock: SigningClock
     ) -> None:
-        self._learned = learned
-        self._surroundings = surroundings
+        self._template = template
+        self._settings = settings
         self._runtime = runtime
         # The last one used is the first one taken: few are needed, and those stay warm. A list's append and pop are
         # atomic, so threads need no lock.
@@ -132,21 +132,21 @@ class Transport:
         return self._clock.ahead_millis
 
     @property
-    def most_kept(self) -> int:
+    def max_kept(self) -> int:
         """Connections, at most."""
-        return self._surroundings.most_idle
+        return self._settings.most_idle
 
     def is_current(self) -> bool:
-        """Whether the credentials are of the account that it was learned with, and can be sent as they are.
+        """Whether the credentials are of the account that the template was captured with, and can be sent as they are.
 
         Raises what botocore raises.
         """
-        keys = self._surroundings.frozen_credentials()
-        return account_of(keys) == self._learned.account and _can_be_sent(keys)
+        keys = self._settings.frozen_credentials()
+        return account_of(keys) == self._template.account and _can_be_sent(keys)
 
     def wants_new_credentials(self) -> bool:
         """Whether the next request would have them renewed first."""
-        return self._surroundings.credentials_expire_soon()
+        return self._settings.credentials_expire_soon()
 
     def post(
         self, body: bytes, *, may_repeat: bool, content_type: str | None = None, is_page: bool = True
@@ -154,45 +154,45 @@ class Transport:
         """Send once; once more over a new connection where one that was kept open turns out to be closed.
 
         may_repeat: whether the request may be carried out twice, as reading a page may. It is then sent again unless a
-        byte of an answer came; otherwise only if not one byte of it could be sent. content_type: by default the one
-        learned. is_page: whether the answer may be large; any other has to be there, to its last byte, within the
+        byte of an answer came; otherwise only if not one byte of it could be sent. content_type: by default that of the
+        template. is_page: whether the answer may be large; any other has to be there, to its last byte, within the
         time-out of one read. Raises BotoCoreError, as botocore does where no answer comes: the request may have been
         carried out.
         """
-        request = self._signed(body, content_type or self._learned.content_type)
+        request = self._signed(body, content_type or self._template.content_type)
         kept, began = self._kept(), self._runtime.monotonic()
         if kept is not None:
             try:
                 return self._exchange(kept, request, is_page)
-            except (OSError, ProtocolTrouble) as error:
+            except (OSError, ProtocolError) as error:
                 self._distrust_others(error, began)
                 if not isinstance(error, Unanswered if may_repeat else Unsent):
                     raise self._failure(error) from error
         opened = self._connect()
         try:
             return self._exchange(opened, request, is_page)
-        except (OSError, ProtocolTrouble) as error:
+        except (OSError, ProtocolError) as error:
             raise self._failure(error) from error
 
-    def begin(self, body: bytes, content_type: str | None = None) -> Underway | None:
+    def begin(self, body: bytes, content_type: str | None = None) -> PendingAnswer | None:
         """Send over a connection that was kept open, for `finish` or `drop` to follow.
 
         None where there is none, or it turns out to be closed: then `post` has to do all of it. Only for what may be
         carried out twice. Raises what botocore raises where there are no credentials.
         """
-        request = self._signed(body, content_type or self._learned.content_type)
+        request = self._signed(body, content_type or self._template.content_type)
         kept = self._kept()
         if kept is None:
             return None
         began = self._runtime.monotonic()
         try:
             kept.send(request)
-        except (OSError, ProtocolTrouble):
+        except (OSError, ProtocolError):
             kept.close()
             return None
-        return Underway(kept, body, content_type, began)
+        return PendingAnswer(kept, body, content_type, began)
 
-    def finish(self, underway: Underway) -> Answer:
+    def finish(self, underway: PendingAnswer) -> Answer:
         """Wait for the answer. Sends once more where the connection was closed before a byte of one came.
 
         Raises BotoCoreError, as `post`.
@@ -200,7 +200,7 @@ class Transport:
         underway.connection.until = self._until(is_page=True)
         try:
             return underway.answer()
-        except (OSError, ProtocolTrouble) as error:
+        except (OSError, ProtocolError) as error:
             self._distrust_others(error, underway.began)
             if not isinstance(error, Unanswered):
                 raise self._failure(error) from error
@@ -208,34 +208,34 @@ class Transport:
             self._keep(underway.connection)
         return self.post(underway.body, may_repeat=True, content_type=underway.content_type)
 
-    def drop(self, underway: Underway) -> None:
+    def drop(self, underway: PendingAnswer) -> None:
         """Nobody waits for this answer any more."""
         underway.connection.close()
 
     def _signed(self, body: bytes, content_type: str) -> bytes:
-        keys = self._surroundings.frozen_credentials()
+        keys = self._settings.frozen_credentials()
         if keys is None:
             raise NoCredentialsError
-        learned, signer = self._learned, self._learned.signer
+        template, signer = self._template, self._template.signer
         date = signer.amz_date((self._runtime.utcnow_millis() + self.clock_ahead_millis) // 1000)
         # In the order of their names, as SIGNED has them: the signature wants it so.
-        signed = {"content-type": content_type, "host": learned.host, "x-amz-date": date}
+        signed = {"content-type": content_type, "host": template.host, "x-amz-date": date}
         if keys.token:
             signed["x-amz-security-token"] = keys.token
-        signed["x-amz-target"] = learned.target
-        signature = signer.signature(keys.secret_key, date, canonical_request(learned.path, signed, body))
+        signed["x-amz-target"] = template.target
+        signature = signer.signature(keys.secret_key, date, canonical_request(template.path, signed, body))
         lines = "".join([f"{name}: {value}\r\n" for name, value in signed.items()])
         return (
-            f"POST {learned.path} HTTP/1.1\r\n{lines}"
+            f"POST {template.path} HTTP/1.1\r\n{lines}"
             f"authorization: {ALGORITHM} Credential={keys.access_key}/{signer.scope(date)}, "
             f"SignedHeaders={';'.join(signed)}, Signature={signature}\r\n"
-            f"user-agent: {learned.user_agent}\r\naccept-encoding: identity\r\n"
+            f"user-agent: {template.user_agent}\r\naccept-encoding: identity\r\n"
             f"content-length: {len(body)}\r\n\r\n"
         ).encode("latin-1") + body
 
     def _kept(self) -> Connection | None:
         """An open connection from before, if one can still be trusted."""
-        oldest = self._runtime.monotonic() - MOST_IDLE_SECONDS
+        oldest = self._runtime.monotonic() - MAX_IDLE_SECONDS
         while self._idle:
             try:
                 connection = self._idle.pop()
@@ -266,7 +266,7 @@ class Transport:
             self._idle.extend(reversed(alive))
 
     def _until(self, *, is_page: bool) -> float:
-        seconds = self._surroundings.read_timeout
+        seconds = self._settings.read_timeout
         if not seconds:  # somebody's own client, which waits for ever
             return math.inf
         return self._runtime.monotonic() + seconds * (PAGE_TIMEOUTS if is_page else 1.0)
@@ -282,21 +282,21 @@ class Transport:
         now = self._runtime.monotonic()
         # Those of a burst lie below those in use, and the other side closes them: nobody would ever look at them again.
         with suppress(IndexError):  # another thread was quicker
-            while self._idle[0].used_at < now - MOST_IDLE_SECONDS:
+            while self._idle[0].used_at < now - MAX_IDLE_SECONDS:
                 self._idle.pop(0).close()
-        if connection.is_reusable and len(self._idle) < self._surroundings.most_idle:
+        if connection.is_reusable and len(self._idle) < self._settings.most_idle:
             connection.used_at = now
             self._idle.append(connection)
         else:
             connection.close()
 
     def _connect(self) -> Connection:
-        url, around = self._learned.url, self._surroundings
+        url, around = self._template.url, self._settings
         try:
             return open_connection(
-                self._learned.hostname,
-                self._learned.port,
-                context=around.context if self._learned.is_tls else None,
+                self._template.hostname,
+                self._template.port,
+                context=around.context if self._template.is_tls else None,
                 connect_timeout=around.connect_timeout,
                 read_timeout=around.read_timeout,
                 options=around.socket_options,
@@ -310,7 +310,7 @@ class Transport:
             raise EndpointConnectionError(endpoint_url=url, error=error) from error
 
     def _failure(self, error: Exception) -> BotoCoreError:
-        url = self._learned.url
+        url = self._template.url
         if isinstance(error, ssl.SSLError):
             return SSLError(endpoint_url=url, error=error)
         if isinstance(error, TimeoutError):

@@ -17,7 +17,7 @@ The rarest kinds happen in one storm of eight: that a hundred storms have none o
 
 VERY_MANY_SEEDS = 500
 _ENOUGH = 3
-_MOST_TRIES = 40
+_MAX_TRIES = 40
 _OF_ONE_STORM = 4
 
 
@@ -30,7 +30,7 @@ class Effects:
     def __init__(self, seeds: int, off: Collection[str] = ()) -> None:
         self._noted = 0
         self._enough = enough(seeds)
-        self._left = len(KINDS) * _MOST_TRIES if seeds >= MANY_SEEDS else seeds // 4
+        self._left = len(KINDS) * _MAX_TRIES if seeds >= MANY_SEEDS else seeds // 4
         self._kinds = [name for name in KINDS if name not in off]
         self.injected: Counter[str] = Counter()
         self.seeds: Counter[str] = Counter()
@@ -55,7 +55,7 @@ class Effects:
 
     def _is_wanted(self, name: str) -> bool:
         shown = self._shown[name] + self._under_way(name)
-        return self._left > 0 and self.tried[name] < _MOST_TRIES and shown < self._enough
+        return self._left > 0 and self.tried[name] < _MAX_TRIES and shown < self._enough
 
     def _under_way(self, name: str) -> int:
         return sum(kind == name for kind, _ in self._pending.values())

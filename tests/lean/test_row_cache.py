@@ -8,7 +8,7 @@ import re
 import pytest
 
 from pykcl.aws.transport import table_rows as known_rows
-from pykcl.aws.transport.table_rows import KnownRows, ReadPage, Seen, decoded
+from pykcl.aws.transport.table_rows import ParsedPage, RowCache, ScannedRows, decoded
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint, PykclMetadata
 from pykcl.model.lease_item import parse_row, to_item
@@ -45,16 +45,16 @@ def plainly(body):
     return {**answer, "Items": []}, [parse_row(item) for item in answer["Items"]]
 
 
-def read(known, body, place=0):
-    answer = known.answer_of(body, place)
+def read(known, body, index=0):
+    answer = known.answer_of(body, index)
     return None if answer is None else ({**answer, "Items": []}, answer["Items"].rows)
 
 
 def known_of(*bodies, known=None):
-    seen = Seen(known or KnownRows())
+    seen = ScannedRows(known or RowCache())
     for body in bodies:
-        seen.add(seen.known.answer_of(body, seen.place))
-    return seen.all_known()
+        seen.add(seen.row_cache.answer_of(body, seen.next_index))
+    return seen.to_cache()
 
 
 @pytest.fixture
@@ -107,10 +107,10 @@ def test_rows_that_came_went_and_moved_cost_no_parsing_of_the_others(parsed, now
 @pytest.fixture
 def decodings(monkeypatch):
     """Where rows were decoded."""
-    places = []
+    index_by_text = []
     decode = known_rows._decode
-    monkeypatch.setattr(known_rows, "_decode", lambda text, at: places.append(at) or decode(text, at))
-    return places
+    monkeypatch.setattr(known_rows, "_decode", lambda text, at: index_by_text.append(at) or decode(text, at))
+    return index_by_text
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_behind_a_row_that_is_new_or_gone_the_others_are_found_again(decodings, 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
 def test_any_encoding_that_json_knows_is_read(encoding):
     body = body_of([to_item(row(1))])
-    assert read(KnownRows(), body.decode().encode(encoding)) == plainly(body)
+    assert read(RowCache(), body.decode().encode(encoding)) == plainly(body)
 
 
 def test_half_a_character_in_one_row_costs_no_other():
     body = body_of([{**to_item(row(1)), "other": {"S": "HALF"}}, to_item(row(2))]).replace(
         b"HALF", b"\xed\xa0\x80"
     )
-    answer, (one, other) = read(KnownRows(), body)
+    answer, (one, other) = read(RowCache(), body)
     assert (one.extra, other) == ({"other": {"S": "\ud800"}}, row(2))
     assert plainly(body) == (answer, [one, other])
 
@@ -143,7 +143,7 @@ def test_half_a_character_in_one_row_costs_no_other():
 def test_what_is_binary_in_a_row_comes_as_bytes():
     more = {"one": {"B": b"a"}, "some": {"BS": [b"b", b"c"]}, "deep": {"M": {"x": {"L": [{"BS": [b"d"]}]}}}}
     for name, value in more.items():
-        _, (found,) = read(KnownRows(), body_of([{**to_item(row(1)), name: value}]))
+        _, (found,) = read(RowCache(), body_of([{**to_item(row(1)), name: value}]))
         assert found.extra == {name: value}
 
 
@@ -162,7 +162,7 @@ def test_pages_of_one_scan_go_on_where_the_last_one_ended_and_a_part_finds_its_p
     decodings.clear()
     assert known_of(*pages, known=known).rows == known.rows
     assert (parsed, decodings) == ([], [])
-    # A segment of the table begins anywhere: one row is decoded until its place is known.
+    # A segment of the table begins anywhere: one row is decoded until its index is known.
     assert known_of(body_of(items[5:]), known=known).rows == known.rows[5:]
     assert (parsed, len(decodings)) == ([], 1)
 
@@ -172,7 +172,7 @@ def test_pages_of_one_scan_go_on_where_the_last_one_ended_and_a_part_finds_its_p
 def test_whatever_the_table_does_the_rows_are_those_of_the_answer(seed, layout):
     rng = random.Random(seed)
     table = [row(number) for number in range(rng.randrange(12))]
-    known = KnownRows()
+    known = RowCache()
     for _ in range(12):
         for _ in range(rng.randrange(6)):
             kind, at = rng.choice(["put", "gone", "beat", "state", "text"]), rng.randrange(len(table) + 1)
@@ -223,7 +223,7 @@ ODD = {
 
 @pytest.mark.parametrize("name", ODD)
 def test_odd_answers_are_left_to_botocore(name):
-    assert KnownRows().answer_of(ODD[name], 0) is None
+    assert RowCache().answer_of(ODD[name], 0) is None
 
 
 def test_every_answer_that_is_cut_short_is_left_to_botocore():
@@ -262,10 +262,10 @@ def test_a_changed_byte_is_never_overlooked(seed):
 
 def test_a_scan_whose_pages_came_in_both_ways_leaves_nothing_to_compare_with():
     items = [to_item(row(number)) for number in range(3)]
-    seen = Seen(KnownRows())
-    seen.add(seen.known.answer_of(body_of(items[:2]), 0))
+    seen = ScannedRows(RowCache())
+    seen.add(seen.row_cache.answer_of(body_of(items[:2]), 0))
     seen.add({"Items": items[2:]})
-    known = seen.all_known()
+    known = seen.to_cache()
     assert known.rows == [row(number) for number in range(3)]
     assert (known.texts, known.items) == ((), {})
     assert list(known.by_key) == [f"shardId-{number:012d}" for number in range(3)]
@@ -273,10 +273,10 @@ def test_a_scan_whose_pages_came_in_both_ways_leaves_nothing_to_compare_with():
 
 def test_a_page_that_is_asked_for_twice_counts_once():
     items = [to_item(row(number)) for number in range(3)]
-    seen = Seen(KnownRows())
+    seen = ScannedRows(RowCache())
     for _ in range(2):
-        answer = seen.known.answer_of(body_of(items), seen.place)
-        assert isinstance(answer["Items"], ReadPage)
+        answer = seen.row_cache.answer_of(body_of(items), seen.next_index)
+        assert isinstance(answer["Items"], ParsedPage)
     seen.add(answer)
     assert len(seen.rows) == 3
 
