@@ -30,7 +30,7 @@ bench: $(VENV)/.dev
 
 # In an AWS account: ARGS="--region eu-west-1". Says what it makes and costs, asks, and removes it again: docs/testing.md.
 verify-aws: $(VENV)/.dev
-	$(BIN)/python tests/aws $(ARGS)
+	$(BIN)/python tests/verify_aws $(ARGS)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { echo "python3 cannot make virtual environments here; on Debian: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }

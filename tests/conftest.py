@@ -84,7 +84,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--aws-prefix",
         metavar="PREFIX",
-        help="tests/conformance: run over the account of the environment alone; see tests/aws, which removes what is made",
+        help="tests/conformance: run over the account of the environment alone; see tests/verify_aws, which removes what is made",
     )
     parser.addoption(
         "--worker-option",

@@ -78,7 +78,7 @@ def connect(
 
 
 def connections_for(config: Config) -> int:
-    """How many requests one client may have under way at once."""
+    """Return how many requests one client may send at once."""
     return min(_MAX_CONNECTIONS, config.max_leases + _SPARE_CONNECTIONS)
 
 
@@ -169,7 +169,7 @@ def new_session(inner: Any = None, *, profile: str | None = None) -> Any:
 
 
 def botocore_session() -> Any:
-    """What is inside a session of `new_session`."""
+    """Return the botocore session for `new_session`."""
     import botocore.session
 
     inner = botocore.session.get_session()

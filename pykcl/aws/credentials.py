@@ -72,7 +72,7 @@ class ClientSpec:
     credentials: tuple[CredentialsSource, ...] = ()
 
     def is_found_by_boto3(self, region: str | None) -> bool:
-        """Whether a client that boto3 makes by itself for this region is the same."""
+        """Return whether a client that boto3 creates by itself for this region is the same."""
         default = (CredentialsSource(kind="default"),)
         return not self.endpoint and self.credentials in ((), default) and self.region in (None, region)
 
@@ -165,7 +165,7 @@ def _session_of(source: CredentialsSource, region: str | None) -> Any:
 
 
 def _no_answer() -> type[Exception]:
-    """What botocore raises for an answer that is no XML, such as a proxy's page."""
+    """Return the error that botocore raises for an answer that is not XML, such as a proxy's page."""
     from botocore.parsers import ResponseParserError
 
     return ResponseParserError
@@ -237,7 +237,7 @@ _OF_A_ROLE = ("role_arn", "session_name", "external_id", "sts_endpoint", "sts_re
 
 
 def specs_of(tables: Mapping[str, Any], source: str) -> dict[str, ClientSpec]:
-    """What the tables below `clients` say, by service. source: name of the file.
+    """Return the specifications in the tables below `clients`, by service. source: name of the file.
 
     Raises ConfigError with file and key: an unknown name or kind, a value that is no text, a source that lacks what its
     kind needs or has what it does not take. Values are never quoted.

@@ -1,8 +1,7 @@
-"""What AWS' failures mean for us: every exception of botocore sorted into pykcl's own, by what can be done
-about it.
+"""AWS errors: every exception of botocore sorted into pykcl's own, by what can be done about it.
 
 Texts carry the error code and the action that was refused, never AWS' own message, which may quote what we
-sent. botocore is not imported here: its classes are told by name, so that sorting costs nothing before the
+sent. botocore is not imported here: its classes are known by name, so that sorting costs nothing before the
 first call.
 """
 

@@ -100,7 +100,7 @@ class KinesisStream:
 
     @property
     def transport(self) -> str:
-        """What pages come over at the moment: "boto3", "lean, JSON" or "lean, CBOR"."""
+        """Transport of the next page: "boto3", "lean, JSON" or "lean, CBOR"."""
         return self._reads.transport
 
     def describe(self) -> StreamDescription:

@@ -51,11 +51,11 @@ class Attempts:
         self._stop = stop
 
     def few(self, call: Callable[[], T]) -> T:
-        """What `call` gives; four times while it raises TemporaryError, whose last one is raised."""
+        """Return `call()`, tried four times while it raises TemporaryError; the last one is raised."""
         return self._again(call, lambda state: state.attempt_number >= _FEW, float("inf"))
 
     def until(self, deadline: float, call: Callable[[], T]) -> T:
-        """What `call` gives, again and again until `deadline` (monotonic seconds) while it raises TemporaryError."""
+        """Return `call()`, tried until `deadline` (monotonic seconds) while it raises TemporaryError."""
         return self._again(call, lambda state: self._runtime.monotonic() >= deadline, deadline)
 
     def _again(self, call: Callable[[], T], enough: Callable[[RetryCallState], bool], until: float) -> T:
@@ -171,7 +171,7 @@ class DynamoDBLeaseTable:
         return TableScan(tuple(now.rows), read_units)
 
     def scan_part(self, segment: int, segments: int) -> TableScan:
-        """See `ports.LeaseTable`. Whether the table is still the same one only a scan of all of it can tell."""
+        """See `interfaces.LeaseTable`. Only a scan of the whole table can show that the table was replaced."""
         seen, read_units = self._read_all(self._row_cache, {"Segment": segment, "TotalSegments": segments})
         return TableScan(tuple(seen.rows), read_units)
 
@@ -259,8 +259,9 @@ class DynamoDBLeaseTable:
         )
 
     def _after_failure(self, write: LeaseWrite, error: Exception, doing: str) -> WriteAnswer | Lease:
-        """What a failed attempt proves; a Lease is the row to adopt. Raises TemporaryError where it proves
-        nothing.
+        """Return what a failed attempt proves; a Lease is the row to adopt.
+
+        Raises TemporaryError where it proves nothing.
         """
         code = error_code(error)
         if code == "ConditionalCheckFailedException":
@@ -281,8 +282,8 @@ class DynamoDBLeaseTable:
         return row if outcome == "adopt" and isinstance(row, Lease) else Rejected(row)
 
     def _row_of(self, error: Exception, key: str) -> Row | None:
-        # The refusal carries the row as it was judged. Without one the row was missing, or the endpoint does
-        # not know ALL_OLD; only a read can tell.
+        # The refusal carries the row as the condition saw it. Without one the row was missing, or the endpoint does
+        # not know ALL_OLD; only a read can show which.
         row = _row_in(getattr(error, "response", {}).get("Item"), key)
         return row if row is not None else self._read_once(key)
 
@@ -395,7 +396,7 @@ class _Sending:
 
 
 def _went_back(known: Mapping[str, Row], rows: Iterable[Row]) -> bool:
-    """Whether a counter, which only grows, has fallen further than for an answer that is a moment old."""
+    """Return whether a counter, which only grows, has fallen by more than an eventually consistent answer explains."""
     for row in rows:
         before = known.get(row.key)
         if before is row or not isinstance(row, Lease) or not isinstance(before, Lease):
@@ -406,7 +407,7 @@ def _went_back(known: Mapping[str, Row], rows: Iterable[Row]) -> bool:
 
 
 def _have_vanished(known: Mapping[str, Row], seen: Mapping[str, Row]) -> bool:
-    """Whether leases are missing that had not ended: only those of shards that Kinesis forgot are deleted so.
+    """Return whether leases are missing that had not ended: only those of shards that Kinesis forgot are deleted so.
 
     One that nobody has held for long may be so young that an answer a moment old lacks it; but half of all rows at once
     are worth a question, even if they had ended.

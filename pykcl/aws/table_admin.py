@@ -1,6 +1,6 @@
 """The tables of an application: checked descriptions, a lease table that has to be made, Java's state table.
 
-botocore checks no types, and where a body is no JSON at all (the page of a proxy, with status 200) it makes an empty
+botocore checks no types, and where a body is not JSON at all (the page of a proxy, with status 200) it makes an empty
 answer of it. To GetItem that means "no such row" and to a write "done", so it must not pass for DynamoDB's word.
 
 The state of KCL 3.0-3.4 is in a table of its own: `<application>-CoordinatorState`, keyed by `key`. Java KCL 3.1.3
@@ -57,7 +57,7 @@ def lease_key_of(item: Mapping[str, AttributeValue]) -> str:
 
 
 def last_key_of(answer: Mapping[str, Any]) -> str | None:
-    """Where the next page begins; None after the last one. Raises AnswerRefused."""
+    """Return the key after which the next page starts; None after the last page. Raises AnswerRefused."""
     last = answer.get("LastEvaluatedKey")
     if not last:
         return None
@@ -69,7 +69,7 @@ def last_key_of(answer: Mapping[str, Any]) -> str | None:
 
 
 def read_units_of(answer: Mapping[str, Any]) -> float:
-    """What the page cost, 0.0 where it does not say."""
+    """Return the read units of the page; 0.0 where it does not say."""
     consumed = answer.get("ConsumedCapacity")
     units = consumed.get("CapacityUnits") if isinstance(consumed, Mapping) else None
     return float(units) if isinstance(units, int | float) and 0 <= units < 1e9 else 0.0
@@ -78,7 +78,7 @@ def read_units_of(answer: Mapping[str, Any]) -> float:
 class Table(NamedTuple):
     """status: such as "ACTIVE". key_schema: (attribute, "HASH" or "RANGE"). types: attribute -> "S", "N" or "B".
 
-    table_id: given anew to each table of the same name; "" where an endpoint does not tell. indexes: their names.
+    table_id: given anew to each table of the same name; "" where an endpoint lacks it. indexes: their names.
     """
 
     status: str
@@ -89,7 +89,7 @@ class Table(NamedTuple):
 
 
 def table_of(answer: Mapping[str, Any]) -> Table:
-    """What a DescribeTable answer says. Raises AnswerRefused."""
+    """Return the table of a DescribeTable answer. Raises AnswerRefused."""
     table = answer.get("Table")
     if not isinstance(table, Mapping) or not isinstance(table.get("TableStatus"), str):
         raise AnswerRefused("DescribeTable was answered without a table. It is asked for again.")
@@ -128,12 +128,12 @@ class NewTable:
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """What CreateTable is told besides."""
+        """Further parameters of CreateTable."""
         # Left out rather than false: DynamoDB's stand-ins do not all know it.
         return {"DeletionProtectionEnabled": True} if self.deletion_protection else {}
 
     def finish(self, client: Any, table: str) -> None:
-        """What can be asked for only once the table is ACTIVE. May be repeated.
+        """Set what can be set only once the table is ACTIVE. May be repeated.
 
         Raises TemporaryError (call again), SetupError when it is not permitted.
         """
@@ -173,7 +173,7 @@ def state_table_of(application: str) -> str:
 def read_state(
     client: Any, table: str, calling: Callable[[Callable[..., Any]], Callable[..., Any]] = calling
 ) -> JavaState:
-    """One GetItem. Raises TemporaryError for what may work a moment later; what will not is told in `unread`."""
+    """One GetItem. Raises TemporaryError for what may work a moment later; other failures go to `unread`."""
     failure: PyKclError | None = None
     answer: Any = {}
     try:

@@ -50,14 +50,14 @@ def token_from_file(path: Path) -> str:
 
 
 def is_authorized(header: str | None, token: str) -> bool:
-    """Whether an Authorization header bears the token. The time it takes tells nothing of the token."""
+    """Return whether an Authorization header bears the token, in constant time."""
     scheme, _, given = (header or "").partition(" ")
     matches = hmac.compare_digest(given.strip().encode(), token.encode())
     return matches and scheme.lower() == "bearer"
 
 
 FRESH_SECONDS = 0.25
-"""An answer is given again for so long: whoever asks without end costs the worker four looks a second."""
+"""An answer is reused for so long: a client that asks without end costs the worker four checks a second."""
 _PROBES = ("/livez", "/readyz")
 _FOREIGN = (
     "This page does not answer to the name in the Host header: a web page could have pointed it here. "

@@ -89,7 +89,7 @@ _LIBRARIES = ("boto3", "botocore", "prometheus_client", "opentelemetry")
 
 
 def report(status: WorkerStatus | None) -> dict[str, Any]:
-    """What /status answers: the fields of WorkerStatus by their names, or null for `worker` where there is none yet."""
+    """Return the answer of /status: the fields of WorkerStatus by name; `worker` is null where there is none yet."""
     live, ready = liveness(status), readiness(status)
     behind = [
         lease.millis_behind_latest
@@ -108,9 +108,9 @@ def report(status: WorkerStatus | None) -> dict[str, Any]:
     }
 
 
-def as_json(told: Mapping[str, Any]) -> bytes:
+def as_json(page: Mapping[str, Any]) -> bytes:
     """ASCII: whatever a shard or a worker calls itself, it is inert here."""
-    return json.dumps(told, allow_nan=False).encode("ascii") + b"\n"
+    return json.dumps(page, allow_nan=False).encode("ascii") + b"\n"
 
 
 def versions() -> dict[str, str]:

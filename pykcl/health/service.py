@@ -56,7 +56,7 @@ class HealthFile:
         if not live.is_good:
             self.remove()
             return
-        told = {
+        content = {
             "live": True,
             "ready": ready.is_good,
             "why": list(ready.why),
@@ -64,7 +64,7 @@ class HealthFile:
             "pid": os.getpid(),
             "at": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         }
-        self._try(lambda: self._write(json.dumps(told).encode("ascii") + b"\n"))
+        self._try(lambda: self._write(json.dumps(content).encode("ascii") + b"\n"))
 
     def remove(self) -> None:
         """No more of it."""
@@ -131,15 +131,15 @@ class HealthService:
 
     @property
     def url(self) -> str | None:
-        """Where it answers, while it does."""
+        """The URL of the server, while it runs."""
         return f"http://{self._server.address}" if self._server is not None else None
 
     def watch(self, worker: Watched) -> None:
-        """From here on all is about this worker; before, there is none yet: live and not ready."""
+        """Set the worker to check. Without one the answers are live and not ready."""
         self._worker = worker
 
     def use_source(self, source: HealthSource) -> None:
-        """All is about this instead of one worker. To be called before it is entered."""
+        """Check this source instead of one worker. To be called before the context is entered."""
         self._source = source
 
     def __enter__(self) -> HealthService:
@@ -171,31 +171,31 @@ class HealthService:
         while True:
             try:
                 self._check()
-            except Exception as error:  # noqa: BLE001 - the worker works without it; the file grows old, which tells
-                log.error("looking at the worker's health failed error=%s", type(error).__name__)
+            except Exception as error:  # noqa: BLE001 - the worker works without it; the file grows old, which shows
+                log.error("checking the worker's health failed error=%s", type(error).__name__)
             if self._over.wait(CHECK_SECONDS):
                 return
 
     def _check(self) -> None:
         found: HealthCheck = self._source.check()
         if found.state != "stopped":
-            self._edges["live"].tell(found.live)
-            # One that is being stopped tells that itself.
+            self._edges["live"].report(found.live)
+            # A worker that is being stopped reports that itself.
             if found.state == "running":
-                self._edges["ready"].tell(found.ready)
+                self._edges["ready"].report(found.ready)
         if self._file is not None:
             self._file.renew(found.live, found.ready, found.state)
 
 
 class _Edge:
-    """One line in the log when it gets bad, and one when it is good again."""
+    """Logs one line when a verdict turns bad, and one when it is good again."""
 
     def __init__(self, name: str, level: int, now: Callable[[], float] = time.monotonic) -> None:
         self._name, self._level, self._now = name, level, now
         self._bad_since: float | None = None
         self._has_been_good = False
 
-    def tell(self, verdict: Verdict) -> None:
+    def report(self, verdict: Verdict) -> None:
         # A worker that has just been started is not ready yet, and nothing is wrong with that.
         self._has_been_good = self._has_been_good or verdict.is_good
         if self._has_been_good and not verdict.is_good and self._bad_since is None:

@@ -12,7 +12,7 @@ from pykcl.status import WorkerState, WorkerStatus
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """How it stands at one moment."""
+    """The verdicts of one moment."""
 
     live: Verdict
     ready: Verdict
@@ -20,22 +20,22 @@ class HealthCheck:
 
 
 class HealthSource(Protocol):
-    """Asked again and again, from several threads."""
+    """A source of health. Called again and again, from several threads."""
 
     def check(self) -> HealthCheck: ...
 
     def report(self) -> dict[str, Any]:
-        """What /status tells, to be written as JSON."""
+        """Return the content of /status, to be written as JSON."""
 
     def exposition(self) -> tuple[bytes, str] | None:
-        """The page for Prometheus and its content type; None where such metrics are off."""
+        """Return the page for Prometheus and its content type; None where such metrics are off."""
 
 
 class Exposes(Protocol):
     """Metrics of a worker."""
 
     def exposition(self) -> tuple[bytes, str] | None:
-        """As of `HealthSource`."""
+        """As in `HealthSource`."""
 
 
 class Watched(Protocol):
@@ -48,7 +48,7 @@ class Watched(Protocol):
 
 
 class WorkerHealth:
-    """worker: asked each time: it may be made later."""
+    """The health of one worker. worker: called each time, as the worker may be created later."""
 
     def __init__(self, worker: Callable[[], Watched | None]) -> None:
         self._worker = worker

@@ -21,12 +21,12 @@ _NAMESPACE = re.compile(r"(?!AWS/)(?!:)[A-Za-z0-9_.:/#-]{1,255}\Z")
 
 
 def parts(text: str) -> tuple[str, ...]:
-    """What stands between the commas."""
+    """Return the parts of a list separated by commas."""
     return tuple(part.strip() for part in text.split(","))
 
 
 def metrics_problem(metrics: str, dimensions: str, namespace: str | None) -> str | None:
-    """What is wrong with these options, in the words of a ConfigError; None: nothing."""
+    """Return what is wrong with these options, as text of a ConfigError; None: nothing."""
     sinks = SINKS if "," in metrics else ("none", *SINKS)
     for name, text, allowed in (
         ("metrics", metrics, sinks),
@@ -53,8 +53,8 @@ Dimension = Literal["ShardId", "WorkerIdentifier", "Cause"]
 class Measure:
     """One metric of one operation.
 
-    dimension: what its values are told apart by, besides the operation. Those of "Cause" also have WorkerIdentifier.
-    is_state: it tells how things are, not how much has happened. is_ours: KCL has nothing of the kind.
+    dimension: the one of its values besides the operation. Those of "Cause" also have WorkerIdentifier.
+    is_state: a present state, not a count of what happened. is_ours: KCL has nothing of the kind.
     is_labelled: whether a value of it comes with a label: a shard, or a cause. text: a plain sentence for dashboards.
     """
 

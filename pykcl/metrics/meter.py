@@ -59,7 +59,7 @@ class Sink(Protocol):
         """label: the shard, or the cause, of those values whose measure is labelled."""
 
     def forget(self, shard: str) -> None:
-        """This worker has the lease of the shard no more: what tells how it stands is over."""
+        """This worker no longer has the lease of the shard: drop its present state."""
 
 
 class Meter:
@@ -80,7 +80,7 @@ class Meter:
         self._sinks = tuple(sinks) if self.is_on else ()
         self._runtime = runtime
         self._is_detailed = level == "DETAILED"
-        # None: every label counts, which is the ordinary case and costs no look at each value.
+        # None: every label counts, which is the ordinary case and costs no check of each value.
         self._dimensions = None if {"ShardId", "Cause"} <= set(dimensions) else frozenset(dimensions)
 
     def clock(self) -> float:

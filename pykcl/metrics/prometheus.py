@@ -1,4 +1,4 @@
-"""Prometheus: KCL's words with units as its own habits have them, told when it asks.
+"""Prometheus: KCL's names with Prometheus' units, collected at each scrape.
 
 Values are added up here and turned into the library's families at each scrape, so that measuring costs two look-ups.
 """

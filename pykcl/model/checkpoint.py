@@ -1,4 +1,4 @@
-"""How far a shard has been read: a sequence number with its sub-sequence number, or a sentinel.
+"""The position in a shard up to which it was read: a sequence number with its sub-sequence number, or a sentinel.
 
 Protocol: Java KCL's `ExtendedSequenceNumber` (v3.5.1 `retrieval/kpl/ExtendedSequenceNumber.java`): the order is
 AT_TIMESTAMP < TRIM_HORIZON < LATEST < every number < SHARD_END, and equal sequence numbers are ordered by their
@@ -20,21 +20,21 @@ SHARD_END = "SHARD_END"
 
 _BEFORE_NUMBERS = {AT_TIMESTAMP: -3, TRIM_HORIZON: -2, LATEST: -1}
 # Longer digits than this never come from Kinesis (128 bits need 39), and int() of hostile text is quadratic.
-_MOST_DIGITS = 129
-is_sequence_number = re.compile(rf"(?:0|[1-9][0-9]{{0,{_MOST_DIGITS - 1}}})\Z").match
+_MAX_DIGITS = 129
+is_sequence_number = re.compile(rf"(?:0|[1-9][0-9]{{0,{_MAX_DIGITS - 1}}})\Z").match
 """Whether a text (a str!) is a sequence number: a match, or None."""
 _MAX_SUB_SEQUENCE_NUMBER = 2**63 - 1
 
 
 def are_sequence_numbers(texts: Sequence[str]) -> bool:
-    """Whether all of them are, in a third of the time that a look at each takes; so False where one is 0, too.
+    """Return whether all texts are, in a third of the time that matching each takes; so False where one is 0, too.
 
     Raises TypeError unless they are texts, and UnicodeEncodeError (a ValueError) for halves of characters.
     """
     if not texts:
         return True
     # No text is below "1" but the empty one, and those that begin with a 0 (or what is no digit, which is seen anyway).
-    return "".join(texts).encode().isdigit() and min(texts) >= "1" and max(map(len, texts)) <= _MOST_DIGITS
+    return "".join(texts).encode().isdigit() and min(texts) >= "1" and max(map(len, texts)) <= _MAX_DIGITS
 
 
 @total_ordering
@@ -107,7 +107,7 @@ AT_START_TIMESTAMP = Checkpoint(AT_TIMESTAMP)
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """Where an application starts when it has no leases yet. at_millis: epoch milliseconds, for AT_TIMESTAMP only."""
+    """The initial position of an application without leases. at_millis: epoch milliseconds, for AT_TIMESTAMP only."""
 
     kind: Literal["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"]
     at_millis: int | None = None
@@ -118,7 +118,10 @@ ReadKind = Literal["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "AT_SEQUENCE_NUMBER
 
 @dataclass(frozen=True, slots=True)
 class ReadFrom:
-    """Where to open a shard. sequence_number for the two *_SEQUENCE_NUMBER kinds; at_millis for AT_TIMESTAMP."""
+    """The position at which to open a shard.
+
+    sequence_number for the two *_SEQUENCE_NUMBER kinds; at_millis for AT_TIMESTAMP.
+    """
 
     kind: ReadKind
     sequence_number: str | None = None

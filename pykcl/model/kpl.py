@@ -89,7 +89,7 @@ def schema() -> Schema:
 
 
 def has_more_parts(body: bytes, most: int) -> bool:
-    """Whether a message holds more than `most` sub-records, keys of one kind, or tags; as far as it can be read.
+    """Return whether a message holds more than `most` sub-records, keys of one kind, or tags; as far as it can be read.
 
     An empty sub-record is two bytes here, and sixty once protobuf has made it. Groups, which no schema of ours has, are
     walked like what is around them: so too much may be counted in them, and nothing is missed.
@@ -159,7 +159,7 @@ class _OutsideShard(Exception):
 
 
 def may_be_aggregated(data: bytes) -> bool:
-    """Whether a Kinesis record's data begins like an aggregate; `deaggregate` finds out whether it is one."""
+    """Return whether a Kinesis record's data starts like an aggregate; `deaggregate` checks that it is one."""
     return data.startswith(MAGIC)
 
 
@@ -175,13 +175,13 @@ def deaggregate(
     A plain record yields itself. So does an aggregate that is damaged or holds more than `max_sub_records`.
     One with any sub-record whose hash key (explicit, else the MD5 of its partition key) lies outside
     `hash_range` yields nothing, as in Java; None applies no such filter. Both are decided in this call,
-    before the first record is handed out, and told to `on_refused` once, as a text saying what is wrong
+    before the first record is handed out, and passed to `on_refused` once, as a text saying what is wrong
     (OUTSIDE_SHARD for the latter).
     """
-    told = None if on_refused is None else lambda _, problem: on_refused(problem)
+    refuse = None if on_refused is None else lambda _, problem: on_refused(problem)
     if not record.data.startswith(MAGIC):
         return iter((record,))
-    return _user_records(record, hash_range, max_sub_records, told)
+    return _user_records(record, hash_range, max_sub_records, refuse)
 
 
 def deaggregate_batch(
@@ -328,7 +328,7 @@ def _keys(message: Any, sub_records: Sequence[Any]) -> tuple[list[str], list[str
 def _inside(
     table: list[str], partition_keys: list[str], explicit_hash_keys: list[str | None], hash_range: HashRange
 ) -> bool:
-    """Whether every sub-record's effective hash key lies within the closed range.
+    """Return whether every sub-record's effective hash key lies within the closed range.
 
     Keys are hashed once each, not once per sub-record. Without explicit keys a table that lies inside settles
     it, and an honest table holds nothing else; only if it does not are the entries that are in use picked
@@ -367,7 +367,7 @@ def _number(explicit_hash_key: str) -> int:
 
 
 class UserRecord(NamedTuple):
-    """What a producer puts into an aggregate. explicit_hash_key: decimal digits below 2^128, or None."""
+    """A record that a producer puts into an aggregate. explicit_hash_key: decimal digits below 2^128, or None."""
 
     partition_key: str
     explicit_hash_key: str | None

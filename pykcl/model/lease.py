@@ -23,12 +23,12 @@ class PendingCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class PykclMetadata:
-    """What pykcl keeps in its one private attribute, the map `pykcl` (Java ignores and preserves it).
+    """The content of pykcl's one private attribute, the map `pykcl` (Java ignores and preserves it).
 
     stream_arn, stream_created_at: which stream the lease belongs to; creation time in epoch milliseconds.
     owner, version: the pykcl worker that wrote this; believed only while `owner` equals the row's leaseOwner.
     latest_from: server time, epoch milliseconds, from which a start at LATEST counts.
-    process_token: of the process that wrote this, so that two processes of one worker identifier tell themselves apart
+    process_token: of the process that wrote this, so that two processes of one worker identifier differ
     (in the row it is called `session`).
     failover_millis: the fail-over time of that worker, for whoever operates the fleet; no worker decides by it.
     extra: keys of later versions, kept as they are.
@@ -44,7 +44,7 @@ class PykclMetadata:
     failover_millis: int | None = None
 
     def conflicts_with(self, stream: StreamDescription) -> bool:
-        """Whether the lease belongs to another stream than this one, or to an earlier stream of its name."""
+        """Return whether the lease belongs to another stream than this one, or to an earlier stream of its name."""
         other = self.stream_arn is not None and self.stream_arn != stream.arn
         made_again = self.stream_created_at is not None and self.stream_created_at != stream.created_at
         return other or made_again
@@ -79,12 +79,12 @@ class Lease:
 
     @property
     def actual_owner(self) -> str | None:
-        """Who really works on it now: during a KCL 3.x hand-off that is the checkpoint owner, not the next owner."""
+        """The worker that works on it now: during a KCL 3.x hand-off the checkpoint owner, not the next owner."""
         return self.checkpoint_owner or self.owner
 
     @property
     def latest_from(self) -> int | None:
-        """Server time, epoch milliseconds, of the start at LATEST that this lease goes back to, where its row tells."""
+        """Server time, epoch milliseconds, of this lease's start at LATEST, where its row has one."""
         return self.metadata.latest_from if self.metadata is not None else None
 
     def with_(self, **changes: Any) -> Lease:
@@ -106,7 +106,7 @@ class ForeignRow:
 
 @dataclass(frozen=True, slots=True)
 class JavaState:
-    """What can be known of KCL 3.x beside the rows of a scan.
+    """The state of KCL 3.x beside the rows of a scan.
 
     has_owner_index: the lease table has KCL 3.x's index of owners, `LeaseOwnerToLeaseKeyIndex`.
     migration: the row `Migration3.0` that KCL 3.0-3.4 keeps in a table of its own; None: there is none, or it could not
@@ -165,10 +165,10 @@ def metadata_for(
 
 
 def first_read(lease: Lease, start: StartPosition) -> ReadFrom:
-    """Where the new holder of `lease` opens the shard.
+    """Return the position at which the new holder of `lease` opens the shard.
 
-    LATEST with a known server time starts there, not "now": from the moment the row existed producers could be
-    told that the application is ready, and a predecessor may have died before its first checkpoint. Numbers are
+    LATEST with a known server time starts there, not "now": from the moment the row existed producers could
+    know that the application is ready, and a predecessor may have died before its first checkpoint. Numbers are
     read AT, never AFTER: the rest of a half-done aggregated record is in the very record that was checkpointed
     (Java writes sub-sequence 0 for those too).
     """

@@ -89,7 +89,7 @@ class LeaseWrite:
 
     @property
     def writer(self) -> str | None:
-        """Who works on the lease while this writer holds it; None for a creation. A fill is anybody's, a reset an
+        """The worker of the lease while this writer holds it; None for a creation. A fill is anybody's, a reset an
         operator's: no write of the owner is one's own earlier one.
         """
         if self.kind == "reset":
@@ -398,7 +398,7 @@ Outcome = Literal["applied", "adopt", "rejected"]
 
 
 def resolve_conflict(write: LeaseWrite, row: Row | None) -> Outcome:
-    """Whose doing is it that the condition failed, judged by the row that stands there now (None: no row)?
+    """Return whose write made the condition fail, by the row that stands there now (None: no row).
 
     "applied": the row is what this write makes, so an earlier attempt of it was applied. "adopt": an earlier,
     different write of the same writer landed (right owner, counter + 1); send this one again, rebased on that
@@ -426,22 +426,22 @@ def _outcome_on(row: Lease, write: LeaseWrite, after: Lease) -> Outcome:
 
 
 def _asks_for(row: Lease, write: LeaseWrite) -> bool:
-    """Whether a leader of KCL 3.x has begun to hand the lease over: it names the next owner and moves no counter, and
-    the one that works on the lease goes on writing until it has finished."""
+    """Return whether a leader of KCL 3.x has started to hand the lease over: it names the next owner and moves no
+    counter, and the one that works on the lease goes on writing until it has finished."""
     begun = row.checkpoint_owner is not None and write.seen.checkpoint_owner is None
     held = write.kind in ("renew", "checkpoint", "prepare", "end", "release")
     return held and begun and row.checkpoint_owner == write.writer and row.counter == write.seen.counter
 
 
 def _serves_as_well(kind: WriteKind, ours: Lease, row: Lease) -> bool:
-    """Whether the row is as good as ours, whoever wrote it."""
+    """Return whether the row is as good as ours, whoever wrote it."""
     if kind == "fill":
         return row.hash_range == ours.hash_range
     return row.counter == ours.counter and _same(tuple(FIELD_ATTRIBUTES), _anonymous(row), _anonymous(ours))
 
 
 def _other_process(row: Lease, ours: Lease) -> bool:
-    """Whether another process wrote the row: two of them with one worker identifier both pass for its owner."""
+    """Return whether another process wrote the row: two of them with one worker identifier both pass for its owner."""
     mine, theirs = ours.metadata, row.metadata
     if mine is None or theirs is None or mine.process_token is None or theirs.process_token is None:
         return False

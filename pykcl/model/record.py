@@ -1,4 +1,4 @@
-"""What a processor is handed: one user record, whether it arrived alone or inside an aggregated record."""
+"""One user record as a processor gets it, whether it arrived alone or inside an aggregated record."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Record:
 
     @property
     def position(self) -> Checkpoint:
-        """Where the record lies in its shard."""
+        """The position of the record in its shard."""
         return Checkpoint(self.sequence_number, self.sub_sequence_number)
 
     def text(self, encoding: str = "utf-8") -> str:

@@ -93,7 +93,7 @@ class ShardListing:
 
 @dataclass(frozen=True, slots=True)
 class StreamDescription:
-    """What identifies a stream: a stream deleted and made again under its name has another creation time.
+    """The identity of a stream: a stream deleted and created again under its name has another creation time.
 
     created_at: epoch milliseconds. retention_hours: how long records are kept.
     """

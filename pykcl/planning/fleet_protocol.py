@@ -1,4 +1,4 @@
-"""What the rows of a lease table say about the fleet that works on it: who else is there, and by which protocol.
+"""The fleet by the rows of its lease table: its workers, and the protocol they use.
 
 What is evidence, and of what (Java KCL 3.5.1 unless said otherwise):
 
@@ -11,15 +11,15 @@ What is evidence, and of what (Java KCL 3.5.1 unless said otherwise):
   nobody here has heard of is later than 3X, and counts as native.
 * **The leader lock** (row `Leader`) is taken in native mode only (`leader/MigrationAdaptiveLeaderDecider.java`).
   After a way back it may be left over, so it counts only where no client version is known.
-* **A hand-off that begins** while somebody looks (`checkpointOwner` appears on a lease, and its counter has moved) is
+* **A hand-off that begins** while somebody scans (`checkpointOwner` appears on a lease, and its counter has moved) is
   the work of a native leader (`LeaseAssignmentManager.java`), and counts likewise. One that merely stands there may
   be left over: a take by 2.x does not remove it.
 * **No evidence of native mode**: the index of owners, the metrics of workers, `throughputKBps` on leases. 3.x has
   them from the first day of its upgrade from 2.x, and 2.x keeps what it finds on a row. They, and `entityType` LEASE
-  on a lease (created by 3.5 or later), tell that 3.x is here or has been; never which of the owners it is, apart from
+  on a lease (created by 3.5 or later), show that 3.x is here or has been; never which of the owners it is, apart from
   the metrics, whose key is the worker identifier.
-* **The private attribute of pykcl** tells its workers from others, if it names the owner of the row. Whoever is not
-  pykcl counts as Java; another library that keeps Java's rows cannot be told from it.
+* **The private attribute of pykcl** distinguishes its workers from others, if it names the owner of the row. Whoever is
+  not pykcl counts as Java; another library that keeps Java's rows cannot be distinguished from it.
 * **Leases of several streams** have keys with an account, a stream and a time in them (multi-stream mode).
 """
 
@@ -41,7 +41,7 @@ _THROUGHPUT = "throughputKBps"
 
 
 class FleetKind(Enum):
-    """What a worker has joined. The values are for people."""
+    """The kind of fleet that a worker has joined. The values are for people."""
 
     ALONE = "nobody else"
     PYKCL = "pykcl only"
@@ -56,7 +56,7 @@ class Fleet:
     """The other workers of one table, as one scan shows them.
 
     java, pykcl: worker identifiers, without one's own. java_3x: those of `java` whose metrics are in the lease table.
-    client_version: where one is known. evidence: what it was told by, each for people. why_native: "" in any other
+    client_version: where one is known. evidence: sentences for people. why_native: "" in any other
     kind. has_leases: whether there is any lease of a single stream.
     """
 
@@ -151,7 +151,7 @@ def _is_noted(lease: Lease) -> bool:
 
 
 def is_of_pykcl(lease: Lease) -> bool:
-    """Whether the lease is owned, and by a pykcl worker."""
+    """Return whether a pykcl worker owns the lease."""
     return lease.owner is not None and _is_noted(lease)
 
 

@@ -17,7 +17,7 @@ runs, first after a minute, then every two. What it does there, and who does it 
   understood, a reader of another library ended a shard whose children are not listed, listing fails. A person has to
   hear of it, from one worker, not from all.
 - a table without leases: a listing at once.
-- rows without a hash range (of KCL before 2.3 and of other libraries): Java judges holes by them, so one worker has to
+- rows without a hash range (of KCL before 2.3 and of other libraries): Java finds holes by them, so one worker has to
   fill them in.
 
 So the leader has two duties: it fills in hash ranges, and it reports holes. Every worker audits, though: the scan is at
@@ -93,7 +93,7 @@ def leader(owners: Iterable[str]) -> str | None:
 
 
 def is_leader(worker: str, owners: Iterable[str]) -> bool:
-    """Whether Java's rule elects this worker, alone or with everybody else."""
+    """Return whether Java's rule elects this worker, alone or with everybody else."""
     return leader(owners) in (None, worker)
 
 
@@ -126,7 +126,7 @@ class UncoveredHashRange:
 
     audits: how many in a row have found each of its keys without a lease.
 
-    shards: the open shards that take these keys, as far as they are listed, sorted: what an operator has to look at.
+    shards: the open shards that take these keys, as far as they are listed, sorted: what an operator has to check.
     """
 
     hole: HashRange
@@ -147,12 +147,12 @@ class HashRangeFill:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What one audit says.
+    """The findings of one audit.
 
-    holes: every one, confirmed or not, in the order of their keys. confirmed: of these, each that was not told of
-    before. closed: told of before, and each of its keys has a lease again.
+    holes: every one, confirmed or not, in the order of their keys. confirmed: of these, each that was not reported
+    before. closed: reported before, and each of its keys has a lease again.
     must_sync: whether the shards are to be listed at once: there are no leases, or a confirmed hole is open.
-    fills: by key. unplaced: keys of leases with a range that neither their row nor the listing tells, sorted; what
+    fills: by key. unplaced: keys of leases with a range that neither their row nor the listing has, sorted; what
     they cover seems to be a hole (Java: the same).
     """
 
@@ -166,16 +166,16 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the audits so far have found.
+    """The state of the audits so far.
 
     audits_of: for each hole of the last one, how many in a row have found it; a hole that shrinks goes on, each of its
-    keys was in it before, and one that grows begins anew (Java: both begin anew). told: confirmed holes some keys of
-    which were still without a lease.
+    keys was in it before, and one that grows begins anew (Java: both begin anew). reported: confirmed holes some keys
+    of which were still without a lease.
     """
 
     confirmations: int = CONFIRMATIONS
     audits_of: Mapping[HashRange, int] = field(default_factory=dict)
-    told: frozenset[HashRange] = frozenset()
+    reported: frozenset[HashRange] = frozenset()
 
     def next(
         self,
@@ -196,8 +196,8 @@ class Audit:
         holes = gaps(_ranges(leases, shards))
         audits_of = {hole: 1 + self._audits_before(hole) for hole in holes}
         sure = [hole for hole in holes if audits_of[hole] >= self.confirmations]
-        closed = {hole for hole in self.told if not any(hole.overlaps(other) for other in holes)}
-        new = [hole for hole in sure if not any(before.contains(hole) for before in self.told)]
+        closed = {hole for hole in self.reported if not any(hole.overlaps(other) for other in holes)}
+        new = [hole for hole in sure if not any(before.contains(hole) for before in self.reported)]
         findings = Findings(
             holes=tuple(holes),
             confirmed=tuple(UncoveredHashRange(hole, audits_of[hole], _taking(hole, shards)) for hole in new),
@@ -206,13 +206,13 @@ class Audit:
             fills=fills,
             unplaced=unplaced,
         )
-        return Audit(self.confirmations, audits_of, (self.told - closed) | set(new)), findings
+        return Audit(self.confirmations, audits_of, (self.reported - closed) | set(new)), findings
 
     def unreported(self) -> Audit:
         """The same, but nobody has heard of any hole. For a worker that audits without leading: it knows what it has
-        confirmed, and tells of it with its first audit as the leader.
+        confirmed, and reports it with its first audit as the leader.
         """
-        return replace(self, told=frozenset())
+        return replace(self, reported=frozenset())
 
     def _audits_before(self, hole: HashRange) -> int:
         return max((times for before, times in self.audits_of.items() if before.contains(hole)), default=0)
@@ -228,7 +228,7 @@ def _ranges(leases: Mapping[str, Lease], shards: Mapping[str, Shard]) -> list[Ha
 def _without_range(
     leases: Mapping[str, Lease], shards: Mapping[str, Shard]
 ) -> tuple[tuple[HashRangeFill, ...], tuple[str, ...]]:
-    """What can be filled in, and the keys of what cannot; ended leases need no range any more (Java: the same)."""
+    """Return what can be filled in, and the keys of what cannot; ended leases need no range (Java: the same)."""
     fills, unplaced = [], []
     for key in sorted(leases):
         lease = leases[key]

@@ -47,7 +47,7 @@ EXTRA_FROM_SEGMENT = 2
 
 @dataclass(frozen=True, slots=True)
 class FleetFigures:
-    """How the fleet stands, as one worker sees it.
+    """Figures of the fleet, as one worker sees it.
 
     leases: all of the table. workers: live owners and this one. available: leases anybody may take; long_available: of
     them those free for `overdue_after` and longer. share: the fair one, without any limit. mine: those that count.

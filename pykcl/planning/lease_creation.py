@@ -60,7 +60,7 @@ def create_new_leases(
 
 
 def started_at_latest(rows: Iterable[Row]) -> int | None:
-    """Server time, epoch milliseconds, of the earliest start at LATEST that these rows tell of; None: of none."""
+    """Server time, epoch milliseconds, of the earliest start at LATEST that these rows show; None: no such start."""
     times = (row.latest_from for row in rows if isinstance(row, Lease))
     return min((time for time in times if time is not None), default=None)
 
@@ -201,9 +201,10 @@ class _Plan:
         return AT_TRIM_HORIZON
 
     def _row_at_latest(self, shard: Shard) -> Lease:
-        """Where the others of the same start began, if there are any: this one was left out when it was broken off.
+        """Return the row at the position of the same start, if there is one: this one was left out when it was broken
+        off.
 
-        Also without a parent that tells so: 1) two of three shards get leases, and the worker fails; 2) those two are
+        Also without a parent that shows it: 1) two of three shards get leases, and the worker fails; 2) those two are
         read by a Java worker; 3) records are put into the third.
         """
         row = _row(shard, AT_LATEST)

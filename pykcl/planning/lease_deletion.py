@@ -1,4 +1,4 @@
-"""Which rows of the lease table may be deleted: only on evidence, never because one listing does not show a
+"""The rows of the lease table that may be deleted: only on evidence, never because one listing does not show a
 shard.
 
 Two kinds of evidence (Java: `LeaseCleanupManager`, v3.5.1): every child of an ended lease is being read
@@ -110,7 +110,7 @@ def _is_completed(
 def _leaves_nothing_behind(
     lease: Lease, tree: FamilyTree, leases: Mapping[str, Lease], unreadable: Collection[str]
 ) -> bool:
-    """Whether the listed children of a gone shard have their leases, and a listed shard is still being read.
+    """Return whether the listed children of a gone shard have their leases, and a listed shard is still being read.
 
     The row may be the only sign that its shard was read. Without it the children look like the start of an
     application, which LATEST would begin now. The same where the fleet slept for longer than retention: 1) its shards

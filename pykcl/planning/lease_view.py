@@ -23,9 +23,9 @@ class LeaseView:
     unchanged_since: monotonic seconds since when this worker has seen nobody work on the lease: the counter, the owner,
         its session, the number of owner switches and the checkpoint are the same.
     unreadable: rows that look like leases but cannot be understood; their children are left alone.
-    observed_at: monotonic seconds of the last scan. A lease is judged by what was *seen* up to then: time
+    observed_at: monotonic seconds of the last scan. A lease counts by what was *seen* up to then: time
         that passed since is no evidence of silence, because its owner may have written unobserved.
-    seen_at: the same for rows that were seen once more since, in a look at a part of the table.
+    seen_at: the same for rows that were seen once more since, in a scan of a segment.
     """
 
     leases: Mapping[str, Lease] = field(default_factory=dict)
@@ -58,8 +58,8 @@ class LeaseView:
         return LeaseView(leases, since, unreadable, now)
 
     def observe_part(self, rows: Iterable[Row], now: float) -> LeaseView:
-        """The view after a look at some of the rows. What is not among them stays as it was seen last, also a row
-        that was deleted meanwhile. now: as in `observe`."""
+        """Return the view after a scan of some of the rows. What is not among them stays as it was seen last, also a
+        row that was deleted meanwhile. now: as in `observe`."""
         seen = [row for row in rows if isinstance(row, Lease)]
         leases, since = dict(self.leases), dict(self.unchanged_since)
         for row in seen:
@@ -72,22 +72,22 @@ class LeaseView:
 
     @cached_property
     def tree(self) -> FamilyTree:
-        """Who descends from whom, by the rows alone. Asked for several times between two scans."""
+        """The family tree by the rows alone. Used several times between two scans."""
         return FamilyTree.of(leases=self.leases)
 
     def unchanged_for(self, key: str) -> float:
-        """Seconds between the first and the last look that showed the present counter and owner."""
+        """Return the seconds between the first and the last scan that showed the present counter and owner."""
         seen = self.seen_at.get(key, self.observed_at)
         return seen - self.unchanged_since.get(key, seen)
 
     def is_expired(self, key: str, failover_time: float) -> bool:
-        """Whether an owned lease was seen unchanged for longer than `failover_time` seconds."""
+        """Return whether an owned lease was seen unchanged for longer than `failover_time` seconds."""
         lease = self.leases.get(key)
         return lease is not None and lease.owner is not None and self.unchanged_for(key) > failover_time
 
 
 def _stands_still(old: Lease, row: Lease) -> bool:
-    """Whether nobody has worked on the lease in between, as far as two scans can tell.
+    """Return whether nobody has worked on the lease between two scans, as far as they show.
 
     The counter alone says so among workers that only let it grow. Where another library puts it back: 1) this worker
     sees owner w1 at 4; 2) the counter is put back to 0; 3) others take the lease, the last of them w1 or another

@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """What a lease worker is doing. The last five are final."""
+    """The state of a lease worker. The last five are final."""
 
     ACQUIRING = "acquiring"  # sends the conditional write that takes the lease
     SETTLING = "settling"  # took it from a live owner: waits until that one must have noticed
@@ -31,7 +31,7 @@ class State(Enum):
 
 
 class Signal(Enum):
-    """How an activity ended."""
+    """The end of an activity."""
 
     TAKEN = "taken"
     TAKEN_FROM_LIVE_OWNER = "taken from a live owner"

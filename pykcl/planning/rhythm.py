@@ -1,11 +1,11 @@
-"""Tells from the counters of leases whether a peer renews in the rhythm of another fail-over time.
+"""Detects, by the counters of leases, a peer that renews by another failover time.
 
 Java renews each lease every third of its fail-over time less 25 ms, at a fixed rate (v2.7.2
 `leases/dynamodb/DynamoDBLeaseCoordinator.java`), and each renewal raises the counter by one. What else raises it writes
 something that can be seen, a checkpoint or an owner: so only stretches count in which nothing of a row but its counter
 changed. In such a stretch every increment is a renewal, and:
 
-* **faster** than ours is proved by the number alone. Pauses, failures and slow scans only make a worker look slower.
+* **faster** than ours is proved by the number alone. Pauses, failures and slow scans only make a worker seem slower.
   After a pause a fixed rate catches up, but no lease survives a pause longer than its fail-over time: three renewals
   at most.
 * **slower** than ours can also be a worker in trouble. It counts only if the increments come one by one and evenly,
@@ -41,7 +41,7 @@ _EVEN = 0.3
 
 @dataclass(frozen=True, slots=True)
 class PeerFailoverTime:
-    """owner: whose. failover_time: about what it is there, seconds. is_faster: than ours."""
+    """A peer's estimated failover time, in seconds. is_faster: than ours."""
 
     owner: str
     failover_time: float
@@ -68,7 +68,7 @@ class _Stretch:
 
 @dataclass(slots=True)
 class _Opinion:
-    """What the last windows of an owner's leases said, all alike. since: when the first of them began."""
+    """The equal verdicts of the last windows of an owner's leases. since: when the first of them began."""
 
     verdict: Verdict
     since: float
@@ -85,13 +85,13 @@ class FailoverTimeDetector:
         self._interval = failover_time / 3 - _EPSILON
         self._stretches: dict[str, _Stretch] = {}
         self._opinions: dict[str, _Opinion] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._scanned = 0.0
 
     def observe(self, leases: Iterable[Lease], now: float, *, worker: str) -> list[PeerFailoverTime]:
         """After one more complete scan that was answered at `now`, monotonic seconds: what has become clear by it.
 
-        Each owner is told of once. worker: one's own identifier.
+        Each owner is reported once. worker: one's own identifier.
         """
         before, self._scanned = self._scanned or now, now
         stretches: dict[str, _Stretch] = {}
@@ -106,19 +106,19 @@ class FailoverTimeDetector:
             _extend(stretch, lease, now)
             stretches[lease.key] = stretch
             if self._is_long_enough(stretch, now):
-                verdict, interval = self._judge(stretch, now)
+                verdict, interval = self._verdict_on(stretch, now)
                 closed.append((stretch.lease.owner or "", verdict, interval, stretch))
                 stretches[lease.key] = _Stretch(lease, lease.counter, before, now, now)
         self._stretches = stretches
         self._forget_the_gone(stretches)
-        return [found for each in closed if (found := self._hear(*each, now)) is not None]
+        return [found for each in closed if (found := self._add(*each, now)) is not None]
 
     def _is_long_enough(self, stretch: _Stretch, now: float) -> bool:
         length = now - stretch.began
         enough = stretch.lease.counter - stretch.first >= _FEWEST
         return length >= _LONGEST_WINDOW * self._failover or (enough and length >= WINDOW * self._failover)
 
-    def _judge(self, stretch: _Stretch, now: float) -> tuple[Verdict, float]:
+    def _verdict_on(self, stretch: _Stretch, now: float) -> tuple[Verdict, float]:
         """And about how many seconds lie between two renewals."""
         count = stretch.lease.counter - stretch.first
         if count < _FEWEST:
@@ -136,7 +136,7 @@ class FailoverTimeDetector:
         is_even = max(abs(gap - mean) for gap in gaps) <= _EVEN * mean and stretch.gap <= mean / 2
         return ("slower", mean) if is_even else ("unclear", 0.0)
 
-    def _hear(
+    def _add(
         self, owner: str, verdict: Verdict, interval: float, stretch: _Stretch, now: float
     ) -> PeerFailoverTime | None:
         if verdict in ("same", "unclear"):
@@ -147,9 +147,9 @@ class FailoverTimeDetector:
             self._opinions[owner] = _Opinion(verdict, stretch.began, [interval])
             return None
         opinion.intervals.append(interval)
-        if owner in self._told or stretch.began < opinion.since + WINDOW * self._failover:
+        if owner in self._reported or stretch.began < opinion.since + WINDOW * self._failover:
             return None
-        self._told.add(owner)
+        self._reported.add(owner)
         mean = sum(opinion.intervals) / len(opinion.intervals)
         return PeerFailoverTime(owner, 3 * (mean + _EPSILON), verdict == "faster")
 
@@ -168,7 +168,7 @@ def _extend(stretch: _Stretch, lease: Lease, now: float) -> None:
 
 
 def _goes_on(old: Lease, row: Lease) -> bool:
-    """Whether nothing but the counter has moved. One that fell is a stale answer, or nothing that Java does."""
+    """Return whether nothing but the counter has moved. One that fell is a stale answer, or nothing that Java does."""
     return row.counter >= old.counter and _written(old) == _written(row)
 
 

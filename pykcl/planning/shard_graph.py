@@ -1,4 +1,4 @@
-"""The shard family tree: who descends from whom, as far as the listing and the lease rows tell.
+"""The shard family tree, as far as the listing and the lease rows show it.
 
 Both sources are partial: Kinesis stops listing a shard when its last record has expired, and rows are deleted
 after their shard was read. Every walk is iterative and remembers where it has been, so deep trees and corrupt
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pykcl.model.lease import Lease
 from pykcl.model.shard import EVERY_HASH_KEY, HashRange, Shard, gaps
 
-_MOST_DIGITS = 40
+_MAX_DIGITS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class FamilyTree:
 
     @classmethod
     def of(cls, shards: Iterable[Shard] = (), leases: Mapping[str, Lease] | None = None) -> FamilyTree:
-        """What the listing says, the `parentShardId` of every row, and the `childShardIds` of every row.
+        """Build the tree from the listing, the `parentShardId` of every row, and the `childShardIds` of every row.
 
         Rows of foreign libraries may lack either side, hence both.
         """
@@ -67,7 +67,7 @@ class FamilyTree:
     def unaccounted(self, shard_ids: Iterable[str], leased: Collection[str]) -> set[str]:
         """Ancestors of these ids with neither a listed shard nor a row, as far as no row lies in between.
 
-        Either retention took them, or the listing is older than they are or has lost them: only Kinesis can tell.
+        Either retention took them, or the listing is older than they are or has lost them: only Kinesis knows.
         """
         above = {key: parents for key, parents in self.parents.items() if key not in leased}
         return _reachable(set(shard_ids) - set(leased), above) - self.listed - set(leased)
@@ -83,7 +83,7 @@ class FamilyTree:
     def parents_ended(
         self, key: str, leases: Mapping[str, Lease], unreadable: Collection[str] = frozenset()
     ) -> bool:
-        """Whether every parent of this shard has ended or has no row (Java: `BlockOnParentShardTask`).
+        """Return whether every parent of this shard has ended or has no row (Java: `BlockOnParentShardTask`).
 
         unreadable: keys of rows that cannot be understood; such a parent may well be unfinished.
         Unlike Java this accepts SHARD_END with any sub-sequence number: a stale one says nothing about unread
@@ -118,7 +118,7 @@ def _reachable(start: Iterable[str], edges: Mapping[str, Collection[str]]) -> se
 
 
 def cover_every_key(shards: Iterable[Shard]) -> bool:
-    """Whether the open shards among these take every hash key: a listing in which they do not has lost some."""
+    """Return whether the open shards among these take every hash key: a listing in which they do not has lost some."""
     return _cover((shard for shard in shards if shard.is_open), EVERY_HASH_KEY)
 
 
@@ -126,7 +126,7 @@ def without_successors(shards: Iterable[Shard]) -> set[str]:
     """Closed shards whose hash keys their children among these do not take.
 
     Kinesis lists a child for longer than its parents, so a listing with such a shard has lost one of its children. Who
-    looks from above cannot tell any more whether something below was read.
+    walks down from above no longer sees whether something below was read.
     """
     shards = tuple(shards)
     children: dict[str, list[Shard]] = defaultdict(list)
@@ -167,5 +167,5 @@ def is_youngest(shard_id: str, listed: Iterable[str]) -> bool:
 
 def _number(shard_id: str) -> int | None:
     digits = shard_id.removeprefix("shardId-")
-    is_number = digits != shard_id and digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
+    is_number = digits != shard_id and digits.isascii() and digits.isdecimal() and len(digits) <= _MAX_DIGITS
     return int(digits) if is_number else None

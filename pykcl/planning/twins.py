@@ -1,8 +1,8 @@
-"""Tells whether another living process works under one's own worker identifier.
+"""Detects another living process with this worker's identifier.
 
-A process that was started again under its old identifier finds rows of its predecessor, which is no twin: they do not
-move, or once more when a late request lands. A row of ours that another process keeps moving for longer than the
-fail-over time is the work of one that lives. (Whose row it is tells the session in the private attribute; a Java
+A process that was started again under its old identifier finds rows of its predecessor, which is not a duplicate: they
+do not move, or once more when a late request lands. A row of ours that another process keeps moving for longer than the
+fail-over time is the work of one that lives. (The process token in the metadata says whose row it is; a Java
 worker of that name leaves none, or that of the owner before.)
 """
 
@@ -31,10 +31,10 @@ class DuplicateWorkerIdDetector:
     def __init__(self, worker: str, session: str, failover_time: float) -> None:
         self._worker, self._session, self._failover = worker, session, failover_time
         self._seen: dict[str, _Seen] = {}
-        self._told: set[str | None] = set()
+        self._reported: set[str | None] = set()
 
     def observe(self, leases: Iterable[Lease], now: float) -> str | None:
-        """After a scan that was answered at `now`: a lease by which a twin shows, once per twin."""
+        """Return a lease that shows a duplicate, after a scan that was answered at `now`; once per duplicate."""
         seen: dict[str, _Seen] = {}
         found: str | None = None
         for lease in leases:
@@ -43,8 +43,8 @@ class DuplicateWorkerIdDetector:
                 continue
             one = seen[lease.key] = _after(self._seen.get(lease.key), lease.counter, session, now)
             lives = one.moves >= _FEWEST_MOVES and one.last - one.since > self._failover
-            if lives and session not in self._told:
-                self._told.add(session)
+            if lives and session not in self._reported:
+                self._reported.add(session)
                 found = lease.key
         self._seen = seen
         return found

@@ -10,7 +10,7 @@ import pytest
 
 # Test modules are imported by path (--import-mode=importlib), so their helpers are found only if we say where.
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "aws"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "verify_aws"))
 
 import npm_emulators
 from aws_bench import AwsStreams, SharedTableBench

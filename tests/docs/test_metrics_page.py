@@ -6,7 +6,7 @@ import metrics_table
 
 from pykcl.events import LossReason
 from pykcl.metrics.catalog import CATALOGUE, SINKS
-from pykcl.metrics.cloudwatch import MOST_AT_ONCE
+from pykcl.metrics.cloudwatch import MAX_METRICS_PER_REQUEST
 from pykcl.metrics.opentelemetry import ATTRIBUTES, METER
 from pykcl.metrics.prometheus import LABELS
 
@@ -36,7 +36,7 @@ def test_sinks_labels_attributes_and_numbers_are_the_codes():
     assert all(f"`{label}`" in TEXT for label in LABELS.values())
     assert all(f"`{attribute}`" in TEXT for attribute in ATTRIBUTES.values())
     assert f"`{METER}`" in TEXT
-    assert f"up to {MOST_AT_ONCE:,} metrics" in WORDS
+    assert f"up to {MAX_METRICS_PER_REQUEST:,} metrics" in WORDS
 
 
 def test_as_many_metrics_as_the_page_says_come_of_a_shard_and_of_a_worker():

@@ -137,5 +137,5 @@ def test_a_look_that_fails_is_told_and_the_next_one_counts(tmp_path, monkeypatch
 
     with HealthService(file=path) as health:
         health.watch(Broken(WELL))
-        until(lambda: "looking at the worker's health failed error=ValueError" in caplog.text, "the report")
+        until(lambda: "checking the worker's health failed error=ValueError" in caplog.text, "the report")
     assert "CANARY" not in caplog.text

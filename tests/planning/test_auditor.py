@@ -143,7 +143,7 @@ def test_the_open_shards_with_the_keys_of_a_hole_are_named():
     }
     audit, findings = Audit(confirmations=1).next({"a": lease("a", 0, 99), "x": lease("x", 300, TOP)}, shards)
     assert [(found.hole, found.shards) for found in findings.confirmed] == [(HashRange(100, 299), ("b", "c"))]
-    assert audit.told == {HashRange(100, 299)}
+    assert audit.reported == {HashRange(100, 299)}
 
 
 def test_whoever_comes_to_lead_tells_at_once_of_what_it_has_confirmed_before():

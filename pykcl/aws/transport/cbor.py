@@ -128,7 +128,7 @@ def _string(
 
 
 def is_break(body: bytes, position: int) -> bool:
-    """Whether what has no length ends here."""
+    """Return whether an item of indefinite length ends here."""
     if position >= len(body):
         raise ValueError("cut off")
     return body[position] == BREAK
@@ -172,7 +172,7 @@ def _other(body: bytes, info: int, position: int) -> tuple[Any, int]:
     if info not in _FLOATS:
         raise ValueError("a value of no known kind")
     kind = _FLOATS[info]
-    # `head` has looked that it is all there.
+    # `head` has checked that it is all there.
     return kind.unpack_from(body, position - kind.size)[0], position
 
 
@@ -221,8 +221,8 @@ class Member(NamedTuple):
 
 
 class Columns:
-    """What the records of a page hold, kind by kind, as it stands in the body. allowance: of the whole page, for the
-    values that are passed over."""
+    """The values of a page's records, one column for each field, as they stand in the body. allowance: of the whole
+    page, for the values that are passed over."""
 
     __slots__ = ("_by_name", "allowance", "data", "keys", "millis", "numbers")
 
@@ -292,7 +292,7 @@ def _read_alike(body: bytes, position: int, most: int | None, columns: Columns) 
 
 
 class _Gap:
-    """What lies between the data of a record and the head of the next one's: fixed bytes and values, in turn.
+    """The bytes between the data of a record and the head of the next one's: fixed bytes and values, in turn.
 
     Its size follows from the head of the key alone, and all of it but the values is compared: what stands at the border
     of the two records at once, since that goes wrong where another kind of record follows; the rest before anything is
@@ -362,7 +362,7 @@ class _Gap:
             found = list(zip(*runs, strict=True))
             # All at once is quicker than with each gap.
             if any(seen.count(text) != len(runs) for seen, text in zip(found[::2], self._fixed, strict=True)):
-                raise ValueError("a record that is not as it looks")
+                raise ValueError("a record of another form than expected")
             columns.take_all(self._values, found[1::2])
         return len(runs), end
 

@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
 
 class ProtocolError(Exception):
-    """What came is no HTTP answer, is cut off, or is larger than any that can be meant. Says nothing of its content."""
+    """An answer that is not HTTP, is cut off, or is too large. The text shows none of its content."""
 
 
 class Unanswered(ProtocolError):
@@ -79,7 +79,7 @@ class Connection:
         self._socket.close()
 
     def is_quiet(self) -> bool:
-        """Whether nothing waits to be read, not even the end: only then does the next answer belong to our request."""
+        """Return whether nothing waits to be read, not even the end: only then is the next answer ours."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return False  # decrypted already, so the socket does not show it
         if self._poll is not None:
@@ -287,7 +287,7 @@ class Connection:
 
 
 def content_length(received: bytes) -> int | None:
-    """How many bytes an answer that begins so has in all. None: its head is not complete; 0: its head does not say."""
+    """Return the size of an answer that starts so. None: its head is not complete; 0: its head does not say."""
     end = received.find(_HEAD_END)
     if end < 0:
         return None
@@ -365,8 +365,8 @@ class PendingAnswer:
         if self._length is None and self._parts:
             received = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
             self._length, self._is_good = content_length(received), received.startswith(_GOOD)
-        # Nobody can tell without waiting where an answer ends that does not say so. And a large one is left where it
-        # is, until whoever waits for it has reserved the space.
+        # Without waiting, the end of an answer that does not say its length is unknown. And a large one is left where
+        # it is, until whoever waits for it has reserved the space.
         if self._length == 0 or (self._length or self._size) >= MAX_TAKEN_IN:
             self._ended = True
 

@@ -44,7 +44,7 @@ REFUSALS: Final = frozenset({"SerializationException", "UnknownOperationExceptio
 
 
 class CborProbe:
-    """What is known about CBOR at one endpoint. May be used by any number of threads at once."""
+    """The proof that one endpoint speaks CBOR. May be used by any number of threads at once."""
 
     def __init__(self, choice: Wire) -> None:
         self.is_cbor = choice == "cbor"
@@ -59,7 +59,7 @@ class CborProbe:
         self.is_cbor = self.is_open = False
 
     def take_try(self) -> bool:
-        """Whether one more comparison may be begun: a few threads may be at it at once, but not for ever."""
+        """Return whether one more comparison may start: a few threads may compare at once, but not for ever."""
         self._tries += 1
         if self._tries > _MAX_TRIES:
             self.distrust(f"{_MAX_TRIES} comparisons of the two came to no end")
@@ -78,7 +78,7 @@ class CborProbe:
 
 
 def to_compare(records: Sequence[Record]) -> int:
-    """How many of a page's records are read again."""
+    """Return how many of a page's records are read again."""
     total = 0
     for number, record in enumerate(records[:MAX_COMPARED]):
         total += len(record.data)
@@ -156,7 +156,7 @@ class PageReads:
 
     @property
     def transport(self) -> str:
-        """What the next page comes over: "boto3", "lean, JSON" or "lean, CBOR"."""
+        """Transport of the next page: "boto3", "lean, JSON" or "lean, CBOR"."""
         if not self._selector.has_template(_METHOD):
             return "boto3"
         return "lean, CBOR" if self._probe.is_cbor else "lean, JSON"
@@ -208,7 +208,7 @@ class PageReads:
 
     @property
     def max_pending(self) -> int:
-        """How many may be begun at a time, as things stand; 0: `begin` is of no use now."""
+        """The maximum of requests pending at a time; 0: none can be sent now."""
         return 0 if self._probe.is_open and self._is_to_compare else self._selector.connections_kept(_METHOD)
 
     def begin(self, **request: Any) -> SentRequest | None:

@@ -54,7 +54,7 @@ class Signer:
         self._stamp: tuple[int, str] = (-1, "")
 
     def scope(self, amz_date: str) -> str:
-        """What the key is good for. amz_date: as `amz_date` writes it."""
+        """Return the scope of the signing key. amz_date: as `amz_date` writes it."""
         return f"{amz_date[:8]}/{self._region}/{self._service}/aws4_request"
 
     def amz_date(self, epoch_seconds: int) -> str:
@@ -117,7 +117,7 @@ class ClientSettings:
         return calling(self._credentials.get_frozen_credentials, parses=False)()
 
     def credentials_expire_soon(self) -> bool:
-        """Whether `frozen_credentials` would renew them, and may take its time."""
+        """Return whether `frozen_credentials` would renew them, which may take long."""
         is_due = getattr(self._credentials, "refresh_needed", None)
         return bool(is_due()) if callable(is_due) else False
 
@@ -176,7 +176,7 @@ def _refuse_strangers(client: Any, operations: Mapping[str, str], own_handlers: 
 
 
 def _is_strange(handler: Any) -> bool:
-    """Whether it does more than what botocore does for everyone."""
+    """Return whether the handler does more than what botocore does for everyone."""
     module = getattr(handler, "__module__", None) or type(handler).__module__
     if module == "botocore.discovery":
         # The one that is there for everyone forbids something; what a manager of endpoints does comes from an object.
@@ -292,11 +292,15 @@ def sign_anew(request: Any, credentials: Any, epoch_seconds: int) -> None:
     body = request.body
     if found is None or request.method != "POST" or url.query or not isinstance(body, bytes):
         raise TemplateError("it is not signed in the usual form")
-    told = {"host": _without_default_port(url.netloc, url.scheme), **headers}
+    headers_by_name = {"host": _without_default_port(url.netloc, url.scheme), **headers}
     names = found["names"].split(";")
-    if credentials is None or found["key"] != credentials.access_key or not told.keys() >= set(names):
+    if (
+        credentials is None
+        or found["key"] != credentials.access_key
+        or not headers_by_name.keys() >= set(names)
+    ):
         raise TemplateError("it is signed with other credentials or headers")
-    signed = {name: told[name] for name in names}
+    signed = {name: headers_by_name[name] for name in names}
     signer, path = Signer(found["region"], found["service"]), url.path or "/"
 
     def signature() -> str:
@@ -320,11 +324,11 @@ def _prove(
     template: RequestTemplate, headers: Mapping[str, str], body: bytes, credentials: Any, found: re.Match[str]
 ) -> None:
     """Raise TemplateError unless we sign the same to the same."""
-    told = {**headers, "host": template.host}
-    signed = {name: told[name] for name in SIGNED if name in told}
+    headers_by_name = {**headers, "host": template.host}
+    signed = {name: headers_by_name[name] for name in SIGNED if name in headers_by_name}
     if credentials is None or found["key"] != credentials.access_key or found["names"] != ";".join(signed):
         raise TemplateError("it is signed with other credentials or headers")
-    date = told["x-amz-date"]
+    date = headers_by_name["x-amz-date"]
     ours = template.signer.signature(
         credentials.secret_key, date, canonical_request(template.path, signed, body)
     )
@@ -333,7 +337,7 @@ def _prove(
 
 
 def account_of(credentials: Any) -> str | None:
-    """Whose frozen credentials these are; older versions of botocore do not know, and have no hosts of accounts."""
+    """Return the account of frozen credentials; older botocores do not know it, and have no account endpoints."""
     account: str | None = getattr(credentials, "account_id", None)
     return account
 

@@ -35,7 +35,7 @@ class TransportSelector:
     """May be used by any number of threads at once.
 
     methods: those of the client that are called, such as "get_records". clock: to sign with. handlers: pykcl's own on
-    the client's events, which may be passed by. doing: opens what `log` is told, such as "reading".
+    the client's events, which may be passed by. doing: the start of log lines, such as "reading".
     """
 
     def __init__(

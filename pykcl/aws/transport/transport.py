@@ -64,23 +64,26 @@ def client_error(client: Any, operation: str, answer: Answer) -> ClientError:
 
 
 def parsed_by_botocore(client: Any, operation: str, answer: Answer) -> dict[str, Any]:
-    """What a call of the client would give. Raises what botocore's parser raises; TypeError where it gives nothing."""
+    """Return the answer as the client would.
+
+    Raises what botocore's parser raises; TypeError where it returns nothing.
+    """
     shape = client.meta.service_model.operation_model(operation).output_shape
     return dict(create_parser("json").parse(_told(operation, answer), shape))
 
 
 def refuse_corrupt(answer: Answer) -> None:
     """Raise ChecksumError unless the body is the one that DynamoDB sent, where it says what that was."""
-    told = answer.headers.get(_CRC32)
-    if told is None:
+    expected = answer.headers.get(_CRC32)
+    if expected is None:
         return
     found = crc32(answer.body)
-    if told != str(found):
-        raise ChecksumError(checksum_type="crc32", expected_checksum=told, actual_checksum=str(found))
+    if expected != str(found):
+        raise ChecksumError(checksum_type="crc32", expected_checksum=expected, actual_checksum=str(found))
 
 
 def metadata_of(answer: Answer) -> dict[str, Any]:
-    """What botocore adds to each answer, as far as pykcl looks at it."""
+    """Return the metadata that botocore adds to each answer, as far as pykcl uses it."""
     return {"HTTPStatusCode": answer.status, "HTTPHeaders": answer.headers}
 
 
@@ -128,7 +131,7 @@ class Transport:
 
     @property
     def clock_ahead_millis(self) -> int:
-        """What is added to our clock for signing."""
+        """Milliseconds that are added to our clock for signing."""
         return self._clock.ahead_millis
 
     @property
@@ -137,7 +140,8 @@ class Transport:
         return self._settings.most_idle
 
     def is_current(self) -> bool:
-        """Whether the credentials are of the account that the template was captured with, and can be sent as they are.
+        """Return whether the credentials are of the account that the template was captured with, and can be sent as
+        they are.
 
         Raises what botocore raises.
         """
@@ -145,7 +149,7 @@ class Transport:
         return account_of(keys) == self._template.account and _can_be_sent(keys)
 
     def wants_new_credentials(self) -> bool:
-        """Whether the next request would have them renewed first."""
+        """Return whether the next request would renew the credentials first."""
         return self._settings.credentials_expire_soon()
 
     def post(
@@ -280,7 +284,7 @@ class Transport:
 
     def _keep(self, connection: Connection) -> None:
         now = self._runtime.monotonic()
-        # Those of a burst lie below those in use, and the other side closes them: nobody would ever look at them again.
+        # Those of a burst lie below those in use, and the other side closes them: nobody would ever use them again.
         with suppress(IndexError):  # another thread was quicker
             while self._idle[0].used_at < now - MAX_IDLE_SECONDS:
                 self._idle.pop(0).close()
@@ -319,7 +323,7 @@ class Transport:
 
 
 def _can_be_sent(keys: Any) -> bool:
-    """Whether they are plain text without blanks, as AWS gives them. botocore knows what to do with any other."""
+    """Return whether the keys are plain text without blanks, as AWS gives them. All others are left to botocore."""
     texts = () if keys is None else (keys.access_key, keys.token or "")
     return all(text.isascii() and text.isprintable() and " " not in text for text in texts)
 

@@ -1,4 +1,4 @@
-"""`python tests/aws --region eu-west-1`: asks AWS itself what docs/aws-questions.md lists, and removes what it made."""
+"""`python tests/verify_aws --region eu-west-1`: asks AWS itself what docs/aws-questions.md lists, and removes what it made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python tests/aws` against the local AWS: what it answers, what it says when something fails, and that nothing stays."""
+"""`python tests/verify_aws` against the local AWS: what it answers, what it says when something fails, and that nothing stays."""
 
 import importlib.util
 import json
