@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "planning"))
 
 from election_vectors import FIXTURE, ask_java, dump
-from test_election import JAVA
+from test_leader_election import JAVA
 
 
 @pytest.mark.timeout(600)

@@ -10,7 +10,7 @@ import pytest
 from scenario_titles import TITLES
 
 HERE = Path(__file__).parent
-ELSEWHERE = {27: ("planning/test_election.py", "test_")}
+ELSEWHERE = {27: ("planning/test_leader_election.py", "test_")}
 """Number -> the file under tests, and how the names of its tests begin."""
 
 
