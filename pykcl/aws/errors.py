@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
-from pykcl.errors import ConfigError, PyKclError, SetupError, TemporaryError, Throttled
+from pykcl.errors import AnswerRefused, ConfigError, PyKclError, SetupError, TemporaryError, Throttled
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -172,6 +172,11 @@ def sort_failure(error: Exception, *, doing: str, who: str = "this worker") -> P
         ).about("E04")
     status = http_status(error)
     return TemporaryError(f"{doing} failed at AWS ({code}, HTTP {status or 'unknown'}). It may work later.")
+
+
+def unreadable(error: Exception, *, doing: str) -> AnswerRefused:
+    """Return the pykcl error for MALFORMED, to be raised outside of the except block."""
+    return AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
 
 
 def _for_setup(error: Exception, code: str, doing: str, who: str) -> SetupError | None:

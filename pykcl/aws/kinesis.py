@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure
+from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure, unreadable
 from pykcl.aws.kinesis_decode import description_of, shards_of
 from pykcl.aws.transport.connection import wait_for_answers
 from pykcl.aws.transport.get_records import PageReads, PendingPage
@@ -258,7 +258,7 @@ class KinesisStream:
         except aws_errors() as error:
             failure = sort_failure(error, doing=doing)
         except MALFORMED as error:
-            failure = AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
+            failure = unreadable(error, doing=doing)
         else:
             self._note_clock(answer)
             return answer

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pykcl.aws.errors import MALFORMED, aws_errors, calling, error_code, sort_failure
+from pykcl.aws.errors import MALFORMED, aws_errors, calling, error_code, sort_failure, unreadable
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, TemporaryError
 from pykcl.model.lease import AttributeValue, ForeignRow, JavaState
 from pykcl.model.lease_item import LEASE_KEY, MIGRATION_KEY, parse_row
@@ -151,7 +151,7 @@ class NewTable:
             if error_code(error) == "ContinuousBackupsUnavailableException":
                 failure = TemporaryError(f"{doing} is not possible yet. Asking again.")
         except MALFORMED as error:
-            failure = AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
+            failure = unreadable(error, doing=doing)
         if isinstance(failure, SetupError):
             # The table is there now: the next start would find it and never ask again.
             failure = SetupError(

@@ -18,8 +18,7 @@ from pykcl.interfaces import Events, LeaseTable, TableScan
 from pykcl.model.lease import JavaState, Lease, Row
 from pykcl.planning.fleet_protocol import Fleet, FleetKind, sense_fleet
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.rhythm import FailoverTimeDetector
-from pykcl.planning.twins import DuplicateWorkerIdDetector
+from pykcl.planning.peer_anomalies import DuplicateWorkerIdDetector, FailoverTimeDetector
 from pykcl.runtime import Runtime
 
 STATE_INTERVAL = 60.0

@@ -2,7 +2,7 @@
 
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease, PykclMetadata
-from pykcl.planning.twins import DuplicateWorkerIdDetector
+from pykcl.planning.peer_anomalies import DuplicateWorkerIdDetector
 
 
 def row(counter, session="other", owner="me", noted="me", key="shardId-0"):

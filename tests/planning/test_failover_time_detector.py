@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease, PykclMetadata
-from pykcl.planning.rhythm import FailoverTimeDetector
+from pykcl.planning.peer_anomalies import FailoverTimeDetector
 
 OURS = 10.0
 EPSILON = 0.025

@@ -9,8 +9,7 @@ from storm_seeds import FINE_WEATHER
 from pykcl.events import FleetJoined
 from pykcl.planning import fleet_protocol
 from pykcl.planning.fleet_protocol import sense_fleet
-from pykcl.planning.rhythm import FailoverTimeDetector, PeerFailoverTime
-from pykcl.planning.twins import DuplicateWorkerIdDetector
+from pykcl.planning.peer_anomalies import DuplicateWorkerIdDetector, FailoverTimeDetector, PeerFailoverTime
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.storm import Promise, PromiseBroken, run_storm
 from pykcl.testing.storm.excuses import Freezes

@@ -1,18 +1,23 @@
-"""Detects, by the counters of leases, a peer that renews by another failover time.
+"""Detects anomalies of peers by the rows of their leases: another failover time, and a duplicate worker identifier.
 
-Java renews each lease every third of its fail-over time less 25 ms, at a fixed rate (v2.7.2
+**Failover time.** Java renews each lease every third of its failover time less 25 ms, at a fixed rate (v2.7.2
 `leases/dynamodb/DynamoDBLeaseCoordinator.java`), and each renewal raises the counter by one. What else raises it writes
 something that can be seen, a checkpoint or an owner: so only stretches count in which nothing of a row but its counter
 changed. In such a stretch every increment is a renewal, and:
 
 * **faster** than ours is proved by the number alone. Pauses, failures and slow scans only make a worker seem slower.
-  After a pause a fixed rate catches up, but no lease survives a pause longer than its fail-over time: three renewals
+  After a pause a fixed rate catches up, but no lease survives a pause longer than its failover time: three renewals
   at most.
 * **slower** than ours can also be a worker in trouble. It counts only if the increments come one by one and evenly,
   as a clock makes them and trouble does not.
 
 Either way twice in a row, with no idle lease of that owner saying otherwise. A wrong alarm sends people to change
 what is right; a peer that is always busy, or whose table is scanned rarely, goes unnoticed.
+
+**Duplicate worker identifier.** A process that was started again under its old identifier finds rows of its
+predecessor, which is not a duplicate: they do not move, or once more when a late request lands. A row of ours that
+another process keeps moving for longer than the failover time is the work of one that lives. (The process token in the
+metadata says whose row it is; a Java worker of that name leaves none, or that of the owner before.)
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ Verdict = Literal["faster", "slower", "same", "unclear"]
 CLEARLY_FASTER, CLEARLY_SLOWER = 1.3, 1.5
 """Two clocks that run 10 % fast and slow differ by 1.22; slowness is the weaker evidence."""
 WINDOW = 6
-"""Length of a stretch, in fail-over times of ours."""
+"""Length of a stretch, in failover times of ours."""
 _LONGEST_WINDOW = 30
 _FEWEST = 6
 _EPSILON = 0.025
@@ -182,3 +187,52 @@ def _written(lease: Lease) -> tuple[object, ...]:
         lease.children,
         lease.metadata,
     )
+
+
+_FEWEST_MOVES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    session: str | None
+    counter: int
+    moves: int = 0
+    since: float = 0.0
+    last: float = 0.0
+
+
+class DuplicateWorkerIdDetector:
+    """Folds scans. worker, session: of this process. failover_time: seconds."""
+
+    def __init__(self, worker: str, session: str, failover_time: float) -> None:
+        self._worker, self._session, self._failover = worker, session, failover_time
+        self._seen: dict[str, _Seen] = {}
+        self._reported: set[str | None] = set()
+
+    def observe(self, leases: Iterable[Lease], now: float) -> str | None:
+        """Return a lease that shows a duplicate, after a scan that was answered at `now`; once per duplicate."""
+        seen: dict[str, _Seen] = {}
+        found: str | None = None
+        for lease in leases:
+            session = self._session_of(lease)
+            if lease.owner != self._worker or session == self._session:
+                continue
+            one = seen[lease.key] = _after(self._seen.get(lease.key), lease.counter, session, now)
+            lives = one.moves >= _FEWEST_MOVES and one.last - one.since > self._failover
+            if lives and session not in self._reported:
+                self._reported.add(session)
+                found = lease.key
+        self._seen = seen
+        return found
+
+    def _session_of(self, lease: Lease) -> str | None:
+        metadata = lease.metadata
+        return metadata.process_token if metadata is not None and metadata.owner == self._worker else None
+
+
+def _after(before: _Seen | None, counter: int, session: str | None, now: float) -> _Seen:
+    if before is None or before.session != session or counter < before.counter:
+        return _Seen(session, counter)
+    if counter == before.counter:
+        return before
+    return _Seen(session, counter, before.moves + 1, before.since if before.moves else now, now)
