@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
-from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure
+from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure, unreadable
 from pykcl.aws.table_admin import (
     NewTable,
     Table,
@@ -246,7 +246,7 @@ class DynamoDBLeaseTable:
             except aws_errors() as error:
                 refusal = error
             except MALFORMED as error:
-                raise _unreadable(doing, error) from None
+                raise unreadable(error, doing=doing) from None
             else:
                 return Applied(_row_after(write, answer, doing))
             # Not inside the except block: no error of ours may have one of botocore's in its chain.
@@ -319,7 +319,7 @@ class DynamoDBLeaseTable:
                 return
             failure: Exception = sort_failure(error, doing=doing)
         except MALFORMED as error:
-            failure = _unreadable(doing, error)
+            failure = unreadable(error, doing=doing)
         else:
             self._created = True
             return
@@ -364,7 +364,7 @@ class DynamoDBLeaseTable:
         except aws_errors() as error:
             failure = self._sorted(error, doing)
         except MALFORMED as error:
-            failure = _unreadable(doing, error)
+            failure = unreadable(error, doing=doing)
         else:
             refuse_foreign(answer, doing)
             return answer
@@ -445,7 +445,3 @@ def _row_after(write: LeaseWrite, answer: Mapping[str, Any], doing: str) -> Leas
             f"{doing} was answered without the row. Sending it again shows what became of it."
         )
     return row if isinstance(row, Lease) else write.after
-
-
-def _unreadable(doing: str, error: Exception) -> AnswerRefused:
-    return AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}). Asking again.")
