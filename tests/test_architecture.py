@@ -27,7 +27,7 @@ LONG_FUNCTIONS: dict[str, int] = {}
 
 VALUES = {"errors", "model"}
 WIRING = {
-    "config", "errors", "event_dispatch", "events", "interfaces", "metrics", "model", "processor", "runtime", "status",
+    "config", "errors", "event_dispatch", "events", "interfaces", "metrics", "model", "processor", "runtime", "status", "times",
 }  # fmt: skip
 ALLOWED = {
     "__main__": {"cli"},
@@ -42,7 +42,8 @@ ALLOWED = {
     "host_names": {"errors"},
     "model": VALUES,
     "config": VALUES | {"start_text"},
-    "start_text": VALUES,
+    "start_text": VALUES | {"times"},
+    "times": {"errors"},
     "examples": {"Batch", "Initialization", "RecordProcessor", "Worker"},
     "metrics": {"config", "errors", "events", "metrics", "runtime", "status"},
     "processor": VALUES,
@@ -82,6 +83,8 @@ EXCEPT = {
 """The composition root alone knows the adapters, Config (when asked) where it can be read from, a module run as a command the command line."""
 
 AWS_LIBRARIES = {"boto3", "botocore"}
+OPERATORS_AWS = "pykcl/operate/aws/"
+"""Requests that no worker sends."""
 CLOCKS_AND_THREADS = {
     "time", "threading", "random", "_thread", "asyncio", "concurrent", "multiprocessing", "queue", "sched",
 }  # fmt: skip
@@ -141,7 +144,11 @@ def wrong_library(path: str, source: str) -> list[str]:
     room, found = room_of(path), []
     for module, names in imports(source):
         top = module.split(".")[0]
-        if top in AWS_LIBRARIES and room not in ("aws", "local", "cli", "testing"):
+        if (
+            top in AWS_LIBRARIES
+            and room not in ("aws", "local", "cli", "testing")
+            and not path.startswith(OPERATORS_AWS)
+        ):
             found.append(f"{path}: imports {top}")
         if top == "random" and names == ("Random",):
             continue  # a type: the source of chance is an argument
@@ -290,6 +297,7 @@ RULES = {
         [
             ("pykcl/worker/x.py", "import boto3"),
             ("pykcl/model/x.py", "from botocore.exceptions import ClientError"),
+            ("pykcl/operate/x.py", "import botocore"),
             ("pykcl/worker/x.py", "def f():\n    from time import sleep"),
             ("pykcl/aws/x.py", "import threading"),
             ("pykcl/compat/kclpy/x.py", "import threading"),
@@ -299,6 +307,7 @@ RULES = {
         [
             ("pykcl/planning/x.py", "from random import Random"),
             ("pykcl/runtime.py", "import time, threading"),
+            ("pykcl/operate/aws/x.py", "from botocore.config import Config"),
             ("pykcl/compat/multilang/x.py", "import time, threading"),
         ],
     ),

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pykcl.cli.durations import Duration, duration_text
+from pykcl.cli.durations import Duration
 from pykcl.cli.exit_codes import EXIT_OK
 from pykcl.cli.fleet_options import Target
 from pykcl.cli.output import Column, Format, format_option, say, show
 from pykcl.errors import ConfigError, PyKclError, printable
+from pykcl.times import format_duration
 
 if TYPE_CHECKING:
     from pykcl.interfaces import LeaseTable, Stream
@@ -91,23 +92,23 @@ def move(
 
     Raises Refused, ConfigError, SetupError, TemporaryError and PyKclError as the steps do.
     """
-    from pykcl.operate.checkpoints.looking import look_around
-    from pykcl.operate.checkpoints.stillness import movers, told
+    from pykcl.operate.checkpoints.reset import read_situation
+    from pykcl.operate.sampler import describe_moved, moved_leases
     from pykcl.runtime import SystemRuntime
 
     table, runtime = open_table(target), SystemRuntime()
     if moving.execute:
         _wait_until_still(table, runtime, target, moving)
     stream = stream_of(target, table)
-    situation = look_around(table, stream)
+    situation = read_situation(table, stream)
     progress = _Progress()
     plan = make_plan(Surroundings(situation, stream, runtime, progress.read))
     progress.end()
     hints = list(plan.hints)
     if not moving.execute:
-        active = movers(situation.rows, table.scan().rows)
+        active = moved_leases(situation.rows, table.scan().rows)
         if active:
-            hints.append(f"--execute would be refused now: {told(active)}.")
+            hints.append(f"--execute would be refused now: {describe_moved(active)}.")
         if plan.changes:
             hints.append("Nothing was written. Do it with --execute, while the fleet is stopped.")
     show_plan(plan, situation, moving.output, target, hints)
@@ -120,8 +121,7 @@ def move(
 
 def open_table(target: Target) -> LeaseTable:
     """A lease table that is there; its scans leave the fleet what it needs. Raises WrongTable, SetupError."""
-    from pykcl.operate.checkpoints.paced_table import PacedTable
-    from pykcl.operate.scanning import TableScanner
+    from pykcl.operate.aws.table_scan import PacedTable, TableScanner
     from pykcl.runtime import SystemRuntime
 
     table = target.lease_table()
@@ -133,7 +133,7 @@ def open_table(target: Target) -> LeaseTable:
 
 def stream_of(target: Target, table: LeaseTable) -> Stream:
     """The stream that was told, else the one that the rows name. Raises click.UsageError."""
-    from pykcl.operate.checkpoints.looking import stream_of_rows
+    from pykcl.operate.checkpoints.reset import stream_of_rows
 
     if target.stream is not None:
         return target.kinesis()
@@ -147,8 +147,8 @@ def show_plan(
     plan: Plan, situation: Situation, output: Format, target: Target, hints: Sequence[str] = ()
 ) -> None:
     """Print the plan as a table, or as what -o asks for."""
-    from pykcl.operate.checkpoints.telling import rows_of
-    from pykcl.operate.hints import short_shard
+    from pykcl.operate.checkpoints.plan import rows_of
+    from pykcl.operate.snapshot import short_shard
 
     rows = [{**row, "replays": _replays(row)} for row in rows_of(plan, situation.now_millis)]
     short = shortened([position for row in rows for position in (row["current"], row["new"])])
@@ -186,10 +186,10 @@ def _replays(row: Mapping[str, Any]) -> str:
     if row["action"] == "keep":
         return "nothing"
     if row["replays_seconds"] is not None:
-        text = f"≈ {duration_text(row['replays_seconds'])}"
+        text = f"≈ {format_duration(row['replays_seconds'])}"
         return f"{text}, to its end" if row["to_end"] else text
     if row["skips_seconds"] is not None:
-        return f"skips ≈ {duration_text(row['skips_seconds'])}"
+        return f"skips ≈ {format_duration(row['skips_seconds'])}"
     return "-"
 
 
@@ -199,8 +199,7 @@ def _colour(row: Mapping[str, Any]) -> str | None:
 
 def _wait_until_still(table: LeaseTable, runtime: Runtime, target: Target, moving: Moving) -> None:
     from pykcl.model.lease import Lease
-    from pykcl.operate.checkpoints.stillness import told, wait_until_still
-    from pykcl.operate.sampling import known_failover
+    from pykcl.operate.sampler import describe_moved, known_failover, wait_until_idle
 
     leases = [row for row in table.scan().rows if isinstance(row, Lease)]
     failover, is_known = known_failover(target.failover, leases)
@@ -210,12 +209,12 @@ def _wait_until_still(table: LeaseTable, runtime: Runtime, target: Target, movin
     last = [""]
 
     def tell(active: Mapping[str, str]) -> None:
-        text = told(active)
+        text = describe_moved(active)
         if moving.wait_idle and text != last[0]:
             say(f"waiting for the fleet to stop: {printable(text)}", err=True)
         last[0] = text
 
-    wait_until_still(table, runtime, failover=failover, patience=moving.wait_idle, on_moving=tell)
+    wait_until_idle(table, runtime, failover=failover, patience=moving.wait_idle, on_moving=tell)
 
 
 def _execute(
@@ -228,13 +227,12 @@ def _execute(
     what: str,
 ) -> None:
     from pykcl.cli.logs import logged_to_stderr
-    from pykcl.operate.checkpoints.audit import AUDIT_LOG, Audit, positions
-    from pykcl.operate.checkpoints.backup import lines_of
-    from pykcl.operate.checkpoints.carrying_out import carry_out
+    from pykcl.operate.checkpoints.apply import AUDIT_LOG, Audit, apply_plan, positions
+    from pykcl.operate.checkpoints.backup import backup_lines
     from pykcl.operate.checkpoints.plan import Step
 
     created = [step.key for step in plan.changes if step.action == "create"]
-    lines = lines_of(
+    lines = backup_lines(
         situation.leases.values(),
         table=str(target.table),
         stream=situation.stream,
@@ -254,7 +252,7 @@ def _execute(
 
     try:
         with logged_to_stderr(AUDIT_LOG):
-            written = carry_out(plan, table, runtime, audit, done)
+            written = apply_plan(plan, table, runtime, audit, done)
     except PyKclError:
         say(f"the backup of before is {printable(str(path))}", err=True)
         raise
@@ -267,8 +265,8 @@ def _execute(
 
 def caller_of(target: Target) -> str:
     """The ARN of whoever this is at AWS, as STS says; `UNKNOWN_CALLER` where nobody can tell. Never raises for that."""
-    from pykcl.aws.preflight import identity_of
-    from pykcl.operate.checkpoints.audit import UNKNOWN_CALLER
+    from pykcl.operate.aws.permissions import identity_of
+    from pykcl.operate.checkpoints.apply import UNKNOWN_CALLER
 
     try:
         return identity_of(target.clients, "dynamodb").arn or UNKNOWN_CALLER

@@ -27,8 +27,7 @@ from pykcl.cli.output import Column, Format, format_option, say, show
 from pykcl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pykcl.operate.checkpoints.places import Destination
-    from pykcl.operate.checkpoints.plan import Plan, Situation
+    from pykcl.operate.checkpoints.plan import Destination, Plan, Situation
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 MOST_FILE_BYTES = 1 << 30
@@ -60,19 +59,19 @@ class _Checked(click.ParamType):  # type: ignore[type-arg]
 
 
 def _time(text: str) -> int:
-    from pykcl.operate.checkpoints.times import millis_of
+    from pykcl.times import parse_time
 
-    return millis_of(text)
+    return parse_time(text)
 
 
 def _position(text: str) -> tuple[str, int | None]:
-    from pykcl.operate.checkpoints.times import position_of
+    from pykcl.operate.checkpoints.plan import parse_position
 
-    return position_of(text)
+    return parse_position(text)
 
 
 def _shard(text: str) -> str:
-    from pykcl.operate.checkpoints.times import full_shard_id
+    from pykcl.operate.snapshot import full_shard_id
 
     return full_shard_id(text)
 
@@ -124,7 +123,7 @@ class Way:
 
     def destination(self, situation: Situation) -> Destination:
         """Return the destination of every way but --shift-by and --from-file."""
-        from pykcl.operate.checkpoints.places import Destination
+        from pykcl.operate.checkpoints.plan import Destination
 
         if self.to_sequence:
             return Destination("positions", positions=dict(self.to_sequence))
@@ -147,7 +146,7 @@ _WAYS = (
     ),
     click.option(
         "--by-duration",
-        type=Duration(least=0.001),
+        type=Duration(minimum=0.001),
         metavar="TIME",
         help="The same, so long before now: PT2H, 90m, 1d.",
     ),
@@ -214,7 +213,7 @@ def way_options(command: Command) -> Command:
 def show_checkpoints(target: Target, times: bool, output: Format) -> None:
     """Where every shard of the fleet is."""
     from pykcl.model.lease import Lease
-    from pykcl.operate.hints import short_shard
+    from pykcl.operate.snapshot import short_shard
 
     table = open_table(target)
     leases = sorted((row for row in table.scan().rows if isinstance(row, Lease)), key=lambda lease: lease.key)
@@ -248,18 +247,21 @@ def _lease_row(lease: Any, arrived: str | None) -> dict[str, Any]:
 
 
 def _arrivals(target: Target, leases: list[Any]) -> dict[str, str]:
-    from pykcl.operate.checkpoints.looking import in_parallel
+    from pykcl.operate.checkpoints.reset import MAX_PARALLEL
     from pykcl.operate.checkpoints.search import ShardSearch
-    from pykcl.operate.checkpoints.times import time_text
+    from pykcl.operate.parallel import parallel_map
     from pykcl.runtime import SystemRuntime
+    from pykcl.times import format_time
 
     runtime = SystemRuntime()
     stream = stream_of(target, open_table(target))
     at = {lease.key: lease.checkpoint for lease in leases if not lease.checkpoint.is_sentinel}
-    found = in_parallel(
-        sorted(at), lambda key: ShardSearch(stream, key, runtime).arrival_of(at[key]), runtime
-    )
-    return {key: time_text(millis) for key, millis in found.items() if millis is not None}
+
+    def arrival(key: str) -> float | None:
+        return ShardSearch(stream, key, runtime).arrival_of(at[key])
+
+    found = parallel_map(arrival, sorted(at), runtime, max_threads=MAX_PARALLEL, name="pykcl-search")
+    return {key: format_time(millis) for key, millis in found.items() if millis is not None}
 
 
 @checkpoints.command()
@@ -274,12 +276,12 @@ def _arrivals(target: Target, leases: list[Any]) -> dict[str, str]:
 )
 def export(target: Target, path: Path | None) -> None:
     """Save the checkpoints, one JSON object a line; `reset --from-file` puts them back."""
-    from pykcl.operate.checkpoints.backup import lines_of
-    from pykcl.operate.checkpoints.looking import look_around
+    from pykcl.operate.checkpoints.backup import backup_lines
+    from pykcl.operate.checkpoints.reset import read_situation
 
     table = open_table(target)
-    situation = look_around(table, stream_of(target, table))
-    lines = lines_of(
+    situation = read_situation(table, stream_of(target, table))
+    lines = backup_lines(
         situation.leases.values(),
         table=str(target.table),
         stream=situation.stream,
@@ -316,10 +318,8 @@ def reset(target: Target, way: Way, moving: Moving) -> NoReturn:
 
 
 def _move_by_file(target: Target, moving: Moving, path: Path, *, positions_only: bool) -> int:
-    from pykcl.operate.checkpoints.backup import is_backup, read_backup
-    from pykcl.operate.checkpoints.places import Destination
-    from pykcl.operate.checkpoints.position_files import read_positions
-    from pykcl.operate.checkpoints.restore_plan import plan_restore
+    from pykcl.operate.checkpoints.backup import is_backup, plan_restore, read_backup, read_positions
+    from pykcl.operate.checkpoints.plan import Destination
 
     text, what = _text_of(path), f"reset --from-file {path.name}"
     if positions_only or not is_backup(text):
@@ -328,7 +328,7 @@ def _move_by_file(target: Target, moving: Moving, path: Path, *, positions_only:
     saved = read_backup(text, path.name)
 
     def plan(around: Surroundings) -> Plan:
-        saved.refuse_another(str(target.table), around.situation.stream)
+        saved.refuse_mismatch(str(target.table), around.situation.stream)
         return plan_restore(around.situation, saved)
 
     return move(target, moving, what, plan)
@@ -336,14 +336,12 @@ def _move_by_file(target: Target, moving: Moving, path: Path, *, positions_only:
 
 def _shift(target: Target, moving: Moving, shard: str, records: int, *, show_data: bool) -> int:
     def plan(around: Surroundings) -> Plan:
-        from pykcl.operate.checkpoints.looking import plan_skip
-        from pykcl.operate.checkpoints.times import time_text
+        from pykcl.operate.checkpoints.reset import plan_skip
+        from pykcl.times import format_time
 
         found, skipped = plan_skip(around.situation, shard, records, around.stream, around.runtime)
         for record in skipped:
-            text = (
-                f"skipped: {record.position}  {time_text(record.arrived_at_millis)}  {len(record.data)} bytes"
-            )
+            text = f"skipped: {record.position}  {format_time(record.arrived_at_millis)}  {len(record.data)} bytes"
             say(f"{text}  {record.data!r}" if show_data else text, err=True)
         return found
 
@@ -358,10 +356,10 @@ def _move_to(
     keys: list[str] | None,
 ) -> int:
     def plan(around: Surroundings) -> Plan:
-        from pykcl.operate.checkpoints.looking import plan_for
+        from pykcl.operate.checkpoints.reset import plan_reset_to
 
         to = destination(around.situation)
-        return plan_for(around.situation, to, keys, around.stream, around.runtime, around.on_read)
+        return plan_reset_to(around.situation, to, keys, around.stream, around.runtime, around.on_read)
 
     return move(target, moving, what, plan)
 

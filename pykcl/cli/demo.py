@@ -162,8 +162,8 @@ def _page(state: DemoState, say: Callable[[str], None]) -> Iterator[None]:
 
     refuse_missing_parts()
     from pykcl.aws.kinesis import KinesisStream
+    from pykcl.operate.aws.table_scan import TableScanner
     from pykcl.operate.lag import KinesisLag
-    from pykcl.operate.scanning import TableScanner
     from pykcl.runtime import SystemRuntime
     from pykcl.ui.poller import READS_PER_ROUND, Fleet, LagPoller
     from pykcl.ui.server import page_server
@@ -177,7 +177,7 @@ def _page(state: DemoState, say: Callable[[str], None]) -> Iterator[None]:
         runtime,
         bind="0",
         rates=Rates(asks_workers=False, totals=lambda: processed(state)),
-        lags=LagPoller(lambda: KinesisLag(stream, runtime, most_reads=READS_PER_ROUND), LAG_SECONDS, runtime),
+        lags=LagPoller(lambda: KinesisLag(stream, runtime, max_reads=READS_PER_ROUND), LAG_SECONDS, runtime),
     )
     with server:
         say(f"page: {server.link}")

@@ -8,7 +8,6 @@ import textwrap
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,8 +106,8 @@ def examine(
     file: FileFacts | None = None,
 ) -> tuple[Facts, list[Finding]]:
     """What is so, and what to make of it. file: to be looked over, too; its texts name programs and paths."""
-    from pykcl.operate.doctor.diagnosis import diagnose
-    from pykcl.operate.doctor.gathering import Question, gather
+    from pykcl.operate.doctor.checks import diagnose
+    from pykcl.operate.doctor.gather import Question, gather
     from pykcl.runtime import SystemRuntime
 
     question = Question(
@@ -118,7 +117,7 @@ def examine(
         table=target.table,
         stream=target.stream,
         failover=target.failover,
-        told_regions=_told_regions(),
+        named_regions=_told_regions(),
         watch=watch,
         lag=lag,
         simulate_iam=simulate_iam,
@@ -130,16 +129,17 @@ def examine(
 
 def _write_bundle(path: Path, facts: Facts, *, keep_names: bool) -> None:
     """Write the zip, readable by its owner only. Raises ConfigError for a place that cannot be written."""
-    from pykcl.operate.doctor.diagnosis import diagnose
-    from pykcl.operate.report import bundle_of, redactor_of
+    from pykcl.operate.doctor.bundle import bundle_of, redactor_of
+    from pykcl.operate.doctor.checks import diagnose
     from pykcl.runtime import SystemRuntime
+    from pykcl.times import format_time
 
     runtime = SystemRuntime()
     redactor = None if keep_names else redactor_of(facts, runtime.token() + runtime.token())
     # Findings about a .properties file name programs and paths of this machine.
     findings = diagnose(replace(facts, file=None))
-    now = datetime.now(timezone.utc)
-    texts = bundle_of(facts, findings, redactor, now.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    now = format_time(runtime.utcnow_millis(), milliseconds=False)
+    texts = bundle_of(facts, findings, redactor, now)
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

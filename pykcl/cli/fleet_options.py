@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pykcl.aws.credentials import ClientSpec
     from pykcl.aws.kinesis import KinesisStream
     from pykcl.aws.lease_table import DynamoDBLeaseTable
-    from pykcl.aws.operator_clients import OperatorClients
+    from pykcl.operate.aws.clients import OperatorClients
 
 Need = Literal["table", "stream", "application"]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -139,7 +139,7 @@ def _clients(
     specs: Mapping[str, ClientSpec] | None = None,
     fallback_region: str | None = None,
 ) -> OperatorClients:
-    from pykcl.aws.operator_clients import Access, OperatorClients
+    from pykcl.operate.aws.clients import Access, OperatorClients
 
     return OperatorClients(Access(profile, region, endpoint_url, specs or {}, fallback_region))
 
@@ -304,7 +304,7 @@ _FLEET_OPTIONS: tuple[_Option, ...] = (
     click.option("--stream", metavar="NAME", help="Stream name or ARN."),
     click.option(
         "--failover",
-        type=Duration(least=1.0),
+        type=Duration(minimum=1.0),
         metavar="TIME",
         help="The fleet's fail-over time (failoverTimeMillis), such as 10s.",
     ),

@@ -67,7 +67,7 @@ def iam(
     Metrics, table creation and the state table are as the file of -c or -p says, unless told here. Without an ARN, an
     account, ACCOUNT stands in its place, and REGION where neither the environment nor the AWS profile names a region.
     """
-    from pykcl.aws.policy import operator_policy, terraform_of, worker_policy
+    from pykcl.operate.aws.iam_policy import operator_policy, terraform_of, worker_policy
 
     _refuse_mixture(
         whose, create_table, metrics, steer=steer, put=put, simulate=simulate, read_metrics=read_metrics

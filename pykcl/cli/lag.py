@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pykcl.cli.durations import Duration, duration_text
+from pykcl.cli.durations import Duration
 from pykcl.cli.exit_codes import EXIT_ERROR, EXIT_OK, EXIT_THRESHOLD
 from pykcl.cli.fleet_options import Target, fleet_options
 from pykcl.cli.output import Column, Format, format_option, render
@@ -16,12 +16,13 @@ from pykcl.cli.watching import repeat, watch_option
 from pykcl.cli.worker_token import worker_token
 from pykcl.config import HTTP_TOKEN
 from pykcl.errors import ConfigError
+from pykcl.times import format_duration
 
 if TYPE_CHECKING:
     from pykcl.model.lease import Lease
     from pykcl.operate.lag import LagSource, ShardLag, TotalLag
-    from pykcl.operate.owner_marks import Marks
-    from pykcl.operate.table_view import TableView
+    from pykcl.operate.snapshot import TableSnapshot
+    from pykcl.operate.states import Marks
     from pykcl.runtime import Runtime
 
 SOURCES = ("kinesis", "status", "cloudwatch")
@@ -89,7 +90,7 @@ def lag(
     status      pykcl workers with --http say how far from the tip they read. It costs nothing.
     cloudwatch  the MillisBehindLatest of any KCL worker that sends metrics, a minute or two late.
     """
-    from pykcl.operate.scanning import TableScanner
+    from pykcl.operate.aws.table_scan import TableScanner
     from pykcl.runtime import SystemRuntime
 
     _refuse_mixture(source, urls, token_file, namespace)
@@ -101,7 +102,7 @@ def lag(
     def look() -> tuple[str, int]:
         nonlocal marks, told
         from pykcl.operate.lag import total_of
-        from pykcl.operate.owner_marks import NO_MARKS, marks_among
+        from pykcl.operate.states import NO_MARKS, marks_among
 
         view = scanner.scan()
         if view.streams:
@@ -119,7 +120,7 @@ def lag(
             "application": target.table,
             "shards": len(leases),
             "behind_seconds": total.behind if output == "json" else None,
-            "behind": duration_text(total.behind) if output != "json" else None,
+            "behind": format_duration(total.behind) if output != "json" else None,
             "furthest": total.shard if total.behind else None,
             "source": source,
         }
@@ -152,13 +153,13 @@ def _told_by_others(
     if source == "status":
         from functools import partial
 
-        from pykcl.operate.lag_sources import StatusLag
-        from pykcl.operate.worker_pages import WorkerPages
+        from pykcl.operate.lag import StatusLag
+        from pykcl.operate.worker_status import StatusClient
 
-        return StatusLag(partial(WorkerPages(urls, runtime, worker_token(token_file)).ask, counts=False))
+        return StatusLag(partial(StatusClient(urls, runtime, worker_token(token_file)).ask, counts=False))
     if source == "cloudwatch":
-        from pykcl.aws.metric_reads import MetricReader
-        from pykcl.operate.lag_sources import CloudWatchLag
+        from pykcl.operate.aws.cloudwatch_reads import MetricReader
+        from pykcl.operate.lag import CloudWatchLag
 
         named = namespace or target.config.metrics_namespace or target.application
         if named is None:
@@ -176,7 +177,7 @@ def _code(total: TotalLag) -> int:
     return EXIT_ERROR if total.unknown else EXIT_OK
 
 
-def _kinesis(target: Target, view: TableView, runtime: Runtime) -> LagSource:
+def _kinesis(target: Target, view: TableSnapshot, runtime: Runtime) -> LagSource:
     from pykcl.operate.lag import KinesisLag
 
     arns = view.stream_arns
@@ -189,11 +190,11 @@ def _kinesis(target: Target, view: TableView, runtime: Runtime) -> LagSource:
 
 def _columns() -> tuple[Column, ...]:
     from pykcl.cli.lease_tables import owner_colour, short_checkpoint
-    from pykcl.operate.hints import short_shard
+    from pykcl.operate.snapshot import short_shard
 
     return (
         Column("shard", weight=9, short=short_shard),
-        Column("behind_seconds", "BEHIND", right=True, weight=9, text=duration_text),
+        Column("behind_seconds", "BEHIND", right=True, weight=9, text=format_duration),
         Column("verdict", weight=6),
         Column("owner", weight=7, colour=owner_colour),
         Column("checkpoint", weight=4, short=short_checkpoint),
@@ -216,11 +217,13 @@ def _row(lease: Lease, lag: ShardLag, marks: Marks) -> dict[str, Any]:
 
 
 def _hints(lags: dict[str, ShardLag] | Any, total: TotalLag, max_behind: float | None) -> list[str]:
-    from pykcl.operate.hints import short_shard
+    from pykcl.operate.snapshot import short_shard
 
     found = []
     if total.late and max_behind is not None:
-        found.append(f"{total.late} of {len(lags)} shards are more than {duration_text(max_behind)} behind.")
+        found.append(
+            f"{total.late} of {len(lags)} shards are more than {format_duration(max_behind)} behind."
+        )
     for key, one in lags.items():
         if one.verdict == "trimmed":
             found.append(

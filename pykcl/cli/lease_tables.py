@@ -9,17 +9,25 @@ from typing import Any
 
 import click
 
-from pykcl.cli.durations import duration_text
 from pykcl.cli.fleet_options import Target
 from pykcl.cli.output import Colour, Column, json_text
 from pykcl.model.lease import Lease
-from pykcl.operate.hints import hints_of, short_shard
-from pykcl.operate.lease_states import LeaseState, LeaseStatus, counts, states_of
-from pykcl.operate.owner_kind import OwnerKind, owner_kinds
-from pykcl.operate.owner_marks import NO_MARKS, Marks, marks_among
-from pykcl.operate.sampling import Observation, known_failover
-from pykcl.operate.table_view import TableView
+from pykcl.operate.hints import hints_of
+from pykcl.operate.sampler import Observation, known_failover
+from pykcl.operate.snapshot import TableSnapshot, short_shard
+from pykcl.operate.states import (
+    NO_MARKS,
+    LeaseState,
+    LeaseStatus,
+    Marks,
+    OwnerKind,
+    counts,
+    marks_among,
+    owner_kinds,
+    states_of,
+)
 from pykcl.planning.lease_deletion import Deletion
+from pykcl.times import format_duration
 
 _STATE_COLOURS: Mapping[str, Colour] = {
     "ACTIVE": "green",
@@ -66,7 +74,7 @@ LEASE_COLUMNS = (
     Column("checkpoint", weight=4, short=short_checkpoint),
     Column("counter", right=True, weight=3),
     Column("moved", right=True, weight=7, text=_moved),
-    Column("unmoved_seconds", "UNMOVED FOR", right=True, wide=True, text=duration_text),
+    Column("unmoved_seconds", "UNMOVED FOR", right=True, wide=True, text=format_duration),
     Column("switches", right=True, weight=1),
     Column("parents", weight=2, text=_short_all),
     Column("waits_for", "WAITS FOR", wide=True, text=_short_all),
@@ -114,16 +122,16 @@ def lease_answer(
     before: Marks = NO_MARKS,
 ) -> Answer:
     """Everything `leases list` shows. before: the marks of the look before."""
-    failover, is_known = known_failover(target.failover, found.view.leases.values())
+    failover, is_known = known_failover(target.failover, found.snapshot.leases.values())
     states = states_of(found, failover)
-    kinds = owner_kinds(found.view, found.renewed_after_end)
+    kinds = owner_kinds(found.snapshot, found.renewed_after_end)
     marks = marks_among((status.owner for status in states.values()), before)
     rows = [
         {**_lease_row(status, kinds, found), "mark": marks.of(status.owner)}
         for status in states.values()
         if (not wanted or status.state.value in wanted) and (owner is None or owner in (status.owner or ""))
     ]
-    hints = hints_of(found, states, failover, told=is_known)
+    hints = hints_of(found, states, failover, is_known=is_known)
     return Answer(rows, _facts(target, found, states, kinds), hints, marks)
 
 
@@ -136,15 +144,15 @@ def _facts(
     how = "looked once" if found.samples == 1 else f"looked {found.samples} times in {found.span:.1f}s"
     return {
         "application": target.table,
-        "stream": stream_of(target, found.view),
-        "schema": found.view.schema,
+        "stream": stream_of(target, found.snapshot),
+        "schema": found.snapshot.schema,
         "workers": _workers(kinds),
         "leases": counts(states),
         "sampled": how,
     }
 
 
-def stream_of(target: Target, view: TableView) -> str | None:
+def stream_of(target: Target, view: TableSnapshot) -> str | None:
     """As told, else as the leases themselves tell; None where neither does, or there are several."""
     if target.stream_name is not None:
         return target.stream_name
@@ -160,10 +168,10 @@ def _workers(kinds: Mapping[str, OwnerKind]) -> dict[str, int]:
 def _lease_row(status: LeaseStatus, kinds: Mapping[str, OwnerKind], found: Observation) -> dict[str, Any]:
     lease = status.lease
     row: dict[str, Any] = {
-        "shard": status.key.rpartition(":")[2] if status.key in found.view.streams else status.key,
+        "shard": status.key.rpartition(":")[2] if status.key in found.snapshot.streams else status.key,
         "lease_key": status.key,
         "state": status.state.value,
-        "stream": found.view.streams.get(status.key),
+        "stream": found.snapshot.streams.get(status.key),
     }
     if lease is None:
         what = getattr(status.other, "kind", None) or getattr(status.other, "problem", None)
@@ -187,7 +195,7 @@ def _lease_row(status: LeaseStatus, kinds: Mapping[str, OwnerKind], found: Obser
     }
 
 
-def key_of(shard: str, view: TableView) -> str:
+def key_of(shard: str, view: TableSnapshot) -> str:
     """The lease key somebody means: itself, the number of a shard, or the end of one key only.
 
     Raises click.BadParameter for none, and for more than one.
@@ -213,15 +221,15 @@ def key_of(shard: str, view: TableView) -> str:
 
 def describe_answer(target: Target, found: Observation, key: str) -> Answer:
     """Everything `leases describe` shows, one fact a row."""
-    failover, is_known = known_failover(target.failover, found.view.leases.values())
+    failover, is_known = known_failover(target.failover, found.snapshot.leases.values())
     states = states_of(found, failover)
-    kinds = owner_kinds(found.view, found.renewed_after_end)
+    kinds = owner_kinds(found.snapshot, found.renewed_after_end)
     facts = lease_facts(found, states, kinds, key)
     mine = {key: states[key], **{one: states[one] for one in states[key].waits_for if one in states}}
     return Answer(
         [{"name": name, "value": value} for name, value in facts],
-        {"application": target.table, "stream": stream_of(target, found.view)},
-        hints_of(found, mine, failover, told=is_known),
+        {"application": target.table, "stream": stream_of(target, found.snapshot)},
+        hints_of(found, mine, failover, is_known=is_known),
     )
 
 
@@ -250,7 +258,7 @@ def _facts_of(
     owner = lease.actual_owner
     kind = kinds[owner] if owner is not None else None
     watched = (
-        f"{status.moved:+d} in {found.span:.1f}s; still for {duration_text(status.unmoved_for)}"
+        f"{status.moved:+d} in {found.span:.1f}s; still for {format_duration(status.unmoved_for)}"
         if status.moved is not None and found.samples > 1
         else None
     )
@@ -274,7 +282,7 @@ def _facts_of(
             f"{lease.hash_range.first} to {lease.hash_range.last}" if lease.hash_range is not None else None,
         ),
         ("entity type", lease.entity_type),
-        ("stream", found.view.streams.get(status.key) or (note.stream_arn if note is not None else None)),
+        ("stream", found.snapshot.streams.get(status.key) or (note.stream_arn if note is not None else None)),
         ("note of pykcl is by", note.owner if note is not None else None),
         ("started at LATEST from", str(lease.latest_from) if lease.latest_from is not None else None),
         ("other attributes", json_text(_known_kinds(lease)) if lease.extra else None),

@@ -37,7 +37,7 @@ def leases() -> None:
 @watch_option
 @click.option(
     "--sample",
-    type=Duration(least=0.2, most=3600.0),
+    type=Duration(minimum=0.2, maximum=3600.0),
     metavar="TIME",
     help="How long counters are watched at most; by default the fail-over time, or 4s where it is unknown.",
 )
@@ -69,9 +69,9 @@ def list_leases(
     FOREIGN   no lease: a row that KCL 3.x keeps in the table for itself
     """
     from pykcl.cli.lease_tables import LEASE_COLUMNS, lease_answer, wanted_states
-    from pykcl.operate.owner_marks import NO_MARKS
-    from pykcl.operate.sampling import Sampler
-    from pykcl.operate.scanning import TableScanner
+    from pykcl.operate.aws.table_scan import TableScanner
+    from pykcl.operate.sampler import Sampler
+    from pykcl.operate.states import NO_MARKS
     from pykcl.runtime import SystemRuntime
 
     if no_sample and sample is not None:
@@ -87,9 +87,9 @@ def list_leases(
     def look() -> tuple[str, int]:
         nonlocal marks
         found = (
-            sampler.look()
+            sampler.poll()
             if no_sample or watch is not None
-            else sampler.look_twice(target.failover, longest=sample, on_wait=tell_of_the_wait)
+            else sampler.poll_until_moved(target.failover, longest=sample, on_wait=tell_of_the_wait)
         )
         answer = lease_answer(target, found, owner=owner, wanted=wanted, before=marks)
         marks = answer.marks
@@ -109,19 +109,19 @@ def describe(target: Target, shard: str, output: Format, no_sample: bool) -> Non
     SHARD: a lease key, the number of a shard, such as 3, or the end of one key only.
     """
     from pykcl.cli.lease_tables import FACT_COLUMNS, describe_answer, key_of
-    from pykcl.operate.sampling import Sampler
-    from pykcl.operate.scanning import TableScanner
+    from pykcl.operate.aws.table_scan import TableScanner
+    from pykcl.operate.sampler import Sampler
     from pykcl.runtime import SystemRuntime
 
     runtime = SystemRuntime()
     scanner = TableScanner(target.clients.client("dynamodb"), str(target.table), runtime)
     sampler = Sampler(scanner.scan, runtime)
     _tell_pace(scanner.pace, output)
-    found = sampler.look()
-    key = key_of(shard, found.view)
-    lease = found.view.leases.get(key)
+    found = sampler.poll()
+    key = key_of(shard, found.snapshot)
+    lease = found.snapshot.leases.get(key)
     if not no_sample and lease is not None and lease.actual_owner is not None:
-        found = sampler.look_twice(
+        found = sampler.poll_until_moved(
             target.failover, until=lambda seen: key in seen.alive, on_wait=tell_of_the_wait
         )
     answer = describe_answer(target, found, key)
@@ -139,16 +139,16 @@ def release(target: Target, shard: str, execute: bool) -> None:
     counter and owner are still what was shown. An owner that is alive notices at its next renewal; what it has read
     since its last checkpoint comes again at the next owner. Nothing is lost.
     """
-    from pykcl.aws.operator_table import OperatorTable
     from pykcl.cli.lease_tables import key_of
+    from pykcl.operate.aws.row_writes import RowWriter
+    from pykcl.operate.aws.table_scan import TableScanner
     from pykcl.operate.release import plan_release
     from pykcl.operate.release import release as do_release
-    from pykcl.operate.scanning import TableScanner
     from pykcl.runtime import SystemRuntime
 
     runtime, client = SystemRuntime(), target.clients.client("dynamodb")
     key = key_of(shard, TableScanner(client, str(target.table), runtime).scan())
-    table = OperatorTable(client, str(target.table), runtime)
+    table = RowWriter(client, str(target.table), runtime)
     plan = plan_release(key, table.read(key))
     _show_release(plan, execute)
     if not execute:
@@ -182,12 +182,12 @@ def prune(target: Target, output: Format, execute: bool) -> None:
     The rules are the workers' own, which do this by themselves; it is for tables whose fleet is gone. Every row is
     deleted only if it is still as it was shown, parents before children, and looked for again.
     """
-    from pykcl.aws.operator_table import OperatorTable
     from pykcl.cli.lease_tables import PRUNE_COLUMNS, prune_row
-    from pykcl.operate.owner_marks import marks_among
+    from pykcl.operate.aws.row_writes import RowWriter
+    from pykcl.operate.aws.table_scan import TableScanner
     from pykcl.operate.prune import plan_prune
     from pykcl.operate.prune import prune as do_prune
-    from pykcl.operate.scanning import TableScanner
+    from pykcl.operate.states import marks_among
     from pykcl.runtime import SystemRuntime
 
     runtime, client = SystemRuntime(), target.clients.client("dynamodb")
@@ -210,7 +210,7 @@ def prune(target: Target, output: Format, execute: bool) -> None:
     show(rows, PRUNE_COLUMNS, output, facts=facts, hints=hints)
     if not execute:
         return
-    results = list(_told(do_prune(OperatorTable(client, str(target.table), runtime), plan)))
+    results = list(_told(do_prune(RowWriter(client, str(target.table), runtime), plan)))
     if any(one != "deleted" for one in results):
         sys.exit(EXIT_ERROR)
 

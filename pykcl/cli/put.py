@@ -22,9 +22,9 @@ from pykcl.errors import PyKclError
 from pykcl.runtime import SignalEvent
 
 if TYPE_CHECKING:
-    from pykcl.aws.operator_clients import OperatorClients
-    from pykcl.operate.streams.input_lines import InputForm, LineReader
-    from pykcl.operate.streams.putting import Putting
+    from pykcl.operate.aws.clients import OperatorClients
+    from pykcl.operate.streams.formats import InputForm, LineReader
+    from pykcl.operate.streams.writer import StreamWriter
     from pykcl.runtime import Event
 
 
@@ -111,7 +111,7 @@ def put(
     got no answer is sent again, too, and may be in twice; that is said. Ctrl-C puts what was read and says how far it
     came; a second one gives up what is still being refused.
     """
-    from pykcl.operate.streams.input_lines import LineReader
+    from pykcl.operate.streams.formats import LineReader
     from pykcl.runtime import SystemRuntime
 
     runtime = SystemRuntime()
@@ -126,11 +126,11 @@ def put(
     reader = LineReader(
         form, lambda: f"{random.getrandbits(64):016x}", summary.largest_record, key, key_field, key_delimiter
     )
-    from pykcl.operate.streams.putting import Outlet, Putting
+    from pykcl.operate.streams.writer import Outlet, StreamWriter
 
     stop, give_up = SignalEvent(), SignalEvent()
     with _ended_by_signals(stop, give_up):
-        putting = Putting(
+        putting = StreamWriter(
             Outlet(
                 lambda records: admin.put(name, records), lambda: admin.shards(name), summary.largest_record
             ),
@@ -155,7 +155,7 @@ def put(
 def _pump(
     source: BinaryIO,
     reader: LineReader,
-    putting: Putting,
+    putting: StreamWriter,
     course: _Course,
     stop: Event,
     progress: Callable[[int, int], None],
@@ -164,7 +164,7 @@ def _pump(
     skip_bad: bool,
 ) -> None:
     """From the first line to the last, the first bad one, or Ctrl-C."""
-    from pykcl.operate.streams.input_lines import BadLine
+    from pykcl.operate.streams.formats import BadLine
 
     try:
         drawn_at, size = time.monotonic(), 0
@@ -180,7 +180,7 @@ def _pump(
                 if time.monotonic() - drawn_at > _REDRAW:
                     progress(size, putting.tally.put)
                     drawn_at, size = time.monotonic(), 0
-            putting.breathe()
+            putting.flush_when_due()
         progress(size, putting.tally.put)
     except BadLine as error:
         course.line -= 1
@@ -195,9 +195,9 @@ def _pump(
 
 
 def _take(
-    number: int, line: bytes, reader: LineReader, putting: Putting, course: _Course, *, skip_bad: bool
+    number: int, line: bytes, reader: LineReader, putting: StreamWriter, course: _Course, *, skip_bad: bool
 ) -> None:
-    from pykcl.operate.streams.input_lines import BadLine
+    from pykcl.operate.streams.formats import BadLine
 
     try:
         record = reader.record(number, line)
@@ -208,12 +208,12 @@ def _take(
         tell(f"passed over: {error}")
         record = None
     if record is None:
-        putting.pass_over(number)
+        putting.skip_line(number)
     else:
         putting.take(number, record)
 
 
-def _conclude(stream: str, putting: Putting, course: _Course, *, aggregated: bool) -> int:
+def _conclude(stream: str, putting: StreamWriter, course: _Course, *, aggregated: bool) -> int:
     """Say what was put, and what was not; the exit code."""
     tally = putting.tally
     with quiet_when_unread():

@@ -15,8 +15,8 @@ import click
 from pykcl.errors import ConfigError, PyKclError, SetupError, printable
 
 if TYPE_CHECKING:
-    from pykcl.aws.operator_clients import OperatorClients
-    from pykcl.aws.stream_admin import StreamAdmin, StreamSummary
+    from pykcl.operate.aws.clients import OperatorClients
+    from pykcl.operate.aws.streams import StreamAdmin, StreamSummary
 
 MOST_COMPLETIONS = 100
 
@@ -32,8 +32,8 @@ def usage() -> Iterator[None]:
 
 def admin_for(clients: OperatorClients, stream: str | None = None) -> StreamAdmin:
     """Raises ConfigError without a region, SetupError without credentials. An ARN names its region."""
-    from pykcl.aws.operator_clients import OperatorClients
-    from pykcl.aws.stream_admin import StreamAdmin
+    from pykcl.operate.aws.clients import OperatorClients
+    from pykcl.operate.aws.streams import StreamAdmin
 
     parts = (stream or "").split(":")
     if parts[0] == "arn" and len(parts) > 3 and clients.access.fallback_region is None:
@@ -69,7 +69,7 @@ def names_near(admin: StreamAdmin, stream: str) -> str:
 def complete_streams(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of streams that begin so. Never raises what AWS or its configuration may raise."""
     from pykcl.aws.errors import aws_errors
-    from pykcl.aws.operator_clients import Access, OperatorClients
+    from pykcl.operate.aws.clients import Access, OperatorClients
 
     told = ctx.params
     expected: tuple[type[Exception], ...] = (PyKclError, *aws_errors())

@@ -26,11 +26,11 @@ from pykcl.cli.watching import repeat, tell_of_the_wait, watch_option
 from pykcl.errors import ConfigError, PyKclError, SetupError, printable
 
 if TYPE_CHECKING:
-    from pykcl.aws.operator_clients import OperatorClients
-    from pykcl.aws.stream_admin import Consumer, StreamAdmin, StreamSummary
     from pykcl.model.shard import Shard
-    from pykcl.operate.family_tree import TreeLine
-    from pykcl.operate.owner_marks import Marks
+    from pykcl.operate.aws.clients import OperatorClients
+    from pykcl.operate.aws.streams import Consumer, StreamAdmin, StreamSummary
+    from pykcl.operate.lineage import TreeLine
+    from pykcl.operate.states import Marks
 
 
 def _percent(share: float | None) -> str:
@@ -92,7 +92,7 @@ def list_streams(output: Format, clients: OperatorClients) -> None:
     -o wide, json, jsonl and csv ask for each stream by itself (one DescribeStreamSummary each, a tenth of a second
     apart), as only that tells shards, retention, encryption and consumers.
     """
-    from pykcl.operate.streams.describing import stream_row
+    from pykcl.operate.streams.describe import stream_row
 
     with quiet_when_unread():
         admin = admin_for(clients)
@@ -147,7 +147,7 @@ def describe(
 
 
 def _describe(clients: OperatorClients, stream: str, output: Format) -> None:
-    from pykcl.operate.streams.describing import hints, shard_rows, stream_facts
+    from pykcl.operate.streams.describe import hints, shard_rows, stream_facts
 
     with quiet_when_unread():
         admin = admin_for(clients, stream)
@@ -215,8 +215,8 @@ def _tree_look(
     target: Target, output: Format, *, watch: float | None, no_sample: bool, only_open: bool
 ) -> Callable[[], tuple[str, int]]:
     """Return the function that scans the table, lists the shards and returns (text, exit code)."""
-    from pykcl.operate.sampling import Sampler
-    from pykcl.operate.scanning import TableScanner
+    from pykcl.operate.aws.table_scan import TableScanner
+    from pykcl.operate.sampler import Sampler
     from pykcl.runtime import SystemRuntime
 
     sampler = None
@@ -229,18 +229,21 @@ def _tree_look(
 
     def look() -> tuple[str, int]:
         nonlocal marks
-        from pykcl.operate.family_tree import tree_lines
-        from pykcl.operate.lease_states import states_of
-        from pykcl.operate.owner_marks import NO_MARKS, marks_among
-        from pykcl.operate.sampling import known_failover
+        from pykcl.operate.lineage import tree_lines
+        from pykcl.operate.sampler import known_failover
+        from pykcl.operate.states import NO_MARKS, marks_among, states_of
 
         states = None
         arns: tuple[str, ...] = ()
         if sampler is not None:
             once = no_sample or watch is not None
-            found = sampler.look() if once else sampler.look_twice(target.failover, on_wait=tell_of_the_wait)
-            failover, _ = known_failover(target.failover, found.view.leases.values())
-            states, arns = states_of(found, failover), found.view.stream_arns
+            found = (
+                sampler.poll()
+                if once
+                else sampler.poll_until_moved(target.failover, on_wait=tell_of_the_wait)
+            )
+            failover, _ = known_failover(target.failover, found.snapshot.leases.values())
+            states, arns = states_of(found, failover), found.snapshot.stream_arns
         listed, hints = _listing(target, arns)
         marks = marks_among((one.owner for one in (states or {}).values()), marks or NO_MARKS)
         lines = tree_lines(states, listed)
@@ -267,7 +270,7 @@ def _listing(target: Target, arns: tuple[str, ...]) -> tuple[tuple[Shard, ...], 
 
 
 def _without_the_past(lines: list[TreeLine]) -> list[TreeLine]:
-    from pykcl.operate.family_tree import CLEANED_UP, CLOSED
+    from pykcl.operate.lineage import CLEANED_UP, CLOSED
 
     return [line for line in lines if line.state not in ("ENDED", CLEANED_UP, CLOSED)]
 
@@ -300,7 +303,7 @@ def _tree_row(line: TreeLine) -> dict[str, Any]:
 
 def _tree_line(line: TreeLine, marks: Marks, width: int | None) -> str:
     from pykcl.cli.lease_tables import state_colour
-    from pykcl.operate.hints import short_shard
+    from pykcl.operate.snapshot import short_shard
 
     branches = line.branches
     most = _MOST_BRANCHES if width is None else min(_MOST_BRANCHES, width // 2)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pykcl.cli.durations import seconds_of
 from pykcl.cli.exit_codes import EXIT_ERROR, EXIT_OK
 from pykcl.cli.fleet_options import Target, complete_applications, complete_shards, fleet_options
 from pykcl.cli.stream_target import complete_streams, forget_output, names_near, tell, usage
@@ -21,12 +20,10 @@ from pykcl.errors import ConfigError, StreamMissing
 
 if TYPE_CHECKING:
     from pykcl.aws.kinesis import KinesisStream
-    from pykcl.model.checkpoint import ReadFrom
     from pykcl.model.lease import Lease
     from pykcl.model.record import Record
-    from pykcl.operate.streams.choosing import Start
-    from pykcl.operate.streams.following import Following
-    from pykcl.operate.streams.rendering import PayloadForm, Render
+    from pykcl.operate.streams.formats import PayloadForm, Render
+    from pykcl.operate.streams.reader import Start, StreamReader
 
 _WRITE_BYTES = 1 << 16
 _LATER_THAN_ALL = 2**52
@@ -126,24 +123,26 @@ def tail(
         raise click.UsageError(
             "--application alone changes nothing here. To begin at its checkpoints: --from-app NAME."
         )
+    from pykcl.operate.streams.reader import parse_since
+
     with usage():
         wanted = _Wanted(
             _render(format_text, output, payload), _pattern(grep), since, count, until_end, shards, from_app
         )
         if since is not None:
             # Only whether it can be understood; what it means depends on Kinesis' clock.
-            _moment(since, _LATER_THAN_ALL)
+            parse_since(since, _LATER_THAN_ALL)
     sys.exit(_run(target, stream, wanted, (lambda _: None) if quiet else tell))
 
 
 def _run(target: Target, stream: str, wanted: _Wanted, notice: Callable[[str], None]) -> int:
-    from pykcl.operate.streams.following import Following
+    from pykcl.operate.streams.reader import StreamReader
     from pykcl.runtime import SystemRuntime
 
     runtime = SystemRuntime()
     try:
         kinesis, starts = _starts(target, stream, wanted, notice)
-        following = Following(
+        following = StreamReader(
             kinesis,
             starts,
             runtime,
@@ -167,8 +166,8 @@ def _run(target: Target, stream: str, wanted: _Wanted, notice: Callable[[str], N
 def _starts(
     target: Target, stream: str, wanted: _Wanted, notice: Callable[[str], None]
 ) -> tuple[KinesisStream, list[Start]]:
-    from pykcl.aws.stream_admin import StreamAdmin
-    from pykcl.operate.streams.choosing import shards_named, starts_of_application, starts_since
+    from pykcl.operate.aws.streams import StreamAdmin
+    from pykcl.operate.streams.reader import parse_since, shards_named, starts_of_application, starts_since
 
     kinesis = target.kinesis(stream)
     admin = StreamAdmin(target.clients.client("kinesis"))
@@ -184,7 +183,7 @@ def _starts(
             )
         else:
             default = "earliest" if wanted.until_end else "latest"
-            begin = _moment(wanted.since or default, kinesis.server_time_millis())
+            begin = parse_since(wanted.since or default, kinesis.server_time_millis())
             shards = admin.shards(arn, None if wanted.shards else begin)
             starts = starts_since(shards, begin)
         if wanted.shards:
@@ -197,8 +196,8 @@ def _starts(
 
 
 def _leases(target: Target, application: str, stream: str) -> Mapping[str, Lease]:
-    from pykcl.operate.scanning import TableScanner
-    from pykcl.operate.streams.choosing import leases_of_stream
+    from pykcl.operate.aws.table_scan import TableScanner
+    from pykcl.operate.streams.reader import leases_of_stream
     from pykcl.runtime import SystemRuntime
 
     is_target = target.table is not None and target.application in (None, application)
@@ -207,7 +206,7 @@ def _leases(target: Target, application: str, stream: str) -> Mapping[str, Lease
     return leases_of_stream(scanner.scan(), stream)
 
 
-def _print(following: Following, wanted: _Wanted) -> None:
+def _print(following: StreamReader, wanted: _Wanted) -> None:
     """Raises BrokenPipeError once nobody reads any more."""
     left = wanted.count
     for page in following.pages():
@@ -232,7 +231,7 @@ def _print(following: Following, wanted: _Wanted) -> None:
 def _matching(page: Iterator[Record], pattern: re.Pattern[str] | None) -> Iterator[Record]:
     if pattern is None:
         return page
-    from pykcl.operate.streams.rendering import text_payload
+    from pykcl.operate.streams.formats import text_payload
 
     return (record for record in page if pattern.search(text_payload(record)))
 
@@ -255,15 +254,15 @@ def _is_unread() -> bool:
 
 
 def _render(format_text: str | None, output: str, payload: PayloadForm) -> Render:
-    from pykcl.operate.streams import rendering
+    from pykcl.operate.streams import formats
 
     if format_text is not None and output != "text":
         raise click.UsageError("--format and --output both say what is printed. Use one of them.")
     if output == "jsonl":
-        return rendering.json_lines(payload)
+        return formats.json_lines(payload)
     if format_text is None:
-        format_text = rendering.WIDE if output == "wide" else rendering.PLAIN
-    return rendering.template(format_text, payload)
+        format_text = formats.WIDE if output == "wide" else formats.PLAIN
+    return formats.template(format_text, payload)
 
 
 def _pattern(grep: str | None) -> re.Pattern[str] | None:
@@ -275,12 +274,3 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
         raise ConfigError(
             f"--grep {grep[:80]!r} is no regular expression ({error}). Put a backslash before what is meant literally."
         ) from None
-
-
-def _moment(text: str, now_millis: int) -> ReadFrom:
-    from pykcl.operate.streams.moments import since
-
-    ago = None
-    with suppress(ValueError):
-        ago = seconds_of(text)
-    return since(text, now_millis, ago_seconds=ago)

@@ -51,7 +51,7 @@ NEEDED_MODULES = ("hypercorn", "starlette")
 )
 @click.option(
     "--every",
-    type=Duration(least=0.5, most=60.0),
+    type=Duration(minimum=0.5, maximum=60.0),
     default=1.0,
     metavar="TIME",
     help="How often the lease table is read while the page is open (default 1s).",
@@ -79,7 +79,7 @@ NEEDED_MODULES = ("hypercorn", "starlette")
 )
 @click.option(
     "--lag-every",
-    type=Duration(least=1.0, most=600.0),
+    type=Duration(minimum=1.0, maximum=600.0),
     default=10.0,
     metavar="TIME",
     help="How often each shard is asked (default 10s); seldomer where there are many.",
@@ -102,8 +102,8 @@ def ui(
     Everything the page is made of comes from here: it asks nobody else.
     """
     refuse_missing_parts()
-    from pykcl.operate.scanning import TableScanner
-    from pykcl.operate.worker_pages import WorkerPages
+    from pykcl.operate.aws.table_scan import TableScanner
+    from pykcl.operate.worker_status import StatusClient
     from pykcl.runtime import SystemRuntime
     from pykcl.ui.poller import Fleet, LagPoller, WorkerPoller
     from pykcl.ui.server import page_server
@@ -128,7 +128,7 @@ def ui(
         names=names,
         rates=Rates(asks_workers=bool(workers)),
         lags=lags if lag_from == "kinesis" else None,
-        workers=WorkerPoller(WorkerPages(workers, runtime, token), every, runtime) if workers else None,
+        workers=WorkerPoller(StatusClient(workers, runtime, token), every, runtime) if workers else None,
     )
     with stop_by_signals() as stop, server:
         say(f"{printable(table)} at {server.link}")
@@ -171,7 +171,7 @@ def refuse_missing_parts() -> None:
 
 def _stream(target: Target, runtime: Runtime) -> KinesisStream:
     """The stream that was told, else the one that the rows name. Raises ConfigError."""
-    from pykcl.operate.scanning import TableScanner
+    from pykcl.operate.aws.table_scan import TableScanner
 
     if target.stream is not None:
         return target.kinesis()
@@ -190,4 +190,4 @@ def _kinesis_lag(target: Target, runtime: Runtime) -> LagSource:
 
     stream = _stream(target, runtime)
     stream.describe()
-    return KinesisLag(stream, runtime, start=target.config.start_position, most_reads=READS_PER_ROUND)
+    return KinesisLag(stream, runtime, start=target.config.start_position, max_reads=READS_PER_ROUND)

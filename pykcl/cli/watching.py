@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 
 import click
 
-from pykcl.cli.durations import Duration, duration_text
+from pykcl.cli.durations import Duration
 from pykcl.cli.exit_codes import EXIT_OK
 from pykcl.cli.output import is_terminal, say
 from pykcl.errors import TemporaryError
+from pykcl.times import format_duration
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -26,7 +27,7 @@ def watch_option(command: Command) -> Command:
         flag_value="2s",
         default=None,
         metavar="[=2s]",
-        type=Duration(least=0.2),
+        type=Duration(minimum=0.2),
         help="Answer again and again, until Ctrl-C. Write --watch=5s for another pause.",
     )(command)
 
@@ -34,7 +35,7 @@ def watch_option(command: Command) -> Command:
 def tell_of_the_wait(seconds: float) -> None:
     """For `Sampler.look_twice`: a command that seems to hang says on standard error why."""
     say(
-        f"pykcl: scanning again in {duration_text(seconds)} to see which counters move; --no-sample does not wait",
+        f"pykcl: scanning again in {format_duration(seconds)} to see which counters move; --no-sample does not wait",
         err=True,
     )
 
@@ -55,7 +56,7 @@ def repeat(watch: float | None, look: Callable[[], tuple[str, int]]) -> int:
             try:
                 text, code = look()
             except TemporaryError as error:
-                say(f"pykcl: {error} Looking again in {duration_text(watch)}.", err=True)
+                say(f"pykcl: {error} Looking again in {format_duration(watch)}.", err=True)
             else:
                 say(f"{_TO_THE_TOP}{text}" if is_terminal() else f"{text}\n")
             time.sleep(watch)

@@ -1,5 +1,5 @@
-"""Looking at and steering a fleet from outside: states, lag, lineage, and careful writes, for any KCL lease table.
+"""A fleet from outside, for any KCL lease table: states, lag, lineage, and conditional writes.
 
-Library code without a terminal: the commands show what these modules return. May import `planning`, `model`, `aws`,
-`config`, `errors`, `events`, `ports` and `runtime`; knows nothing of `worker`, `cli` or `local`.
+Library code without a terminal: the commands show the results of these modules. May import `planning`, `model`, `aws`,
+`config`, `errors`, `events`, `ports`, `runtime` and `times`; not `worker`, `cli` or `local`.
 """

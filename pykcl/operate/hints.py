@@ -1,6 +1,6 @@
-"""What is odd about a lease table, and what to make of it, in sentences. Pure.
+"""Problems of a lease table in sentences, with what to do. Pure.
 
-Names out of the table stand in these sentences as they are: whoever shows them makes them inert.
+Names from the table stand in the sentences unescaped: the caller escapes them.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pykcl.model.lease import Lease, UnreadableRow
 from pykcl.model.lease_item import LEASE_OWNER
-from pykcl.operate.lease_states import LeaseState, LeaseStatus
-from pykcl.operate.sampling import Observation
+from pykcl.operate.sampler import Observation
+from pykcl.operate.snapshot import short_shard
+from pykcl.operate.states import LeaseState, LeaseStatus
 
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 _MANY_SWITCHES = 5
 
 
 def hints_of(
-    found: Observation, states: Mapping[str, LeaseStatus], failover: float, *, told: bool
+    found: Observation, states: Mapping[str, LeaseStatus], failover: float, *, is_known: bool
 ) -> list[str]:
-    """The most urgent first. failover: seconds; told: whether somebody named it, or it is only a guess."""
+    """Return the hints, the most urgent first. failover: seconds; is_known: False for a guess."""
     if not states:
         return ["The table has no rows: no worker has started yet, or its leases were deleted."]
     return [
-        *_about_life(found, states, failover, told=told),
+        *_about_life(found, states, failover, is_known=is_known),
         *_about_endings(states),
         *_about_oddities(states),
         *_about_others(states),
@@ -36,11 +37,11 @@ def _keys(states: Mapping[str, LeaseStatus], state: LeaseState) -> list[str]:
 
 
 def _about_life(
-    found: Observation, states: Mapping[str, LeaseStatus], failover: float, *, told: bool
+    found: Observation, states: Mapping[str, LeaseStatus], failover: float, *, is_known: bool
 ) -> Iterable[str]:
     active = _keys(states, LeaseState.ACTIVE)
     if stale := _keys(states, LeaseState.STALE):
-        yield f"{_named(stale)} did not move for the fail-over time ({failover:g} s): {_what_follows(active)}"
+        yield f"{_named(stale)} did not move for the failover time ({failover:g} s): {_what_follows(active)}"
     waiting = [
         key
         for key in _keys(states, LeaseState.WAITING)
@@ -50,10 +51,10 @@ def _about_life(
         yield f"The owner of {_named(waiting)}, which waits for its parents, did not move for {failover:g} s."
     still = _keys(states, LeaseState.UNKNOWN)
     if still and found.samples > 1:
-        guess = "" if told else " (a guess: tell it with --failover, -c or -p)"
+        guess = "" if is_known else " (a guess: give it with --failover, -c or -p)"
         yield (
-            f"{_named(still)} did not move in {found.span:.1f} s; if that holds for the fail-over time of "
-            f"{failover:g} s{guess}, any worker may take it. Do: --sample {failover:g}s, or --watch."
+            f"{_named(still)} did not move in {found.span:.1f} s; if that holds for the failover time of {failover:g} "
+            f"s{guess}, any worker may take it. Do: --sample {failover:g}s, or --watch."
         )
     unowned = _keys(states, LeaseState.UNOWNED)
     if unowned and (active or found.samples > 1):
@@ -68,13 +69,13 @@ def _about_life(
         }
     )
     if culprits:
-        yield f"{_named(blocked)} cannot begin before {_named(culprits)} has ended, which nobody reads."
+        yield f"{_named(blocked)} cannot start before {_named(culprits)} has ended, which nobody reads."
 
 
 def _what_follows(active: Sequence[str]) -> str:
     if active:
-        return "a living worker takes it at its next look, unless it is at its most leases."
-    return "no lease was seen moving, so perhaps no worker is running."
+        return "a live worker takes it on its next scan, unless it already holds max_leases."
+    return "no counter moved, so perhaps no worker is running."
 
 
 def _about_endings(states: Mapping[str, LeaseStatus]) -> Iterable[str]:
@@ -82,7 +83,7 @@ def _about_endings(states: Mapping[str, LeaseStatus]) -> Iterable[str]:
     bent = [key for key, lease in leases.items() if lease.is_ended and lease.checkpoint.sub_sequence_number]
     if bent:
         yield (
-            f"{_named(bent)} ended with a sub-sequence number: Java workers do not see the end, and never begin the "
+            f"{_named(bent)} ended with a sub-sequence number: Java workers do not see the end, and never start the "
             "children. Another library wrote that."
         )
     early = [
@@ -107,33 +108,33 @@ def _about_oddities(states: Mapping[str, LeaseStatus]) -> Iterable[str]:
     typed = [key for key, lease in leases.items() if lease.owner is None and LEASE_OWNER in lease.extra]
     if typed:
         yield (
-            f"leaseOwner of {_named(typed)} is there and empty: KCL 3.x cannot assign such a row. "
-            "A worker of 2.x, or pykcl, mends it when it takes the lease."
+            f"leaseOwner of {_named(typed)} is present and empty: KCL 3.x cannot assign such a row. A worker of 2.x, "
+            "or pykcl, repairs it when it takes the lease."
         )
     fought = [key for key, lease in leases.items() if lease.owner_switches >= _MANY_SWITCHES]
     if fought:
         yield (
-            f"{_named(fought)} changed hands {_MANY_SWITCHES} times or more without a checkpoint: workers may crash "
-            "on what is in it, or are too slow to checkpoint."
+            f"{_named(fought)} changed hands {_MANY_SWITCHES} times or more without a checkpoint: workers may crash on "
+            "what is in it, or are too slow to checkpoint."
         )
     pending = [key for key, lease in leases.items() if lease.pending is not None and lease.owner is None]
     if pending:
-        yield f"{_named(pending)} has a checkpoint that was prepared and never completed; its next owner is told."
+        yield f"{_named(pending)} has a checkpoint that was prepared and never completed; its next owner gets it."
 
 
 def _about_others(states: Mapping[str, LeaseStatus]) -> Iterable[str]:
-    for key in _keys(states, LeaseState.UNREADABLE)[:_MOST_NAMES]:
+    for key in _keys(states, LeaseState.UNREADABLE)[:_MAX_NAMES]:
         row = states[key].other
         problem = row.problem if isinstance(row, UnreadableRow) else ""
-        yield f"{key or 'A row without a key'} cannot be understood: {problem}. It is left alone, and not counted."
+        yield f"{key or 'A row without a key'} cannot be understood: {problem}. It is ignored."
 
 
 def _about_the_table(found: Observation) -> Iterable[str]:
-    arns = found.view.stream_arns
+    arns = found.snapshot.stream_arns
     if len(arns) > 1:
         yield (
-            f"Leases of {len(arns)} streams stand in this table ({_named(arns)}): every stream needs an application "
-            "of its own."
+            f"This table has leases of {len(arns)} streams ({_named(arns)}): every stream needs an application of its "
+            "own."
         )
 
 
@@ -142,13 +143,5 @@ def _leases(states: Mapping[str, LeaseStatus]) -> dict[str, Lease]:
 
 
 def _named(keys: Sequence[str]) -> str:
-    more = f" and {len(keys) - _MOST_NAMES} more" if len(keys) > _MOST_NAMES else ""
-    return ", ".join(short_shard(key) for key in keys[:_MOST_NAMES]) + more
-
-
-def short_shard(key: str) -> str:
-    """ "003" for "shardId-000000000003"; any other name as it is."""
-    head, _, digits = key.rpartition("shardId-")
-    if len(digits) != 12 or not (digits.isascii() and digits.isdigit()):
-        return key
-    return head + str(int(digits)).zfill(3)
+    more = f" and {len(keys) - _MAX_NAMES} more" if len(keys) > _MAX_NAMES else ""
+    return ", ".join(short_shard(key) for key in keys[:_MAX_NAMES]) + more

@@ -1,13 +1,14 @@
-"""How far behind the tip of the stream each lease is.
+"""The lag of each lease: the time that its oldest unread record has been waiting.
 
-The table does not say: it holds a position, and only whoever reads the stream knows when the record behind it arrived.
-Kinesis itself is one source; what workers tell of themselves, and CloudWatch, are others (`lag_sources`).
+The table holds a position only; the arrival time of the next record has to come from elsewhere. There are three
+sources: Kinesis is read after the *checkpoint* (`KinesisLag`). Workers report the lag of their reads at /status
+(`StatusLag`) and to CloudWatch (`CloudWatchLag`); those reads may be ahead of the checkpoint, and old reports are not
+used, as a worker without a recent one may have stopped.
 
-What the look at Kinesis costs, per lease that has not ended: one GetShardIterator and one GetRecords call of at most
-two records, as long as records keep coming. One call covers a bounded span of stream time: where nothing came behind
-the checkpoint for hours, pages are empty, and only the next record or the tip of the shard tells the lag. The calls are
-five a second and the bytes 2 MB a second for each shard, shared by everybody who reads it without enhanced fan-out; so
-no shard is asked more than four times per second, and few at a time.
+Reading Kinesis costs, per open lease, one GetShardIterator and one GetRecords call of at most two records, as long as
+records keep coming. One call covers a bounded span of stream time: after hours without records, pages are empty, and
+only the next record or the tip of the shard shows the lag. A shard serves five calls and 2 MB a second to all readers
+without enhanced fan-out together; so no shard is read more than four times per second, and few shards at a time.
 """
 
 from __future__ import annotations
@@ -17,39 +18,40 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
-from pykcl.errors import PyKclError, ShardGone, Throttled
+from pykcl.errors import PyKclError, SetupError, ShardGone, TemporaryError, Throttled
 from pykcl.interfaces import Stream
 from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.kpl import deaggregate
 from pykcl.model.lease import Lease, first_read
 from pykcl.model.record import Record
-from pykcl.operate.side_by_side import side_by_side
+from pykcl.operate.aws.cloudwatch_reads import MetricReader, ReportedLag
+from pykcl.operate.parallel import parallel_map
+from pykcl.operate.worker_status import WorkerReport
 from pykcl.runtime import Runtime
 
-SIDE_BY_SIDE = 16
-"""Shards asked at the same moment."""
-MOST_READS = 300
-"""Of one shard, for one answer. AWS takes some 250 to cross a day without records."""
+MAX_PARALLEL = 16
+"""Shards read at the same time."""
+MAX_READS = 300
+"""Reads of one shard for one answer. AWS takes some 250 to cross a day without records."""
 _PAGE = 2
-"""Records: the checkpointed one, which may be an aggregate that is half done, and the next."""
+"""Records: the checkpointed one, which may be a partly processed aggregate, and the next."""
 _PAUSE = 0.25
 _PAUSE_AFTER_THROTTLING = 1.0
 _MARGIN_MILLIS = 10_000
-"""How much earlier than where the last page ended the next answer begins: the two clocks are not exactly one."""
+"""The next answer starts this much before the end of the last page: the two clocks differ a little."""
 
 Answer = TypeVar("Answer")
-Verdict = Literal["read", "told", "ended", "gone", "trimmed", "unknown"]
+Verdict = Literal["read", "reported", "ended", "gone", "trimmed", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardLag:
-    """One lease.
+    """The lag of one lease.
 
-    behind: seconds for which its oldest unread record has been waiting; 0.0 where there is none; None where nobody
-    knows. verdict: "ended": the shard is read to its
-    end, "told": a worker or CloudWatch says so, "gone": Kinesis has dropped the shard, "trimmed": it has dropped the
-    checkpointed record, and perhaps unread ones behind it. why: of an unknown lag, for people. reads: GetRecords
-    calls it took.
+    behind: seconds that its oldest unread record has been waiting; 0.0 without one; None where unknown. verdict:
+    "ended": the shard was read to its end; "reported": by a worker or CloudWatch; "gone": Kinesis has dropped the
+    shard; "trimmed": it has dropped the checkpointed record, and perhaps unread ones after it. why: the reason of an
+    unknown lag, as text. reads: number of GetRecords calls.
     """
 
     behind: float | None
@@ -59,29 +61,32 @@ class ShardLag:
 
 
 class LagSource(Protocol):
-    """Tells the lag of leases. cost: what asking it costs, for people."""
+    """Measures the lag of leases."""
 
     @property
-    def cost(self) -> str: ...
+    def cost(self) -> str:
+        """The cost of the last measurement, as text."""
 
     def lags(self, leases: Sequence[Lease]) -> Mapping[str, ShardLag]:
-        """By lease key. Never raises for one lease; raises SetupError where nothing at all can be asked."""
+        """Return the lag by lease key. Raises SetupError or TemporaryError only if the whole source fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Crossed:
-    """Between the checkpoint and that time, epoch milliseconds, nothing unread lies. is_kept: the checkpointed record
-    is still there, or none is checkpointed."""
+    """No record lies between the checkpoint and `until_millis`, epoch milliseconds.
+
+    is_retained: the checkpointed record is still there, or none is checkpointed.
+    """
 
     checkpoint: Checkpoint
     until_millis: int
-    is_kept: bool
+    is_retained: bool
 
 
 class KinesisLag:
-    """Asks the stream. start: where the fleet starts without a checkpoint; shard_of: lease key -> shard id.
+    """Reads the stream. start: of the fleet, without a checkpoint; shard_of: lease key -> shard id.
 
-    most_reads: of one shard for one answer; the next answer for the same checkpoint goes on where this one ended.
+    max_reads: of one shard for one answer; the next answer for the same checkpoint continues from there.
     """
 
     def __init__(
@@ -91,12 +96,12 @@ class KinesisLag:
         *,
         start: StartPosition | None = None,
         shard_of: Callable[[str], str] = str,
-        most_reads: int = MOST_READS,
+        max_reads: int = MAX_READS,
     ) -> None:
         self._stream, self._runtime = stream, runtime
         self._start = start or StartPosition("TRIM_HORIZON")
         self._shard_of = shard_of
-        self._most_reads = most_reads
+        self._max_reads = max_reads
         self._crossed: dict[str, _Crossed] = {}
 
     @property
@@ -108,9 +113,11 @@ class KinesisLag:
 
     def lags(self, leases: Sequence[Lease]) -> Mapping[str, ShardLag]:
         by_key = {lease.key: lease for lease in leases}
-        return side_by_side(
-            by_key, lambda key: self._lag_of(by_key[key]), self._runtime, most=SIDE_BY_SIDE, name="lag"
-        )
+
+        def lag_of(key: str) -> ShardLag:
+            return self._lag_of(by_key[key])
+
+        return parallel_map(lag_of, by_key, self._runtime, max_threads=MAX_PARALLEL, name="lag")
 
     def _lag_of(self, lease: Lease) -> ShardLag:
         if lease.is_ended:
@@ -131,36 +138,36 @@ class KinesisLag:
         if crossed is None or crossed.checkpoint != lease.checkpoint:
             crossed = None
         begin = start if crossed is None else ReadFrom("AT_TIMESTAMP", at_millis=crossed.until_millis)
-        is_kept = lease.checkpoint.is_sentinel if crossed is None else crossed.is_kept
+        is_retained = lease.checkpoint.is_sentinel if crossed is None else crossed.is_retained
         iterator = self._patiently(lambda: self._stream.open(shard, begin))
         behind = 0
-        for reads in range(1, self._most_reads + 1):
+        for reads in range(1, self._max_reads + 1):
             if reads > 1:
                 self._runtime.event().wait(_PAUSE)
             page = self._patiently(partial(self._stream.fetch, shard, iterator, _PAGE))
             now, behind = self._stream.server_time_millis(), page.millis_behind_latest or 0
             unread = oldest_unread(lease, page.records)
             if unread is not None:
-                # Opened at a number Kinesis has dropped, a shard begins with its oldest record, and nothing says so.
-                is_kept |= page.records[0].sequence_number == lease.checkpoint.sequence_number
+                # Opened at a dropped number, a shard silently starts at its oldest record.
+                is_retained |= page.records[0].sequence_number == lease.checkpoint.sequence_number
                 waits = max(0, now - unread.arrived_at_millis, behind) / 1000
-                return ShardLag(waits, "read" if is_kept else "trimmed", reads=reads)
-            is_kept |= bool(page.records)
+                return ShardLag(waits, "read" if is_retained else "trimmed", reads=reads)
+            is_retained |= bool(page.records)
             # "LATEST" opened again would be a later one, and nothing before it counts.
             if start.kind != "LATEST":
                 until = max(start.at_millis or 0, now - behind - _MARGIN_MILLIS)
-                self._crossed[lease.key] = _Crossed(lease.checkpoint, until, is_kept)
+                self._crossed[lease.key] = _Crossed(lease.checkpoint, until, is_retained)
             if page.next_iterator is None or (behind == 0 and len(page.records) < _PAGE):
                 return ShardLag(0.0, reads=reads)
             iterator = page.next_iterator
         why = (
-            f"{self._most_reads} reads found no record behind the checkpoint; the shard is at most "
+            f"{self._max_reads} reads found no record after the checkpoint; the shard is at most "
             f"{behind / 3_600_000:.1f} hours behind"
         )
-        return ShardLag(None, "unknown", why, self._most_reads)
+        return ShardLag(None, "unknown", why, self._max_reads)
 
     def _patiently(self, call: Callable[[], Answer]) -> Answer:
-        """Once more after a second if the shard's calls are used up; then whoever works on it has the right of way."""
+        """Call again once, a second later, if throttled: the workers need the calls more."""
         try:
             return call()
         except Throttled:
@@ -169,27 +176,28 @@ class KinesisLag:
 
 
 def oldest_unread(lease: Lease, records: Sequence[Record]) -> Record | None:
-    """The first of these Kinesis records of which not all user records lie at or below the checkpoint."""
+    """Return the first Kinesis record that has a user record after the checkpoint."""
     for record in records:
         if lease.checkpoint.is_sentinel or int(record.sequence_number) > int(
             lease.checkpoint.sequence_number
         ):
             return record
-        if record.sequence_number == lease.checkpoint.sequence_number and _is_half_done(lease, record):
+        if record.sequence_number == lease.checkpoint.sequence_number and _is_partly_read(lease, record):
             return record
     return None
 
 
-def _is_half_done(lease: Lease, record: Record) -> bool:
+def _is_partly_read(lease: Lease, record: Record) -> bool:
     *_, last = list(deaggregate(record, hash_range=lease.hash_range)) or [record]
     return last.sub_sequence_number > lease.checkpoint.sub_sequence_number
 
 
 @dataclass(frozen=True, slots=True)
 class TotalLag:
-    """behind: seconds of the lease that is furthest behind; None where none is known. shard: its key.
+    """The lag of a fleet: that of the lease furthest behind.
 
-    late: how many are behind by more than the threshold. unknown: how many nobody could tell of.
+    behind: seconds; None where none is known. shard: its key. late: number of leases above the threshold. unknown:
+    number of leases without a known lag.
     """
 
     behind: float | None
@@ -199,9 +207,104 @@ class TotalLag:
 
 
 def total_of(lags: Mapping[str, ShardLag], threshold: float | None = None) -> TotalLag:
-    """threshold: seconds."""
+    """Summarize the lags. threshold: seconds."""
     known = {key: lag.behind for key, lag in lags.items() if lag.behind is not None}
     worst = max(known, key=lambda key: known[key], default=None)
     late = sum(behind > threshold for behind in known.values()) if threshold is not None else 0
     unknown = sum(lag.behind is None for lag in lags.values())
     return TotalLag(known[worst] if worst is not None else None, worst, late, unknown)
+
+
+MAX_METRIC_AGE = 180.0
+"""Seconds. A datapoint has the start of its minute, is sent some ten seconds later and visible after a minute."""
+_DOLLARS_PER_METRIC = 0.01 / 1000
+_MAX_PROBLEMS = 5
+
+
+class StatusLag:
+    """Lag as workers report it at /status. ask: returns the reports of all."""
+
+    def __init__(self, ask: Callable[[], Sequence[WorkerReport]]) -> None:
+        self._ask = ask
+        self._problems: tuple[str, ...] = ()
+
+    @property
+    def cost(self) -> str:
+        silent = f" No answer from {_some(self._problems)}." if self._problems else ""
+        return (
+            "The workers reported the lag of their reads, which may be ahead of their checkpoints. This cost nothing "
+            f"at AWS but the scan of the lease table.{silent}"
+        )
+
+    def lags(self, leases: Sequence[Lease]) -> Mapping[str, ShardLag]:
+        reports = self._ask()
+        self._problems = tuple(f"{page.url}: {page.problem}" for page in reports if page.worker is None)
+        if len(self._problems) == len(reports):
+            raise SetupError(f"No worker reported its status. {_some(self._problems)}.")
+        return {lease.key: _reported_by_owner(lease, reports) for lease in leases}
+
+
+def _reported_by_owner(lease: Lease, reports: Sequence[WorkerReport]) -> ShardLag:
+    """Return the lag that the owner reports: a worker that has lost a lease may not know it yet."""
+    if lease.is_ended:
+        return ShardLag(0.0, "ended")
+    if lease.actual_owner is None:
+        return ShardLag(None, "unknown", "it has no owner, so no worker reads it")
+    of_owner = [one for one in reports if one.worker == lease.actual_owner]
+    if not of_owner:
+        return ShardLag(None, "unknown", "its owner is not among the workers that answer")
+    lags = [one.behind[lease.key] for one in of_owner if lease.key in one.behind]
+    if not lags:
+        return ShardLag(None, "unknown", "its owner has read nothing of it yet")
+    # A reader that does not read falls further behind with every second since its report.
+    return ShardLag(min(behind + ago for behind, ago in lags), "reported")
+
+
+class CloudWatchLag:
+    """Lag from the metrics of workers, Java's and pykcl's, under KCL's names."""
+
+    def __init__(self, reader: MetricReader, runtime: Runtime) -> None:
+        self._reader, self._runtime = reader, runtime
+        self._asked = 0
+
+    @property
+    def cost(self) -> str:
+        return (
+            f"CloudWatch was asked for {self._asked} metrics, at about $0.01 per 1,000 "
+            f"(${self._asked * _DOLLARS_PER_METRIC:.5f}). Its values are one to three minutes old, and are those of "
+            "the workers' reads, which may be ahead of their checkpoints."
+        )
+
+    def lags(self, leases: Sequence[Lease]) -> Mapping[str, ShardLag]:
+        open_ones = [lease.key for lease in leases if not lease.is_ended]
+        self._asked = len(open_ones)
+        now = self._runtime.utcnow_millis()
+        reported = self._reader.behind(open_ones, now) if open_ones else {}
+        if open_ones and not reported:
+            raise TemporaryError(
+                "CloudWatch has no MillisBehindLatest of the last ten minutes in the namespace "
+                f"{self._reader.namespace!r}. No worker is running, or its metrics are off, lack the dimension ShardId "
+                "or go elsewhere. Do: check --namespace and --region, or use --source kinesis."
+            )
+        return {
+            lease.key: ShardLag(0.0, "ended") if lease.is_ended else _recent(reported.get(lease.key), now)
+            for lease in leases
+        }
+
+
+def _recent(reported: ReportedLag | None, now_millis: int) -> ShardLag:
+    if reported is None:
+        return ShardLag(None, "unknown", "CloudWatch has no value of the last ten minutes")
+    age = (now_millis - reported.at_millis) / 1000
+    if age > MAX_METRIC_AGE:
+        return ShardLag(
+            None,
+            "unknown",
+            f"the last value in CloudWatch is {age / 60:.0f} min old: is a worker reading it?",
+        )
+    return ShardLag(reported.millis / 1000, "reported")
+
+
+def _some(problems: Sequence[str]) -> str:
+    more = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
+    return "; ".join(problems[:_MAX_PROBLEMS]) + more

@@ -1,6 +1,6 @@
-"""Deletion of rows nobody needs any more, on the evidence by which workers delete them (`planning.lease_deletion`).
+"""Deletion of leases of shards that are gone, by the rules of a worker (`planning.lease_deletion`).
 
-A fleet does this by itself; it is for tables whose fleet is gone, or never did.
+A running fleet deletes them itself; this is for tables whose fleet is gone or never did.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pykcl.aws.operator_table import OperatorTable
 from pykcl.errors import Refused, ShardGone, TemporaryError
 from pykcl.interfaces import Applied, Rejected, Stream
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.lease import Lease
 from pykcl.model.shard import ShardListing, StreamDescription
-from pykcl.operate.table_view import TableView
+from pykcl.operate.aws.row_writes import RowWriter
+from pykcl.operate.snapshot import TableSnapshot
 from pykcl.planning.lease_deletion import Deletion, garbage_candidates, plan_deletions
 
 
@@ -31,15 +31,16 @@ class PrunePlan:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What became of one deletion. "changed": the row is another by now and stays; "held back": an ancestor stayed."""
+    """The outcome of one deletion. "changed": the row was written since and stays; "held back": a parent's row
+    stayed."""
 
     deletion: Deletion
     outcome: Literal["deleted", "changed", "unknown", "held back"]
     why: str = ""
 
 
-def plan_prune(view: TableView, stream: Stream) -> PrunePlan:
-    """What could be deleted, all rounds together.
+def plan_prune(view: TableSnapshot, stream: Stream) -> PrunePlan:
+    """Return all deletions that are possible.
 
     Raises Refused for a table of several streams or of another stream, and when the shards cannot all be listed;
     StreamMissing, TemporaryError, SetupError.
@@ -59,11 +60,9 @@ def plan_prune(view: TableView, stream: Stream) -> PrunePlan:
             "The shards could not be listed completely, so nothing is known to be gone. Do: run it again."
         )
     gone = _gone(stream, garbage_candidates(view.leases, listing, description))
-    # The stream may have been deleted and made again meanwhile: then its old shards are unknown, rightly.
+    # The stream may have been deleted and created again meanwhile: then its old shards are unknown for that reason.
     if stream.describe().created_at != description.created_at:
-        raise Refused(
-            "The stream was deleted and created again while it was looked at. Nothing may be concluded."
-        )
+        raise Refused("The stream was deleted and created again during the check. Do: run it again.")
     found = list(_rounds(view, listing, gone, description))
     return PrunePlan(tuple(found), len(view.leases) - len(found), description)
 
@@ -79,9 +78,9 @@ def _gone(stream: Stream, candidates: list[str]) -> set[str]:
 
 
 def _rounds(
-    view: TableView, listing: ShardListing, gone: set[str], description: StreamDescription
+    view: TableSnapshot, listing: ShardListing, gone: set[str], description: StreamDescription
 ) -> Iterator[Deletion]:
-    """Round after round, as a worker would in pass after pass: a row goes only after its parents' rows."""
+    """Yield the deletions in the order of a worker's passes: a row is deleted only after its parents' rows."""
     leases: Mapping[str, Lease] = view.leases
     while True:
         found = plan_deletions(
@@ -94,8 +93,8 @@ def _rounds(
         leases = {key: lease for key, lease in leases.items() if key not in going}
 
 
-def prune(table: OperatorTable, plan: PrunePlan) -> Iterator[Pruned]:
-    """Delete one row after the other, each only if it is still as it was seen; tells of each as it is done.
+def prune(table: RowWriter, plan: PrunePlan) -> Iterator[Pruned]:
+    """Delete one row after the other, each only if it is unchanged, and yield each outcome.
 
     Each deletion is verified by reading. Raises SetupError, TableGone.
     """
@@ -118,7 +117,7 @@ def prune(table: OperatorTable, plan: PrunePlan) -> Iterator[Pruned]:
             yield Pruned(deletion, "unknown", cause)
 
 
-def _is_gone(table: OperatorTable, key: str) -> bool:
+def _is_gone(table: RowWriter, key: str) -> bool:
     try:
         return table.read(key) is None
     except TemporaryError:

@@ -12,16 +12,22 @@ from typing import Any, Protocol
 
 from pykcl.errors import PyKclError, TemporaryError, printable
 from pykcl.model.lease import Lease
-from pykcl.operate.edges import Edge, edges_between
+from pykcl.operate.changes import LeaseChange, changes_between
 from pykcl.operate.hints import hints_of
-from pykcl.operate.lag import SIDE_BY_SIDE, LagSource
-from pykcl.operate.lease_states import LeaseState, LeaseStatus, counts, states_of
-from pykcl.operate.names import shown
-from pykcl.operate.owner_kind import owner_kinds
-from pykcl.operate.owner_marks import NO_MARKS, Marks, marks_among
-from pykcl.operate.sampling import Observation, Sampler, known_failover
-from pykcl.operate.table_view import TableView
-from pykcl.operate.worker_pages import WorkerPage, WorkerPages
+from pykcl.operate.lag import MAX_PARALLEL, LagSource
+from pykcl.operate.sampler import Observation, Sampler, known_failover
+from pykcl.operate.snapshot import TableSnapshot, shown
+from pykcl.operate.states import (
+    NO_MARKS,
+    LeaseState,
+    LeaseStatus,
+    Marks,
+    counts,
+    marks_among,
+    owner_kinds,
+    states_of,
+)
+from pykcl.operate.worker_status import StatusClient, WorkerReport
 from pykcl.runtime import Runtime, Task
 from pykcl.ui.state_store import Rates, StateStore
 from pykcl.ui.view import Measured, OwnerBook, PageView, ViewBuilder, event_of
@@ -104,11 +110,11 @@ class LagPoller:
     def _round(self, leases: Sequence[Lease]) -> None:
         if leases and self._source is None:
             self._source = self._open()
-        for first in range(0, len(leases), SIDE_BY_SIDE):
+        for first in range(0, len(leases), MAX_PARALLEL):
             if self._over.is_set() or self._source is None:
                 return
             started = self._runtime.monotonic()
-            part = leases[first : first + SIDE_BY_SIDE]
+            part = leases[first : first + MAX_PARALLEL]
             found = self._source.lags(self._as_they_are(part))
             now = self._runtime.utcnow_millis()
             with self._lock:
@@ -116,9 +122,9 @@ class LagPoller:
                     key: Measured(now, lag.behind, "Kinesis", lag.why or _WORDS.get(lag.verdict, ""))
                     for key, lag in found.items()
                 }
-            if first + SIDE_BY_SIDE < len(leases):
+            if first + MAX_PARALLEL < len(leases):
                 spent = self._runtime.monotonic() - started
-                self._over.wait(max(0.0, SIDE_BY_SIDE / SHARDS_PER_SECOND - spent))
+                self._over.wait(max(0.0, MAX_PARALLEL / SHARDS_PER_SECOND - spent))
 
     def _as_they_are(self, leases: Sequence[Lease]) -> list[Lease]:
         """Return the leases of the latest scan: those at the start of a long round are old."""
@@ -139,12 +145,12 @@ WORKERS_PER_SECOND = 8.0
 class WorkerPoller:
     """Pages of the workers. A worker that does not respond delays nothing else. latest: last page of each, in order."""
 
-    def __init__(self, pages: WorkerPages, every: float, runtime: Runtime) -> None:
+    def __init__(self, pages: StatusClient, every: float, runtime: Runtime) -> None:
         self._pages, self._runtime = pages, runtime
         self._every = max(every, len(pages.endpoints) / WORKERS_PER_SECOND)
         self._lock = runtime.lock()
         self._over = runtime.event()
-        self._latest: dict[int, list[WorkerPage]] = {}
+        self._latest: dict[int, list[WorkerReport]] = {}
 
     def start(self) -> Task:
         return self._runtime.spawn("pykcl-ui-workers", self._run)
@@ -152,7 +158,7 @@ class WorkerPoller:
     def stop(self) -> None:
         self._over.set()
 
-    def latest(self) -> list[WorkerPage]:
+    def latest(self) -> list[WorkerReport]:
         with self._lock:
             return [page for number in sorted(self._latest) for page in self._latest[number]]
 
@@ -162,7 +168,7 @@ class WorkerPoller:
             self._pages.ask(on_answer=self._take)
             self._over.wait(max(0.1, self._every - (self._runtime.monotonic() - started)))
 
-    def _take(self, number: int, pages: list[WorkerPage]) -> None:
+    def _take(self, number: int, pages: list[WorkerReport]) -> None:
         with self._lock:
             self._latest[number] = pages
 
@@ -179,7 +185,7 @@ _OLD_LAG = 120_000
 class Scans(Protocol):
     """A lease table: `operate.scanning.TableScanner` is one."""
 
-    def scan(self) -> TableView: ...
+    def scan(self) -> TableSnapshot: ...
 
     @property
     def pace(self) -> str: ...
@@ -270,7 +276,7 @@ class FleetPoller:
     def step(self) -> None:
         """Scan once. Errors are shown on the page, not raised."""
         try:
-            found = self._sampler.look()
+            found = self._sampler.poll()
         except PyKclError as error:
             self._failed(error)
             return
@@ -284,16 +290,16 @@ class FleetPoller:
         if not self._problem:
             self._problem_since = now
             log.info("the lease table cannot be looked at: %s", error)
-            edges.append(Edge("trouble", "the lease table cannot be looked at", tone="bad"))
+            edges.append(LeaseChange("trouble", "the lease table cannot be looked at", tone="bad"))
         again = "" if isinstance(error, TemporaryError) else " Looking again all the same."
         self._problem = f"{error}{again}"
         self._send(self.memory.trouble(now, self._problem_facts(), self._events_of(edges, now)))
 
     def _scanned(self, found: Observation) -> None:
-        failover, _ = known_failover(self.fleet.failover, found.view.leases.values())
+        failover, _ = known_failover(self.fleet.failover, found.snapshot.leases.values())
         now = self._runtime.utcnow_millis()
         states = states_of(found, failover)
-        kinds = owner_kinds(found.view, found.renewed_after_end)
+        kinds = owner_kinds(found.snapshot, found.renewed_after_end)
         self._request_lags(states)
         lags = self._known_lags(states, now)
         pages = self._workers.latest() if self._workers is not None else []
@@ -303,7 +309,7 @@ class FleetPoller:
         if self._problem:
             seconds = (now - self._problem_since) / 1000
             edges.append(
-                Edge("trouble", f"the lease table answers again, after {seconds:.0f} s", tone="good")
+                LeaseChange("trouble", f"the lease table answers again, after {seconds:.0f} s", tone="good")
             )
             self._problem = ""
         edges += self._owners.edges(view.owners, pages) if self._before.has_scanned else []
@@ -325,19 +331,19 @@ class FleetPoller:
         if change is not None:
             self._publish(*change)
 
-    def _marks_of(self, states: Mapping[str, LeaseStatus], pages: Sequence[WorkerPage]) -> Marks:
+    def _marks_of(self, states: Mapping[str, LeaseStatus], pages: Sequence[WorkerReport]) -> Marks:
         """Assign marks to owners first, then to workers without a lease, which other views do not have."""
         owners = [status.owner for status in states.values()]
         marks = marks_among(owners, self._before.marks)
         self._before.marks = marks_among([*owners, *(page.worker for page in pages)], marks)
         return self._before.marks
 
-    def _events_of(self, edges: Iterable[Edge], now: int) -> list[dict[str, Any]]:
+    def _events_of(self, edges: Iterable[LeaseChange], now: int) -> list[dict[str, Any]]:
         return [event_of(edge, self._before.marks, now) for edge in edges]
 
-    def _edges(self, states: Mapping[str, LeaseStatus]) -> list[Edge]:
+    def _edges(self, states: Mapping[str, LeaseStatus]) -> list[LeaseChange]:
         """Return the changes since the previous scan; none for the first one."""
-        return edges_between(self._before.states, states) if self._before.has_scanned else []
+        return changes_between(self._before.states, states) if self._before.has_scanned else []
 
     def _request_lags(self, states: Mapping[str, LeaseStatus]) -> None:
         if self._lags is None:
@@ -384,20 +390,20 @@ class FleetPoller:
     def _facts(
         self, found: Observation, states: Mapping[str, LeaseStatus], failover: float
     ) -> dict[str, Any]:
-        stream = self.fleet.stream or _stream_of(found.view)
-        _, told = known_failover(self.fleet.failover, found.view.leases.values())
+        stream = self.fleet.stream or _stream_of(found.snapshot)
+        _, told = known_failover(self.fleet.failover, found.snapshot.leases.values())
         return {
             "application": shown(self.fleet.application),
             "stream": shown(stream) if stream else None,
             "region": self.fleet.region,
-            "schema": found.view.schema,
+            "schema": found.snapshot.schema,
             "failover": failover,
             "failoverTold": told,
             "every": self.fleet.every,
-            "units": round(found.view.read_units, 1),
+            "units": round(found.snapshot.read_units, 1),
             "pace": shown_long(self._table.pace),
             "counts": counts(states),
-            "hints": [shown_long(hint) for hint in hints_of(found, states, failover, told=told)[:12]],
+            "hints": [shown_long(hint) for hint in hints_of(found, states, failover, is_known=told)[:12]],
             "lagSource": self._lag_source(),
             "lagProblem": shown_long(self._lags.problem) if self._lags is not None else "",
             "rateUnit": self._rates.unit,
@@ -426,6 +432,6 @@ def _readable(states: Mapping[str, LeaseStatus]) -> Iterable[tuple[str, Lease]]:
             yield key, status.lease
 
 
-def _stream_of(view: TableView) -> str | None:
+def _stream_of(view: TableSnapshot) -> str | None:
     arns: Sequence[str] = view.stream_arns
     return arns[0].rpartition("/")[2] if len(arns) == 1 else None

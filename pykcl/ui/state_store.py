@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pykcl.operate.lease_states import LeaseStatus
-from pykcl.operate.worker_pages import WorkerPage
+from pykcl.operate.states import LeaseStatus
+from pykcl.operate.worker_status import WorkerReport
 from pykcl.runtime import Runtime
 from pykcl.ui.view import Measured, PageView
 
@@ -169,12 +169,12 @@ class Rates:
         self.history = RateHistory(RECORDS_STEP if self.unit == "records" else CHECKPOINTS_STEP)
 
     def observe(
-        self, now: int, moves: Mapping[str, int], pages: Sequence[WorkerPage]
+        self, now: int, moves: Mapping[str, int], pages: Sequence[WorkerReport]
     ) -> tuple[int, dict[str, float]] | None:
         """Return the new point if one is due: rate per second by worker. moves: checkpoints since the last scan."""
         return self.history.add(self._counted(moves, pages), now)
 
-    def _counted(self, moves: Mapping[str, int], pages: Sequence[WorkerPage]) -> Mapping[str, float]:
+    def _counted(self, moves: Mapping[str, int], pages: Sequence[WorkerReport]) -> Mapping[str, float]:
         if self._totals is not None:
             return self._totals()
         if self.unit == "checkpoints":

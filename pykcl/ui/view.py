@@ -10,13 +10,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pykcl.model.lease import ForeignRow, Lease, UnreadableRow
-from pykcl.operate.edges import Edge
-from pykcl.operate.hints import short_shard
-from pykcl.operate.lease_states import LeaseStatus
-from pykcl.operate.names import shown
-from pykcl.operate.owner_kind import UNKNOWN_KIND, OwnerKind
-from pykcl.operate.owner_marks import COLOURS, NOBODY, SHAPES, Marks, OwnerMark
-from pykcl.operate.worker_pages import WorkerPage
+from pykcl.operate.changes import LeaseChange
+from pykcl.operate.snapshot import short_shard, shown
+from pykcl.operate.states import (
+    COLOURS,
+    NOBODY,
+    SHAPES,
+    UNKNOWN_KIND,
+    LeaseStatus,
+    Marks,
+    OwnerKind,
+    OwnerMark,
+)
+from pykcl.operate.worker_status import WorkerReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ def places_of(mark: OwnerMark) -> dict[str, int]:
     return {"colour": COLOURS.index(mark.colour), "shape": SHAPES.index(mark.shape)}
 
 
-def event_of(edge: Edge, marks: Marks, at: int) -> dict[str, Any]:
+def event_of(edge: LeaseChange, marks: Marks, at: int) -> dict[str, Any]:
     """Return the values of an event. at: epoch milliseconds."""
     found: dict[str, Any] = {"at": at, **asdict(edge), "name": shown(short_shard(edge.shard))}
     for side in ("before", "after"):
@@ -170,7 +176,7 @@ class OwnerBook:
         self._silent: frozenset[str] = frozenset()
 
     def fold(
-        self, owners: Mapping[str, Mapping[str, Any]], pages: Sequence[WorkerPage], marks: Marks
+        self, owners: Mapping[str, Mapping[str, Any]], pages: Sequence[WorkerReport], marks: Marks
     ) -> dict[str, dict[str, Any]]:
         """Return all owners and workers of the page, by worker identifier."""
         for name, values in owners.items():
@@ -186,7 +192,7 @@ class OwnerBook:
                 del self._known[name]
         return dict(self._known)
 
-    def _add_report(self, name: str, page: WorkerPage, marks: Marks) -> None:
+    def _add_report(self, name: str, page: WorkerReport, marks: Marks) -> None:
         nobody = {
             "name": shown(name), **places_of(marks.of(name)), "kind": "pykcl", "why": "it says so itself",
             "version": None, "leases": 0, "stale": 0,
@@ -202,18 +208,23 @@ class OwnerBook:
             },
         }
 
-    def edges(self, owners: Mapping[str, Mapping[str, Any]], pages: Sequence[WorkerPage]) -> list[Edge]:
+    def edges(
+        self, owners: Mapping[str, Mapping[str, Any]], pages: Sequence[WorkerReport]
+    ) -> list[LeaseChange]:
         """Return the changes of owners, and of the problems that workers report. Call it before `fold`."""
         found = []
         holding = {name for name, values in owners.items() if values["leases"]}
         held = {name for name, values in self._known.items() if values["leases"]}
         found += [
-            Edge("worker", "has its first lease", after=name, tone="good") for name in sorted(holding - held)
+            LeaseChange("worker", "has its first lease", after=name, tone="good")
+            for name in sorted(holding - held)
         ]
-        found += [Edge("worker", "owns nothing any more", before=name) for name in sorted(held - holding)]
+        found += [
+            LeaseChange("worker", "owns nothing any more", before=name) for name in sorted(held - holding)
+        ]
         return found + self._edges_of_pages(pages)
 
-    def _edges_of_pages(self, pages: Sequence[WorkerPage]) -> list[Edge]:
+    def _edges_of_pages(self, pages: Sequence[WorkerReport]) -> list[LeaseChange]:
         troubles = frozenset(
             (page.worker, text)
             for page in pages
@@ -222,15 +233,15 @@ class OwnerBook:
         )
         silent = frozenset(f"{page.url} {page.problem}" for page in pages if page.problem)
         found = [
-            Edge("worker", shown(text), before=name, tone="bad")
+            LeaseChange("worker", shown(text), before=name, tone="bad")
             for name, text in sorted(troubles - self._troubles)
         ]
         found += [
-            Edge("worker", f"over: {shown(text)}", before=name, tone="good")
+            LeaseChange("worker", f"over: {shown(text)}", before=name, tone="good")
             for name, text in sorted(self._troubles - troubles)
         ]
-        found += [Edge("worker", shown(text), tone="bad") for text in sorted(silent - self._silent)]
+        found += [LeaseChange("worker", shown(text), tone="bad") for text in sorted(silent - self._silent)]
         again = {text.split(" ", 1)[0] for text in self._silent} - {text.split(" ", 1)[0] for text in silent}
-        found += [Edge("worker", f"{shown(url)} answers again", tone="good") for url in sorted(again)]
+        found += [LeaseChange("worker", f"{shown(url)} answers again", tone="good") for url in sorted(again)]
         self._troubles, self._silent = troubles, silent
         return found

@@ -12,7 +12,6 @@ import boto3
 import pytest
 from click.testing import CliRunner
 
-from pykcl.aws.operator_clients import OperatorClients
 from pykcl.cli.local import local_environment
 from pykcl.cli.main import main
 from pykcl.errors import TemporaryError
@@ -20,6 +19,7 @@ from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.lease_item import parse_row, to_item
+from pykcl.operate.aws.clients import OperatorClients
 from pykcl.operate.checkpoints import search
 from pykcl.worker.worker import Worker
 
@@ -125,9 +125,9 @@ def bench(shared, clock, dynamodb, request):
 
 
 def iso(millis):
-    from pykcl.operate.checkpoints.times import time_text
+    from pykcl.times import format_time
 
-    return time_text(millis)
+    return format_time(millis)
 
 
 def saved_files():
@@ -147,6 +147,7 @@ def test_a_reset_shows_its_plan_and_writes_nothing(bench):
     assert current != new, "neighbours are told apart"
     wide = bench.run("reset", "--to-datetime", iso(at), "-o", "wide").output
     assert f"{bench.records[A][4][0]}:0  {bench.records[A][1][0]}:0" in wide
+    assert bench.run("reset", "--to-datetime", str(at), "-o", "wide").output == wide, "epoch milliseconds"
     assert bench.leases() == before
     assert saved_files() == []
 
@@ -205,7 +206,7 @@ def test_a_caller_whom_nobody_can_tell_moves_checkpoints_all_the_same(bench, mon
     def cannot(clients, service):
         raise TemporaryError("STS does not answer")
 
-    monkeypatch.setattr("pykcl.aws.preflight.identity_of", cannot)
+    monkeypatch.setattr("pykcl.operate.aws.permissions.identity_of", cannot)
     result = bench.run("reset", "--to-earliest", "--execute")
     assert result.exit_code == 0, result.output
     assert f"by=unknown caller backup={saved_files()[0]}" in result.output
@@ -254,9 +255,9 @@ def test_it_is_refused_with_5_while_a_worker_renews_and_a_dry_run_says_so(bench,
         (["reset", "--to-earliest", "--to-latest"], "Say where to"),
         (["reset", "--to-datetime", "2026-11-20T09:00"], "no time zone"),
         (["reset", "--to-datetime", "tomorrow"], "Write it like 2026-11-20T09:00Z"),
-        (["reset", "--by-duration", "soon"], "is no duration"),
+        (["reset", "--by-duration", "soon"], "is not a duration"),
         (["reset", "--to-sequence", "0"], "is not SHARD=NUMBER[:SUB]"),
-        (["reset", "--to-sequence", "0=x"], "is no position"),
+        (["reset", "--to-sequence", "0=x"], "is not a position"),
         (["reset", "--to-sequence", "0=5", "--to-sequence", "0=6"], "one shard twice"),
         (["reset", "--to-sequence", "0=5", "--shard", "0"], "--shard goes with"),
         (["reset", "--from-file", __file__, "--shard", "0"], "--shard goes with"),
@@ -279,7 +280,7 @@ def test_wrong_words_are_usage_errors(bench, arguments, told):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["reset", "--to-datetime", "2036-01-01T00:00Z"], "has not come yet"),
+        (["reset", "--to-datetime", "2036-01-01T00:00Z"], "is in the future"),
         (["reset", "--to-earliest", "--shard", "77"], "lists no shard shardId-000000000077"),
         (["reset", "--to-sequence", "0=5"], "5 is not a position of shardId-000000000000"),
     ],
@@ -360,7 +361,7 @@ def test_export_goes_to_standard_output_or_a_new_file_and_another_table_refuses_
         f"{bench.records[key][4][0]}:0" for key in (A, B)
     }
     Path("cut.jsonl").write_text("\n".join(out.stdout.splitlines()[:-1]), "utf-8")
-    assert "cut off" in bench.run("reset", "--from-file", "cut.jsonl").output
+    assert "truncated" in bench.run("reset", "--from-file", "cut.jsonl").output
 
 
 def test_a_backup_of_an_earlier_stream_of_the_name_is_refused(bench, dynamodb):

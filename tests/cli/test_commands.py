@@ -271,6 +271,12 @@ def test_run_takes_the_flags_of_the_other_verbs(application, start, monkeypatch)
     assert (config.region, config.failover_time, settings.specs) == ("eu-west-1", 20.0, None)
 
 
+@pytest.mark.parametrize("start", ["1795165200250", "2026-11-20T10:00:00.25+01"])
+def test_run_starts_at_a_time_as_it_is_written_everywhere(start, monkeypatch):
+    config = run_by(monkeypatch, "--app", "orders-app", "--stream", "orders", "--start", start).config
+    assert config.start_position.at_millis == 1_795_165_200_250
+
+
 def test_run_reads_a_file_by_its_short_flag(tmp_path, monkeypatch):
     path = tmp_path / "pykcl.toml"
     path.write_text('application = "orders-app"\nstream = "orders"\nregion = "eu-west-1"\n')

@@ -18,10 +18,10 @@ import pytest
 from click.testing import CliRunner
 
 from pykcl import RecordProcessor, Worker, __version__
-from pykcl.aws.policy import actions_of, operator_policy, worker_policy
 from pykcl.cli.local import local_environment
 from pykcl.cli.main import main
 from pykcl.local.server import LocalAws
+from pykcl.operate.aws.iam_policy import actions_of, operator_policy, worker_policy
 
 ROOT = Path(__file__).parents[2]
 CLEAN = {name: text for name, text in os.environ.items() if not name.startswith(("AWS_", "PYKCL_"))}
@@ -90,7 +90,7 @@ def test_beside_a_living_worker_all_is_well_and_the_exit_code_0(aws):
     told = json.loads(done.output)
     assert (done.exit_code, told["errors"]) == (0, 0)
     by_id = {one["id"]: one for one in told["findings"]}
-    assert f"1 living worker: 1 pykcl ({__version__})" in by_id["peers-ok"]["text"]
+    assert f"1 live worker: 1 pykcl ({__version__})" in by_id["peers-ok"]["text"]
     assert {"lag-ok", "table-ok", "stream-ok", "credentials-ok"} <= by_id.keys()
     assert by_id.keys() & {"records-trimmed", "permission-denied", "leases-stale"} == set()
 
@@ -159,7 +159,7 @@ def test_a_properties_file_is_looked_over_as_multilangd_does_at_its_start(aws, t
         "program-unfit": "error", "key-unknown": "warning", "fan-out-used": "warning",
     }  # fmt: skip
     assert "there is no program 'no-such-program' in PATH" in found["program-unfit"]["text"]
-    assert "app.properties, line 7: workersId is no key" in found["key-unknown"]["text"]
+    assert "app.properties, line 7: workersId is not a key" in found["key-unknown"]["text"]
     assert "Did you mean workerId?" in found["key-unknown"]["text"]
     assert found["fan-out-used"]["fix"].startswith(f"pykcl multilangd -p {file} --accept-polling")
 
@@ -424,7 +424,7 @@ def test_names_may_be_kept_and_the_text_says_so(named, tmp_path):
     pykcl("doctor", *FLEET, "--no-watch", "--bundle", str(path), "--keep-names")
     whole = "\n".join(bundle(path).values())
     assert "ip-10-9-8-7:abc" in whole
-    assert "stand in it as they are" in whole
+    assert "are included" in whole
     for secret in ("hush-hush", "s3cr3t", "127.0.0.1"):
         assert secret not in whole
     assert pykcl("doctor", *FLEET, "--keep-names").exit_code == 2

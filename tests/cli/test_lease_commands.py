@@ -106,7 +106,7 @@ def test_a_lease_that_stands_still_for_the_failover_time_is_stale(aws):
     put(aws, *FLEET)
     told = pykcl("leases", "list", "--app", APP, "--failover", "1s")
     assert re.search(r"^000 +STALE +w1", told, re.MULTILINE)
-    assert "hint: 000 did not move for the fail-over time (1 s)" in told
+    assert "hint: 000 did not move for the failover time (1 s)" in told
 
 
 @pytest.mark.parametrize(
@@ -207,14 +207,14 @@ def test_the_environment_and_files_name_it_too(aws, tmp_path):
     toml = tmp_path / "pykcl.toml"
     toml.write_text(f'application = "{APP}"\nstream = "orders"\nfailover_time = 1.0\n')
     told = pykcl("leases", "list", "-c", str(toml))
-    assert "fail-over time (1 s)" in told
+    assert "failover time (1 s)" in told
     assert "STREAM orders" in told
     properties = tmp_path / "app.properties"
     properties.write_text(
         f"applicationName = {APP}\nstreamName = orders\nexecutableName = x\nAWSCredentialsProvider = DefaultCredentialsProvider\n"
         "failoverTimeMillis = 1000\nregionName = us-east-1\n"
     )
-    assert "fail-over time (1 s)" in pykcl("leases", "list", "-p", str(properties))
+    assert "failover time (1 s)" in pykcl("leases", "list", "-p", str(properties))
     assert "Use one of them" in pykcl("leases", "list", "-p", str(properties), "-c", str(toml), code=2)
 
 
@@ -373,15 +373,15 @@ def test_lag_is_told_by_the_workers_to_who_has_their_token(aws, server, status_o
     os.chmod(tmp_path / "token", 0o600)
     found = json.loads(pykcl(*asked, "-o", "json", "--status-token-file", str(tmp_path / "token")))
     assert [(row["behind_seconds"], row["verdict"]) for row in found["rows"]] == [
-        (4.0, "told"),
-        (90.0, "told"),
+        (4.0, "reported"),
+        (90.0, "reported"),
     ]
     assert found["source"] == "status"
     assert {one.service for one in list(server.requests)[before:]} == {"dynamodb"}, "Kinesis is not asked"
     refused = pykcl(*asked, code=1)
     assert "its token is another one" in refused
     put(aws, Lease(shard(1), AT_TRIM_HORIZON, owner="w2"))
-    assert "001: unknown. its owner is none of the workers that answer" in pykcl(
+    assert "001: unknown. its owner is not among the workers that answer" in pykcl(
         *asked, "--max-behind", "60s", code=1, PYKCL_HTTP_TOKEN=TOKEN
     )
 

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from pykcl.cli import output, watching
-from pykcl.cli.durations import Duration, duration_text, seconds_of
+from pykcl.cli.durations import Duration
 from pykcl.cli.exit_codes import operating
 from pykcl.cli.output import FORMATS, Column, clipped, render, say, text_width
 from pykcl.errors import ConfigError, Refused, SetupError, TemporaryError
@@ -140,34 +140,9 @@ def test_what_the_encoding_of_the_terminal_lacks_is_shown_as_python_would(monkey
 # -- durations -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90", 90), ("1.5", 1.5), ("500ms", 0.5), ("60s", 60), ("1m30s", 90), ("2h", 7200), ("1d", 86400), ("PT2H", 7200),
-     ("P1DT30M", 88200), ("pt0.5s", 0.5), (" 2s ", 2)],
-)  # fmt: skip
-def test_durations_are_read(text, seconds):
-    assert seconds_of(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "s", "-5s", "5 minutes", "1m 30s", "P", "PT", "nan", "inf", "1e9", "5w", "٣s"]
-)
-def test_what_is_no_duration_is_refused(text):
-    with pytest.raises(ValueError, match="no duration"):
-        seconds_of(text)
-
-
 def test_a_duration_out_of_range_says_the_range():
     with pytest.raises(click.BadParameter, match=r"from 1\.0s to 1m00s"):
-        Duration(least=1, most=60).convert("2m", None, None)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "-"), (0, "0.0s"), (9.94, "9.9s"), (9.96, "10s"), (59.6, "1m00s"), (127, "2m07s"), (3900, "1h05m"), (277200, "3d05h"), (-5, "-5.0s")],
-)  # fmt: skip
-def test_durations_are_shown_for_people(seconds, text):
-    assert duration_text(seconds) == text
+        Duration(minimum=1, maximum=60).convert("2m", None, None)
 
 
 # -- exit codes and --watch ------------------------------------------------------------------------------------

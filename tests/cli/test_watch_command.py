@@ -19,7 +19,7 @@ from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_item import to_item
-from pykcl.operate.owner_marks import mark_of
+from pykcl.operate.states import mark_of
 
 ROOT = Path(__file__).parents[2]
 APP = "orders-app"
@@ -97,7 +97,7 @@ def test_it_repeats_in_colours_with_hostile_names_inert_and_ends_with_ctrl_c(aws
     try:
         terminal.until(yellow + b"UNKNOWN")
         terminal.until(red + b"STALE")
-        terminal.until(b"hint: 000 did not move for the fail-over time")
+        terminal.until(b"hint: 000 did not move for the failover time")
         os.write(terminal.fd, b"\x03")
         assert terminal.end() == 0
     except BaseException:

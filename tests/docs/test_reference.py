@@ -11,7 +11,6 @@ import pytest
 from doc_pages import PAGES, ROOT, all_blocks, table_under
 from lease_table_writes import NEW, by_heading, printable
 
-from pykcl.aws.policy import METRICS_ACTIONS
 from pykcl.cli import exit_codes as commands
 from pykcl.compat.properties import KEYS, interpret
 from pykcl.compat.properties.keys import KEYS_OF_FIELD, Flag
@@ -22,6 +21,7 @@ from pykcl.metrics.catalog import SINKS as METRICS_SINKS
 from pykcl.model.lease import ForeignRow
 from pykcl.model.lease_item import FIELD_ATTRIBUTES, LEASE_KEY, parse_row, to_item
 from pykcl.model.lease_writes import release, take
+from pykcl.operate.aws.iam_policy import METRICS_ACTIONS
 from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State
 from pykcl.planning.read_schedule import READ_UNITS_PER_SECOND
 

@@ -10,10 +10,10 @@ import boto3
 import pytest
 
 from pykcl import RecordProcessor, Worker
-from pykcl.aws.policy import actions_of, worker_policy
 from pykcl.cli.local import local_environment
 from pykcl.local.errors import AwsError
 from pykcl.local.server import LocalAws
+from pykcl.operate.aws.iam_policy import actions_of, worker_policy
 
 
 def wait(condition, what, seconds=60.0):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pykcl.aws.operator_table import OperatorTable
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.lease_item import parse_row, to_item
-from pykcl.operate.sampling import Sampler
-from pykcl.operate.scanning import TableScanner
+from pykcl.operate.aws.row_writes import RowWriter
+from pykcl.operate.aws.table_scan import TableScanner
+from pykcl.operate.sampler import Sampler
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 
@@ -115,8 +115,8 @@ class FleetTable:
         return Sampler(self.scanner.scan, self.clock)
 
     @property
-    def rows(self) -> OperatorTable:
-        return OperatorTable(self.client, NAME, self.clock)
+    def rows(self) -> RowWriter:
+        return RowWriter(self.client, NAME, self.clock)
 
     def operations(self) -> list[str]:
         return [operation for operation, _ in self.client.requests]

@@ -7,8 +7,8 @@ from fleet_table import JAVA, at, ended, lease, note, shard
 from ui_page import Page
 
 from pykcl.errors import SetupError, TemporaryError
-from pykcl.operate.names import MOST_SHOWN
-from pykcl.operate.owner_marks import COLOURS, SHAPES, mark_of
+from pykcl.operate.snapshot import MAX_SHOWN
+from pykcl.operate.states import COLOURS, SHAPES, mark_of
 from pykcl.ui.broadcast import MAX_WAITING, VISIT_SECONDS, Broadcast
 from pykcl.ui.poller import QUIET_PAUSE, Fleet, FleetPoller
 from pykcl.ui.state_store import Rates, StateStore
@@ -169,7 +169,7 @@ def test_every_name_out_of_the_table_is_shown_inert(live_table):
             assert row["name"].isprintable()
         for owner in whole["owners"].values():
             assert owner["name"].isprintable()
-            assert len(owner["name"]) <= MOST_SHOWN
+            assert len(owner["name"]) <= MAX_SHOWN
         for hint in whole["facts"]["hints"]:
             assert hint.isprintable()
         text = browser.get("/api/state").body

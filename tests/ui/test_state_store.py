@@ -2,8 +2,8 @@
 
 from fleet_table import ended, lease, shard
 
-from pykcl.operate.lease_states import LeaseState, LeaseStatus
-from pykcl.operate.worker_pages import WorkerPage
+from pykcl.operate.states import LeaseState, LeaseStatus
+from pykcl.operate.worker_status import WorkerReport
 from pykcl.ui.state_store import GONE, LagHistory, OwnerHistory, RateHistory, Rates
 from pykcl.ui.view import Measured
 
@@ -85,10 +85,10 @@ def test_without_anybody_who_counts_records_checkpoints_are_counted_and_called_s
 def test_workers_that_do_not_tell_their_records_are_said_to_be_missing():
     rates = Rates(asks_workers=True)
     assert rates.unit == "records"
-    assert rates.observe(0, {"a": 4}, [WorkerPage("u", worker="a")]) is None
+    assert rates.observe(0, {"a": 4}, [WorkerReport("u", worker="a")]) is None
     assert "metrics=prometheus" in rates.note
-    rates.observe(2_000, {"a": 0, "java": 0}, [WorkerPage("u", worker="a", records=10)])
-    assert rates.observe(4_000, {"a": 0, "java": 0}, [WorkerPage("u", worker="a", records=30)]) == (
+    rates.observe(2_000, {"a": 0, "java": 0}, [WorkerReport("u", worker="a", records=10)])
+    assert rates.observe(4_000, {"a": 0, "java": 0}, [WorkerReport("u", worker="a", records=30)]) == (
         4_000,
         {"a": 10.0},
     )

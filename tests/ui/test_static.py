@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import pytest
 
-from pykcl.operate.owner_marks import COLOURS, SHAPES
+from pykcl.operate.states import COLOURS, SHAPES
 from pykcl.ui.app import static_files
 
 STATIC = files("pykcl.ui") / "static"

@@ -3,9 +3,8 @@
 import pytest
 from fleet_table import at, ended, lease, shard
 
-from pykcl.operate.edges import MOST_OF_A_KIND, edges_between
-from pykcl.operate.lease_states import LeaseState, LeaseStatus
-from pykcl.operate.owner_marks import NO_MARKS
+from pykcl.operate.changes import MAX_PER_KIND, changes_between
+from pykcl.operate.states import NO_MARKS, LeaseState, LeaseStatus
 from pykcl.ui.view import event_of
 
 
@@ -14,7 +13,7 @@ def status(one, state=LeaseState.ACTIVE, unmoved_for=0.0):
 
 
 def told(before, after):
-    found = edges_between({one.key: one for one in before}, {one.key: one for one in after})
+    found = changes_between({one.key: one for one in before}, {one.key: one for one in after})
     return [(edge.kind, edge.before, edge.after, edge.text, edge.tone) for edge in found]
 
 
@@ -68,14 +67,14 @@ def test_a_thousand_of_a_kind_are_a_few_lines_and_a_count():
     before = [status(lease(number, "a")) for number in range(1000)]
     after = [status(lease(number, "a"), LeaseState.STALE, 9) for number in range(1000)]
     found = told(before, after)
-    assert len(found) == MOST_OF_A_KIND + 1
-    assert str(1000 - MOST_OF_A_KIND) in found[-1][3]
+    assert len(found) == MAX_PER_KIND + 1
+    assert str(1000 - MAX_PER_KIND) in found[-1][3]
     assert found[-1][4] == "bad"
 
 
 def test_names_in_events_are_inert():
     evil = "\x1b]0;x\x07<script>"
-    (edge,) = edges_between({shard(1): status(lease(1, evil))}, {shard(1): status(lease(1, "b"))})
+    (edge,) = changes_between({shard(1): status(lease(1, evil))}, {shard(1): status(lease(1, "b"))})
     shown = event_of(edge, NO_MARKS, 5)["before"]["name"]
     assert shown.isprintable()
     assert "<script>" in shown

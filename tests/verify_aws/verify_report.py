@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pykcl.operate.redaction import Redactor
+from pykcl.operate.doctor.bundle import Redactor
 
 PAGE = Path(__file__).parents[2] / "docs" / "aws-questions.md"
 _ROW = re.compile(r"^\| (Q[0-9]{2}) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)

@@ -1,5 +1,4 @@
-"""Showing, saving and moving checkpoints of any lease table: the plan first, then fenced writes, then a look at each.
+"""Backup and reset of checkpoints of any lease table: plan first, then conditional writes, each verified by a read.
 
-What is decided is decided in pure functions (`reset_plan`, `restore_plan`); `search` finds places in shards, and
-`carrying_out` writes. May import what `operate` may; knows nothing of commands and terminals.
+`plan` and the planning in `reset` and `backup` are pure; `search` finds positions in shards, and `apply` writes.
 """

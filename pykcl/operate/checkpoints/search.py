@@ -1,42 +1,52 @@
-"""Finds places in one shard with few reads.
+"""Search for positions in one shard with few reads.
 
 Kinesis finds the first record at or after a time, never the last one before it. So the search goes back from the time
-in doubling steps until a record lies before it, halves what is left to two seconds, and reads those. Arrival times
-hardly ever fall along a shard, and the two seconds make room for when they do.
+in doubling steps until it finds a record before it, bisects the interval to two seconds, and reads those. Arrival times
+hardly ever decrease along a shard; the two seconds leave room for that.
 
-One answer covers a bounded span of stream time, so a stretch without records takes many reads. It is read where
-nothing is known of it yet, and only up to the time in question.
+One answer covers a bounded span of stream time, so a stretch without records takes many reads. The search reads each
+stretch once, and only up to the time in question.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from typing import TypeVar
 
-from pykcl.errors import IteratorExpired, PositionRefused, PyKclError, SetupError, ShardGone, TemporaryError
+from pykcl.errors import (
+    IteratorExpired,
+    PositionRefused,
+    PyKclError,
+    Refused,
+    SetupError,
+    ShardGone,
+    TemporaryError,
+)
 from pykcl.interfaces import Fetched, Stream
-from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint, ReadFrom
-from pykcl.model.kpl import deaggregate
+from pykcl.model.checkpoint import AT_TIMESTAMP, AT_TRIM_HORIZON, LATEST, Checkpoint, ReadFrom, StartPosition
+from pykcl.model.kpl import deaggregate, deaggregate_batch
+from pykcl.model.lease import Lease, first_read
 from pykcl.model.record import Record
-from pykcl.operate.checkpoints.places import Look, Place
+from pykcl.model.shard import HashRange
+from pykcl.operate.checkpoints.plan import ResumePoint, SearchResult
 from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, backoff
 from pykcl.runtime import Runtime
 
 _T = TypeVar("_T")
 
 WINDOW_MILLIS = 2000
-"""What is read through at the end of a search: at most 2,000 records and 2 MB, as a shard takes half of it a second."""
-MOST_READS = 3000
-"""Of one shard: GetRecords calls that bring nothing included; ten minutes at five a second.
+"""Span read at the end of a search: at most 2,000 records and 2 MB, as a shard accepts half of it a second."""
+MAX_READS = 3000
+"""GetRecords calls of one shard, empty answers included; ten minutes at five a second.
 
-AWS takes some 250 calls for a day without records. A search crosses such a stretch once or twice: in front of the
-oldest record; between two records, as it goes back and then halves; behind the time, for the next record.
+AWS takes some 250 calls for a day without records. A search crosses such a stretch once or twice: before the oldest
+record; between two records, as it goes back and then bisects; after the time, to the next record.
 """
 _MARGIN_MILLIS = 10_000
-"""How much further than a time a page must have read for everything older to be known. Kinesis' clock is known to the
-second, and MillisBehindLatest is no more than an estimate.
+"""A page must have read this much past a time for everything older to be known: Kinesis' clock is known to the second,
+and MillisBehindLatest is an estimate.
 """
 _ATTEMPTS = 8
 _PROBE_LIMIT = 10
@@ -47,8 +57,8 @@ _OLDEST = ReadFrom("TRIM_HORIZON")
 class ShardSearch:
     """Reads one shard, at the pace Kinesis allows. Used by one thread.
 
-    on_read: told of every GetRecords call. Every method may raise TemporaryError (after several attempts, or more than
-    MOST_READS reads), ShardGone, SetupError.
+    on_read: called for every GetRecords call. Every method may raise TemporaryError (after several attempts, or more
+    than MAX_READS reads), ShardGone, SetupError.
     """
 
     def __init__(
@@ -60,13 +70,13 @@ class ShardSearch:
         self._reads = 0
 
     def first(self, start: ReadFrom) -> Record | None:
-        """The first Kinesis record from there on; None at the tip or the end of the shard."""
+        """Return the first Kinesis record from there on; None at the tip or the end of the shard."""
         return next(self.walk(start, _PROBE_LIMIT), None)
 
     def walk(
         self, start: ReadFrom, limit: int | None = None, *, until_millis: float = inf
     ) -> Iterator[Record]:
-        """Kinesis records from there on, until the tip or the end of the shard is reached.
+        """Yield Kinesis records from there on, up to the tip or the end of the shard.
 
         until_millis: end earlier, once everything that arrived before that time (epoch milliseconds) was read.
         """
@@ -80,7 +90,7 @@ class ShardSearch:
             for record in page.records:
                 start = ReadFrom("AFTER_SEQUENCE_NUMBER", sequence_number=record.sequence_number)
                 yield record
-            # At the tip: what is put from now on is nothing that a search was asked for.
+            # At the tip: no search asks for records put from now on.
             behind = page.millis_behind_latest
             if behind == 0 or (behind is None and not page.records):
                 return
@@ -91,33 +101,39 @@ class ShardSearch:
                 return
             iterator = page.next_iterator
 
-    def oldest(self) -> Look:
-        """From the oldest record on."""
+    def oldest(self) -> SearchResult:
+        """Return the position of the oldest record."""
         found = self.first(_OLDEST)
         at = None if found is None else _arrival(found)
-        return Look(Place(AT_TRIM_HORIZON, at, has_later=found is not None), at)
+        return SearchResult(ResumePoint(AT_TRIM_HORIZON, at, has_later=found is not None), at)
 
-    def before(self, at_millis: int) -> Look:
-        """Behind the last record that arrived before that time, epoch milliseconds; the whole of an aggregated one."""
+    def before(self, at_millis: int) -> SearchResult:
+        """Return the position after the last record that arrived before that time, epoch milliseconds.
+
+        It is after the whole of an aggregated record.
+        """
         oldest = self.first(_OLDEST)
         if oldest is None:
-            return Look(Place())
-        begins = _arrival(oldest)
-        if begins >= at_millis:
-            return Look(Place(AT_TRIM_HORIZON, begins, has_later=True), begins)
-        last, following = self._last_before(at_millis, begins)
+            return SearchResult(ResumePoint())
+        oldest_at = _arrival(oldest)
+        if oldest_at >= at_millis:
+            return SearchResult(ResumePoint(AT_TRIM_HORIZON, oldest_at, has_later=True), oldest_at)
+        last, following = self._last_before(at_millis, oldest_at)
         if last is None:
-            raise TemporaryError(f"{self._shard_id} changed while it was looked at. Do: try again.")
+            raise TemporaryError(f"{self._shard_id} changed during the search. Do: try again.")
         resumes = None if following is None else _arrival(following)
-        return Look(Place(whole(last), resumes, has_later=following is not None), begins)
+        return SearchResult(
+            ResumePoint(position_after(last), resumes, has_later=following is not None), oldest_at
+        )
 
-    def behind(self, number: str, sub: int | None) -> Look:
-        """Behind that record, or that part of an aggregated one. Raises PyKclError where there is no such record."""
+    def after(self, number: str, sub: int | None) -> SearchResult:
+        """Return the position after that record, or that part of an aggregated one. Raises PyKclError without such a
+        record."""
         records = self.walk(ReadFrom("AT_SEQUENCE_NUMBER", sequence_number=number), _PROBE_LIMIT)
         try:
             record = next(records, None)
         except PositionRefused:
-            # What that says blames the row, which has no part in this.
+            # The message of PositionRefused blames the row, which is not involved here.
             raise PyKclError(
                 f"{number} is not a position of {self._shard_id}: it is not a sequence number that Kinesis gave to a "
                 "record of this shard. Nothing was written. Do: name the sequence number of a record, or use "
@@ -125,10 +141,10 @@ class ShardSearch:
             ) from None
         if record is None or record.sequence_number != number:
             raise PyKclError(
-                f"{self._shard_id} has no record {number} (any more). Nothing was written. Do: name one that it holds, "
+                f"{self._shard_id} has no record {number} (any more). Nothing was written. Do: name another one, "
                 "or use --to-datetime or --to-earliest."
             )
-        end = whole(record)
+        end = position_after(record)
         if sub is not None and sub > end.sub_sequence_number:
             raise PyKclError(
                 f"Record {number} of {self._shard_id} ends with sub-sequence number {end.sub_sequence_number}, not "
@@ -137,10 +153,10 @@ class ShardSearch:
         at = end if sub is None else Checkpoint(number, sub)
         following = record if at < end else next(records, None)
         resumes = None if following is None else _arrival(following)
-        return Look(Place(at, resumes, has_later=following is not None))
+        return SearchResult(ResumePoint(at, resumes, has_later=following is not None))
 
     def arrival_of(self, checkpoint: Checkpoint) -> float | None:
-        """When the record of a checkpoint arrived; None for sentinels, and where the record is gone."""
+        """Return the arrival of the record of a checkpoint; None for sentinels, and where the record is gone."""
         if checkpoint.is_sentinel:
             return None
         number = checkpoint.sequence_number
@@ -150,12 +166,12 @@ class ShardSearch:
             return None
         return _arrival(found) if found is not None and found.sequence_number == number else None
 
-    def _last_before(self, at_millis: int, begins: float) -> tuple[Record | None, Record | None]:
-        """The last record before that time, and the one behind it."""
-        start, high = self._close_before(at_millis, begins)
+    def _last_before(self, at_millis: int, oldest_at: float) -> tuple[Record | None, Record | None]:
+        """Return the last record before that time, and the one after it."""
+        start, high = self._bracket(at_millis, oldest_at)
         records = self.walk(start)
         if high < at_millis - WINDOW_MILLIS:
-            # Nothing lies between: it was read through on the way back.
+            # The stretch between was read on the way back, and is empty.
             at_the_time = ReadFrom("AT_TIMESTAMP", at_millis=at_millis - WINDOW_MILLIS)
             records = chain(self.walk(start, until_millis=high), self.walk(at_the_time))
         last = None
@@ -167,15 +183,15 @@ class ShardSearch:
             last = record
         return last, None
 
-    def _close_before(self, at_millis: int, begins: float) -> tuple[ReadFrom, float]:
-        """Where a record before that time comes first, not long before the last such one; and a time, at most two
-        seconds later than that place, from which on none comes.
+    def _bracket(self, at_millis: int, oldest_at: float) -> tuple[ReadFrom, float]:
+        """Return a start shortly before the last record before that time, and a time, at most two seconds later, from
+        which on there is none.
 
-        Of `low` it is known that a record before the time lies at or behind it, of `high` that none does.
+        Invariant: at or after `low` there is a record before the time, at or after `high` there is none.
         """
-        low, high, step = begins, float(at_millis), WINDOW_MILLIS
-        while at_millis - step > begins:
-            found = self._lies_before(at_millis - step, at_millis, high)
+        low, high, step = oldest_at, float(at_millis), WINDOW_MILLIS
+        while at_millis - step > oldest_at:
+            found = self._find_before(at_millis - step, at_millis, high)
             if found is not None:
                 low = found
                 break
@@ -183,23 +199,23 @@ class ShardSearch:
             step *= 2
         while high - low > WINDOW_MILLIS:
             middle = (low + high) // 2
-            found = self._lies_before(middle, at_millis, high)
+            found = self._find_before(middle, at_millis, high)
             if found is None:
                 high = middle
             else:
                 low = found
-        return _OLDEST if low == begins else ReadFrom("AT_TIMESTAMP", at_millis=int(low)), high
+        return _OLDEST if low == oldest_at else ReadFrom("AT_TIMESTAMP", at_millis=int(low)), high
 
-    def _lies_before(self, start: float, at_millis: int, high: float) -> float | None:
-        """A time, `start` or later, at or behind which a record before `at_millis` lies; None where there is none.
+    def _find_before(self, start: float, at_millis: int, high: float) -> float | None:
+        """Return a time, `start` or later, at or after which there is a record before `at_millis`; None without one.
 
-        It is known that none lies at or behind `high`.
+        high: a time at or after which there is none.
         """
-        begins = ReadFrom("AT_TIMESTAMP", at_millis=int(start))
-        found = next(self.walk(begins, _PROBE_LIMIT, until_millis=high), None)
+        begin = ReadFrom("AT_TIMESTAMP", at_millis=int(start))
+        found = next(self.walk(begin, _PROBE_LIMIT, until_millis=high), None)
         if found is None or _arrival(found) >= at_millis:
             return None
-        # What lies before the record is not crossed again, but for those two seconds.
+        # The stretch before the record is not read again, except for those two seconds.
         return max(start, _arrival(found) - WINDOW_MILLIS)
 
     def _open(self, start: ReadFrom) -> str:
@@ -207,11 +223,11 @@ class ShardSearch:
 
     def _read(self, iterator: str, limit: int) -> Fetched:
         self._reads += 1
-        if self._reads > MOST_READS:
+        if self._reads > MAX_READS:
             raise TemporaryError(
-                f"{MOST_READS} reads of {self._shard_id} did not find the place: each covers minutes of it, and "
-                "a day without records takes some 250. Nothing was written. Do: use --to-sequence, or --to-earliest "
-                "for this shard."
+                f"{MAX_READS} reads of {self._shard_id} did not find the position: each covers minutes, and a day "
+                "without records takes some 250. Nothing was written. Do: use --to-sequence, or --to-earliest for this "
+                "shard."
             )
         if self._reads > 1:
             self._pause.wait(SHARD_READ_INTERVAL)
@@ -225,13 +241,13 @@ class ShardSearch:
             except (IteratorExpired, PositionRefused, ShardGone, SetupError):
                 raise
             except TemporaryError:
-                # Throttled above all: five reads a second are shared by everybody who reads the shard.
+                # Mostly throttling: all readers of the shard share five reads a second.
                 self._pause.wait(backoff(attempt, self._runtime.random(), first=0.5, longest=10.0))
         return call()
 
 
-def whole(record: Record) -> Checkpoint:
-    """The position that says that all of a Kinesis record is done: workers drop what is at or below it."""
+def position_after(record: Record) -> Checkpoint:
+    """Return the position after a whole Kinesis record: workers drop user records at or below it."""
     sub = 0
     for user in deaggregate(record, None):
         sub = user.sub_sequence_number
@@ -245,3 +261,33 @@ def _arrival(record: Record) -> float:
             "be found in this stream. Nothing was written. Do: use --to-sequence or --to-earliest."
         )
     return record.arrived_at_millis
+
+
+MAX_SKIPPED = 10_000
+
+
+def skip_records(
+    search: ShardSearch, lease: Lease, hash_range: HashRange | None, count: int
+) -> tuple[SearchResult, tuple[Record, ...]]:
+    """Return the position after the next `count` user records that a worker would get, and those records.
+
+    Raises Refused if there are fewer, or if the next records are unknown; TemporaryError, SetupError, ShardGone.
+    """
+    at = lease.checkpoint
+    if lease.is_ended:
+        raise Refused(f"{lease.key} was read to its end: there is nothing to skip. Nothing was written.")
+    if at.sequence_number == AT_TIMESTAMP or (at.sequence_number == LATEST and lease.latest_from is None):
+        raise Refused(
+            f"{lease.key} starts at {at}, so only its workers know which record is next. Nothing was "
+            "written. Do: use `checkpoints reset` with a time or a sequence number."
+        )
+    start = first_read(lease, StartPosition("TRIM_HORIZON"))
+    users = deaggregate_batch(search.walk(start), hash_range, after=None if at.is_sentinel else at)
+    skipped = tuple(islice(users, count))
+    if len(skipped) < count:
+        have = "no record" if not skipped else f"only {len(skipped)} of {count} records"
+        raise Refused(f"After the checkpoint of {lease.key} there is {have}. Nothing was written.")
+    following = next(users, None)
+    resumes = following.arrived_at_millis if following is not None else None
+    place = ResumePoint(skipped[-1].position, resumes, has_later=following is not None)
+    return SearchResult(place, current_at=skipped[0].arrived_at_millis), skipped

@@ -1,5 +1,4 @@
-"""The doctor: is everything as one worker, and its fleet, need it? It only reads.
+"""The doctor: checks whether a worker, its fleet and its AWS resources are set up correctly. It only reads.
 
-`gathering` asks AWS and this process, and makes `facts` of the answers. Each `check_*` module is a set of pure
-functions from facts to findings; `diagnosis` runs them all. May import what `operate` may: no terminal, no click.
+`gather` sends the requests and returns `facts`. `checks` are pure functions from facts to `findings`.
 """

@@ -1,27 +1,26 @@
-"""What the doctor found out, as values: all that the checks know."""
+"""Facts that the doctor gathers and the checks use, as values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pykcl.aws.preflight import Identity, Probe
-from pykcl.aws.simulate_policy import Simulation
 from pykcl.config import Config
 from pykcl.model.lease import Lease
+from pykcl.operate.aws.permissions import Identity, Probe, Simulation
 from pykcl.operate.lag import ShardLag
-from pykcl.operate.owner_kind import OwnerKind
-from pykcl.operate.table_view import TableView
+from pykcl.operate.snapshot import TableSnapshot
+from pykcl.operate.states import OwnerKind
 from pykcl.planning.fleet_protocol import Fleet
 
 RENEWALS_SHOW = 1.5
-"""Fail-over times after which whoever renews twice in each has been seen doing so more than once."""
+"""Failover times of watching, after which an owner that renews twice in each has been seen renewing at least twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessFacts:
-    """versions: installed distribution -> version, of those that pykcl uses. missing: packages that the configured
-    metrics need and that are not there. open_files: the soft limit; None where there is none, or no way to ask.
+    """This process. versions: installed distribution -> version, of those that pykcl uses. missing: packages that the
+    configured metrics need and that are not installed. open_files: the soft limit; None if unlimited or unknown.
     """
 
     python: str
@@ -36,11 +35,10 @@ class ProcessFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """Of a .properties file. name: as it was told.
+    """A .properties file. name: as given.
 
-    unfit: why executableName cannot be started on this host, and what mends it; None where it can, or there is none.
-    unknown: (place, key, what is known of it) of each key that nothing reads. notice: of enhanced fan-out, "" where
-    Java does not use it, or polling is accepted.
+    unfit: (reason, fix) if executableName cannot be started on this host. unknown: (place, key, note) of each key that
+    nothing reads. notice: on enhanced fan-out, "" if Java does not use it, or if polling is accepted.
     """
 
     name: str
@@ -51,14 +49,14 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountFacts:
-    """regions: service -> region. told_regions: name of a source ("AWS_REGION") -> the region it names.
+    """Credentials, regions and clock. regions: service -> region. named_regions: source ("AWS_REGION") -> its region.
 
-    no_region, no_credentials: why there is none, as the error said; "" where there is. identity: of the credentials for
-    Kinesis. skew: seconds by which AWS' clock is ahead of ours; None: no answer told.
+    no_region, no_credentials: the error without one, else "". identity: of the credentials for Kinesis. skew: seconds
+    by which AWS' clock is ahead of ours; None without an answer.
     """
 
     regions: Mapping[str, str] = field(default_factory=dict)
-    told_regions: Mapping[str, str] = field(default_factory=dict)
+    named_regions: Mapping[str, str] = field(default_factory=dict)
     no_region: str = ""
     no_credentials: str = ""
     identity: Identity | None = None
@@ -67,10 +65,10 @@ class AccountFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFacts:
-    """created_at: epoch milliseconds. shards: ids of every shard the stream lists; None where they were not listed.
+    """The stream. created_at: epoch milliseconds. shards: ids of all listed shards; None if they were not listed.
 
-    consumers: registered for enhanced fan-out. nearby: other streams there, where there is none of
-    this name. name is known, whether or not the stream is.
+    consumers: number registered for enhanced fan-out. nearby: other streams, if there is none of this name. A missing
+    stream has only a name and `nearby`.
     """
 
     name: str
@@ -87,14 +85,14 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchFacts:
-    """What watching the table showed.
+    """The result of watching the table.
 
-    view: the last look. span: seconds. alive: leases that were seen moving. unmoved_for: seconds, by lease. heartbeats:
-    worker identifier -> the most that one of its leases moved. quiet_heartbeats: the same, of leases only whose
-    checkpoint stood still, so that every move was a heartbeat.
+    snapshot: the last scan. span: seconds. alive: leases whose counter moved. unmoved_for: seconds, by lease.
+    heartbeats: worker identifier -> max change of a counter among its leases. quiet_heartbeats: the same, only of
+    leases whose checkpoint did not change, so that every change of the counter was a heartbeat.
     """
 
-    view: TableView
+    snapshot: TableSnapshot
     span: float = 0.0
     alive: frozenset[str] = frozenset()
     unmoved_for: Mapping[str, float] = field(default_factory=dict)
@@ -103,20 +101,21 @@ class WatchFacts:
 
     @property
     def live_owners(self) -> frozenset[str]:
-        leases = self.view.leases
+        leases = self.snapshot.leases
         return frozenset(owner for key in self.alive if (owner := leases[key].actual_owner) is not None)
 
     @property
     def open_leases(self) -> list[Lease]:
-        """Those not read to the end, by key."""
-        return [lease for _, lease in sorted(self.view.leases.items()) if not lease.is_ended]
+        """Leases not read to the end, by key."""
+        return [lease for _, lease in sorted(self.snapshot.leases.items()) if not lease.is_ended]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """exists: None where DescribeTable was not answered. foreign: why it is no lease table; "" where it is one.
+    """The lease table. exists: None without an answer of DescribeTable. foreign: the reason why it is not a lease
+    table, or "".
 
-    provisioned: None where unknown. watch: None where it could not be scanned. fleet: None without a watch.
+    provisioned: None if unknown. watch: None if it could not be scanned. fleet: None without a watch.
     """
 
     name: str
@@ -133,9 +132,9 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """config: with defaults for what nobody told; knows_failover: whether the fail-over time was told.
+    """All facts. config: with defaults for options not given; knows_failover: True if the failover time was given.
 
-    connections: that one client of a worker has room for. lags: by lease key; None where they were not asked for.
+    connections: of one client of a worker. lags: by lease key; None if they were not measured.
     """
 
     config: Config
@@ -157,7 +156,7 @@ class Facts:
 
     @property
     def stream_word(self) -> str:
-        """The stream for a command; a placeholder where it is not known."""
+        """The stream in a command to copy; a placeholder if unknown."""
         return self.stream.name if self.stream is not None else "STREAM"
 
     @property
@@ -166,7 +165,7 @@ class Facts:
 
     @property
     def shards_to_read(self) -> int:
-        """Open shards, or the leases not read to the end where those are not known."""
+        """Number of open shards; of open leases if the shards are unknown."""
         if self.stream is not None and self.stream.open_shards:
             return self.stream.open_shards
         return len(self.watch.open_leases) if self.watch is not None else 0

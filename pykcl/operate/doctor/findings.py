@@ -1,4 +1,4 @@
-"""What the doctor can find: the catalogue, one line for each id, and one finding."""
+"""The catalogue of findings, and one finding."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LEVELS: tuple[Level, ...] = ("ok", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One thing the doctor knows.
+    """One kind of finding.
 
-    code: of the mistake it belongs to, such as "E02". means: when it is told, for the documentation.
+    code: of the error it may cause, such as "E02". means: its condition, for the documentation.
     """
 
     id: str
@@ -27,9 +27,9 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """text: what is so, and why it matters, in one line or a few sentences. fix: a command, or an edit, to mend it.
+    """text: the fact and why it matters, in one line or a few sentences. fix: a command, or an edit.
 
-    Names out of AWS stand in both as they are: whoever shows them makes them inert.
+    Names from AWS stand in both unescaped: the caller escapes them.
     """
 
     id: str
@@ -57,8 +57,10 @@ _KINDS = (
         "they expire and nothing renews them: a session token in the environment or in a file",
         "E04",
     ),
-    Kind("identity-unknown", "credentials", "info", "nobody could be asked whose credentials these are"),
-    Kind("region-ok", "region", "ok", "the region of both services, and who named it"),
+    Kind(
+        "identity-unknown", "credentials", "info", "the identity of the credentials could not be determined"
+    ),
+    Kind("region-ok", "region", "ok", "the region of both services, and its source"),
     Kind("region-missing", "region", "error", "no region is named anywhere", "E01"),
     Kind(
         "region-differs",
@@ -71,14 +73,14 @@ _KINDS = (
         "regions-two",
         "region",
         "warning",
-        "the stream is asked for in one region, the lease table in another",
+        "the stream is in one region, the lease table in another",
     ),
     Kind("clock-ok", "clock", "ok", "this machine's clock agrees with AWS'"),
     Kind(
         "clock-off",
         "clock",
         "warning",
-        "the clocks differ by half a minute or more; times told and lags shown are off by as much",
+        "the clocks differ by half a minute or more; times and lags shown here are off by as much",
     ),
     Kind(
         "clock-wrong",
@@ -96,14 +98,14 @@ _KINDS = (
     ),
     Kind("stream-ok", "stream", "ok", "the stream is there: its state, shards and retention"),
     Kind(
-        "stream-not-told",
+        "stream-unnamed",
         "stream",
         "info",
-        "no stream is named and the table does not tell, so nothing of it was looked at",
+        "no stream is named, neither here nor in the table, so it was not checked",
     ),
     Kind("stream-missing", "stream", "error", "there is no such stream in that region and account", "E03"),
     Kind("stream-deleting", "stream", "error", "the stream is being deleted"),
-    Kind("stream-changing", "stream", "warning", "the stream is being made or changed"),
+    Kind("stream-changing", "stream", "warning", "the stream is being created or changed"),
     Kind("lag-ok", "lag", "ok", "how far the fleet is behind, against the retention"),
     Kind("lag-near-retention", "lag", "warning", "half the retention period or more behind", "E18"),
     Kind("lag-at-retention", "lag", "error", "nine tenths of the retention period or more behind", "E18"),
@@ -111,14 +113,14 @@ _KINDS = (
         "records-trimmed",
         "lag",
         "error",
-        "Kinesis has dropped the checkpointed record: unread ones behind it may be lost",
+        "Kinesis has dropped the checkpointed record: unread ones after it may be lost",
         "E18",
     ),
-    Kind("lag-unknown", "lag", "info", "of some leases nobody can tell how far they are behind"),
+    Kind("lag-unknown", "lag", "info", "the lag of some leases could not be measured"),
     Kind("table-ok", "table", "ok", "the lease table is there: key, billing, leases"),
-    Kind("table-to-be-made", "table", "info", "there is no lease table yet; the first worker makes it"),
+    Kind("table-to-be-made", "table", "info", "there is no lease table yet; the first worker creates it"),
     Kind("table-missing", "table", "error", "there is no lease table and `create_table` is off"),
-    Kind("table-foreign", "table", "error", "the table is no lease table: it has another key", "E05"),
+    Kind("table-foreign", "table", "error", "the table is not a lease table: it has another key", "E05"),
     Kind("table-changing", "table", "warning", "the table is not ACTIVE"),
     Kind(
         "table-small",
@@ -138,7 +140,7 @@ _KINDS = (
         "several-streams",
         "table",
         "error",
-        "leases of several streams stand in the table (Java's multi-stream mode); pykcl does not join",
+        "the table has leases of several streams (Java's multi-stream mode); pykcl does not join",
         "E07",
     ),
     Kind(
@@ -148,9 +150,9 @@ _KINDS = (
         "Java KCL 3.x works on it in its own mode; pykcl does not join",
         "E06",
     ),
-    Kind("rows-unreadable", "table", "warning", "rows that look like leases and cannot be understood"),
-    Kind("permissions-ok", "permissions", "ok", "what was called just now, so is permitted"),
-    Kind("permission-denied", "permissions", "error", "a call was refused for want of permission", "E02"),
+    Kind("rows-unreadable", "table", "warning", "rows like leases that cannot be understood"),
+    Kind("permissions-ok", "permissions", "ok", "calls that succeeded just now, so are permitted"),
+    Kind("permission-denied", "permissions", "error", "a call was denied", "E02"),
     Kind(
         "key-denied",
         "permissions",
@@ -162,7 +164,7 @@ _KINDS = (
         "permissions-unproven",
         "permissions",
         "info",
-        "writing is not tried, so nobody knows whether it is permitted",
+        "writes are not tried, so their permissions are unknown",
     ),
     Kind(
         "permissions-simulated", "permissions", "ok", "IAM says that everything a worker needs is permitted"
@@ -174,22 +176,22 @@ _KINDS = (
         "IAM says that something a worker needs is not permitted",
         "E02",
     ),
-    Kind("simulation-failed", "permissions", "warning", "IAM could not be asked"),
-    Kind("peers-ok", "fleet", "ok", "who works on the table, and by which library"),
+    Kind("simulation-failed", "permissions", "warning", "IAM could not simulate the policy"),
+    Kind("peers-ok", "fleet", "ok", "the workers of the table, and their libraries"),
     Kind("nobody-works", "fleet", "info", "no lease was seen moving"),
     Kind("peers-other-version", "fleet", "warning", "other pykcl workers have another version than this one"),
-    Kind("leases-stale", "fleet", "warning", "owned leases stood still for the fail-over time"),
+    Kind("leases-stale", "fleet", "warning", "owned leases were unchanged for the failover time"),
     Kind(
         "failover-too-short",
         "fleet",
         "warning",
-        "the fleet's heartbeats come too seldom for the fail-over time told here, which must be the same everywhere",
+        "the fleet's heartbeats are too rare for the failover time given here, which must be the same everywhere",
     ),
     Kind(
         "failover-too-long",
         "fleet",
         "warning",
-        "the fleet's heartbeats come much more often than the fail-over time told here asks for",
+        "the fleet's heartbeats are much more frequent than the failover time given here requires",
     ),
     Kind(
         "max-leases-small",
@@ -202,7 +204,7 @@ _KINDS = (
         "worker-id-taken",
         "fleet",
         "warning",
-        "a living worker has the `worker_id` that is configured here",
+        "a live worker has the `worker_id` that is configured here",
         "E08",
     ),
     Kind(
@@ -224,7 +226,7 @@ _KINDS = (
     Kind(
         "package-missing", "process", "error", "a package that the configured metrics need is not installed"
     ),
-    Kind("metrics-off", "process", "info", "no metrics are sent: nobody is told when the fleet falls behind"),
+    Kind("metrics-off", "process", "info", "no metrics are sent: no alarm when the fleet falls behind"),
     Kind(
         "program-unfit",
         "file",
@@ -246,13 +248,13 @@ TOPICS = tuple(dict.fromkeys(kind.topic for kind in _KINDS))
 
 
 def found(id: str, text: str, fix: str | None = None) -> Finding:
-    """A finding of the catalogue. Raises KeyError for an id that is not in it."""
+    """Return a finding of the catalogue. Raises KeyError for an unknown id."""
     kind = CATALOGUE[id]
     return Finding(id, kind.topic, kind.level, text, kind.code, fix)
 
 
 def command(*words: str | None) -> str:
-    """A command to copy: words that need it are quoted, None is left out."""
+    """Return a command to copy, quoted for a shell; None is omitted."""
     return shlex.join(word for word in words if word is not None)
 
 
@@ -261,10 +263,10 @@ def count(findings: Iterable[Finding], level: Level) -> int:
 
 
 def many(number: int, what: str) -> str:
-    """ "1 lease", "2 leases"."""
+    """Return "1 lease", "2 leases"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def listed(names: Iterable[str], most: int = 5) -> str:
+def listed(names: Iterable[str], limit: int = 5) -> str:
     names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -1,1 +1,1 @@
-"""Looking into a stream, putting records into it, and telling what it is: without a lease, beside any fleet."""
+"""Streams without a lease table: describe, read and write one, beside any fleet."""

@@ -8,13 +8,13 @@ from properties_files import ALL_KEYS, LEAST, meaning
 from pykcl.aws.clients import connect
 from pykcl.aws.credentials import open_specified_clients
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.aws.policy import actions_of, worker_policy
 from pykcl.aws.table_admin import NewTable
 from pykcl.compat.properties import interpret, load, read_properties
 from pykcl.config import Config
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.events import LeaseDeleted, ShardEnded
 from pykcl.local.server import LocalAws
+from pykcl.operate.aws.iam_policy import actions_of, worker_policy
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB

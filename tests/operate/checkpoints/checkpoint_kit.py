@@ -6,13 +6,11 @@ from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import PyKclError
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.kpl import aggregate
-from pykcl.operate.checkpoints.audit import Audit
-from pykcl.operate.checkpoints.backup import lines_of, read_backup
-from pykcl.operate.checkpoints.carrying_out import carry_out
-from pykcl.operate.checkpoints.looking import look_around, plan_for
-from pykcl.operate.checkpoints.places import Destination
-from pykcl.operate.checkpoints.restore_plan import plan_restore
-from pykcl.operate.checkpoints.stillness import wait_until_still
+from pykcl.operate.checkpoints.apply import Audit, apply_plan
+from pykcl.operate.checkpoints.backup import backup_lines, plan_restore, read_backup
+from pykcl.operate.checkpoints.plan import Destination
+from pykcl.operate.checkpoints.reset import plan_reset_to, read_situation
+from pykcl.operate.sampler import wait_until_idle
 from pykcl.testing.fleet import STREAM, TABLE, Fleet
 from pykcl.testing.java.in_fleet import java_peer
 from pykcl.testing.memory.stream import MemoryStream
@@ -49,24 +47,24 @@ class Operator:
         return EPOCH_MILLIS + int(self.fleet.simulation.now * 1000)
 
     def situation(self):
-        return look_around(self.table, self.stream)
+        return read_situation(self.table, self.stream)
 
     def plan(self, destination: Destination, keys=None):
         def read() -> None:
             self.reads += 1
 
-        return plan_for(self.situation(), destination, keys, self.stream, self.runtime, read)
+        return plan_reset_to(self.situation(), destination, keys, self.stream, self.runtime, read)
 
     def plan_to(self, millis: int, keys=None):
         return self.plan(Destination("time", at_millis=millis), keys)
 
     def still(self, **options):
-        return wait_until_still(self.table, self.runtime, failover=FAILOVER, **options)
+        return wait_until_idle(self.table, self.runtime, failover=FAILOVER, **options)
 
     def backup(self, plan, situation=None) -> str:
         found = situation or self.situation()
         created = [step.key for step in plan.changes if step.action == "create"]
-        lines = lines_of(
+        lines = backup_lines(
             found.leases.values(),
             table=TABLE,
             stream=found.stream,
@@ -75,7 +73,7 @@ class Operator:
         )
         return "\n".join(lines)
 
-    def carry_out(self, plan, dies_before: int | None = None) -> int:
+    def apply_plan(self, plan, dies_before: int | None = None) -> int:
         done = [0]
 
         def count(step) -> None:
@@ -85,19 +83,19 @@ class Operator:
 
         if dies_before == 0:
             raise DiedError
-        return carry_out(plan, self.table, self.runtime, Audit("somebody", TABLE, "backup"), count)
+        return apply_plan(plan, self.table, self.runtime, Audit("somebody", TABLE, "backup"), count)
 
     def reset_to(self, millis: int, keys=None) -> str:
         """The whole of it; the backup."""
         self.still()
         plan = self.plan_to(millis, keys)
         saved = self.backup(plan)
-        self.carry_out(plan)
+        self.apply_plan(plan)
         return saved
 
     def restore(self, saved: str, dies_before: int | None = None):
         plan = plan_restore(self.situation(), read_backup(saved, "backup"))
-        self.carry_out(plan, dies_before)
+        self.apply_plan(plan, dies_before)
         return plan
 
 

@@ -6,13 +6,9 @@ from pykcl.errors import ConfigError, Refused
 from pykcl.model.checkpoint import AT_LATEST, AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PykclMetadata, UnreadableRow
 from pykcl.model.shard import Shard, ShardListing, StreamDescription
-from pykcl.operate.checkpoints.backup import Backup, lines_of, read_backup
-from pykcl.operate.checkpoints.looking import plan_for, stream_of_rows
-from pykcl.operate.checkpoints.places import Destination, Look, Place
-from pykcl.operate.checkpoints.plan import Situation
-from pykcl.operate.checkpoints.reset_plan import plan_reset
-from pykcl.operate.checkpoints.restore_plan import plan_restore
-from pykcl.operate.checkpoints.telling import effect_of
+from pykcl.operate.checkpoints.backup import Backup, backup_lines, plan_restore, read_backup
+from pykcl.operate.checkpoints.plan import Destination, ResumePoint, SearchResult, Situation, effect_of
+from pykcl.operate.checkpoints.reset import plan_reset, plan_reset_to, stream_of_rows
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
 STREAM = StreamDescription("orders", ARN, 1_000, "ACTIVE")
@@ -30,14 +26,14 @@ def situation(shards, *rows, complete=True):
 
 def later(at=AT_5):
     """Records from the time on are in the shard."""
-    return Look(Place(at, 7_000.0, has_later=True), 2_000.0, 9_000.0)
+    return SearchResult(ResumePoint(at, 7_000.0, has_later=True), 2_000.0, 9_000.0)
 
 
 def earlier(at=AT_5):
-    return Look(Place(at, None, has_later=False), 2_000.0, 3_000.0)
+    return SearchResult(ResumePoint(at, None, has_later=False), 2_000.0, 3_000.0)
 
 
-EMPTY = Look(Place())
+EMPTY = SearchResult(ResumePoint())
 
 
 def told(plan):
@@ -103,7 +99,7 @@ def test_one_shard_alone_leaves_the_others_where_they_are_and_says_so():
     plan = plan_reset(around, {"a": later()}, whole=False)
     assert told(plan) == [("a", "reset", "5:0")]
     assert plan.steps[0].new.children == ()
-    assert plan.hints[0].startswith("b: below what is read again")
+    assert plan.hints[0].startswith("b: children of shards that are read again")
 
 
 def test_a_shard_whose_turn_has_not_come_is_not_given_a_row_alone():
@@ -117,7 +113,7 @@ def test_positions_that_were_told_win_over_what_lies_above():
     shards = [shard("a", closed=True), shard("b", "a")]
     around = situation(shards, Lease("a", AT_SHARD_END), Lease("b", Checkpoint("8")))
     looks = {"a": later(), "b": later(Checkpoint("6"))}
-    assert told(plan_reset(around, looks, whole=False, as_told=True))[1] == ("b", "reset", "6:0")
+    assert told(plan_reset(around, looks, whole=False, as_given=True))[1] == ("b", "reset", "6:0")
 
 
 @pytest.mark.parametrize(
@@ -148,9 +144,9 @@ def test_what_cannot_be_planned_is_refused(around, why):
 def test_a_shard_that_is_not_there_and_a_time_that_has_not_come_are_told():
     around = situation([shard("a")], Lease("a", AT_5))
     with pytest.raises(ConfigError, match=r"no shard z in stream 'orders'.*It lists 1: a"):
-        plan_for(around, Destination("earliest"), ["z"], None, None)
-    with pytest.raises(ConfigError, match="has not come yet"):
-        plan_for(around, Destination("time", at_millis=NOW + 1001), None, None, None)
+        plan_reset_to(around, Destination("earliest"), ["z"], None, None)
+    with pytest.raises(ConfigError, match="is in the future"):
+        plan_reset_to(around, Destination("time", at_millis=NOW + 1001), None, None, None)
 
 
 def test_the_rows_name_the_stream_if_they_agree():
@@ -196,7 +192,7 @@ def test_a_row_that_is_missing_is_put_back_above_its_counter_and_one_of_a_gone_s
     assert (step.new.owner, step.new.counter, step.new.checkpoint) == (None, 1041, AT_SHARD_END)
     assert step.new.extra == {"throughputKBps": {"N": "1"}}
     assert step.write().kind == "create"
-    assert plan.hints[0].startswith("gone: Kinesis lists this shard no more")
+    assert plan.hints[0].startswith("gone: Kinesis no longer lists this shard")
 
 
 def test_latest_goes_back_to_latest_with_a_word_about_it():
@@ -208,16 +204,16 @@ def test_latest_goes_back_to_latest_with_a_word_about_it():
 def test_another_table_another_stream_and_an_earlier_stream_of_the_name_are_refused():
     saved = backup()
     with pytest.raises(Refused, match="of table 'orders-app', not of 'other'"):
-        saved.refuse_another("other", STREAM)
+        saved.refuse_mismatch("other", STREAM)
     with pytest.raises(Refused, match="means nothing in another"):
-        saved.refuse_another("orders-app", StreamDescription("p", ARN + "2", 1_000, "ACTIVE"))
+        saved.refuse_mismatch("orders-app", StreamDescription("p", ARN + "2", 1_000, "ACTIVE"))
     with pytest.raises(Refused, match="an earlier stream of that name"):
-        saved.refuse_another("orders-app", StreamDescription("orders", ARN, 2_000, "ACTIVE"))
-    saved.refuse_another("orders-app", STREAM)
+        saved.refuse_mismatch("orders-app", StreamDescription("orders", ARN, 2_000, "ACTIVE"))
+    saved.refuse_mismatch("orders-app", STREAM)
 
 
 def lines(*leases, absent=()):
-    return lines_of(leases, table="orders-app", stream=STREAM, now_millis=NOW, absent=absent)
+    return backup_lines(leases, table="orders-app", stream=STREAM, now_millis=NOW, absent=absent)
 
 
 def test_a_backup_brings_every_row_back_as_it_was():
@@ -229,7 +225,7 @@ def test_a_backup_brings_every_row_back_as_it_was():
     found = read_backup("\n".join(lines(*rows, absent=["z"])), "f")
     assert dict(found.leases) == {row.key: row for row in rows}
     assert found.absent == {"z"}
-    found.refuse_another("orders-app", STREAM)
+    found.refuse_mismatch("orders-app", STREAM)
 
 
 GOOD = lines(Lease("a", AT_5), Lease("b", AT_5))
@@ -238,19 +234,19 @@ GOOD = lines(Lease("a", AT_5), Lease("b", AT_5))
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ([], "is no backup"),
-        (["shard,5"], "line 1: no JSON object"),
-        (["{}"], "is no backup"),
-        (GOOD[:-1], "cut off"),
-        ([GOOD[0], GOOD[1], GOOD[3]], "cut off"),
-        ([GOOD[0], GOOD[1], GOOD[1], GOOD[3]], "line 3: names no shard, or one twice"),
+        ([], "is not a backup"),
+        (["shard,5"], "line 1: not a JSON object"),
+        (["{}"], "is not a backup"),
+        (GOOD[:-1], "truncated"),
+        ([GOOD[0], GOOD[1], GOOD[3]], "truncated"),
+        ([GOOD[0], GOOD[1], GOOD[1], GOOD[3]], "line 3: has no shard, or repeats one"),
         (
             [GOOD[0], GOOD[1].replace('"item"', '"item": 5, "was"'), GOOD[2], GOOD[3]],
-            "line 2: its item is no row",
+            "line 2: its item is not a row",
         ),
         (
             [GOOD[0], GOOD[1].replace('"leaseKey": {"S": "a"}', '"leaseKey": {"S": "x"}'), GOOD[2], GOOD[3]],
-            "no lease of 'a'",
+            "not a lease of 'a'",
         ),
         ([GOOD[0].replace('"table"', '"tabel"'), *GOOD[1:]], "line 1: lacks the table"),
     ],
@@ -271,12 +267,15 @@ def effect(row, look, *, closed=False):
 def test_what_comes_again_and_what_nobody_will_be_given_is_told_apart():
     back = effect(Lease("a", Checkpoint("8")), later())
     assert (back.resumes_at, back.replays, back.skips) == (7_000.0, 2.0, None)
-    forth = effect(Lease("a", Checkpoint("2")), Look(Place(AT_5, 7_000.0, True), 1_000.0, 4_000.0))
+    forth = effect(
+        Lease("a", Checkpoint("2")), SearchResult(ResumePoint(AT_5, 7_000.0, True), 1_000.0, 4_000.0)
+    )
     assert (forth.resumes_at, forth.replays, forth.skips) == (7_000.0, None, 3.0)
     tip = effect(Lease("a", AT_TRIM_HORIZON), earlier())
     assert (tip.resumes_at, tip.skips) == (None, NOW / 1000 - 2.0)
     oldest = effect(
-        Lease("a", Checkpoint("8")), Look(Place(AT_TRIM_HORIZON, 1_000.0, True), 1_000.0, 4_000.0)
+        Lease("a", Checkpoint("8")),
+        SearchResult(ResumePoint(AT_TRIM_HORIZON, 1_000.0, True), 1_000.0, 4_000.0),
     )
     assert (oldest.resumes_at, oldest.replays) == (1_000.0, 3.0)
     opened = effect(Lease("a", AT_SHARD_END), later(), closed=True)

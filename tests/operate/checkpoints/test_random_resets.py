@@ -6,7 +6,7 @@ import pytest
 from checkpoint_kit import Operator, clean_rows, every_record, put_aggregate, start, stop_all
 from test_resets_of_fleets import from_on, parents_first
 
-from pykcl.operate.checkpoints.places import Destination
+from pykcl.operate.checkpoints.plan import Destination
 from pykcl.testing.fleet import STREAM, Fleet
 from pykcl.testing.simulation import Simulation
 
@@ -57,7 +57,7 @@ def test_whatever_the_stream_lived_through_a_reset_delivers_exactly_what_arrived
         before = clean_rows(fleet)
         plan = operator.plan(Destination(kind, at_millis=at))
         saved = operator.backup(plan)
-        operator.carry_out(plan)
+        operator.apply_plan(plan)
         assert operator.plan(Destination("time", at_millis=at)).changes == () or kind != "time"
         halfway = fleet.dynamodb.scan(TableName="orders-app")["Items"]
         operator.restore(saved)

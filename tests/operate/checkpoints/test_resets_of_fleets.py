@@ -14,9 +14,8 @@ from checkpoint_kit import (
 
 from pykcl.errors import Refused
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
-from pykcl.operate.checkpoints.places import Destination
-from pykcl.operate.checkpoints.stillness import wait_until_still
-from pykcl.operate.sampling import known_failover
+from pykcl.operate.checkpoints.plan import Destination
+from pykcl.operate.sampler import known_failover, wait_until_idle
 from pykcl.testing.fleet import STREAM
 
 A, B, C = (f"shardId-{number:012d}" for number in range(3))
@@ -199,10 +198,10 @@ def test_a_tool_that_dies_between_two_rows_leaves_what_a_second_run_completes(ne
     saved = operator.backup(plan)
     assert len(plan.changes) == 4
     with pytest.raises(DiedError):
-        operator.carry_out(plan, dies_before)
+        operator.apply_plan(plan, dies_before)
     half = clean_rows(fleet)
     again = Operator(fleet, "again")
-    again.carry_out(again.plan_to(at))
+    again.apply_plan(again.plan_to(at))
     assert (half == before) is (dies_before == 0)
     got = delivered_after(fleet, 200)
     assert sorted(got) == sorted(from_on(fleet, at))
@@ -220,7 +219,7 @@ def test_a_fleet_that_starts_on_a_half_done_reset_reads_on_and_skips_nothing_new
     plan = operator.plan_to(at)
     assert len(plan.changes) == 4
     with pytest.raises(DiedError):
-        operator.carry_out(plan, dies_before)
+        operator.apply_plan(plan, dies_before)
     new = fleet.put(5, "new")
     assert set(new) <= set(delivered_after(fleet, 200))
 
@@ -233,7 +232,7 @@ def test_a_reset_is_refused_while_a_worker_lives_and_goes_on_once_it_has_stopped
     operator = Operator(fleet)
     begun = fleet.simulation.now
     with pytest.raises(Refused, match="active: w1"):
-        wait_until_still(operator.table, operator.runtime, failover=60.0)
+        wait_until_idle(operator.table, operator.runtime, failover=60.0)
     assert fleet.simulation.now - begun < 10, "the first heartbeat is enough, and w1 has one each 5 s"
     begun = fleet.simulation.now
     with pytest.raises(Refused, match="within 30 s"):
@@ -265,7 +264,7 @@ def test_nothing_is_written_once_a_worker_has_the_lease(new_fleet):
     fleet.wait(lambda: fleet.owners()[A] == "w2", what="the lease")
     before = fleet.rows()[A].checkpoint
     with pytest.raises(Refused, match="'w2' has it"):
-        operator.carry_out(plan)
+        operator.apply_plan(plan)
     assert fleet.rows()[A].checkpoint == before
     fleet.simulation.sleep(30)
     assert fleet.ledger.delivered == []
@@ -280,7 +279,7 @@ def test_an_owner_that_wakes_up_after_the_reset_cannot_write_over_it(new_fleet):
     operator = Operator(fleet)
     operator.still(patience=60)
     plan = operator.plan(Destination("latest"))
-    operator.carry_out(plan)
+    operator.apply_plan(plan)
     wanted = plan.changes[0].new.checkpoint
     assert fleet.rows()[A].owner is None
     fleet.simulation.sleep(25)
@@ -293,9 +292,9 @@ def test_of_two_resets_at_once_one_writes_and_the_other_is_refused(new_fleet):
     one, other = Operator(fleet, "one"), Operator(fleet, "other")
     first, second = one.plan_to(at), other.plan(Destination("earliest"))
     assert len(first.changes) >= 2
-    one.carry_out(first)
+    one.apply_plan(first)
     with pytest.raises(Refused, match="not as it was seen"):
-        other.carry_out(second)
+        other.apply_plan(second)
     got = delivered_after(fleet, 200)
     assert sorted(got) == sorted(from_on(fleet, at))
 
@@ -310,7 +309,7 @@ def test_to_latest_goes_behind_the_newest_record_of_that_moment_and_never_writes
     fleet.put(20, "old")
     operator = Operator(fleet)
     operator.still()
-    operator.carry_out(operator.plan(Destination("latest")))
+    operator.apply_plan(operator.plan(Destination("latest")))
     assert {row.checkpoint.is_sentinel for row in fleet.rows().values()} <= {False}
     # Before any worker has started: LATEST in a row would skip these.
     fleet.simulation.sleep(1)
@@ -328,7 +327,7 @@ def test_to_latest_is_behind_what_arrived_in_this_very_second(new_fleet):
     # Kinesis tells its clock to the second, rounded down.
     fleet.simulation.sleep(int(fleet.simulation.now) + 1.7 - fleet.simulation.now)
     fleet.put(3, "just")
-    operator.carry_out(operator.plan(Destination("latest")))
+    operator.apply_plan(operator.plan(Destination("latest")))
     fleet.simulation.sleep(2)
     new = fleet.put(3, "new")
     assert delivered_after(fleet) == new
@@ -345,7 +344,7 @@ def test_to_latest_below_a_shard_that_was_not_read_to_its_end(new_fleet):
     operator = Operator(fleet)
     fleet.simulation.sleep(3)
     operator.still()
-    operator.carry_out(operator.plan(Destination("latest")))
+    operator.apply_plan(operator.plan(Destination("latest")))
     fleet.simulation.sleep(1)
     new = fleet.put(10, "new")
     assert sorted(delivered_after(fleet, 120)) == sorted(new)
@@ -356,7 +355,7 @@ def test_to_earliest_reads_everything_that_is_kept_in_order(new_fleet):
     family(fleet)
     operator = Operator(fleet)
     operator.still()
-    operator.carry_out(operator.plan(Destination("earliest")))
+    operator.apply_plan(operator.plan(Destination("earliest")))
     got = delivered_after(fleet, 300)
     assert sorted(got) == sorted(every_record(fleet))
     parents_first(fleet)
@@ -371,8 +370,8 @@ def test_a_time_before_retention_begins_at_the_oldest_and_the_plan_says_so(new_f
     kept = put_over_time(fleet, 3, "kept")
     operator = Operator(fleet)
     plan = operator.plan_to(at)
-    assert "is before what the stream keeps (24 h" in plan.hints[0]
-    operator.carry_out(plan)
+    assert "is before the retention period (24 h" in plan.hints[0]
+    operator.apply_plan(plan)
     assert delivered_after(fleet) == kept
 
 
@@ -398,7 +397,7 @@ def test_a_pending_checkpoint_goes_and_the_backup_brings_it_back(new_fleet, kind
     before = clean_rows(fleet)
     plan = operator.plan(Destination(kind, at_millis=operator.now_millis() - 3000))
     saved = operator.backup(plan)
-    operator.carry_out(plan)
+    operator.apply_plan(plan)
     assert fleet.rows()[A].pending is None
     operator.restore(saved)
     assert clean_rows(fleet) == before

@@ -19,7 +19,7 @@ START = 1_700_000_000_000
 HOUR = 3_600_000
 
 
-def most_reads(idle_millis):
+def max_reads(idle_millis):
     """A search in steps, and one crossing of that much time without records, as AWS answers: 250 calls a day."""
     return 45 + 250 * idle_millis / (24 * HOUR)
 
@@ -91,7 +91,7 @@ def expected(records, at):
 
 
 def found_by(look):
-    return look.place.checkpoint, look.place.resumes_at
+    return look.resume.checkpoint, look.resume.resumes_at
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -104,9 +104,9 @@ def test_it_finds_the_record_that_a_look_at_all_of_them_finds(seed, kinesis, clo
     for at in sorted(edges):
         look = searching().before(at)
         assert found_by(look) == expected(records, at), at
-        assert look.place.has_later is (look.place.resumes_at is not None)
+        assert look.resume.has_later is (look.resume.resumes_at is not None)
         assert look.oldest == records[0][1]
-    assert len(reads) / len(edges) < most_reads(clock.millis - START)
+    assert len(reads) / len(edges) < max_reads(clock.millis - START)
 
 
 def test_a_stretch_without_records_is_crossed_about_once(kinesis, clock, searching, reads):
@@ -114,11 +114,11 @@ def test_a_stretch_without_records_is_crossed_about_once(kinesis, clock, searchi
     records = put(kinesis, clock, 0, 5000, 10 * HOUR)
     between = records[1][1] + 8 * HOUR
     assert found_by(searching().before(between)) == expected(records, between)
-    assert len(reads) < most_reads(15 * HOUR), "the halving crosses a part of it again"
+    assert len(reads) < max_reads(15 * HOUR), "the halving crosses a part of it again"
     reads.clear()
     clock.millis += 10 * HOUR
     assert found_by(searching().before(clock.millis)) == expected(records, clock.millis)
-    assert len(reads) < most_reads(23 * HOUR), "ten hours before the last record, and ten behind it"
+    assert len(reads) < max_reads(23 * HOUR), "ten hours before the last record, and ten behind it"
 
 
 def test_a_busy_shard_that_went_quiet_is_halved_and_not_read_through(
@@ -129,7 +129,7 @@ def test_a_busy_shard_that_went_quiet_is_halved_and_not_read_through(
     clock.millis += 2 * HOUR
     at = clock.millis - 1000
     assert found_by(searching().before(at)) == expected(records, at)
-    assert len(reads) < most_reads(2 * HOUR), "20,000 records are 200 reads"
+    assert len(reads) < max_reads(2 * HOUR), "20,000 records are 200 reads"
     reads.clear()
     middle = records[9_999][1]
     assert found_by(searching().before(middle)) == expected(records, middle)
@@ -158,35 +158,35 @@ def test_records_of_a_moment_before_that_arrived_a_moment_late_come_again_rather
     # The third one says a later time than those behind it.
     shard.records[2].arrived_at_millis += 500
     at = shard.records[4].arrived_at_millis + 1
-    assert searching().before(at).place.checkpoint == Checkpoint(numbers[1])
+    assert searching().before(at).resume.checkpoint == Checkpoint(numbers[1])
 
 
 def test_the_last_sub_record_of_an_aggregate_is_what_is_done(kinesis, clock, searching):
     (blob,) = aggregate([("k", None, b"1"), ("k", None, b"2")])
     kinesis.put_record("s", blob.data, blob.partition_key)
     clock.millis += 1
-    assert searching().before(clock.millis).place.checkpoint.sub_sequence_number == 1
+    assert searching().before(clock.millis).resume.checkpoint.sub_sequence_number == 1
 
 
 def test_a_damaged_aggregate_is_one_plain_record(kinesis, clock, searching):
     (blob,) = aggregate([("k", None, b"1"), ("k", None, b"2")])
     kinesis.put_record("s", blob.data[:-1] + b"\x00", blob.partition_key)
     clock.millis += 1
-    assert searching().before(clock.millis).place.checkpoint.sub_sequence_number == 0
+    assert searching().before(clock.millis).resume.checkpoint.sub_sequence_number == 0
 
 
 def test_behind_a_record_and_behind_a_part_of_an_aggregate(kinesis, clock, searching):
     (blob,) = aggregate([("k", None, b"1"), ("k", None, b"2")])
     number = kinesis.put_record("s", blob.data, blob.partition_key).sequence_number
     ((after, arrived),) = put(kinesis, clock, 5000)
-    assert found_by(searching().behind(number, None)) == (Checkpoint(number, 1), arrived)
-    assert found_by(searching().behind(number, 1)) == (Checkpoint(number, 1), arrived)
-    assert found_by(searching().behind(number, 0)) == (Checkpoint(number, 0), START)
-    assert found_by(searching().behind(after, None)) == (Checkpoint(after), None)
+    assert found_by(searching().after(number, None)) == (Checkpoint(number, 1), arrived)
+    assert found_by(searching().after(number, 1)) == (Checkpoint(number, 1), arrived)
+    assert found_by(searching().after(number, 0)) == (Checkpoint(number, 0), START)
+    assert found_by(searching().after(after, None)) == (Checkpoint(after), None)
     with pytest.raises(PyKclError, match="ends with sub-sequence number 1, not 2"):
-        searching().behind(number, 2)
+        searching().after(number, 2)
     with pytest.raises(PyKclError, match="has no record"):
-        searching().behind(str(int(number) + 10**11), None)
+        searching().after(str(int(number) + 10**11), None)
 
 
 class Scripted:
@@ -217,7 +217,7 @@ def record(number, arrived):
 
 def test_empty_pages_on_the_way_are_not_the_tip(clock):
     stream = Scripted(([], 50_000), ([], 20_000), ([record("7", 5.0)], 0))
-    assert ShardSearch(stream, SHARD, clock).oldest().place.resumes_at == 5.0
+    assert ShardSearch(stream, SHARD, clock).oldest().resume.resumes_at == 5.0
 
 
 def test_throttling_is_waited_for_and_does_not_last_for_ever(clock):
@@ -238,7 +238,7 @@ def test_an_iterator_that_expires_on_the_way_is_opened_again_behind_what_was_see
 
 
 def test_a_search_that_gets_nowhere_ends(clock, monkeypatch):
-    monkeypatch.setattr(module, "MOST_READS", 20)
+    monkeypatch.setattr(module, "MAX_READS", 20)
     with pytest.raises(TemporaryError, match="20 reads"):
         ShardSearch(Scripted(*[([], 5000)] * 30), SHARD, clock).oldest()
 
@@ -252,7 +252,7 @@ def test_a_number_that_is_no_position_of_the_shard_blames_the_argument(kinesis, 
     """Kinesis refuses it as it refuses the checkpoint of a row, and the row has no part in this."""
     kinesis.put_record("s", b"x", "k")
     with pytest.raises(PyKclError) as caught:
-        searching().behind("12", None)
+        searching().after("12", None)
     assert str(caught.value) == (
         f"12 is not a position of {SHARD}: it is not a sequence number that Kinesis gave to a record of this shard. "
         "Nothing was written. Do: name the sequence number of a record, or use --to-datetime or --to-earliest."

@@ -50,7 +50,7 @@ def test_a_healthy_setup_has_nothing_to_complain_about(world):
     findings = world.findings()
     assert findings.keys() == HEALTHY
     assert {one.level for one in findings.values()} == {"ok", "info"}
-    assert "1 living worker: 1 pykcl" in findings["peers-ok"].text
+    assert "1 live worker: 1 pykcl" in findings["peers-ok"].text
     assert "2 open shards, kept 24h" in findings["stream-ok"].text
     assert (
         "2 leases (KCL 2.x" in findings["table-ok"].text or "2 leases (KCL 1.x" in findings["table-ok"].text
@@ -142,7 +142,7 @@ def _(world):
     world.refuse("UnrecognizedClientException", service="dynamodb")
 
 
-@makes("credentials-temporary", "nobody renews")
+@makes("credentials-temporary", "nothing renews")
 def _(world):
     world.monkeypatch.setenv("AWS_SESSION_TOKEN", "local")
 
@@ -192,7 +192,7 @@ def _(world):
 # -- stream and lag --------------------------------------------------------------------------------------------
 
 
-@makes("stream-not-told", "does not say which")
+@makes("stream-unnamed", "does not say which")
 def _(world):
     world.asked["stream"] = None
     world.change(metadata=None)
@@ -240,7 +240,7 @@ def _(world):
     world.put(world.lease(0, place))
 
 
-@makes("lag-unknown", "001: nobody can tell")
+@makes("lag-unknown", "001: unknown lag")
 def _(world):
     world.put(world.lease(1, Checkpoint("12345", 0)))
 
@@ -305,7 +305,7 @@ def test_an_earlier_stream_of_the_same_name_is_another_stream(world):
 @makes("leases-of-no-shard", "None of the 2 leases")
 def _(world):
     world.forget_leases()
-    world.put(world.lease(98, metadata=None), world.lease(99, note=None))
+    world.put(world.lease(98, metadata=None), world.lease(99, metadata=None))
 
 
 @makes("several-streams", "Leases of 1 stream")
@@ -418,7 +418,7 @@ def _(world):
     world.asked["simulate_iam"] = True
 
 
-@makes("simulation-failed", "IAM could not be asked")
+@makes("simulation-failed", "IAM could not simulate")
 def _(world):
     # The local AWS has no IAM.
     world.asked["simulate_iam"] = True
@@ -447,7 +447,7 @@ def _(world):
     world.change(metadata=world.note(version="0.0.1"))
 
 
-@makes("leases-stale", "000, 001 stood still")
+@makes("leases-stale", "000, 001 did not change")
 def _(world):
     world.beats_every = None
 
@@ -536,7 +536,7 @@ def _(world):
     world.asked["file"] = FileFacts(name="app.properties", unfit=unfit)
 
 
-@makes("key-unknown", "app.properties, line 7: workersId is no key: nothing reads it")
+@makes("key-unknown", "app.properties, line 7: workersId is not a key: nothing reads it")
 def _(world):
     unknown = (("app.properties, line 7", "workersId", "nothing reads it, Java neither."),)
     world.asked["file"] = FileFacts(name="app.properties", unknown=unknown)

@@ -1,0 +1,296 @@
+"""Permissions of an identity: proven by calls that only read, or simulated by IAM.
+
+Nothing here writes. GetCallerIdentity of STS needs no permission; every other call is a read. SimulatePrincipalPolicy
+covers the policies of the user or role, permission boundaries and service control policies; it covers neither policies
+of resources nor conditions on keys that are not passed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pykcl.aws.clients import client_config, create_client
+from pykcl.aws.errors import (
+    BAD_CREDENTIALS,
+    DENIED,
+    EXPIRED_CREDENTIALS,
+    MALFORMED,
+    aws_errors,
+    calling,
+    error_code,
+    sort_failure,
+)
+from pykcl.errors import AnswerRefused, PyKclError, SetupError, Throttled
+from pykcl.operate.aws.clients import OperatorClients
+from pykcl.runtime import Runtime
+from pykcl.times import format_time
+
+TroubleKind = Literal["denied", "key", "credentials", "missing", "throttled", "unreachable", "refused"]
+
+_PAUSE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """code: AWS' error code, such as "AccessDeniedException"; None without one. text: for people."""
+
+    kind: TroubleKind
+    text: str
+    code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """action: IAM's name, such as "kinesis:ListShards". trouble: None if it was answered."""
+
+    action: str
+    trouble: Trouble | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The identity behind the credentials of a client.
+
+    arn, account: None if STS did not answer; why_not is the reason. source: of the credentials, in botocore's words
+    ("env", "iam-role"). expires_at: text, UTC. is_fixed: a session token that nothing renews.
+    """
+
+    source: str
+    arn: str | None = None
+    account: str | None = None
+    expires_at: str | None = None
+    is_fixed: bool = False
+    why_not: str = ""
+
+
+class Prober:
+    """Sends probes and records their outcomes. Used by one thread.
+
+    skew: seconds by which AWS' clock is ahead of ours, from the last answer with a date.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.probes: list[Probe] = []
+        self.skew: float | None = None
+
+    def ask(self, action: str, call: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        """Return the answer; None for an error, which is then the last of `probes`. Raises no error of AWS."""
+        answer, trouble = self._once(action, call)
+        if trouble is not None and trouble.kind == "throttled":
+            # Once more: all readers of a shard share five reads a second, so one throttled call means little.
+            self._runtime.event().wait(_PAUSE)
+            answer, trouble = self._once(action, call)
+        self.probes.append(Probe(action, trouble))
+        return answer
+
+    def note(self, action: str, error: PyKclError) -> None:
+        """Record the failure of a call by one of pykcl's adapters."""
+        self.probes.append(Probe(action, trouble_from(error, action)))
+
+    def trouble_of(self, action: str) -> Trouble | None:
+        return next((probe.trouble for probe in reversed(self.probes) if probe.action == action), None)
+
+    def _once(
+        self, action: str, call: Callable[[], Mapping[str, Any]]
+    ) -> tuple[Mapping[str, Any] | None, Trouble | None]:
+        try:
+            answer = calling(call)()
+            self._note_clock(answer)
+            return dict(answer), None
+        except aws_errors() as error:
+            self._note_clock(getattr(error, "response", None))
+            return None, trouble_from(error, action)
+        except MALFORMED as error:
+            failure = AnswerRefused(f"{action} got an answer that cannot be read ({type(error).__name__}).")
+            return None, Trouble("refused", str(failure))
+
+    def _note_clock(self, answer: Any) -> None:
+        metadata = answer.get("ResponseMetadata") if isinstance(answer, Mapping) else None
+        headers = metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None
+        date = headers.get("date") if isinstance(headers, Mapping) else None
+        if not isinstance(date, str):
+            return
+        try:
+            there = parsedate_to_datetime(date).timestamp()
+        except (ValueError, TypeError, OverflowError):
+            return
+        # A Date is truncated to the second: the middle of it is the better estimate.
+        self.skew = there + 0.5 - self._runtime.utcnow_millis() / 1000
+
+
+def trouble_from(error: Exception, action: str) -> Trouble:
+    """Return the meaning of an error of botocore, or of pykcl, for the caller."""
+    code = error_code(error)
+    failure = sort_failure(error, doing=action, who="whoever runs this")
+    return Trouble(_kind(code, failure), str(failure), code)
+
+
+def _kind(code: str | None, failure: PyKclError) -> TroubleKind:
+    if code is not None:
+        # Before DENIED, in which one of these is.
+        if code.startswith("KMS") and "Throttling" not in code:
+            return "key"
+        for codes, kind in _KINDS:
+            if code in codes:
+                return kind
+    if isinstance(failure, Throttled):
+        return "throttled"
+    return "refused" if isinstance(failure, SetupError) else "unreachable"
+
+
+_KINDS: tuple[tuple[frozenset[str], TroubleKind], ...] = (
+    (DENIED, "denied"),
+    (frozenset({"ResourceNotFoundException"}), "missing"),
+    (BAD_CREDENTIALS | EXPIRED_CREDENTIALS, "credentials"),
+)
+
+
+def identity_of(clients: OperatorClients, service: str) -> Identity:
+    """Whose credentials the clients of this service have. Asks STS unless only one of the two is AWS itself.
+
+    Raises ConfigError, SetupError and TemporaryError as `OperatorClients.client`; what STS says is in the answer.
+    """
+    endpoint = str(clients.client(service).meta.endpoint_url)
+    session = clients.session(service)
+    credentials = session.get_credentials()
+    known = _known(credentials)
+    sts = create_client(
+        session,
+        "sts",
+        region_name=clients.region(service),
+        endpoint_url=clients.access.endpoint,
+        config=client_config(connect_timeout=3.0, read_timeout=5.0, connections=1),
+    )
+    if _is_aws(endpoint) != _is_aws(str(sts.meta.endpoint_url)):
+        return Identity(**known, why_not=f"{service} has an endpoint of its own, and STS has not")
+    try:
+        answer = sts.get_caller_identity()
+        return Identity(**known, arn=str(answer["Arn"]), account=str(answer["Account"]))
+    except aws_errors() as error:
+        return Identity(**known, why_not=trouble_from(error, "sts:GetCallerIdentity").text)
+    except (*MALFORMED, unreadable_xml()) as error:
+        return Identity(**known, why_not=f"STS' answer cannot be read ({type(error).__name__})")
+
+
+def unreadable_xml() -> type[Exception]:
+    """Return the error of botocore for an answer of STS or IAM that is not XML, such as a proxy's."""
+    from botocore.parsers import ResponseParserError
+
+    found: type[Exception] = ResponseParserError
+    return found
+
+
+def _known(credentials: Any) -> dict[str, Any]:
+    """Return the facts about botocore's credentials that are not secret. Fetches them if needed. Raises PyKclError."""
+    failure: PyKclError
+    try:
+        has_token = bool(calling(credentials.get_frozen_credentials)().token)
+    except aws_errors() as error:
+        failure = sort_failure(error, doing="getting AWS credentials")
+    except MALFORMED as error:
+        failure = SetupError(f"Getting AWS credentials failed ({type(error).__name__}). Check their source.")
+    else:
+        expires = getattr(credentials, "_expiry_time", None)
+        return {
+            "source": str(getattr(credentials, "method", None) or "given"),
+            "expires_at": _time(expires),
+            "is_fixed": has_token and not hasattr(credentials, "refresh_needed"),
+        }
+    # Outside the except blocks: boto3's message may quote a line of a credentials file.
+    raise failure
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else format_time(moment.timestamp() * 1000, milliseconds=False)
+
+
+def _is_aws(endpoint: str) -> bool:
+    host = urlsplit(endpoint).hostname or ""
+    return host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".amazonwebservices.com.cn"))
+
+
+_ROLE = re.compile(
+    r"arn:(?P<partition>[a-z0-9-]+):sts::(?P<account>[0-9]{12}):assumed-role/(?P<role>[^/]+)/.*\Z"
+)
+_USER = re.compile(r"arn:[a-z0-9-]+:iam::[0-9]{12}:(?:user|role)/.+\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """denied: (action, resource) that IAM would deny. asked: number of actions. why_not: the reason without a
+    result."""
+
+    denied: tuple[tuple[str, str], ...] = ()
+    asked: int = 0
+    why_not: str = ""
+
+
+def simulate(iam: Any, arn: str, policy: Mapping[str, Any]) -> Simulation:
+    """Simulate whether the identity `arn` (as GetCallerIdentity returns it) has the permissions of the policy.
+
+    iam: a boto3 client. Needs iam:SimulatePrincipalPolicy, and for a role iam:GetRole.
+    """
+    try:
+        principal = _principal(iam, arn)
+        if principal is None:
+            return Simulation(why_not=f"{arn} is neither a user nor a role, and IAM simulates only these")
+        denied: list[tuple[str, str]] = []
+        asked = 0
+        for statement in policy["Statement"]:
+            asked += len(statement["Action"])
+            denied += _denied(iam, principal, statement)
+    except aws_errors() as error:
+        return Simulation(why_not=str(sort_failure(error, doing="iam:SimulatePrincipalPolicy")))
+    except (*MALFORMED, unreadable_xml()) as error:
+        return Simulation(why_not=f"IAM's answer cannot be read ({type(error).__name__})")
+    return Simulation(tuple(denied), asked)
+
+
+def _principal(iam: Any, arn: str) -> str | None:
+    found = _ROLE.match(arn)
+    if found is None:
+        return arn if _USER.match(arn) else None
+    try:
+        # A session's ARN lacks the path of its role.
+        return str(iam.get_role(RoleName=found["role"])["Role"]["Arn"])
+    except aws_errors() as error:
+        if error_code(error) not in ("AccessDenied", "AccessDeniedException"):
+            raise
+        return f"arn:{found['partition']}:iam::{found['account']}:role/{found['role']}"
+
+
+def _denied(iam: Any, principal: str, statement: Mapping[str, Any]) -> list[tuple[str, str]]:
+    resource = str(statement["Resource"])
+    request: dict[str, Any] = {
+        "PolicySourceArn": principal,
+        "ActionNames": list(statement["Action"]),
+        "ResourceArns": [resource],
+        "ContextEntries": _context(statement.get("Condition")),
+    }
+    denied = []
+    while True:
+        answer = iam.simulate_principal_policy(**request)
+        denied += [
+            (str(one["EvalActionName"]), resource)
+            for one in answer["EvaluationResults"]
+            if one["EvalDecision"] != "allowed"
+        ]
+        if not answer.get("IsTruncated"):
+            return denied
+        request["Marker"] = answer["Marker"]
+
+
+def _context(condition: Mapping[str, Mapping[str, str]] | None) -> list[dict[str, Any]]:
+    """Return the keys and values of the policy's own conditions as IAM takes them."""
+    return [
+        {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}
+        for comparison in (condition or {}).values()
+        for key, value in comparison.items()
+    ]

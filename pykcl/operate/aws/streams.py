@@ -1,0 +1,242 @@
+"""Kinesis requests of an operator: list and describe streams, and put records.
+
+Every call is one attempt; the caller retries. This relies on the Kinesis API (2013-12-02) as follows: ListShards takes
+the stream or a NextToken, never both; a ShardFilter of type FROM_TIMESTAMP returns the shards that were open at that
+time or later; PutRecords returns one entry per record, in order, and those with an ErrorCode were not put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from pykcl.aws.errors import MALFORMED, aws_errors, calling, sort_failure
+from pykcl.aws.kinesis_decode import shards_of
+from pykcl.errors import AnswerRefused
+from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.shard import Shard
+
+DEFAULT_RECORD_KIB = 1024
+"""Default max record size, payload and partition key (UpdateMaxRecordSize)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSummary:
+    """One stream in ListStreams or DescribeStreamSummary; None for missing fields.
+
+    created_at: epoch milliseconds. largest_record: bytes.
+    """
+
+    name: str
+    arn: str | None = None
+    status: str | None = None
+    mode: str | None = None
+    created_at: int | None = None
+    retention_hours: int | None = None
+    open_shards: int | None = None
+    consumers: int | None = None
+    encryption: str | None = None
+    key_id: str | None = None
+    largest_record: int = DEFAULT_RECORD_KIB * 1024
+    shard_metrics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A registered consumer of enhanced fan-out. created_at: epoch milliseconds."""
+
+    name: str
+    arn: str
+    status: str
+    created_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """One record for PutRecords. explicit_hash_key: decimal digits, or None."""
+
+    data: bytes = field(repr=False)
+    partition_key: str = field(repr=False)
+    explicit_hash_key: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Size that Kinesis counts: payload and partition key, in bytes."""
+        return len(self.data) + len(self.partition_key.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class PutAnswer:
+    """shard_id: of the record; None if it was not put, with the reason `error` (AWS' code)."""
+
+    shard_id: str | None
+    error: str | None = None
+
+
+class StreamAdmin:
+    """client: a boto3 Kinesis client of one attempt per call.
+
+    Every method may raise Throttled, TemporaryError and SetupError; no text carries payloads or partition keys.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._kinesis = client
+
+    def streams(self) -> list[StreamSummary]:
+        """Return every stream of the account and region, by name."""
+        found: dict[str, StreamSummary] = {}
+        request: dict[str, Any] = {}
+        while True:
+            answer = self._call("Listing the streams", self._kinesis.list_streams, request)
+            before = len(found)
+            for entry in _list(answer, "StreamSummaries"):
+                found[_text(entry, "StreamName")] = _summary(entry)
+            # Some emulators return the names only.
+            for name in _list(answer, "StreamNames"):
+                found.setdefault(str(name), StreamSummary(str(name)))
+            if not answer.get("HasMoreStreams"):
+                return [found[name] for name in sorted(found)]
+            if len(found) == before:
+                raise AnswerRefused("Listing the streams does not end: a page repeated.")
+            token = answer.get("NextToken")
+            request = {"NextToken": token} if token else {"ExclusiveStartStreamName": max(found)}
+
+    def summary(self, stream: str) -> StreamSummary:
+        """Describe the stream of this name or ARN. Raises SetupError without one."""
+        answer = self._call(
+            f"Describing stream {stream!r}", self._kinesis.describe_stream_summary, _stream(stream)
+        )
+        return _summary(answer.get("StreamDescriptionSummary"))
+
+    def consumers(self, arn: str) -> list[Consumer]:
+        """Return the consumers registered for enhanced fan-out, by name."""
+        found: dict[str, Consumer] = {}
+        request: dict[str, Any] = {"StreamARN": arn}
+        while True:
+            answer = self._call(
+                "Listing the consumers of the stream", self._kinesis.list_stream_consumers, request
+            )
+            before = len(found)
+            found |= {one.name: one for one in map(_consumer, _list(answer, "Consumers"))}
+            token = answer.get("NextToken")
+            if not token:
+                return [found[name] for name in sorted(found)]
+            if len(found) == before:
+                raise AnswerRefused("Listing the consumers of the stream does not end: a page repeated.")
+            request = {"StreamARN": arn, "NextToken": token}
+
+    def shards(self, stream: str, since: ReadFrom | None = None) -> list[Shard]:
+        """Return the listed shards by id; since: only those with records from there on (LATEST: the open ones)."""
+        request: dict[str, Any] = _stream(stream)
+        if since is not None and since.kind == "LATEST":
+            request["ShardFilter"] = {"Type": "AT_LATEST"}
+        elif since is not None and since.kind == "AT_TIMESTAMP":
+            moment = datetime.fromtimestamp((since.at_millis or 0) / 1000, tz=timezone.utc)
+            request["ShardFilter"] = {"Type": "FROM_TIMESTAMP", "Timestamp": moment}
+        doing = f"Listing the shards of stream {stream!r}"
+        found: dict[str, Shard] = {}
+        while True:
+            answer = self._call(doing, self._kinesis.list_shards, request)
+            before = len(found)
+            found |= shards_of(answer)
+            token = answer.get("NextToken")
+            if not token:
+                return [found[shard_id] for shard_id in sorted(found)]
+            if len(found) == before:
+                raise AnswerRefused(f"{doing} does not end: a page repeated.")
+            request = {"NextToken": token}
+
+    def put(self, stream: str, records: Sequence[NewRecord]) -> list[PutAnswer]:
+        """Put records; return one answer per record, in order. Raises AnswerRefused for an answer of another length."""
+        request = {**_stream(stream), "Records": [_entry(record) for record in records]}
+        answer = self._call(
+            f"StreamWriter records into stream {stream!r}", self._kinesis.put_records, request
+        )
+        answers = [_put_answer(entry) for entry in _list(answer, "Records")]
+        if len(answers) != len(records):
+            raise AnswerRefused(
+                f"PutRecords of {len(records)} records answered for {len(answers)}: it is unknown which were put."
+            )
+        return answers
+
+    def _call(
+        self, doing: str, method: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        try:
+            return calling(method)(**request)
+        except aws_errors() as error:
+            failure = sort_failure(error, doing=doing)
+        except MALFORMED as error:
+            failure = AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
+        # Outside the except blocks: botocore's errors may quote the request, and a traceback prints the whole chain.
+        raise failure
+
+
+def _stream(stream: str) -> dict[str, Any]:
+    return {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
+
+
+def _entry(record: NewRecord) -> dict[str, Any]:
+    entry: dict[str, Any] = {"Data": record.data, "PartitionKey": record.partition_key}
+    if record.explicit_hash_key is not None:
+        entry["ExplicitHashKey"] = record.explicit_hash_key
+    return entry
+
+
+def _list(answer: Mapping[str, Any], name: str) -> list[Any]:
+    value = answer.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _put_answer(answer: Any) -> PutAnswer:
+    error, shard_id = answer.get("ErrorCode"), answer.get("ShardId")
+    if error or not isinstance(shard_id, str):
+        return PutAnswer(None, str(error or "no shard named")[:80])
+    return PutAnswer(shard_id)
+
+
+def _summary(answer: Any) -> StreamSummary:
+    if not isinstance(answer, Mapping):
+        raise AnswerRefused("The description of a stream came without its summary. Ask again.")
+    mode = answer.get("StreamModeDetails")
+    metrics = [
+        str(name)
+        for entry in _list(answer, "EnhancedMonitoring")
+        for name in _list(entry, "ShardLevelMetrics")
+    ]
+    return StreamSummary(
+        name=_text(answer, "StreamName"),
+        arn=answer.get("StreamARN"),
+        status=answer.get("StreamStatus"),
+        mode=mode.get("StreamMode") if isinstance(mode, Mapping) else None,
+        created_at=_millis(answer.get("StreamCreationTimestamp")),
+        retention_hours=answer.get("RetentionPeriodHours"),
+        open_shards=answer.get("OpenShardCount"),
+        consumers=answer.get("ConsumerCount"),
+        encryption=answer.get("EncryptionType"),
+        key_id=answer.get("KeyId"),
+        largest_record=(answer.get("MaxRecordSizeInKiB") or DEFAULT_RECORD_KIB) * 1024,
+        shard_metrics=tuple(sorted(metrics)),
+    )
+
+
+def _consumer(answer: Any) -> Consumer:
+    return Consumer(
+        _text(answer, "ConsumerName"),
+        _text(answer, "ConsumerARN"),
+        str(answer.get("ConsumerStatus")),
+        _millis(answer.get("ConsumerCreationTimestamp")),
+    )
+
+
+def _text(answer: Any, name: str) -> str:
+    value = answer.get(name) if isinstance(answer, Mapping) else None
+    if not isinstance(value, str) or not value:
+        raise AnswerRefused(f"An answer of Kinesis lacks {name}. Ask again.")
+    return value
+
+
+def _millis(value: Any) -> int | None:
+    return round(value.timestamp() * 1000) if isinstance(value, datetime) else None

@@ -1,0 +1,264 @@
+"""Scans of a lease table by an operator, which leave the fleet the read units that it needs.
+
+Several threads may scan an on-demand table. A PROVISIONED table is scanned slowly and in small pages by one thread: the
+fleet's own scans need its read units, and a page of 1 MiB costs 128 of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from pykcl.aws.errors import MALFORMED, OPERATOR, aws_errors, calling, error_code, sort_failure
+from pykcl.aws.table_admin import (
+    items_of,
+    last_key_of,
+    read_units_of,
+    refuse_foreign,
+    table_of,
+)
+from pykcl.aws.transport.table_rows import decode_scans
+from pykcl.errors import AnswerRefused, PyKclError, SetupError, TemporaryError, WrongTable
+from pykcl.interfaces import LeaseTable, TableScan, WriteAnswer
+from pykcl.model.lease import AttributeValue, JavaState, Row
+from pykcl.model.lease_item import LEASE_KEY, OWNER_INDEX
+from pykcl.model.lease_writes import LeaseWrite
+from pykcl.operate.parallel import parallel_map
+from pykcl.operate.snapshot import RowCache, TableSnapshot, snapshot_of
+from pykcl.runtime import Runtime
+
+Item = Mapping[str, AttributeValue]
+
+SHARE_OF_PROVISIONED = 0.25
+"""Of a PROVISIONED table's read units; the rest is left to the fleet."""
+UNITS_WHERE_UNKNOWN = 16.0
+_MIN_UNITS = 1.0
+_ROWS_PER_UNIT = 16
+"""A read unit is 8 KiB of an eventually consistent scan, a lease some 500 bytes. Corrected by what the pages cost."""
+_BYTES_PER_SEGMENT = 4 * 1024 * 1024
+MAX_SEGMENTS = 8
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """The answer of DescribeTable. provisioned: None where it was not permitted; why_not says why.
+
+    read_units: provisioned ones per second. size_bytes: some hours old. has_owner_index: of KCL 3.x.
+    """
+
+    name: str
+    provisioned: bool | None
+    read_units: float = 0.0
+    size_bytes: int = 0
+    has_owner_index: bool = False
+    why_not: str = ""
+
+    @property
+    def segments(self) -> int:
+        """Number of threads that may scan in parallel."""
+        if self.provisioned is not False:
+            return 1
+        return max(1, min(MAX_SEGMENTS, self.size_bytes // _BYTES_PER_SEGMENT))
+
+    @property
+    def units_per_second(self) -> float | None:
+        """Max read units per second of a scan; None: no limit."""
+        if self.provisioned is None:
+            return UNITS_WHERE_UNKNOWN
+        if not self.provisioned:
+            return None
+        return max(_MIN_UNITS, self.read_units * SHARE_OF_PROVISIONED)
+
+
+def describe(client: Any, table: str, runtime: Runtime) -> TableFacts:
+    """Call DescribeTable. Where that is not permitted, the result says so and nothing is raised.
+
+    Raises WrongTable for a table that is not a lease table, SetupError where there is none, TemporaryError.
+    """
+    doing = f"describing lease table {table!r}"
+    try:
+        answer = _patiently(
+            lambda: _call(doing, lambda: calling(client.describe_table)(TableName=table), table), runtime
+        )
+    except _Denied as error:
+        return TableFacts(table, None, why_not=str(error))
+    found = table_of(answer)
+    if found.key_schema != ((LEASE_KEY, "HASH"),) or found.types.get(LEASE_KEY) != "S":
+        keys = ", ".join(f"{name} ({kind}, {found.types.get(name, '?')})" for name, kind in found.key_schema)
+        raise WrongTable(
+            f"Table {table!r} is not a lease table: its key is {keys}, a lease table's is {LEASE_KEY} (HASH, S). "
+            "Nothing was read or changed. Do: name the application, or --table."
+        )
+    table_answer = answer["Table"]
+    mode = (table_answer.get("BillingModeSummary") or {}).get("BillingMode", "PROVISIONED")
+    units = (table_answer.get("ProvisionedThroughput") or {}).get("ReadCapacityUnits", 0)
+    size = table_answer.get("TableSizeBytes", 0)
+    return TableFacts(
+        table,
+        provisioned=mode != "PAY_PER_REQUEST",
+        read_units=float(units) if isinstance(units, int | float) else 0.0,
+        size_bytes=size if isinstance(size, int) else 0,
+        has_owner_index=OWNER_INDEX in found.indexes,
+    )
+
+
+def scan_items(client: Any, facts: TableFacts, runtime: Runtime) -> tuple[list[Item], float]:
+    """Every row in wire form, eventually consistent, and the read units it cost.
+
+    Raises rather than returning a part: TemporaryError, SetupError.
+    """
+    decode_scans(client)
+    segments = [_Segment(client, facts, runtime, number) for number in range(facts.segments)]
+    if len(segments) == 1:
+        segments[0].scan()
+    else:
+        parallel_map(_Segment.scan, segments, runtime, max_threads=len(segments), name="scan")
+    return [item for one in segments for item in one.items], sum(one.units for one in segments)
+
+
+class _Segment:
+    """One segment of a scan, page by page."""
+
+    def __init__(self, client: Any, facts: TableFacts, runtime: Runtime, number: int) -> None:
+        self._client, self._facts, self._runtime = client, facts, runtime
+        total = facts.segments
+        self._part = {"Segment": number, "TotalSegments": total} if total > 1 else {}
+        self.items: list[Item] = []
+        self.units = 0.0
+
+    def scan(self) -> None:
+        rate = self._facts.units_per_second
+        after: Mapping[str, AttributeValue] | None = None
+        while True:
+            started = self._runtime.monotonic()
+            answer = _patiently(partial(self._page, after, rate), self._runtime)
+            self.items += items_of(answer)
+            units = read_units_of(answer)
+            self.units += units
+            last = last_key_of(answer)
+            if last is None:
+                return
+            if after is not None and after[LEASE_KEY] == {"S": last}:
+                raise AnswerRefused(f"Scanning {self._facts.name!r} does not get past one of its keys.")
+            after = {LEASE_KEY: {"S": last}}
+            if rate is not None:
+                spent = self._runtime.monotonic() - started
+                self._runtime.event().wait(max(0.0, units / rate - spent))
+
+    def _page(self, after: Mapping[str, AttributeValue] | None, rate: float | None) -> dict[str, Any]:
+        request: dict[str, Any] = {"TableName": self._facts.name, "ReturnConsumedCapacity": "TOTAL"}
+        request |= self._part
+        if after is not None:
+            request["ExclusiveStartKey"] = after
+        if rate is not None:
+            per_unit = len(self.items) / self.units if self.units and self.items else _ROWS_PER_UNIT
+            request["Limit"] = max(1, min(1000, int(rate * min(per_unit, 4 * _ROWS_PER_UNIT))))
+        doing = f"scanning lease table {self._facts.name!r}"
+        return _call(doing, lambda: calling(self._client.scan)(**request), self._facts.name)
+
+
+class _Denied(SetupError):
+    """DescribeTable or Scan is not permitted."""
+
+
+def _call(doing: str, call: Callable[[], Any], table: str) -> dict[str, Any]:
+    failure: PyKclError
+    try:
+        answer = call()
+    except aws_errors() as error:
+        failure = sort_failure(error, doing=doing, who=OPERATOR)
+        code = error_code(error)
+        if code == "ResourceNotFoundException":
+            failure = SetupError(
+                f"There is no lease table {table!r} in that region and account. Check --application (or --table), "
+                "--region, and whose credentials these are."
+            )
+        elif code in ("AccessDeniedException", "AccessDenied"):
+            failure = _Denied(str(failure))
+    except MALFORMED as error:
+        failure = AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
+    else:
+        refuse_foreign(answer, doing)
+        return dict(answer)
+    # Outside the except blocks: botocore's errors may quote a request.
+    raise failure
+
+
+def _patiently(call: Callable[[], dict[str, Any]], runtime: Runtime) -> dict[str, Any]:
+    def sleep(seconds: float) -> None:
+        runtime.event().wait(seconds)
+
+    return Retrying(
+        retry=retry_if_exception_type(TemporaryError),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_random_exponential(0.2, 5.0),
+        sleep=sleep,
+        reraise=True,
+    )(call)
+
+
+class TableScanner:
+    """Scans one lease table repeatedly. client: of DynamoDB, one attempt per call. Creating it sends no request."""
+
+    def __init__(self, client: Any, table: str, runtime: Runtime) -> None:
+        self._client, self._table, self._runtime = client, table, runtime
+        self._facts: TableFacts | None = None
+        self._rows = RowCache()
+
+    @property
+    def facts(self) -> TableFacts:
+        """The description of the table, requested once. Raises WrongTable, SetupError, TemporaryError."""
+        if self._facts is None:
+            self._facts = describe(self._client, self._table, self._runtime)
+        return self._facts
+
+    def scan(self) -> TableSnapshot:
+        """Return every row. Raises WrongTable before reading a table with another key; SetupError, TemporaryError."""
+        items, units = scan_items(self._client, self.facts, self._runtime)
+        return snapshot_of(items, units, self._rows.parse)
+
+    @property
+    def pace(self) -> str:
+        """The reason why a scan is slow, as text; "" where it is not."""
+        facts = self.facts
+        if facts.provisioned is None:
+            return f"The table is scanned slowly, as its capacity is unknown: {facts.why_not}"
+        if facts.provisioned:
+            return (
+                f"The table is PROVISIONED ({facts.read_units:g} read units/s); scans take at most "
+                f"{facts.units_per_second:g} of them, so that the fleet is not throttled."
+            )
+        return ""
+
+
+class PacedTable:
+    """A `ports.LeaseTable` that scans with a `TableScanner`, and does everything else as `table`."""
+
+    def __init__(self, table: LeaseTable, scanner: TableScanner) -> None:
+        self._table, self._scanner = table, scanner
+
+    def prepare(self, *, create: bool) -> bool:
+        return self._table.prepare(create=create)
+
+    def scan(self, *, consistent: bool = False) -> TableScan:
+        if consistent:
+            return self._table.scan(consistent=True)
+        found = self._scanner.scan()
+        return TableScan(found.rows, found.read_units)
+
+    def scan_part(self, segment: int, segments: int) -> TableScan:
+        return self._table.scan_part(segment, segments)
+
+    def read(self, key: str) -> Row | None:
+        return self._table.read(key)
+
+    def java_state(self) -> JavaState:
+        return self._table.java_state()
+
+    def write(self, write: LeaseWrite, *, until: float) -> WriteAnswer:
+        return self._table.write(write, until=until)

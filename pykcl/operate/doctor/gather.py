@@ -1,0 +1,370 @@
+"""Gathers the facts from AWS and this process. Everything here only reads."""
+
+from __future__ import annotations
+
+import difflib
+import platform
+import sysconfig
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib import metadata, util
+
+from pykcl import __version__
+from pykcl.aws.clients import connections_for
+from pykcl.aws.kinesis import KinesisStream
+from pykcl.aws.table_admin import read_state, state_table_of
+from pykcl.config import Config
+from pykcl.errors import ConfigError, PyKclError, WrongTable
+from pykcl.model.lease import JavaState, Lease
+from pykcl.operate.aws.clients import OperatorClients
+from pykcl.operate.aws.permissions import Prober, Simulation, identity_of, simulate
+from pykcl.operate.aws.streams import StreamAdmin
+from pykcl.operate.aws.table_scan import TableScanner, describe
+from pykcl.operate.doctor.checks import needed_policy
+from pykcl.operate.doctor.facts import (
+    RENEWALS_SHOW,
+    AccountFacts,
+    Facts,
+    FileFacts,
+    ProcessFacts,
+    StreamFacts,
+    TableFacts,
+    WatchFacts,
+)
+from pykcl.operate.lag import KinesisLag, ShardLag
+from pykcl.operate.sampler import Observation, Sampler, everybody_moved
+from pykcl.operate.snapshot import TableSnapshot
+from pykcl.operate.states import owner_kinds
+from pykcl.planning.fleet_protocol import Fleet, sense_fleet
+from pykcl.runtime import Runtime
+
+NO_SUCH_LEASE = "pykcl-doctor-asks"
+_LIBRARIES = (
+    "boto3", "botocore", "protobuf", "tenacity", "click", "moto", "hypercorn", "cbor2", "rich", "starlette",
+    "javaproperties", "tomli", "prometheus-client", "opentelemetry-api",
+)  # fmt: skip
+_MAX_WATCH = 30.0
+_DEFAULT_WATCH = 6.0
+_NEEDED_BY = {"prometheus": "prometheus_client", "otel": "opentelemetry"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The scope of a diagnosis.
+
+    application, table, stream (name or ARN), failover (seconds): None if not given. named_regions: as in
+    `AccountFacts`. watch: wait for heartbeats. lag: measure the lag in Kinesis (one read of each shard). simulate_iam:
+    simulate the policy of a worker. file: facts about the .properties file.
+    """
+
+    config: Config
+    clients: OperatorClients = field(repr=False)
+    application: str | None = None
+    table: str | None = None
+    stream: str | None = None
+    failover: float | None = None
+    named_regions: Mapping[str, str] = field(default_factory=dict)
+    watch: bool = True
+    lag: bool = True
+    simulate_iam: bool = False
+    file: FileFacts | None = None
+
+
+def gather(question: Question, runtime: Runtime) -> Facts:
+    """Gather all facts. Errors of AWS, credentials and regions are facts, too, and not raised."""
+    facts = Facts(
+        config=question.config,
+        application=question.application,
+        process=process_facts(question.config),
+        account=AccountFacts(named_regions=question.named_regions),
+        knows_failover=question.failover is not None,
+        connections=connections_for(question.config),
+        file=question.file,
+    )
+    account = _account(question, facts.account)
+    facts = replace(facts, account=account)
+    if account.no_credentials or account.no_region:
+        return facts
+    return _Gatherer(question, runtime).all(facts)
+
+
+def process_facts(config: Config) -> ProcessFacts:
+    """Return the facts about this process."""
+    wanted = [_NEEDED_BY[sink] for sink in config.metrics_sinks if sink in _NEEDED_BY]
+    return ProcessFacts(
+        python=platform.python_version(),
+        pykcl=__version__,
+        implementation=platform.python_implementation(),
+        free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
+        versions=_installed_versions(),
+        missing=tuple(name for name in wanted if util.find_spec(name) is None),
+        open_files=_open_files(),
+    )
+
+
+def _installed_versions() -> dict[str, str]:
+    found = {}
+    for name in _LIBRARIES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _open_files() -> int | None:
+    try:
+        import resource
+    except ModuleNotFoundError:
+        return None  # Windows
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _account(question: Question, account: AccountFacts) -> AccountFacts:
+    clients = question.clients
+    try:
+        regions = {service: clients.region(service) for service in ("kinesis", "dynamodb")}
+        identity = identity_of(clients, "kinesis")
+    except ConfigError as error:
+        return replace(account, no_region=str(error))
+    except PyKclError as error:
+        return replace(account, no_credentials=str(error))
+    return replace(account, regions=regions, identity=identity)
+
+
+class _Gatherer:
+    """Used once, by one thread."""
+
+    def __init__(self, question: Question, runtime: Runtime) -> None:
+        self._question, self._runtime = question, runtime
+        self._prober = Prober(runtime)
+        self._kinesis = question.clients.client("kinesis")
+        self._dynamodb = question.clients.client("dynamodb")
+
+    def all(self, facts: Facts) -> Facts:
+        table = self._table(self._question.table) if self._question.table is not None else None
+        view = table.watch.snapshot if table is not None and table.watch is not None else None
+        stream = self._stream(self._stream_meant(view))
+        lags = self._lags(stream, view)
+        account = replace(facts.account, skew=self._prober.skew)
+        facts = replace(
+            facts, account=account, table=table, stream=stream, lags=lags, probes=tuple(self._prober.probes)
+        )
+        return replace(facts, simulation=self._simulation(facts))
+
+    # -- the table ---------------------------------------------------------------------------------------------
+
+    def _table(self, name: str) -> TableFacts:
+        answer = self._prober.ask(
+            "dynamodb:DescribeTable", lambda: self._dynamodb.describe_table(TableName=name)
+        )
+        table = TableFacts(name=name)
+        trouble = self._prober.trouble_of("dynamodb:DescribeTable")
+        if trouble is not None and trouble.kind == "missing":
+            return replace(table, exists=False)
+        if trouble is not None and trouble.kind != "denied":
+            return table
+        try:
+            known = describe(self._dynamodb, name, self._runtime)
+        except WrongTable as error:
+            return replace(table, exists=True, foreign=str(error).partition(" Nothing was read")[0])
+        except PyKclError:
+            return table  # The probe has the reason, or the next run will.
+        described = (answer or {}).get("Table") or {}
+        table = replace(
+            table,
+            exists=True if answer is not None else None,
+            status=described.get("TableStatus"),
+            provisioned=known.provisioned,
+            read_units=known.read_units,
+            write_units=float((described.get("ProvisionedThroughput") or {}).get("WriteCapacityUnits") or 0),
+        )
+        return self._rows(table, has_index=known.has_owner_index)
+
+    def _rows(self, table: TableFacts, *, has_index: bool) -> TableFacts:
+        name = table.name
+        self._prober.ask("dynamodb:Scan", lambda: self._dynamodb.scan(TableName=name, Limit=1))
+        self._prober.ask(
+            "dynamodb:GetItem",
+            lambda: self._dynamodb.get_item(TableName=name, Key={"leaseKey": {"S": NO_SUCH_LEASE}}),
+        )
+        if self._prober.trouble_of("dynamodb:Scan") is not None:
+            return table
+        try:
+            observation, first = self._watch(name)
+        except PyKclError as error:
+            self._prober.note("dynamodb:Scan", error)
+            return table
+        watch = watch_facts(observation, first)
+        kinds = owner_kinds(watch.snapshot, observation.renewed_after_end)
+        return replace(table, watch=watch, kinds=kinds, fleet=self._fleet(watch, has_index))
+
+    def _watch(self, table: str) -> tuple[Observation, TableSnapshot]:
+        views: list[TableSnapshot] = []
+        scanner = TableScanner(self._dynamodb, table, self._runtime)
+
+        def scan() -> TableSnapshot:
+            views.append(scanner.scan())
+            return views[-1]
+
+        sampler = Sampler(scan, self._runtime)
+        if not self._question.watch:
+            return sampler.poll(), views[0]
+        failover = self._question.failover
+        longest = _DEFAULT_WATCH
+        if failover is not None:
+            # In this order they show: the renewal interval of owners, who is silent, who is alive.
+            watches = (RENEWALS_SHOW * failover + 0.2, failover + 0.2, 0.6 * failover)
+            longest = next((watch for watch in watches if watch <= _MAX_WATCH), watches[-1])
+        found = sampler.poll_until_moved(failover, longest=longest, until=_nobody_to_wait_for)
+        return found, views[0]
+
+    def _fleet(self, watch: WatchFacts, has_index: bool) -> Fleet:
+        config = self._question.config
+        name = config.state_table or (
+            state_table_of(self._question.application) if self._question.application else None
+        )
+        state = JavaState(unread="its name is not known")
+        if name is not None:
+            try:
+                state = read_state(self._dynamodb, name)
+            except PyKclError:
+                state = JavaState(unread="not answered")
+        return sense_fleet(
+            watch.snapshot.rows,
+            worker=config.worker_id or "",
+            state=replace(state, has_owner_index=has_index),
+        )
+
+    # -- the stream --------------------------------------------------------------------------------------------
+
+    def _stream_meant(self, view: TableSnapshot | None) -> str | None:
+        if self._question.stream is not None:
+            return self._question.stream
+        arns = view.stream_arns if view is not None else ()
+        return arns[0] if len(arns) == 1 else None
+
+    def _stream(self, stream: str | None) -> StreamFacts | None:
+        if stream is None:
+            return None
+        name = stream.rpartition("/")[2]
+        named = {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
+        answer = self._prober.ask(
+            "kinesis:DescribeStreamSummary", lambda: self._kinesis.describe_stream_summary(**named)
+        )
+        admin = StreamAdmin(self._kinesis)
+        if answer is None:
+            trouble = self._prober.trouble_of("kinesis:DescribeStreamSummary")
+            is_missing = trouble is not None and trouble.kind == "missing"
+            return StreamFacts(name=name, nearby=_nearby(admin, name) if is_missing else ())
+        try:
+            summary = admin.summary(stream)
+        except PyKclError:
+            return StreamFacts(name=name)
+        found = StreamFacts(
+            name=summary.name,
+            arn=summary.arn,
+            status=summary.status,
+            mode=summary.mode,
+            created_at=summary.created_at,
+            retention_hours=summary.retention_hours,
+            open_shards=summary.open_shards or 0,
+            consumers=summary.consumers or 0,
+        )
+        return found if summary.status in ("CREATING", "DELETING") else self._shards(found, named)
+
+    def _shards(self, found: StreamFacts, named: Mapping[str, str]) -> StreamFacts:
+        page = self._prober.ask("kinesis:ListShards", lambda: self._kinesis.list_shards(**named))
+        if page is None:
+            return found
+        try:
+            shards = StreamAdmin(self._kinesis).shards(found.arn or found.name)
+        except PyKclError:
+            return found
+        is_open = [shard.shard_id for shard in shards if shard.is_open]
+        if is_open:
+            self._read_one(is_open[0], named)
+        ids = frozenset(shard.shard_id for shard in shards)
+        return replace(found, shards=ids, open_shards=len(is_open))
+
+    def _read_one(self, shard: str, named: Mapping[str, str]) -> None:
+        """Read at the tip of one shard, so that no record is fetched."""
+        opened = self._prober.ask(
+            "kinesis:GetShardIterator",
+            lambda: self._kinesis.get_shard_iterator(**named, ShardId=shard, ShardIteratorType="LATEST"),
+        )
+        iterator = (opened or {}).get("ShardIterator")
+        if iterator:
+            self._prober.ask(
+                "kinesis:GetRecords", lambda: self._kinesis.get_records(ShardIterator=iterator, Limit=1)
+            )
+
+    def _lags(self, stream: StreamFacts | None, view: TableSnapshot | None) -> Mapping[str, ShardLag] | None:
+        wanted = self._question.lag and stream is not None and view is not None and not view.streams
+        if not wanted or stream is None or view is None or stream.shards is None:
+            return None
+        if self._prober.trouble_of("kinesis:GetRecords") is not None:
+            return None
+        leases = [
+            one for key, one in sorted(view.leases.items()) if key in stream.shards and not one.is_ended
+        ]
+        adapter = KinesisStream(self._kinesis, stream.arn or stream.name, self._runtime)
+        try:
+            adapter.describe()
+            start = self._question.config.start_position
+            return KinesisLag(adapter, self._runtime, start=start).lags(leases)
+        except PyKclError:
+            return None
+
+    def _simulation(self, facts: Facts) -> Simulation | None:
+        if not self._question.simulate_iam:
+            return None
+        who = facts.account.identity
+        if who is None or who.arn is None:
+            return Simulation(why_not="the identity of the credentials is unknown")
+        try:
+            iam = self._question.clients.client("iam", attempts=2)
+        except PyKclError as error:
+            return Simulation(why_not=str(error))
+        return simulate(iam, who.arn, needed_policy(facts))
+
+
+def watch_facts(found: Observation, first: TableSnapshot) -> WatchFacts:
+    """Return the facts of watching. first: the first scan."""
+    beats: dict[str, int] = {}
+    quiet: dict[str, int] = {}
+    for key, moved in found.moved.items():
+        lease, before = found.snapshot.leases.get(key), first.leases.get(key)
+        if lease is None or before is None or lease.is_ended or not _is_same_owner(lease, before):
+            continue
+        owner = str(lease.actual_owner)
+        beats[owner] = max(beats.get(owner, 0), moved)
+        if lease.checkpoint == before.checkpoint:
+            quiet[owner] = max(quiet.get(owner, 0), moved)
+    return WatchFacts(
+        snapshot=found.snapshot,
+        span=found.span,
+        alive=frozenset(key for key in found.alive if key in found.snapshot.leases),
+        unmoved_for=found.unmoved_for,
+        heartbeats=beats,
+        quiet_heartbeats=quiet,
+    )
+
+
+def _is_same_owner(lease: Lease, before: Lease) -> bool:
+    return lease.actual_owner is not None and lease.actual_owner == before.actual_owner
+
+
+def _nobody_to_wait_for(found: Observation) -> bool:
+    """Return True if no lease has an owner; otherwise the whole time is needed to measure the rate of heartbeats."""
+    return everybody_moved(found) and not found.alive
+
+
+def _nearby(admin: StreamAdmin, name: str) -> tuple[str, ...]:
+    """Return similar or other stream names; none if the streams cannot be listed."""
+    try:
+        names = [one.name for one in admin.streams()]
+    except PyKclError:
+        return ()
+    return tuple(difflib.get_close_matches(name, names, n=3, cutoff=0.6) or names[:5])

@@ -1,0 +1,192 @@
+"""A set-up as the doctor meets it: the local AWS over the wire, rows as a worker writes them, a clock that only waiting moves."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import replace
+
+import boto3
+
+from pykcl import __version__
+from pykcl.cli.doctor import _told_regions
+from pykcl.cli.local import local_environment
+from pykcl.config import Config
+from pykcl.local.errors import AwsError
+from pykcl.local.server import LocalAws
+from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
+from pykcl.model.lease import Lease, PykclMetadata
+from pykcl.model.lease_item import parse_row, to_item
+from pykcl.operate.aws.clients import Access, OperatorClients
+from pykcl.operate.doctor.checks import diagnose
+from pykcl.operate.doctor.gather import Question, gather
+from pykcl.runtime import SystemRuntime
+
+APPLICATION, STREAM, OWNER = "orders-app", "orders", "py-worker-1"
+FAILOVER = 10.0
+KEY = {"AttributeName": "leaseKey", "AttributeType": "S"}
+
+
+def shard(number: int) -> str:
+    return f"shardId-{number:012d}"
+
+
+class Heart(SystemRuntime):
+    """Waiting costs nothing, moves the clock on, and lets the fleet's heartbeats happen."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world, self._now, self._lock = world, 100.0, threading.Lock()
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def utcnow_millis(self) -> int:
+        return self._world.now_millis() - round(self._world.skew * 1000)
+
+    def event(self):
+        return self
+
+    def is_set(self) -> bool:
+        return False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        with self._lock:
+            end, every = self._now + timeout, self._world.beats_every
+            for _ in range(int(end / every + 1e-9) - int(self._now / every + 1e-9) if every else 0):
+                self._world.beat()
+            self._now = end
+        return False
+
+
+class World:
+    """Change it, then ask `findings()`. skew: seconds AWS' clock is ahead; beats_every: seconds, None: nobody lives."""
+
+    def __init__(self, monkeypatch, *, shards: int = 2, state_seconds: float = 0.0) -> None:
+        self.monkeypatch = monkeypatch
+        self.later = 0.0
+        self.skew = 0.0
+        self.beats_every: float | None = FAILOVER / 3
+        self.config = {
+            "application": APPLICATION,
+            "stream": STREAM,
+            "failover_time": FAILOVER,
+            "metrics": "cloudwatch",
+        }
+        self.access = Access()
+        self.asked: dict = {"stream": STREAM, "failover": FAILOVER}
+        self.aws = LocalAws(now_millis=self.now_millis, state_seconds=state_seconds)
+        self._shards = shards
+
+    def __enter__(self) -> World:
+        self.aws.start()
+        for name in [name for name in os.environ if name.startswith(("AWS_", "PYKCL_"))]:
+            self.monkeypatch.delenv(name)
+        environment = local_environment(self.aws.url)
+        nowhere = {
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        for name, text in {**environment, **nowhere}.items():
+            self.monkeypatch.setenv(name, text)
+        self.dynamodb = boto3.Session("local", "local").client(
+            "dynamodb", region_name="us-east-1", endpoint_url=self.aws.url
+        )
+        self.aws.kinesis.create_stream(STREAM, self._shards)
+        self.later += 60.0
+        self.make_table()
+        self.put(*(self.lease(number) for number in range(self._shards)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.dynamodb.close()
+        self.aws.stop()
+
+    def now_millis(self) -> int:
+        return time.time_ns() // 1_000_000 + round(self.later * 1000)
+
+    # -- the table ---------------------------------------------------------------------------------------------
+
+    def make_table(self, key=KEY, **more) -> None:
+        self.dynamodb.create_table(
+            TableName=APPLICATION,
+            KeySchema=[{"AttributeName": key["AttributeName"], "KeyType": "HASH"}],
+            AttributeDefinitions=[key],
+            **(more or {"BillingMode": "PAY_PER_REQUEST"}),
+        )
+
+    def drop_table(self) -> None:
+        self.dynamodb.delete_table(TableName=APPLICATION)
+
+    def note(self, **more) -> PykclMetadata:
+        stream = self.aws.kinesis.describe(STREAM)
+        return PykclMetadata(
+            **{
+                "stream_arn": stream.arn,
+                "stream_created_at": stream.created_at,
+                "owner": OWNER,
+                "version": __version__,
+                **more,
+            }
+        )
+
+    def lease(self, number: int, checkpoint: Checkpoint = AT_TRIM_HORIZON, **more) -> Lease:
+        return Lease(
+            shard(number), checkpoint, **{"owner": OWNER, "counter": 5, "metadata": self.note(), **more}
+        )
+
+    def put(self, *leases: Lease) -> None:
+        for one in leases:
+            self.put_item(to_item(one))
+
+    def put_item(self, item) -> None:
+        self.dynamodb.put_item(TableName=APPLICATION, Item=item)
+
+    def rows(self) -> list:
+        return [parse_row(item) for item in self.dynamodb.scan(TableName=APPLICATION)["Items"]]
+
+    def change(self, **changes) -> None:
+        """Every lease."""
+        self.put(*(row.with_(**changes) for row in self.rows() if isinstance(row, Lease)))
+
+    def forget_leases(self) -> None:
+        for row in self.rows():
+            self.dynamodb.delete_item(TableName=APPLICATION, Key={"leaseKey": {"S": row.key}})
+
+    def beat(self) -> None:
+        for row in self.rows():
+            if isinstance(row, Lease) and row.owner is not None:
+                self.put(row.with_(counter=row.counter + 1))
+
+    # -- the stream --------------------------------------------------------------------------------------------
+
+    def put_record(self, data: bytes = b"x") -> Checkpoint:
+        """Into the first shard; where it is."""
+        return Checkpoint(self.aws.kinesis.put_record(STREAM, data, "key", 0).sequence_number, 0)
+
+    def refuse(self, code: str, operation: str | None = None, service: str | None = None) -> None:
+        def fault(its_service, its_operation, _):
+            if operation in (None, its_operation) and service in (None, its_service):
+                raise AwsError(code, "User: x is not authorized")
+
+        self.aws.fault = fault
+
+    # -- the doctor --------------------------------------------------------------------------------------------
+
+    def facts(self):
+        question = Question(
+            config=Config.from_options(self.config),
+            clients=OperatorClients(self.access),
+            named_regions=_told_regions(),
+            **{"application": APPLICATION, "table": APPLICATION, **self.asked},
+        )
+        return gather(question, Heart(self))
+
+    def findings(self) -> dict:
+        """By id; the last of each."""
+        return {one.id: one for one in diagnose(self.facts())}
+
+    def in_region(self, region: str) -> None:
+        self.access = replace(self.access, region=region)

@@ -1,0 +1,191 @@
+"""Release of a lease by an operator."""
+
+import pytest
+from fleet_table import at, ended, lease, shard
+
+from pykcl.errors import Refused, SetupError, TemporaryError
+from pykcl.model.lease import PendingCheckpoint
+from pykcl.operate.release import plan_release, release
+from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.memory.values import aws_error
+
+
+def planned(table, number):
+    return plan_release(shard(number), table.rows.read(shard(number)))
+
+
+def failing(*, before=None, after=None, operation="UpdateItem", times=1):
+    left = [times]
+
+    def fault(name, params):
+        if name != operation or not left[0]:
+            return None
+        left[0] -= 1
+        error = aws_error("InternalServerError", "sorry", name, status=500)
+        return Fault(before=error if before else None, after=error if after else None)
+
+    return fault
+
+
+def test_a_plan_writes_nothing_and_shows_the_counter_and_owner_it_depends_on(table):
+    table.put(lease(0, "w1", at(7, 3), counter=41))
+    plan = planned(table, 0)
+    assert (plan.owner, plan.seen.counter, plan.write.after.counter) == ("w1", 41, 42)
+    assert table.writes() == []
+
+
+def test_a_released_lease_has_no_owner_one_more_on_its_counter_and_its_checkpoint(table):
+    before = lease(
+        0, "w1", at(7, 3), counter=41, pending=PendingCheckpoint(at(9)), extra={"other": {"S": "kept"}}
+    )
+    table.put(before)
+    result = release(table.rows, planned(table, 0), lambda plan: pytest.fail("shown again"))
+    assert result.outcome == "released"
+    assert table.row(0) == before.with_(owner=None, counter=42)
+    assert table.writes() == ["UpdateItem"]
+    assert table.operations()[-1] == "GetItem"
+
+
+def test_an_owner_that_renewed_meanwhile_is_shown_again_and_only_then_released(table):
+    table.put(lease(0, "w1", counter=5))
+    plan = planned(table, 0)
+    table.renew(0)
+    table.renew(0)
+    shown = []
+    result = release(table.rows, plan, shown.append)
+    assert [one.seen.counter for one in shown] == [7]
+    assert result.plan is shown[0]
+    assert table.row(0).counter == 8
+
+
+def test_a_renewal_by_exactly_one_is_not_taken_for_our_own_write(table):
+    # An owner may take it so, as the row carries its own name.
+    table.put(lease(0, "w1", counter=5))
+    plan = planned(table, 0)
+    table.renew(0)
+    shown = []
+    release(table.rows, plan, shown.append)
+    assert [one.seen.counter for one in shown] == [6]
+
+
+def test_an_owner_that_is_always_faster_is_left_alone_after_three_tries(table):
+    table.put(lease(0, "w1", counter=5))
+    table.client.fault = lambda operation, params: table.renew(0) if operation == "UpdateItem" else None
+    with pytest.raises(Refused, match="faster 3 times"):
+        release(table.rows, planned(table, 0), lambda plan: None)
+    assert table.row(0).owner == "w1"
+    assert table.writes() == []
+
+
+def test_a_lease_that_has_another_owner_by_now_is_not_written(table):
+    table.put(lease(0, "w1", counter=5))
+    plan = planned(table, 0)
+    table.put(lease(0, "w2", counter=5))
+    with pytest.raises(Refused, match="now owned by 'w2'"):
+        release(table.rows, plan, lambda plan: pytest.fail("shown again"))
+    assert table.writes() == []
+
+
+def test_an_answer_that_was_lost_is_found_out_by_reading(table):
+    table.put(lease(0, "w1", counter=5))
+    table.client.fault = failing(after=True)
+    result = release(table.rows, planned(table, 0), lambda plan: pytest.fail("shown again"))
+    assert result.outcome == "released"
+    assert table.row(0).counter == 6
+    assert table.operations().count("UpdateItem") == 1
+
+
+def test_a_request_that_lands_after_it_was_given_up_is_not_taken_for_somebody_elses(table):
+    table.put(lease(0, "w1", counter=5))
+    faults = [Fault(postponed=aws_error("InternalServerError", "sorry", "UpdateItem", status=500))]
+
+    def fault(operation, params):
+        if operation != "UpdateItem":
+            return None
+        if faults:
+            return faults.pop()
+        return table.client.deliver_postponed()
+
+    table.client.fault = fault
+    assert (
+        release(table.rows, planned(table, 0), lambda plan: pytest.fail("shown again")).outcome == "released"
+    )
+    assert table.row(0).counter == 6
+
+
+def test_a_request_that_never_arrived_is_sent_again(table):
+    table.put(lease(0, "w1", counter=5))
+    table.client.fault = failing(before=True, times=2)
+    assert (
+        release(table.rows, planned(table, 0), lambda plan: pytest.fail("shown again")).outcome == "released"
+    )
+    assert table.writes() == ["UpdateItem"]
+
+
+def test_where_nobody_can_tell_it_says_so(table):
+    table.put(lease(0, "w1", counter=5))
+    table.client.fault = failing(before=True, times=99)
+    with pytest.raises(TemporaryError, match="It is unknown whether"):
+        release(table.rows, planned(table, 0), lambda plan: None)
+
+
+def test_without_the_permission_to_write_it_says_whose_permission_lacks(table):
+    table.put(lease(0, "w1"))
+    error = aws_error("AccessDeniedException", "not authorized to perform: dynamodb:UpdateItem", "UpdateItem")
+    table.client.fault = lambda operation, params: Fault(before=error) if operation == "UpdateItem" else None
+    with pytest.raises(SetupError, match=r"dynamodb:UpdateItem.*whoever runs this command"):
+        release(table.rows, planned(table, 0), lambda plan: None)
+
+
+def test_a_lease_that_is_taken_at_once_is_told_to_be_taken(table):
+    table.put(lease(0, "w1", counter=5))
+    rows = table.rows
+    read = rows.read
+
+    def read_after_a_take(key):
+        table.put(table.row(0).with_(owner="w2", counter=7))
+        return read(key)
+
+    plan = planned(table, 0)
+    rows.read = read_after_a_take
+    result = release(rows, plan, lambda plan: None)
+    assert (result.outcome, result.row.owner) == ("taken", "w2")
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (None, "There is no lease"),
+        (lease(0), "has no owner"),
+        (ended(0, 1, owner="java"), "has ended"),
+        (lease(0, "next", checkpoint_owner="w1"), "handed over"),
+    ],
+)
+def test_what_needs_no_release_or_must_not_have_one_is_refused(table, row, why):
+    if row is not None:
+        table.put(row)
+    with pytest.raises(Refused, match=why):
+        planned(table, 0)
+
+
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        (
+            {"leaseKey": {"S": shard(0)}, "entityType": {"S": "LEADER"}, "leaseOwner": {"S": "w1"}},
+            "a row of LEADER",
+        ),
+        (
+            {"leaseKey": {"S": shard(0)}, "streamName": {"S": "x"}, "leaseOwner": {"S": "w1"}},
+            "several streams",
+        ),
+        (
+            {"leaseKey": {"S": shard(0)}, "leaseCounter": {"S": "x"}, "leaseOwner": {"S": "w1"}},
+            "cannot be understood",
+        ),
+    ],
+)
+def test_rows_that_are_no_leases_are_never_written(table, item, why):
+    table.put_item(**item)
+    with pytest.raises(Refused, match=why):
+        planned(table, 0)
