@@ -100,19 +100,6 @@ class TakeMeasures:
             (catalog.UNTAKEN_LEASES, 0.0),
         )
 
-    def synced(self, began: float, worked: bool) -> bool:
-        """The shards were listed, and what follows from that was done, or not. began: monotonic seconds. Returns
-        `worked`."""
-        meter = self._context.meter
-        if meter.is_on:
-            meter.measure(
-                "",
-                (catalog.SHARD_SYNC.success, float(worked)),
-                (catalog.SHARD_SYNC.time, meter.since(began)),
-                (catalog.SYNC_SHARDS, float(worked)),
-            )
-        return worked
-
 
 class HandOver:
     """Of one lease worker, used by its thread only.

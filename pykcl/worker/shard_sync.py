@@ -1,31 +1,278 @@
-"""Shard sync: create the rows that leases need, fix their start, restore deleted rows, and delete ended ones."""
+"""Shard sync: create the leases that the shards need, restore deleted rows, delete the leases that have ended."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pykcl.errors import ShardGone, TemporaryError
-from pykcl.events import DataLost, LeaseCreated, LeaseDeleted
+from pykcl.events import DataLost, LeaseCreated, LeaseDeleted, StartingAtLatest
 from pykcl.interfaces import Applied, Unknown
 from pykcl.metrics import catalog
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import LATEST, Checkpoint, ReadFrom
 from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.shard import Shard, ShardListing
-from pykcl.planning.lease_creation import CreationReason, LeaseCreation
+from pykcl.planning.lease_assignment import Acquisition
+from pykcl.planning.lease_creation import CreationReason, LeaseCreation, create_new_leases
 from pykcl.planning.lease_deletion import Deletion, garbage_candidates, plan_deletions
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.shard_graph import FamilyTree
+from pykcl.planning.read_schedule import backoff
+from pykcl.planning.shard_graph import FamilyTree, cover_every_key, without_successors
+from pykcl.status import Activity
 from pykcl.worker.context import Context
+from pykcl.worker.table_scanner import TableLooks
+from pykcl.worker.threads import Pulse
+
+_STARTS = (CreationReason.START, CreationReason.OLDEST_LISTED)
+"""Reasons of creations that start the application; the second as well, for it completes a start that was broken off."""
+
+
+class ShardSync:
+    """Used by the LeaseManager's thread only: `list_if_due`, then `create` after a scan younger than the listing.
+
+    scanner: gives the leases as last scanned. scan: scans the whole table, consistently if asked, and calls `scanned`.
+    must_stop: asked between two pieces of work; True breaks them off.
+
+    shards: as last listed, by id. next_listing: monotonic seconds. start_is_unfinished: as far as is known, not every
+    lease that the application starts with was created. That is so until the first listing: another worker may just have
+    started to create them.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        scanner: TableLooks,
+        pulse: Pulse,
+        *,
+        scan: Callable[[bool], None],
+        must_stop: Callable[[], bool],
+    ) -> None:
+        self._context = context
+        self._scanner = scanner
+        self._pulse = pulse
+        self._scan = scan
+        self._must_stop = must_stop
+        self._latest = LatestStart(context, must_stop)
+        self._restorer = DeletedLeaseRestorer(context.config.loss_noticed_within, self._report_loss)
+        self._cleaner = LeaseCleaner(context, must_stop)
+        self._listing_failures = 0
+        self.next_listing = 0.0
+        self.shards: Mapping[str, Shard] = {}
+        self.start_is_unfinished = True
+
+    @property
+    def _view(self) -> LeaseView:
+        return self._scanner.view
+
+    # -- list --------------------------------------------------------------------------------------------------
+
+    def list_if_due(self, now: float) -> ShardListing | None:
+        """A complete listing of the stream the worker started with; None: none is due, or none can be had.
+
+        A failure here must not keep the leases of dead workers from being found and taken.
+        """
+        if not (self._restorer.is_due(now) or now >= self.next_listing):
+            return None
+        context = self._context
+        # Until everything that follows from the listing is done, it has to be repeated: soon, then ever more slowly.
+        self._listing_failures += 1
+        self.next_listing = now + backoff(
+            self._listing_failures,
+            context.runtime.random(),
+            first=min(2.0, context.config.shard_sync_interval),
+            longest=min(30.0, context.config.shard_sync_interval),
+        )
+        try:
+            context.identity.confirm()
+            self._pulse.beat()
+            listing = context.stream.list_shards()
+            if not listing.complete:
+                raise TemporaryError("A page of the listing failed; no leases are created from a part of it.")
+        except TemporaryError as error:
+            context.trouble.failed(Activity.LISTING_SHARDS, error)
+            self._measure(now, False)
+            return None
+        context.trouble.worked(Activity.LISTING_SHARDS)
+        self._cleaner.listed(listing)
+        self.shards = listing.by_id
+        return listing
+
+    def list_at_once(self) -> None:
+        # While listing fails its own pauses hold: what no listing mends must not cost more than one for each audit.
+        if self._listing_failures == 0:
+            self.next_listing = self._context.runtime.monotonic()
+
+    def _listing_done(self) -> None:
+        context = self._context
+        self._listing_failures = 0
+        interval = context.config.shard_sync_interval * context.runtime.random().uniform(0.9, 1.1)
+        self.next_listing = context.runtime.monotonic() + interval
+
+    def _measure(self, started: float, worked: bool) -> bool:
+        """Measure one sync: the listing and all that follows from it. started: monotonic seconds. Return `worked`."""
+        meter = self._context.meter
+        if meter.is_on:
+            meter.measure(
+                "",
+                (catalog.SHARD_SYNC.success, float(worked)),
+                (catalog.SHARD_SYNC.time, meter.since(started)),
+                (catalog.SYNC_SHARDS, float(worked)),
+            )
+        return worked
+
+    # -- plan --------------------------------------------------------------------------------------------------
+
+    def is_needed(self, listing: ShardListing, now: float) -> bool:
+        """True if the last scan seems to lack a lease: `create` then needs a new scan."""
+        return self.start_is_unfinished or bool(self._plan(listing, now))
+
+    def skip(self, now: float) -> None:
+        """There is nothing to create."""
+        self._context.trouble.worked(Activity.CHECKING_LISTING)
+        self._measure(now, True)
+        self._listing_done()
+
+    def _plan(self, listing: ShardListing, now: float) -> list[LeaseCreation]:
+        """The leases that seem to be missing at `now`, by the last scan: deleted ones first, then new ones."""
+        config, view = self._context.config, self._view
+        leases = self._known_leases(listing)
+        missing = create_new_leases(config.start_position, listing.shards, leases, view.unreadable.keys())
+        return self._restorer.to_restore(now) + missing
+
+    def _known_leases(self, listing: ShardListing) -> dict[str, Lease]:
+        return {**self._view.leases, **self._restorer.remembered(listing.shards, self._view)}
+
+    def _checked_plan(self, listing: ShardListing) -> list[LeaseCreation] | None:
+        """The leases to create, by the last scan; None: the listing is incomplete, or cannot be trusted."""
+        context, view = self._context, self._view
+        creations = self._plan(listing, view.observed_at)
+        starts_a_shard = any(plan.reason in _STARTS for plan in creations)
+        at_latest = context.config.start_position.kind == "LATEST"
+        # 1) Two of three shards get leases at LATEST, then creating fails; 2) the next listing lacks the third: nothing
+        # seems to be missing, though the start is not finished, nor the application ready.
+        lacks_a_shard = at_latest and not cover_every_key(listing.shards)
+        self.start_is_unfinished = starts_a_shard or lacks_a_shard
+        answered = len(context.gone)
+        try:
+            if lacks_a_shard:
+                # It would be begun later, and LATEST would then be a later time.
+                raise TemporaryError(
+                    "The open shards that Kinesis lists do not cover every hash key; asking again."
+                )
+            self._reject_incomplete_listing(listing, creations)
+        except TemporaryError as error:
+            if len(context.gone) > answered:
+                # Kinesis answers so many questions a second: the others shall not wait ever longer for their turn.
+                self._listing_failures = 0
+            context.trouble.failed(Activity.CHECKING_LISTING, error)
+            return None
+        context.trouble.worked(Activity.CHECKING_LISTING)
+        return creations
+
+    def _reject_incomplete_listing(self, listing: ShardListing, creations: Sequence[LeaseCreation]) -> None:
+        """Raise TemporaryError when Kinesis knows shards that its listing lacks, and new leases depend on them.
+
+        A stop ends the questions to Kinesis; nothing is proved then.
+        """
+        view = self._view
+        keys = {plan.lease.key for plan in creations}
+        at_latest = {plan.lease.key for plan in creations if plan.lease.checkpoint.sequence_number == LATEST}
+        torn = without_successors(listing.shards) & (
+            keys | FamilyTree.of(listing.shards).descendants_of(keys)
+        )
+        if torn:
+            # 1) A shard was read and its row deleted; 2) the listing lacks its child; 3) nothing leads from it to what
+            # is read now: it looks as if nobody had ever read it, and all its records would come again.
+            raise TemporaryError(f"Kinesis does not list all children of {min(torn)}; asking again.")
+        # A start at LATEST reads no ancestor, whether listed or not.
+        passed_over = {
+            plan.lease.key for plan in creations if plan.reason == CreationReason.START
+        } & at_latest
+        tree = FamilyTree.of(listing.shards, view.leases)
+        leased = view.leases.keys() | view.unreadable.keys()
+        for shard_id in sorted(tree.unaccounted(keys - passed_over, leased)):
+            # After a reshard long ago there are as many of them as shards: a stop must not wait for all the answers.
+            if self._must_stop():
+                return
+            self._context.gone.confirm([shard_id])
+
+    # -- create and restore ------------------------------------------------------------------------------------
+
+    def create(self, listing: ShardListing, now: float) -> None:
+        """Create what the last scan lacks, and restore what was deleted. now: when the listing was asked for.
+
+        If not all of it could be done, another listing is due soon. Raises TemporaryError, SetupError.
+        """
+        if self._measure(now, self._create_missing(listing)):
+            self._listing_done()
+
+    def _create_missing(self, listing: ShardListing) -> bool:
+        """False: not all of it was done; it shall be done again with another listing."""
+        creations = self._checked_plan(listing)
+        self._latest.settle(creations or ())
+        if creations and self._context.config.start_position.kind == "LATEST":
+            self._scan(True)
+            creations = self._checked_plan(listing)
+        if creations is None:
+            return False
+        at_latest = sum(plan.lease.checkpoint.sequence_number == LATEST for plan in creations)
+        if at_latest and not self._known_leases(listing):
+            since = self._latest.since
+            self._context.events.emit(StartingAtLatest(shards=at_latest, server_time_millis=since))
+        for plan in creations:
+            if self._must_stop():
+                return False
+            self._latest.create(plan)
+        self.start_is_unfinished = False
+        if creations:
+            self._scan(False)
+        return True
+
+    @property
+    def must_finish_the_start(self) -> bool:
+        """Nobody reads from half a start: Java would take the rest for shards that need no lease.
+
+        That counts only until somebody has read. From then on what has expired is taken over, even if this worker
+        never comes to list the shards again.
+        """
+        untouched = all(lease.owner is None and lease.counter == 0 for lease in self._view.leases.values())
+        return self.start_is_unfinished and untouched
+
+    def iterator_for(self, plan: Acquisition) -> str | None:
+        """The iterator that was opened at LATEST when this worker put the row, if nobody has had the lease since."""
+        return self._latest.opened.pop(plan.lease_key, None) if plan.seen.counter == 0 else None
+
+    def scanned(self, before: LeaseView) -> None:
+        """A scan of the whole table is in the view, which was `before`."""
+        self._restorer.observe(before, self._view)
+        # What is not in the scan yet may be of our own making.
+        self._latest.taken(key for key, lease in self._view.leases.items() if lease.counter > 0)
+
+    def row_was_deleted(self, lease: Lease) -> None:
+        """Somebody deleted the row of a lease that this worker held: restore it, with the next listing."""
+        self._restorer.was_held(lease)
+
+    def _report_loss(self, lease: Lease) -> None:
+        self._context.events.emit(
+            DataLost(shard=lease.key, checkpoint=str(lease.checkpoint), resumed_at=None)
+        )
+
+    # -- delete ------------------------------------------------------------------------------------------------
+
+    def delete(self) -> None:
+        """Delete the leases that have ended or expired, if that is due. Raises TemporaryError, SetupError."""
+        self._cleaner.clean(self._view)
 
 
 def create_lease(
     context: Context, creation: LeaseCreation, what: catalog.Timed = catalog.CREATE_LEASE
 ) -> bool:
-    """Put one row if its key is free; return whether this call did. what: as what it is measured. Raises
-    TemporaryError, SetupError."""
+    """Put one row if its key is free; return whether this call did. Raises TemporaryError, SetupError.
+
+    what: the operation it is measured as.
+    """
     lease = creation.lease
     noted = lease.with_(metadata=context.metadata_for(lease))
     until = context.runtime.monotonic() + context.config.write_timeout
@@ -112,7 +359,7 @@ _UNLISTED_FOR = 900.0
 """Seconds after which a shard that no listing has shown meanwhile counts as expired: a single one may lack it."""
 
 
-class VanishedRows:
+class DeletedLeaseRestorer:
     """Used by the LeaseManager's thread only. Leases that had ended are not of interest: those are deleted in order.
 
     Without this a deleted row is one that never was. 1) An operator deletes the only row of an application that

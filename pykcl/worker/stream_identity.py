@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 from pykcl.errors import ShardGone, StreamMissing, TemporaryError, WrongStream
 from pykcl.interfaces import Stream
-from pykcl.model.checkpoint import LATEST, ReadFrom
+from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.lease import Lease, Row
-from pykcl.model.shard import ShardListing, StreamDescription
-from pykcl.planning.lease_creation import CreationReason, LeaseCreation
-from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.shard_graph import FamilyTree, without_successors
+from pykcl.model.shard import StreamDescription
 from pykcl.runtime import Runtime
 
 _FRESH_SECONDS = 5.0
@@ -142,32 +139,3 @@ class GoneShards:
                 raise TemporaryError(
                     f"The list of shards lacks {shard_id}, which Kinesis knows; it is asked for again."
                 )
-
-
-def refuse_part_of_a_listing(
-    gone: GoneShards,
-    listing: ShardListing,
-    creations: Sequence[LeaseCreation],
-    view: LeaseView,
-    stopping: Callable[[], bool],
-) -> None:
-    """Raise TemporaryError when Kinesis knows shards that its listing lacks, and new leases depend on them.
-
-    view: the rows the creations were planned with. stopping: True ends the questions; nothing is proved then.
-    """
-    keys = {plan.lease.key for plan in creations}
-    at_latest = {plan.lease.key for plan in creations if plan.lease.checkpoint.sequence_number == LATEST}
-    torn = without_successors(listing.shards) & (keys | FamilyTree.of(listing.shards).descendants_of(keys))
-    if torn:
-        # 1) A shard was read and its row deleted; 2) the listing lacks its child; 3) nothing leads from it to what is
-        # read now: it looks as if nobody had ever read it, and all its records would come again.
-        raise TemporaryError(f"Kinesis does not list all children of {min(torn)}; asking again.")
-    # A start at LATEST reads no ancestor, whether listed or not.
-    passed_over = {plan.lease.key for plan in creations if plan.reason == CreationReason.START} & at_latest
-    tree = FamilyTree.of(listing.shards, view.leases)
-    leased = view.leases.keys() | view.unreadable.keys()
-    for shard_id in sorted(tree.unaccounted(keys - passed_over, leased)):
-        # After a reshard long ago there are as many of them as shards: a stop must not wait for all the answers.
-        if stopping():
-            return
-        gone.confirm([shard_id])

@@ -52,11 +52,11 @@ def expiry_by_wall_clock(patch: Patch) -> None:
         def by_the_clock(self):
             now, view = self._context.runtime.utcnow_millis(), self._view
             since = {key: _since(view, lease, now) for key, lease in view.leases.items()}
-            self._looks.view = replace(view, unchanged_since=since)
+            self._scanner.view = replace(view, unchanged_since=since)
             try:
                 acquire(self)
             finally:
-                self._looks.view = view
+                self._scanner.view = view
 
         return by_the_clock
 

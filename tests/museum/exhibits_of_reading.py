@@ -20,6 +20,7 @@ from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.processor_calls import ProcessorCalls
 from pykcl.worker.record_delivery import ShardDelivery
 from pykcl.worker.shard_reader import Page, ShardReader
+from pykcl.worker.shard_sync import ShardSync
 from pykcl.worker.threads import Waiting
 
 
@@ -55,14 +56,14 @@ def parent_done_when_fetched(patch: Patch) -> None:
             view = self._view
             done = fetched.get(id(self._context.table), set())
             leases = {k: v.with_(checkpoint=AT_SHARD_END) if k in done else v for k, v in view.leases.items()}
-            self._looks.view = replace(view, leases=leases)
+            self._scanner.view = replace(view, leases=leases)
             return step(self, *arguments)
 
         return believing
 
     patch.replace(ShardReader, "read", make_read)
     patch.replace(lease_worker, "unfinished_parents", make_parents)
-    patch.replace(LeaseManager, "_create_missing", make_step)
+    patch.replace(ShardSync, "_create_missing", make_step)
     patch.replace(LeaseManager, "_acquire", make_step)
 
 

@@ -28,7 +28,7 @@ from pykcl.testing.storm.world import TABLE, World
 from pykcl.worker.leader import LeaderDuty
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.record_delivery import ShardDelivery
-from pykcl.worker.shard_sync import VanishedRows
+from pykcl.worker.shard_sync import DeletedLeaseRestorer
 
 FIRST = 62000
 MOST = 60
@@ -116,8 +116,8 @@ def test_a_worker_that_takes_a_table_made_anew_for_its_own(monkeypatch):
 
 @pytest.mark.slow
 def test_a_worker_that_abandons_a_shard_whose_row_was_deleted(monkeypatch):
-    monkeypatch.setattr(VanishedRows, "to_restore", lambda self, now: [])
-    monkeypatch.setattr(VanishedRows, "is_due", lambda self, now: False)
+    monkeypatch.setattr(DeletedLeaseRestorer, "to_restore", lambda self, now: [])
+    monkeypatch.setattr(DeletedLeaseRestorer, "is_due", lambda self, now: False)
     assert broken_in_a_storm_with("F15.deleted") in (Promise.ALL_DELIVERED, Promise.BALANCE)
 
 

@@ -18,9 +18,9 @@ from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.metering import MeteredClient, MeteredStream
 from pykcl.worker import shard_reader, table_scanner
 from pykcl.worker.checkpointer import Progress
-from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.shard_reader import ShardReader
+from pykcl.worker.shard_sync import ShardSync
 
 OPTIONS = {
     "shard_sync_interval": 5.0,
@@ -99,7 +99,7 @@ def test_a_worker_that_scans_without_a_pause(monkeypatch):
 
 
 def test_a_worker_that_lists_the_shards_without_a_pause(monkeypatch):
-    monkeypatch.setattr(LeaseManager, "_listing_done", lambda self: setattr(self, "_next_listing", 0.0))
+    monkeypatch.setattr(ShardSync, "_listing_done", lambda self: setattr(self, "next_listing", 0.0))
     assert storm_verdict() is Promise.BUDGETS
 
 

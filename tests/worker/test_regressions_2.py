@@ -436,10 +436,10 @@ def test_the_cleaner_asks_about_every_candidate_in_turn(new_fleet):
 def test_the_open_iterator_of_a_lease_that_a_peer_took_is_let_go(new_fleet):
     fleet = new_fleet(shards=2)
     worker = fleet.start("w1", start="LATEST", max_leases=1)
-    fleet.wait(lambda: len(worker._manager._latest.opened) == 1, what="the iterator of the other lease")
+    fleet.wait(lambda: len(worker._manager._sync._latest.opened) == 1, what="the iterator of the other lease")
     fleet.start("w2", start="LATEST")
     fleet.wait(lambda: set(fleet.owners().values()) == {"w1", "w2"})
-    fleet.wait(lambda: not worker._manager._latest.opened, 10, "letting it go")
+    fleet.wait(lambda: not worker._manager._sync._latest.opened, 10, "letting it go")
 
 
 def test_rows_that_a_worker_creates_and_takes_carry_every_key_of_the_private_map(new_fleet):
