@@ -9,6 +9,8 @@ from pykcl.config import Config
 from pykcl.errors import LeaseLost, TemporaryError
 from pykcl.events import LossReason
 from pykcl.interfaces import Applied, LeaseTable, Rejected, Unknown
+from pykcl.metrics import catalog
+from pykcl.metrics.meter import Meter
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import LeaseWrite, renew
 from pykcl.runtime import Event, Runtime
@@ -234,17 +236,38 @@ def first_sent(kept: Applied, sent: float, unknown_since: float | None) -> float
 class HeldLeases:
     """The registry: lease workers put in what they took; the renewer goes over it.
 
-    version: grows with every change of who is in it. unknown_takes: by lease, when the first take was sent of which
-    nobody knows whether it took effect.
+    version: grows with every change of who is in it.
     """
 
     def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._lock = runtime.lock()
         self._held: dict[str, HeldLease] = {}
-        self.unknown_takes: dict[str, float] = {}
+        # When the first take was sent of which nobody knows whether it took effect.
+        self._unknown_takes: dict[str, float] = {}
         self._outlived: dict[str, HeldLease] = {}
         self.changed = runtime.event()
         self.version = 0
+
+    def acquire(
+        self, take: LeaseWrite, *, table: LeaseTable, config: Config, meter: Meter, wake: Event
+    ) -> HeldLease | None:
+        """Take a lease, which is then to be put in with `add`. None: it is another worker's, or seems to be.
+
+        Raises TemporaryError if no answer came. The take may have landed: then the row names us without a reader, and
+        is taken again once it has expired.
+        """
+        key, sent = take.key, self._runtime.monotonic()
+        with meter.timed(catalog.TAKE_LEASE):
+            answer = table.write(take, until=sent + config.write_timeout)
+        unknown_since = self._unknown_takes.pop(key, None)
+        if isinstance(answer, Unknown):
+            self._unknown_takes[key] = sent if unknown_since is None else unknown_since
+            raise TemporaryError(answer.cause)
+        if not isinstance(answer, Applied) or answer.lease is None or self._is_old_take(answer):
+            return None
+        sent = first_sent(answer, sent, unknown_since)
+        return HeldLease(answer.lease, sent, table=table, runtime=self._runtime, config=config, wake=wake)
 
     def add(self, held: HeldLease) -> None:
         with self._lock:
@@ -262,7 +285,7 @@ class HeldLeases:
                     self._outlived[held.key] = held
                 self.version += 1
 
-    def outlived(self, kept: Applied) -> bool:
+    def _is_old_take(self, kept: Applied) -> bool:
         """Whether a row that alone tells of a take may be as this worker left it when it lost the lease.
 
         1) A take, or the last heartbeat, lands, and no answer comes until the belief has ended; 2) a scan that lags

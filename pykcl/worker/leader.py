@@ -140,6 +140,6 @@ class LeaderDuty:
         answer = context.table.write(lease_writes.fill_hash_range(fill.seen, found), until=until)
         if isinstance(answer, Unknown):
             raise TemporaryError(f"The lease table did not answer to the hash range of {key}: {answer.cause}")
-        # Lost: the row has changed, so the next audit sees another one, or none.
+        # Rejected: the row has changed, so the next audit sees another one, or none.
         if isinstance(answer, Applied):
             context.events.emit(HashRangeFilled(shard=key, first=str(found.first), last=str(found.last)))

@@ -13,6 +13,7 @@ from pykcl.runtime import Task
 from pykcl.status import Activity
 from pykcl.worker.context import Context
 from pykcl.worker.leader import LeaderDuty
+from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.measurements import TakeMeasures
 from pykcl.worker.shard_sync import ShardSync
@@ -210,7 +211,7 @@ class LeaseManager:
             return
         key = plan.lease_key
         shard = self._sync.shards.get(key)
-        worker = LeaseWorker(
+        scope = LeaseScope(
             self._context,
             plan,
             iterator=self._sync.iterator_for(plan),
@@ -218,6 +219,7 @@ class LeaseManager:
             still_for=self._view.unchanged_for(key),
             on_change=self._wake.set,
         )
+        worker = LeaseWorker(scope)
         # Under one lock: 1) the new thread comes to `initialize` at once; 2) that calls `Worker.stop`, which must know
         # its own threads, or it waits for itself; 3) only now the thread would be entered.
         with self._workers_lock:
@@ -242,7 +244,7 @@ class LeaseManager:
                 self._sync.row_was_deleted(worker.vanished)
             if worker.gave_up:
                 self._left_alone[worker.key] = now + self._context.config.retry_for
-        if any(worker.had_the_lease for worker, _ in finished):
+        if any(worker.scope.held is not None for worker, _ in finished):
             # What they freed or created is worth a look. Who was refused the lease has changed nothing.
             self._scanner.hurry()
 

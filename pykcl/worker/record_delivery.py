@@ -2,80 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from pykcl.errors import FatalError, PyKclError, SetupError, ShardGone, TemporaryError, Throttled
-from pykcl.events import NeverCheckpointed, ShardEndNotCheckpointed
+from pykcl.events import NeverCheckpointed
 from pykcl.metrics import catalog
 from pykcl.model.lease import first_read
 from pykcl.model.record import Record
-from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, PollWindow, backoff
-from pykcl.processor import Batch, RecordProcessor, ShardEnd, ShutdownRequest
+from pykcl.processor import Batch, ShutdownRequest
 from pykcl.status import Activity
-from pykcl.worker.checkpointer import EndCheckpointer, Progress, ShardCheckpointer
-from pykcl.worker.context import Context
-from pykcl.worker.held_leases import HeldLease
+from pykcl.worker.checkpointer import ShardCheckpointer
+from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.measurements import PageMeasures
 from pykcl.worker.prefetch import Answer
-from pykcl.worker.processor_calls import CallResult, ProcessorCalls
-from pykcl.worker.shard_end import children_of_a_gone_shard, end_shard
+from pykcl.worker.processor_calls import CallResult
+from pykcl.worker.shard_end import NOT_RETURNED, children_of_a_gone_shard
 from pykcl.worker.shard_reader import Page, ShardReader
-from pykcl.worker.threads import Waiting
-
-NOT_RETURNED = {
-    CallResult.STOPPED: Signal.STOP,
-    CallResult.GAVE_UP: Signal.GIVE_UP,
-    CallResult.RESTART: Signal.RESTART,
-}
-"""What it means for the lease worker that a call of the processor did not return normally."""
 
 _MANY_BATCHES, _LONG = 100, 600.0
 """Batches and seconds without any checkpoint after which it is likely that one was forgotten."""
 
 
-class ShardDelivery:
-    """Made when the processor was initialized; used by the lease worker's thread; `_nothing_new` by the shared one.
+class RecordDelivery:
+    """Made when the processor was initialized; used by the lease worker's thread; `_nothing_new` by the shared one."""
 
-    waiting: how this thread waits. stopping: whether it shall stop.
-    iterator: opened at LATEST when this process put the row, if nobody has read from it since; None otherwise.
-    hash_range: of the shard; None where nobody knows it: then sub-records of other shards are delivered, too.
-    on_answer: told of every answer. behind: milliseconds behind the tip, and when that was told (monotonic seconds).
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        held: HeldLease,
-        calls: ProcessorCalls,
-        processor: RecordProcessor,
-        progress: Progress,
-        *,
-        waiting: Waiting,
-        stopping: Callable[[], bool],
-        iterator: str | None,
-        hash_range: HashRange | None,
-        on_answer: Callable[[], None],
-    ) -> None:
-        self._context = context
-        self._held = held
-        self._calls = calls
-        self._processor = processor
-        self._progress = progress
-        self._waiting, self._pause = waiting, waiting.pause
-        self._stopping = stopping
-        self._on_answer = on_answer
+    def __init__(self, scope: LeaseScope) -> None:
+        self._scope = scope
+        self._context = context = scope.context
+        self._held = held = scope.mine
+        self._processor, self._progress = scope.initialized
+        self._calls = scope.calls
         self._page = PageMeasures(context.meter, held.key)
         lease = held.lease
         after = None if lease.checkpoint.is_sentinel else lease.checkpoint
         first = first_read(lease, context.config.start_position)
-        self._reader = ShardReader(context, held.key, hash_range, first, after, iterator)
-        self._children: tuple[Shard, ...] = ()
+        # Kinesis first, as in Java: anybody may have written the row, and aggregates outside the range are dropped.
+        hash_range = scope.listed or held.lease.hash_range
+        self._reader = ShardReader(context, held.key, hash_range, first, after, scope.iterator)
         self._gone_since: float | None = None
         self._began_at, self._batches, self._has_looked = lease.checkpoint, 0, False
-        self.behind: tuple[int, float] | None = None
+        scope.children, scope.lag = (), None
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -91,7 +59,7 @@ class ShardDelivery:
         failures = 0
         while True:
             self._held.check()
-            if self._stopping():
+            if self._scope.must_stop():
                 return Signal.STOP
             try:
                 page = self._reader.read(self._is_to_end)
@@ -99,17 +67,17 @@ class ShardDelivery:
                 if self._gone():
                     return Signal.DRAINED
                 failures += 1
-                if self._pause(self._back_off(failures)):
+                if self._scope.pause(self._back_off(failures)):
                     return Signal.STOP
                 continue
             except (TemporaryError, SetupError) as error:
                 failures += 1
-                if self._trouble_ends_it(error) or self._pause(self._back_off_from(error, failures)):
+                if self._trouble_ends_it(error) or self._scope.pause(self._back_off_from(error, failures)):
                     return Signal.STOP
                 continue
             if page is None:
                 # A refused iterator was a read too, and a shard allows five a second.
-                if self._pause(max(SHARD_READ_INTERVAL, self._reader.too_soon)):
+                if self._scope.pause(max(SHARD_READ_INTERVAL, self._reader.too_soon)):
                     return Signal.STOP
                 continue
             failures = 0
@@ -119,7 +87,7 @@ class ShardDelivery:
                 return signal
 
     def _is_to_end(self) -> bool:
-        return self._stopping() or not self._held.glance()
+        return self._scope.must_stop() or not self._held.glance()
 
     def drop(self) -> None:
         """Let go of what was fetched and not delivered; nothing is read here any more."""
@@ -137,7 +105,7 @@ class ShardDelivery:
         self._gone_since = None
         self._context.has_read.set()
         self._context.trouble.worked(Activity.READING, shard=self._held.key)
-        self._on_answer()
+        self._scope.answered()
 
     def _back_off(self, failures: int) -> float:
         return backoff(failures, self._context.runtime.random(), first=0.5, longest=10.0)
@@ -166,11 +134,11 @@ class ShardDelivery:
         """Deliver a page; None means: go on reading."""
         self._page.began(page.fetched.millis_behind_latest)
         if page.fetched.millis_behind_latest is not None:
-            self.behind = (page.fetched.millis_behind_latest, page.answered_at)
+            self._scope.lag = (page.fetched.millis_behind_latest, page.answered_at)
         is_empty = True
         for chunk in page.chunks(self._context.config.max_records):
             is_empty = False
-            if self._stopping():
+            if self._scope.must_stop():
                 return Signal.STOP
             signal = self._deliver(chunk, page.fetched.millis_behind_latest)
             if signal is not None:
@@ -183,14 +151,14 @@ class ShardDelivery:
         self._checkpoint_if_due()
         self._page.ended()
         if page.is_last:
-            self._children = self._reader.children
+            self._scope.children = self._reader.children
             return Signal.DRAINED
         return Signal.STOP if self._rest(pause) else None
 
     def _rest(self, pause: float) -> bool:
         """Until the next page is to be read, or is there; as `pause`."""
-        left = self._reader.leave(lambda: not self._is_to_end(), self._nothing_new, self._waiting.wake)
-        return self._pause(pause) if left is None else self._waiting.sleep(left)
+        left = self._reader.leave(lambda: not self._is_to_end(), self._nothing_new, self._scope.wake)
+        return self._scope.pause(pause) if left is None else self._scope.sleep(left)
 
     def _nothing_new(self, answer: Answer) -> tuple[str, PollWindow] | None:
         """A page came while this thread sleeps, which goes on sleeping if there is nothing for it to do. In the thread
@@ -203,7 +171,7 @@ class ShardDelivery:
         self._page.began(answer[0].millis_behind_latest)
         following = self._reader.goes_on(answer)
         if following is not None:
-            self.behind = (answer[0].millis_behind_latest or 0, answer[1])
+            self._scope.lag = (answer[0].millis_behind_latest or 0, answer[1])
             self._page.ended()
         return following
 
@@ -295,56 +263,14 @@ class ShardDelivery:
         now = self._context.runtime.monotonic()
         self._gone_since = now if self._gone_since is None else self._gone_since
         try:
-            self._children = children_of_a_gone_shard(self._context, self._held, now - self._gone_since)
+            self._scope.children = children_of_a_gone_shard(self._context, self._held, now - self._gone_since)
         except TemporaryError as error:
             self._context.trouble.failed(Activity.READING, error, shard=self._held.key)
             self._reader.reopen()
             return False
         return True
 
-    # -- ending and leaving ------------------------------------------------------------------------------------
-
-    def end(self) -> Signal:
-        """shard_ended, then the children's leases and SHARD_END."""
-        children = tuple(sorted(child.shard_id for child in self._children))
-        self._progress.update = catalog.UPDATE_LEASE_AT_END
-        attempt = 0
-        while True:
-            checkpointer = EndCheckpointer(self._progress)
-            end = ShardEnd(self._held.key, self._context.stream.name, children, checkpointer)
-            result = self._calls.until_it_returns("shard_ended", self._processor.shard_ended, end)
-            if result in NOT_RETURNED:
-                return NOT_RETURNED[result]
-            if checkpointer.confirmed or not self._end_needs_confirmation():
-                return self._write_end()
-            attempt += 1
-            self._context.events.emit(ShardEndNotCheckpointed(shard=self._held.key))
-            if self._pause(backoff(attempt, self._context.runtime.random(), first=1.0)):
-                return Signal.STOP
-
-    def _end_needs_confirmation(self) -> bool:
-        """SHARD_END says that everything is done. Who checkpoints by hand, or has a prepared checkpoint, says so."""
-        if self._context.config.checkpoint != "manual":
-            return self._progress.is_prepared
-        if type(self._processor).shard_ended is not RecordProcessor.shard_ended:
-            return True
-        return not self._progress.all_durable
-
-    def _write_end(self) -> Signal:
-        attempt = 0
-        while True:
-            try:
-                end_shard(self._context, self._held, self._children)
-                self._context.trouble.worked(Activity.ENDING, shard=self._held.key)
-                return Signal.DONE
-            except FatalError:
-                raise
-            except (TemporaryError, SetupError) as error:
-                # A refused permission too: letting the lease go would only call shard_ended again and again.
-                attempt += 1
-                self._context.trouble.failed(Activity.ENDING, error, shard=self._held.key)
-                if self._pause(backoff(attempt, self._context.runtime.random())):
-                    return Signal.STOP
+    # -- leaving ------------------------------------------------------------------------------------
 
     def shut_down(self) -> None:
         """shutdown_requested, once. Raises LeaseLost."""

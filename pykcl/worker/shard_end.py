@@ -1,22 +1,83 @@
-"""Ending a shard: children first, then SHARD_END, children's names and the removal of the owner in one write."""
+"""The end of a shard: shard_ended, its children's leases, then SHARD_END and the removal of the owner in one write."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from pykcl.errors import TemporaryError
-from pykcl.events import DataLost, ShardEnded
+from pykcl.errors import FatalError, SetupError, TemporaryError
+from pykcl.events import DataLost, ShardEnded, ShardEndNotCheckpointed
 from pykcl.metrics import catalog
 from pykcl.model import lease_writes
 from pykcl.model.shard import Shard
 from pykcl.planning.lease_creation import leases_before_end, started_at_latest
+from pykcl.planning.lifecycle import Signal
+from pykcl.planning.read_schedule import backoff
 from pykcl.planning.shard_graph import FamilyTree, is_youngest
+from pykcl.processor import RecordProcessor, ShardEnd
+from pykcl.status import Activity
+from pykcl.worker.checkpointer import EndCheckpointer
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
+from pykcl.worker.lease_scope import LeaseScope
+from pykcl.worker.processor_calls import CallResult
 from pykcl.worker.shard_sync import create_lease
+
+NOT_RETURNED = {
+    CallResult.STOPPED: Signal.STOP,
+    CallResult.GAVE_UP: Signal.GIVE_UP,
+    CallResult.RESTART: Signal.RESTART,
+}
+"""What it means for the lease worker that a call of the processor did not return normally."""
 
 _NEW_FOR = 600.0
 """Seconds for which a shard may be unknown to some hosts of Kinesis because it is new: usually a few."""
+
+
+def end(scope: LeaseScope) -> Signal:
+    """The state ENDING: call shard_ended, then write the children's leases and SHARD_END."""
+    processor, progress = scope.initialized
+    stream, events = scope.context.stream.name, scope.context.events
+    children = tuple(sorted(child.shard_id for child in scope.children))
+    progress.update = catalog.UPDATE_LEASE_AT_END
+    attempt = 0
+    while True:
+        checkpointer = EndCheckpointer(progress)
+        shard_end = ShardEnd(scope.key, stream, children, checkpointer)
+        result = scope.calls.until_it_returns("shard_ended", processor.shard_ended, shard_end)
+        if result in NOT_RETURNED:
+            return NOT_RETURNED[result]
+        if checkpointer.confirmed or not _needs_confirmation(scope):
+            return _write_end(scope)
+        attempt += 1
+        events.emit(ShardEndNotCheckpointed(shard=scope.key))
+        if scope.pause(backoff(attempt, scope.context.runtime.random(), first=1.0)):
+            return Signal.STOP
+
+
+def _needs_confirmation(scope: LeaseScope) -> bool:
+    """SHARD_END says that everything is done. Who checkpoints by hand, or has a prepared checkpoint, says so."""
+    processor, progress = scope.initialized
+    if scope.context.config.checkpoint != "manual":
+        return progress.is_prepared
+    if type(processor).shard_ended is not RecordProcessor.shard_ended:
+        return True
+    return not progress.all_durable
+
+
+def _write_end(scope: LeaseScope) -> Signal:
+    attempt = 0
+    while True:
+        try:
+            end_shard(scope.context, scope.mine, scope.children)
+            scope.context.trouble.worked(Activity.ENDING, shard=scope.key)
+            return Signal.DONE
+        except FatalError:
+            raise
+        except (TemporaryError, SetupError) as error:
+            # A refused permission too: letting the lease go would only call shard_ended again and again.
+            attempt += 1
+            if scope.failed(Activity.ENDING, error, attempt):
+                return Signal.STOP
 
 
 def end_shard(context: Context, held: HeldLease, children: tuple[Shard, ...]) -> None:

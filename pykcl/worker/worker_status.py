@@ -110,7 +110,7 @@ class Standing:
 
     def _lease(self, worker: LeaseWorker, task: Task, now: float) -> LeaseStatus:
         # Each asked once: the thread goes on meanwhile.
-        busy, held, behind = worker.busy, worker.lease, worker.behind
+        busy, held, behind = worker.busy, worker.scope.held, worker.scope.lag
         lease = held.lease if held else None
         call = None
         if busy is not None:
@@ -125,7 +125,7 @@ class Standing:
             checkpoint=str(lease.checkpoint) if lease else None,
             counter=lease.counter if lease else None,
             believed_for=None if held is None else 0.0 if held.is_over else held.deadline - now,
-            has_answered=worker.has_answered,
+            has_answered=worker.scope.has_answered,
             millis_behind_latest=behind[0] if behind else None,
             behind_told_ago=max(0.0, now - behind[1]) if behind else None,
             call=call,

@@ -10,9 +10,9 @@ BREAK_VARIABLE = "CHAOS_BREAK"
 
 def _checkpoint_before_delivery() -> None:
     """A batch counts as done when it was fetched: who is killed in the middle of it has lost the rest."""
-    from pykcl.worker.record_delivery import ShardDelivery
+    from pykcl.worker.record_delivery import RecordDelivery
 
-    deliver = ShardDelivery._deliver
+    deliver = RecordDelivery._deliver
 
     def too_early(self: Any, records: Any, millis_behind: Any) -> Any:
         last = records[-1].position
@@ -21,21 +21,21 @@ def _checkpoint_before_delivery() -> None:
         self._checkpoint_if_due()
         return deliver(self, records, millis_behind)
 
-    ShardDelivery._deliver = too_early  # type: ignore[method-assign]
+    RecordDelivery._deliver = too_early  # type: ignore[method-assign]
 
 
 def _no_last_checkpoint() -> None:
     """Checkpoints now and then only, and none before a lease is released: the next owner repeats what came since."""
-    from pykcl.worker.record_delivery import ShardDelivery
+    from pykcl.worker.record_delivery import RecordDelivery
 
-    flush_if_due = ShardDelivery._checkpoint_if_due
+    flush_if_due = RecordDelivery._checkpoint_if_due
 
     def seldom(self: Any) -> None:
         if self._progress.seconds_since_write() > 2.0:
             flush_if_due(self)
 
-    ShardDelivery._checkpoint_if_due = seldom  # type: ignore[method-assign]
-    ShardDelivery.flush_before_leaving = lambda self: None  # type: ignore[method-assign]
+    RecordDelivery._checkpoint_if_due = seldom  # type: ignore[method-assign]
+    RecordDelivery.flush_before_leaving = lambda self: None  # type: ignore[method-assign]
 
 
 def _unfenced_writes() -> None:

@@ -156,11 +156,11 @@ def no_wait_after_a_steal(patch: Patch) -> None:
 def expired_lease_taken_with_a_fresh_counter(patch: Patch) -> None:
     def make(acquire: Function) -> Function:
         def refreshed(self):
-            if self._plan.reason == "expired":
+            if self.scope.plan.reason == "expired":
                 with suppress(TemporaryError):
                     row = self._context.table.read(self.key)
                     if isinstance(row, Lease):
-                        self._plan = Acquisition(row, self._plan.reason)
+                        self.scope.plan = Acquisition(row, self.scope.plan.reason)
             return acquire(self)
 
         return refreshed

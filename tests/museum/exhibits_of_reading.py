@@ -16,12 +16,12 @@ from pykcl.testing.storm import Promise
 from pykcl.worker import lease_worker, processor_calls, record_delivery
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
+from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.processor_calls import ProcessorCalls
-from pykcl.worker.record_delivery import ShardDelivery
+from pykcl.worker.record_delivery import RecordDelivery
 from pykcl.worker.shard_reader import Page, ShardReader
 from pykcl.worker.shard_sync import ShardSync
-from pykcl.worker.threads import Waiting
 
 
 def failure_taken_for_a_return(patch: Patch) -> None:
@@ -81,7 +81,7 @@ def checkpoint_before_delivery(patch: Patch) -> None:
 
         return checkpoint_first
 
-    patch.replace(ShardDelivery, "_deliver", make)
+    patch.replace(RecordDelivery, "_deliver", make)
 
 
 def any_position_may_be_checkpointed(patch: Patch) -> None:
@@ -158,19 +158,19 @@ def no_pause_after_a_refused_iterator(patch: Patch) -> None:
     def make(pause: Function) -> Function:
         return lambda self, seconds: pause(self, 0.0 if seconds == SHARD_READ_INTERVAL else seconds)
 
-    patch.replace(Waiting, "pause", make)
+    patch.replace(LeaseScope, "pause", make)
 
 
 def last_checkpoint_left_out(patch: Patch) -> None:
-    patch.replace(ShardDelivery, "flush_before_leaving", lambda _: lambda self: None)
+    patch.replace(RecordDelivery, "flush_before_leaving", lambda _: lambda self: None)
 
 
 def failed_initialize_counts(patch: Patch) -> None:
     def make(_: Function) -> Function:
         def once(self, init):
-            self._processor = self._context.processor()
+            self.scope.processor = self._context.processor()
             with suppress(ValueError):
-                self._processor.initialize(init)
+                self.scope.processor.initialize(init)
 
         return once
 
@@ -184,7 +184,7 @@ def one_processor_for_all_shards(patch: Patch) -> None:
         def shared(self, init):
             processor = made.setdefault(id(self._context), self._context.processor())
             processor.initialize(init)
-            self._processor = processor
+            self.scope.processor = processor
 
         return shared
 
@@ -239,7 +239,7 @@ def returned_coroutine_ignored(patch: Patch) -> None:
 
 
 def whole_batch_again(patch: Patch) -> None:
-    patch.replace(ShardDelivery, "_rest_of", lambda _: lambda self, batch: batch)
+    patch.replace(RecordDelivery, "_rest_of", lambda _: lambda self, batch: batch)
 
 
 READING = (

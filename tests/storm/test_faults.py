@@ -27,7 +27,7 @@ from pykcl.testing.storm.streams import Outages
 from pykcl.testing.storm.world import TABLE, World
 from pykcl.worker.leader import LeaderDuty
 from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.record_delivery import ShardDelivery
+from pykcl.worker.record_delivery import RecordDelivery
 from pykcl.worker.shard_sync import DeletedLeaseRestorer
 
 FIRST = 62000
@@ -210,7 +210,7 @@ def test_a_worker_that_lists_the_shards_with_each_scan(monkeypatch):
 
 
 def test_a_worker_that_ends_for_a_key_that_cannot_be_used_for_a_while(monkeypatch):
-    ends = ShardDelivery._trouble_ends_it
+    ends = RecordDelivery._trouble_ends_it
 
     def at_once(self, error):
         if "KMS" in str(error):
@@ -218,7 +218,7 @@ def test_a_worker_that_ends_for_a_key_that_cannot_be_used_for_a_while(monkeypatc
             return True
         return ends(self, error)
 
-    monkeypatch.setattr(ShardDelivery, "_trouble_ends_it", at_once)
+    monkeypatch.setattr(RecordDelivery, "_trouble_ends_it", at_once)
     assert broken_in_a_storm_with("F10.kms") is Promise.NO_FALSE_ALARM
 
 

@@ -36,7 +36,7 @@ from pykcl.worker import lease_worker, shard_reader
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.record_delivery import ShardDelivery
+from pykcl.worker.record_delivery import RecordDelivery
 from pykcl.worker.shard_reader import ShardReader
 from pykcl.worker.worker import Worker
 
@@ -308,7 +308,7 @@ def test_a_processor_that_is_not_told_of_its_loss(monkeypatch):
 
 
 def test_a_processor_that_is_not_told_of_the_stop(monkeypatch):
-    monkeypatch.setattr(ShardDelivery, "shut_down", lambda self: None)
+    monkeypatch.setattr(RecordDelivery, "shut_down", lambda self: None)
     assert storm_verdict() is Promise.LIFE_CYCLE
 
 
@@ -368,7 +368,7 @@ def test_a_thief_that_does_not_wait_for_its_victim_to_notice(monkeypatch):
 
 def test_a_deploy_that_repeats_records_of_a_worker_that_does_not_tell_of_its_releases(monkeypatch):
     _emit_instead(monkeypatch, lambda event: None if isinstance(event, LeaseReleased) else event)
-    monkeypatch.setattr(ShardDelivery, "flush_before_leaving", lambda self: None)
+    monkeypatch.setattr(RecordDelivery, "flush_before_leaving", lambda self: None)
     _with_options(monkeypatch, checkpoint="interval", checkpoint_interval=5.0)
     assert storm_verdict() is Promise.NO_DUPLICATES
 
@@ -384,14 +384,14 @@ def test_a_worker_that_takes_back_what_it_handed_back_without_a_word(monkeypatch
 
 
 def test_a_worker_that_checkpoints_only_every_third_batch(monkeypatch):
-    flush, calls = ShardDelivery._flush, Counter()
+    flush, calls = RecordDelivery._flush, Counter()
 
     def seldom(self):
         calls[id(self)] += 1
         if calls[id(self)] % 3 == 0:
             flush(self)
 
-    monkeypatch.setattr(ShardDelivery, "_flush", seldom)
+    monkeypatch.setattr(RecordDelivery, "_flush", seldom)
     _with_options(monkeypatch, checkpoint="auto", checkpoint_interval=10.0)
     assert storm_verdict() is Promise.NO_DUPLICATES
 

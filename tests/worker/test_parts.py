@@ -20,6 +20,7 @@ from pykcl.status import Activity
 from pykcl.testing.fleet import STREAM
 from pykcl.testing.simulation import Deadlock, Simulation
 from pykcl.worker.failure_tracker import Trouble
+from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.prefetch import BufferGate
 from pykcl.worker.processor_calls import ProcessorCalls
@@ -193,18 +194,15 @@ def test_a_lease_worker_waits_for_parents_whose_rows_have_not_ended_whatever_its
         lease = Lease(key, Checkpoint("TRIM_HORIZON"), parents=parents)
         create_lease(context, LeaseCreation(lease, CreationReason.START))
     plan = Acquisition(fleet.rows()[child], "unowned")
-    worker = LeaseWorker(context, plan, iterator=None, on_change=lambda: None)
+    worker = LeaseWorker(LeaseScope(context, plan, iterator=None, on_change=lambda: None))
     runtime = fleet.simulation.runtime("w1")
     runtime.spawn("child", worker.run)
     fleet.simulation.sleep(5)
     assert worker.state is State.WAITING_FOR_PARENTS
     assert not fleet.ledger.calls
-    runtime.spawn(
-        "parent",
-        LeaseWorker(
-            context, Acquisition(fleet.rows()[parent], "unowned"), iterator=None, on_change=worker.nudge
-        ).run,
-    )
+    plan = Acquisition(fleet.rows()[parent], "unowned")
+    parents_scope = LeaseScope(context, plan, iterator=None, on_change=worker.nudge)
+    runtime.spawn("parent", LeaseWorker(parents_scope).run)
     fleet.simulation.run_until(lambda: worker.state is State.READING, 8)
     assert fleet.rows()[parent].is_ended
     worker.request_stop()

@@ -1,0 +1,122 @@
+"""The scope of one lease: what its states share while a lease worker takes it, reads its shard and lets it go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pykcl.errors import LeaseLost
+from pykcl.model.shard import HashRange, Shard
+from pykcl.planning.lease_assignment import Acquisition
+from pykcl.planning.read_schedule import backoff
+from pykcl.processor import RecordProcessor
+from pykcl.status import Activity
+from pykcl.worker.checkpointer import Progress
+from pykcl.worker.context import Context
+from pykcl.worker.held_leases import HeldLease
+from pykcl.worker.measurements import HandOver
+from pykcl.worker.processor_calls import ProcessorCalls
+
+
+class LeaseScope:
+    """Written by the lease worker's thread, which alone waits. Other threads call `request_stop`, set `wake`, and read.
+
+    iterator: opened at LATEST when this process put the row, if nobody has read from it since.
+    listed: the hash range of the shard as Kinesis lists it; None where it does not. still_for: as in `HandOver`.
+    on_change: called after the first answer of Kinesis and at the end.
+
+    wake: set by whoever has news for the thread. stop_requested: the worker stops. held: None until the lease is taken.
+    processor, progress: None until the processor was initialized. children: of the shard, once it was read to its end.
+    has_answered: Kinesis has answered a read. lag: milliseconds behind the tip by the last page, and when that came
+    (monotonic seconds).
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        plan: Acquisition,
+        *,
+        iterator: str | None,
+        listed: HashRange | None = None,
+        still_for: float = 0.0,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.context = context
+        self.plan = plan
+        self.key = plan.lease_key
+        self.iterator = iterator
+        self.listed = listed
+        self.on_change = on_change
+        self.wake = context.runtime.event()
+        self.calls = ProcessorCalls(context, self.key, self.check, self.pause)
+        self.held: HeldLease | None = None
+        self.processor: RecordProcessor | None = None
+        self.progress: Progress | None = None
+        self.children: tuple[Shard, ...] = ()
+        self.has_answered = False
+        self.lag: tuple[int, float] | None = None
+        self._hand_over = HandOver(context.meter, plan, still_for)
+        self.stop_requested = False
+
+    @property
+    def mine(self) -> HeldLease:
+        """The lease. Raises LeaseLost before it was taken."""
+        if self.held is None:
+            raise LeaseLost(f"The lease of {self.key} was never taken.")
+        return self.held
+
+    @property
+    def initialized(self) -> tuple[RecordProcessor, Progress]:
+        """The processor, and how far it got. Raises LeaseLost before it was initialized."""
+        if self.processor is None or self.progress is None:
+            raise LeaseLost(f"The processor of {self.key} was never initialized.")
+        return self.processor, self.progress
+
+    def answered(self) -> None:
+        """Kinesis has answered a read."""
+        if not self.has_answered:
+            self.has_answered = True
+            self._hand_over.answered()
+            self.on_change()
+
+    def delayed(self) -> None:
+        """Something else holds up the first read: a parent shard that is still being read."""
+        self._hand_over.interrupted()
+
+    # -- stopping and waiting ----------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        self.stop_requested = True
+        self.wake.set()
+
+    def must_stop(self) -> bool:
+        """True once this shard is to be finished with: the worker stops, or the next owner has asked for the lease."""
+        return self.stop_requested or (self.held is not None and self.held.next_owner is not None)
+
+    def check(self) -> None:
+        """Raise LeaseLost if the lease was taken and is no longer held."""
+        if self.held is not None:
+            self.held.check()
+
+    def pause(self, seconds: float) -> bool:
+        """Wait. True as soon as the shard is to be finished with. Raises LeaseLost as soon as the lease is lost."""
+        runtime = self.context.runtime
+        until = runtime.monotonic() + seconds
+        return self.sleep(lambda: until - runtime.monotonic())
+
+    def sleep(self, left: Callable[[], float]) -> bool:
+        """As `pause`, while `left` gives seconds that are left. It is called again after each `wake`."""
+        while True:
+            # Cleared before looking at what it announces: a stop requested after the look sets it again.
+            self.wake.clear()
+            self.check()
+            if self.must_stop():
+                return True
+            seconds = left()
+            if seconds <= 0:
+                return False
+            self.wake.wait(seconds)
+
+    def failed(self, activity: Activity, error: Exception, attempt: int) -> bool:
+        """Report a failed attempt, and wait before the next one. Returns and raises as `pause`."""
+        self.context.trouble.failed(activity, error, shard=self.key)
+        return self.pause(backoff(attempt, self.context.runtime.random()))
