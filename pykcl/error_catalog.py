@@ -15,13 +15,12 @@ DOCS = "https://github.com/pykcl/pykcl/blob/main/docs/errors/"
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """do: the next command or edit; APPLICATION, STREAM, TABLE and SHARD stand for names. events: types of events about
-    it. with_record, with_records: what to do instead where it was made over one record, and over several."""
+    """do: the next command or edit; APPLICATION, STREAM, TABLE and SHARD stand for names. with_record, with_records: the
+    same where it was made over one record, and over several."""
 
     code: str
     title: str
     do: str
-    events: tuple[str, ...] = ()
     with_record: str = ""
     with_records: str = ""
 
@@ -58,7 +57,6 @@ _MISTAKES = (
         "Java KCL 3.x runs the fleet in its own mode",
         f"pykcl doctor {_OF} shows by what it was told; roll that fleet back (KclMigrationTool.py --mode rollback), "
         "or cut over",
-        ("FleetWentNative",),
     ),
     Mistake(
         "E07",
@@ -70,7 +68,6 @@ _MISTAKES = (
         "E08",
         "Two processes with one worker identifier",
         "drop worker_id (--worker-id, workerId): each process then gets host:pid:random",
-        ("TwinWorker",),
     ),
     Mistake(
         "E09",
@@ -78,7 +75,6 @@ _MISTAKES = (
         "call end.checkpointer.checkpoint() in shard_ended, or leave that method out; in a program of amazon_kclpy "
         "checkpoint with the input's checkpointer in shard_ended (version 3), or in shutdown when its reason is "
         "TERMINATE (versions 1 and 2)",
-        ("ShardEndNotCheckpointed",),
     ),
     Mistake(
         "E10",
@@ -95,7 +91,6 @@ _MISTAKES = (
         "E12",
         "The processor raised",
         "correct the processor; it had no record in hand, so there is none to step over",
-        ("ProcessorRaised",),
         "correct the processor; if none can digest this record, step over it by "
         f"pykcl checkpoints reset --shard SHARD --shift-by 1 {_OF}",
         "correct the processor; the records from first to last are not checkpointed, and any of them may be the one "
@@ -116,20 +111,17 @@ _MISTAKES = (
         "LATEST leaves out the first records",
         f"--start TRIM_HORIZON reads all that is kept; now that there are leases: pykcl checkpoints reset {_OF} "
         "--to-earliest",
-        ("StartingAtLatest",),
     ),
     Mistake(
         "E17",
         "A changed start replays nothing",
         f"to replay, stop the fleet, then: pykcl checkpoints reset {_OF} --to-earliest",
-        ("StartIgnored",),
     ),
     Mistake(
         "E18",
         "Retention overtakes the reader",
         f"pykcl lag {_OF}; keep records longer: aws kinesis increase-stream-retention-period --stream-name STREAM "
         "--retention-period-hours 168",
-        ("RetentionNear", "DataLost"),
     ),
     Mistake(
         "E19",
@@ -147,7 +139,6 @@ _MISTAKES = (
 
 MISTAKES: Mapping[str, Mistake] = {mistake.code: mistake for mistake in _MISTAKES}
 """By code."""
-_CODE_OF_EVENT = {event: mistake.code for mistake in _MISTAKES for event in mistake.events}
 _NAMES = re.compile(r"\b(APPLICATION|STREAM|TABLE|SHARD)\b")
 
 
@@ -170,38 +161,3 @@ def with_names(hint: str, names: Mapping[str, str]) -> str:
 def docs_of(code: str | None) -> str | None:
     """Address of the page; None where there is no such code."""
     return f"{DOCS}{code}.md" if code in MISTAKES else None
-
-
-class Explained:
-    """What an event tells besides its fields. All three are None where it is about no mistake."""
-
-    __slots__ = ("_names",)
-
-    def naming(self, names: Mapping[str, str]) -> None:
-        """Put these names in their places in the hint. They are no fields: two events are equal without them, too."""
-        object.__setattr__(self, "_names", names)
-
-    @property
-    def code(self) -> str | None:
-        """Such as "E16"."""
-        return _CODE_OF_EVENT.get(type(self).__name__)
-
-    @property
-    def hint(self) -> str | None:
-        """The next command or edit."""
-        names, shard = dict(getattr(self, "_names", {})), getattr(self, "shard", None)
-        if isinstance(shard, str):
-            names["SHARD"] = shard
-        # An empty batch and any other method has no record to step over.
-        is_batch = getattr(self, "method", None) == "process_records"
-        return hint_of(self.code, names, records=getattr(self, "records", 0) if is_batch else 0)
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether an event before it told the same at length, about the same call."""
-        return getattr(self, "attempt", 1) > 1
-
-    @property
-    def docs(self) -> str | None:
-        """Address of the page about it."""
-        return docs_of(self.code)

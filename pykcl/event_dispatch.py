@@ -87,7 +87,7 @@ class EventFan:
         self._names = names or {}
 
     def emit(self, event: Event) -> None:
-        event.naming(self._names)
+        event = event.with_names(self._names)
         for listener in tuple(self._listeners):
             try:
                 listener(event)

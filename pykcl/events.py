@@ -7,19 +7,68 @@ never payloads, partition keys, iterators or the text of foreign exceptions, whi
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
-from pykcl.error_catalog import Explained
+from pykcl.error_catalog import docs_of, hint_of
+
+Same = TypeVar("Same", bound="Event")
+
+
+class _Named:
+    """Base of Event. The names for its hint are not fields: two events are equal without them."""
+
+    __slots__ = ("_names",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event(Explained):
-    """Base of all events. LEVEL: logging level. TEXT: the line's first words, in the past tense."""
+class Event(_Named):
+    """Base of all events. LEVEL: logging level. TEXT: the line's first words, in the past tense.
+
+    CODE: error code that the event is about, such as "E16"; None: `code`, `hint` and `docs` are None.
+    """
 
     LEVEL: ClassVar[int] = logging.INFO
     TEXT: ClassVar[str] = ""
+    CODE: ClassVar[str | None] = None
+
+    def with_names(self: Same, names: Mapping[str, str]) -> Same:
+        """Return an equal event whose hint has these names, by the words that stand for them; itself without a CODE."""
+        if self.CODE is None:
+            return self
+        named = replace(self)
+        object.__setattr__(named, "_names", names)
+        return named
+
+    @property
+    def code(self) -> str | None:
+        """Such as "E16"."""
+        return self.CODE
+
+    @property
+    def hint(self) -> str | None:
+        """The next command or edit."""
+        names, shard = dict(getattr(self, "_names", {})), getattr(self, "shard", None)
+        if isinstance(shard, str):
+            names["SHARD"] = shard
+        return hint_of(self.code, names, records=self.failed_records)
+
+    @property
+    def docs(self) -> str | None:
+        """Address of the page about it."""
+        return docs_of(self.code)
+
+    @property
+    def failed_records(self) -> int:
+        """Number of records that the error was made over, and that can be stepped over."""
+        return 0
+
+    @property
+    def is_repeated(self) -> bool:
+        """True if an event before it said the same at length, about the same call."""
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +130,7 @@ class FleetWentNative(Event):
 
     LEVEL = logging.ERROR
     TEXT = "Java KCL 3.x has left the mode of 2.x; this worker goes on, but its next start will be refused"
+    CODE = "E06"
     beside: str
     evidence: tuple[str, ...]
 
@@ -91,6 +141,7 @@ class TwinWorker(Event):
 
     LEVEL = logging.WARNING
     TEXT = "another living process has our worker identifier; make it unique, or leave it out"
+    CODE = "E08"
     worker_id: str
     shard: str
 
@@ -111,6 +162,7 @@ class PeerRhythmDiffers(Event):
 class StartingAtLatest(Event):
     LEVEL = logging.WARNING
     TEXT = "starting at LATEST: records put before now are not read"
+    CODE = "E16"
     shards: int
     server_time_millis: int
 
@@ -249,6 +301,7 @@ class DataLost(Event):
 
     LEVEL = logging.ERROR
     TEXT = "records were trimmed before they were read"
+    CODE = "E18"
     shard: str
     checkpoint: str
     resumed_at: str | None
@@ -258,6 +311,7 @@ class DataLost(Event):
 class ProcessorRaised(Event):
     LEVEL = logging.ERROR
     TEXT = "record processor raised"
+    CODE = "E12"
     shard: str
     method: str
     error: str
@@ -267,6 +321,15 @@ class ProcessorRaised(Event):
     first: str
     last: str
     next_attempt_in: float | None
+
+    @property
+    def failed_records(self) -> int:
+        """0 for an empty batch and for any other method: they have no record to step over."""
+        return self.records
+
+    @property
+    def is_repeated(self) -> bool:
+        return self.attempt > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,6 +381,7 @@ class ProcessorReturned(Event):
 class ShardEndNotCheckpointed(Event):
     LEVEL = logging.ERROR
     TEXT = "shard_ended returned without checkpoint(), children cannot start; it will be called again"
+    CODE = "E09"
     shard: str
 
 
@@ -437,6 +501,7 @@ class StartIgnored(Event):
     """The configured start applies to shards without a checkpoint only, and there is none. leases: that have one."""
 
     TEXT = "start has no effect: every lease has a checkpoint and goes on there"
+    CODE = "E17"
     start: str
     leases: int
 
@@ -458,6 +523,7 @@ class RetentionNear(Event):
 
     LEVEL = logging.WARNING
     TEXT = "reading falls behind the retention period, unread records are dropped soon"
+    CODE = "E18"
     shard: str
     behind: float
     retention: float

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from pykcl.config import Config
 from pykcl.errors import PyKclError
@@ -15,13 +13,7 @@ from pykcl.interfaces import Events
 from pykcl.runtime import Runtime
 from pykcl.status import Activity, ErrorStatus, TroubleStatus
 
-
-class _Configured(Protocol):
-    config: Config
-
-
-Told = TypeVar("Told", bound=Exception)
-Worker = TypeVar("Worker", bound=_Configured)
+Error = TypeVar("Error", bound=Exception)
 
 
 def names_of(config: Config) -> dict[str, str]:
@@ -29,25 +21,11 @@ def names_of(config: Config) -> dict[str, str]:
     return {"APPLICATION": config.application, "STREAM": config.stream, "TABLE": config.table}
 
 
-def named(error: Told, config: Config) -> Told:
+def named(error: Error, config: Config) -> Error:
     """The error itself, its hint with the names of `config`."""
     if isinstance(error, PyKclError):
         error.naming(application=config.application, stream=config.stream, table=config.table)
     return error
-
-
-def explaining(method: Callable[[Worker], None]) -> Callable[[Worker], None]:
-    """Decorator of a method of Worker: what it raises is `named`."""
-
-    @functools.wraps(method)
-    def wrapped(self: Worker) -> None:
-        try:
-            method(self)
-        except PyKclError as error:
-            named(error, self.config)
-            raise
-
-    return wrapped
 
 
 class Trouble:

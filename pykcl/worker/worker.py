@@ -20,7 +20,7 @@ from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime, SystemRuntime, Task
 from pykcl.status import WorkerStatus
 from pykcl.worker.context import Context
-from pykcl.worker.failure_tracker import Trouble, explaining, named, names_of
+from pykcl.worker.failure_tracker import Trouble, named, names_of
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_renewer import LeaseRenewer
@@ -123,7 +123,6 @@ class Worker:
             raise self._failure
         return True
 
-    @explaining
     def start(self) -> None:
         """Connect, check the stream and the table, and start the threads. Raises SetupError and its kin.
 
@@ -135,6 +134,9 @@ class Worker:
             context = self._connect()
             if context is None or not self._start_threads(context):
                 return
+        except PyKclError as error:
+            named(error, self.config)
+            raise
         finally:
             if self._manager is None:
                 # Nobody need wait for it any longer, and the next start is a new one.

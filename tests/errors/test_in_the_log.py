@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from pykcl.error_catalog import DOCS
-from pykcl.event_dispatch import EVENT_OF_RECORD, line_of
+from pykcl.event_dispatch import EVENT_OF_RECORD, EventFan, line_of
 from pykcl.events import LeaseDeleted, StartingAtLatest, TroubleBegan
 from pykcl.logs import JsonFormatter
 
@@ -33,6 +33,17 @@ def test_trouble_has_those_of_the_error_behind_it_and_else_none():
     assert (told["code"], told["hint"], told["docs"]) == ("E19", "wait", f"{DOCS}E19.md")
     for event in (TroubleBegan(what="reading", cause="c"), LeaseDeleted(shard="s", reason="r")):
         assert not {"code", "hint", "docs"} & as_json(event).keys()
+
+
+def test_an_event_that_two_workers_emit_has_the_names_of_each_and_is_not_changed():
+    heard = []
+    for application in ("orders", "bills"):
+        EventFan([heard.append], {"APPLICATION": application, "STREAM": "s"}).emit(EVENT)
+    assert [
+        f"--app {name} " in event.hint for name, event in zip(("orders", "bills"), heard, strict=True)
+    ] == [True] * 2
+    assert "--app APPLICATION " in EVENT.hint
+    assert heard == [EVENT, EVENT]
 
 
 def test_the_shard_of_a_hint_cannot_forge_a_line():
