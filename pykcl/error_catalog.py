@@ -15,8 +15,8 @@ DOCS = "https://github.com/pykcl/pykcl/blob/main/docs/errors/"
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """do: the next command or edit; APPLICATION, STREAM, TABLE and SHARD stand for names. with_record, with_records: the
-    same where it was made over one record, and over several."""
+    """do: the next command or edit; APPLICATION, STREAM, TABLE and SHARD stand for names. with_record, with_records:
+    the same where it was made over one record, and over several."""
 
     code: str
     title: str
