@@ -1,4 +1,4 @@
-"""What the processor's `checkpointer` really is: validation against what was delivered, then one fenced write."""
+"""Checkpointers of a processor: validation against the delivered records, then one fenced write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pykcl.worker.held_leases import HeldLease
 
 
 class Progress:
-    """How far one shard was delivered, done and checkpointed during this ownership. Thread-safe.
+    """Progress of one shard during this ownership: delivered, done and checkpointed. Thread-safe.
 
     delivered: last position handed to the processor. done: last position of a batch that returned normally.
     What is durable is in the lease itself. update: as what a write is measured.
@@ -57,8 +57,8 @@ class Progress:
             return self._done
 
     def owed(self) -> Checkpoint | None:
-        """What an automatic checkpoint would write now, or None: nothing new, a prepared one is waiting, or another
-        instance has begun at the row's checkpoint."""
+        """Position that an automatic checkpoint would write now. None: nothing is new, a prepared one is waiting, or
+        another instance has started at the row's checkpoint."""
         with self._lock:
             done = None if self._retired else self._done
         if done is None or self.is_prepared or done <= self._held.lease.checkpoint:
@@ -67,14 +67,14 @@ class Progress:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether a checkpoint prepared during this ownership waits to be committed."""
+        """True if a checkpoint prepared during this ownership waits to be committed."""
         with self._lock:
             prepared_here = self._prepared_here
         return prepared_here and self._held.lease.pending is not None
 
     @property
     def all_durable(self) -> bool:
-        """Whether everything handed over during this ownership has been checkpointed."""
+        """True if every record delivered during this ownership has been checkpointed."""
         with self._lock:
             delivered = self._delivered
         return delivered is None or delivered <= self._held.lease.checkpoint
@@ -91,7 +91,7 @@ class Progress:
             return
 
         def build(lease: Lease) -> LeaseWrite:
-            # Judged on the row under the lease's write lock: 1) two threads check 90 and 100 against 80; 2) 100 is
+            # Checked on the row under the lease's write lock: 1) two threads check 90 and 100 against 80; 2) 100 is
             # written; 3) 90, allowed by the stale check, would move the checkpoint back.
             self.check()
             self._refuse_unless_allowed(at, lease.checkpoint)
@@ -114,7 +114,7 @@ class Progress:
         try:
             self.checkpoint(owed)
         except CheckpointRefused:
-            # The application's own thread checkpointed further between the look and the write.
+            # The application's own thread checkpointed further between the check and the write.
             if self._held.lease.checkpoint < owed:
                 raise
 
@@ -276,5 +276,5 @@ class EndCheckpointer(ShardCheckpointer):
 
 
 def is_confirmed(checkpointer: object) -> bool:
-    """Whether shard_ended was handed this, and has said with it that the whole shard is done."""
+    """True if `checkpointer` was given to shard_ended, which has confirmed with it that the whole shard is done."""
     return isinstance(checkpointer, EndCheckpointer) and checkpointer.confirmed

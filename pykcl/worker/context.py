@@ -1,4 +1,4 @@
-"""What every thread of one worker shares: configuration, adapters, and who this worker is."""
+"""Context of one worker, shared by its threads: configuration, adapters, and the identity of the worker."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pykcl.metrics.meter import Meter
 from pykcl.model.lease import Lease, PykclMetadata, metadata_for
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
-from pykcl.worker.failure_tracker import Trouble
-from pykcl.worker.fleet_monitor import FleetWatch
+from pykcl.worker.failure_tracker import FailureTracker
+from pykcl.worker.fleet_monitor import FleetMonitor
 from pykcl.worker.held_leases import HeldLeases
-from pykcl.worker.idle_reads import SharedReads
-from pykcl.worker.prefetch import BufferGate
-from pykcl.worker.stream_identity import GoneShards, StreamIdentity
+from pykcl.worker.idle_reads import IdleShardPoller
+from pykcl.worker.prefetch import MemoryBudget
+from pykcl.worker.stream_identity import ExpiredShardCheck, StreamIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Context:
     runtime: Runtime
     events: Events
     meter: Meter
-    trouble: Trouble
+    failures: FailureTracker
     held: HeldLeases
-    gate: BufferGate
-    gone: GoneShards
-    fleet: FleetWatch
-    shared_reads: SharedReads
+    memory: MemoryBudget
+    expired_shards: ExpiredShardCheck
+    fleet: FleetMonitor
+    idle_poller: IdleShardPoller
     processor: ProcessorFactory
     on_fatal: Callable[[Exception], None]
     has_joined: Event

@@ -17,7 +17,7 @@ Error = TypeVar("Error", bound=Exception)
 
 
 def names_of(config: Config) -> dict[str, str]:
-    """What the words of a hint stand for here."""
+    """Names of this worker by the words that stand for them in a hint."""
     return {"APPLICATION": config.application, "STREAM": config.stream, "TABLE": config.table}
 
 
@@ -28,7 +28,7 @@ def named(error: Error, config: Config) -> Error:
     return error
 
 
-class Trouble:
+class FailureTracker:
     """Edge detector for failures, by what was tried and the shard it was tried for (None: the whole worker).
 
     config: whose names go into the hints of errors.
@@ -66,7 +66,7 @@ class Trouble:
             return {shard for _, shard in self._failing if shard is not None}
 
     def over(self, shard: str) -> None:
-        """Whatever was wrong with this shard is somebody else's now: end all that was reported of it."""
+        """End all failures that were reported for this shard: another worker has it now."""
         with self._lock:
             ends = sorted(what for what, about in self._failing if about == shard)
             for what in ends:
@@ -75,7 +75,7 @@ class Trouble:
             self._events.emit(TroubleEnded(what=what.value, shard=shard))
 
     def status(self, now: float) -> tuple[TroubleStatus, ...]:
-        """What is failing now, the oldest first. now: monotonic seconds. Takes no lock: whoever asks is in no hurry."""
+        """Failures of this moment, the oldest first. now: monotonic seconds. Takes no lock."""
         failing = sorted(dict(self._failing).items(), key=lambda entry: entry[1][0])
         return tuple(
             TroubleStatus(what=what, shard=shard, cause=cause, seconds=max(0.0, now - since))
@@ -83,7 +83,7 @@ class Trouble:
         )
 
 
-MOST_SHARDS = 2000
+MAX_SHARDS = 2000
 _OF_THE_WORKER = ""
 
 
@@ -94,15 +94,15 @@ class LastErrors:
         self._runtime = runtime
         self._last: dict[str, tuple[str, str, float]] = {}
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if event.LEVEL < logging.WARNING:
             return
         about = getattr(event, "shard", None) or _OF_THE_WORKER
         self._last[about] = (type(event).__name__, line_of(event), self._runtime.monotonic())
-        if len(self._last) > MOST_SHARDS:
+        if len(self._last) > MAX_SHARDS:
             # A stream that is resharded for years must not fill the memory. Replaced as a whole: another thread may
             # be reading, or putting in an entry, which at worst is lost.
-            self._last = dict(list(self._last.items())[MOST_SHARDS // 2 :])
+            self._last = dict(list(self._last.items())[MAX_SHARDS // 2 :])
 
     def of(self, shard: str | None, now: float) -> ErrorStatus | None:
         """shard: None for what is about no shard."""

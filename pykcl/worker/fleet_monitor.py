@@ -1,4 +1,4 @@
-"""Looks at every scan for what the worker has joined: refuses a native fleet at the start, tells of changes later."""
+"""Watch the fleet in every scan: refuse a fleet in native mode at the start, report later changes of its kind."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pykcl.planning.peer_anomalies import DuplicateWorkerIdDetector, FailoverTim
 from pykcl.runtime import Runtime
 
 STATE_INTERVAL = 60.0
-"""Seconds between two looks at the state table of KCL 3.0-3.4; Java looks about as often."""
+"""Seconds between two reads of the state table of KCL 3.0-3.4; Java reads it about as often."""
 STATE_INTERVAL_UNREAD = 600.0
 STALE_FOR = 5.0
 """Seconds for which what a scan does not show is no proof: scans are eventually consistent."""
 
 
-class FleetWatch:
-    """`scan` and `join` are called before the threads start, `look` by the LeaseManager's thread after each scan.
+class FleetMonitor:
+    """`scan` and `join` are called before the threads start, `observe` by the LeaseManager's thread after each scan.
 
     pykcl: the other workers of pykcl that hold leases and are not silent, as of a scan some seconds ago.
 
@@ -52,7 +52,7 @@ class FleetWatch:
         self._table, self._events, self._runtime = table, events, runtime
         self._state = JavaState()
         self._next_state = 0.0
-        self._next_look = 0.0
+        self._next_comparison = 0.0
         self._fleet: Fleet | None = None
         self.pykcl: frozenset[str] = frozenset()
         self._differs_since: float | None = None
@@ -65,7 +65,7 @@ class FleetWatch:
 
     @property
     def may_steal(self) -> bool:
-        """Whether leases may be taken from living owners to even out the load."""
+        """True if leases may be taken from living owners to balance the load."""
         return not self._went_native
 
     def scan(self) -> TableScan:
@@ -101,16 +101,16 @@ class FleetWatch:
                 "an application that reads several streams. Nothing was changed in it: Java could not read a row of "
                 "another form. Do: use another application name."
             )
-        self._tell_of_a_start_without_effect(rows)
+        self._report_ignored_start(rows)
 
-    def _tell_of_a_start_without_effect(self, rows: Iterable[Row]) -> None:
+    def _report_ignored_start(self, rows: Iterable[Row]) -> None:
         """LATEST is the default, so it says nothing about what anybody expected."""
         start = self._config.start_position
         leases = [row for row in rows if isinstance(row, Lease)]
         if leases and start.kind != "LATEST" and not any(lease.checkpoint.is_start for lease in leases):
             self._events.emit(StartIgnored(start=str(self._config.start), leases=len(leases)))
 
-    def look(self, rows: Iterable[Row], view: LeaseView) -> None:
+    def observe(self, rows: Iterable[Row], view: LeaseView) -> None:
         """After a scan. rows: all of it. view: folded from it."""
         now = view.observed_at
         rows = tuple(rows)
@@ -129,9 +129,9 @@ class FleetWatch:
         twin = self._twins.observe(leases, now)
         if twin is not None:
             self._events.emit(TwinWorker(worker_id=self._worker_id, shard=twin))
-        if now < self._next_look:
+        if now < self._next_comparison:
             return
-        self._next_look = now + self._config.renew_interval
+        self._next_comparison = now + self._config.renew_interval
         if now >= self._next_state and self._fleet is not None and self._fleet.java:
             self._read_state(now)
         fleet = self._sense(rows, view)

@@ -36,7 +36,7 @@ class HeldLease:
 
     Belief ends `belief_time` after the last successful write was *sent* (never after it was answered: the row moves
     no later than the answer, so an observer's clock may already run while the answer is on its way).
-    Where only the row tells of the success, it may be that of an earlier write, so belief counts from the first one
+    Where only the row confirms the success, it may be that of an earlier write, so belief counts from the first one
     that got no answer: 1) a heartbeat sent at 0 s lands, and its answer and those to its repetitions are lost; 2) the
     next one, sent at 7 s, is refused: the row is as it would make it; 3) to others the lease stands still since 0 s.
     All writes for the lease go through `write`, one at a time, because each is conditional on the counter that the
@@ -59,7 +59,7 @@ class HeldLease:
         self._unknown_since: float | None = None
         self._is_writing = False
         self._lost: Loss | None = None
-        self._given_up = False
+        self._released = False
         self._own_process = OwnProcess()
 
     @property
@@ -69,7 +69,7 @@ class HeldLease:
 
     @property
     def next_owner(self) -> str | None:
-        """Who is to have the lease as soon as this worker has finished with it; a leader of KCL 3.x asks so."""
+        """Worker that a leader of KCL 3.x has assigned the lease to, once this one has finished with it."""
         lease = self.lease
         return lease.owner if lease.checkpoint_owner is not None else None
 
@@ -87,26 +87,26 @@ class HeldLease:
     def is_over(self) -> bool:
         """True once the lease is lost or was given up: nothing more will be written."""
         with self._state:
-            return self._lost is not None or self._given_up
+            return self._lost is not None or self._released
 
     @property
     def row_is_gone(self) -> bool:
-        """Whether it was lost because its row was deleted, while this worker rightly believed in it."""
+        """True if it was lost because its row was deleted while this worker held it."""
         return self._was_lost_for(LossReason.ROW_DELETED)
 
     @property
     def ran_out(self) -> bool:
-        """Whether it was lost because no heartbeat got an answer, not because one was refused."""
+        """True if it was lost because no heartbeat was answered, not because one was rejected."""
         return self._was_lost_for(LossReason.EXPIRED)
 
     @property
-    def was_given_up(self) -> bool:
-        """Whether this worker itself took its name off the row, and was answered so."""
+    def was_released(self) -> bool:
+        """True if this worker removed itself as the owner, and the write was acknowledged."""
         with self._state:
-            return self._given_up
+            return self._released
 
     def may_have_made(self, counter: int) -> bool:
-        """Whether a write under this lease, answered or not, may have left the row with `counter`."""
+        """True if a write under this lease, answered or not, may have left the row with `counter`."""
         with self._state:
             return self._is_writing or counter <= self._lease.counter + (self._unknown_since is not None)
 
@@ -120,16 +120,16 @@ class HeldLease:
         loss = self.loss
         return loss is not None and loss.reason is reason
 
-    def glance(self) -> bool:
-        """Whether the lease is believed at this moment, without taking a lock: see `HeldLeases.glance`."""
-        believed = self._lost is None and not self._given_up
+    def is_valid_unlocked(self) -> bool:
+        """True if the lease is believed at this moment. Takes no lock: see `HeldLeases.snapshot`."""
+        believed = self._lost is None and not self._released
         return believed and self._runtime.monotonic() < self._sent + self._config.belief_time
 
     def check(self) -> None:
         """Raise LeaseLost unless the lease is still believed. Called after every wait, before every delivery."""
         self._refuse_a_fork()
         with self._state:
-            if self._lost is None and not self._given_up:
+            if self._lost is None and not self._released:
                 if self._runtime.monotonic() < self._sent + self._config.belief_time:
                     return
                 self._lost = Loss.of(LossReason.EXPIRED)
@@ -171,14 +171,14 @@ class HeldLease:
             write = build(self.lease)
             self._is_writing = True
             try:
-                return self._settle(self._table.write(write, until=until), sent)
+                return self._record_answer(self._table.write(write, until=until), sent)
             finally:
                 self._is_writing = False
 
-    def _settle(self, answer: Applied | Rejected | Unknown, sent: float) -> Lease:
+    def _record_answer(self, answer: Applied | Rejected | Unknown, sent: float) -> Lease:
         if isinstance(answer, Applied) and answer.lease is not None:
             with self._state:
-                self._given_up = answer.lease.actual_owner != self._lease.actual_owner
+                self._released = answer.lease.actual_owner != self._lease.actual_owner
                 asked = answer.lease.checkpoint_owner is not None and self._lease.checkpoint_owner is None
                 self._lease = answer.lease
                 self._sent = first_sent(answer, sent, self._unknown_since)
@@ -200,7 +200,7 @@ class HeldLease:
         raise self._refusal()
 
     def _loss_by(self, row: object) -> Loss:
-        """Tell the loss from the row as it is now."""
+        """Derive the loss from the row as it is now."""
         if not isinstance(row, Lease):
             return Loss.of(LossReason.ROW_DELETED)
         if row.owner == self.lease.owner:
@@ -210,7 +210,7 @@ class HeldLease:
     def lose(self, loss: Loss) -> None:
         """Stop believing, now. Idempotent; the first loss stays."""
         with self._state:
-            if self._lost is None and not self._given_up:
+            if self._lost is None and not self._released:
                 self._lost = loss
         self._wake.set()
 
@@ -281,12 +281,12 @@ class HeldLeases:
         with self._lock:
             if self._held.get(held.key) is held:
                 del self._held[held.key]
-                if not held.was_given_up:
+                if not held.was_released:
                     self._outlived[held.key] = held
                 self.version += 1
 
     def _is_old_take(self, kept: Applied) -> bool:
-        """Whether a row that alone tells of a take may be as this worker left it when it lost the lease.
+        """True if a take that only the row confirms may be an older one, of when this worker lost the lease.
 
         1) A take, or the last heartbeat, lands, and no answer comes until the belief has ended; 2) a scan that lags
         shows the row as it was before, and the lease is taken once more; 3) that is refused: the row is as it would
@@ -302,8 +302,8 @@ class HeldLeases:
         with self._lock:
             return list(self._held.values())
 
-    def glance(self) -> dict[str, HeldLease]:
-        """What `all` tells, by key and without taking the lock: for a judge that must not let another thread go on."""
+    def snapshot(self) -> dict[str, HeldLease]:
+        """As `all`, by key. Takes no lock: for an invariant checker that must not let another thread go on."""
         return dict(self._held)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Does what Java's leader does: audits the leases, tells of hash keys nobody reads, fills in hash ranges."""
+"""The duties of Java's leader: audit the leases, report hash keys that nobody reads, fill in missing hash ranges."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _DEAD_AFTER = 8
 """Fail-over times. A Java worker takes what has not moved between two of its scans, which are two of these apart."""
 
 
-class LeaderDuty:
+class Leader:
     """Used by the LeaseManager's thread only. stopping: whether that shall end: an audit is then broken off.
 
     Every worker audits, and the one that Java's rule elects acts on it. Who that is, is worked out with each audit from
     the last scan; Java needs a scan for it and believes the answer for five minutes. So two may take themselves for the
-    leader meanwhile, or nobody. Neither does harm. Two: both write the same hash range, under a condition, and tell of
+    leader meanwhile, or nobody. Neither does harm. Two: both write the same hash range, under a condition, and report
     the same hole. Nobody: all of that comes some minutes later, and creating leases waits for no leader here.
 
     Java elects the dead as well, for as long as a row names them, since its workers soon take whatever a dead one had.
@@ -68,7 +68,7 @@ class LeaderDuty:
         audit, found = self._audit.next(view.leases, shards, view.unreadable.keys())
         if not self._leads:
             self._audit = audit.unreported()
-            self._context.trouble.worked(
+            self._context.failures.worked(
                 Activity.FILLING_HASH_RANGES
             )  # whatever it was, it is another worker's now
             return False
@@ -80,7 +80,7 @@ class LeaderDuty:
             (catalog.PARTIAL_LEASES, float(bool(found.holes))),
         )
         with meter.timed(catalog.PERIODIC_SHARD_SYNC):
-            self._tell(found)
+            self._report(found)
             self._fill(found.fills)
         return found.must_sync
 
@@ -101,7 +101,7 @@ class LeaderDuty:
             events.emit(LeadershipMoved(leader=leader(owners)))
         self._leads = leads
 
-    def _tell(self, found: Findings) -> None:
+    def _report(self, found: Findings) -> None:
         for hole in found.closed:
             self._context.events.emit(HoleClosed(first=str(hole.first), last=str(hole.last)))
         for confirmed in found.confirmed:
@@ -131,9 +131,9 @@ class LeaderDuty:
         except FatalError:
             raise
         except (TemporaryError, SetupError) as error:
-            context.trouble.failed(Activity.FILLING_HASH_RANGES, error)
+            context.failures.failed(Activity.FILLING_HASH_RANGES, error)
         else:
-            context.trouble.worked(Activity.FILLING_HASH_RANGES)
+            context.failures.worked(Activity.FILLING_HASH_RANGES)
 
     def _fill_one(self, fill: HashRangeFill, until: float) -> None:
         context, key, found = self._context, fill.seen.key, fill.hash_range

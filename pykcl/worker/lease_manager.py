@@ -12,14 +12,14 @@ from pykcl.planning.read_schedule import backoff
 from pykcl.runtime import Task
 from pykcl.status import Activity
 from pykcl.worker.context import Context
-from pykcl.worker.leader import LeaderDuty
+from pykcl.worker.leader import Leader
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.measurements import TakeMeasures
 from pykcl.worker.shard_sync import ShardSync
-from pykcl.worker.table_scanner import TableLooks
-from pykcl.worker.threads import Pulse
-from pykcl.worker.watchdog import ProcessorWatch, Readiness
+from pykcl.worker.table_scanner import TableScanner
+from pykcl.worker.threads import ThreadHeartbeat
+from pykcl.worker.watchdog import ProcessorWatchdog, Readiness
 
 OVERDUE_AFTER = 3
 """Fail-over times for which a lease may be free before it is taken beyond the fair share (Java: the same)."""
@@ -37,13 +37,13 @@ class LeaseManager:
         self._stop = False
         self._wake = context.runtime.event()
         self.readiness = Readiness(context)
-        self.pulse = Pulse(f"{name}-manager", context.runtime, patience=_LONGEST_REQUEST)
+        self.pulse = ThreadHeartbeat(f"{name}-manager", context.runtime, patience=_LONGEST_REQUEST)
         self._workers: dict[str, tuple[LeaseWorker, Task]] = {}
         self._workers_lock = context.runtime.lock()
-        self._scanner = TableLooks(context)
+        self._scanner = TableScanner(context)
         self._sync = ShardSync(context, self._scanner, self.pulse, scan=self._scan, must_stop=self._must_stop)
-        self._duty = LeaderDuty(context, self._must_stop)
-        self._processors = ProcessorWatch(context)
+        self._leader = Leader(context, self._must_stop)
+        self._processors = ProcessorWatchdog(context)
         self._measures = TakeMeasures(context, OVERDUE_AFTER * context.config.failover_time)
         self._ended_here: set[str] = set()
         self._left_alone: dict[str, float] = {}
@@ -79,13 +79,13 @@ class LeaseManager:
             try:
                 pause = self._step()
                 failures = 0
-                self._context.trouble.worked(Activity.MANAGING_LEASES)
+                self._context.failures.worked(Activity.MANAGING_LEASES)
             except (TemporaryError, SetupError) as error:
                 if self._context.must_stop(error, self._context.has_taken):
                     self._context.on_fatal(error)
                     return
                 failures += 1
-                self._context.trouble.failed(Activity.MANAGING_LEASES, error)
+                self._context.failures.failed(Activity.MANAGING_LEASES, error)
                 pause = backoff(failures, self._context.runtime.random(), first=0.5, longest=10.0)
             if not self._stop:
                 self.pulse.rest(pause)
@@ -100,7 +100,7 @@ class LeaseManager:
         """One round; returns the seconds until the next one."""
         now = self._context.runtime.monotonic()
         self._reap()
-        self._processors.look(self.workers(), now)
+        self._processors.check(self.workers(), now)
         listing = self._sync.list_if_due(now)
         if self._is_scan_due(now, listing):
             # In this order: a scan older than the listing could miss the lease of a parent.
@@ -110,10 +110,10 @@ class LeaseManager:
             if not self._sync.must_finish_the_start:
                 self._acquire()
             self._sync.delete()
-            if not self._sync.start_is_unfinished and self._duty.audit(self._view, self._sync.shards):
+            if not self._sync.start_is_unfinished and self._leader.audit(self._view, self._sync.shards):
                 self._sync.list_at_once()
         workers = [worker for worker, _ in self.workers()]
-        self.readiness.judge(self._view, workers, start_is_unfinished=self._sync.start_is_unfinished)
+        self.readiness.update(self._view, workers, start_is_unfinished=self._sync.start_is_unfinished)
         next_at = min(self._scanner.next_at, self._sync.next_listing, now + 1.0)
         return max(0.01, next_at - self._context.runtime.monotonic())
 
@@ -136,20 +136,20 @@ class LeaseManager:
     def _busy(self) -> set[str]:
         return {worker.key for worker, _ in self.workers()}
 
-    # -- looking -----------------------------------------------------------------------------------------------
+    # -- scan --------------------------------------------------------------------------------------------------
 
     def _scan(self, consistent: bool = False) -> None:
         """Fold a scan of the whole table into the view."""
         context = self._context
         self.pulse.beat()
         before = self._view
-        rows = self._scanner.whole(consistent=consistent)
-        self._duty.scanned(rows)
-        context.fleet.look(rows, self._view)
+        rows = self._scanner.scan_all(consistent=consistent)
+        self._leader.scanned(rows)
+        context.fleet.observe(rows, self._view)
         self._sync.scanned(before)
         self._scanner.pace(len(rows))
 
-    # -- acting ------------------------------------------------------------------------------------------------
+    # -- assign ------------------------------------------------------------------------------------------------
 
     def _acquire(self) -> None:
         context, config = self._context, self._context.config
@@ -195,14 +195,14 @@ class LeaseManager:
         )
 
     def _end_troubles_of_others(self, busy: set[str]) -> None:
-        """A lease that could not be taken may live on elsewhere: nobody else would tell the end of that trouble."""
-        for key in sorted(self._context.trouble.shards() - busy):
+        """End the failures of leases that could not be taken and live on in other workers: nobody else would."""
+        for key in sorted(self._context.failures.shards() - busy):
             lease = self._view.leases.get(key)
             if lease is None or lease.is_ended or self._lives_elsewhere(lease):
-                self._context.trouble.over(key)
+                self._context.failures.over(key)
 
     def _lives_elsewhere(self, lease: Lease) -> bool:
-        """Whether another worker moved the counter between the last two scans."""
+        """True if another worker moved the counter between the last two scans."""
         is_others = lease.owner not in (None, self._context.worker_id)
         return is_others and self._view.unchanged_for(lease.key) == 0
 
@@ -240,12 +240,12 @@ class LeaseManager:
             if worker.state is State.ENDED:
                 self._ended_here.add(worker.key)
                 self._wake_children()
-            if worker.vanished is not None:
-                self._sync.row_was_deleted(worker.vanished)
-            if worker.gave_up:
+            if worker.deleted_lease is not None:
+                self._sync.row_was_deleted(worker.deleted_lease)
+            if worker.released_after_failure:
                 self._left_alone[worker.key] = now + self._context.config.retry_for
         if any(worker.scope.held is not None for worker, _ in finished):
-            # What they freed or created is worth a look. Who was refused the lease has changed nothing.
+            # They may have freed or created leases: scan soon. A lease that was not taken has changed nothing.
             self._scanner.hurry()
 
     def _wake_children(self) -> None:

@@ -10,12 +10,12 @@ from pykcl.metrics.meter import Meter
 from pykcl.planning.read_schedule import heartbeat_slack, heartbeats_due
 from pykcl.runtime import Event, Runtime, Task
 from pykcl.status import Activity
-from pykcl.worker.failure_tracker import Trouble
+from pykcl.worker.failure_tracker import FailureTracker
 from pykcl.worker.held_leases import HeldLease, HeldLeases
 from pykcl.worker.measurements import RenewalRounds
-from pykcl.worker.threads import Pulse
+from pykcl.worker.threads import ThreadHeartbeat
 
-MOST_HELPERS = 8
+MAX_HELPERS = 8
 _HELPERS_LOOK_EVERY = 5.0
 _ONE_MORE_AFTER = 0.025
 """Seconds for which heartbeats wait until one more helper is called."""
@@ -36,7 +36,7 @@ class LeaseRenewer:
         self,
         held: HeldLeases,
         runtime: Runtime,
-        trouble: Trouble,
+        trouble: FailureTracker,
         *,
         name: str,
         on_fatal: Callable[[Exception], None],
@@ -56,7 +56,7 @@ class LeaseRenewer:
         self._calls: list[Event] = []
         self._resting: list[Event] = []
         self._tasks: list[Task] = []
-        self.pulses: list[Pulse] = []
+        self.pulses: list[ThreadHeartbeat] = []
         # When one that failed is tried again, in monotonic seconds.
         self._again_at: dict[HeldLease, float] = {}
         self._again_after = min(_AGAIN_AFTER, self._rounds.seconds / 5)
@@ -79,15 +79,15 @@ class LeaseRenewer:
     def tasks(self) -> tuple[Task, ...]:
         return tuple(self._tasks)
 
-    def _spawn(self, name: str, body: Callable[[Pulse], None], *, patience: float) -> None:
-        pulse = Pulse(name, self._runtime, patience=patience)
+    def _spawn(self, name: str, body: Callable[[ThreadHeartbeat], None], *, patience: float) -> None:
+        pulse = ThreadHeartbeat(name, self._runtime, patience=patience)
         self.pulses.append(pulse)
         self._tasks.append(pulse.spawn(partial(body, pulse), self._on_fatal))
 
-    def _run(self, pulse: Pulse) -> None:
+    def _run(self, pulse: ThreadHeartbeat) -> None:
         while True:
             pulse.beat()
-            # Cleared before looking: what is added or asked for after the look sets it again and is not overslept.
+            # Cleared before the check: what is added or asked for after it sets it again and is not overslept.
             self._held.changed.clear()
             if self._stop.is_set():
                 return
@@ -95,9 +95,9 @@ class LeaseRenewer:
             pulse.rest(pause)
             due = self._runtime.monotonic() + pause
             self._held.changed.wait(pause)
-            self._judge_lateness(self._runtime.monotonic() - due)
+            self._check_lateness(self._runtime.monotonic() - due)
 
-    def _judge_lateness(self, late: float) -> None:
+    def _check_lateness(self, late: float) -> None:
         """late: seconds by which this thread went on later than it meant to; negative where it was woken before."""
         if late < self._rounds.seconds / 2 or not len(self._held):
             self._trouble.worked(Activity.SENDING_HEARTBEATS)
@@ -111,23 +111,23 @@ class LeaseRenewer:
 
     def _dispatch(self) -> float:
         """Queue every heartbeat that is due, and see to it that somebody sends it; return the seconds to rest."""
-        self._rounds.tell(len(self._held))
+        self._rounds.measure_if_over(len(self._held))
         now = self._runtime.monotonic()
         with self._lock:
             waiting = self._under_way.union(self._queue)
             # One that failed is still due: it is tried again, and not at once.
             again_at = self._again_at = {held: at for held, at in self._again_at.items() if at > now}
         there = [held for held in self._held.all() if held not in waiting and not held.is_over]
-        # At the end of the belief in any case: then it sends nothing, and who reads under that lease is told.
+        # At the end of the belief in any case: then it sends nothing, and the reader of that lease is woken.
         left = {
             held: min(max(held.next_renewal, again_at.get(held, now)), held.deadline) - now for held in there
         }
         due, soonest = heartbeats_due(left, self._give)
-        if self._hand_out(due):
+        if self._enqueue(due):
             soonest = _ONE_MORE_AFTER
         return min(max(soonest, _LEAST_REST), _LONGEST_REST)
 
-    def _hand_out(self, due: Iterable[HeldLease]) -> bool:
+    def _enqueue(self, due: Iterable[HeldLease]) -> bool:
         """And call one helper, if there is anything to send; whether one more could be called after that."""
         with self._lock:
             # Under the lock, with the helpers: 1) this thread sees no stop; 2) the stop comes, and its caller waits for
@@ -137,7 +137,7 @@ class LeaseRenewer:
             self._queue.extend(due)
             if not self._queue:
                 return False
-            most = min(MOST_HELPERS, len(self._held))
+            most = min(MAX_HELPERS, len(self._held))
             if self._resting:
                 self._resting.pop().set()
             elif len(self._calls) < most:
@@ -147,7 +147,7 @@ class LeaseRenewer:
                 self._spawn(name, partial(self._help, call), patience=_ONE_HEARTBEAT)
             return bool(self._resting) or len(self._calls) < most
 
-    def _help(self, call: Event, pulse: Pulse) -> None:
+    def _help(self, call: Event, pulse: ThreadHeartbeat) -> None:
         while not self._stop.is_set():
             pulse.beat()
             held = self._next(call)
@@ -164,7 +164,7 @@ class LeaseRenewer:
     def _next(self, call: Event) -> HeldLease | None:
         with self._lock:
             if call in self._resting:
-                self._resting.remove(call)  # it was not called, but looks from time to time
+                self._resting.remove(call)  # it was not called, but checks from time to time
             if self._queue:
                 held = self._queue.pop(0)
                 self._under_way.add(held)
@@ -179,7 +179,7 @@ class LeaseRenewer:
         try:
             sent = held.renew_if_due(self._give)
         except LeaseLost:
-            # Its lease worker has been woken and tells the processor.
+            # Its lease worker has been woken and calls the processor's lease_lost.
             self._rounds.beat(began, worked=not held.ran_out)
             return
         except FatalError as error:

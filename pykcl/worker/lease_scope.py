@@ -13,7 +13,7 @@ from pykcl.status import Activity
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.context import Context
 from pykcl.worker.held_leases import HeldLease
-from pykcl.worker.measurements import HandOver
+from pykcl.worker.measurements import TakeoverTimer
 from pykcl.worker.processor_calls import ProcessorCalls
 
 
@@ -21,7 +21,7 @@ class LeaseScope:
     """Written by the lease worker's thread, which alone waits. Other threads call `request_stop`, set `wake`, and read.
 
     iterator: opened at LATEST when this process put the row, if nobody has read from it since.
-    listed: the hash range of the shard as Kinesis lists it; None where it does not. still_for: as in `HandOver`.
+    listed: the hash range of the shard as Kinesis lists it; None where it does not. still_for: as in `TakeoverTimer`.
     on_change: called after the first answer of Kinesis and at the end.
 
     wake: set by whoever has news for the thread. stop_requested: the worker stops. held: None until the lease is taken.
@@ -54,7 +54,7 @@ class LeaseScope:
         self.children: tuple[Shard, ...] = ()
         self.has_answered = False
         self.lag: tuple[int, float] | None = None
-        self._hand_over = HandOver(context.meter, plan, still_for)
+        self._takeover = TakeoverTimer(context.meter, plan, still_for)
         self.stop_requested = False
 
     @property
@@ -75,12 +75,12 @@ class LeaseScope:
         """Kinesis has answered a read."""
         if not self.has_answered:
             self.has_answered = True
-            self._hand_over.answered()
+            self._takeover.answered()
             self.on_change()
 
     def delayed(self) -> None:
         """Something else holds up the first read: a parent shard that is still being read."""
-        self._hand_over.interrupted()
+        self._takeover.interrupted()
 
     # -- stopping and waiting ----------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class LeaseScope:
     def sleep(self, left: Callable[[], float]) -> bool:
         """As `pause`, while `left` gives seconds that are left. It is called again after each `wake`."""
         while True:
-            # Cleared before looking at what it announces: a stop requested after the look sets it again.
+            # Cleared before the check of what it announces: a stop requested after that sets it again.
             self.wake.clear()
             self.check()
             if self.must_stop():
@@ -118,5 +118,5 @@ class LeaseScope:
 
     def failed(self, activity: Activity, error: Exception, attempt: int) -> bool:
         """Report a failed attempt, and wait before the next one. Returns and raises as `pause`."""
-        self.context.trouble.failed(activity, error, shard=self.key)
+        self.context.failures.failed(activity, error, shard=self.key)
         return self.pause(backoff(attempt, self.context.runtime.random()))

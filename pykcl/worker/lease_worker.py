@@ -49,16 +49,16 @@ def unfinished_parents(table: LeaseTable, lease: Lease) -> tuple[str, ...]:
 
 
 class LeaseWorker:
-    """The body of one thread. Other threads only call `request_stop`, `nudge` and `abandon`, and read attributes.
+    """The body of one thread. Other threads only call `request_stop`, `nudge` and `revoke`, and read attributes.
 
-    gave_up: it could not go on with the shard, so this process leaves the lease alone for a while.
+    released_after_failure: it could not go on with the shard, so this process leaves the lease alone for a while.
     """
 
     def __init__(self, scope: LeaseScope) -> None:
         self.key = scope.key
         self.scope = scope
         self.state = State.ACQUIRING
-        self.gave_up = False
+        self.released_after_failure = False
         self._context = scope.context
         self._why_handed_back = "its processor kept failing"
         self._delivery: RecordDelivery | None = None
@@ -73,7 +73,7 @@ class LeaseWorker:
         return self.state in FINAL
 
     @property
-    def vanished(self) -> Lease | None:
+    def deleted_lease(self) -> Lease | None:
         """The lease as last written, if somebody deleted its row under this worker, which was its owner."""
         held = self.scope.held
         return held.lease if held is not None and held.row_is_gone else None
@@ -85,10 +85,10 @@ class LeaseWorker:
         """Something this worker may be waiting for (a parent's end) has happened."""
         self.scope.wake.set()
 
-    def abandon(self, loss: Loss) -> bool:
-        """Give the lease up though the processor is still busy with it: it may write nothing any more.
+    def revoke(self, loss: Loss) -> bool:
+        """Revoke the lease though the processor is still busy with it: it may write nothing any more.
 
-        Returns False where there is none to give up.
+        Return False if there is none to revoke.
         """
         held = self.scope.held
         if held is None or held.is_over:
@@ -99,7 +99,7 @@ class LeaseWorker:
     def run(self) -> None:
         activities: dict[State, Callable[[], Signal]] = {
             State.ACQUIRING: self._acquire,
-            State.SETTLING: self._settle,
+            State.SETTLING: self._wait_for_old_owner,
             State.WAITING_FOR_PARENTS: self._wait_for_parents,
             State.STARTING: self._start,
             State.READING: self._read,
@@ -118,7 +118,7 @@ class LeaseWorker:
             # Whatever happened, even a thread that dies of a bug: no heartbeat without a reader behind it.
             if self.scope.held is not None:
                 self._context.held.remove(self.scope.held)
-                self._context.trouble.over(self.key)
+                self._context.failures.over(self.key)
             if self._delivery is not None:
                 self._delivery.drop()
             self.scope.on_change()
@@ -138,7 +138,7 @@ class LeaseWorker:
             self._context.on_fatal(error)
             if isinstance(error, TableGone):
                 # Positions are gone with the table: nothing may be written, and the processor must hear of it.
-                self.abandon(Loss.of(LossReason.TABLE_GONE))
+                self.revoke(Loss.of(LossReason.TABLE_GONE))
                 return Signal.LEASE_LOST if self.scope.held else Signal.REFUSED
             self.scope.stop_requested = True
             return Signal.STOP
@@ -154,7 +154,7 @@ class LeaseWorker:
             return Signal.GIVE_UP
         if self._context.must_stop(error, self._context.has_taken):
             self._context.on_fatal(error)
-        self._context.trouble.failed(Activity.TAKING, error, shard=self.key)
+        self._context.failures.failed(Activity.TAKING, error, shard=self.key)
         return Signal.REFUSED
 
     # -- the states --------------------------------------------------------------------------------------------
@@ -177,9 +177,9 @@ class LeaseWorker:
                 write, table=context.table, config=context.config, meter=context.meter, wake=scope.wake
             )
         except TemporaryError as error:
-            context.trouble.failed(Activity.TAKING, error, shard=self.key)
+            context.failures.failed(Activity.TAKING, error, shard=self.key)
             return Signal.REFUSED
-        context.trouble.worked(Activity.TAKING, shard=self.key)
+        context.failures.worked(Activity.TAKING, shard=self.key)
         if held is None:
             context.events.emit(LeaseWentElsewhere(shard=self.key))
             return Signal.REFUSED
@@ -190,7 +190,7 @@ class LeaseWorker:
         context.has_taken.set()
         return Signal.TAKEN_FROM_LIVE_OWNER if scope.plan.is_steal else Signal.TAKEN
 
-    def _settle(self) -> Signal:
+    def _wait_for_old_owner(self) -> Signal:
         """Let the robbed owner notice (its next heartbeat fails) before the first record is read a second time."""
         return Signal.STOP if self.scope.pause(self._context.config.loss_noticed_within) else Signal.SETTLED
 
@@ -198,7 +198,7 @@ class LeaseWorker:
         scope, context = self.scope, self._context
         attempt, reported = 0, False
         while True:
-            # Cleared before looking at what it announces: a stop requested after the look sets it again.
+            # Cleared before the check of what it announces: a stop requested after that sets it again.
             scope.wake.clear()
             scope.check()
             if scope.must_stop():
@@ -206,7 +206,7 @@ class LeaseWorker:
             try:
                 with context.meter.timed(catalog.BLOCK_ON_PARENT):
                     missing = unfinished_parents(context.table, scope.mine.lease)
-                context.trouble.worked(Activity.READING_PARENTS, shard=self.key)
+                context.failures.worked(Activity.READING_PARENTS, shard=self.key)
             except TemporaryError as error:
                 attempt += 1
                 if scope.failed(Activity.READING_PARENTS, error, attempt):
@@ -223,7 +223,7 @@ class LeaseWorker:
     def _start(self) -> Signal:
         scope, context, held = self.scope, self._context, self.scope.mine
         if self._delivery is not None:
-            # A second start under this lease. What was opened at LATEST has been read from: the row tells since when.
+            # A second start under this lease. What was opened at LATEST has been read from: the row says since when.
             self._delivery.retire()
             scope.iterator = None
         progress = Progress(held, context.runtime, context.meter, context.events)
@@ -267,7 +267,7 @@ class LeaseWorker:
 
     def _hand_back(self) -> Signal:
         # Said first: also where the lease is lost on the way, this worker is not the one to take it again at once.
-        self.gave_up = True
+        self.released_after_failure = True
         if self._delivery is not None:
             self._delivery.shut_down()
             self._delivery.flush_before_leaving()

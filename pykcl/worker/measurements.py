@@ -35,7 +35,7 @@ class PageMeasures:
             self._lag = [(catalog.MILLIS_BEHIND_LATEST, lag), (catalog.APPLICATION_BEHIND_LATEST, lag)]
 
     def delivering(self) -> None:
-        # Told before the call: a processor may take its time, and the lag is what then matters.
+        # Measured before the call: a processor may take its time, and the lag is what then matters.
         if self._lag:
             self._meter.summary(self._shard, self._lag)
             self._lag = []
@@ -61,7 +61,7 @@ class PageMeasures:
             (catalog.PROCESS_TASK.time, self._meter.since(self._began)),
         ]
         if self._is_empty:
-            # A shard on which nothing happens has data, too: without, an alarm could not tell it from a dead worker.
+            # A shard on which nothing happens has data, too: else an alarm would take it for a dead worker.
             values += [(catalog.RECORDS_PROCESSED, 0.0), (catalog.DATA_BYTES_PROCESSED, 0.0)]
         self._lag = []
         self._meter.summary(self._shard, values)
@@ -78,7 +78,7 @@ class TakeMeasures:
     def chosen(self, fleet: Fleet, plans: int) -> None:
         """Measure the end of a planning pass. plans: the number of leases it chose.
 
-        At most once in half the failover time, as these figures take as long as the decisions.
+        Measured at most once in half the failover time: it takes as long as the assignment did.
         """
         meter, config = self._context.meter, self._context.config
         now = meter.clock()
@@ -95,13 +95,13 @@ class TakeMeasures:
             (catalog.NUM_WORKERS, float(found.workers)),
             (catalog.TOTAL_LEASES, float(found.leases)),
             (catalog.VERY_OLD_LEASES, float(found.long_available)),
-            # Those that are taken are counted where that is told. These say: none, and the worker is alive.
+            # Takes are counted from the events. Emit 0 so that the series exists while the worker is alive.
             (catalog.TAKEN_LEASES, 0.0),
             (catalog.UNTAKEN_LEASES, 0.0),
         )
 
 
-class HandOver:
+class TakeoverTimer:
     """Of one lease worker, used by its thread only.
 
     still_for: seconds for which the lease had not moved when it was chosen.
@@ -109,12 +109,12 @@ class HandOver:
 
     def __init__(self, meter: Meter, plan: Acquisition, still_for: float) -> None:
         self._meter = meter
-        # Of a lease that nobody has had yet there is nothing to hand over; whom it is stolen from reads until it is.
+        # A new lease has no previous owner; a stolen one is read by its owner until it is taken.
         self._is_one = plan.seen.counter > 0
         self._began = meter.clock() - (0.0 if plan.is_steal else still_for)
 
     def interrupted(self) -> None:
-        """Something else holds up the first read: a parent shard that is read still."""
+        """Something else holds up the first read: a parent shard that is still being read."""
         self._is_one = False
 
     def answered(self) -> None:
@@ -145,7 +145,7 @@ class RenewalRounds:
             self._slowest = max(self._slowest, took)
             self._worked = self._worked and worked
 
-    def tell(self, held: int) -> None:
+    def measure_if_over(self, held: int) -> None:
         """Measure the round, if it is over. held: how many leases there are."""
         now = self._runtime.monotonic() if self.meter.is_on else 0.0
         if now < self._ends:
@@ -156,7 +156,7 @@ class RenewalRounds:
         self.meter.measure(
             "",
             (catalog.CURRENT_LEASES, float(held)),
-            # Those that were lost are counted where that is told. This one says: none, and the worker is alive.
+            # Losses are counted from the events. Emit 0 so that the series exists while the worker is alive.
             (catalog.LOST_LEASES, 0.0),
             (catalog.RENEW_ALL_LEASES.success, float(worked)),
             (catalog.RENEW_ALL_LEASES.time, slowest),

@@ -21,7 +21,7 @@ class _Processor(TypedDict):
 
 
 class Surroundings(_Processor, total=False):
-    """What a Worker takes besides its configuration."""
+    """Arguments of a Worker besides its configuration."""
 
     session: Any
     clients: Mapping[str, Any] | None

@@ -11,7 +11,7 @@ from pykcl.interfaces import Fetched
 from pykcl.runtime import Event, Runtime, Task
 
 
-class BufferGate:
+class MemoryBudget:
     """Bytes are reserved before a fetch, corrected when its size is known, and given back after delivery.
 
     First come, first served: a shard with large batches cannot be starved by many small ones.
@@ -38,17 +38,17 @@ class BufferGate:
             left = deadline - self._runtime.monotonic()
             if left <= 0:
                 break
-            # One event can be waited for, and giving up is another: look at it often enough.
+            # One event can be waited for, and giving up is another: check it often enough.
             turn.wait(min(left, 0.1))
         with self._lock:
-            # Our turn may have come between the last look and this lock: then the bytes are ours.
+            # Our turn may have come between the last check and this lock: then the bytes are ours.
             if turn.is_set():
                 return True
             self._queue.remove(entry)
             self._admit()
             return False
 
-    def reserve_spare(self, size: int) -> bool:
+    def try_reserve(self, size: int) -> bool:
         """Take `size` bytes if nobody waits for any and half of all stays free: for what can be done without."""
         with self._lock:
             if self._queue or self._free - size < self._spare_above:
@@ -75,11 +75,11 @@ Answer = tuple[Fetched, float]
 
 
 def bytes_kept(answer: Answer) -> int:
-    """What a page keeps of the bytes that were reserved for it."""
+    """Bytes that a page takes of those that were reserved for it."""
     return min(answer[0].body_bytes, LARGEST_FETCH_BYTES)
 
 
-class PageAhead:
+class Prefetcher:
     """For one shard's thread; each page is asked for by a short-lived thread of its own.
 
     ask: fetches the page of an iterator. gate: of the process; `LARGEST_FETCH_BYTES` of it are taken if they can be
@@ -87,16 +87,16 @@ class PageAhead:
     """
 
     def __init__(
-        self, shard_id: str, ask: Callable[[str], Answer], gate: BufferGate, runtime: Runtime
+        self, shard_id: str, ask: Callable[[str], Answer], gate: MemoryBudget, runtime: Runtime
     ) -> None:
         self._name = f"pykcl-{shard_id}-ahead"
         self._ask, self._gate, self._runtime = ask, gate, runtime
-        self._errand: _Errand | None = None
+        self._request: _PrefetchRequest | None = None
         self._task: Task | None = None
         self._was_refused = False
 
-    def begin(self, iterator: str, pause: float, may_ask: Callable[[], bool]) -> None:
-        """Ask after `pause` seconds, if nobody has taken or dropped it by then. may_ask: looked at just before.
+    def start(self, iterator: str, pause: float, may_ask: Callable[[], bool]) -> None:
+        """Ask after `pause` seconds, if it was not taken or dropped by then. may_ask: called just before.
 
         Does nothing while a request that was dropped is still under way: there is one such thread at most. Nor where no
         thread can be started.
@@ -104,38 +104,38 @@ class PageAhead:
         self.drop()
         if self._task is not None and self._task.is_alive():
             return
-        errand = _Errand(iterator, self._ask, self._gate, self._runtime)
+        request = _PrefetchRequest(iterator, self._ask, self._gate, self._runtime)
         try:
-            self._task = self._runtime.spawn(self._name, lambda: errand.run(pause, may_ask))
+            self._task = self._runtime.spawn(self._name, lambda: request.run(pause, may_ask))
         except RuntimeError as error:
             # The system has no thread to spare (a limit of pids, say): the shard's own thread asks when it gets there.
             if not self._was_refused:
                 log.warning("no page is asked for ahead thread=%r: %s", self._name, error)
             self._was_refused = True
             return
-        self._errand, self._was_refused = errand, False
+        self._request, self._was_refused = request, False
 
     def take(self, iterator: str) -> Answer | None:
         """The page of this iterator, whose bytes the caller gives back; waits for a request that is under way.
 
         None: nobody has asked for it, and nobody will. Raises what asking for it raised.
         """
-        if self._errand is None:
+        if self._request is None:
             return None
-        if self._errand.iterator != iterator:
+        if self._request.iterator != iterator:
             self.drop()
             return None
-        errand, self._errand = self._errand, None
+        request, self._request = self._request, None
         try:
-            return errand.result()
+            return request.result()
         finally:
             self._join()  # it has nothing left to do
 
     def drop(self) -> None:
-        """Whatever it is, it is not wanted any more. Does not wait."""
-        errand, self._errand = self._errand, None
-        if errand is not None:
-            errand.abandon()
+        """Cancel the request, or throw its page away. Does not wait."""
+        request, self._request = self._request, None
+        if request is not None:
+            request.cancel()
 
     def close(self) -> None:
         """Drop it, and wait until its thread has ended: so nobody asks for this shard beside who reads it next."""
@@ -148,46 +148,46 @@ class PageAhead:
             self._task = None
 
 
-class _Errand:
+class _PrefetchRequest:
     """One page to be asked for. `run` in a thread of its own; the rest in the shard's thread, which calls one of them.
 
     Both sides may come at the same moment: under the lock either the shard's thread calls it off before the request,
-    or the request is under way and its outcome is waited for (`result`) or thrown away by who made it (`abandon`).
+    or the request is under way and its outcome is waited for (`result`) or thrown away by who made it (`cancel`).
     """
 
     def __init__(
-        self, iterator: str, ask: Callable[[str], Answer], gate: BufferGate, runtime: Runtime
+        self, iterator: str, ask: Callable[[str], Answer], gate: MemoryBudget, runtime: Runtime
     ) -> None:
         self.iterator = iterator
         self._ask, self._gate = ask, gate
         self._lock = runtime.lock()
-        self._called_off = runtime.event()
+        self._cancelled = runtime.event()
         self._over = runtime.event()
         # Stays so when it is over: what has set out once has an outcome.
-        self._is_under_way = False
+        self._is_started = False
         self._answer: Answer | None = None
         self._error: PyKclError | None = None
 
     def run(self, pause: float, may_ask: Callable[[], bool]) -> None:
         answer, error = None, None
         try:
-            self._called_off.wait(pause)
-            if self._sets_out(may_ask):
+            self._cancelled.wait(pause)
+            if self._try_start(may_ask):
                 answer = self._fetch()
         except PyKclError as found:
             error = found
         finally:
             # Also where the thread dies of a bug: the shard's thread then asks itself, and meets the same one.
-            self._settle(answer, error)
+            self._complete(answer, error)
 
-    def _sets_out(self, may_ask: Callable[[], bool]) -> bool:
+    def _try_start(self, may_ask: Callable[[], bool]) -> bool:
         with self._lock:
-            if not self._called_off.is_set() and may_ask():
-                self._is_under_way = True
-            return self._is_under_way
+            if not self._cancelled.is_set() and may_ask():
+                self._is_started = True
+            return self._is_started
 
     def _fetch(self) -> Answer | None:
-        if not self._gate.reserve_spare(LARGEST_FETCH_BYTES):
+        if not self._gate.try_reserve(LARGEST_FETCH_BYTES):
             return None
         kept = 0
         try:
@@ -197,9 +197,9 @@ class _Errand:
         finally:
             self._gate.release(LARGEST_FETCH_BYTES - kept)
 
-    def _settle(self, answer: Answer | None, error: PyKclError | None) -> None:
+    def _complete(self, answer: Answer | None, error: PyKclError | None) -> None:
         with self._lock:
-            is_wanted = not self._called_off.is_set()
+            is_wanted = not self._cancelled.is_set()
             if is_wanted:
                 self._answer, self._error = answer, error
         self._over.set()
@@ -208,18 +208,18 @@ class _Errand:
 
     def result(self) -> Answer | None:
         with self._lock:
-            if not self._is_under_way:
+            if not self._is_started:
                 # Sees to it that nobody asks: then the caller does.
-                self._called_off.set()
+                self._cancelled.set()
                 return None
         self._over.wait()
         if self._error is not None:
             raise self._error
         return self._answer
 
-    def abandon(self) -> None:
+    def cancel(self) -> None:
         with self._lock:
-            self._called_off.set()
+            self._cancelled.set()
             answer, self._answer = self._answer, None
         self._give_back(answer)
 

@@ -34,7 +34,7 @@ class CallResult(Enum):
     RETURNED = "returned"
     SKIPPED = "skipped"
     STOPPED = "stopped"
-    GAVE_UP = "gave up"
+    RETRIES_EXHAUSTED = "retries exhausted"
     RESTART = "restart"
 
 
@@ -124,7 +124,7 @@ class ProcessorCalls:
         restart: bool,
         out_of_time: bool,
     ) -> CallResult | None:
-        """What becomes of a call that raised; None: it is tried again. left: those of the records still to be done."""
+        """Decide on a call that raised; None: it is tried again. left: those of the records still to be done."""
         on_error = self._context.config.on_error
         if on_error == "raise":
             return CallResult.STOPPED
@@ -134,7 +134,7 @@ class ProcessorCalls:
         # blame.
         if on_error == "skip" and left and not isinstance(error, PyKclError | SystemExit | KeyboardInterrupt):
             return CallResult.SKIPPED
-        return CallResult.GAVE_UP if out_of_time else None
+        return CallResult.RETRIES_EXHAUSTED if out_of_time else None
 
     def _returned(self, method: str, records: Sequence[Record]) -> CallResult:
         if method == "process_records":
@@ -155,7 +155,7 @@ class ProcessorCalls:
     def _attempt(
         self, method: str, call: Callable[[Input], object], argument: Input, *, only_if_held: bool
     ) -> BaseException | None:
-        """What the call raised. Raises LeaseLost, without a call, where it is only for who holds the lease."""
+        """Call, and return what it raised. Raises LeaseLost instead of a call that needs the lease, if that is lost."""
         with self._running(method):
             if only_if_held:
                 # The very last thing before the call, behind every wait. 1) The lease is believed; 2) this thread waits
@@ -238,7 +238,7 @@ def _records_of(argument: object) -> tuple[Record, ...]:
 
 
 class _Restarts:
-    """How often and since when instances have been of no use, without getting past where the first one was.
+    """Count of restarts in a row, and their start: instances that did not get past the place of the first one.
 
     Not since any batch returned: those before a record that ends every instance return each time. Past a batch without
     records is the next one that returns; and one that ended without a record in hand, longer than `retry_for` seconds
@@ -281,7 +281,7 @@ def _span(records: Sequence[Record]) -> dict[str, str]:
 def _where(error: BaseException) -> str:
     """File and line of the innermost frame, never the exception's text, which may quote a payload.
 
-    The innermost of the application, if one is there: that json.loads refused something is told by the error's type.
+    The innermost one of the application, if there is one: the error's type says that json.loads rejected something.
     """
     if isinstance(error, NeverRan):
         return error.where
@@ -303,7 +303,7 @@ def _from_user_code(error: BaseException) -> TracebackType | None:
 
 
 def _is_library(filename: str) -> bool:
-    """Whether this file is of Python itself, of an installed package, or of pykcl."""
+    """True if this file belongs to Python itself, to an installed package, or to pykcl."""
     path = Path(filename)
     if filename.startswith("<frozen ") or not _INSTALLED.isdisjoint(path.parts):
         return True

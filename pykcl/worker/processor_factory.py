@@ -25,7 +25,7 @@ class NeverRan(PyKclError):
 
 
 def why_it_runs_nothing(function: Any) -> str | None:
-    """Which kind of function it is, as far as that can be known without a call; None for any other.
+    """Kind of a function whose call runs nothing, as far as that is known without a call; None for any other.
 
     Through functools.partial and an own `__call__`. Not through functools.wraps: the wrapper may run what it wraps.
     """
@@ -72,7 +72,7 @@ METHODS = ("initialize", "process_records", "lease_lost", "shard_ended", "shutdo
 
 
 def checked_processor(processor: Any) -> ProcessorFactory:
-    """What can make processors. Raises NotAProcessor."""
+    """Return a factory of processors. Raises NotAProcessor."""
     if isinstance(processor, RecordProcessor):
         name = type(processor).__name__
         raise NotAProcessor(
@@ -127,12 +127,12 @@ def _refuse_what_is_unfinished(kind: Any) -> None:
     if not (isinstance(kind, type) and _is_made_plainly(kind) and inspect.isabstract(kind)):
         return
     missing = sorted(getattr(kind, "__abstractmethods__", ()))
-    told, do = f"{kind.__name__} has no {' and no '.join(missing)}.", f"write {missing[0]}(self, ...)"
+    problem, do = f"{kind.__name__} has no {' and no '.join(missing)}.", f"write {missing[0]}(self, ...)"
     if missing == ["process_records"]:
         near = _nearest(kind, missing[0])
-        told += f" It has {near}: did you mean that?" if near else ""
+        problem += f" It has {near}: did you mean that?" if near else ""
         do = f"rename {near} to process_records" if near else "write process_records(self, batch)"
-    raise NotAProcessor(f"{told} No instance can be made. Do: {do}.").about("E15", do)
+    raise NotAProcessor(f"{problem} No instance can be made. Do: {do}.").about("E15", do)
 
 
 def _nearest(kind: type, name: str) -> str | None:

@@ -26,7 +26,7 @@ _MANY_BATCHES, _LONG = 100, 600.0
 
 
 class RecordDelivery:
-    """Made when the processor was initialized; used by the lease worker's thread; `_nothing_new` by the shared one."""
+    """Delivery to an initialized processor. Used by the lease worker's thread; `_on_empty_page` by the shared one."""
 
     def __init__(self, scope: LeaseScope) -> None:
         self._scope = scope
@@ -87,7 +87,7 @@ class RecordDelivery:
                 return signal
 
     def _is_to_end(self) -> bool:
-        return self._scope.must_stop() or not self._held.glance()
+        return self._scope.must_stop() or not self._held.is_valid_unlocked()
 
     def drop(self) -> None:
         """Let go of what was fetched and not delivered; nothing is read here any more."""
@@ -104,7 +104,7 @@ class RecordDelivery:
     def _answered(self) -> None:
         self._gone_since = None
         self._context.has_read.set()
-        self._context.trouble.worked(Activity.READING, shard=self._held.key)
+        self._context.failures.worked(Activity.READING, shard=self._held.key)
         self._scope.answered()
 
     def _back_off(self, failures: int) -> float:
@@ -127,7 +127,7 @@ class RecordDelivery:
             return True
         if isinstance(error, SetupError) and not context.has_read.is_set():
             raise error
-        context.trouble.failed(Activity.READING, error, shard=self._held.key)
+        context.failures.failed(Activity.READING, error, shard=self._held.key)
         return False
 
     def _deliver_page(self, page: Page) -> Signal | None:
@@ -157,10 +157,10 @@ class RecordDelivery:
 
     def _rest(self, pause: float) -> bool:
         """Until the next page is to be read, or is there; as `pause`."""
-        left = self._reader.leave(lambda: not self._is_to_end(), self._nothing_new, self._scope.wake)
+        left = self._reader.delegate(lambda: not self._is_to_end(), self._on_empty_page, self._scope.wake)
         return self._scope.pause(pause) if left is None else self._scope.sleep(left)
 
-    def _nothing_new(self, answer: Answer) -> tuple[str, PollWindow] | None:
+    def _on_empty_page(self, answer: Answer) -> tuple[str, PollWindow] | None:
         """A page came while this thread sleeps, which goes on sleeping if there is nothing for it to do. In the thread
         that shards share: it must not wait."""
         config = self._context.config
@@ -169,7 +169,7 @@ class RecordDelivery:
         if config.checkpoint != "manual" and self._progress.owed() is not None:
             return None
         self._page.began(answer[0].millis_behind_latest)
-        following = self._reader.goes_on(answer)
+        following = self._reader.accept_empty_page(answer)
         if following is not None:
             self._scope.lag = (answer[0].millis_behind_latest or 0, answer[1])
             self._page.ended()
@@ -223,7 +223,7 @@ class RecordDelivery:
 
     @property
     def _is_of_no_use(self) -> bool:
-        """Whether the processor knows that another instance is needed, though it has nothing to do: an empty batch
+        """True if the processor knows that another instance is needed, though it has nothing to do: an empty batch
         gives it the occasion to say so (RestartShard). What it was given and has not checkpointed comes again then."""
         return bool(getattr(self._processor, "is_of_no_use", False))
 
@@ -254,18 +254,18 @@ class RecordDelivery:
         except FatalError:
             raise
         except (TemporaryError, SetupError) as error:
-            self._context.trouble.failed(Activity.CHECKPOINTING, error, shard=self._held.key)
+            self._context.failures.failed(Activity.CHECKPOINTING, error, shard=self._held.key)
         else:
-            self._context.trouble.worked(Activity.CHECKPOINTING, shard=self._held.key)
+            self._context.failures.worked(Activity.CHECKPOINTING, shard=self._held.key)
 
     def _gone(self) -> bool:
-        """Whether Kinesis' "no such shard" is true; if not (it still lists the shard), reading goes on."""
+        """True if Kinesis' "no such shard" is confirmed; if not (it still lists the shard), reading goes on."""
         now = self._context.runtime.monotonic()
         self._gone_since = now if self._gone_since is None else self._gone_since
         try:
             self._scope.children = children_of_a_gone_shard(self._context, self._held, now - self._gone_since)
         except TemporaryError as error:
-            self._context.trouble.failed(Activity.READING, error, shard=self._held.key)
+            self._context.failures.failed(Activity.READING, error, shard=self._held.key)
             self._reader.reopen()
             return False
         return True

@@ -24,7 +24,7 @@ from pykcl.worker.shard_sync import create_lease
 
 NOT_RETURNED = {
     CallResult.STOPPED: Signal.STOP,
-    CallResult.GAVE_UP: Signal.GIVE_UP,
+    CallResult.RETRIES_EXHAUSTED: Signal.GIVE_UP,
     CallResult.RESTART: Signal.RESTART,
 }
 """What it means for the lease worker that a call of the processor did not return normally."""
@@ -69,7 +69,7 @@ def _write_end(scope: LeaseScope) -> Signal:
     while True:
         try:
             end_shard(scope.context, scope.mine, scope.children)
-            scope.context.trouble.worked(Activity.ENDING, shard=scope.key)
+            scope.context.failures.worked(Activity.ENDING, shard=scope.key)
             return Signal.DONE
         except FatalError:
             raise
@@ -91,7 +91,7 @@ def end_shard(context: Context, held: HeldLease, children: tuple[Shard, ...]) ->
 
 
 def children_of_a_gone_shard(context: Context, held: HeldLease, unknown_for: float) -> tuple[Shard, ...]:
-    """What continues a shard that Kinesis does not know any more, provided that the stream is still the same one.
+    """Return the children of a shard that Kinesis does not know any more, provided that the stream is the same one.
 
     unknown_for: seconds since Kinesis first said so, without a page of the shard in between.
 
@@ -130,7 +130,7 @@ def _ensure_lease(context: Context, held: HeldLease, child: Shard) -> None:
 def _surroundings(
     context: Context, held: HeldLease, child: Shard
 ) -> tuple[dict[str, Shard], set[str], int | None]:
-    """What matters for the lease of `child`: the shards, the leased keys, and when a start at LATEST was.
+    """Facts that the lease of `child` depends on: the shards, the leased keys, and the time of a start at LATEST.
 
     Without other parents to read, none of it does.
     """
@@ -146,5 +146,5 @@ def _surroundings(
     leased |= {row.key for row in rows}
     shards = listing.by_id
     tree = FamilyTree.of([child, *shards.values()])
-    context.gone.confirm(tree.unaccounted([child.shard_id], leased))
+    context.expired_shards.confirm(tree.unaccounted([child.shard_id], leased))
     return shards, leased, started_at_latest(rows)

@@ -31,10 +31,10 @@ from pykcl.planning.read_schedule import (
 from pykcl.planning.read_schedule import is_near as is_near_trimming
 from pykcl.runtime import Event as Flag
 from pykcl.worker.context import Context
-from pykcl.worker.idle_reads import Turn, page_of
-from pykcl.worker.prefetch import Answer, PageAhead, bytes_kept
+from pykcl.worker.idle_reads import IdlePoll, page_of
+from pykcl.worker.prefetch import Answer, Prefetcher, bytes_kept
 
-_MOST_EMPTY_PROBES = 10
+_MAX_EMPTY_PROBES = 10
 """Empty pages in a row after which a record that was asked for by its number is taken for gone."""
 _WHOLE_RECORD = 2**63 - 1
 """A sub-sequence number above every real one: (sequence, this) means that the whole record was delivered."""
@@ -74,7 +74,7 @@ class _DoubtfulPage:
 
 
 class ShardReader:
-    """One reading of one shard, used by one thread; by the shared one (`goes_on`) while it is left to that.
+    """One reading of one shard, used by one thread; by the shared one (`accept_empty_page`) while it is left to that.
 
     first: where to open. after: drop what is at or below this position; set when resuming from a checkpoint.
     iterator: one that is open already, at the same place as `first` or more exactly.
@@ -100,9 +100,9 @@ class ShardReader:
         self._refusals = 0
         self._schedule = ReadSchedule()
         self._answered_at = 0.0
-        self._ahead = PageAhead(shard_id, self._ask, context.gate, context.runtime)
-        self._shared = context.shared_reads
-        self._turn: Turn | None = None
+        self._prefetcher = Prefetcher(shard_id, self._ask, context.memory, context.runtime)
+        self._poller = context.idle_poller
+        self._poll: IdlePoll | None = None
         self._is_slow = False
         self._is_caught_up = False
         self._reserved = 0
@@ -125,8 +125,8 @@ class ShardReader:
         Raises TemporaryError, Throttled, ShardGone, SetupError. The page must be passed to `finish`.
         """
         if self._doubtful is not None:
-            return self._settle(self._doubtful, give_up)
-        if self._turn is None and self._iterator is None:
+            return self._resolve(self._doubtful, give_up)
+        if self._poll is None and self._iterator is None:
             self._open()
         try:
             answer = self._next_answer(give_up)
@@ -176,25 +176,25 @@ class ShardReader:
 
     def _next_answer(self, give_up: Callable[[], bool]) -> Answer | None:
         """The page, with its bytes reserved and no more than those. None: no buffer space, or it is too soon."""
-        turn, self._turn = self._turn, None
-        if turn is not None:
+        poll, self._poll = self._poll, None
+        if poll is not None:
             # First of all: up to here another thread may go on with the iterator.
-            found = self._shared.take(turn)
+            found = self._poller.reclaim(poll)
             if isinstance(found, tuple):
                 return self._kept(found)
             if found is not None:
-                return self._reserved_for(partial(self._waited_for, turn, found), give_up, found.drop)
+                return self._reserved_for(partial(self._waited_for, poll, found), give_up, found.drop)
             if self.too_soon:
                 # 1) The shared thread is late, and this one wants the read back; 2) meanwhile it has read.
                 return None
         iterator = self._iterator or ""
-        answer = self._ahead.take(iterator)
+        answer = self._prefetcher.take(iterator)
         if answer is not None:
             return self._kept(answer)
         return self._reserved_for(partial(self._ask, iterator), give_up)
 
-    def _waited_for(self, turn: Turn, asked: Asked) -> Answer:
-        return page_of(turn, asked, self._context.meter), self._context.runtime.monotonic()
+    def _waited_for(self, poll: IdlePoll, asked: Asked) -> Answer:
+        return page_of(poll, asked, self._context.meter), self._context.runtime.monotonic()
 
     def _reserved_for(
         self,
@@ -202,8 +202,8 @@ class ShardReader:
         give_up: Callable[[], bool],
         instead: Callable[[], None] = lambda: None,
     ) -> Answer | None:
-        """What `ask` gives, once there is buffer space. None: there is none, and `instead` was called."""
-        if not self._context.gate.reserve(LARGEST_FETCH_BYTES, give_up=give_up, timeout=1.0):
+        """Return the page from `ask`, once there is buffer space. None: there is none, and `instead` was called."""
+        if not self._context.memory.reserve(LARGEST_FETCH_BYTES, give_up=give_up, timeout=1.0):
             instead()
             return None
         self._reserved = LARGEST_FETCH_BYTES
@@ -213,7 +213,7 @@ class ShardReader:
             self.drop()
             raise
         size = bytes_kept(answer)
-        self._context.gate.release(self._reserved - size)
+        self._context.memory.release(self._reserved - size)
         self._reserved = size
         return answer
 
@@ -243,7 +243,7 @@ class ShardReader:
             and not is_near_trimming(behind, self._context.identity.retention_millis)
         ):
             left = self._answered_at + self._schedule.pause - self._context.runtime.monotonic()
-            self._ahead.begin(fetched.next_iterator, max(0.0, left), lambda: not give_up())
+            self._prefetcher.start(fetched.next_iterator, max(0.0, left), lambda: not give_up())
 
     def finish(self, page: Page) -> float:
         """The page was delivered: go on behind it. Returns the seconds to wait before the next read.
@@ -271,27 +271,27 @@ class ShardReader:
         self._is_caught_up = fetched.millis_behind_latest == 0
         return max(0.0, left)
 
-    def leave(
+    def delegate(
         self,
         may_ask: Callable[[], bool],
-        nothing_new: Callable[[Answer], tuple[str, PollWindow] | None],
+        on_empty_page: Callable[[Answer], tuple[str, PollWindow] | None],
         wake: Flag,
     ) -> Callable[[], float] | None:
-        """Have the next page read by the thread that all shards share; see `Turn`.
+        """Have the next page read by the thread that all shards share; see `IdlePoll`.
 
-        What tells how long to sleep, before `read` is called; None where that thread is of no use.
+        Return a function that gives the seconds to sleep before `read` is called; None where that thread is of no use.
         """
-        shared, iterator = self._shared, self._iterator
+        poller, iterator = self._poller, self._iterator
         # Who is behind finds warm caches by itself, and needs no one to be woken by.
-        if iterator is None or not self._is_caught_up or not shared.is_of_use:
+        if iterator is None or not self._is_caught_up or not poller.is_of_use:
             return None
-        turn = self._turn = Turn(
-            self._shard_id, iterator, poll_window(self._schedule), may_ask, nothing_new, wake
+        poll = self._poll = IdlePoll(
+            self._shard_id, iterator, poll_window(self._schedule), may_ask, on_empty_page, wake
         )
-        shared.leave(turn)
-        return partial(shared.left, turn)
+        poller.delegate(poll)
+        return partial(poller.time_left, poll)
 
-    def goes_on(self, answer: Answer) -> tuple[str, PollWindow] | None:
+    def accept_empty_page(self, answer: Answer) -> tuple[str, PollWindow] | None:
         """Take in a page that brings nothing: the iterator of the next one, and its time. None: `read` has to.
 
         Called by the shared thread, while this reading is left to it.
@@ -319,7 +319,7 @@ class ShardReader:
         return throttled_pause(self._schedule, self._context.runtime.random())
 
     def _is_overtaken_soon(self, page: Page) -> bool:
-        """Whether retention is about to overtake this reading. Reported once, when a new record was read."""
+        """True if retention is about to overtake this reading. Reported once, when a new record was read."""
         behind = page.fetched.millis_behind_latest or 0
         retention = self._context.identity.retention_millis
         was_near, is_near = self._is_near, not page.is_last and is_near_trimming(behind, retention)
@@ -337,21 +337,21 @@ class ShardReader:
 
     def drop(self) -> None:
         """Give the buffer space back; the page, if any, must not be used any more."""
-        self._context.gate.release(self._reserved)
+        self._context.memory.release(self._reserved)
         self._reserved = 0
 
     def stop_others(self) -> None:
         """No other thread reads for this one any more; a page that is under way is thrown away when it comes."""
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            self._shared.drop(turn)
-        self._ahead.drop()
+        poll, self._poll = self._poll, None
+        if poll is not None:
+            self._poller.drop(poll)
+        self._prefetcher.drop()
 
     def close(self) -> None:
         """The end of this reading: everything is given back, and nothing is under way any more."""
         self.drop()
         self.stop_others()
-        self._ahead.close()
+        self._prefetcher.close()
 
     def reopen(self) -> None:
         """Forget the iterator: the next read opens the shard again after what was delivered."""
@@ -361,7 +361,7 @@ class ShardReader:
     def _open(self) -> None:
         # An iterator that was refused, or a row from before: the stream may be another one by now.
         self._context.identity.confirm_before_opening()
-        # Looked at before opening: it must not lie behind what the iterator starts with.
+        # Read before opening: it must not lie behind what the iterator starts with.
         server_time = self._context.stream.server_time_millis()
         with self._context.meter.timed(catalog.GET_SHARD_ITERATOR, self._shard_id):
             self._iterator = self._context.stream.open(self._shard_id, self._open_at)
@@ -390,7 +390,7 @@ class ShardReader:
         self._context.events.emit(event)
 
     def _is_doubtful(self, fetched: Fetched) -> bool:
-        """Whether records may have been trimmed between the last delivered one and this page, which a good iterator
+        """True if records may have been trimmed between the last delivered one and this page, which a good iterator
         steps over in silence; perhaps at an empty page before this one."""
         reached, last = self._reached, self._last_arrival
         if reached is None or last is None or self._expects_checkpointed_record:
@@ -412,7 +412,7 @@ class ShardReader:
         # period; 2) asked for only when the next one comes, hours later, it would be gone by its age alone.
         return self._doubtful_gap == 0.0
 
-    def _settle(self, doubtful: _DoubtfulPage, give_up: Callable[[], bool]) -> Page | None:
+    def _resolve(self, doubtful: _DoubtfulPage, give_up: Callable[[], bool]) -> Page | None:
         """One request that asks whether the last delivered record is still there. If it is, nothing behind it was
         trimmed before this page was fetched; if not, records may be missing. The page waits meanwhile.
 
@@ -435,7 +435,7 @@ class ShardReader:
             self._refusals = 0
             doubtful.probe, doubtful.empty = probed.next_iterator, doubtful.empty + 1
             found = probed.records[0].sequence_number if probed.records else None
-            if found is None and doubtful.probe is not None and doubtful.empty < _MOST_EMPTY_PROBES:
+            if found is None and doubtful.probe is not None and doubtful.empty < _MAX_EMPTY_PROBES:
                 return None
         finally:
             self._answered_at = self._context.runtime.monotonic()

@@ -22,8 +22,8 @@ from pykcl.planning.read_schedule import backoff
 from pykcl.planning.shard_graph import FamilyTree, cover_every_key, without_successors
 from pykcl.status import Activity
 from pykcl.worker.context import Context
-from pykcl.worker.table_scanner import TableLooks
-from pykcl.worker.threads import Pulse
+from pykcl.worker.table_scanner import TableScanner
+from pykcl.worker.threads import ThreadHeartbeat
 
 _STARTS = (CreationReason.START, CreationReason.OLDEST_LISTED)
 """Reasons of creations that start the application; the second as well, for it completes a start that was broken off."""
@@ -43,8 +43,8 @@ class ShardSync:
     def __init__(
         self,
         context: Context,
-        scanner: TableLooks,
-        pulse: Pulse,
+        scanner: TableScanner,
+        pulse: ThreadHeartbeat,
         *,
         scan: Callable[[bool], None],
         must_stop: Callable[[], bool],
@@ -91,10 +91,10 @@ class ShardSync:
             if not listing.complete:
                 raise TemporaryError("A page of the listing failed; no leases are created from a part of it.")
         except TemporaryError as error:
-            context.trouble.failed(Activity.LISTING_SHARDS, error)
+            context.failures.failed(Activity.LISTING_SHARDS, error)
             self._measure(now, False)
             return None
-        context.trouble.worked(Activity.LISTING_SHARDS)
+        context.failures.worked(Activity.LISTING_SHARDS)
         self._cleaner.listed(listing)
         self.shards = listing.by_id
         return listing
@@ -130,7 +130,7 @@ class ShardSync:
 
     def skip(self, now: float) -> None:
         """There is nothing to create."""
-        self._context.trouble.worked(Activity.CHECKING_LISTING)
+        self._context.failures.worked(Activity.CHECKING_LISTING)
         self._measure(now, True)
         self._listing_done()
 
@@ -154,7 +154,7 @@ class ShardSync:
         # seems to be missing, though the start is not finished, nor the application ready.
         lacks_a_shard = at_latest and not cover_every_key(listing.shards)
         self.start_is_unfinished = starts_a_shard or lacks_a_shard
-        answered = len(context.gone)
+        answered = len(context.expired_shards)
         try:
             if lacks_a_shard:
                 # It would be begun later, and LATEST would then be a later time.
@@ -163,12 +163,12 @@ class ShardSync:
                 )
             self._reject_incomplete_listing(listing, creations)
         except TemporaryError as error:
-            if len(context.gone) > answered:
+            if len(context.expired_shards) > answered:
                 # Kinesis answers so many questions a second: the others shall not wait ever longer for their turn.
                 self._listing_failures = 0
-            context.trouble.failed(Activity.CHECKING_LISTING, error)
+            context.failures.failed(Activity.CHECKING_LISTING, error)
             return None
-        context.trouble.worked(Activity.CHECKING_LISTING)
+        context.failures.worked(Activity.CHECKING_LISTING)
         return creations
 
     def _reject_incomplete_listing(self, listing: ShardListing, creations: Sequence[LeaseCreation]) -> None:
@@ -196,7 +196,7 @@ class ShardSync:
             # After a reshard long ago there are as many of them as shards: a stop must not wait for all the answers.
             if self._must_stop():
                 return
-            self._context.gone.confirm([shard_id])
+            self._context.expired_shards.confirm([shard_id])
 
     # -- create and restore ------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class ShardSync:
     def _create_missing(self, listing: ShardListing) -> bool:
         """False: not all of it was done; it shall be done again with another listing."""
         creations = self._checked_plan(listing)
-        self._latest.settle(creations or ())
+        self._latest.fix_positions(creations or ())
         if creations and self._context.config.start_position.kind == "LATEST":
             self._scan(True)
             creations = self._checked_plan(listing)
@@ -248,7 +248,7 @@ class ShardSync:
         """A scan of the whole table is in the view, which was `before`."""
         self._restorer.observe(before, self._view)
         # What is not in the scan yet may be of our own making.
-        self._latest.taken(key for key, lease in self._view.leases.items() if lease.counter > 0)
+        self._latest.forget(key for key, lease in self._view.leases.items() if lease.counter > 0)
 
     def row_was_deleted(self, lease: Lease) -> None:
         """Somebody deleted the row of a lease that this worker held: restore it, with the next listing."""
@@ -282,7 +282,7 @@ def create_lease(
             raise TemporaryError(
                 f"The lease table did not answer to the creation of {lease.key}: {answer.cause}"
             )
-    # An identical row that a peer put a moment earlier serves as well, and is told by the name in its metadata.
+    # An identical row that a peer put a moment earlier serves as well; the name in its note says whose it is.
     metadata = answer.lease.metadata if isinstance(answer, Applied) and answer.lease else None
     if metadata is None or metadata.owner != context.worker_id:
         return False
@@ -310,39 +310,39 @@ class LatestStart:
 
     def __init__(self, context: Context, stopping: Callable[[], bool]) -> None:
         self._context, self._stopping = context, stopping
-        self._settled: dict[str, str] = {}
+        self._fixed: dict[str, str] = {}
         self.since = 0
         self.opened: dict[str, str] = {}
 
-    def settle(self, creations: Iterable[LeaseCreation]) -> None:
+    def fix_positions(self, creations: Iterable[LeaseCreation]) -> None:
         """Fix where those of these leases begin that are at LATEST. Then scan consistently, and plan again.
 
         Whoever takes a lease can start at the server time in its row, which is rounded down to a second; the worker
         that put the row starts at the very place, however much later it comes to read. Raises TemporaryError,
         SetupError.
         """
-        self._settled = {}
+        self._fixed = {}
         self.since = self._context.stream.server_time_millis()
         for lease in (plan.lease for plan in creations if _begins_now(plan.lease)):
             if self._stopping():
                 return
             try:
-                self._settled[lease.key] = self._context.stream.open(lease.key, ReadFrom("LATEST"))
+                self._fixed[lease.key] = self._context.stream.open(lease.key, ReadFrom("LATEST"))
             except ShardGone:
                 # It was listed a moment ago. Its reader finds out; until then the server time in the row will do.
                 continue
 
     def create(self, plan: LeaseCreation) -> None:
-        """Put the row, at LATEST or not; `settle` came before. Raises TemporaryError, SetupError."""
+        """Put the row, at LATEST or not; `fix_positions` came before. Raises TemporaryError, SetupError."""
         lease = plan.lease
         if not _begins_now(lease):
             create_lease(self._context, plan)
             return
         noted = replace(plan, lease=lease.with_(metadata=PykclMetadata(latest_from=self.since)))
-        if create_lease(self._context, noted) and lease.key in self._settled:
-            self.opened[lease.key] = self._settled[lease.key]
+        if create_lease(self._context, noted) and lease.key in self._fixed:
+            self.opened[lease.key] = self._fixed[lease.key]
 
-    def taken(self, keys: Iterable[str]) -> None:
+    def forget(self, keys: Iterable[str]) -> None:
         """Once anybody has taken the lease, reading goes on from the row."""
         for key in keys:
             self.opened.pop(key, None)
@@ -368,7 +368,7 @@ class DeletedLeaseRestorer:
     is deleted; 3) it has a leased descendant and no row, as if it had been read and cleaned up: nobody reads its rest.
 
     patience: seconds in which its owner, who knows its position best, notices the loss and puts the row back itself.
-    on_expired: told of each lease whose shard expired before its row was back: nobody can read its rest.
+    on_expired: called with each lease whose shard expired before its row was back: nobody can read its rest.
     """
 
     def __init__(self, patience: float, on_expired: Callable[[Lease], None]) -> None:
@@ -388,7 +388,7 @@ class DeletedLeaseRestorer:
         self._held = {key: lease for key, lease in self._held.items() if key not in there}
 
     def is_due(self, now: float) -> bool:
-        """Whether something can be put back; the shards have to be listed for it. True once in `patience` seconds."""
+        """True if a lease can be restored; the shards have to be listed for it. At most once in `patience` seconds."""
         # For what the last listing lacked the regular ones are soon enough: it may have expired.
         due = not self._held.keys() <= self._unlisted.keys() or any(
             now - since >= self._patience
@@ -433,7 +433,7 @@ class DeletedLeaseRestorer:
                 self._on_expired(lease)
 
     def to_restore(self, now: float) -> list[LeaseCreation]:
-        """What of the remembered is to be put back by now (monotonic seconds), at the last known checkpoint."""
+        """Return the leases to restore by now (monotonic seconds), at the last known checkpoint."""
         due = {key: lease for key, (lease, since) in self._seen.items() if now - since >= self._patience}
         known = {**due, **self._held}
         # In `_unlisted` is what the last listing lacked.
@@ -465,7 +465,7 @@ def _put_back(lease: Lease) -> Lease:
     )
 
 
-MOST_QUESTIONS = 10
+MAX_QUESTIONS = 10
 """Shards asked about per pass: each costs a GetShardIterator call."""
 
 
@@ -477,8 +477,8 @@ class LeaseCleaner:
         self._stopping = stopping
         self._listing = ShardListing((), complete=False)
         self._last_asked = ""
-        self._told_lost: set[str] = set()
-        # The first pass waits: a worker that has just started knows the table from one look.
+        self._reported_lost: set[str] = set()
+        # The first pass waits: a worker that has just started knows the table from one scan.
         self._next_pass = context.runtime.monotonic() + context.config.cleanup_interval
 
     def listed(self, listing: ShardListing) -> None:
@@ -494,7 +494,7 @@ class LeaseCleaner:
         gone = self._ask(garbage_candidates(view.leases, self._listing, context.identity.description))
         if gone:
             # 1) The stream is deleted and made again; 2) its old shards are unknown, rightly; 3) deleting their leases
-            # would erase the only sign that a person must look. So the identity is checked after the questions.
+            # would erase the only sign that a person must act. So the identity is checked after the questions.
             context.identity.confirm()
         deletions = plan_deletions(
             view.leases,
@@ -513,7 +513,7 @@ class LeaseCleaner:
         """Those of the candidates (sorted) that Kinesis does not know; in turns, where they are too many for a pass."""
         gone: set[str] = set()
         first = bisect_right(candidates, self._last_asked)
-        for shard_id in (candidates[first:] + candidates[:first])[:MOST_QUESTIONS]:
+        for shard_id in (candidates[first:] + candidates[:first])[:MAX_QUESTIONS]:
             if self._stopping():
                 break
             # Noted before the answer: one that always fails must not keep the others from being asked.
@@ -526,24 +526,24 @@ class LeaseCleaner:
 
     def _delete(self, deletion: Deletion) -> None:
         context, seen = self._context, deletion.seen
-        if not seen.is_ended and not self._tell_of_loss(seen):
+        if not seen.is_ended and not self._report_loss(seen):
             return
         until = context.runtime.monotonic() + context.config.write_timeout
         answer = context.table.write(lease_writes.delete(seen, ended=seen.is_ended), until=until)
         if isinstance(answer, Applied):
             context.events.emit(LeaseDeleted(shard=seen.key, reason=deletion.reason))
 
-    def _tell_of_loss(self, seen: Lease) -> bool:
-        """Tell, once, that nobody can read on from there; False: the row has changed, so whoever changed it tells.
+    def _report_loss(self, seen: Lease) -> bool:
+        """Report, once, that nobody can read on from there; False: the row has changed, whoever changed it reports.
 
         Before the row is deleted: 1) the deletion takes effect; 2) its answer is lost for as long as a write is tried,
-        or this process stands still for so long, or dies; 3) nobody finds the row any more, and none would tell.
+        or this process stands still for so long, or dies; 3) nobody finds the row any more, and none would report it.
         """
         row = self._context.table.read(seen.key)
         if not isinstance(row, Lease) or _standing(row) != _standing(seen):
             return False
-        if seen.key not in self._told_lost:
-            self._told_lost.add(seen.key)
+        if seen.key not in self._reported_lost:
+            self._reported_lost.add(seen.key)
             self._context.events.emit(
                 DataLost(shard=seen.key, checkpoint=str(seen.checkpoint), resumed_at=None)
             )

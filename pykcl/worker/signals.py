@@ -37,13 +37,13 @@ class OwnProcess:
     def alone_leaves(self, method: str, shard: str) -> Iterator[None]:
         """Around a call of user code: a process that was forked in there ends where it would leave it.
 
-        As it would end without a worker: sys.exit() with its code, an exception with its traceback.
+        It ends as without a worker: sys.exit() with its code, an exception with its traceback.
         """
         try:
             yield
         except BaseException as error:
             if not self.is_this:
-                _end_the_fork(_code_of(error), partial(_tell, error))
+                _end_the_fork(_code_of(error), partial(_print_error, error))
             raise
         if not self.is_this:
             _end_the_fork(
@@ -62,7 +62,7 @@ def _code_of(error: BaseException) -> int:
     return (code or 0) & 0xFF if code is None or isinstance(code, int) else 1
 
 
-def _tell(error: BaseException) -> None:
+def _print_error(error: BaseException) -> None:
     """As Python does."""
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
@@ -70,16 +70,16 @@ def _tell(error: BaseException) -> None:
         sys.stderr.write(f"{error.code}\n")
 
 
-def _end_the_fork(code: int, tell: Callable[[], object]) -> NoReturn:
+def _end_the_fork(code: int, report: Callable[[], object]) -> NoReturn:
     """At once: what waits for the end of a process belongs to the worker's, such as its threads and its sockets.
 
-    What is told or written out may run into anything: a stream that is closed, or whose lock another thread had when
+    What is reported or flushed may run into anything: a stream that is closed, or whose lock another thread had when
     the process was forked, and that thread is not there to give it back. So it has a moment for that, and no more.
     """
 
     def last_words() -> None:
         with suppress(BaseException):
-            tell()
+            report()
         for stream in (sys.stdout, sys.stderr):
             with suppress(BaseException):
                 stream.flush()
@@ -165,22 +165,22 @@ class StopSignals:
         self._wake, self._now = wake, now or SystemRuntime().monotonic
         self._came = 0
         self._counted_at = 0.0
-        self._told = 0
+        self._asked = 0
 
     @property
     def count(self) -> int:
-        """How often a stop was asked for.
+        """Number of requests to stop.
 
         The larger number, not the sum: Ctrl-C goes to all processes of a terminal, so the same one may both come and be
-        passed on, in either order. 1) SIGINT comes here and to the parent; 2) the parent tells of it; a sum would be
+        passed on, in either order. 1) SIGINT comes here and to the parent; 2) the parent reports it; a sum would be
         two, and break off the batch that the first one lets end.
         """
-        return max(self._came, self._told)
+        return max(self._came, self._asked)
 
     def ask(self, times: int) -> None:
         """As if that many signals had come in all. Called by one thread only; it may be any."""
-        self._told = max(self._told, times)
-        if self._told:
+        self._asked = max(self._asked, times)
+        if self._asked:
             self._wake()
 
     @contextmanager

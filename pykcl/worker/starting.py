@@ -16,13 +16,13 @@ from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime
 from pykcl.status import Activity
 from pykcl.worker.context import Context
-from pykcl.worker.failure_tracker import Trouble
-from pykcl.worker.fleet_monitor import FleetWatch
+from pykcl.worker.failure_tracker import FailureTracker
+from pykcl.worker.fleet_monitor import FleetMonitor
 from pykcl.worker.held_leases import HeldLeases
-from pykcl.worker.idle_reads import SharedReads
-from pykcl.worker.prefetch import BufferGate
-from pykcl.worker.stream_identity import GoneShards, StreamIdentity, readable
-from pykcl.worker.threads import Pulse
+from pykcl.worker.idle_reads import IdleShardPoller
+from pykcl.worker.prefetch import MemoryBudget
+from pykcl.worker.stream_identity import ExpiredShardCheck, StreamIdentity, readable
+from pykcl.worker.threads import ThreadHeartbeat
 
 Answer = TypeVar("Answer")
 
@@ -41,11 +41,11 @@ class Start:
     runtime: Runtime
     events: Events
     meter: Meter
-    trouble: Trouble
+    failures: FailureTracker
     held: HeldLeases
     processor: ProcessorFactory
     on_fatal: Callable[[Exception], None]
-    pulse: Pulse
+    pulse: ThreadHeartbeat
     stop_asked: Event
 
     def context(self) -> Context | None:
@@ -62,7 +62,7 @@ class Start:
         if created:
             self.events.emit(TableCreated(table=config.table))
         token = runtime.token()
-        gate = BufferGate(config.max_buffered_bytes, runtime)
+        memory = MemoryBudget(config.max_buffered_bytes, runtime)
         context = Context(
             config=config,
             worker_id=self.worker_id,
@@ -74,13 +74,13 @@ class Start:
             runtime=runtime,
             events=self.events,
             meter=self.meter,
-            trouble=self.trouble,
+            failures=self.failures,
             held=self.held,
-            gone=GoneShards(stream, runtime),
-            fleet=FleetWatch(config, self.worker_id, token, table, self.events, runtime),
-            gate=gate,
-            shared_reads=SharedReads(
-                stream, runtime, gate, self.meter, limit=config.max_records, on_fatal=self.on_fatal
+            expired_shards=ExpiredShardCheck(stream, runtime),
+            fleet=FleetMonitor(config, self.worker_id, token, table, self.events, runtime),
+            memory=memory,
+            idle_poller=IdleShardPoller(
+                stream, runtime, memory, self.meter, limit=config.max_records, on_fatal=self.on_fatal
             ),
             processor=self.processor,
             on_fatal=self.on_fatal,
@@ -108,7 +108,7 @@ class Start:
                 result = attempt()
             except TemporaryError as error:
                 failures += 1
-                self.trouble.failed(what, error)
+                self.failures.failed(what, error)
                 now = self.runtime.monotonic()
                 if now - reminded >= _REMIND_EVERY:
                     reminded = now
@@ -117,6 +117,6 @@ class Start:
                 again_at = now + pause
                 self.pulse.rest(pause)
             else:
-                self.trouble.worked(what)
+                self.failures.worked(what)
                 return result
         return None

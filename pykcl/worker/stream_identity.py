@@ -32,7 +32,7 @@ class StreamIdentity:
 
     @property
     def retention_millis(self) -> int:
-        """The retention period as last told by Kinesis."""
+        """The retention period as last reported by Kinesis."""
         return self._retention_hours * 3_600_000
 
     def confirm(self, *, max_age: float = 0.0) -> None:
@@ -70,7 +70,7 @@ class StreamIdentity:
                 raise
 
     def conflicts_with(self, lease: Lease) -> bool:
-        """Whether the private attribute says that the lease belongs to another stream, or an earlier one."""
+        """True if the lease's metadata name another stream, or an earlier one of that name."""
         return lease.metadata is not None and lease.metadata.conflicts_with(self.description)
 
     def refuse_foreign_leases(self, rows: Iterable[Row]) -> None:
@@ -108,8 +108,8 @@ def readable(stream: Stream) -> StreamDescription:
     return found
 
 
-class GoneShards:
-    """The shards that Kinesis does not know any more. Asks once for each, with GetShardIterator. Thread-safe."""
+class ExpiredShardCheck:
+    """The shards that Kinesis does not know any more. Asks once for each, by GetShardIterator. Thread-safe."""
 
     def __init__(self, stream: Stream, runtime: Runtime) -> None:
         self._stream = stream
@@ -117,7 +117,7 @@ class GoneShards:
         self._known: set[str] = set()
 
     def __len__(self) -> int:
-        """How many shards are known to be gone."""
+        """Number of shards that are known to have expired."""
         with self._lock:
             return len(self._known)
 

@@ -1,4 +1,4 @@
-"""Looks at the lease table, all of it or a part, when `planning.scan_schedule` says so, and keeps what was seen."""
+"""Scan the lease table, whole or by segments, when `planning.scan_schedule` says so, and keep the view of it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pykcl.worker.context import Context
 SHORTEST_SCAN_PAUSE = 0.2
 """Seconds between two scans when something just happened."""
 _SOON = 0.25
-"""Of the pause between two looks at a part: all of the table is scanned instead, if that is due so soon after."""
-_HANDED_ON_AFTER = 1.25
-"""Of the pause between two scans of all the table: so late everybody knows who is there, and looks at its part."""
+"""Of the pause between two scans of segments: the whole table is scanned instead if that is due so soon after."""
+_SEGMENTS_CHANGE_AFTER = 1.25
+"""Multiple of the full-scan interval after which every worker has seen the new membership."""
 _BURST = 3
 """Scans of all the table that parts may ask for at once; from then on they come at the pace of a busy worker."""
 
 
-class TableLooks:
+class TableScanner:
     """Used by the LeaseManager's thread only.
 
     view: what was seen. scanned_at: monotonic seconds of the last scan of all the table. is_calm: all of the table is
@@ -34,11 +34,11 @@ class TableLooks:
         self.view = LeaseView()
         self.scanned_at = 0.0
         self._watched: frozenset[str] = frozenset()
-        self._handed_on: dict[str, float] = {}
+        self._previous_keys: dict[str, float] = {}
         self._part: tuple[tuple[int, ...], int] | None = None
         self._next_whole = 0.0
         self._next_part: float | None = None
-        self._looks = ScanPlan(1.0, 1.0)
+        self._schedule = ScanPlan(1.0, 1.0)
         self._units = 0.0
         self._debt = 0.0
         self._busy_until = 0.0
@@ -47,10 +47,10 @@ class TableLooks:
 
     @property
     def next_at(self) -> float:
-        """Monotonic seconds at which a look is due."""
+        """Monotonic seconds at which a scan is due."""
         return self._next_whole if self._next_part is None else min(self._next_whole, self._next_part)
 
-    def whole(self, *, consistent: bool = False) -> tuple[Row, ...]:
+    def scan_all(self, *, consistent: bool = False) -> tuple[Row, ...]:
         """Scan all of it, and fold it into the view; the rows, those of others too. Raises as `LeaseTable.scan`."""
         context = self._context
         with context.meter.timed(catalog.LIST_LEASES):
@@ -66,8 +66,8 @@ class TableLooks:
 
     def pace(self, rows: int) -> None:
         """After a scan of so many rows: when the next is due. Until `calm` is called there may be something to do."""
-        context, before = self._context, self._looks
-        self._looks = plan_scans(
+        context, before = self._context, self._schedule
+        self._schedule = plan_scans(
             mode=context.config.table_looks,
             worker=context.worker_id,
             others=context.fleet.pykcl,
@@ -76,36 +76,40 @@ class TableLooks:
             failover_time=context.config.failover_time,
             max_leases=context.config.max_leases,
         )
-        self._next_whole = self.scanned_at + jittered(self._looks.busy_pause, context.runtime.random())
+        self._next_whole = self.scanned_at + jittered(self._schedule.busy_pause, context.runtime.random())
         self.is_calm = False
-        self._hand_on(before)
-        if self._looks.segment_pause is None or not self._looks.my_segments:
+        self._keep_old_segments(before)
+        if self._schedule.segment_pause is None or not self._schedule.my_segments:
             self._next_part, self._watched = None, frozenset()
         else:
-            # What has just been seen with all the rest need not be looked at for a while.
-            self._next_part = self.scanned_at + jittered(self._looks.segment_pause, context.runtime.random())
+            # What has just been seen with all the rest need not be scanned for a while.
+            self._next_part = self.scanned_at + jittered(
+                self._schedule.segment_pause, context.runtime.random()
+            )
 
-    def _hand_on(self, before: ScanPlan) -> None:
+    def _keep_old_segments(self, before: ScanPlan) -> None:
         """Answer for the leases of the part until now, if it is another one from now on, until its new watchers can.
 
         1) A dead worker's leases are silent; of the living, only this one sees them. 2) It scans all of the table, and
-        with one worker less there are fewer, greater parts, and this one is another's. 3) The others still look at
+        with one worker less there are fewer, greater parts, and this one is another's. 3) The others still scan
         their old parts, where nothing is silent: they know of neither until they scan all of the table themselves.
         """
         now = self.scanned_at
-        self._handed_on = {key: until for key, until in self._handed_on.items() if until > now}
-        if (before.my_segments, before.segments) != (self._looks.my_segments, self._looks.segments):
-            self._handed_on |= dict.fromkeys(self._watched, now + _HANDED_ON_AFTER * before.idle_pause)
+        self._previous_keys = {key: until for key, until in self._previous_keys.items() if until > now}
+        if (before.my_segments, before.segments) != (self._schedule.my_segments, self._schedule.segments):
+            self._previous_keys |= dict.fromkeys(
+                self._watched, now + _SEGMENTS_CHANGE_AFTER * before.idle_pause
+            )
 
     @property
     def watched(self) -> Collection[str]:
-        """The leases this worker answers for: those of its part, as of the last look at it, and of the one before."""
-        return self._watched | self._handed_on.keys() if self._handed_on else self._watched
+        """The leases this worker answers for: those of its segments, as of the last two scans of them."""
+        return self._watched | self._previous_keys.keys() if self._previous_keys else self._watched
 
     @property
     def adopt_after(self) -> float:
-        """Seconds after which a watched lease that nobody has taken is taken beyond one's share: about one look."""
-        return 0.8 * (self._looks.segment_pause or self._looks.busy_pause)
+        """Seconds after which a watched lease that nobody has taken is taken beyond one's share: about one scan."""
+        return 0.8 * (self._schedule.segment_pause or self._schedule.busy_pause)
 
     def busy(self) -> None:
         """There is something to take: that will bring more to do for a while."""
@@ -114,28 +118,28 @@ class TableLooks:
     def calm(self, *, has_all: bool) -> None:
         """There is nothing to do that all of the table would have to be scanned for again soon.
 
-        has_all: whether this worker holds every lease that is to be read. Who comes then looks for itself, and what is
-        lost to it a heartbeat tells.
+        has_all: this worker holds every lease that is to be read. A new worker scans for itself, and a rejected
+        heartbeat shows what it has taken.
         """
         if self.scanned_at < self._busy_until:
             return
-        pause = max(self._looks.idle_pause, self._context.config.renew_interval if has_all else 0.0)
+        pause = max(self._schedule.idle_pause, self._context.config.renew_interval if has_all else 0.0)
         self._next_whole = self.scanned_at + jittered(pause, self._context.runtime.random())
-        self.is_calm = self._looks.segment_pause is not None
+        self.is_calm = self._schedule.segment_pause is not None
 
     def hurry(self) -> None:
-        """Something happened here: look soon, yet never in a spin. Leases that end as quickly as they are taken must
+        """Something happened here: scan soon, yet never in a spin. Leases that end as quickly as they are taken must
         not cost more than a few scans a second."""
         self._next_whole = min(self._next_whole, self.scanned_at + SHORTEST_SCAN_PAUSE)
 
     def must_scan(self, now: float, is_any_free: Callable[[Collection[str]], bool]) -> bool:
-        """Whether all of the table is to be scanned now; looks at the part of this worker before, if that is due.
+        """True if the whole table is to be scanned now. Scans the segments of this worker before, if that is due.
 
         is_any_free: whether one of these leases may be taken, by what was seen. Raises as `LeaseTable.scan_part`.
         """
         if now >= self._next_whole:
             return True
-        pause = self._looks.segment_pause
+        pause = self._schedule.segment_pause
         if pause is None or self._next_part is None or now < self._next_part:
             return False
         if self._next_whole - now < _SOON * pause:
@@ -144,15 +148,15 @@ class TableLooks:
         now = self._context.runtime.monotonic()
         self._next_part = now + jittered(pause, self._context.runtime.random())
         if is_wanted and self._debt_at(now) > _BURST * self._units:
-            self._next_whole = min(self._next_whole, self.scanned_at + self._looks.busy_pause)
+            self._next_whole = min(self._next_whole, self.scanned_at + self._schedule.busy_pause)
             return now >= self._next_whole
         return is_wanted
 
     def _part_wants_all(self, is_any_free: Callable[[Collection[str]], bool]) -> bool:
-        """Look at the part of this worker: whether something there calls for a scan of all the table."""
+        """Scan the segments of this worker; True if something there calls for a scan of the whole table."""
         before, watched = self.view, self._seen_in_part()
-        # A row that is missing was deleted, by somebody who cleans up or by hand; unless other segments were looked at.
-        part = (self._looks.my_segments, self._looks.segments)
+        # A row that is missing was deleted, by a cleanup or by hand; unless other segments were scanned.
+        part = (self._schedule.my_segments, self._schedule.segments)
         is_missing = part == self._part and not self._watched <= watched
         self._part, self._watched = part, watched
         failover = self._context.config.failover_time
@@ -165,9 +169,9 @@ class TableLooks:
     def _seen_in_part(self) -> frozenset[str]:
         """Scan the segments of this worker, and fold them into the view; the leases there."""
         context, seen = self._context, set()
-        for segment in self._looks.my_segments:
+        for segment in self._schedule.my_segments:
             with context.meter.timed(catalog.LIST_LEASES):
-                scan = context.table.scan_part(segment, self._looks.segments)
+                scan = context.table.scan_part(segment, self._schedule.segments)
             own, refused = self._own(scan.rows)
             self._refused |= refused
             self.view = self.view.observe_part(own, context.runtime.monotonic())
@@ -179,7 +183,7 @@ class TableLooks:
         return max(0.0, self._debt - (now - self.scanned_at) * READ_UNITS_PER_SECOND)
 
     def _own(self, rows: Iterable[Row]) -> tuple[list[Row], set[str]]:
-        """Without the leases of another stream; and the keys of what is refused: told of once, while it stays."""
+        """Return the rows but for leases of other streams, and the keys of rejected ones, each reported once."""
         own: list[Row] = []
         refused: set[str] = set()
         for row in rows:

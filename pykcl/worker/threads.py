@@ -9,8 +9,8 @@ from pykcl.runtime import Runtime, Task
 from pykcl.status import LoopStatus
 
 
-class Pulse:
-    """Of one loop, which alone calls `beat` and `rest`; anybody may `look`.
+class ThreadHeartbeat:
+    """Heartbeat of one loop, which alone calls `beat` and `rest`; any thread may call `status`.
 
     No lock: each mark is one value put in place of another. patience: seconds that one piece of its work may take.
     """
@@ -36,7 +36,7 @@ class Pulse:
         self._mark = (self._mark[0], self._runtime.monotonic() + seconds)
 
     def spawn(self, body: Callable[[], None], on_fatal: Callable[[Exception], None]) -> Task:
-        """Start the loop in a thread of its own, which the worker cannot do without; see `vital`."""
+        """Start the loop in a thread of its own, which the worker cannot do without; see stop_worker_on_crash."""
 
         def run() -> None:
             try:
@@ -46,12 +46,12 @@ class Pulse:
                 raise
             self._ended = True
 
-        self._task = self._runtime.spawn(self.name, vital(run, self.name, on_fatal))
+        self._task = self._runtime.spawn(self.name, stop_worker_on_crash(run, self.name, on_fatal))
         return self._task
 
-    def look(self, now: float) -> LoopStatus:
+    def status(self, now: float) -> LoopStatus:
         """now: monotonic seconds."""
-        # In this order: a thread that ends between the two looks has said so before it is found dead.
+        # In this order: a thread that ends between the two reads has said so before it is found dead.
         is_dead = self._task is not None and not self._task.is_alive()
         has_died = self._died_of is not None or (is_dead and not self._ended)
         began, due = self._mark
@@ -65,8 +65,10 @@ class Pulse:
         )
 
 
-def vital(body: Callable[[], None], name: str, on_fatal: Callable[[Exception], None]) -> Callable[[], None]:
-    """`body`, telling `on_fatal` of whatever ends it unexpectedly; the exception then goes on its way."""
+def stop_worker_on_crash(
+    body: Callable[[], None], name: str, on_fatal: Callable[[Exception], None]
+) -> Callable[[], None]:
+    """Wrap `body`: whatever ends it unexpectedly is given to `on_fatal`, and raised again."""
 
     def run() -> None:
         try:

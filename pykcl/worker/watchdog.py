@@ -16,19 +16,19 @@ from pykcl.worker.held_leases import Loss
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.processor_calls import CALLS_THE_PROCESSOR
 
-_MOST_FRAMES = 30
+_MAX_FRAMES = 30
 
 
-class ProcessorWatch:
+class ProcessorWatchdog:
     """Used by the LeaseManager's thread only."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._told: dict[tuple[str, float], str] = {}
+        self._reported: dict[tuple[str, float], str] = {}
 
-    def look(self, workers: Iterable[tuple[LeaseWorker, Task]], now: float) -> None:
+    def check(self, workers: Iterable[tuple[LeaseWorker, Task]], now: float) -> None:
         """Each call is reported once, after `processor_warn_after`, and again when it returned; `processor_timeout`
-        costs it the lease, and that is told, too: the lease worker itself tells of the loss when the call returns, and
+        costs it the lease, which is reported, too: the lease worker itself reports the loss when the call returns, and
         that may never be."""
         config = self._context.config
         current: dict[tuple[str, float], str] = {}
@@ -38,23 +38,23 @@ class ProcessorWatch:
                 continue
             method, since = busy
             current[worker.key, since] = method
-            if (worker.key, since) not in self._told:
+            if (worker.key, since) not in self._reported:
                 self._report(worker.key, method, now - since, task)
             if config.processor_timeout is not None and now - since >= config.processor_timeout:
-                self._give_up(worker, method, now - since, config.processor_timeout)
-        for (shard, since), method in self._told.items():
+                self._revoke(worker, method, now - since, config.processor_timeout)
+        for (shard, since), method in self._reported.items():
             if (shard, since) not in current:
                 self._context.events.emit(ProcessorReturned(shard=shard, method=method, seconds=now - since))
-        self._told = current
+        self._reported = current
 
-    def _give_up(self, worker: LeaseWorker, method: str, seconds: float, timeout: float) -> None:
+    def _revoke(self, worker: LeaseWorker, method: str, seconds: float, timeout: float) -> None:
         loss = Loss.of(LossReason.STALLED, method=method, timeout=timeout)
-        if worker.abandon(loss):
+        if worker.revoke(loss):
             event = ProcessorGivenUp(shard=worker.key, method=method, seconds=seconds, cause=loss.cause)
             self._context.events.emit(event)
 
     def _report(self, shard: str, method: str, seconds: float, task: Task) -> None:
-        stack = self._context.runtime.stack(task, below=CALLS_THE_PROCESSOR)[-_MOST_FRAMES:]
+        stack = self._context.runtime.stack(task, below=CALLS_THE_PROCESSOR)[-_MAX_FRAMES:]
         self._context.events.emit(
             ProcessorSlow(shard=shard, method=method, seconds=seconds, thread=task.name, stack=stack)
         )
@@ -65,7 +65,7 @@ _OVERDUE_AFTER = 3
 
 
 class Readiness:
-    """Judged by the LeaseManager's thread only, after each round that worked; anybody may look.
+    """Updated by the LeaseManager's thread only, after each round that worked; any thread may read it.
 
     everywhere: no shard lacks its lease, whatever can be read now is owned, and ours have answered GetRecords.
     has_joined: this worker has done its first round, and whatever it took in it has answered, or waits for parents.
@@ -81,7 +81,7 @@ class Readiness:
     def has_joined(self) -> bool:
         return self._context.has_joined.is_set()
 
-    def judge(self, view: LeaseView, workers: Sequence[LeaseWorker], *, start_is_unfinished: bool) -> None:
+    def update(self, view: LeaseView, workers: Sequence[LeaseWorker], *, start_is_unfinished: bool) -> None:
         """start_is_unfinished: as far as is known, not every lease that the application starts with was created."""
         leases = view.leases
         # The very leases that may be acquired: one below a row nobody can understand is awaited by nobody.
@@ -94,10 +94,10 @@ class Readiness:
             self.everywhere.clear()
         if not start_is_unfinished and all(map(_is_at_work, workers)):
             self._context.has_joined.set()
-        self._tell_of_unread(view, open_leases, {worker.key for worker in workers})
+        self._report_unread(view, open_leases, {worker.key for worker in workers})
 
-    def _tell_of_unread(self, view: LeaseView, open_leases: Sequence[Lease], busy: Collection[str]) -> None:
-        """Of leases that nobody has taken for long, while this worker has all that it may have.
+    def _report_unread(self, view: LeaseView, open_leases: Sequence[Lease], busy: Collection[str]) -> None:
+        """Report leases that nobody has taken for long, while this worker has all that it may have.
 
         For long: it would have taken them itself by then, beyond its share, had it room.
         """
@@ -110,13 +110,13 @@ class Readiness:
             if is_full and lease.key not in busy and view.unchanged_for(lease.key) > patience
         ]
         if not unread:
-            self._context.trouble.worked(Activity.READING_EVERY_SHARD)
+            self._context.failures.worked(Activity.READING_EVERY_SHARD)
             return
         why = SetupError(
             f"{len(unread)} of {len(open_leases)} open shards are read by nobody, and this worker holds all the leases "
             f"it may: max_leases={config.max_leases}."
         )
-        self._context.trouble.failed(Activity.READING_EVERY_SHARD, why.about("E20"))
+        self._context.failures.failed(Activity.READING_EVERY_SHARD, why.about("E20"))
 
 
 def _is_at_work(worker: LeaseWorker) -> bool:

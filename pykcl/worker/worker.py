@@ -20,7 +20,7 @@ from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime, SystemRuntime, Task
 from pykcl.status import WorkerStatus
 from pykcl.worker.context import Context
-from pykcl.worker.failure_tracker import Trouble, named, names_of
+from pykcl.worker.failure_tracker import FailureTracker, named, names_of
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_renewer import LeaseRenewer
@@ -30,7 +30,7 @@ from pykcl.worker.options import Surroundings, WorkerOptions, config_of
 from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.signals import StopSignals
 from pykcl.worker.starting import Start
-from pykcl.worker.worker_status import Parts, Standing
+from pykcl.worker.worker_status import WorkerStatusReporter, WorkerThreads
 
 if TYPE_CHECKING:
     # Part of what a type checker knows by itself: it need not be installed, and no program imports it.
@@ -84,10 +84,10 @@ class Worker:
             self.config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{self._runtime.token()}"
         )
         self.metering = MetricsPipeline(self.config, self._runtime, self.worker_id, metrics_sinks)
-        self._standing = Standing(self.config, self.worker_id, self._runtime)
+        self._reporter = WorkerStatusReporter(self.config, self.worker_id, self._runtime)
         patient = (on_event,) if callable(on_event) else on_event
         self._relays = [Relay(listener, self._runtime) for listener in patient]
-        own = (self.metering.meter.hear, self._standing.errors.hear)
+        own = (self.metering.meter.hear, self._reporter.errors.on_event)
         self._events = EventFan(
             (*listeners, *own, *(relay.hear for relay in self._relays)), names_of(self.config)
         )
@@ -129,7 +129,7 @@ class Worker:
         After a stop that left no thread behind the worker can be started again.
         """
         self._begin_anew(starts=True)
-        self._standing.enter("starting")
+        self._reporter.enter("starting")
         try:
             context = self._connect()
             if context is None or not self._start_threads(context):
@@ -162,7 +162,7 @@ class Worker:
                 )
             if self._is_over:
                 self._refuse_what_is_left()
-                self._standing.begin_anew()
+                self._reporter.begin_anew()
                 self._be_new()
             elif self._manager is not None:
                 raise PyKclError("This worker still runs. Do: stop() it first, or make a new Worker.")
@@ -183,7 +183,7 @@ class Worker:
         self._forced = self._runtime.event()
         self._failure: Exception | None = None
         self._manager: LeaseManager | None = None
-        self._parts: Parts | None = None
+        self._parts: WorkerThreads | None = None
         self.signals = StopSignals(self._stop_asked.set, self._runtime.monotonic)
         self._stopping = self._is_over = self._is_starting = False
 
@@ -196,17 +196,17 @@ class Worker:
             renewer = LeaseRenewer(
                 context.held,
                 context.runtime,
-                context.trouble,
+                context.failures,
                 name=name,
                 on_fatal=self._fail,
                 rounds=RenewalRounds(context.meter, context.runtime, self.config.renew_interval),
             )
             self._manager = LeaseManager(context, name=name)
-            self._parts = self._standing.parts = Parts(self._manager, renewer, context.shared_reads)
-            self._standing.enter("running")
+            self._parts = self._reporter.parts = WorkerThreads(self._manager, renewer, context.idle_poller)
+            self._reporter.enter("running")
             self.metering.start(f"{name}-metrics")
             renewer.start()
-            context.shared_reads.start()
+            context.idle_poller.start()
             self._manager.start()
         return True
 
@@ -231,7 +231,7 @@ class Worker:
             if asked is not self._stop_asked:
                 return
             manager, parts, stopped = self._manager, self._parts, self._stopped
-            begins = self._standing.enter("draining" if manager else "stopped")
+            begins = self._reporter.enter("draining" if manager else "stopped")
             is_own = parts is not None and any(map(self._runtime.is_current, parts.all_tasks))
             first = parts is not None and not is_own and not self._stopping
             self._stopping |= first
@@ -251,7 +251,7 @@ class Worker:
             # one would return with threads still there that nobody names.
             stopped.wait(grace + self.config.request_timeout + 1.0)
 
-    def _finish(self, parts: Parts, deadline: float) -> None:
+    def _finish(self, parts: WorkerThreads, deadline: float) -> None:
         manager = parts.manager
         self._join(manager.tasks, deadline, *(worker for worker, _ in manager.workers()))
         # The manager may just have started one more lease worker; asked again once it has ended, none is missed.
@@ -266,7 +266,7 @@ class Worker:
         soon = self._runtime.monotonic() + self.config.request_timeout + 0.5
         left += self._join(parts.tasks, soon if was_forced else max(deadline, soon))
         self.metering.stop(0.0 if self._is_forced else _LAST_METRICS_WITHIN)
-        self._standing.enter("stopped")
+        self._reporter.enter("stopped")
         # From here on another thread may start the next run.
         failure, cause, is_forced = self._failure, self._cause, self._is_forced
         self._is_over = True
@@ -312,7 +312,7 @@ class Worker:
 
     @property
     def has_joined(self) -> bool:
-        """Whether it has done its part at least once, or stands by as a spare worker; as in `WorkerStatus`."""
+        """True if it has done its part at least once, or stands by as a spare worker; as in `WorkerStatus`."""
         return self._manager is not None and self._manager.readiness.has_joined
 
     @property
@@ -325,8 +325,8 @@ class Worker:
         return type(self._failure).__name__ if self._failure else "asked to"
 
     def status(self) -> WorkerStatus:
-        """How it stands at this moment: threads, leases, positions, lag, what fails. Cheap, from any thread."""
-        return self._standing.status(self._failure)
+        """Snapshot of the current state: threads, leases, positions, lag, failures. Cheap, from any thread."""
+        return self._reporter.status(self._failure)
 
     @property
     def leases(self) -> tuple[str, ...]:
@@ -335,7 +335,7 @@ class Worker:
 
     @property
     def activities(self) -> dict[str, str]:
-        """What is being done for each lease at this moment, by key: a state such as "waiting for parents", or the
+        """Current activity of each lease, by key: a state such as "waiting for parents", or the
         processor method that runs."""
         if self._manager is None:
             return {}
@@ -359,8 +359,8 @@ class Worker:
     def _connect(self) -> Context | None:
         """Everything the threads share; None when stopped meanwhile."""
         table, stream = self._adapters or self._aws_adapters()
-        trouble = self._standing.trouble = Trouble(self._events, self._runtime, self.config)
-        self.metering.connect(self._cloudwatch, trouble)
+        failures = self._reporter.failures = FailureTracker(self._events, self._runtime, self.config)
+        self.metering.connect(self._cloudwatch, failures)
         return Start(
             config=self.config,
             worker_id=self.worker_id,
@@ -369,11 +369,11 @@ class Worker:
             runtime=self._runtime,
             events=self._events,
             meter=self.metering.meter,
-            trouble=trouble,
+            failures=failures,
             held=self.held,
             processor=self._processor,
             on_fatal=self._fail,
-            pulse=self._standing.starting,
+            pulse=self._reporter.starting,
             stop_asked=self._stop_asked,
         ).context()
 
@@ -398,7 +398,7 @@ class Worker:
             if self._failure is None:
                 self._failure = named(error, self.config)
             manager = self._manager
-            begins = self._standing.enter("draining")
+            begins = self._reporter.enter("draining")
         self._stop_asked.set()
         if begins:
             self._events.emit(WorkerStopping(worker_id=self.worker_id, cause=self._cause))

@@ -14,23 +14,23 @@ from pykcl.status import (
     WorkerState,
     WorkerStatus,
 )
-from pykcl.worker.failure_tracker import LastErrors, Trouble
-from pykcl.worker.idle_reads import SharedReads
+from pykcl.worker.failure_tracker import FailureTracker, LastErrors
+from pykcl.worker.idle_reads import IdleShardPoller
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_renewer import LeaseRenewer
 from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.threads import Pulse
+from pykcl.worker.threads import ThreadHeartbeat
 
 _LONGEST_ATTEMPT = 60.0
 """Seconds that one attempt to start may take: the whole lease table is scanned in one of them."""
 
 
-class Parts(NamedTuple):
-    """What of a running worker tells how it stands."""
+class WorkerThreads(NamedTuple):
+    """The parts of a running worker that its status is made of."""
 
     manager: LeaseManager
     renewer: LeaseRenewer
-    reads: SharedReads
+    reads: IdleShardPoller
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -42,12 +42,12 @@ class Parts(NamedTuple):
         return (*self.tasks, *(task for _, task in self.manager.workers()))
 
     @property
-    def pulses(self) -> tuple[Pulse, ...]:
+    def pulses(self) -> tuple[ThreadHeartbeat, ...]:
         return (self.manager.pulse, *self.renewer.pulses, *([self.reads.pulse] if self.reads.tasks else ()))
 
 
-class Standing:
-    """Told by Worker; anybody may ask.
+class WorkerStatusReporter:
+    """Written by Worker; any thread may ask.
 
     starting: of the thread that starts the worker. errors: a listener. trouble, parts: once they are there.
     """
@@ -62,9 +62,9 @@ class Standing:
     def begin_anew(self) -> None:
         """Before each run of the worker."""
         self._state: tuple[WorkerState, float] = ("new", self._runtime.monotonic())
-        self.starting = Pulse("start", self._runtime, patience=_LONGEST_ATTEMPT)
-        self.trouble: Trouble | None = None
-        self.parts: Parts | None = None
+        self.starting = ThreadHeartbeat("start", self._runtime, patience=_LONGEST_ATTEMPT)
+        self.failures: FailureTracker | None = None
+        self.parts: WorkerThreads | None = None
 
     def enter(self, state: WorkerState) -> bool:
         """Come into a later state of this run; whether it was not there before. Never back: a stop may overtake a
@@ -77,7 +77,7 @@ class Standing:
         return moves
 
     def status(self, failure: Exception | None) -> WorkerStatus:
-        """Of this moment. It asks nobody outside of the process, and waits for no lock that is held for long."""
+        """Snapshot of the current state. No network calls, no long-held locks."""
         from pykcl import __version__
 
         config, now, (state, since), parts = self._config, self._runtime.monotonic(), self._state, self.parts
@@ -97,16 +97,16 @@ class Standing:
             shutdown_grace=config.shutdown_grace,
             loops=self._loops(now),
             leases=tuple(self._lease(worker, task, now) for worker, task in sorted_workers(parts)),
-            troubles=self.trouble.status(now) if self.trouble else (),
+            troubles=self.failures.status(now) if self.failures else (),
             last_error=self.errors.of(None, now),
         )
 
     def _loops(self, now: float) -> tuple[LoopStatus, ...]:
         if self._state[0] == "starting":
-            return (self.starting.look(now),)
+            return (self.starting.status(now),)
         if self.parts is None:
             return ()
-        return tuple(pulse.look(now) for pulse in self.parts.pulses)
+        return tuple(pulse.status(now) for pulse in self.parts.pulses)
 
     def _lease(self, worker: LeaseWorker, task: Task, now: float) -> LeaseStatus:
         # Each asked once: the thread goes on meanwhile.
@@ -133,6 +133,6 @@ class Standing:
         )
 
 
-def sorted_workers(parts: Parts | None) -> list[tuple[LeaseWorker, Task]]:
+def sorted_workers(parts: WorkerThreads | None) -> list[tuple[LeaseWorker, Task]]:
     """By shard; none before the worker runs."""
     return sorted(parts.manager.workers(), key=lambda entry: entry[0].key) if parts else []

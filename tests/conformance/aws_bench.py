@@ -13,7 +13,7 @@ from verify_account import PatientStream, patiently
 
 MOST_SECONDS = 61
 """Longer than this nobody waits for a clock that cannot be put forward."""
-MOST_SHARDS = 10
+MAX_SHARDS = 10
 LISTING_SECONDS = 1.0
 DEADLINE = 300.0
 """For a stream or a table to be there, or gone."""
@@ -56,7 +56,7 @@ class AwsStreams(ClientBench):
         )
 
     def create(self, name, shards=1):
-        if shards > MOST_SHARDS:
+        if shards > MAX_SHARDS:
             pytest.skip(f"needs {shards} shards")
         self._names.add(name)
         super().create(name, shards)

@@ -17,7 +17,7 @@ from pykcl.demo.producer import CELLS, Mix, Producer, Put, cells_in
 from pykcl.model.shard import HashRange
 
 RING = 1 << 128
-MOST_SHARDS = 12
+MAX_SHARDS = 12
 """Open at one time."""
 
 
@@ -126,7 +126,7 @@ class Stream:
         shards = self._open()
         cell = RING // CELLS
         wide = [shard for shard in shards if shard[1] - shard[0] + 1 >= 2 * cell]
-        if what == "split" and (len(shards) >= MOST_SHARDS or not wide):
+        if what == "split" and (len(shards) >= MAX_SHARDS or not wide):
             what = "merge"
         if what == "merge" and len(shards) < 3:
             what = "split"

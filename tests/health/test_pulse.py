@@ -5,25 +5,25 @@ import pytest
 from pykcl.errors import InternalError
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.simulation import Simulation
-from pykcl.worker.threads import Pulse
+from pykcl.worker.threads import ThreadHeartbeat
 
 
 def test_a_loop_is_overdue_from_when_it_meant_to_begin_again():
     with Simulation() as simulation:
         runtime = simulation.runtime("w")
-        pulse = Pulse("loop", runtime, patience=3.0)
+        pulse = ThreadHeartbeat("loop", runtime, patience=3.0)
         pulse.beat()
         simulation.sleep(2.0)
-        assert pulse.look(runtime.monotonic()).overdue == pytest.approx(2.0), (
+        assert pulse.status(runtime.monotonic()).overdue == pytest.approx(2.0), (
             "a piece of work that takes 2 s by now"
         )
         pulse.beat()
         pulse.rest(20.0)
         simulation.sleep(15.0)
-        resting = pulse.look(runtime.monotonic())
+        resting = pulse.status(runtime.monotonic())
         assert (resting.overdue, resting.attempted_ago) == (0.0, pytest.approx(15.0))
         simulation.sleep(15.0)
-        assert pulse.look(runtime.monotonic()).overdue == pytest.approx(10.0)
+        assert pulse.status(runtime.monotonic()).overdue == pytest.approx(10.0)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -32,8 +32,8 @@ def test_a_loop_is_overdue_from_when_it_meant_to_begin_again():
 )
 def test_how_a_loop_ended_is_told(body, state, died_of):
     told, runtime = [], SystemRuntime()
-    pulse = Pulse("loop", runtime, patience=0.0)
+    pulse = ThreadHeartbeat("loop", runtime, patience=0.0)
     pulse.spawn(body, told.append).join(10)
-    found = pulse.look(runtime.monotonic())
+    found = pulse.status(runtime.monotonic())
     assert (found.state, found.died_of) == (state, died_of)
     assert [type(error) for error in told] == ([InternalError] if died_of else [])

@@ -17,7 +17,7 @@ from pykcl.testing.memory.dynamodb import Fault, Params
 from pykcl.testing.memory.faults import failing, throttled, timed_out
 from pykcl.testing.simulation import SimTask, Simulation
 
-MOST_WORKERS, MOST_SHARDS = 4, 7
+MOST_WORKERS, MAX_SHARDS = 4, 7
 
 
 def run_random_mixed_fleet(seed: int) -> MixedFleet:
@@ -158,7 +158,7 @@ class Story:
 
     def split(self) -> None:
         shards = self.fleet.open_shards()
-        if len(shards) < MOST_SHARDS:
+        if len(shards) < MAX_SHARDS:
             self.fleet.split(self.rng.choice(shards))
 
     def merge(self) -> None:

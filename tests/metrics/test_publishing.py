@@ -11,7 +11,7 @@ from pykcl.config import Config
 from pykcl.events import TroubleBegan, TroubleEnded
 from pykcl.metrics.catalog import LEASES_LOST_BY_CAUSE, NUM_WORKERS, RECORDS_PROCESSED
 from pykcl.metrics.cloudwatch import MAX_METRICS_PER_REQUEST, Publisher, Statistics, StatisticSet
-from pykcl.worker.failure_tracker import Trouble
+from pykcl.worker.failure_tracker import FailureTracker
 
 ALL = ("Operation", "ShardId", "WorkerIdentifier", "Cause")
 DENIED = "User: arn:aws:iam::1:user/u is not authorized to perform: cloudwatch:PutMetricData"
@@ -62,7 +62,7 @@ def publishing(simulation):
         statistics = Statistics(runtime, limit)
         sender = CloudWatchSender(client, "orders-app", "w1", ALL)
         return (
-            Publisher(statistics, sender, runtime, Trouble(Events(), runtime), interval=10.0),
+            Publisher(statistics, sender, runtime, FailureTracker(Events(), runtime), interval=10.0),
             statistics,
             events,
         )

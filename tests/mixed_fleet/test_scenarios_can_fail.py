@@ -12,7 +12,7 @@ from pykcl.model.lease_writes import LeaseWrite
 from pykcl.planning.lease_view import LeaseView
 from pykcl.worker import lease_worker
 from pykcl.worker.held_leases import HeldLease
-from pykcl.worker.leader import LeaderDuty
+from pykcl.worker.leader import Leader
 
 
 def change_updates(monkeypatch, kinds, change):
@@ -201,7 +201,7 @@ def only_an_empty_table_gets_leases(monkeypatch):
 
 
 def hash_ranges_are_not_filled_in(monkeypatch):
-    monkeypatch.setattr(LeaderDuty, "_fill", lambda self, fills: None)
+    monkeypatch.setattr(Leader, "_fill", lambda self, fills: None)
 
 
 def every_row_is_taken_for_a_lease(monkeypatch):

@@ -102,7 +102,7 @@ def deadline_stamped_after_the_answer(patch: Patch) -> None:
     def make(settle: Function) -> Function:
         return lambda self, answer, sent: settle(self, answer, self._runtime.monotonic())
 
-    patch.replace(HeldLease, "_settle", make)
+    patch.replace(HeldLease, "_record_answer", make)
 
 
 def no_answer_taken_for_a_heartbeat(patch: Patch) -> None:
@@ -114,7 +114,7 @@ def no_answer_taken_for_a_heartbeat(patch: Patch) -> None:
 
         return hopeful
 
-    patch.replace(HeldLease, "_settle", make)
+    patch.replace(HeldLease, "_record_answer", make)
 
 
 def belief_not_checked(patch: Patch) -> None:
@@ -150,7 +150,7 @@ def heartbeats_for_a_dead_reader(patch: Patch) -> None:
 
 
 def no_wait_after_a_steal(patch: Patch) -> None:
-    patch.replace(LeaseWorker, "_settle", lambda _: lambda self: Signal.SETTLED)
+    patch.replace(LeaseWorker, "_wait_for_old_owner", lambda _: lambda self: Signal.SETTLED)
 
 
 def expired_lease_taken_with_a_fresh_counter(patch: Patch) -> None:
@@ -169,7 +169,7 @@ def expired_lease_taken_with_a_fresh_counter(patch: Patch) -> None:
 
 
 def dead_threads_go_unnoticed(patch: Patch) -> None:
-    patch.replace(threads, "vital", lambda _: lambda body, name, on_fatal: body)
+    patch.replace(threads, "stop_worker_on_crash", lambda _: lambda body, name, on_fatal: body)
 
 
 def handed_back_lease_taken_again(patch: Patch) -> None:

@@ -11,7 +11,7 @@ from pykcl.planning import lease_assignment, lease_deletion
 from pykcl.testing.storm import Promise
 from pykcl.worker import shard_end
 from pykcl.worker.shard_sync import LeaseCleaner
-from pykcl.worker.stream_identity import GoneShards
+from pykcl.worker.stream_identity import ExpiredShardCheck
 from pykcl.worker.worker import Worker
 
 
@@ -20,7 +20,7 @@ def unlisted_shard_taken_for_gone(patch: Patch) -> None:
 
 
 def unlisted_parent_taken_for_gone(patch: Patch) -> None:
-    patch.replace(GoneShards, "confirm", lambda _: lambda self, shard_ids: None)
+    patch.replace(ExpiredShardCheck, "confirm", lambda _: lambda self, shard_ids: None)
 
 
 def parent_deleted_before_its_child_began(patch: Patch) -> None:

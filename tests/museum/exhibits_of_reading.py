@@ -192,14 +192,14 @@ def one_processor_for_all_shards(patch: Patch) -> None:
 
 
 def page_of_the_shared_thread_thrown_away(patch: Patch) -> None:
-    def make(goes_on: Function) -> Function:
+    def make(accept_empty_page: Function) -> Function:
         def careless(self, answer):
             fetched, answered_at = answer
-            return goes_on(self, (replace(fetched, records=[]), answered_at))
+            return accept_empty_page(self, (replace(fetched, records=[]), answered_at))
 
         return careless
 
-    patch.replace(ShardReader, "goes_on", make)
+    patch.replace(ShardReader, "accept_empty_page", make)
 
 
 def refused_iterator_ends_the_reading(patch: Patch) -> None:

@@ -25,7 +25,7 @@ from pykcl.testing.storm.options import storm_options
 from pykcl.testing.storm.skips import Skips
 from pykcl.testing.storm.streams import Outages
 from pykcl.testing.storm.world import TABLE, World
-from pykcl.worker.leader import LeaderDuty
+from pykcl.worker.leader import Leader
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.record_delivery import RecordDelivery
 from pykcl.worker.shard_sync import DeletedLeaseRestorer
@@ -158,7 +158,7 @@ def test_a_worker_that_makes_a_row_where_it_wants_to_fill_in_a_hash_range(monkey
     if is_careless:
         always = "attribute_exists(leaseCounter) OR attribute_not_exists(leaseCounter)"
         _filling_without_condition(monkeypatch, always)
-    worlds, make, fill = [], World.__init__, LeaderDuty._fill_one
+    worlds, make, fill = [], World.__init__, Leader._fill_one
 
     def made(self, *args, **options):
         make(self, *args, **options)
@@ -170,7 +170,7 @@ def test_a_worker_that_makes_a_row_where_it_wants_to_fill_in_a_hash_range(monkey
         fill(self, one, until)
 
     monkeypatch.setattr(World, "__init__", made)
-    monkeypatch.setattr(LeaderDuty, "_fill_one", the_row_goes_first)
+    monkeypatch.setattr(Leader, "_fill_one", the_row_goes_first)
     # With the condition it makes no row; that rows go is what other promises suffer from.
     assert (broken_in_a_storm_with("F15.ranges") is Promise.CONDITIONAL) is is_careless
 
@@ -200,12 +200,12 @@ def test_a_worker_that_fills_in_the_hash_range_of_another_shard(monkeypatch):
 
 
 def test_a_worker_that_never_fills_in_a_hash_range(monkeypatch):
-    monkeypatch.setattr(LeaderDuty, "_fill", lambda self, fills: None)
+    monkeypatch.setattr(Leader, "_fill", lambda self, fills: None)
     assert broken_in_a_storm_with("F15.ranges") is Promise.BALANCE
 
 
 def test_a_worker_that_lists_the_shards_with_each_scan(monkeypatch):
-    monkeypatch.setattr(LeaderDuty, "audit", lambda self, view, shards: True)
+    monkeypatch.setattr(Leader, "audit", lambda self, view, shards: True)
     assert broken_in_a_storm_with("F15.ranges") is Promise.BUDGETS
 
 

@@ -362,7 +362,7 @@ def test_a_worker_that_lies_about_what_it_takes(monkeypatch, change):
 
 
 def test_a_thief_that_does_not_wait_for_its_victim_to_notice(monkeypatch):
-    monkeypatch.setattr(LeaseWorker, "_settle", lambda self: Signal.SETTLED)
+    monkeypatch.setattr(LeaseWorker, "_wait_for_old_owner", lambda self: Signal.SETTLED)
     assert storm_verdict() is Promise.ONE_OWNER
 
 
@@ -376,7 +376,10 @@ def test_a_deploy_that_repeats_records_of_a_worker_that_does_not_tell_of_its_rel
 def test_a_worker_that_takes_back_what_it_handed_back_without_a_word(monkeypatch):
     _emit_instead(monkeypatch, lambda event: None if isinstance(event, LeaseHandedBack) else event)
     monkeypatch.setattr(
-        LeaseWorker, "gave_up", property(lambda self: False, lambda self, value: None), raising=False
+        LeaseWorker,
+        "released_after_failure",
+        property(lambda self: False, lambda self, value: None),
+        raising=False,
     )
     outcome = run_storm(3, off=FINE_WEATHER, processor=storm_processors.StumblesForEver)
     assert isinstance(outcome.broken, PromiseBroken)

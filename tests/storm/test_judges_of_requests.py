@@ -85,7 +85,7 @@ def test_a_worker_whose_heartbeats_come_every_tenth_of_a_second(monkeypatch):
     monkeypatch.setattr(Config, "renew_interval", property(lambda self: 0.1))
     # Its thieves wait a tenth of a second too, and are seen for that, if they come first.
     assert storm_verdict() in (Promise.BUDGETS, Promise.ONE_OWNER)
-    monkeypatch.setattr(LeaseWorker, "_settle", _settled_as_before)
+    monkeypatch.setattr(LeaseWorker, "_wait_for_old_owner", _settled_as_before)
     assert storm_verdict() is Promise.BUDGETS
 
 
@@ -135,7 +135,7 @@ def test_a_worker_that_asks_which_stream_it_reads_before_each_page(monkeypatch):
         return ask_first
 
     monkeypatch.setattr(ShardReader, "read", asking_first(ShardReader.read))
-    monkeypatch.setattr(ShardReader, "goes_on", asking_first(ShardReader.goes_on))
+    monkeypatch.setattr(ShardReader, "accept_empty_page", asking_first(ShardReader.accept_empty_page))
     assert storm_verdict() is Promise.BUDGETS
 
 

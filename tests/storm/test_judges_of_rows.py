@@ -143,7 +143,7 @@ class _Held(dict):
 
     version = 0
 
-    def glance(self):
+    def snapshot(self):
         return dict(self)
 
 
@@ -157,7 +157,7 @@ def test_two_who_believe_in_one_lease(stolen, frozen, gave_up, broken_after):
         steal_overlap=lambda: 5.0, drift_overlap=lambda one, other: 0.0,
     )  # fmt: skip
     for host in ("w1", "w2"):
-        judge.watch(host, _Held(parent=SimpleNamespace(glance=lambda: True)))
+        judge.watch(host, _Held(parent=SimpleNamespace(is_valid_unlocked=lambda: True)))
     if stolen:
         judge.stolen("parent")
     if gave_up:

@@ -18,7 +18,7 @@ from pykcl.testing.storm.judge import Verdict
 from pykcl.testing.storm.table_loss import _judge_writes, _Writes, lose_and_restore_the_table
 from pykcl.testing.storm.world import TABLE
 from pykcl.worker import fleet_monitor
-from pykcl.worker.fleet_monitor import FleetWatch
+from pykcl.worker.fleet_monitor import FleetMonitor
 
 
 def test_a_worker_that_takes_pykcl_for_java(monkeypatch):
@@ -55,7 +55,7 @@ def test_a_worker_that_takes_any_fleet_for_a_native_one(monkeypatch):
 def test_a_worker_that_joins_a_native_fleet(monkeypatch):
     off = FINE_WEATHER - {"F13.foreign"}
     assert run_storm(3, off=off, full=True).verdict == "kept"
-    monkeypatch.setattr(FleetWatch, "join", lambda self, rows: None)
+    monkeypatch.setattr(FleetMonitor, "join", lambda self, rows: None)
     broken = run_storm(3, off=off, full=True).broken
     assert isinstance(broken, PromiseBroken)
     assert broken.promise in (Promise.FOREIGN_KEPT, Promise.NO_FALSE_ALARM)

@@ -69,13 +69,13 @@ def test_a_belief_grows_old_while_the_machine_is_suspended(monkeypatch):
     wake = runtime.event()
     held = HeldLease(lease, runtime.monotonic(), table=None, runtime=runtime, config=CONFIG, wake=wake)
     held.check()
-    assert held.glance()
+    assert held.is_valid_unlocked()
 
     def after_a_suspend(clock, gettime=time.clock_gettime):
         return gettime(clock) + (CONFIG.failover_time if clock == time.CLOCK_BOOTTIME else 0.0)
 
     monkeypatch.setattr(time, "clock_gettime", after_a_suspend)
-    assert not held.glance()
+    assert not held.is_valid_unlocked()
     with pytest.raises(LeaseLost, match="no heartbeat succeeded in time"):
         held.check()
 

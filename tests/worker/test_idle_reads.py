@@ -16,8 +16,8 @@ from pykcl.testing.fleet import RecordingProcessor
 from pykcl.testing.simulation import Simulation
 from pykcl.testing.storm.streams import SlowPage
 from pykcl.worker.held_leases import Loss
-from pykcl.worker.idle_reads import MOST_UNDER_WAY, SharedReads, Turn
-from pykcl.worker.prefetch import BufferGate
+from pykcl.worker.idle_reads import MAX_UNDER_WAY, IdlePoll, IdleShardPoller
+from pykcl.worker.prefetch import MemoryBudget
 from pykcl.worker.shard_reader import ShardReader
 
 SHARD = "shardId-000000000000"
@@ -78,7 +78,7 @@ class Post:
 
     @property
     def is_all_given_back(self):
-        return self.worker._manager._context.gate._free == self.worker.config.max_buffered_bytes
+        return self.worker._manager._context.memory._free == self.worker.config.max_buffered_bytes
 
 
 def start(fleet, name="w1", **options):
@@ -204,7 +204,7 @@ def test_who_loses_the_lease_is_not_read_for_any_more(new_fleet):
     post.delays[SHARD] = 0.2
     fleet.wait(lambda: post.asked[-1][1] == SHARD)
     (lease_worker,) = [found for found, _ in post.worker._manager.workers() if found.key == SHARD]
-    lease_worker.abandon(Loss.of(LossReason.OTHER))
+    lease_worker.revoke(Loss.of(LossReason.OTHER))
     asked = len(post.pauses())
     fleet.wait(lambda: ("w1", "lease_lost", SHARD) in fleet.ledger.calls, 1)
     assert len(post.pauses()) == asked
@@ -310,7 +310,7 @@ def test_so_many_at_a_time_and_no_more(new_fleet):
     post = start(fleet)
     post.delays.update(dict.fromkeys(fleet.open_shards(), 0.02))
     fleet.simulation.sleep(20)
-    assert post.most == MOST_UNDER_WAY
+    assert post.most == MAX_UNDER_WAY
     assert {shard for _, shard in post.asked} == set(fleet.open_shards())
     for shard in fleet.open_shards():
         assert max(post.pauses(shard, fleet.simulation.now - 10)) <= 1.3
@@ -405,10 +405,10 @@ def test_however_the_threads_meet_each_iterator_is_served_once_and_every_byte_is
     rng = random.Random(seed)
     with Simulation(seed=seed) as simulation:
         runtime = simulation.runtime("w")
-        gate = BufferGate(100 * MIB, runtime)
+        memory = MemoryBudget(100 * MIB, runtime)
         deck = Deck(simulation, runtime)
-        shared = SharedReads(deck, runtime, gate, Meter(runtime), limit=10, on_fatal=lambda error: None)
-        shared.start()
+        poller = IdleShardPoller(deck, runtime, memory, Meter(runtime), limit=10, on_fatal=lambda error: None)
+        poller.start()
         ended = []
 
         def lease_worker(shard):
@@ -416,7 +416,7 @@ def test_however_the_threads_meet_each_iterator_is_served_once_and_every_byte_is
             for number in range(6):
                 went_on = []
 
-                def nothing_new(answer, went_on=went_on):
+                def on_empty_page(answer, went_on=went_on):
                     if rng.random() < 0.3:
                         return None
                     went_on.append(answer[0].next_iterator)
@@ -426,23 +426,23 @@ def test_however_the_threads_meet_each_iterator_is_served_once_and_every_byte_is
                 now = runtime.monotonic()
                 due = now + rng.choice([0.0, 0.2])
                 first = f"{shard}/{number}/"
-                turn = Turn(
-                    shard, first, PollWindow(due, due, due), lambda: rng.random() < 0.95, nothing_new, wake
+                poll = IdlePoll(
+                    shard, first, PollWindow(due, due, due), lambda: rng.random() < 0.95, on_empty_page, wake
                 )
-                shared.leave(turn)
+                poller.delegate(poll)
                 until = now + rng.choice([0.1, 1.0, 3.0])
-                while (left := shared.left(turn)) > 0 and runtime.monotonic() < until:
+                while (left := poller.time_left(poll)) > 0 and runtime.monotonic() < until:
                     wake.clear()
                     wake.wait(min(left, 0.3))
                 if rng.random() < 0.3:
-                    shared.drop(turn)
+                    poller.drop(poll)
                     continue
                 try:
-                    found = shared.take(turn)
+                    found = poller.reclaim(poll)
                 except Throttled:
                     continue
                 if isinstance(found, tuple):
-                    gate.release(5 * MIB)
+                    memory.release(5 * MIB)
                 elif found is not None:
                     if found.look() is not Coming.THERE and rng.random() < 0.5:
                         found.drop()
@@ -460,8 +460,8 @@ def test_however_the_threads_meet_each_iterator_is_served_once_and_every_byte_is
         for number in range(4):
             runtime.spawn(f"lease-{number}", partial(lease_worker, f"s{number}"))
         simulation.run_until(lambda: len(ended) == 4, 120, "the end")
-        shared.stop()
+        poller.stop()
         simulation.sleep(5)
         assert simulation.unfinished("w") == []
-        assert gate._free == 100 * MIB
+        assert memory._free == 100 * MIB
         assert len(deck.served) == len(set(deck.served)), "no iterator is asked for twice"

@@ -7,16 +7,16 @@ from pykcl.event_dispatch import EventFan
 from pykcl.events import LeaseTaken, LeaseTakenAway
 from pykcl.metrics.meter import Meter
 from pykcl.testing.simulation import Simulation
-from pykcl.worker.failure_tracker import Trouble
+from pykcl.worker.failure_tracker import FailureTracker
 from pykcl.worker.held_leases import HeldLeases
-from pykcl.worker.lease_renewer import MOST_HELPERS, LeaseRenewer
+from pykcl.worker.lease_renewer import MAX_HELPERS, LeaseRenewer
 from pykcl.worker.measurements import RenewalRounds
 
 
 class Lease:
     """Stands for a HeldLease. takes: seconds until a heartbeat is answered."""
 
-    is_over = was_given_up = fails = False
+    is_over = was_released = fails = False
     error = TemporaryError
 
     def __init__(self, key, runtime, due, takes=0.0):
@@ -50,7 +50,7 @@ def renewing(request):
             ]
             for lease in leases:
                 held.add(lease)
-            trouble = Trouble(EventFan(()), runtime)
+            trouble = FailureTracker(EventFan(()), runtime)
             renewer = LeaseRenewer(
                 held,
                 runtime,
@@ -95,9 +95,9 @@ def test_a_heartbeat_that_waits_for_its_answer_delays_no_other_lease(renewing):
 def test_slow_answers_bring_all_helpers_and_no_more(renewing):
     simulation, leases, renewer = renewing(20, takes=0.5)
     simulation.sleep(20)
-    assert helpers(renewer) == MOST_HELPERS
+    assert helpers(renewer) == MAX_HELPERS
     for lease in leases:
-        assert lease.sent[0] <= leases[0].sent[0] + 0.5 * 20 / MOST_HELPERS + 0.5
+        assert lease.sent[0] <= leases[0].sent[0] + 0.5 * 20 / MAX_HELPERS + 0.5
 
 
 @pytest.mark.parametrize("error", [TemporaryError, SetupError, TableGone])

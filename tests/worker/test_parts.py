@@ -19,10 +19,10 @@ from pykcl.runtime import SystemRuntime
 from pykcl.status import Activity
 from pykcl.testing.fleet import STREAM
 from pykcl.testing.simulation import Deadlock, Simulation
-from pykcl.worker.failure_tracker import Trouble
+from pykcl.worker.failure_tracker import FailureTracker
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.prefetch import BufferGate
+from pykcl.worker.prefetch import MemoryBudget
 from pykcl.worker.processor_calls import ProcessorCalls
 from pykcl.worker.shard_sync import create_lease
 
@@ -36,7 +36,7 @@ def _never():
 def test_the_gate_never_hands_out_more_than_its_limit():
     with Simulation(seed=4) as simulation:
         runtime = simulation.runtime("w")
-        gate = BufferGate(100, runtime)
+        gate = MemoryBudget(100, runtime)
         held, peak, done = [], [], []
 
         def reader():
@@ -58,7 +58,7 @@ def test_the_gate_never_hands_out_more_than_its_limit():
 def test_the_gate_serves_first_come_first_served_so_that_large_ones_are_not_starved():
     with Simulation(seed=1) as simulation:
         runtime = simulation.runtime("w")
-        gate = BufferGate(100, runtime)
+        gate = MemoryBudget(100, runtime)
         assert gate.reserve(60, give_up=_never, timeout=0.0)
         order = []
 
@@ -79,7 +79,7 @@ def test_the_gate_serves_first_come_first_served_so_that_large_ones_are_not_star
 def test_who_gives_up_waiting_leaves_the_queue_and_lets_the_next_one_in():
     with Simulation(seed=1) as simulation:
         runtime = simulation.runtime("w")
-        gate = BufferGate(100, runtime)
+        gate = MemoryBudget(100, runtime)
         assert gate.reserve(60, give_up=_never, timeout=0.0)
         results = []
         stop = runtime.event()
@@ -157,7 +157,7 @@ def test_a_listener_that_raises_is_left_out_and_the_others_go_on(caplog):
 def test_trouble_is_told_when_it_begins_and_when_it_ends():
     with Simulation() as simulation:
         heard = []
-        trouble = Trouble(EventFan([heard.append]), simulation.runtime("w"))
+        trouble = FailureTracker(EventFan([heard.append]), simulation.runtime("w"))
         for _ in range(3):
             trouble.failed(Activity.READING, ValueError("why"))
         for _ in range(3):

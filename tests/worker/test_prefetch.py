@@ -11,7 +11,7 @@ from pykcl.interfaces import Fetched
 from pykcl.testing.fleet import RecordingProcessor
 from pykcl.testing.simulation import SimulatedRuntime, Simulation
 from pykcl.worker.held_leases import Loss
-from pykcl.worker.prefetch import BufferGate, PageAhead
+from pykcl.worker.prefetch import MemoryBudget, Prefetcher
 
 SHARD = "shardId-000000000000"
 MIB = 1024 * 1024
@@ -72,7 +72,7 @@ def start(fleet, name="w1", seconds=1.0, fails=(), **options):
     worker = fleet.worker(name, processor=watch.works(seconds), **options)
     watch.look_at(worker)
     worker.start()
-    watch.gate = worker._manager._context.gate
+    watch.gate = worker._manager._context.memory
     return watch
 
 
@@ -143,7 +143,7 @@ def test_a_page_ahead_is_in_no_checkpoint_and_is_thrown_away_when_the_lease_is_l
     assert row.checkpoint.sequence_number == done[-1]
     asked, begun = len(watch.sent), watch.begun
     (lease_worker,) = [found for found, _ in watch.worker._manager.workers()]
-    lease_worker.abandon(Loss.of(LossReason.OTHER))
+    lease_worker.revoke(Loss.of(LossReason.OTHER))
     fleet.wait(lambda: (fleet.ledger.calls[-1][1]) == "lease_lost", 30)
     assert watch.begun == begun, "what was read ahead is not delivered"
     assert watch.is_all_given_back
@@ -177,7 +177,7 @@ def test_who_stops_or_loses_the_lease_before_the_page_ahead_was_asked_for_does_n
         if how == "stops":
             lease_worker.request_stop()
         else:
-            lease_worker.abandon(Loss.of(LossReason.OTHER))
+            lease_worker.revoke(Loss.of(LossReason.OTHER))
 
     watch.at_batch[2] = leave
     fleet.wait(lambda: watch.begun == 2)
@@ -230,7 +230,7 @@ def test_however_the_two_threads_meet_each_page_comes_once_and_every_byte_is_giv
     rng = random.Random(seed)
     with Simulation(seed=seed) as simulation:
         runtime, network = simulation.runtime("w"), simulation.runtime("w").event
-        gate = BufferGate(100 * MIB, runtime)
+        gate = MemoryBudget(100 * MIB, runtime)
         asked = []
 
         def ask(iterator):
@@ -241,10 +241,10 @@ def test_however_the_two_threads_meet_each_page_comes_once_and_every_byte_is_giv
                 raise Throttled("t")
             return Fetched([], None, 1, (), 5 * MIB), runtime.monotonic()
 
-        ahead = PageAhead(SHARD, ask, gate, runtime)
+        ahead = Prefetcher(SHARD, ask, gate, runtime)
         for number in range(8):
             iterator, due = f"i{number}", rng.choice([0.0, 0.2])
-            ahead.begin(iterator, due, lambda: rng.random() < 0.9)
+            ahead.start(iterator, due, lambda: rng.random() < 0.9)
             for _ in range(rng.randrange(3)):
                 simulation.switch()
             simulation.sleep(rng.choice([0.0, 0.1, 0.2, 0.5]))
@@ -297,16 +297,16 @@ def test_a_page_is_read_without_its_thread_where_no_thread_can_be_started(new_fl
 
 def test_what_is_reserved_to_spare_leaves_half_and_never_passes_who_waits():
     with Simulation(seed=1) as simulation:
-        gate = BufferGate(100, simulation.runtime("w"))
-        assert gate.reserve_spare(50)
-        assert not gate.reserve_spare(1)
+        gate = MemoryBudget(100, simulation.runtime("w"))
+        assert gate.try_reserve(50)
+        assert not gate.try_reserve(1)
         assert gate.reserve(50, give_up=lambda: False, timeout=0.0)
         simulation.runtime("w").spawn(
             "waits", lambda: gate.reserve(90, give_up=lambda: False, timeout=1000.0)
         )
         simulation.sleep(1)
         gate.release(85)
-        assert not gate.reserve_spare(1)
+        assert not gate.try_reserve(1)
 
 
 def test_a_shard_that_retention_nearly_overtakes_is_opened_anew_for_each_page_and_read_once_for_it(new_fleet):

@@ -319,7 +319,7 @@ def test_a_lease_that_is_lost_already_is_not_given_up(new_fleet):
     fleet.put(3)
     fleet.wait(lambda: fleet.happened(ProcessorSlow), 60, "the warning")
     (lease_worker,) = [found for found, _ in fleet.workers["w1"]._manager.workers()]
-    assert lease_worker.abandon(Loss.of(LossReason.OTHER))
+    assert lease_worker.revoke(Loss.of(LossReason.OTHER))
     fleet.simulation.sleep(60)
     assert fleet.happened(ProcessorGivenUp) == []
     hang.set()

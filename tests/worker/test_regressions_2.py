@@ -27,7 +27,7 @@ from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.faults import throttled
 from pykcl.testing.memory.values import aws_error
-from pykcl.worker.shard_sync import MOST_QUESTIONS, LeaseCleaner
+from pykcl.worker.shard_sync import MAX_QUESTIONS, LeaseCleaner
 
 FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
 
@@ -426,7 +426,7 @@ def test_the_cleaner_asks_about_every_candidate_in_turn(new_fleet):
 
     cleaner = LeaseCleaner(dataclasses.replace(context, stream=Patient()), lambda: False)
     cleaner.listed(ShardListing((Shard(FIRST),)))
-    for expected in (keys[:MOST_QUESTIONS], keys[MOST_QUESTIONS:] + keys[: 2 * MOST_QUESTIONS - len(keys)]):
+    for expected in (keys[:MAX_QUESTIONS], keys[MAX_QUESTIONS:] + keys[: 2 * MAX_QUESTIONS - len(keys)]):
         fleet.simulation.sleep(2)
         asked.clear()
         cleaner.clean(view)

@@ -31,12 +31,12 @@ from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.faults import denied
 from pykcl.testing.simulation import Simulation
-from pykcl.worker.failure_tracker import Trouble
+from pykcl.worker.failure_tracker import FailureTracker
 from pykcl.worker.held_leases import HeldLeases, Loss
 from pykcl.worker.lease_renewer import LeaseRenewer
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.shard_sync import LeaseCleaner
-from pykcl.worker.stream_identity import GoneShards
+from pykcl.worker.stream_identity import ExpiredShardCheck
 
 
 def _shard(number):
@@ -368,7 +368,7 @@ class _Answers:
 def test_what_kinesis_does_not_know_is_remembered_and_the_rest_is_asked_again():
     with Simulation() as simulation:
         stream = _Answers(a=ShardGone("a"), b="iterator", c=ShardGone("c"))
-        gone = GoneShards(stream, simulation.runtime("w1"))
+        gone = ExpiredShardCheck(stream, simulation.runtime("w1"))
         with pytest.raises(TemporaryError, match="lacks b"):
             gone.confirm(["c", "b", "a"])
         assert stream.asked == [("a", "TRIM_HORIZON"), ("b", "TRIM_HORIZON")]
@@ -525,20 +525,20 @@ def test_a_lease_is_told_of_before_it_counts_as_held(new_fleet):
         def append(self, entry):
             name, event = entry
             if isinstance(event, LeaseTaken):
-                seen.append((event.shard, event.shard in fleet.workers[name].held.glance()))
+                seen.append((event.shard, event.shard in fleet.workers[name].held.snapshot()))
             super().append(entry)
 
     fleet.events = Watching()
     worker = fleet.start("w1")
     fleet.wait(lambda: len(worker.held) == 3)
     assert sorted(seen) == [(_shard(number), False) for number in range(3)]
-    assert sorted(worker.held.glance()) == [_shard(number) for number in range(3)]
+    assert sorted(worker.held.snapshot()) == [_shard(number) for number in range(3)]
 
 
 def test_before_the_start_nothing_is_held_and_nothing_is_done(new_fleet):
     worker = new_fleet().worker("w1")
     assert worker.activities == {}
-    assert worker.held.glance() == {}
+    assert worker.held.snapshot() == {}
     assert worker.held.version == 0
 
 
@@ -573,38 +573,38 @@ def test_activities_survive_a_call_that_returns_at_that_very_moment(new_fleet, m
     assert worker.activities == {_shard(0): "process_records"}
 
 
-def test_a_lease_is_glanced_at_as_long_as_it_is_believed(new_fleet):
+def test_a_lease_is_valid_without_a_lock_as_long_as_it_is_believed(new_fleet):
     fleet = new_fleet(shards=1)
     worker = fleet.start("w1", failover_time=10.0)
     fleet.wait(lambda: len(worker.held) == 1)
     before = worker.held.version
-    held = worker.held.glance()[_shard(0)]
-    assert held.glance()
-    copy = worker.held.glance()
+    held = worker.held.snapshot()[_shard(0)]
+    assert held.is_valid_unlocked()
+    copy = worker.held.snapshot()
     copy.clear()
-    assert worker.held.glance(), "a copy is handed out"
+    assert worker.held.snapshot(), "a copy is handed out"
     fleet.dynamodb.fault, _ = _silent("UpdateItem")
     deadline = held.deadline
     runtime = fleet.simulation.runtime("w1")
     while runtime.monotonic() < deadline - 0.5:
-        assert held.glance()
+        assert held.is_valid_unlocked()
         fleet.simulation.sleep(0.25)
     fleet.simulation.sleep(0.6)
-    assert not held.glance()
-    fleet.wait(lambda: worker.held.glance().get(_shard(0)) is not held, 30, "the end of the registration")
+    assert not held.is_valid_unlocked()
+    fleet.wait(lambda: worker.held.snapshot().get(_shard(0)) is not held, 30, "the end of the registration")
     assert worker.held.version > before
 
 
-def test_what_was_given_up_or_lost_is_believed_no_more_at_a_glance(new_fleet):
+def test_what_was_released_or_lost_is_no_longer_valid_without_a_lock(new_fleet):
     fleet = new_fleet(shards=2)
     worker = fleet.start("w1")
     fleet.wait(lambda: len(worker.held) == 2)
-    first, second = (worker.held.glance()[_shard(number)] for number in range(2))
+    first, second = (worker.held.snapshot()[_shard(number)] for number in range(2))
     first.lose(Loss.of(LossReason.OTHER))
-    assert (first.glance(), second.glance()) == (False, True)
+    assert (first.is_valid_unlocked(), second.is_valid_unlocked()) == (False, True)
     worker.stop()
-    assert not second.glance()
-    assert worker.held.glance() == {}
+    assert not second.is_valid_unlocked()
+    assert worker.held.snapshot() == {}
 
 
 def test_a_broken_start_is_not_taken_for_finished_while_the_shard_it_left_out_is_not_listed(new_fleet):
@@ -697,7 +697,7 @@ def test_heartbeats_that_are_told_to_stop_do_not_sleep_first(seed):
         held, beat = HeldLeases(runtime), runtime.event()
         for key in "ABCD":
             held.add(_Beating(key, runtime, beat))
-        trouble = Trouble(lambda event: None, runtime)
+        trouble = FailureTracker(lambda event: None, runtime)
         renewer = LeaseRenewer(held, runtime, trouble, name="w1", on_fatal=pytest.fail)
         renewer.start()
         beat.wait()
@@ -714,7 +714,7 @@ def test_no_thread_for_heartbeats_begins_once_they_are_told_to_stop(seed):
         runtime = simulation.runtime("w1")
         held, beat = HeldLeases(runtime), runtime.event()
         renewer = LeaseRenewer(
-            held, runtime, Trouble(lambda event: None, runtime), name="w1", on_fatal=pytest.fail
+            held, runtime, FailureTracker(lambda event: None, runtime), name="w1", on_fatal=pytest.fail
         )
         renewer.start()
         for key in "ABCD":

@@ -47,8 +47,8 @@ class BeliefJudge:
 
     def believes(self, host: str, key: str) -> bool:
         """Whether this host believes in this lease now."""
-        held = self._held[host].glance().get(key) if host in self._held else None
-        return held is not None and held.glance()
+        held = self._held[host].snapshot().get(key) if host in self._held else None
+        return held is not None and held.is_valid_unlocked()
 
     def forget(self, host: str) -> None:
         """It was killed: what it believed, it believes no more."""
@@ -71,7 +71,7 @@ class BeliefJudge:
         version = sum(map(_VERSION, self._held.values()))
         if version != self._version:
             self._version = version
-            self._pairs = _shared({host: held.glance() for host, held in self._held.items()})
+            self._pairs = _shared({host: held.snapshot() for host, held in self._held.items()})
             # An object that is gone leaves its number to another.
             shared = {(id(one), id(other)) for *_, one, other in self._pairs}
             self._began = {mark: began for mark, began in self._began.items() if mark in shared}
@@ -80,7 +80,7 @@ class BeliefJudge:
 
     def _judge(self, key: str, first: str, second: str, pair: _Pair) -> None:
         mark = (id(pair[0]), id(pair[1]))
-        both = pair[0].glance() and pair[1].glance()
+        both = pair[0].is_valid_unlocked() and pair[1].is_valid_unlocked()
         idle = {host for host in (first, second) if self._is_frozen(host) or (host, key) in self._gave_up}
         if not both or idle:
             self._began.pop(mark, None)
