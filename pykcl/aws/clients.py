@@ -109,7 +109,7 @@ def _region(config: Config, session: Any) -> str:
     region = config.effective_region or session.region_name or os.environ.get("AWS_REGION")
     if not region:
         raise ConfigError(
-            "No AWS region. Looked at the stream (an ARN names its region), region=..., AWS_DEFAULT_REGION, "
+            "No AWS region. Checked the stream (an ARN names its region), region=..., AWS_DEFAULT_REGION, "
             "the AWS profile and AWS_REGION. Set one of them."
         ).about("E01")
     return str(region)

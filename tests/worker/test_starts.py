@@ -9,12 +9,24 @@ from pykcl.errors import ShardGone
 from pykcl.events import DataLost, LeaseCreated, StartingAtLatest, TroubleBegan
 from pykcl.model.kpl import aggregate
 from pykcl.model.shard import ShardListing
-from pykcl.testing.fleet import STREAM, TABLE
-from pykcl.testing.simulation import EPOCH_MILLIS
+from pykcl.testing.fleet import STREAM, TABLE, Fleet
+from pykcl.testing.simulation import EPOCH_MILLIS, Simulation
 
 
 def _now(fleet):
     return datetime.fromtimestamp((EPOCH_MILLIS + fleet.simulation.now * 1000) / 1000, tz=timezone.utc)
+
+
+def test_a_record_goes_from_put_record_through_the_processor_to_a_checkpoint_row():
+    with Simulation(seed=1) as simulation:
+        fleet = Fleet(simulation, shards=2)
+        payloads = fleet.put(10)
+        worker = fleet.start("w1")
+        fleet.wait_delivered(payloads)
+        fleet.wait(lambda: all(not lease.checkpoint.is_sentinel for lease in fleet.rows().values()))
+        worker.stop()
+        assert fleet.ledger.duplicates == 0
+        assert set(fleet.owners().values()) == {None}
 
 
 def test_trim_horizon_reads_what_was_there_before(new_fleet):

@@ -1,22 +1,23 @@
-"""What simulated storms over whole fleets brought to light, each as one directed test of the unmodified worker."""
+"""Shard sync: which leases are created from a listing, restored or deleted, and what a listing that lags does not do."""
 
 import dataclasses
-from contextlib import suppress
 from datetime import datetime, timezone
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
-from pykcl.errors import CheckpointRefused, IteratorExpired, ShardGone, StopTimedOut, TemporaryError
+from pykcl.errors import (
+    ShardGone,
+    TemporaryError,
+)
 from pykcl.events import (
+    DataLost,
     LeaseCreated,
     LeaseDeleted,
-    LeaseHandedBack,
     LeaseTaken,
-    LeaseTakenAway,
-    LossReason,
     StartingAtLatest,
-    ThreadsLeft,
     TroubleBegan,
     TroubleEnded,
 )
@@ -26,17 +27,25 @@ from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import to_item
 from pykcl.model.shard import Shard, ShardListing
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.lifecycle import State
+from pykcl.processor import Batch
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.faults import denied
+from pykcl.testing.memory.faults import denied, throttled, timed_out
 from pykcl.testing.simulation import Simulation
-from pykcl.worker.failure_tracker import FailureTracker
-from pykcl.worker.held_leases import HeldLeases, Loss
-from pykcl.worker.lease_renewer import LeaseRenewer
-from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.shard_sync import LeaseCleaner
+from pykcl.worker.shard_sync import MAX_QUESTIONS, LeaseCleaner
 from pykcl.worker.stream_identity import ExpiredShardCheck
+
+FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
+
+
+PARENT = "shardId-000000000000"
+
+
+OLDEST = "shardId-000000000001"
+"""In a deep merge: split into 2 and 3, 2 into 4 and 5, and 4 merged with 0 into 6."""
+
+
+GONE = "shardId-000000000099"
 
 
 def _shard(number):
@@ -101,7 +110,49 @@ def _held_up(fleet, name, shard, **options):
     return go_on
 
 
-# -- a listing that lacks a parent -----------------------------------------------------------------------------
+def _moment(millis):
+    return datetime.fromtimestamp(millis / 1000, tz=timezone.utc)
+
+
+class _Answers:
+    """A stream that says of each shard whether it knows it; or raises what the test put there."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+        self.asked = []
+
+    def open(self, shard_id, start):
+        self.asked.append((shard_id, start.kind))
+        answer = self.answers[shard_id]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def _deep_merge(fleet):
+    put = fleet.put(10)
+    for shard in ("1", "2"):
+        fleet.kinesis.split(STREAM, f"shardId-{shard:0>12}")
+        put += fleet.put(10)
+    fleet.kinesis.merge(STREAM, PARENT, "shardId-000000000004")
+    return put + fleet.put(10)
+
+
+def _put_gone(fleet, counter=5, **more):
+    fleet.dynamodb.put_raw(TABLE, {
+        "leaseKey": {"S": GONE}, "leaseCounter": {"N": str(counter)}, "ownerSwitchesSinceCheckpoint": {"N": "0"},
+        "checkpoint": {"S": "7"}, "checkpointSubSequenceNumber": {"N": "0"}, **more,
+    })  # fmt: skip
+
+
+def _work_beside_a_lease_of_a_shard_that_is_gone(fleet):
+    """w1 has all the leases it may have, so that only its cleaner comes to the one of which a record was read once."""
+    fleet.start("w1", max_leases=1, cleanup_interval=5.0).wait_ready(30)
+    _put_gone(fleet)
+
+
+def _told_lost(fleet):
+    return [(event.shard, event.checkpoint, event.resumed_at) for event in fleet.happened(DataLost)]
 
 
 def test_a_merge_gets_no_lease_from_a_listing_older_than_its_other_parent(new_fleet):
@@ -235,10 +286,6 @@ def test_an_application_starts_with_the_whole_listing_only(new_fleet, at_a_time)
     assert fleet.ledger.duplicates == 0
 
 
-def _moment(millis):
-    return datetime.fromtimestamp(millis / 1000, tz=timezone.utc)
-
-
 @pytest.mark.parametrize("start", ["TRIM_HORIZON", "LATEST"])
 def test_a_merge_that_is_not_listed_for_a_while_does_not_bring_its_parents_back(new_fleet, start):
     fleet = new_fleet(shards=2)
@@ -350,21 +397,6 @@ def test_nobody_reads_from_half_a_start_while_the_listing_lacks_a_shard(new_flee
     fleet.wait_delivered(fleet.put(20))
 
 
-class _Answers:
-    """A stream that says of each shard whether it knows it; or raises what the test put there."""
-
-    def __init__(self, **answers):
-        self.answers = answers
-        self.asked = []
-
-    def open(self, shard_id, start):
-        self.asked.append((shard_id, start.kind))
-        answer = self.answers[shard_id]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
 def test_what_kinesis_does_not_know_is_remembered_and_the_rest_is_asked_again():
     with Simulation() as simulation:
         stream = _Answers(a=ShardGone("a"), b="iterator", c=ShardGone("c"))
@@ -384,76 +416,6 @@ def test_what_kinesis_does_not_know_is_remembered_and_the_rest_is_asked_again():
         assert len(gone) == 3
 
 
-# -- stopping --------------------------------------------------------------------------------------------------
-
-
-def _silent(*operations):
-    """A fault: DynamoDB takes these requests and does not answer. Its list tells which came."""
-    came = []
-
-    def fault(operation, params):
-        if operation not in operations:
-            return None
-        came.append(params)
-        return Fault(before=ReadTimeoutError(endpoint_url="-"), delay=2.0)
-
-    return fault, came
-
-
-def test_a_stop_does_not_wait_for_all_the_leases_that_are_due_for_deletion(new_fleet):
-    fleet = new_fleet(shards=6)
-    worker = fleet.start("w1", cleanup_interval=60.0)
-    parents = fleet.open_shards()
-    fleet.wait_delivered(fleet.put(30))
-    for shard in parents:
-        fleet.kinesis.split(STREAM, shard)
-    fleet.wait_delivered(fleet.put(60))
-    fleet.dynamodb.fault, came = _silent("DeleteItem")
-    fleet.wait(lambda: came, 120, "the first deletion")
-    assert {key for key, row in fleet.rows().items() if row.is_ended} == set(parents)
-    began = fleet.simulation.now
-    worker.stop(grace=12.0)
-    assert fleet.simulation.now - began < 12
-    assert not fleet.happened(ThreadsLeft)
-    assert not fleet.simulation.unfinished("w1")
-    assert not fleet.happened(LeaseDeleted)
-
-
-def test_a_stop_does_not_wait_for_all_the_leases_of_a_start(new_fleet):
-    fleet = new_fleet(shards=6)
-    worker = fleet.worker("w1")
-    fleet.dynamodb.fault, came = _silent("PutItem")
-    worker.start()
-    fleet.wait(lambda: came, 30, "the first creation")
-    fleet.dynamodb.fault = lambda operation, params: Fault(delay=4.0) if operation == "PutItem" else None
-    worker.stop(grace=12.0)
-    assert not fleet.happened(ThreadsLeft)
-    assert not fleet.simulation.unfinished("w1")
-
-
-def test_a_stop_does_not_wait_for_the_answers_about_all_expired_parents(new_fleet):
-    fleet = new_fleet(shards=12)
-    for shard in fleet.open_shards():
-        fleet.kinesis.split(STREAM, shard)
-    fleet.simulation.sleep(25 * 3600)
-    asked = []
-
-    def slow(operation, stream, shard):
-        if operation == "GetShardIterator":
-            asked.append(shard)
-            fleet.simulation.sleep(2.0)
-
-    fleet.kinesis.fault = slow
-    worker = fleet.start("w1")
-    fleet.wait(lambda: len(asked) == 2, 30, "the second question")
-    began = fleet.simulation.now
-    worker.stop(grace=8.0)
-    assert fleet.simulation.now - began < 3
-    assert len(asked) == 2
-    assert not fleet.simulation.unfinished("w1")
-    assert fleet.items() == {}
-
-
 def test_a_cleaner_that_shall_stop_asks_no_further_question(new_fleet):
     fleet = new_fleet(shards=1)
     context = fleet.worker("w1", cleanup_interval=1.0)._connect()
@@ -464,147 +426,6 @@ def test_a_cleaner_that_shall_stop_asks_no_further_question(new_fleet):
     fleet.simulation.sleep(2)
     cleaner.clean(LeaseView().observe([Lease(key, Checkpoint("7")) for key in keys], 0.0))
     assert [shard for shard, _ in stream.asked] == keys[:3]
-
-
-def test_a_manager_that_is_still_busy_at_the_end_of_the_grace_is_named(new_fleet):
-    fleet = new_fleet(shards=1)
-    worker = fleet.start("w1", shard_sync_interval=5.0)
-    fleet.wait_delivered(fleet.put(3))
-    answers, hanging = fleet.simulation.runtime("w1").event(), []
-
-    def hang(operation, stream, shard):
-        if operation == "ListShards":
-            hanging.append(operation)
-            answers.wait()
-
-    fleet.kinesis.fault = hang
-    fleet.wait(lambda: hanging, 30, "a listing without an answer")
-    with pytest.raises(StopTimedOut, match="pykcl-manager") as caught:
-        worker.stop(grace=3.0)
-    assert caught.value.threads == ("pykcl-manager",)
-    assert [event.threads for event in fleet.happened(ThreadsLeft)] == [("pykcl-manager",)]
-    answers.set()
-    fleet.wait(lambda: not fleet.simulation.unfinished("w1"), 10, "the end of the manager")
-    assert set(fleet.owners().values()) == {None}
-
-
-# -- reading ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("backlog", [0, 400])
-def test_refused_iterators_never_make_more_than_five_reads_a_second_of_a_shard(new_fleet, backlog):
-    fleet = new_fleet(shards=1)
-    put = fleet.put(backlog)
-    worker = fleet.worker("w1", max_records=5, idle_time=0.2)
-    _, stream = worker._adapters
-    fetch, reads = stream.fetch, []
-
-    def refusing(shard_id, iterator, limit):
-        reads.append(fleet.simulation.now)
-        if len(reads) % 2 == 0:
-            raise IteratorExpired("ExpiredIteratorException")
-        return fetch(shard_id, iterator, limit)
-
-    stream.fetch = refusing
-    worker.start()
-    fleet.wait_delivered(put)
-    fleet.wait(lambda: len(reads) > 40)
-    within = [later - earlier for earlier, later in zip(reads, reads[5:], strict=False)]
-    assert min(within) > 0.999, "six reads take a second"
-    assert fleet.ledger.duplicates == 0
-
-
-# -- what listeners and operators see --------------------------------------------------------------------------
-
-
-def test_a_lease_is_told_of_before_it_counts_as_held(new_fleet):
-    fleet = new_fleet(shards=3)
-    seen = []
-
-    class Watching(list):
-        def append(self, entry):
-            name, event = entry
-            if isinstance(event, LeaseTaken):
-                seen.append((event.shard, event.shard in fleet.workers[name].held.snapshot()))
-            super().append(entry)
-
-    fleet.events = Watching()
-    worker = fleet.start("w1")
-    fleet.wait(lambda: len(worker.held) == 3)
-    assert sorted(seen) == [(_shard(number), False) for number in range(3)]
-    assert sorted(worker.held.snapshot()) == [_shard(number) for number in range(3)]
-
-
-def test_before_the_start_nothing_is_held_and_nothing_is_done(new_fleet):
-    worker = new_fleet().worker("w1")
-    assert worker.activities == {}
-    assert worker.held.snapshot() == {}
-    assert worker.held.version == 0
-
-
-def test_activities_name_the_state_or_the_method_that_runs_for_each_lease(new_fleet):
-    fleet = new_fleet(shards=2)
-    fleet.put(10)
-    go_on = _held_up(fleet, "w1", _shard(0))
-    worker = fleet.workers["w1"]
-    fleet.wait(
-        lambda: worker.activities == {_shard(0): "process_records", _shard(1): "reading"},
-        30,
-        "one busy and one idle lease",
-    )
-    fleet.simulation.freeze("w1", 60)
-    idle = next(each for each, _ in worker._manager.workers() if each.key == _shard(1))
-    for state in State:
-        idle.state = state
-        assert worker.activities == {_shard(0): "process_records", _shard(1): state.value}
-    idle.state = State.READING
-    go_on.set()
-    worker.stop(grace=90.0)
-    assert worker.activities.keys() == set(worker.leases)
-
-
-def test_activities_survive_a_call_that_returns_at_that_very_moment(new_fleet, monkeypatch):
-    fleet = new_fleet(shards=1)
-    worker = fleet.start("w1")
-    fleet.wait(lambda: worker.leases)
-    answers = iter([("process_records", 1.0)])
-    monkeypatch.setattr(LeaseWorker, "busy", property(lambda _: next(answers, None)))
-    fleet.simulation.freeze("w1", 60)
-    assert worker.activities == {_shard(0): "process_records"}
-
-
-def test_a_lease_is_valid_without_a_lock_as_long_as_it_is_believed(new_fleet):
-    fleet = new_fleet(shards=1)
-    worker = fleet.start("w1", failover_time=10.0)
-    fleet.wait(lambda: len(worker.held) == 1)
-    before = worker.held.version
-    held = worker.held.snapshot()[_shard(0)]
-    assert held.is_valid_unlocked()
-    copy = worker.held.snapshot()
-    copy.clear()
-    assert worker.held.snapshot(), "a copy is handed out"
-    fleet.dynamodb.fault, _ = _silent("UpdateItem")
-    deadline = held.deadline
-    runtime = fleet.simulation.runtime("w1")
-    while runtime.monotonic() < deadline - 0.5:
-        assert held.is_valid_unlocked()
-        fleet.simulation.sleep(0.25)
-    fleet.simulation.sleep(0.6)
-    assert not held.is_valid_unlocked()
-    fleet.wait(lambda: worker.held.snapshot().get(_shard(0)) is not held, 30, "the end of the registration")
-    assert worker.held.version > before
-
-
-def test_what_was_released_or_lost_is_no_longer_valid_without_a_lock(new_fleet):
-    fleet = new_fleet(shards=2)
-    worker = fleet.start("w1")
-    fleet.wait(lambda: len(worker.held) == 2)
-    first, second = (worker.held.snapshot()[_shard(number)] for number in range(2))
-    first.lose(Loss.of(LossReason.OTHER))
-    assert (first.is_valid_unlocked(), second.is_valid_unlocked()) == (False, True)
-    worker.stop()
-    assert not second.is_valid_unlocked()
-    assert worker.held.snapshot() == {}
 
 
 def test_a_broken_start_is_not_taken_for_finished_while_the_shard_it_left_out_is_not_listed(new_fleet):
@@ -631,120 +452,6 @@ def test_a_broken_start_is_not_taken_for_finished_while_the_shard_it_left_out_is
     listing.heal()
     fleet.wait(lambda: worker.wait_ready(0), what="readiness")
     fleet.wait_delivered(payloads + fleet.put(20))
-
-
-def test_a_lease_given_up_is_left_alone_also_when_its_release_got_no_answer(new_fleet):
-    fleet = new_fleet(shards=1)
-
-    def answer_releases_too_late(operation, params):
-        released = (
-            operation == "UpdateItem" and "leaseOwner" in params["UpdateExpression"].partition(" REMOVE ")[2]
-        )
-        return Fault(after=ReadTimeoutError(endpoint_url="-"), delay=12.0) if released else None
-
-    def always_raise(batch):
-        raise ValueError
-
-    fleet.dynamodb.fault = answer_releases_too_late
-    fleet.put(1)
-    fleet.start("w1", retry_for=20.0, processor=lambda: RecordingProcessor("w1", fleet.ledger, always_raise))
-    fleet.wait(lambda: fleet.happened(LeaseHandedBack), 60, "the lease to be given up")
-    given_up = fleet.simulation.now
-    fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 2, 60, "the lease to be taken again")
-    assert fleet.simulation.now - given_up >= 20
-
-
-def test_a_record_of_another_shard_is_no_checkpoint(new_fleet):
-    fleet = new_fleet(shards=2)
-    batches = {}
-
-    class Mixed(RecordingProcessor):
-        def process_records(self, batch):
-            super().process_records(batch)
-            batches[batch.shard_id] = batch
-
-    put = fleet.put(40)
-    fleet.start("w1", checkpoint="manual", processor=lambda: Mixed("w1", fleet.ledger))
-    fleet.wait_delivered(put)
-    one, other = batches.values()
-    foreign = min(one.records[0], other.records[0], key=lambda record: record.position)
-    mine = other if foreign in one.records else one
-    with pytest.raises(CheckpointRefused, match=f"{mine.shard_id} at a record of {foreign.shard_id}"):
-        mine.checkpointer.checkpoint(foreign)
-    assert all(row.checkpoint.is_start for row in fleet.rows().values())
-
-
-class _Beating:
-    """A lease that is held, as the renewer sees it; `beat` is set at its first heartbeat."""
-
-    key, is_over, next_renewal = "A", False, 0.0
-
-    def __init__(self, key, runtime, beat):
-        self.key, self._runtime, self._beat = key, runtime, beat
-
-    deadline = float("inf")
-
-    def renew_if_due(self, give):
-        self.next_renewal = self._runtime.monotonic() + 100.0
-        self._beat.set()
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_heartbeats_that_are_told_to_stop_do_not_sleep_first(seed):
-    """1) A helper sees no stop; 2) the stop wakes all helpers; 3) the helper clears what wakes them, and sleeps."""
-    with Simulation(seed=seed) as simulation:
-        runtime = simulation.runtime("w1")
-        held, beat = HeldLeases(runtime), runtime.event()
-        for key in "ABCD":
-            held.add(_Beating(key, runtime, beat))
-        trouble = FailureTracker(lambda event: None, runtime)
-        renewer = LeaseRenewer(held, runtime, trouble, name="w1", on_fatal=pytest.fail)
-        renewer.start()
-        beat.wait()
-        renewer.stop()
-        asked = simulation.now
-        simulation.run_until(lambda: not any(task.is_alive() for task in renewer.tasks), 10.0)
-        assert simulation.now < asked + 0.2
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_no_thread_for_heartbeats_begins_once_they_are_told_to_stop(seed):
-    """1) The renewer sees no stop; 2) the stop waits for the threads that there are; 3) a helper is started."""
-    with Simulation(seed=seed) as simulation:
-        runtime = simulation.runtime("w1")
-        held, beat = HeldLeases(runtime), runtime.event()
-        renewer = LeaseRenewer(
-            held, runtime, FailureTracker(lambda event: None, runtime), name="w1", on_fatal=pytest.fail
-        )
-        renewer.start()
-        for key in "ABCD":
-            held.add(_Beating(key, runtime, beat))
-        renewer.stop()
-        there = renewer.tasks
-        simulation.run_until(lambda: not any(task.is_alive() for task in renewer.tasks), 10.0)
-        assert renewer.tasks == there
-
-
-def test_a_lease_that_cannot_be_taken_is_not_asked_for_in_a_spin(new_fleet):
-    fleet = new_fleet(shards=2)
-    fleet.start("w1")
-    fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 2)
-    asked = []
-
-    def forbid(operation, params):
-        if operation != "UpdateItem":
-            return None
-        asked.append(fleet.simulation.now)
-        return Fault(before=denied(operation))
-
-    fleet.dynamodb.fault = forbid
-    fleet.wait(lambda: len(fleet.happened(LeaseTakenAway)) == 2, 30, "both leases to lapse")
-    fleet.simulation.sleep(5.0)
-    asked.clear()
-    fleet.simulation.sleep(20.0)
-    assert 20 <= len(asked) <= 50
-    fleet.dynamodb.fault = None
-    fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 4, 5, "both leases to be taken again")
 
 
 def test_half_a_start_at_latest_is_neither_read_nor_called_ready_by_who_cannot_list_the_shards(new_fleet):
@@ -778,47 +485,211 @@ def test_half_a_start_at_latest_is_neither_read_nor_called_ready_by_who_cannot_l
     assert len(fleet.happened(LeaseTaken)) == 2
 
 
-def test_of_two_stops_neither_returns_before_the_heartbeats_have_ended(new_fleet):
+def test_the_cleaner_asks_about_every_candidate_in_turn(new_fleet):
+    fleet = new_fleet(shards=1)
+    context = fleet.worker("w1", cleanup_interval=1.0)._connect()
+    keys = [f"shardId-{number:012}" for number in range(100, 112)]
+    view = LeaseView().observe([Lease(key, Checkpoint("7")) for key in keys], 0.0)
+    asked = []
+
+    class Patient:
+        """Knows every shard it is asked about, so that no lease is deleted."""
+
+        def open(self, shard_id, start):
+            asked.append(shard_id)
+            return "iterator"
+
+    cleaner = LeaseCleaner(dataclasses.replace(context, stream=Patient()), lambda: False)
+    cleaner.listed(ShardListing((Shard(FIRST),)))
+    for expected in (keys[:MAX_QUESTIONS], keys[MAX_QUESTIONS:] + keys[: 2 * MAX_QUESTIONS - len(keys)]):
+        fleet.simulation.sleep(2)
+        asked.clear()
+        cleaner.clean(view)
+        assert asked == expected
+
+
+def test_a_merge_waits_for_the_ancestors_of_its_other_parent(new_fleet):
     fleet = new_fleet(shards=2)
-    hang = fleet.simulation.runtime("w1").event()
-    worker = fleet.start(
-        "w1", processor=lambda: RecordingProcessor("w1", fleet.ledger, lambda batch: hang.wait())
-    )
-    fleet.put(9)
-    fleet.wait(lambda: any(call[1] == "process_records" for call in fleet.ledger.calls))
-    left = []
+    put = _deep_merge(fleet)
 
-    def stop():
-        with suppress(StopTimedOut):
-            worker.stop(grace=7.0)
-        left.append({task.name for task in fleet.simulation.unfinished("w1") if "renewer" in task.name})
+    def slowly(batch: Batch) -> None:
+        if batch.shard_id == OLDEST:
+            fleet.simulation.sleep(60)
 
-    for name in ("one", "other"):
-        fleet.simulation.runtime("main").spawn(name, stop)
-    fleet.wait(lambda: len(left) == 2, 30)
-    assert left == [set(), set()]
+    fleet.start("w1", processor=lambda: RecordingProcessor("w1", fleet.ledger, slowly))
+    fleet.wait_delivered(put, 600)
+    _check_order(fleet)
 
 
-def test_the_shards_of_a_worker_ask_together_for_a_stream_that_kinesis_does_not_describe(new_fleet):
-    """An account may ask twenty times a second, and the shards of one worker alone would ask more often."""
-    fleet = new_fleet(shards=16)
-    fleet.start("w1")
-    fleet.wait_delivered(fleet.put(40))
-    describe, get_records, asked = fleet.kinesis.describe, fleet.kinesis.get_records, []
+def test_ancestors_whose_lease_could_not_be_created_yet_are_read_all_the_same(new_fleet):
+    fleet = new_fleet(shards=2)
+    put = _deep_merge(fleet)
     began = fleet.simulation.now
 
-    def fails(stream, operation="DescribeStreamSummary"):
-        if operation is None:
-            return describe(stream, operation)
+    def refuse(operation, params):
+        late = operation == "PutItem" and params["Item"]["leaseKey"]["S"] == OLDEST
+        return Fault(before=throttled(operation)) if late and fleet.simulation.now < began + 20 else None
+
+    fleet.dynamodb.fault = refuse
+    fleet.start("w1")
+    fleet.simulation.sleep(15)
+    assert fleet.ledger.delivered == [], "nobody reads before all leases of the start exist"
+    fleet.wait_delivered(put, 300)
+    _check_order(fleet)
+
+
+def test_a_latest_application_that_was_away_for_longer_than_retention_reads_what_is_retained(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", start="LATEST").wait_ready(30)
+    fleet.wait_delivered(fleet.put(5))
+    fleet.simulation.sleep(5)
+    fleet.workers["w1"].stop()
+    fleet.kinesis.split(STREAM, PARENT)
+    fleet.simulation.sleep(10)
+    for shard in fleet.open_shards():
+        fleet.kinesis.split(STREAM, shard)
+    fleet.simulation.sleep(25 * 3600)
+    retained = fleet.put(20)
+    closed = fleet.open_shards()[0]
+    fleet.kinesis.split(STREAM, closed)
+    retained += fleet.put(20)
+    fleet.simulation.sleep(60)
+    fleet.start("w2", start="LATEST")
+    fleet.wait_delivered(retained)
+
+
+def test_the_lease_of_an_expired_shard_is_not_deleted_before_its_children_have_theirs(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", start="LATEST").wait_ready(30)
+    fleet.wait_delivered(fleet.put(3))
+    fleet.simulation.sleep(5)
+    fleet.workers["w1"].stop()
+    fleet.kinesis.split(STREAM, PARENT)
+    fleet.simulation.sleep(25 * 3600)
+    retained = fleet.put(10)
+
+    class NotForTheParent(RecordingProcessor):
+        def initialize(self, init):
+            if init.shard_id == PARENT:
+                raise ValueError
+            super().initialize(init)
+
+    # Its reader never gets as far as asking Kinesis for the shard: only the cleaner could act.
+    def make():
+        return NotForTheParent("w2", fleet.ledger)
+
+    fleet.start("w2", start="LATEST", processor=make, retry_for=3600.0, cleanup_interval=5.0)
+    fleet.simulation.sleep(120)
+    assert PARENT in fleet.rows()
+    fleet.simulation.kill("w2")
+    fleet.start("w3", start="LATEST", cleanup_interval=5.0)
+    fleet.wait_delivered(retained)
+
+
+@pytest.mark.parametrize("operation", ["Scan", "PutItem"])
+def test_a_failure_after_a_listing_delays_the_start_only_as_long_as_it_lasts(new_fleet, operation):
+    fleet = new_fleet(shards=2)
+    put = fleet.put(10)
+    began, failed = fleet.simulation.now, []
+
+    def refuse(called, params):
+        # The first scan is the one that looks for leases of another stream.
+        if called != operation or fleet.simulation.now > began + 8:
+            return None
+        failed.append(called)
+        return Fault(before=throttled(called)) if called != "Scan" or len(failed) > 1 else None
+
+    fleet.dynamodb.fault = refuse
+    fleet.start("w1")
+    fleet.wait_delivered(put, 30)
+    assert len(failed) > 1
+
+
+def test_a_listing_that_fails_is_repeated_ever_more_slowly(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1")
+    fleet.wait_delivered(fleet.put(3))
+    asked = []
+
+    def refuse(operation, stream, shard):
+        if operation == "ListShards":
+            asked.append(fleet.simulation.now)
+            raise AwsError("LimitExceededException", "too many")
+
+    fleet.kinesis.fault = refuse
+    fleet.simulation.sleep(400)
+    assert 5 <= len(asked) <= 40
+    gaps = [later - earlier for earlier, later in pairwise(asked)]
+    assert len({round(gap, 3) for gap in gaps[-5:]}) > 1, "with jitter"
+    fleet.kinesis.fault = None
+    fleet.kinesis.split(STREAM, PARENT)
+    fleet.wait_delivered(fleet.put(10), 60)
+
+
+def test_a_loss_is_told_of_when_nobody_learns_that_the_last_sign_of_it_was_deleted(new_fleet):
+    """1) The row of a gone shard is deleted; 2) the answer is lost, and so is every other for as long as a write is
+    tried, or the process stood still for so long; 3) no worker finds the row again, and nobody spoke of the loss.
+    """
+    fleet, asked = new_fleet(shards=1), []
+
+    def lose(operation, params):
+        if operation != "DeleteItem":
+            return None
         asked.append(fleet.simulation.now)
-        raise AwsError("LimitExceededException", "too many")
+        return Fault(after=timed_out()) if len(asked) == 1 else Fault(before=timed_out(), delay=2.0)
 
-    def expires(iterator, limit):
-        raise AwsError("ExpiredIteratorException", "too old")
+    fleet.dynamodb.fault = lose
+    _work_beside_a_lease_of_a_shard_that_is_gone(fleet)
+    fleet.wait(lambda: asked and GONE not in fleet.items(), 60)
+    fleet.simulation.sleep(60)
+    assert not fleet.happened(LeaseDeleted)
+    assert _told_lost(fleet) == [(GONE, "7:0", None)]
 
-    fleet.kinesis.describe, fleet.kinesis.get_records = fails, expires
-    fleet.simulation.sleep(30.0)
-    assert 10 <= len(asked) <= 35
-    fleet.kinesis.describe, fleet.kinesis.get_records = describe, get_records
-    fleet.wait_delivered(fleet.put(40))
-    assert fleet.simulation.now < began + 60.0
+
+def test_a_loss_is_told_of_by_a_worker_that_dies_while_it_deletes_the_last_sign_of_it(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.dynamodb.fault = lambda called, params: Fault(late_answer=2.0) if called == "DeleteItem" else None
+    _work_beside_a_lease_of_a_shard_that_is_gone(fleet)
+    fleet.wait(lambda: GONE not in fleet.items(), 60)
+    fleet.simulation.kill("w1")
+    assert _told_lost(fleet) == [(GONE, "7:0", None)]
+
+
+def test_a_loss_is_told_of_once_by_a_worker_that_may_not_delete_the_lease(new_fleet):
+    fleet, refused = new_fleet(shards=1), []
+
+    def refuse(operation, params):
+        if operation != "DeleteItem":
+            return None
+        refused.append(fleet.simulation.now)
+        return Fault(before=denied(operation))
+
+    fleet.dynamodb.fault = refuse
+    _work_beside_a_lease_of_a_shard_that_is_gone(fleet)
+    fleet.wait(lambda: len(refused) > 2, 120)
+    assert _told_lost(fleet) == [(GONE, "7:0", None)]
+
+
+@pytest.mark.parametrize("change", [
+    {}, {"counter": 6}, {"leaseOwner": {"S": "w2"}}, {"checkpoint": {"S": "SHARD_END"}}, {"checkpoint": {"S": "8"}}, None,
+])  # fmt: skip
+def test_a_loss_is_not_told_of_by_a_row_that_has_changed_since_it_was_seen(new_fleet, change):
+    """Its reader tells by itself, or ended the shard without a loss."""
+
+    def forgets(shard_id, start):
+        raise ShardGone("no such shard")
+
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", max_leases=1, cleanup_interval=0.0).wait_ready(30)
+    context = fleet.worker("w2", cleanup_interval=1.0)._connect()
+    cleaner = LeaseCleaner(
+        dataclasses.replace(context, stream=SimpleNamespace(open=forgets)), stopping=lambda: False
+    )
+    cleaner.listed(ShardListing((Shard(PARENT),)))
+    if change is not None:
+        _put_gone(fleet, **change)
+    fleet.simulation.sleep(2)
+    seen = [Lease(GONE, Checkpoint("7"), counter=5), Lease(PARENT, Checkpoint("1"))]
+    cleaner.clean(LeaseView().observe(seen, 0.0))
+    assert _told_lost(fleet) == ([(GONE, "7:0", None)] if change == {} else [])
+    assert (GONE in fleet.items()) is bool(change)
