@@ -195,7 +195,7 @@ def the_other_parent_is_not_looked_at(monkeypatch):
 def only_an_empty_table_gets_leases(monkeypatch):
     create = importlib.import_module("pykcl.planning.lease_creation").create_new_leases
     monkeypatch.setattr(
-        "pykcl.worker.lease_manager.create_new_leases",
+        "pykcl.worker.shard_sync.create_new_leases",
         lambda start, shards, leases, *rest: [] if leases else create(start, shards, leases, *rest),
     )
 
