@@ -15,7 +15,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-# Lint, types, docs, and the suite with its slow tests on every Python found. What takes longer: tox -e sim, museum, conformance, chaos, interop.
+# Lint, types, docs, and the suite with its slow tests on every Python found. What takes longer: tox -e sim, mutants, conformance, chaos, interop.
 check: $(VENV)/.dev
 	$(BIN)/tox $(ARGS)
 

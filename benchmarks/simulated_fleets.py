@@ -1,4 +1,4 @@
-"""Whole fleets of the real worker in a simulation: everything runs but AWS and the clock (`pykcl.testing.simulation`).
+"""Whole fleets of the real worker in a simulation: everything runs but AWS and the clock (`pykcl.testing.runtime`).
 
 All times are simulated seconds.
 """
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pykcl.processor import Batch, Initialization, RecordProcessor
 from pykcl.testing.fleet import TABLE, Fleet
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 
 IDLE_TIME = 10.0
 """Pause between two reads of an empty shard. Longer than by default, because reads cost most of the real time of a

@@ -9,7 +9,6 @@ import pytest
 
 # Loaded here, not in tests/conformance or tests/interop: where tests run in several processes, only this conftest is in the first one.
 sys.path.insert(0, str(Path(__file__).parent / "conformance"))
-sys.path.insert(0, str(Path(__file__).parent / "storm"))
 sys.path.insert(0, str(Path(__file__).parent / "interop"))
 
 import botocore.session
@@ -18,10 +17,10 @@ from botocore.handlers import BUILTIN_HANDLERS
 from botocore.loaders import Loader
 from conformance_report import pytest_report_teststatus, pytest_terminal_summary  # noqa: F401
 from hypothesis import HealthCheck, settings
-from storm_seeds import COMMIT, SEEDS
 
 from pykcl.testing.fleet import Fleet
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
+from tests.simulation.seeds import COMMIT, SEEDS
 
 # No example fails for the time it took, nor for what a busy machine takes to make one; what fails tells how to repeat it.
 settings.register_profile(

@@ -96,9 +96,9 @@ NO_SEED = {
     "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today",
     "os.urandom", "os.getrandom", "uuid.uuid1", "uuid.uuid4", "uuid.getnode", "tempfile.mkstemp",
 }  # fmt: skip
-SIMULATED = ("pykcl/testing/memory/", "pykcl/testing/java/", "pykcl/testing/storm/")
-AROUND_THE_STORMS = {"pykcl/testing/storm/runner.py", "pykcl/testing/storm/__main__.py"}
-"""What runs storms is in none."""
+SIMULATED = ("pykcl/testing/memory/", "pykcl/testing/java/", "pykcl/testing/simulation/")
+AROUND_SIMULATIONS = {"pykcl/testing/simulation/runner.py", "pykcl/testing/simulation/__main__.py"}
+"""Modules that run simulations, and are in none."""
 REAL_PROCESSES = "pykcl/compat/multilang/"
 """It starts, hears and ends processes of the operating system: no seed commands those, and no simulated clock moves
 them on, so its patience is in real time and its pipes are served by a real thread."""
@@ -198,8 +198,8 @@ def names_in(source: str) -> Iterator[tuple[ast.expr, str]]:
 
 
 def goes_past_the_runtime(path: str, source: str) -> list[str]:
-    """What no seed decides, wherever code of ours runs in a simulation. GuardedSeam sees most of it, but only if it is
-    called in a storm; the clock of datetime it cannot see at all.
+    """What no seed decides, wherever code of ours runs in a simulation. DeterminismGuard sees most of it, but only if it is
+    called in a simulation; the clock of datetime it cannot see at all.
     """
     if (
         room_of(path) in ("runtime", "local", "cli", "demo", *LOOKS_ON)
@@ -221,7 +221,7 @@ def goes_past_the_runtime(path: str, source: str) -> list[str]:
 
 
 def is_simulated(path: str) -> bool:
-    return path.startswith(SIMULATED) and path not in AROUND_THE_STORMS
+    return path.startswith(SIMULATED) and path not in AROUND_SIMULATIONS
 
 
 def is_outside_of_a_seed(name: str) -> bool:
@@ -233,7 +233,7 @@ MAY_EXIT = {"pykcl/worker/signals.py": "os._exit"}
 
 
 def talks_to_the_terminal(path: str, source: str) -> list[str]:
-    if room_of(path) in ("cli", "demo") or path == "pykcl/testing/scenarios.py":
+    if room_of(path) in ("cli", "demo"):
         return []
     found = []
     for node in ast.walk(ast.parse(source)):
@@ -326,17 +326,17 @@ RULES = {
             ("pykcl/model/x.py", "import datetime as d\nd.datetime.now(d.timezone.utc)"),
             ("pykcl/aws/x.py", "from datetime import datetime as at\ndef f(now=at.utcnow): return now()"),
             ("pykcl/testing/memory/x.py", "from datetime import date\ndate.today()"),
-            ("pykcl/testing/storm/x.py", "from time import monotonic as now\nnow()"),
+            ("pykcl/testing/simulation/x.py", "from time import monotonic as now\nnow()"),
             ("pykcl/testing/java/x.py", "import threading\nthreading.Lock()"),
-            ("pykcl/testing/storm/x.py", "import random\nrandom.choice([])"),
-            ("pykcl/testing/storm/x.py", "import random\nrandom.Random()"),
+            ("pykcl/testing/simulation/x.py", "import random\nrandom.choice([])"),
+            ("pykcl/testing/simulation/x.py", "import random\nrandom.Random()"),
             ("pykcl/worker/x.py", "from random import Random\nRandom()"),
             ("pykcl/compat/properties/x.py", "import time\ntime.time()"),
-            ("pykcl/testing/storm/x.py", "from random import SystemRandom\nSystemRandom()"),
+            ("pykcl/testing/simulation/x.py", "from random import SystemRandom\nSystemRandom()"),
         ],
         [
-            ("pykcl/testing/storm/x.py", "import random\ndef f(rng: random.Random): random.Random(7)"),
-            ("pykcl/testing/storm/runner.py", "import time\ntime.monotonic()"),
+            ("pykcl/testing/simulation/x.py", "import random\ndef f(rng: random.Random): random.Random(7)"),
+            ("pykcl/testing/simulation/runner.py", "import time\ntime.monotonic()"),
             ("pykcl/compat/multilang/x.py", "import time\ntime.monotonic()"),
             ("pykcl/worker/x.py", "import os\nos.path.join('a')\ntime = simulation.now()\ntime.time()"),
             ("pykcl/aws/x.py", "from datetime import datetime\ndatetime.fromtimestamp(0)"),

@@ -4,8 +4,9 @@
         result = run_processor(Orders, records({"id": 1}, {"id": 2}), end="crash")
         assert_at_least_once(result)
 
-Below it: a simulation of threads and time under a seed, an in-memory DynamoDB that evaluates real requests, whole
-fleets over both, scenario files. May import everything but `cli`; nothing but `cli/demo` may import it.
+Below it: `runtime`, threads and time under a seed; `memory`, a DynamoDB that evaluates real requests; `simulation`,
+whole fleets over both, with faults and checkers; `java`, a scripted Java KCL. It may import everything but `cli`;
+nothing in pykcl may import it.
 """
 
 import importlib
@@ -15,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pykcl.local.faults import FaultRule
     from pykcl.local.server import LocalAws
-    from pykcl.testing.inputs import InputRecord, records
-    from pykcl.testing.local_streams import LocalStreams, RunningWorker
-    from pykcl.testing.recording import Call
+    from pykcl.testing.fleet_runs import SimulationFailed, SimulationResult, simulate
+    from pykcl.testing.input_records import InputRecord, records
+    from pykcl.testing.local_aws import LocalStreams, RunningWorker
+    from pykcl.testing.processor_run import run_processor
+    from pykcl.testing.recorder import Call
     from pykcl.testing.result import Result, RunFailed, assert_at_least_once, assert_in_order, assert_no_loss
-    from pykcl.testing.run import run_processor
-    from pykcl.testing.seeds import SimulationFailed, SimulationResult, simulate
-    from pykcl.testing.simulation.watchdog import UserCodeFailed
+    from pykcl.testing.runtime.watchdog import UserCodeFailed
 
 __all__ = [
     "Call",
@@ -45,23 +46,23 @@ __all__ = [
 
 # Fetched on first use: a plugin that pytest loads for every project must cost nothing, and only LocalAws needs moto.
 _HOMES = {
-    "Call": "pykcl.testing.recording",
+    "Call": "pykcl.testing.recorder",
     "FaultRule": "pykcl.local.faults",
-    "InputRecord": "pykcl.testing.inputs",
+    "InputRecord": "pykcl.testing.input_records",
     "LocalAws": "pykcl.local.server",
-    "LocalStreams": "pykcl.testing.local_streams",
+    "LocalStreams": "pykcl.testing.local_aws",
     "Result": "pykcl.testing.result",
     "RunFailed": "pykcl.testing.result",
-    "RunningWorker": "pykcl.testing.local_streams",
-    "SimulationFailed": "pykcl.testing.seeds",
-    "SimulationResult": "pykcl.testing.seeds",
-    "UserCodeFailed": "pykcl.testing.simulation.watchdog",
+    "RunningWorker": "pykcl.testing.local_aws",
+    "SimulationFailed": "pykcl.testing.fleet_runs",
+    "SimulationResult": "pykcl.testing.fleet_runs",
+    "UserCodeFailed": "pykcl.testing.runtime.watchdog",
     "assert_at_least_once": "pykcl.testing.result",
     "assert_in_order": "pykcl.testing.result",
     "assert_no_loss": "pykcl.testing.result",
-    "records": "pykcl.testing.inputs",
-    "run_processor": "pykcl.testing.run",
-    "simulate": "pykcl.testing.seeds",
+    "records": "pykcl.testing.input_records",
+    "run_processor": "pykcl.testing.processor_run",
+    "simulate": "pykcl.testing.fleet_runs",
 }
 _OF_THE_EXTRA = ("moto", "py_partiql_parser", "hypercorn", "cbor2")
 

@@ -16,7 +16,7 @@ from pykcl.model.record import Record
 from pykcl.processor import Batch, Initialization, LeaseLoss, RecordProcessor, ShardEnd, ShutdownRequest
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 from pykcl.testing.memory.stream import MemoryStream
-from pykcl.testing.simulation import EPOCH_MILLIS, Simulation
+from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
 from pykcl.worker.worker import Worker
 
 STREAM = "orders"

@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from pykcl.local.server import LocalAws
     from pykcl.processor import ProcessorFactory
-    from pykcl.testing.local_streams import LocalStreams, RunningWorker
+    from pykcl.testing.local_aws import LocalStreams, RunningWorker
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,7 @@ def kinesis(pykcl_local_aws: LocalAws) -> Iterator[LocalStreams]:
 
     AWS clients that the test makes talk to it, whatever the environment says, and none can reach AWS.
     """
-    from pykcl.testing.local_streams import LocalStreams, confined_to
+    from pykcl.testing.local_aws import LocalStreams, confined_to
 
     with confined_to(pykcl_local_aws.url):
         yield LocalStreams(pykcl_local_aws)
@@ -56,7 +56,7 @@ class WorkerStarter:
         options: fields of Config. By default the worker starts at TRIM_HORIZON and polls often. Workers with the same
         application, by default "<stream>-test", share the shards.
         """
-        from pykcl.testing.local_streams import RunningWorker
+        from pykcl.testing.local_aws import RunningWorker
 
         running = RunningWorker(self._kinesis, processor, stream, application or f"{stream}-test", **options)
         self._started.append(running)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pykcl.errors import ConfigError
 from pykcl.events import Event, ShardEndNotCheckpointed
 from pykcl.model.record import Record
-from pykcl.testing.recording import Call, Recorder, place_of
+from pykcl.testing.recorder import Call, Recorder, id_of
 
 _PACKAGE = Path(__file__).parents[1]
 _LIBRARY_HOMES = (_PACKAGE, Path(traceback.__file__).parent)
 _SHOWN_REASONS = 5
 _EXAMINED_RECORDS = 1000
 _SHOWN_BYTES = 60
+
+By = Callable[[Record], Any]
 
 
 class RunFailed(AssertionError):
@@ -45,8 +48,8 @@ class Result:
     @property
     def records(self) -> list[Record]:
         """Every record that was put, in order, as a processor is given it."""
-        delivered = {place_of(record): record for batch in self.batches for record in batch}
-        return [delivered.get(place_of(record), record) for record in self._recorder.records]
+        delivered = {id_of(record): record for batch in self.batches for record in batch}
+        return [delivered.get(id_of(record), record) for record in self._recorder.records]
 
     @property
     def calls(self) -> list[Call]:
@@ -70,7 +73,7 @@ class Result:
 
     @property
     def checkpointed(self) -> list[Record]:
-        """The records up to the last checkpoint of their shards: a restart goes on behind them."""
+        """The records up to the last checkpoint of their shards: a restart starts after them."""
         return [record for record in self.records if self._recorder.is_checkpointed(record)]
 
     @property
@@ -81,12 +84,13 @@ class Result:
     @property
     def lost(self) -> int:
         """The number of records that the checkpoint has passed though nobody has processed or skipped them."""
-        return sum(self._is_lost(record) for record in self.records)
+        recorder = self._recorder
+        return sum(not recorder.is_done(each) and not recorder.is_skipped(each) for each in self.checkpointed)
 
     @property
     def duplicates(self) -> int:
         """The number of deliveries beyond the first one of each record."""
-        return len(self.delivered) - len(set(map(place_of, self.delivered)))
+        return len(self.delivered) - len(set(map(id_of, self.delivered)))
 
     @property
     def unsettled(self) -> list[Record]:
@@ -98,57 +102,39 @@ class Result:
         """Every event of the workers, in order."""
         return self._recorder.events
 
-    def _is_lost(self, record: Record) -> bool:
-        recorder = self._recorder
-        is_done = recorder.is_done(record) or recorder.is_skipped(record)
-        return recorder.is_checkpointed(record) and not is_done
-
     def __repr__(self) -> str:
-        total = len(self._recorder.records)
         error = f", error={type(self.error).__name__}" if self.error is not None else ""
         return (
-            f"<Result of {total} records: {len(set(map(place_of, self.delivered)))} delivered in "
+            f"<Result of {len(self._recorder.records)} records: {len(set(map(id_of, self.delivered)))} delivered in "
             f"{len(self.batches)} batches, {len(self.checkpointed)} checkpointed, {self.lost} lost, "
             f"{self.duplicates} duplicates, {len(self.skipped)} skipped, {self.seconds:.1f} s, "
             f"seed={self.seed}{error}>"
         )
 
 
-def assert_at_least_once(
-    result: Result, done: Iterable[Any] | None = None, *, by: Callable[[Record], Any] | None = None
-) -> None:
+def assert_at_least_once(result: Result, done: Iterable[Any] | None = None, *, by: By | None = None) -> None:
     """Fail unless every record was processed.
 
-    done: what the processor has left behind, such as the list it appends to; by default the records of batches from
+    done: what the processor has produced, such as the list it appends to; by default the records of batches from
     which it returned. by: gives the value in it that stands for a record, by default the data; records that share a
     value count as one.
     """
     __tracebackhide__ = True
-    is_done = _membership(result, done, by)
-    missing = [record for record in result.records if not is_done(record)]
-    _refuse(result, missing, "Not processed", _hint(result, missing, done, by))
+    _refuse(result, "Not processed", lambda record: True, done, by)
 
 
-def assert_no_loss(
-    result: Result, done: Iterable[Any] | None = None, *, by: Callable[[Record], Any] | None = None
-) -> None:
+def assert_no_loss(result: Result, done: Iterable[Any] | None = None, *, by: By | None = None) -> None:
     """Fail if the checkpoint has passed a record that was not processed, so that no restart brings it back.
 
-    done, by: as in `assert_at_least_once`. What `on_error="skip"` gave up counts as processed.
+    done, by: as in `assert_at_least_once`. Records that `on_error="skip"` gave up count as processed.
     """
     __tracebackhide__ = True
-    is_done = _membership(result, done, by)
-    kept = {place_of(record) for record in result.skipped}
-    lost = [record for record in result.checkpointed if not is_done(record) and place_of(record) not in kept]
-    _refuse(result, lost, "Lost", _hint(result, lost, done, by))
+    recorder = result._recorder
+    _refuse(result, "Lost", lambda r: recorder.is_checkpointed(r) and not recorder.is_skipped(r), done, by)
 
 
 def assert_in_order(
-    result: Result,
-    done: Iterable[Any] | None = None,
-    *,
-    per: str = "shard",
-    by: Callable[[Record], Any] | None = None,
+    result: Result, done: Iterable[Any] | None = None, *, per: str = "shard", by: By | None = None
 ) -> None:
     """Fail unless the records of each shard, or of each partition key, were first processed in their order.
 
@@ -159,40 +145,36 @@ def assert_in_order(
         raise ConfigError(
             f'per={per!r} is not an order that Kinesis keeps. Do: say per="shard" or per="key".'
         )
-    standing_for = {
-        _hashable(by(record) if by else record.data): record for record in reversed(result.records)
-    }
-    numbers = {place_of(record): number for number, record in enumerate(result.records, start=1)}
+    standing_for = {_value(record, by): record for record in reversed(result.records)}
+    numbers = _numbers(result)
     last: dict[str, Record] = {}
     seen = set()
     for value in result.delivered if done is None else done:
         record = value if isinstance(value, Record) else standing_for.get(_hashable(value))
-        if record is None or place_of(record) not in numbers or place_of(record) in seen:
+        if record is None or id_of(record) not in numbers or id_of(record) in seen:
             continue
-        seen.add(place_of(record))
+        seen.add(id_of(record))
         group = record.shard_id if per == "shard" else record.partition_key
-        before = last.get(group)
-        if before is not None and numbers[place_of(before)] > numbers[place_of(record)]:
+        before = last.setdefault(group, record)
+        if numbers[id_of(before)] > numbers[id_of(record)]:
             raise AssertionError(
                 f"The order of {per} {group!r} was not kept. {_replay(result)}\n"
-                f"  record {numbers[place_of(record)]} ({_shown(record)}) was processed after "
-                f"record {numbers[place_of(before)]} ({_shown(before)})"
+                f"  record {numbers[id_of(record)]} ({_shown(record)}) was processed after "
+                f"record {numbers[id_of(before)]} ({_shown(before)})"
             )
         last[group] = record
 
 
 def refuse_unfinished(result: Result, why: str, *, missing: Sequence[Record]) -> NoReturn:
-    """Raise RunFailed for a run that has not come to its end. missing: records on which something is to be done yet."""
+    """Raise RunFailed for a run that has not come to its end. missing: records that are still to be processed."""
     __tracebackhide__ = True
     failed = [call for call in result.calls if call.error is not None]
-    lines = [f"{why}. {_replay(result)}".rstrip()]
+    lines = [f"{why}. {_replay(result)}".rstrip(), *_listed(result, missing)]
     cause = failed[-1].error if failed else None
     if cause is not None:
         method = failed[-1].method
         times = sum(call.method == method for call in failed)
-        lines.append(f"  {method} raised {times} times, last {shown_error(cause)}")
-    lines += _listed(result, missing)
-    if cause is not None:
+        lines.insert(1, f"  {method} raised {times} times, last {shown_error(cause)}")
         lines.append(
             '  Do: correct the processor, or decide with on_error="skip" or "raise" about batches that raise.'
         )
@@ -205,15 +187,34 @@ def refuse_unfinished(result: Result, why: str, *, missing: Sequence[Record]) ->
     raise error from (None if cause is None else from_user_code(cause))
 
 
-def _membership(
-    result: Result, done: Iterable[Any] | None, by: Callable[[Record], Any] | None
-) -> Callable[[Record], bool]:
-    if done is None:
-        return result._recorder.is_done
-    values = list(done)
-    places = {place_of(value) for value in values if isinstance(value, Record)}
-    others = {_hashable(value) for value in values if not isinstance(value, Record)}
-    return lambda record: place_of(record) in places or _hashable(by(record) if by else record.data) in others
+def _refuse(
+    result: Result, what: str, counts: Callable[[Record], bool], done: Iterable[Any] | None, by: By | None
+) -> None:
+    """Fail for the records that count and are not done."""
+    __tracebackhide__ = True
+    values = None if done is None else list(done)
+    if values is None:
+        is_done = result._recorder.is_done
+    else:
+        ids = {id_of(value) for value in values if isinstance(value, Record)}
+        others = {_hashable(value) for value in values if not isinstance(value, Record)}
+        is_done = lambda record: id_of(record) in ids or _value(record, by) in others  # noqa: E731
+    missing = [record for record in result.records if counts(record) and not is_done(record)]
+    if not missing:
+        return
+    lines = [f"{what}: {len(missing)} of {len(result.records)} records. {_replay(result)}".rstrip()]
+    lines += _listed(result, missing)
+    if values and len(missing) == len(result.records) and not isinstance(values[0], Record):
+        wanted = by(missing[0]) if by else missing[0].data
+        lines.append(
+            f"  `done` holds values such as {values[0]!r:.60}; searched for {wanted!r:.60}. "
+            "Do: give by=, the function from a record to the value that stands for it."
+        )
+    raise AssertionError("\n".join(lines))
+
+
+def _value(record: Record, by: By | None) -> Hashable:
+    return _hashable(by(record) if by else record.data)
 
 
 def _hashable(value: Any) -> Hashable:
@@ -225,61 +226,38 @@ def _hashable(value: Any) -> Hashable:
     return found
 
 
-def _hint(
-    result: Result, missing: Sequence[Record], done: Iterable[Any] | None, by: Callable[[Record], Any] | None
-) -> str:
-    """Return advice where nothing at all was found: `by` most likely gives another kind of value than `done` has."""
-    values = list(done) if done is not None else []
-    if not values or not missing or len(missing) < len(result.records) or isinstance(values[0], Record):
-        return ""
-    wanted = by(missing[0]) if by else missing[0].data
-    return (
-        f"  `done` holds values such as {values[0]!r:.60}; searched for {wanted!r:.60}. "
-        "Do: give by=, the function from a record to the value that stands for it."
-    )
-
-
-def _refuse(result: Result, records: Sequence[Record], what: str, hint: str) -> None:
-    __tracebackhide__ = True
-    if records:
-        lines = [f"{what}: {len(records)} of {len(result.records)} records. {_replay(result)}".rstrip()]
-        lines += [*_listed(result, records), *([hint] if hint else [])]
-        raise AssertionError("\n".join(lines))
+def _numbers(result: Result) -> dict[tuple[str, str, int], int]:
+    return {id_of(record): number for number, record in enumerate(result.records, start=1)}
 
 
 def _listed(result: Result, records: Sequence[Record]) -> list[str]:
     """Return a line for each reason, in the order of the records; records in a row with one reason share a line."""
-    numbers = {place_of(record): number for number, record in enumerate(result.records, start=1)}
-    groups: list[tuple[str, list[Record]]] = []
-    for record in records[:_EXAMINED_RECORDS]:
-        reason = _reason(result, record)
-        if not groups or groups[-1][0] != reason:
-            groups.append((reason, []))
-        groups[-1][1].append(record)
-    lines = []
-    for reason, group in groups[:_SHOWN_REASONS]:
-        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-        number = numbers[place_of(group[0])]
-        lines.append(f"  record {number} of {len(numbers)} ({_shown(group[0])}){more}: {reason}")
-    left = len(records) - sum(len(group) for _, group in groups[:_SHOWN_REASONS])
+    numbers = _numbers(result)
+    lines: list[str] = []
+    left = len(records)
+    for reason, group in groupby(records[:_EXAMINED_RECORDS], lambda record: _reason(result, record)):
+        if len(lines) == _SHOWN_REASONS:
+            break
+        first, *rest = group
+        more = f" and {len(rest)} more" if rest else ""
+        lines.append(f"  record {numbers[id_of(first)]} of {len(numbers)} ({_shown(first)}){more}: {reason}")
+        left -= 1 + len(rest)
     return [*lines, f"  and {left} more records"] if left > 0 else lines
 
 
 def _reason(result: Result, record: Record) -> str:
-    recorder, place = result._recorder, place_of(record)
+    recorder = result._recorder
     failure = recorder.failure_of(record)
     raised = (
-        f"in the batch at which process_records raised {shown_error(failure.error)}"
-        if failure and failure.error
-        else ""
+        failure
+        and failure.error
+        and f"the batch at which process_records raised {shown_error(failure.error)}"
     )
     if recorder.is_done(record):
         reason = "process_records returned or checkpointed, but the record is not in `done`"
-    elif recorder.is_skipped(record):
-        reason = f'{raised}; skipped as on_error="skip" says'
     elif raised:
-        reason = raised
-    elif place in recorder.handed:
+        reason = f"in {raised}" + ('; skipped as on_error="skip" says' if recorder.is_skipped(record) else "")
+    elif id_of(record) in recorder.handed:
         reason = "the worker was interrupted while it had this record, which did not come again"
     else:
         reason = "it was never handed to the processor"
@@ -288,7 +266,7 @@ def _reason(result: Result, record: Record) -> str:
 
 
 def shown_error(error: BaseException) -> str:
-    """Describe the error with its place in user code, also where that called a library which raised it."""
+    """Describe the error with its line in user code, also where that called a library which raised it."""
     frames = [
         (Path(frame.f_code.co_filename), line) for frame, line in traceback.walk_tb(error.__traceback__)
     ]
@@ -302,7 +280,7 @@ def _is_library(file: Path) -> bool:
 
 
 def from_user_code(error: BaseException) -> BaseException:
-    """Return the error with a traceback that begins in user code."""
+    """Return the error with a traceback that starts in user code."""
     trace = error.__traceback__
     while trace is not None and Path(trace.tb_frame.f_code.co_filename).is_relative_to(_PACKAGE):
         trace = trace.tb_next

@@ -13,18 +13,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "verify_aws"))
 
 import npm_emulators
-from aws_bench import AwsStreams, SharedTableBench
+from aws_backend import AwsStreams, SharedTableBackend
 from conformance_report import CASE, refuse_unlisted
 from known_differences import AWS, FROM_NPM, KNOWN, LEAN, SLOW, SUITES
-from lease_bench import Bench, LeanClient, SteppingRuntime, local_client
-from requests_bench import ITEM, asking
-from stream_bench import KinesisLocalBench, ModelBench, WireBench
+from lease_backend import Backend, LeanClient, SteppingRuntime, local_client
+from requests_backend import ITEM, asking
+from stream_backend import KinesisLocalBackend, ModelBackend, WireBackend
 from verify_account import Account
 
 from pykcl.local.server import LocalAws
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 
-FIXTURES = {"bench": "lease tables", "streams": "streams"}
+FIXTURES = {"service": "lease tables", "streams": "streams"}
 NUMBERS = itertools.count(1)
 DIFFERENCE = pytest.StashKey()
 
@@ -120,13 +120,13 @@ def dynalite_client():
 @pytest.fixture(scope="session")
 def kinesis_local():
     with started(npm_emulators.kinesis_local) as emulator:
-        yield KinesisLocalBench(emulator)
+        yield KinesisLocalBackend(emulator)
 
 
 @pytest.fixture(scope="session")
 def wire():
-    with WireBench() as bench:
-        yield bench
+    with WireBackend() as service:
+        yield service
 
 
 @pytest.fixture(scope="session")
@@ -163,28 +163,28 @@ def aws(account):
 
 
 @pytest.fixture
-def bench(request):
+def service(request):
     """A lease table of a backend, its client, and a look at its rows."""
     backend, name = request.param, f"leases-{next(NUMBERS)}"
     if backend == AWS:
-        return SharedTableBench(request.getfixturevalue("account"))
+        return SharedTableBackend(request.getfixturevalue("account"))
     if backend == LEAN:
-        return Bench(request.getfixturevalue("local_aws_client"), SteppingRuntime(), name, LeanClient)
+        return Backend(request.getfixturevalue("local_aws_client"), SteppingRuntime(), name, LeanClient)
     client = MemoryDynamoDB() if backend == "memory" else request.getfixturevalue(f"{backend}_client")
-    return Bench(client, SteppingRuntime(), name)
+    return Backend(client, SteppingRuntime(), name)
 
 
 @pytest.fixture
-def ask(bench):
+def ask(service):
     """ask("update_item", …) on the table that holds ITEM: the answer, without what HTTP adds."""
-    bench.put_item(ITEM)
-    return asking(bench)
+    service.put_item(ITEM)
+    return asking(service)
 
 
 @pytest.fixture
 def streams(request):
     """A Kinesis of a backend: makes streams, puts, reshards, moves the clock."""
-    bench = ModelBench() if request.param == "model" else request.getfixturevalue(request.param)
-    yield bench
+    service = ModelBackend() if request.param == "model" else request.getfixturevalue(request.param)
+    yield service
     if request.param == AWS:
-        bench.remove_streams()
+        service.remove_streams()

@@ -6,7 +6,7 @@ What AWS does is taken from its developer guide and API reference; messages are 
 import pytest
 from botocore.exceptions import ClientError
 from lease_writes import plain
-from requests_bench import INVALID, ITEM, KEY, REFUSAL, VALUE, asking, changed, code_of, refused
+from requests_backend import INVALID, ITEM, KEY, REFUSAL, VALUE, asking, changed, code_of, refused
 
 # -- expressions -----------------------------------------------------------------------------------------------
 
@@ -106,11 +106,11 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("update", "values", "expected"), CHANGES, ids=[change[0] for change in CHANGES])
-def test_updates_are_applied_and_returned(ask, bench, update, values, expected):
+def test_updates_are_applied_and_returned(ask, service, update, values, expected):
     params = {"ExpressionAttributeValues": values} if values else {}
     answer = ask("update_item", Key=KEY, UpdateExpression=update, ReturnValues="ALL_NEW", **params)
     assert answer["Attributes"] == changed(expected)
-    assert plain(bench.item("k")) == changed(expected)
+    assert plain(service.item("k")) == changed(expected)
 
 
 REFUSED = {
@@ -147,9 +147,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("params", REFUSED.values(), ids=REFUSED)
-def test_invalid_requests_are_refused_and_change_nothing(ask, bench, params):
+def test_invalid_requests_are_refused_and_change_nothing(ask, service, params):
     assert code_of(refused(ask, "update_item", Key=KEY, **params)) == INVALID
-    assert plain(bench.item("k")) == plain(ITEM)
+    assert plain(service.item("k")) == plain(ITEM)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +177,11 @@ def test_invalid_requests_are_refused_and_change_nothing(ask, bench, params):
         "one operand twice",
     ],
 )
-def test_an_invalid_condition_is_refused(ask, bench, condition, values):
+def test_an_invalid_condition_is_refused(ask, service, condition, values):
     values = {":t": {"S": "x"}, **values}
     params = {"UpdateExpression": "SET touched = :t", "ExpressionAttributeValues": values}
     assert code_of(refused(ask, "update_item", Key=KEY, ConditionExpression=condition, **params)) == INVALID
-    assert plain(bench.item("k")) == plain(ITEM)
+    assert plain(service.item("k")) == plain(ITEM)
 
 
 # -- what is returned ------------------------------------------------------------------------------------------
@@ -206,10 +206,10 @@ def test_an_update_returns_what_it_is_asked_for(ask, values, expected):
 
 
 @pytest.mark.parametrize("values", ["ALL_OLD", "UPDATED_OLD"])
-def test_an_update_that_makes_the_row_has_nothing_old_to_return(bench, values):
+def test_an_update_that_makes_the_row_has_nothing_old_to_return(service, values):
     update = {"UpdateExpression": "SET n = :v", "ExpressionAttributeValues": VALUE}
-    assert "Attributes" not in asking(bench)("update_item", Key=KEY, **update, ReturnValues=values)
-    assert bench.item("k") == {**KEY, "n": {"N": "1"}}
+    assert "Attributes" not in asking(service)("update_item", Key=KEY, **update, ReturnValues=values)
+    assert service.item("k") == {**KEY, "n": {"N": "1"}}
 
 
 def test_put_and_delete_return_the_old_row_where_asked(ask):

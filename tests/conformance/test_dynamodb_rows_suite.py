@@ -4,30 +4,30 @@ What AWS does is taken from its developer guide and API reference; messages are 
 """
 
 import pytest
-from lease_bench import wait_for
+from lease_backend import wait_for
 from lease_writes import plain
-from requests_bench import INVALID, ITEM, KEY, OWN_KEY, OWN_TYPE, REFUSAL, asking, code_of, refused
+from requests_backend import INVALID, ITEM, KEY, OWN_KEY, OWN_TYPE, REFUSAL, asking, code_of, refused
 
 # -- put, get, delete ------------------------------------------------------------------------------------------
 
 
-def test_a_put_if_absent_happens_once(bench):
-    ask = asking(bench)
+def test_a_put_if_absent_happens_once(service):
+    ask = asking(service)
     first, second = {**KEY, "n": {"N": "1"}}, {**KEY, "n": {"N": "2"}}
     assert ask("put_item", Item=first, ConditionExpression="attribute_not_exists(leaseKey)") == {}
     answer = refused(ask, "put_item", Item=second, ConditionExpression="attribute_not_exists(leaseKey)")
     assert code_of(answer) == REFUSAL
-    assert bench.item("k") == first
+    assert service.item("k") == first
 
 
-def test_a_put_replaces_the_whole_row(ask, bench):
+def test_a_put_replaces_the_whole_row(ask, service):
     ask("put_item", Item={**KEY, "n": {"N": "1"}})
-    assert bench.item("k") == {**KEY, "n": {"N": "1"}}
+    assert service.item("k") == {**KEY, "n": {"N": "1"}}
 
 
-def test_deleting_a_missing_row_without_a_condition_is_fine(ask, bench):
+def test_deleting_a_missing_row_without_a_condition_is_fine(ask, service):
     assert ask("delete_item", Key={"leaseKey": {"S": "other"}}) == {}
-    assert bench.items().keys() == {"k"}
+    assert service.items().keys() == {"k"}
 
 
 def test_a_get_of_a_missing_row_has_no_item(ask):
@@ -61,13 +61,13 @@ STORED = {
 
 
 @pytest.mark.parametrize(("given", "kept"), STORED.values(), ids=STORED)
-def test_every_type_is_stored_and_comes_back_the_same_by_every_way(bench, given, kept):
+def test_every_type_is_stored_and_comes_back_the_same_by_every_way(service, given, kept):
     row = {**KEY, "x": given}
-    bench.put_item(row)
+    service.put_item(row)
     expected = plain({**KEY, "x": kept or given})
-    assert plain(bench.item("k")) == expected
-    assert plain(bench.items()["k"]) == expected
-    touched = asking(bench)("update_item", Key=KEY, UpdateExpression="SET y = x", ReturnValues="ALL_NEW")[
+    assert plain(service.item("k")) == expected
+    assert plain(service.items()["k"]) == expected
+    touched = asking(service)("update_item", Key=KEY, UpdateExpression="SET y = x", ReturnValues="ALL_NEW")[
         "Attributes"
     ]
     assert touched == plain({**expected, "y": expected["x"]})
@@ -86,29 +86,29 @@ def test_every_type_is_stored_and_comes_back_the_same_by_every_way(bench, given,
         "false null",
     ],
 )
-def test_values_that_are_none_are_refused(bench, value):
-    assert code_of(refused(asking(bench), "put_item", Item={**KEY, "x": value})) == INVALID
-    assert bench.items() == {}
+def test_values_that_are_none_are_refused(service, value):
+    assert code_of(refused(asking(service), "put_item", Item={**KEY, "x": value})) == INVALID
+    assert service.items() == {}
 
 
-def test_a_row_over_400_kb_is_refused_and_one_below_is_kept(bench):
-    ask = asking(bench)
+def test_a_row_over_400_kb_is_refused_and_one_below_is_kept(service):
+    ask = asking(service)
     assert code_of(refused(ask, "put_item", Item={**KEY, "x": {"B": b"x" * 409_600}})) == INVALID
     row = {**KEY, "x": {"B": b"x" * 409_000}}
     ask("put_item", Item=row)
     update = {"UpdateExpression": "SET y = :v", "ExpressionAttributeValues": {":v": {"S": "x" * 1000}}}
     assert code_of(refused(ask, "update_item", Key=KEY, **update)) == INVALID
-    assert bench.item("k") == row
+    assert service.item("k") == row
 
 
 # -- scanning --------------------------------------------------------------------------------------------------
 
 
-def pages_of(bench, **params):
+def pages_of(service, **params):
     """Every page of a scan."""
     pages, start = [], {}
     while True:
-        pages.append(asking(bench)("scan", **params, **start))
+        pages.append(asking(service)("scan", **params, **start))
         if "LastEvaluatedKey" not in pages[-1]:
             return pages
         start = {"ExclusiveStartKey": pages[-1]["LastEvaluatedKey"]}
@@ -119,10 +119,10 @@ def keys_in(pages):
 
 
 @pytest.fixture
-def seven(bench):
+def seven(service):
     for number in range(7):
-        bench.put_item({"leaseKey": {"S": f"k{number}"}, "n": {"N": str(number)}})
-    return bench
+        service.put_item({"leaseKey": {"S": f"k{number}"}, "n": {"N": str(number)}})
+    return service
 
 
 def test_a_scan_pages_by_limit(seven):
@@ -149,8 +149,8 @@ def test_a_whole_scan_repeats_nothing_and_ends_without_a_key(seven):
     assert (page["Count"], page["ScannedCount"], len(set(keys_in([page])))) == (7, 7, 7)
 
 
-def test_an_empty_table_is_one_empty_page(bench):
-    (page,) = pages_of(bench)
+def test_an_empty_table_is_one_empty_page(service):
+    (page,) = pages_of(service)
     assert (page["Items"], page["Count"], page["ScannedCount"]) == ([], 0, 0)
 
 
@@ -159,21 +159,21 @@ def test_two_scans_walk_in_the_same_order(seven):
 
 
 @pytest.mark.parametrize("segments", [1, 3, 5])
-def test_parallel_segments_cover_the_table_once(bench, segments):
+def test_parallel_segments_cover_the_table_once(service, segments):
     for number in range(20):
-        bench.put_item({"leaseKey": {"S": f"k{number:02d}"}})
+        service.put_item({"leaseKey": {"S": f"k{number:02d}"}})
     found = [
         key
         for segment in range(segments)
-        for key in keys_in(pages_of(bench, Segment=segment, TotalSegments=segments, Limit=4))
+        for key in keys_in(pages_of(service, Segment=segment, TotalSegments=segments, Limit=4))
     ]
     assert sorted(found) == [f"k{number:02d}" for number in range(20)]
 
 
-def test_a_page_ends_at_a_mebibyte(bench):
+def test_a_page_ends_at_a_mebibyte(service):
     for number in range(8):
-        bench.put_item({"leaseKey": {"S": f"k{number}"}, "x": {"B": b"x" * 300_000}})
-    pages = pages_of(bench)
+        service.put_item({"leaseKey": {"S": f"k{number}"}, "x": {"B": b"x" * 300_000}})
+    pages = pages_of(service)
     assert len(pages) > 1
     assert all(page["Count"] <= 4 for page in pages)
     assert len(set(keys_in(pages))) == len(keys_in(pages)) == 8
@@ -235,8 +235,8 @@ def test_keys_that_do_not_fit_the_schema_are_refused(ask, operation, key):
     [{"n": {"N": "5"}}, {"leaseKey": {"N": "1"}}, {"leaseKey": {"S": ""}}],
     ids=["none", "type", "empty"],
 )
-def test_a_row_without_a_fitting_key_is_refused(bench, item):
-    assert code_of(refused(asking(bench), "put_item", Item=item)) == INVALID
+def test_a_row_without_a_fitting_key_is_refused(service, item):
+    assert code_of(refused(asking(service), "put_item", Item=item)) == INVALID
 
 
 @pytest.mark.parametrize(
@@ -252,34 +252,34 @@ def test_a_row_without_a_fitting_key_is_refused(bench, item):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_missing_table_is_not_found_by_any_operation(bench, operation, params):
-    ask = asking(bench, f"{bench.name}-missing")
+def test_a_missing_table_is_not_found_by_any_operation(service, operation, params):
+    ask = asking(service, f"{service.name}-missing")
     assert code_of(refused(ask, operation, **params)) == "ResourceNotFoundException"
 
 
-def test_a_table_is_created_once_and_described_as_it_was_asked_for(bench):
+def test_a_table_is_created_once_and_described_as_it_was_asked_for(service):
     wanted = {"KeySchema": OWN_KEY, "AttributeDefinitions": OWN_TYPE, "BillingMode": "PAY_PER_REQUEST"}
-    answer = refused(asking(bench), "create_table", **wanted)
+    answer = refused(asking(service), "create_table", **wanted)
     assert code_of(answer) == "ResourceInUseException"
-    description = asking(bench)("describe_table")["Table"]
-    assert description["TableName"] == bench.name
+    description = asking(service)("describe_table")["Table"]
+    assert description["TableName"] == service.name
     assert description["TableStatus"] == "ACTIVE"
     assert description["KeySchema"] == OWN_KEY
     assert description["AttributeDefinitions"] == OWN_TYPE
     assert description["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
-    assert description["TableArn"].endswith(f":table/{bench.name}")
+    assert description["TableArn"].endswith(f":table/{service.name}")
 
 
-def test_a_deleted_table_is_gone_and_a_new_one_of_its_name_is_empty(ask, bench):
+def test_a_deleted_table_is_gone_and_a_new_one_of_its_name_is_empty(ask, service):
     ask("delete_table")
-    wait_for(lambda: bench.status(bench.name) is None)
-    assert bench.prepared(bench.table) is True
-    assert bench.items() == {}
+    wait_for(lambda: service.status(service.name) is None)
+    assert service.prepared(service.table) is True
+    assert service.items() == {}
 
 
 @pytest.mark.parametrize("owner", [{"NULL": True}, {"S": ""}, {"N": "1"}], ids=["null", "empty", "number"])
-def test_an_indexed_owner_must_be_text_as_kcl_3_makes_it(bench, owner):
-    ask = asking(bench, f"{bench.name}-indexed")
+def test_an_indexed_owner_must_be_text_as_kcl_3_makes_it(service, owner):
+    ask = asking(service, f"{service.name}-indexed")
     index = {
         "IndexName": "LeaseOwnerToLeaseKeyIndex",
         "KeySchema": [
@@ -295,7 +295,7 @@ def test_an_indexed_owner_must_be_text_as_kcl_3_makes_it(bench, owner):
         GlobalSecondaryIndexes=[index],
         BillingMode="PAY_PER_REQUEST",
     )
-    wait_for(lambda: bench.status(f"{bench.name}-indexed") == "ACTIVE")
+    wait_for(lambda: service.status(f"{service.name}-indexed") == "ACTIVE")
     ask("put_item", Item={**ITEM, "leaseOwner": {"S": "me"}})
     assert code_of(refused(ask, "put_item", Item={**ITEM, "leaseOwner": owner})) == INVALID
     update = {"UpdateExpression": "SET leaseOwner = :o", "ExpressionAttributeValues": {":o": owner}}

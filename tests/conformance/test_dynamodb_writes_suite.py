@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from lease_writes import KEY as LEASE
 from lease_writes import WRITES, plain, taken_over
-from requests_bench import (
+from requests_backend import (
     ITEM,
     KEY,
     REFUSAL,
@@ -32,14 +32,14 @@ UPDATES = [name for name, write in WRITES.items() if write.kind not in ("create"
 
 
 @EVERY
-def test_a_write_whose_condition_holds_makes_the_row_it_says_and_an_update_answers_with_it(bench, name):
+def test_a_write_whose_condition_holds_makes_the_row_it_says_and_an_update_answers_with_it(service, name):
     write = WRITES[name]
     if write.kind != "create":
-        bench.put(write.seen)
+        service.put(write.seen)
     operation, params = write.request()
-    answer = asking(bench)(operation, **params)
+    answer = asking(service)(operation, **params)
     made = None if write.after is None else plain(to_item(write.after))
-    assert plain(bench.item(LEASE)) == made
+    assert plain(service.item(LEASE)) == made
     assert answer.get("Attributes") == (made if operation == "update_item" else None)
 
 
@@ -49,54 +49,54 @@ def test_a_write_whose_condition_holds_makes_the_row_it_says_and_an_update_answe
     [name for name, write in WRITES.items() if write.kind != "fill"],
 )
 @pytest.mark.parametrize("change", ["counter", "owner", "both"])
-def test_a_write_on_a_row_that_changed_is_refused_and_changes_nothing(bench, name, change):
+def test_a_write_on_a_row_that_changed_is_refused_and_changes_nothing(service, name, change):
     write = WRITES[name]
     there = taken_over(write)
     if change == "counter":
         there = there.with_(owner=write.seen.owner)
     elif change == "owner":
         there = there.with_(counter=write.seen.counter)
-    bench.put(there)
+    service.put(there)
     operation, params = write.request()
-    assert code_of(refused(asking(bench), operation, **params)) == REFUSAL
-    assert plain(bench.item(LEASE)) == plain(to_item(there))
+    assert code_of(refused(asking(service), operation, **params)) == REFUSAL
+    assert plain(service.item(LEASE)) == plain(to_item(there))
 
 
 @pytest.mark.parametrize("name", [name for name in WRITES if name != "create"])
-def test_a_write_without_its_row_is_refused_and_creates_none(bench, name):
+def test_a_write_without_its_row_is_refused_and_creates_none(service, name):
     operation, params = WRITES[name].request()
-    answer = refused(asking(bench), operation, **params)
+    answer = refused(asking(service), operation, **params)
     assert code_of(answer) == REFUSAL
     assert "Item" not in answer
-    assert bench.items() == {}
+    assert service.items() == {}
 
 
 @pytest.mark.parametrize(
     "owner", [{"NULL": True}, {"S": ""}, {"N": "7"}, {"L": []}], ids=["null", "empty", "number", "list"]
 )
-def test_a_missing_owner_is_not_the_same_as_an_odd_one(bench, owner):
+def test_a_missing_owner_is_not_the_same_as_an_odd_one(service, owner):
     write = WRITES["take-unowned"]
-    bench.put_item({**to_item(write.seen), "leaseOwner": owner})
+    service.put_item({**to_item(write.seen), "leaseOwner": owner})
     operation, params = write.request()
-    assert code_of(refused(asking(bench), operation, **params)) == REFUSAL
+    assert code_of(refused(asking(service), operation, **params)) == REFUSAL
 
 
-def test_a_hand_off_under_way_stops_a_renewal(bench):
+def test_a_hand_off_under_way_stops_a_renewal(service):
     write = WRITES["renew"]
-    bench.put_item({**to_item(write.seen), "checkpointOwner": {"S": "me"}})
+    service.put_item({**to_item(write.seen), "checkpointOwner": {"S": "me"}})
     operation, params = write.request()
-    assert code_of(refused(asking(bench), operation, **params)) == REFUSAL
+    assert code_of(refused(asking(service), operation, **params)) == REFUSAL
 
 
 @pytest.mark.parametrize(
     "change", [{"checkpoint": {"S": "5"}}, {"entityType": {"S": "STREAM"}}], ids=["checkpoint", "entity"]
 )
-def test_an_ended_lease_is_deleted_only_while_it_is_ended_and_a_lease(bench, change):
+def test_an_ended_lease_is_deleted_only_while_it_is_ended_and_a_lease(service, change):
     write = WRITES["delete-ended"]
-    bench.put_item({**to_item(write.seen), **change})
+    service.put_item({**to_item(write.seen), **change})
     operation, params = write.request()
-    assert code_of(refused(asking(bench), operation, **params)) == REFUSAL
-    assert bench.item(LEASE) is not None
+    assert code_of(refused(asking(service), operation, **params)) == REFUSAL
+    assert service.item(LEASE) is not None
 
 
 @pytest.mark.parametrize(
@@ -173,33 +173,33 @@ def key_in(request):
 
 
 @JAVA_CASES
-def test_a_java_write_whose_condition_holds_is_applied(bench, operation, request_):
+def test_a_java_write_whose_condition_holds_is_applied(service, operation, request_):
     row = row_that_fits(request_)
     if row:
-        bench.put_item(row)
-    asking(bench)(METHODS[operation], **request_)
-    assert plain(bench.item(key_in(request_))) == plain(row_after(operation, request_, row))
+        service.put_item(row)
+    asking(service)(METHODS[operation], **request_)
+    assert plain(service.item(key_in(request_))) == plain(row_after(operation, request_, row))
 
 
 @JAVA_CASES
-def test_a_java_write_whose_condition_fails_is_refused(bench, operation, request_):
+def test_a_java_write_whose_condition_fails_is_refused(service, operation, request_):
     row = {"leaseKey": {"S": key_in(request_)}, "leaseCounter": {"N": "99"}}
     expects_the_row = "Value" in request_["Expected"].get("leaseKey", {})
     if not expects_the_row:
-        bench.put_item(row)
-    assert code_of(refused(asking(bench), METHODS[operation], **request_)) == REFUSAL
-    assert bench.items() == ({} if expects_the_row else {row["leaseKey"]["S"]: row})
+        service.put_item(row)
+    assert code_of(refused(asking(service), METHODS[operation], **request_)) == REFUSAL
+    assert service.items() == ({} if expects_the_row else {row["leaseKey"]["S"]: row})
 
 
-def test_a_java_renewal_that_failed_shows_the_row_where_it_is_asked_to(bench):
+def test_a_java_renewal_that_failed_shows_the_row_where_it_is_asked_to(service):
     (request,) = [
         request
         for _, request in JAVA.values()
         if "ReturnValuesOnConditionCheckFailure" in request and "0.009522" in json.dumps(request)
     ]
     row = {**request["Key"], "leaseCounter": {"N": "5"}, "checkpointOwner": {"S": "old"}}
-    bench.put_item(row)
-    assert refused(asking(bench), "update_item", **request).get("Item") == row
+    service.put_item(row)
+    assert refused(asking(service), "update_item", **request).get("Item") == row
 
 
 ONE = {"AttributeUpdates": {"x": {"Action": "PUT", "Value": {"N": "1"}}}}
@@ -224,22 +224,22 @@ LEGACY = {
 
 @pytest.mark.parametrize(("expected", "holds"), LEGACY.values(), ids=LEGACY)
 @pytest.mark.parametrize("operation", ["update_item", "put_item", "delete_item"])
-def test_the_old_conditions_are_evaluated(ask, bench, operation, expected, holds):
+def test_the_old_conditions_are_evaluated(ask, service, operation, expected, holds):
     params = {"update_item": {"Key": KEY, **ONE}, "put_item": {"Item": {**KEY, "x": {"N": "1"}}}}
     params = params.get(operation, {"Key": KEY})
     if holds:
         ask(operation, **params, Expected=expected)
     else:
         assert code_of(refused(ask, operation, **params, Expected=expected)) == REFUSAL
-    assert (plain(bench.item("k")) == plain(ITEM)) is not holds
+    assert (plain(service.item("k")) == plain(ITEM)) is not holds
 
 
 @pytest.mark.parametrize("operation", ["update_item", "delete_item"])
-def test_an_old_condition_on_a_missing_row_fails(bench, operation):
+def test_an_old_condition_on_a_missing_row_fails(service, operation):
     params = {"Key": KEY, "Expected": {"n": {"Value": {"N": "5"}}}}
     params |= ONE if operation == "update_item" else {}
-    assert code_of(refused(asking(bench), operation, **params)) == REFUSAL
-    assert bench.items() == {}
+    assert code_of(refused(asking(service), operation, **params)) == REFUSAL
+    assert service.items() == {}
 
 
 def test_one_old_condition_of_several_is_enough_where_it_is_said_so(ask):

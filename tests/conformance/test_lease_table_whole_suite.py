@@ -4,7 +4,7 @@ import random
 import threading
 
 import pytest
-from lease_bench import answered, wait_for
+from lease_backend import answered, wait_for
 from lease_writes import HELD, KEY, WRITES, taken_over
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
@@ -25,10 +25,10 @@ OWN_KEY = [{"AttributeName": "leaseKey", "KeyType": "HASH"}]
 OWN_TYPE = [{"AttributeName": "leaseKey", "AttributeType": "S"}]
 
 
-def test_a_missing_table_is_created_pay_per_request_and_only_the_creator_is_told_so(bench):
-    description = bench.direct.describe_table(TableName=bench.name)["Table"]
+def test_a_missing_table_is_created_pay_per_request_and_only_the_creator_is_told_so(service):
+    description = service.direct.describe_table(TableName=service.name)["Table"]
     assert description["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
-    second = DynamoDBLeaseTable(bench.direct, bench.name, bench.runtime)
+    second = DynamoDBLeaseTable(service.direct, service.name, service.runtime)
     assert second.prepare(create=True) is False
     assert second.prepare(create=False) is False
 
@@ -49,44 +49,44 @@ def test_a_missing_table_is_created_pay_per_request_and_only_the_creator_is_told
         ),
     ],
 )
-def test_a_table_of_something_else_is_refused_with_its_key_schema_named(bench, schema, types, named):
-    name = f"{bench.name}-other"
-    bench.direct.create_table(
+def test_a_table_of_something_else_is_refused_with_its_key_schema_named(service, schema, types, named):
+    name = f"{service.name}-other"
+    service.direct.create_table(
         TableName=name, KeySchema=schema, AttributeDefinitions=types, BillingMode="PAY_PER_REQUEST"
     )
-    wait_for(lambda: bench.status(name) == "ACTIVE")
+    wait_for(lambda: service.status(name) == "ACTIVE")
     with pytest.raises(WrongTable) as refusal:
-        DynamoDBLeaseTable(bench.direct, name, bench.runtime).prepare(create=True)
+        DynamoDBLeaseTable(service.direct, name, service.runtime).prepare(create=True)
     assert named in str(refusal.value)
     assert name in str(refusal.value)
 
 
-def test_an_empty_table_scans_as_no_rows(bench):
-    assert bench.table.scan().rows == ()
+def test_an_empty_table_scans_as_no_rows(service):
+    assert service.table.scan().rows == ()
 
 
-def test_a_deleted_table_is_named_by_every_operation(bench):
-    bench.put(HELD)
-    bench.direct.delete_table(TableName=bench.name)
-    wait_for(lambda: bench.status(bench.name) is None)
+def test_a_deleted_table_is_named_by_every_operation(service):
+    service.put(HELD)
+    service.direct.delete_table(TableName=service.name)
+    wait_for(lambda: service.status(service.name) is None)
     for use in (
-        bench.table.scan,
-        lambda: bench.table.read(KEY),
-        lambda: bench.write(lease_writes.renew(HELD)),
-        lambda: bench.write(lease_writes.create(Lease("new", AT_TRIM_HORIZON))),
+        service.table.scan,
+        lambda: service.table.read(KEY),
+        lambda: service.write(lease_writes.renew(HELD)),
+        lambda: service.write(lease_writes.create(Lease("new", AT_TRIM_HORIZON))),
     ):
-        with pytest.raises(TableGone, match=bench.name):
+        with pytest.raises(TableGone, match=service.name):
             use()
 
 
-def test_a_second_scan_sees_what_changed_what_came_and_what_went(bench):
+def test_a_second_scan_sees_what_changed_what_came_and_what_went(service):
     for key in ("same", "changed", "gone"):
-        bench.put(HELD.with_(key=key))
-    first = {row.key: row for row in bench.table.scan().rows}
-    bench.put(first["changed"].with_(counter=2))
-    bench.put(HELD.with_(key="new"))
-    bench.delete("gone")
-    second = {row.key: row for row in bench.table.scan().rows}
+        service.put(HELD.with_(key=key))
+    first = {row.key: row for row in service.table.scan().rows}
+    service.put(first["changed"].with_(counter=2))
+    service.put(HELD.with_(key="new"))
+    service.delete("gone")
+    second = {row.key: row for row in service.table.scan().rows}
     assert second == {
         "same": first["same"],
         "changed": first["changed"].with_(counter=2),
@@ -94,39 +94,39 @@ def test_a_second_scan_sees_what_changed_what_came_and_what_went(bench):
     }
 
 
-def test_a_missing_table_that_may_not_be_created_is_a_setup_error_and_is_not_created(bench):
+def test_a_missing_table_that_may_not_be_created_is_a_setup_error_and_is_not_created(service):
     with pytest.raises(SetupError, match="create_table"):
-        DynamoDBLeaseTable(bench.direct, f"{bench.name}-none", bench.runtime).prepare(create=False)
-    assert bench.status(f"{bench.name}-none") is None
+        DynamoDBLeaseTable(service.direct, f"{service.name}-none", service.runtime).prepare(create=False)
+    assert service.status(f"{service.name}-none") is None
 
 
-def test_losing_the_race_to_create_is_fine(bench):
-    name = f"{bench.name}-raced"
-    bench.client.faults.extend(
-        ["ok", lambda: DynamoDBLeaseTable(bench.direct, name, bench.runtime)._create()]
+def test_losing_the_race_to_create_is_fine(service):
+    name = f"{service.name}-raced"
+    service.client.faults.extend(
+        ["ok", lambda: DynamoDBLeaseTable(service.direct, name, service.runtime)._create()]
     )
-    table = DynamoDBLeaseTable(bench.client, name, bench.runtime)
-    assert bench.prepared(table) is False
+    table = DynamoDBLeaseTable(service.client, name, service.runtime)
+    assert service.prepared(table) is False
     assert table.scan().rows == ()
 
 
-def test_a_creation_whose_answer_is_lost_is_found_done_by_the_next_attempt(bench):
-    name = f"{bench.name}-lost"
-    bench.client.faults.extend(["ok", "lose"])
-    table = DynamoDBLeaseTable(bench.client, name, bench.runtime)
+def test_a_creation_whose_answer_is_lost_is_found_done_by_the_next_attempt(service):
+    name = f"{service.name}-lost"
+    service.client.faults.extend(["ok", "lose"])
+    table = DynamoDBLeaseTable(service.client, name, service.runtime)
     with pytest.raises(TemporaryError):
         table.prepare(create=True)
-    assert bench.prepared(table) is False
+    assert service.prepared(table) is False
     assert table.scan().rows == ()
 
 
-def test_a_scan_of_more_than_a_mebibyte_walks_every_page(bench):
+def test_a_scan_of_more_than_a_mebibyte_walks_every_page(service):
     pending = PendingCheckpoint(Checkpoint("11"), bytes(range(256)) * 800)
     keys = {f"shardId-{number:012d}" for number in range(12)}
     for key in keys:
-        bench.put(HELD.with_(key=key, pending=pending))
-    scan = bench.table.scan()
-    pages = [params for operation, params in bench.client.calls if operation == "scan"]
+        service.put(HELD.with_(key=key, pending=pending))
+    scan = service.table.scan()
+    pages = [params for operation, params in service.client.calls if operation == "scan"]
     assert len(pages) > 2
     assert [params.get("ExclusiveStartKey") is None for params in pages[:2]] == [True, False]
     assert len(scan.rows) == 12
@@ -134,39 +134,39 @@ def test_a_scan_of_more_than_a_mebibyte_walks_every_page(bench):
     assert all(row.pending == pending for row in scan.rows)
 
 
-def test_a_read_sees_the_write_before_it(bench):
-    bench.put(HELD)
+def test_a_read_sees_the_write_before_it(service):
+    service.put(HELD)
     seen = HELD
     for _ in range(10):
-        answer = bench.write(lease_writes.renew(seen))
-        seen = bench.table.read(KEY)
+        answer = service.write(lease_writes.renew(seen))
+        seen = service.table.read(KEY)
         assert seen == answer.lease
     assert seen.counter == HELD.counter + 10
 
 
-def test_a_refusal_shows_the_row_so_that_no_read_is_needed(bench):
-    bench.put(taken_over(WRITES["renew"]))
-    assert isinstance(bench.write(WRITES["renew"]), Rejected)
-    assert [operation for operation, _ in bench.client.calls] == ["update_item"]
+def test_a_refusal_shows_the_row_so_that_no_read_is_needed(service):
+    service.put(taken_over(WRITES["renew"]))
+    assert isinstance(service.write(WRITES["renew"]), Rejected)
+    assert [operation for operation, _ in service.client.calls] == ["update_item"]
 
 
-def test_a_refusal_that_shows_no_row_is_settled_by_a_consistent_read(bench):
+def test_a_refusal_that_shows_no_row_is_settled_by_a_consistent_read(service):
     """The way that a DynamoDB which ignores ALL_OLD makes every refusal go; here the row is taken away."""
-    bench.put(lease_writes.renew(HELD).after)
-    bench.client.faults.append(answered("ConditionalCheckFailedException"))
-    assert bench.write(WRITES["renew"]) == Applied(lease_writes.renew(HELD).after, confirmed_by_read=True)
-    assert [operation for operation, _ in bench.client.calls] == ["update_item", "get_item"]
-    assert bench.client.calls[-1][1]["ConsistentRead"] is True
+    service.put(lease_writes.renew(HELD).after)
+    service.client.faults.append(answered("ConditionalCheckFailedException"))
+    assert service.write(WRITES["renew"]) == Applied(lease_writes.renew(HELD).after, confirmed_by_read=True)
+    assert [operation for operation, _ in service.client.calls] == ["update_item", "get_item"]
+    assert service.client.calls[-1][1]["ConsistentRead"] is True
 
 
 # -- many writers on one row ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_racing_writers_never_both_keep_a_write_on_the_same_counter(bench, seed):
-    bench.put(Lease(KEY, AT_TRIM_HORIZON))
+def test_racing_writers_never_both_keep_a_write_on_the_same_counter(service, seed):
+    service.put(Lease(KEY, AT_TRIM_HORIZON))
     kept, lock = [], threading.Lock()
-    tables = [DynamoDBLeaseTable(bench.direct, bench.name, SystemRuntime()) for _ in range(4)]
+    tables = [DynamoDBLeaseTable(service.direct, service.name, SystemRuntime()) for _ in range(4)]
 
     def race(number):
         chance, table, me = random.Random(f"{seed}-{number}"), tables[number], f"worker-{number}"
@@ -187,4 +187,4 @@ def test_racing_writers_never_both_keep_a_write_on_the_same_counter(bench, seed)
     assert not any(thread.is_alive() for thread in threads)
     assert kept
     assert sorted(kept) == list(range(len(kept)))
-    assert bench.item(KEY)["leaseCounter"] == {"N": str(len(kept))}
+    assert service.item(KEY)["leaseCounter"] == {"N": str(len(kept))}

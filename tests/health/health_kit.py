@@ -11,8 +11,7 @@ from pykcl.health.pages import Pages
 from pykcl.health.source import WorkerHealth
 from pykcl.status import CallStatus, LeaseStatus, LoopStatus, TroubleStatus, WorkerStatus
 from pykcl.testing.fleet import Fleet
-from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.faults import unreachable
+from pykcl.testing.memory.dynamodb import Fault, unreachable
 
 CODES = {
     "is starting": (200, 503),

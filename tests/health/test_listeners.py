@@ -20,7 +20,7 @@ from pykcl.events import (
 from pykcl.processor import RecordProcessor
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 from pykcl.worker.worker import Worker
 
 

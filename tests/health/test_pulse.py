@@ -4,7 +4,7 @@ import pytest
 
 from pykcl.errors import InternalError
 from pykcl.runtime import SystemRuntime
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 from pykcl.worker.threads import ThreadHeartbeat
 
 

@@ -7,8 +7,7 @@ from health_kit import CODES, Outage, ask, codes, is_as_documented, status_of
 
 from pykcl.events import ProcessorReturned, ProcessorSlow, WorkerStopped, WorkerStopping
 from pykcl.testing.fleet import RecordingProcessor
-from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.faults import denied
+from pykcl.testing.memory.dynamodb import Fault, denied
 
 
 def _working(fleet, **options):

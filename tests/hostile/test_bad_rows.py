@@ -14,7 +14,7 @@ from pykcl.local.server import LocalAws
 from pykcl.model.lease import UnreadableRow
 from pykcl.model.lease_item import parse_row
 from pykcl.testing.fleet import TABLE, Fleet
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 
 CYCLES = 20
 UNREAD_SHARD = "shardId-000000000002"

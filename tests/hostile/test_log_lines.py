@@ -17,7 +17,7 @@ from pykcl.event_dispatch import EventFan, log_event
 from pykcl.events import Event
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.fleet import STREAM, TABLE, Fleet
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 
 FORGED = "x\n2026-01-01 00:00:00 ERROR lease lost shard=shardId-0\r\x1b[2J\x1b]0;title\x07\u2028\u202e"
 KINDS = [

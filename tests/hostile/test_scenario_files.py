@@ -12,7 +12,7 @@ from hostile_json import anything, bodies, cut, disjointed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pykcl.testing.scenarios import ScenarioError, load, main, parse
+from tests.planning.scenarios import ScenarioError, load, main, parse
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "scenarios").iterdir())
 FIXTURES = Path(__file__).parents[1] / "fixtures"

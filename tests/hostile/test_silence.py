@@ -47,7 +47,7 @@ from pykcl.model.lease_writes import parse_row
 from pykcl.testing.fleet import STREAM, TABLE, Fleet, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.values import aws_error
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 
 QUOTING = f"{PAYLOAD} {PARTITION_KEY} x-amz-security-token:{TOKEN} {ACCESS_KEY}/{SECRET} {STATE}"
 """What AWS, a proxy or a user's own code might quote in a message."""
@@ -226,7 +226,7 @@ def _refused_by_dynamodb_at_the_start(fleet, ear):
 
 
 def _answers_lost(fleet, ear):
-    from pykcl.testing.memory.faults import timed_out
+    from pykcl.testing.memory.dynamodb import timed_out
 
     run(fleet, ear)
     fleet.simulation.sleep(2)

@@ -11,7 +11,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "fleet"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "mixed_fleet"))
 
 import interop_report
 import java_worker

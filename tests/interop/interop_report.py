@@ -2,15 +2,12 @@
 root conftest registers it."""
 
 import json
-import sys
 from pathlib import Path
 
 import java_scenarios
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "mixed_fleet"))
-
-from scenario_titles import TITLES
+from tests.java_compat.scenarios.scenario_titles import TITLES
 
 REASON = "Java"
 """How the reason of each skip here begins."""

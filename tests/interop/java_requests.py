@@ -1,6 +1,6 @@
 """What real Java workers ask of DynamoDB, as forms of requests, from the log of the local AWS; beside the recordings.
 
-`PYTHONPATH=.:tests/fleet:tests/mixed_fleet python tests/interop/java_requests.py LOG WORKER…` prints a recording of those
+`PYTHONPATH=.:tests/fleet python tests/interop/java_requests.py LOG WORKER…` prints a recording of those
 workers, a line per form.
 """
 
@@ -15,7 +15,8 @@ from typing import Any
 from fleet_recording import complete_lines
 from fleet_rows import sender
 from java_worker import COMPATIBLE, PHASE_1
-from request_shapes import shape
+
+from tests.java_compat.scenarios.request_shapes import shape
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

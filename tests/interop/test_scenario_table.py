@@ -6,7 +6,8 @@ import interop_report
 import java_scenarios
 import pytest
 from java_scenarios import BY_NAME, ELSEWHERE, NUMBERS, functions_in
-from scenario_titles import TITLES
+
+from tests.java_compat.scenarios.scenario_titles import TITLES
 
 FIRST = ELSEWHERE[1]
 

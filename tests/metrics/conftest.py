@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from pykcl.testing.fleet import Fleet
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 
 # Test modules are imported by path (--import-mode=importlib), so their helpers are found only if we say where.
 sys.path.insert(0, str(Path(__file__).parent))

@@ -11,9 +11,8 @@ from pykcl.metrics.catalog import CATALOGUE
 from pykcl.metrics.meter import measured
 from pykcl.processor import RecordProcessor
 from pykcl.testing.fleet import TABLE, Fleet, RecordingProcessor
-from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.faults import unreachable
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.memory.dynamodb import Fault, unreachable
+from pykcl.testing.runtime import Simulation
 
 FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pykcl.testing import scenarios
+from tests.planning import scenarios
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FILES = ("create_new_leases.json", "calculate_acquire.json", "cleanup.json", "audit.json")
@@ -173,7 +173,7 @@ def _write(folder: Path, raw: object) -> Path:
 def _run_command(folder: Path, *paths: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     return subprocess.run(
-        [sys.executable, "-m", "pykcl.testing.scenarios", *map(str, paths)],
+        [sys.executable, "-m", "tests.planning.scenarios", *map(str, paths)],
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -22,7 +22,7 @@ from pykcl.testing import (
     records,
     run_processor,
 )
-from pykcl.testing.local_streams import RequestRefused, confined_to
+from pykcl.testing.local_aws import RequestRefused, confined_to
 
 ROOT = Path(__file__).parents[2]
 LETTERS = [chr(ord("a") + number) for number in range(10)]

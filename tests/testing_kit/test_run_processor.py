@@ -20,7 +20,7 @@ from pykcl.testing import (
     records,
     run_processor,
 )
-from pykcl.testing.run import FAULTS
+from pykcl.testing.processor_run import FAULTS
 
 ROOT = Path(__file__).parents[2]
 LETTERS = [chr(ord("a") + number) for number in range(10)]

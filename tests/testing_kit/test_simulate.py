@@ -42,7 +42,7 @@ def test_a_processor_that_never_gets_on_fails_with_the_command_that_runs_it_agai
     assert f"  replay: {replay}\n" in str(caught.value)
     assert "Seed 5 failed: " in str(caught.value)
     assert caught.value.seed == 5
-    assert replay.startswith("python -m pykcl.testing.storm --seed 5 --off F1")
+    assert replay.startswith("python -m pykcl.testing.simulation --seed 5 --off F1")
     assert replay.endswith("--processor tests.testing_kit.test_simulate:Stuck")
 
 

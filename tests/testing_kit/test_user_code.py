@@ -1,4 +1,4 @@
-"""User code that hangs, waits, starts threads or raises what is no Exception: a clear failure that names the call."""
+"""User code that hangs, waits, uses threads or raises what is not an Exception; a failure names the call."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ import pytest
 from kit_processors import Orders
 
 from pykcl.testing import RunFailed, UserCodeFailed, records, run_processor, simulate
-from pykcl.testing.simulation import Simulation, watchdog
+from pykcl.testing.runtime import Simulation, watchdog
 
 ONE = records("a")
 CALL = "process_records for shardId-000000000000"
@@ -32,7 +32,7 @@ def sim_threads():
 def assert_no_simulation_is_left():
     assert Simulation.running == []
     assert threading.Thread.start.__module__ == "threading"
-    assert time.sleep.__module__ != "pykcl.testing.simulation.seam"
+    assert time.sleep.__module__ != "pykcl.testing.runtime.determinism"
     # Another run is as good as any.
     assert run_processor(Orders, ONE).lost == 0
 
@@ -108,12 +108,6 @@ def test_after_a_failure_no_other_call_is_made(monkeypatch):
     assert len(calls) == 1
 
 
-def test_calls_that_sleep_a_little_each_are_reported(monkeypatch):
-    monkeypatch.setattr(watchdog, "MOST_WAIT_SECONDS", 0.2)
-    with pytest.raises(UserCodeFailed, match=rf"waited for 0\.\d s of real time in several calls.* {CALL}"):
-        run_processor(processor(lambda: time.sleep(0.05)), records(*range(10)), max_records=1)
-
-
 def test_a_call_that_computes_may_take_its_time(monkeypatch):
     monkeypatch.setattr(watchdog, "WAIT_SECONDS", 0.05)
 
@@ -125,33 +119,82 @@ def test_a_call_that_computes_may_take_its_time(monkeypatch):
     assert run_processor(processor(compute), ONE).lost == 0
 
 
-def start_a_thread():
-    threading.Thread(target=print, name="mine").start()
+class Pooled(Orders):
+    """Does its work in threads of its own, and waits for them."""
+
+    def initialize(self, init):
+        self.pool = ThreadPoolExecutor(2)
+
+    def process_records(self, batch):
+        self.done.extend(self.pool.map(lambda record: record.text(), batch))
+
+    def shard_ended(self, end):
+        self.pool.shutdown()
 
 
-def use_a_pool():
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(print).result()
-
-
-@pytest.mark.parametrize("work", [start_a_thread, use_a_pool])
-def test_a_thread_is_refused_where_it_is_started(work):
-    with pytest.raises(
-        UserCodeFailed, match=f"^{CALL} started the thread .* at .*py:.*the pytest fixture `worker`"
-    ):
-        run_processor(processor(work), ONE)
+def test_threads_that_a_call_waits_for_are_a_part_of_it():
+    Orders.done.clear()
+    runs = [run_processor(Pooled, records(*range(20)), shards=2, seed=7) for _ in range(2)]
+    assert sorted(Orders.done) == sorted(map(str, [*range(20), *range(20)]))
+    first, second = ([(call.shard, call.method) for call in run.calls] for run in runs)
+    assert first == second
     assert_no_simulation_is_left()
 
 
-def test_a_thread_is_refused_though_the_processor_goes_on():
-    def tries():
-        try:
-            start_a_thread()
-        except BaseException:  # noqa: BLE001 - what is tested
-            return
+def test_threads_that_compute_may_take_their_time(monkeypatch):
+    monkeypatch.setattr(watchdog, "WAIT_SECONDS", 0.05)
 
-    with pytest.raises(UserCodeFailed, match="started the thread 'mine'"):
-        run_processor(processor(tries), ONE)
+    def compute():
+        until = time.thread_time() + 0.2
+        while time.thread_time() < until:
+            sum(range(1000))
+
+    def in_a_thread():
+        thread = threading.Thread(target=compute)
+        thread.start()
+        thread.join()
+
+    assert run_processor(processor(in_a_thread), ONE).lost == 0
+
+
+def test_a_thread_that_hangs_is_a_call_that_hangs(impatient):
+    release = threading.Event()
+
+    def wait_for_a_thread():
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(release.wait).result()
+
+    with pytest.raises(UserCodeFailed, match=f"^{CALL} has not returned .* in wait_for_a_thread"):
+        run_processor(processor(wait_for_a_thread), ONE)
+    release.set()
+    assert_no_simulation_is_left()
+
+
+def checkpoints_in(method):
+    """A class one method of which checkpoints in a thread of its own, and waits for that."""
+
+    def call(self, argument):
+        def checkpoint():
+            try:
+                argument.checkpointer.checkpoint()
+            except BaseException:  # noqa: BLE001 - a processor may go on after any error
+                return
+
+        thread = threading.Thread(target=checkpoint, name="mine")
+        thread.start()
+        thread.join()
+
+    return type("Of", (Orders,), {method: call})
+
+
+@pytest.mark.parametrize("method", ["process_records", "shard_ended"])
+def test_a_checkpoint_in_a_thread_of_its_own_is_refused_though_the_processor_goes_on(method):
+    with pytest.raises(
+        UserCodeFailed,
+        match=f"^{method} for shardId-000000000000 uses its checkpointer in the thread 'mine'.*fixture `worker`",
+    ):
+        run_processor(checkpoints_in(method), ONE, checkpoint="manual")
+    assert_no_simulation_is_left()
 
 
 def raising(error):
@@ -202,8 +245,8 @@ def test_ctrl_c_ends_the_simulation(monkeypatch):
 def test_a_whole_simulation_watches_user_code_too(impatient):
     with pytest.raises(UserCodeFailed, match=r"^process_records for shardId-.* has not returned"):
         simulate(processor(spin), seeds=1)
-    with pytest.raises(UserCodeFailed, match="started the thread 'mine'"):
-        simulate(processor(start_a_thread), seeds=1)
+    with pytest.raises(UserCodeFailed, match="uses its checkpointer in the thread 'mine'"):
+        simulate(checkpoints_in("process_records"), seeds=1)
     assert_no_simulation_is_left()
 
 

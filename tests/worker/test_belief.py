@@ -14,7 +14,7 @@ from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import renew
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 from pykcl.worker.held_leases import HeldLease
 
 CONFIG = Config(application="orders-app", stream="orders", failover_time=10.0)

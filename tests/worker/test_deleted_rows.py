@@ -8,7 +8,7 @@ from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import to_item
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
-from pykcl.testing.simulation import EPOCH_MILLIS
+from pykcl.testing.runtime import EPOCH_MILLIS
 
 SHARD = "shardId-000000000000"
 OPTIONS = {"shard_sync_interval": 3600.0, "failover_time": 10.0}

@@ -5,7 +5,7 @@ import logging
 from pykcl.event_dispatch import EventFan
 from pykcl.events import DataLost, LeaseTaken, TroubleBegan
 from pykcl.status import Activity
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 from pykcl.worker.failure_tracker import FailureTracker
 
 

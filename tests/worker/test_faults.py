@@ -9,7 +9,7 @@ from pykcl.events import LeaseTakenAway, ReleaseUnconfirmed, TroubleBegan, Troub
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.values import aws_error
-from pykcl.testing.simulation import ThreadStruck
+from pykcl.testing.runtime import ThreadStruck
 
 
 def _kind(operation, params):

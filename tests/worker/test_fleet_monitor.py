@@ -21,7 +21,7 @@ from pykcl.model.checkpoint import AT_TRIM_HORIZON
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import to_item
 from pykcl.testing.fleet import TABLE
-from pykcl.testing.java.in_fleet import java_peer
+from pykcl.testing.java.peer import java_peer
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.values import aws_error
 

@@ -13,8 +13,8 @@ from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
 from pykcl.planning.read_schedule import PollWindow
 from pykcl.testing.fleet import RecordingProcessor
-from pykcl.testing.simulation import Simulation
-from pykcl.testing.storm.streams import SlowPage
+from pykcl.testing.runtime import Simulation
+from pykcl.testing.simulation.service_faults import SlowPage
 from pykcl.worker.held_leases import Loss
 from pykcl.worker.idle_reads import MAX_UNDER_WAY, IdlePoll, IdleShardPoller
 from pykcl.worker.prefetch import MemoryBudget
@@ -27,7 +27,7 @@ MIB = 1024 * 1024
 class Post:
     """What one worker asks its stream for: by `ask`, by `fetch`. delays: seconds until an asked page of a shard is there.
 
-    never_tells: shards whose pages are there only for who waits for them. refused: shards that cannot be asked.
+    never_ready: shards whose pages are there only for who waits for them. refused: shards that cannot be asked.
     """
 
     def __init__(self, fleet, worker):
@@ -35,7 +35,7 @@ class Post:
         self.fleet, self.worker = fleet, worker
         self.runtime = fleet.simulation.runtime(worker.worker_id)
         self.asked, self.fetched, self.under_way, self.most = [], [], 0, 0
-        self.delays, self.never_tells, self.refused, self.fails = {}, set(), set(), {}
+        self.delays, self.never_ready, self.refused, self.fails = {}, set(), set(), {}
         self._fetch = self.stream.fetch
         self.stream.fetch = self.fetch
         self.stream.ask = self.ask
@@ -59,7 +59,7 @@ class Post:
             self.runtime,
             self.now,
             there_at=self.now() + self.delays.get(shard_id, 0.0),
-            never_tells=shard_id in self.never_tells,
+            never_ready=shard_id in self.never_ready,
         )
 
     def answer(self, shard_id, iterator, limit):
@@ -166,7 +166,7 @@ def test_a_slow_answer_delays_no_other_shard(new_fleet):
     assert fleet.ledger.duplicates == 0
 
 
-@pytest.mark.parametrize("how", ["never_tells", "refused"])
+@pytest.mark.parametrize("how", ["never_ready", "refused"])
 def test_what_the_shared_thread_cannot_do_the_shards_own_thread_does(new_fleet, how):
     fleet = new_fleet(shards=2)
     post = start(fleet)
@@ -386,7 +386,7 @@ class Deck:
             self.runtime,
             lambda: self.simulation.now,
             there_at=there_at,
-            never_tells=self.rng.random() < 0.1,
+            never_ready=self.rng.random() < 0.1,
         )
 
     def wait_for_answers(self, asked, timeout):

@@ -13,9 +13,8 @@ from pykcl.events import (
     TroubleEnded,
 )
 from pykcl.testing.fleet import STREAM, TABLE
-from pykcl.testing.java.in_fleet import java_peer
-from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.faults import denied
+from pykcl.testing.java.peer import java_peer
+from pykcl.testing.memory.dynamodb import Fault, denied
 from pykcl.testing.memory.stream import MemoryStream
 
 RANGE = {"startingHashKey", "endingHashKey"}

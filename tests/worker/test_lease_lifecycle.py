@@ -14,7 +14,7 @@ from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State, next_state
 from pykcl.planning.read_schedule import backoff
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.fleet import STREAM
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.processor_calls import ProcessorCalls

@@ -6,7 +6,7 @@ from pykcl.errors import SetupError, TableGone, TemporaryError
 from pykcl.event_dispatch import EventFan
 from pykcl.events import LeaseTaken, LeaseTakenAway
 from pykcl.metrics.meter import Meter
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 from pykcl.worker.failure_tracker import FailureTracker
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.lease_renewer import MAX_HELPERS, LeaseRenewer

@@ -9,8 +9,7 @@ from pykcl.events import (
 )
 from pykcl.processor import Batch
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
-from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.faults import denied
+from pykcl.testing.memory.dynamodb import Fault, denied
 
 FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
 

@@ -1,6 +1,6 @@
 """The bytes that a process may hold: never more than the limit, first come, first served."""
 
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 from pykcl.worker.prefetch import MemoryBudget
 
 

@@ -9,7 +9,7 @@ from pykcl.errors import IteratorExpired, ShardGone, TemporaryError, Throttled
 from pykcl.events import LeaseTakenAway, LossReason, RetentionNear, TroubleBegan
 from pykcl.interfaces import Fetched
 from pykcl.testing.fleet import RecordingProcessor
-from pykcl.testing.simulation import SimulatedRuntime, Simulation
+from pykcl.testing.runtime import SimulatedRuntime, Simulation
 from pykcl.worker.held_leases import Loss
 from pykcl.worker.prefetch import MemoryBudget, Prefetcher
 

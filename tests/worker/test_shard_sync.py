@@ -29,9 +29,8 @@ from pykcl.model.shard import Shard, ShardListing
 from pykcl.planning.lease_view import LeaseView
 from pykcl.processor import Batch
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
-from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.faults import denied, throttled, timed_out
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.memory.dynamodb import Fault, denied, throttled, timed_out
+from pykcl.testing.runtime import Simulation
 from pykcl.worker.shard_sync import MAX_QUESTIONS, LeaseCleaner
 from pykcl.worker.stream_identity import ExpiredShardCheck
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pykcl.testing.simulation import Deadlock, Simulation
+from pykcl.testing.runtime import Deadlock, Simulation
 
 
 def test_the_simulation_reports_a_deadlock_and_is_the_same_for_the_same_seed():

@@ -10,7 +10,7 @@ from pykcl.events import DataLost, LeaseCreated, StartingAtLatest, TroubleBegan
 from pykcl.model.kpl import aggregate
 from pykcl.model.shard import ShardListing
 from pykcl.testing.fleet import STREAM, TABLE, Fleet
-from pykcl.testing.simulation import EPOCH_MILLIS, Simulation
+from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
 
 
 def _now(fleet):

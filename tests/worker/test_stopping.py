@@ -13,7 +13,7 @@ from pykcl.events import (
 )
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 from pykcl.worker.failure_tracker import FailureTracker
 from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.lease_renewer import LeaseRenewer

@@ -8,7 +8,15 @@ from typing import Any
 
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.shard import HashRange, Shard
-from pykcl.testing.java.failures import RowUnreadable
+
+
+class DependencyFailed(Exception):
+    """Java's DependencyException, ProvisionedThroughputException and such: the table or the stream did not serve."""
+
+
+class RowUnreadable(DependencyFailed):
+    """Java: NullPointerException or NumberFormatException. One such row fails the scan of the table."""
+
 
 Item = Mapping[str, Mapping[str, Any]]
 
@@ -59,7 +67,7 @@ def read_row(item: Item) -> JavaLease:
         pending = _position(item, "pendingCheckpoint", "pendingCheckpointSubSequenceNumber")
         checkpoint = _position(item, "checkpoint", "checkpointSubSequenceNumber")
         if checkpoint is None:
-            # Java parses such a row and fails a step later, when it looks whether the shard has ended.
+            # Java parses such a row and fails a step later, when it checks whether the shard has ended.
             raise RowUnreadable(f"{key!r} has no checkpoint")
         return JavaLease(
             key,

@@ -1,4 +1,4 @@
-"""What a Java worker is configured with, and what it tells its onlookers."""
+"""Configuration of a Java worker, and the events that it reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OLDEST = StartPosition("TRIM_HORIZON")
 
 @dataclass(frozen=True, slots=True)
 class JavaEvent:
-    """One thing a Java worker has done, told after the answer came.
+    """One thing a Java worker has done, reported after the answer came.
 
     shard: "" where none is meant. position: of prepared, checkpointed and ended, and where initialized starts.
     detail: of taken and stolen, from whom; of failed, the exception, and the key of a row that Java cannot read.

@@ -1,6 +1,6 @@
 """`JavaPeer`: a scripted Java KCL worker in three tasks of a Runtime: coordinator, renewer, consumers.
 
-It is one of 2.x, or of 3.x configured to behave as 2.x. What else 3.x does is in `assignment` and `migration`.
+It is one of 2.x, or of 3.x configured to behave as 2.x. The leader and the migration of 3.x are in tests/java_compat.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
 from pykcl.planning.leader import is_leader
 from pykcl.runtime import Runtime, Task
-from pykcl.testing.java.cleanup import LeaseCleanup
-from pykcl.testing.java.consumer import ShardConsumer, State
-from pykcl.testing.java.failures import DependencyFailed
-from pykcl.testing.java.lease import JavaLease
+from pykcl.testing.fleet import STREAM, TABLE, Fleet
+from pykcl.testing.java.coordination import (
+    LeaseCleanup,
+    LeaseTaker,
+    first_hole,
+    first_leases,
+    missing_leases,
+    ranges_to_fill,
+)
+from pykcl.testing.java.lease import DependencyFailed, JavaLease
+from pykcl.testing.java.lease_table import JavaTable
 from pykcl.testing.java.options import JavaAction, JavaEvent, JavaOptions
-from pykcl.testing.java.renewer import LeaseRenewer
-from pykcl.testing.java.shard_sync import first_hole, first_leases, missing_leases, ranges_to_fill
-from pykcl.testing.java.table import JavaTable
-from pykcl.testing.java.taking import LeaseTaker
+from pykcl.testing.java.shard_consumer import LeaseRenewer, ShardConsumer, State
+from pykcl.testing.memory.stream import MemoryStream
 
 OnRecords = Callable[[str, str, Sequence[Record]], Checkpoint | None]
 
@@ -204,7 +209,7 @@ class JavaPeer:
         return lease
 
     def _audit(self) -> None:
-        """The leader looks for hash keys that nobody reads, and mends what it saw often enough."""
+        """Scan, as the leader, for hash keys that nobody reads, and repair those seen often enough."""
         now = self._runtime.monotonic()
         leases: list[JavaLease] | None = None
         if now - self._elected_at >= self.options.election_interval:
@@ -288,3 +293,37 @@ class JavaPeer:
                 self._cleanup.add(consumer.key)
             if before is State.PROCESSING is consumer.state:
                 return
+
+
+Application = Callable[[str, str, Sequence[Record]], Checkpoint | None]
+
+
+def java_peer(
+    fleet: Fleet,
+    name: str,
+    *,
+    application: Application | None = None,
+    on_event: Callable[[JavaEvent], None] | None = None,
+    **options: Any,
+) -> JavaPeer:
+    """Not started. What it delivers goes into the fleet's ledger once `application` returned.
+
+    application: see `JavaPeer.on_records`. options: fields of JavaOptions.
+    """
+    runtime = fleet.simulation.runtime(name)
+
+    def deliver(peer: str, shard: str, records: Sequence[Record]) -> Checkpoint | None:
+        chosen = application(peer, shard, records) if application is not None else None
+        fleet.ledger.delivered.extend((peer, record) for record in records)
+        return chosen
+
+    return JavaPeer(
+        name,
+        runtime=runtime,
+        client=fleet.dynamodb,
+        table=TABLE,
+        stream=MemoryStream(fleet.kinesis, STREAM, runtime, fleet.simulation.switch),
+        on_records=deliver,
+        on_event=on_event,
+        options=JavaOptions(**options),
+    )

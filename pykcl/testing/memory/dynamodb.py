@@ -1,8 +1,8 @@
-"""A DynamoDB client in memory: it has the boto3 methods pykcl calls and evaluates the requests it is sent.
+"""A DynamoDB client in memory: it has the boto3 methods that pykcl calls, and evaluates the requests it gets.
 
-So `aws/lease_table.py` runs unmodified in tests and simulation, and a wrong condition fails there, not in
+So `aws/lease_table.py` runs unmodified in tests and simulations, and a wrong condition fails there, not in
 production. Requests are checked against botocore's own model of the service; errors are botocore's
-ClientError with AWS' codes. Faults are put in per request: see `Fault`.
+ClientError with AWS' codes. Faults are injected per request: see `Fault`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from botocore.exceptions import ParamValidationError
+from botocore.exceptions import ClientError, EndpointConnectionError, ParamValidationError, ReadTimeoutError
 
 from pykcl.runtime import Runtime, SystemRuntime
 from pykcl.testing.memory import requests
@@ -25,6 +25,33 @@ from pykcl.testing.memory.values import (
     copy_item,
     item_bytes,
 )
+
+_ENDPOINT = "http://dynamodb.invalid"
+
+
+def timed_out() -> Exception:
+    """No answer came in time; nobody knows whether the request was applied."""
+    return ReadTimeoutError(endpoint_url=_ENDPOINT)
+
+
+def unreachable() -> Exception:
+    """No connection could be made."""
+    return EndpointConnectionError(endpoint_url=_ENDPOINT)
+
+
+def throttled(operation: str = "UpdateItem") -> ClientError:
+    return aws_error("ProvisionedThroughputExceededException", "Rate exceeded", operation)
+
+
+def failing(operation: str = "UpdateItem") -> ClientError:
+    """HTTP 500: the request may have been applied."""
+    return aws_error("InternalServerError", "Internal server error", operation, status=500)
+
+
+def denied(operation: str = "UpdateItem") -> ClientError:
+    message = f"User: arn:aws:iam::123456789012:user/u is not authorized to perform: dynamodb:{operation}"
+    return aws_error("AccessDeniedException", message, operation)
+
 
 Params = Mapping[str, Any]
 PAGE_BYTES = 1024 * 1024
@@ -125,7 +152,7 @@ class MemoryDynamoDB:
     fault: asked before each request, (operation in CamelCase, parameters) → Fault or None. changes: every
     applied write in order. requests: every request in order, as (operation, parameters).
     describes_until_active: how many DescribeTable answers say CREATING after CreateTable. author: asked at each
-    request who sends it. on_change: told of every applied write at once; it must not wait.
+    request who sends it. on_change: called with every applied write at once; it must not wait.
     """
 
     def __init__(
@@ -370,7 +397,7 @@ def _check_shape(operation: str, params: Params) -> None:
 
 
 def _form(value: Any) -> Any:
-    """All that botocore's check looks at: names, types, numbers, and whether a text is long enough."""
+    """All that botocore checks: names, types, numbers, and whether a text is long enough."""
     if isinstance(value, str):
         return min(len(value), _LONGEST_MINIMUM)
     if isinstance(value, Mapping):

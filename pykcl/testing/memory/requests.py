@@ -1,6 +1,4 @@
-"""What one DynamoDB write request asks for: modern expressions, and the legacy parameters Java KCL still
-sends.
-"""
+"""Parameters of a DynamoDB write: modern expressions, and the legacy parameters that Java KCL still sends."""
 
 from __future__ import annotations
 
@@ -8,8 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pykcl.testing.memory.expressions import Condition, Parser, Placeholders
-from pykcl.testing.memory.updates import Update, add_values, delete_values, parse_update
+from pykcl.testing.memory.expressions import (
+    Condition,
+    Parser,
+    Placeholders,
+    Update,
+    add_values,
+    delete_values,
+    parse_update,
+)
 from pykcl.testing.memory.values import (
     MAX_ITEM_BYTES,
     InvalidRequestError,
@@ -69,7 +74,7 @@ def row_filter(params: Params) -> Condition:
 
 
 def segment_of(params: Params) -> tuple[int, int]:
-    """Which part of the table a scan wants, of how many. Raises InvalidRequestError."""
+    """Return the segment that a scan wants, and the number of segments. Raises InvalidRequestError."""
     segment, segments = params.get("Segment"), params.get("TotalSegments")
     if segment is None and segments is None:
         return 0, 1
@@ -197,7 +202,7 @@ def _legacy_operand(name: str, action: str, value: Value | None) -> Callable[[It
 
 
 def check_row(row: Item, index_types: Mapping[str, tuple[str, str]]) -> None:
-    """What DynamoDB refuses to store: rows over 400 KB, and index keys of the wrong type or empty."""
+    """Refuse to store as DynamoDB does: rows over 400 KB, and index keys of the wrong type or empty."""
     if item_bytes(row) > MAX_ITEM_BYTES:
         raise InvalidRequestError("Item size to update has exceeded the maximum allowed size")
     for name, (kind, index) in index_types.items():

@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 
 class LaterPage:
-    """`ports.Asked`: fetched when it is looked at, and there at once."""
+    """`ports.Asked`: fetched when it is polled, and there at once."""
 
     def __init__(self, fetch: Callable[[], Fetched]) -> None:
         self._fetch = fetch
@@ -151,7 +151,7 @@ class MemoryStream:
         raise TemporaryError(code)
 
     def _gone(self, shard_id: str) -> PyKclError:
-        """Shard or stream? As over the wire, the description tells."""
+        """Shard or stream? As over the wire, the description decides."""
         before = self._first_seen
         try:
             now = self.describe()

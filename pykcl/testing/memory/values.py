@@ -1,5 +1,4 @@
-"""DynamoDB attribute values as an in-memory table needs them: checking, comparing, measuring, failing as AWS
-does.
+"""DynamoDB attribute values: checking, comparing and measuring them, and failing as AWS does.
 
 Values are in wire form ({"S": "text"}); binary is bytes, as at a boto3 client. Limits and messages follow the
 DynamoDB developer guide.
@@ -145,7 +144,7 @@ def _sort_key(kind: str, content: Any) -> Any:
 
 
 def size_of(value: Value) -> int:
-    """What size() returns. Raises InvalidRequestError for a number or a boolean."""
+    """Return the answer of size(). Raises InvalidRequestError for a number or a boolean."""
     ((kind, content),) = value.items()
     if kind in ("N", "BOOL", "NULL"):
         raise InvalidRequestError(

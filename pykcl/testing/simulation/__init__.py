@@ -1,13 +1,10 @@
-"""A Runtime under a seed, in which the unmodified worker runs: one thread at a time, and a clock that jumps."""
+"""Fleets of unmodified workers in simulated time, with every fault we know, under checkers of the guarantees.
 
-from pykcl.testing.simulation.scheduler import (
-    EPOCH_MILLIS,
-    Deadlock,
-    SimTask,
-    SimulatedRuntime,
-    Simulation,
-    ThreadStruck,
-    Trace,
-)
+`run_simulation(seed)` is one fleet from its first worker through chaos to rest; `python -m pykcl.testing.simulation
+--seeds 100` runs many, with a processor of yours, too.
+"""
 
-__all__ = ["EPOCH_MILLIS", "Deadlock", "SimTask", "SimulatedRuntime", "Simulation", "ThreadStruck", "Trace"]
+from pykcl.testing.simulation.course import run_simulation
+from pykcl.testing.simulation.guarantees import Guarantee, GuaranteeBroken, Outcome
+
+__all__ = ["Guarantee", "GuaranteeBroken", "Outcome", "run_simulation"]

@@ -8,7 +8,7 @@ import pytest
 # Test modules are imported by path (--import-mode=importlib), so their helpers are found only if we say where.
 sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
 
-from lease_bench import Bench, SteppingRuntime, answered, timed_out
+from lease_backend import Backend, SteppingRuntime, answered, timed_out
 
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 
@@ -19,8 +19,8 @@ def memory():
 
 
 @pytest.fixture
-def memory_bench(memory):
-    return Bench(memory, SteppingRuntime(), "leases")
+def memory_backend(memory):
+    return Backend(memory, SteppingRuntime(), "leases")
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 import pytest
 from botocore.exceptions import ParamValidationError
 
-from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB
-from pykcl.testing.memory.faults import timed_out
+from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB, timed_out
 
 ITEM = {
     "leaseKey": {"S": "k"},
@@ -28,15 +27,15 @@ def test_parameters_are_checked_against_botocores_model(memory):
         memory.get_item(TableName="leases", Key={"leaseKey": {"S": 5}})
 
 
-def test_items_are_copied_in_and_out(memory_bench):
+def test_items_are_copied_in_and_out(memory_backend):
     given = {**ITEM, "m": {"M": {"innermost": {"N": "1"}}}}
-    memory_bench.put_item(given)
+    memory_backend.put_item(given)
     given["m"]["M"]["innermost"] = {"N": "2"}
-    got = memory_bench.item("k")
+    got = memory_backend.item("k")
     got["m"]["M"]["innermost"] = {"N": "3"}
     got["ss"]["SS"].append("c")
-    assert memory_bench.item("k")["m"] == {"M": {"innermost": {"N": "1"}}}
-    assert memory_bench.item("k")["ss"] == {"SS": ["a", "b"]}
+    assert memory_backend.item("k")["m"] == {"M": {"innermost": {"N": "1"}}}
+    assert memory_backend.item("k")["ss"] == {"SS": ["a", "b"]}
 
 
 def test_faults_strike_before_after_or_much_later():

@@ -14,8 +14,7 @@ from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint
 from pykcl.model.lease_writes import parse_row
 from pykcl.runtime import SystemRuntime
-from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB
-from pykcl.testing.memory.faults import timed_out
+from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB, timed_out
 
 KEY = "shardId-000000000000"
 NEVER = float("inf")

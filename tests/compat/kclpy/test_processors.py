@@ -15,7 +15,7 @@ from pykcl.events import BatchSkipped, LeaseHandedBack, ProcessorRaised, ShardEn
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
 from pykcl.processor import Batch, Initialization, LeaseLoss, ShardEnd, ShutdownRequest
 from pykcl.testing.fleet import STREAM, Fleet
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 
 FIRST = "shardId-000000000000"
 

@@ -17,8 +17,7 @@ from pykcl.local.server import LocalAws
 from pykcl.operate.aws.iam_policy import actions_of, worker_policy
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.fleet import STREAM, RecordingProcessor
-from pykcl.testing.memory.dynamodb import MemoryDynamoDB
-from pykcl.testing.memory.faults import denied
+from pykcl.testing.memory.dynamodb import MemoryDynamoDB, denied
 from pykcl.worker.worker import Worker
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"

@@ -19,7 +19,7 @@ from pykcl.errors import StopTimedOut
 from pykcl.events import ProcessorSlow, WaitingForParents
 from pykcl.local.server import LocalAws
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
-from pykcl.testing.simulation import EPOCH_MILLIS
+from pykcl.testing.runtime import EPOCH_MILLIS
 from pykcl.worker.worker import Worker
 
 SHARD = "shardId-000000000000"

@@ -8,7 +8,7 @@ from test_resets_of_fleets import from_on, parents_first
 
 from pykcl.operate.checkpoints.plan import Destination
 from pykcl.testing.fleet import STREAM, Fleet
-from pykcl.testing.simulation import Simulation
+from pykcl.testing.runtime import Simulation
 
 
 def live(fleet, rng, kind):

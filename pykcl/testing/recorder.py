@@ -1,0 +1,274 @@
+"""A record of what happened to a processor: every call, every checkpoint, and the records that are done by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pykcl.errors import CheckpointRefused
+from pykcl.events import BatchSkipped, Checkpointed, Event, ShardEnded
+from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
+from pykcl.model.record import Record
+from pykcl.processor import (
+    Batch,
+    Checkpointer,
+    Initialization,
+    LeaseLoss,
+    PreparedCheckpoint,
+    ProcessorFactory,
+    RecordProcessor,
+    ShardEnd,
+    ShutdownRequest,
+)
+from pykcl.testing.runtime.scheduler import SimulationOver, ThreadStruck
+from pykcl.testing.runtime.watchdog import Watchdog
+from pykcl.worker.processor_factory import must_have_run
+
+RecordId = tuple[str, str, int]
+"""Shard, sequence number and sub-sequence number of a record."""
+
+
+def id_of(record: Record) -> RecordId:
+    return record.shard_id, record.sequence_number, record.sub_sequence_number
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a method of a processor.
+
+    worker: its name. records: of the batch, empty for other methods. returned: whether the call returned normally.
+    error: what it raised. checkpoint: where the processor itself checkpointed last during the call.
+    """
+
+    worker: str
+    shard: str
+    method: str
+    records: tuple[Record, ...] = field(default=(), repr=False)
+    returned: bool = False
+    error: BaseException | None = None
+    checkpoint: Checkpoint | None = None
+
+
+def _go_on(call: Call) -> None:
+    del call
+
+
+class Recorder:
+    """Everything about one run. Calls may come from any thread.
+
+    watchdog: watches each call of user code, in a simulation. before, written, after: called before a batch is
+    delivered, after the processor has checkpointed, and after it has returned, to interrupt the run there. shards:
+    those under test, None for all. is_manual: whether only the processor checkpoints. hears_checkpoints: take
+    checkpoints from events; a worker that dies after a write, or gets no answer to it, emits none.
+    """
+
+    def __init__(self, watchdog: Watchdog | None = None) -> None:
+        self.records: list[Record] = []
+        self.calls: list[Call] = []
+        self.events: list[Event] = []
+        self.checkpoints: list[tuple[str, Checkpoint]] = []
+        self.delivered: list[Record] = []
+        self.handed: set[RecordId] = set()
+        self.shards: set[str] | None = None
+        self.is_manual = False
+        self.hears_checkpoints = True
+        self.watchdog = watchdog
+        self.before = self.written = self.after = _go_on
+        self.done: set[RecordId] = set()
+        self.claimed: set[RecordId] = set()
+        self._reached: dict[str, Checkpoint] = {}
+        self._skips: list[tuple[str, Checkpoint, Checkpoint]] = []
+
+    def hear(self, event: Event) -> None:
+        """Note an event of a worker; a listener."""
+        self.events.append(event)
+        if isinstance(event, BatchSkipped):
+            self._skips.append((event.shard, _position(event.first), _position(event.last)))
+        if self.hears_checkpoints and isinstance(event, Checkpointed):
+            self.checkpoint(event.shard, _position(event.checkpoint))
+        elif self.hears_checkpoints and isinstance(event, ShardEnded):
+            self.checkpoint(event.shard, AT_SHARD_END)
+
+    def checkpoint(self, shard: str, checkpoint: Checkpoint) -> None:
+        """Note that the row of a lease has a new checkpoint."""
+        if self.shards is None or shard in self.shards:
+            self.checkpoints.append((shard, checkpoint))
+            self._reached[shard] = checkpoint
+
+    def factory(self, create: ProcessorFactory, worker: str) -> ProcessorFactory:
+        """Return a factory of processors that do what those of `create` do, and are recorded."""
+        return lambda: RecordedProcessor(create, worker, self)
+
+    def has_ended(self, shard: str) -> bool:
+        return shard in self._reached and self._reached[shard].is_shard_end
+
+    def is_checkpointed(self, record: Record) -> bool:
+        """Return whether a restart would start after this record."""
+        reached = self._reached.get(record.shard_id)
+        return reached is not None and record.position <= reached
+
+    def is_settled(self, record: Record) -> bool:
+        """Return whether nothing more will happen to this record."""
+        return self.is_done(record) or self.is_skipped(record) or self.is_checkpointed(record)
+
+    def is_done(self, record: Record) -> bool:
+        """Return whether a call that had this record returned, or checkpointed it by itself."""
+        # A checkpoint counts once the row has it: the process may die, or the answer be lost, before it is written.
+        return id_of(record) in self.done or (id_of(record) in self.claimed and self.is_checkpointed(record))
+
+    def is_skipped(self, record: Record) -> bool:
+        """Return whether its batch was given up as on_error="skip" says."""
+        return any(
+            first <= record.position <= last for shard, first, last in self._skips if shard == record.shard_id
+        )
+
+    def failure_of(self, record: Record) -> Call | None:
+        """Return the last call that had this record and raised."""
+        failed = (call for call in reversed(self.calls) if call.error is not None)
+        return next((call for call in failed if id_of(record) in map(id_of, call.records)), None)
+
+    @contextmanager
+    def call(self, worker: str, shard: str, method: str, records: tuple[Record, ...] = ()) -> Iterator[Call]:
+        """Record one call of user code around the block that makes it."""
+        call = Call(worker, shard, method, records)
+        self.calls.append(call)
+        try:
+            with self.watchdog.during(f"{method} for {shard}") if self.watchdog else nullcontext():
+                yield call
+        except (SimulationOver, ThreadStruck):
+            # The simulation has ended meanwhile; the processor has raised nothing.
+            raise
+        except BaseException as error:
+            call.error = error
+            raise
+        call.returned = True
+
+
+class RecordedProcessor(RecordProcessor):
+    """Stands between the worker and one processor of the user, which is created when `initialize` is called.
+
+    A shard that is not under test, such as the child of one that is, gets no processor of the user.
+    """
+
+    def __init__(self, create: ProcessorFactory, worker: str, recorder: Recorder) -> None:
+        self._create, self._worker, self._recorder = create, worker, recorder
+        self._inner: RecordProcessor | None = None
+
+    @property
+    def is_of_no_use(self) -> bool:
+        """As the worker asks it of every processor."""
+        return bool(getattr(self._inner, "is_of_no_use", False))
+
+    def initialize(self, init: Initialization) -> None:
+        recorder = self._recorder
+        if recorder.shards is not None and init.shard_id not in recorder.shards:
+            return
+        with recorder.call(self._worker, init.shard_id, "initialize") as call:
+            inner = self._inner = self._create()
+            _run(inner, call, _recorded(init, call, recorder))
+        has_own_end = getattr(type(inner), "shard_ended", None) is not RecordProcessor.shard_ended
+        if has_own_end or not recorder.is_manual:
+            # With checkpoint="manual" the worker asks the class whether it has a shard_ended that confirms the end.
+            self.__class__ = _RecordedToTheEnd
+
+    def process_records(self, batch: Batch) -> None:
+        recorder = self._recorder
+        if self._inner is None:
+            return
+        ids = set(map(id_of, batch.records))
+        with recorder.call(self._worker, batch.shard_id, "process_records", batch.records) as call:
+            recorder.handed |= ids
+            recorder.before(call)
+            try:
+                _run(self._inner, call, _recorded(batch, call, recorder))
+            except Exception:
+                # Part of the work was done after a checkpoint of the whole batch, and nobody knows which.
+                if call.checkpoint is not None and batch.records[-1].position <= call.checkpoint:
+                    recorder.claimed -= ids
+                raise
+            recorder.delivered += batch.records
+            recorder.done |= ids
+            call.returned = True
+            recorder.after(call)
+
+    def lease_lost(self, loss: LeaseLoss) -> None:
+        self._pass_on("lease_lost", loss)
+
+    def shutdown_requested(self, request: ShutdownRequest) -> None:
+        self._pass_on("shutdown_requested", request)
+
+    def _pass_on(self, method: str, argument: LeaseLoss | ShutdownRequest | ShardEnd) -> None:
+        if self._inner is not None:
+            with self._recorder.call(self._worker, argument.shard_id, method) as call:
+                _run(self._inner, call, _recorded(argument, call, self._recorder))
+
+
+class _RecordedToTheEnd(RecordedProcessor):
+    def shard_ended(self, end: ShardEnd) -> None:
+        self._pass_on("shard_ended", end)
+
+
+class _RecordedCheckpointer:
+    """A `processor.Checkpointer` that notes the records that the processor says are done."""
+
+    def __init__(self, inner: Checkpointer, call: Call, recorder: Recorder) -> None:
+        self._inner, self._call, self._recorder = inner, call, recorder
+
+    def checkpoint(self, at: Record | Checkpoint | str | None = None, sub_sequence_number: int = 0) -> None:
+        self._refuse_other_threads()
+        recorder, position = self._recorder, self._position(at, sub_sequence_number)
+        upto = (each for each in self._call.records if position is not None and each.position <= position)
+        claimed = set(map(id_of, upto)) - recorder.claimed
+        recorder.claimed |= claimed
+        try:
+            self._inner.checkpoint(at, sub_sequence_number)
+        except CheckpointRefused:
+            recorder.claimed -= claimed
+            raise
+        self._call.checkpoint = position
+        recorder.written(self._call)
+
+    def prepare_checkpoint(
+        self,
+        at: Record | Checkpoint | str | None = None,
+        sub_sequence_number: int = 0,
+        *,
+        state: bytes | None = None,
+    ) -> PreparedCheckpoint:
+        self._refuse_other_threads()
+        return self._inner.prepare_checkpoint(at, sub_sequence_number, state=state)
+
+    def _refuse_other_threads(self) -> None:
+        if self._recorder.watchdog is not None:
+            self._recorder.watchdog.refuse_other_threads(f"{self._call.method} for {self._call.shard}")
+
+    def _position(self, at: Record | Checkpoint | str | None, sub_sequence_number: int) -> Checkpoint | None:
+        if at is None:
+            return self._call.records[-1].position if self._call.records else None
+        if isinstance(at, Record):
+            return at.position
+        try:
+            return at if isinstance(at, Checkpoint) else Checkpoint(at, sub_sequence_number)
+        except (TypeError, ValueError):
+            # The worker refuses it, and nothing is claimed.
+            return None
+
+
+def _recorded(argument: Any, call: Call, recorder: Recorder) -> Any:
+    """Return the argument of a call with a checkpointer that is recorded, where it has one."""
+    if not hasattr(argument, "checkpointer"):
+        return argument
+    return replace(argument, checkpointer=_RecordedCheckpointer(argument.checkpointer, call, recorder))
+
+
+def _run(processor: RecordProcessor, call: Call, argument: Any) -> None:
+    """Call a method that is declared to return nothing: a user's may return a coroutine."""
+    must_have_run(call.method, getattr(processor, call.method)(argument))
+
+
+def _position(text: str) -> Checkpoint:
+    """Return the Checkpoint that an event shows as text."""
+    number, _, sub = text.partition(":")
+    return Checkpoint(number, int(sub or 0))

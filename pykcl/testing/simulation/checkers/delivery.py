@@ -1,0 +1,312 @@
+"""Deliveries: gaps, order, parents first, life cycle, and how many records come twice for which cause.
+
+With automatic checkpoints, what was done is in the row before the next batch starts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pykcl.testing.simulation.guarantees import Guarantee, Violations
+from pykcl.testing.simulation.record_log import AT_LATEST, AT_TRIM_HORIZON, Position, RecordLog
+
+
+class Judging(Protocol):
+    """A sink of broken guarantees."""
+
+    def expect(self, holds: bool, guarantee: Guarantee, what: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Ownership:
+    """after: what it was last given and returned from, or started at. started: virtual seconds.
+
+    state: initialized, ended (shard_ended was called), shut down or lost. running: the batch last given. returned: when
+    which batches returned, by their last positions. reported: how many losses of this shard the host had
+    reported. while_healed: whether the last batch was given without faults. is_robbed: whether the next owner of the
+    lease has started.
+    confirmed: up to where its processor checkpointed inside the running batch. perhaps: the same, but it raised.
+    """
+
+    host: str
+    shard_id: str
+    after: Position
+    started: float = 0.0
+    state: str = "initialized"
+    busy: str = ""
+    delivered: set[Position] = field(default_factory=set)
+    running: list[Position] = field(default_factory=list)
+    returned: list[tuple[float, Position]] = field(default_factory=list)
+    reported: int = 0
+    while_healed: bool = False
+    is_durable_end: bool = False
+    is_robbed: bool = False
+    confirmed: Position | None = None
+    perhaps: Position | None = None
+
+    @contextmanager
+    def call(self, checker: Judging, method: str) -> Iterator[None]:
+        where = f"{self.host} {self.shard_id}"
+        checker.expect(not self.busy, Guarantee.LIFE_CYCLE, f"{where}: {method} while {self.busy} runs")
+        self.busy = method
+        try:
+            yield
+        finally:
+            self.busy = ""
+
+    @contextmanager
+    def tried_again_if_it_raises(self) -> Iterator[None]:
+        """Keep what was delivered; the batch comes again from its first record that is not checkpointed."""
+        before, reported = self.after, self.reported
+        try:
+            yield
+        except BaseException:
+            # Also where every record was delivered, and only its checkpoint was refused.
+            self.after = before if self.confirmed is None else max(before, self.confirmed)
+            if self.after == before:
+                self.reported = reported
+            raise
+
+    def goes_on_with(self, given: list[Position]) -> None:
+        """A batch starts. Where nobody knows whether a checkpoint was written, it shows that."""
+        if self.perhaps is not None and given and given[0] > self.perhaps:
+            self.after = max(self.after, self.perhaps)
+        self.perhaps = self.confirmed = None
+
+
+class DeliveryChecker:
+    """fates: how a host's last time with its leases ended, by host: "crash", "clean stop", "pause" or nothing known.
+
+    believes: whether a host believes in a lease, or cannot know better because it stood still until this moment.
+    owns: whether it is the last who took the lease, as the row says.
+    is_healed: whether a robbed owner must have noticed before its thief starts.
+    released: (host, shard) of which the row says that the host let go in order. reader: who last had records of it.
+    on_starts, on_batch, on_returned, on_repeated: other checkers that hear of it: of a batch also whether records that
+    retention took are missing before it, of a repetition the owner before and why.
+    """
+
+    def __init__(self, record_log: RecordLog, violations: Violations) -> None:
+        self.record_log = record_log
+        self._violations = violations
+        self.fates: dict[str, str] = {}
+        self.stolen: set[str] = set()
+        self.duplicates: Counter[str] = Counter()
+        self.most_duplicates: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.released: set[tuple[str, str]] = set()
+        self.reader: dict[str, str] = {}
+        self.batches = 0
+        self._ended: set[tuple[str, str]] = set()
+        self.last: dict[str, Ownership] = {}
+        self._owning: dict[str, Ownership] = {}
+        self.believes: Callable[[str, str], bool] = lambda host, shard_id: True
+        self.owns: Callable[[str, str], bool] = lambda host, shard_id: False
+        self.is_made_by_pykcl: Callable[[str], bool] = lambda shard_id: True
+        self.is_healed = False
+        self.on_starts: Callable[[Ownership], None] = lambda owning: None
+        self.on_batch: Callable[[Ownership, bool], None] = lambda owning, lacks: None
+        self.on_returned: Callable[[Ownership], None] = lambda owning: None
+        self.on_skipped: Callable[[Ownership], None] = lambda owning: None
+        self.on_repeated: Callable[[Ownership, list[Position], str], None] = lambda last, repeated, cause: (
+            None
+        )
+
+    def expect(self, holds: bool, guarantee: Guarantee, what: str) -> None:
+        self._violations.expect(holds, guarantee, what)
+
+    def ownership_starts(self, host: str, shard_id: str, position: Position) -> Ownership:
+        shard = self.record_log.shard(shard_id)
+        repeated = [position for position in shard.after(position) if position in shard.delivered]
+        if repeated:
+            self._check_repetition(host, shard_id, repeated)
+        self.stolen.discard(shard_id)
+        self.released.discard((host, shard_id))
+        owning = self.last[shard_id] = Ownership(host, shard_id, position)
+        # One that starts late, and has lost the lease again already, robs nobody.
+        if self.owns(host, shard_id):
+            if shard_id in self._owning:
+                self._owning[shard_id].is_robbed = True
+            self._owning[shard_id] = owning
+        self.on_starts(owning)
+        return owning
+
+    def _check_repetition(self, host: str, shard_id: str, repeated: list[Position]) -> None:
+        cause = self._cause(shard_id, repeated)
+        self.duplicates[cause] += len(repeated)
+        self.most_duplicates[cause] = max(self.most_duplicates[cause], len(repeated))
+        self.expect(
+            cause != "clean stop",
+            Guarantee.NO_DUPLICATES,
+            f"{len(repeated)} records of {shard_id} come again to {host} after a clean stop",
+        )
+        if shard_id in self.last:
+            self.on_repeated(self.last[shard_id], repeated, cause)
+
+    def _cause(self, shard_id: str, repeated: list[Position]) -> str:
+        last = self.last.get(shard_id)
+        if shard_id in self.stolen or last is None:
+            return "steal" if last is not None else "other"
+        fate = self.fates.get(last.host, "other")
+        if fate != "clean stop":
+            return fate
+        # Clean only for what it released, and only it had: what an earlier owner left undone is not its fault.
+        own = (last.host, shard_id) in self.released and not last.delivered.isdisjoint(repeated)
+        return fate if own else "other"
+
+    def called(self, owning: Ownership, method: str) -> None:
+        """LIFE_CYCLE: initialized, batches, shard_ended perhaps again, shutdown_requested once, or lease_lost once and
+        nothing more."""
+        allowed = {
+            "process_records": ("initialized",),
+            "shard_ended": ("initialized", "ended"),
+            "shutdown_requested": ("initialized", "ended"),
+            "lease_lost": ("initialized", "ended", "shut down"),
+        }[method]
+        guarantee = Guarantee.SILENT_AFTER_LOSS if owning.state == "lost" else Guarantee.LIFE_CYCLE
+        where = f"{owning.host} {owning.shard_id}"
+        self.expect(owning.state in allowed, guarantee, f"{where}: {method} when {owning.state}")
+        if method == "shutdown_requested":
+            owning.state = "shut down"
+
+    def batch_starts(self, owning: Ownership, given: list[Position]) -> None:
+        """NO_GAP, PARENTS_FIRST, and that the host may deliver at all."""
+        self.reader[owning.shard_id] = owning.host
+        self.batches += 1
+        owning.goes_on_with(given)
+        where = f"{owning.host} {owning.shard_id} after {owning.after}"
+        believed = self.believes(owning.host, owning.shard_id)
+        self.expect(believed, Guarantee.SILENT_AFTER_LOSS, f"{where}: a batch without belief in the lease")
+        robbed = self.is_healed and owning.is_robbed
+        self.expect(not robbed, Guarantee.ONE_OWNER, f"{where}: a batch after its thief had started")
+        owning.while_healed = self.is_healed
+        self.on_batch(owning, self._lacks(owning, given, where))
+        owning.running = given
+        self._check_parents(owning.shard_id, where)
+
+    def _lacks(self, owning: Ownership, given: list[Position], where: str) -> bool:
+        """NO_GAP. Whether records are missing that retention took; others were just fetched before they went."""
+        shard = self.record_log.shard(owning.shard_id)
+        ahead = iter(shard.after(owning.after))
+        lacks = False
+        # Who reads the whole shard is given also what was put before the start.
+        unasked = shard.before if owning.after == AT_TRIM_HORIZON else set()
+        for position in (position for position in given if position not in unasked):
+            wanted = next(ahead, None)
+            while wanted != position and wanted in shard.trimmed:
+                lacks, wanted = True, next(ahead, None)
+            if wanted != position:
+                self.expect(False, Guarantee.NO_GAP, f"{where}: wanted {wanted}, given {position}")
+                break
+        return lacks
+
+    def _check_parents(self, shard_id: str, where: str) -> None:
+        for ancestor in sorted(self.record_log.ancestors(shard_id)):
+            owed = self.record_log.shard(ancestor).first_owed()
+            self.expect(owed is None, Guarantee.PARENTS_FIRST, f"{where}: {ancestor} still owes {owed}")
+
+    def java_delivers(self, name: str, shard_id: str, positions: list[Position]) -> None:
+        """A Java worker gives these records to its application: pykcl may have made their shard known too early.
+
+        What Java itself made of a list of shards that lacked one is not for us to checker.
+        """
+        if self.is_made_by_pykcl(shard_id):
+            self._check_parents(shard_id, f"{name} {shard_id}")
+        self.last.pop(shard_id, None)
+        self.record_log.delivered(shard_id, positions)
+
+    def delivered(self, owning: Ownership, positions: list[Position]) -> None:
+        self.record_log.delivered(owning.shard_id, positions)
+        owning.delivered.update(positions)
+        owning.after = positions[-1]
+        self.on_returned(owning)
+
+    def refused(self, host: str, shard_id: str, error: Exception) -> None:
+        """A checkpoint from the application's own thread was refused."""
+        self.refusals[type(error).__name__] += 1
+
+    def shard_ends(self, owning: Ownership) -> None:
+        owed = self.record_log.shard(owning.shard_id).first_owed()
+        where = f"{owning.host} {owning.shard_id}"
+        self.expect(owed is None, Guarantee.NO_GAP, f"{where}: shard_ended, but {owed} is owed")
+        shard = self.record_log.shard(owning.shard_id)
+        rest = shard.after(owning.after)
+        # Who starts at LATEST is behind all that was delivered under a lease of the shard that is no more.
+        had = shard.delivered if owning.after == AT_LATEST else set()
+        left_out = next(
+            (position for position in rest if position not in shard.trimmed and position not in had), None
+        )
+        self.expect(
+            left_out is None, Guarantee.NO_GAP, f"{where}: shard_ended, and it was not given {left_out}"
+        )
+        if owning.state == "initialized":
+            self.on_batch(owning, bool(rest))
+        owning.state = "ended"
+        self._ended.add((owning.host, owning.shard_id))
+
+    def has_ended(self, host: str, shard_id: str) -> bool:
+        """Return whether a processor that this host had for the shard was called with its end."""
+        return (host, shard_id) in self._ended
+
+    def ownership_lost(self, owning: Ownership) -> None:
+        owning.state = "lost"
+
+
+_MOMENT = 0.05
+
+
+class DuplicateChecker:
+    """interval: of checkpoint="interval"; 0: after each batch; None: by hand, so nothing is guaranteed.
+
+    durable: the checkpoint in the row of a host that took it last; None: it is another's by now. failed: whether a
+    write of a host for a lease failed since a time. on_clock: virtual seconds while a host's clock counts so many.
+    """
+
+    def __init__(
+        self,
+        violations: Violations,
+        *,
+        interval: float | None,
+        now: Callable[[], float],
+        durable: Callable[[str, str], Position | None],
+        failed: Callable[[str, str, float], bool],
+        on_clock: Callable[[str, float], float],
+    ) -> None:
+        self._violations, self._interval, self._now = violations, interval, now
+        self._durable, self._failed, self._on_clock = durable, failed, on_clock
+
+    def batch_starts(self, owning: Ownership) -> None:
+        """Everything that returned before is durable, apart from what the interval allows to be owed."""
+        durable = self._durable(owning.host, owning.shard_id) if owning.returned else None
+        if self._interval is None or durable is None:
+            return
+        due = [entry for entry in self._due(owning.host, owning.returned) if entry[1] > durable]
+        owning.returned = [entry for entry in owning.returned if entry[1] > durable]
+        if not due or self._failed(owning.host, owning.shard_id, due[-1][0]):
+            return
+        what = f"{owning.host} {owning.shard_id}: {due[-1][1]} was done, and its row is at {durable}"
+        self._violations.expect(False, Guarantee.NO_DUPLICATES, what)
+
+    def comes_again(self, last: Ownership, repeated: list[Position], cause: str) -> None:
+        """Without faults no more than the batch that ran, and what the interval allows, of what this owner had."""
+        if self._interval is None or not last.while_healed or cause not in ("crash", "steal"):
+            return
+        # What returned after the lease was gone could not be written any more.
+        before = [entry for entry in last.returned if entry[1] not in last.running]
+        due = self._due(last.host, before)
+        upto = due[-1][1] if due else (0, 0)
+        more = [p for p in repeated if p in last.delivered and p <= upto and p not in last.running]
+        what = (
+            f"{len(more)} more records of {last.shard_id} than the running batch come again after a {cause}"
+        )
+        self._violations.expect(not more, Guarantee.NO_DUPLICATES, what)
+
+    def _due(self, host: str, returned: list[tuple[float, Position]]) -> list[tuple[float, Position]]:
+        """Those of the batches that must be durable before another one starts."""
+        if not returned or not self._interval:
+            return returned
+        owed_since = returned[-1][0] - self._on_clock(host, self._interval) - _MOMENT
+        return [entry for entry in returned if entry[0] <= owed_since]

@@ -1,0 +1,115 @@
+"""Events about the fleet: peers, duplicate worker identifiers and other failover times are true when reported."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from pykcl.events import Event, FleetChanged, FleetJoined, FleetWentNative, PeerRhythmDiffers, TwinWorker
+from pykcl.planning.fleet_protocol import FleetKind
+from pykcl.testing.memory.dynamodb import Change
+from pykcl.testing.memory.values import Item
+from pykcl.testing.simulation.faults import Freezes
+from pykcl.testing.simulation.guarantees import Guarantee, Violations
+
+_SCAN_SECONDS = 20.0
+"""Within which a scan has read what it shows: its pages are tried again, and may be old."""
+_NOTICE_SECONDS = 60.0
+"""Within which a worker sees what another one did: with DynamoDB down for 40 s its next scan is that much later."""
+_NATIVE = (FleetKind.JAVA_3X_NATIVE.value,)
+
+
+class EventChecker:
+    """No fleet of a simulation is native, and all of it has one fail-over time.
+
+    rows: the leases as they are. worker_ids: of each pykcl host there ever was. frozen: when hosts stood still:
+    what one has read before, it reports afterwards.
+    """
+
+    def __init__(
+        self,
+        violations: Violations,
+        *,
+        now: Callable[[], float],
+        rows: Callable[[], Mapping[str, Item]],
+        worker_ids: Mapping[str, str],
+        frozen: Freezes,
+    ) -> None:
+        self._violations, self._now, self._rows, self._worker_ids = violations, now, rows, worker_ids
+        self._frozen = frozen
+        self._wrote: dict[str, float] = {}
+        self._owners: dict[str, tuple[str | None, float]] = {}
+        self._named: deque[tuple[float, str]] = deque(maxlen=2000)
+        self.duplicates_reported = 0
+
+    def row_changed(self, change: Change) -> None:
+        now = self._now()
+        self._wrote[change.author] = now
+        for item in (change.before, change.after):
+            self.names(item or {})
+        owner, before = _lease_owner_of(change.after), _lease_owner_of(change.before)
+        # What other hands have done to the row meanwhile shows in what it was before.
+        if owner != before or owner != self._owners.get(change.key, (None, 0.0))[0]:
+            self._owners[change.key] = (owner, now)
+
+    def names(self, row: Item) -> None:
+        """Whoever this row names, a scan of a moment later may still name."""
+        self._named.extend((self._now(), name) for name in _owners_in(row))
+
+    def heard(self, host: str, event: Event) -> None:
+        if isinstance(event, FleetJoined):
+            self._check_joined(host, event)
+        elif isinstance(event, FleetChanged):
+            self._expect(event.kind not in _NATIVE, f"{host}: {event}")
+        elif isinstance(event, FleetWentNative | PeerRhythmDiffers):
+            self._expect(False, f"{host}: {event}")
+        elif isinstance(event, TwinWorker):
+            self.duplicates_reported += 1
+            self._expect(
+                self._has_duplicate(host), f"{host} reports a duplicate of its identifier, and has none"
+            )
+
+    def _check_joined(self, host: str, event: FleetJoined) -> None:
+        mine = self._worker_ids[host]
+        pykcl = set(self._worker_ids.values())
+        since = self._frozen.awake_seconds_before(host, self._now(), _SCAN_SECONDS)
+        lately = self._named_since(since) - {mine}
+        surely = self._owners_since(since) - {mine}
+        self._expect(
+            len(surely & pykcl) <= event.pykcl_workers <= len(lately & pykcl)
+            and len(surely - pykcl) <= event.java_workers <= len(lately - pykcl)
+            and event.kind not in _NATIVE,
+            f"{host} joined {event}; for long there are {sorted(surely)}, of late {sorted(lately)}",
+        )
+
+    def _named_since(self, since: float) -> set[str]:
+        recent = {name for at, name in self._named if at >= since}
+        return recent.union(*map(_owners_in, self._rows().values()))
+
+    def _owners_since(self, since: float) -> set[str]:
+        """Whoever has been the owner of one and the same row since then, as long as a scan may take."""
+        found = set()
+        for key, row in self._rows().items():
+            owner, started = self._owners.get(key, (None, self._now()))
+            if owner is not None and started < since and owner in _owners_in(row):
+                found.add(owner)
+        return found
+
+    def _has_duplicate(self, host: str) -> bool:
+        since = self._frozen.awake_seconds_before(host, self._now(), _NOTICE_SECONDS)
+        name = self._worker_ids[host]
+        return any(
+            other != host and self._worker_ids.get(other) == name and at >= since
+            for other, at in self._wrote.items()
+        )
+
+    def _expect(self, holds: bool, what: str) -> None:
+        self._violations.expect(holds, Guarantee.NO_FALSE_ALARM, what)
+
+
+def _lease_owner_of(item: Item | None) -> str | None:
+    return (item or {}).get("leaseOwner", {}).get("S")
+
+
+def _owners_in(item: Item) -> set[str]:
+    return {item[name]["S"] for name in ("leaseOwner", "checkpointOwner") if "S" in item.get(name, {})}

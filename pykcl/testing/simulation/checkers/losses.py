@@ -1,0 +1,114 @@
+"""Losses: each gap that retention tore is reported once, by the worker that reads across it, and no other is."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from pykcl.events import DataLost
+from pykcl.testing.memory.dynamodb import Change
+from pykcl.testing.memory.values import Item
+from pykcl.testing.simulation.checkers.delivery import Ownership
+from pykcl.testing.simulation.guarantees import Guarantee, Violations
+from pykcl.testing.simulation.record_log import FIRST, Position, RecordLog, checkpoint_position, position_in
+
+
+class LossChecker:
+    """is_gone: whether Kinesis knows a shard no more."""
+
+    def __init__(
+        self, record_log: RecordLog, violations: Violations, *, is_gone: Callable[[str], bool]
+    ) -> None:
+        self._record_log, self._violations, self._is_gone = record_log, violations, is_gone
+        self._reported: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+
+    def heard(self, host: str, event: DataLost) -> None:
+        self._reported[host, event.shard].append(event.checkpoint)
+        true = self._is_gone(event.shard) or self._is_lost(event.shard, event.checkpoint)
+        self._expect(true, f"{host} gives a false alarm about {event.shard} at {event.checkpoint}")
+
+    def _is_lost(self, shard_id: str, checkpoint: str) -> bool:
+        """The record of the checkpoint is gone; of one that the record_log does not know, any record."""
+        position = position_in(checkpoint)
+        shard = self._record_log.shard(shard_id)
+        index = bisect_left(shard.put, (position[0], -1))
+        if index < len(shard.put) and shard.put[index][0] == position[0]:
+            return shard.put[index] in shard.trimmed
+        return shard.is_trimmed
+
+    def starts(self, owning: Ownership) -> None:
+        owning.reported = len(self._reported[owning.host, owning.shard_id])
+
+    def batch_is_over(self, owning: Ownership) -> None:
+        """It is done, or was skipped: what was reported before belongs to it."""
+        owning.reported = len(self._reported[owning.host, owning.shard_id])
+
+    def reads_on(self, owning: Ownership, lacks: bool) -> None:
+        """The next batch, or the end. lacks: whether records before it were trimmed and not given."""
+        reported = self._reported[owning.host, owning.shard_id][owning.reported :]
+        where = f"{owning.host} {owning.shard_id} after {owning.after}"
+        if lacks and owning.after[0] > 0:
+            self._expect(bool(reported), f"{where}: records are missing, and it does not report it")
+        once = self._is_one_gap_each(owning.shard_id, reported)
+        self._expect(once or self._is_gone(owning.shard_id), f"{where}: reported after {', '.join(reported)}")
+
+    def _is_one_gap_each(self, shard_id: str, reported: list[str]) -> bool:
+        """1) It reads across a gap and reports it; 2) it finds an aggregate of another shard, which no batch brings;
+        3) retention takes that, and what came behind it: another gap, and the next batch is behind both."""
+        shard = self._record_log.shard(shard_id)
+        return len(set(reported)) == len(reported) and all(
+            shard.is_dropped(position_in(at)[0]) for at in reported[1:]
+        )
+
+    def _expect(self, holds: bool, what: str) -> None:
+        self._violations.expect(holds, Guarantee.LOSS_REPORTED, what)
+
+
+class DeletedRows:
+    """Rows deleted by an operator. must_be_reported: what retention took of each lease after its checkpoint.
+
+    now: virtual seconds. joined: when each host had its first view of the lease table.
+
+    1) Retention takes records behind the checkpoint; 2) before anybody reads on, an operator deletes the row; 3) before
+    those who saw it put it back, as they do, at its checkpoint, a worker that has just started finds a shard without a
+    lease and makes one at the start position. Whoever reads from there cannot know that anything is missing before the
+    first record it gets: docs/guarantees.md guarantees nothing for such a row. What lies up to the checkpoint was read
+    across, and has to be reported all the same; so has everything else where the row comes back with its checkpoint,
+    or is created again by a worker that knew better.
+    """
+
+    def __init__(
+        self,
+        must_be_reported: Mapping[str, set[Position]],
+        *,
+        now: Callable[[], float],
+        joined: Mapping[str, float],
+    ) -> None:
+        self._must_be_reported, self._now, self._joined = must_be_reported, now, joined
+        self._deleted: dict[str, tuple[Item, float]] = {}
+
+    def deleted(self, key: str, row: Item) -> None:
+        """By an operator, just now."""
+        self._deleted[key] = (row, self._now())
+
+    def put_back(self, key: str) -> None:
+        """By the operator who deleted it."""
+        self._deleted.pop(key, None)
+
+    @property
+    def missing(self) -> dict[str, str | None]:
+        """Keys of the rows that nobody has put back, with the owner of each."""
+        return {key: row.get("leaseOwner", {}).get("S") for key, (row, _) in self._deleted.items()}
+
+    def row_changed(self, change: Change) -> None:
+        """Also a row that is there again."""
+        if change.before is not None or change.after is None or change.key not in self._deleted:
+            return
+        row, at = self._deleted.pop(change.key)
+        read = checkpoint_position(row)
+        is_at_the_start = checkpoint_position(change.after) < FIRST
+        never_saw_it = self._joined.get(change.author, float("-inf")) >= at
+        if is_at_the_start and never_saw_it:
+            lost = self._must_be_reported.get(change.key, set())
+            lost.difference_update({position for position in lost if position > read})

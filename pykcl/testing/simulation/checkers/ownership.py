@@ -1,0 +1,250 @@
+"""Ownership: who takes and frees which lease by the rows alone, and whether the events about it are true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pykcl.events import Event, LeaseHandedBack, LeaseTaken
+from pykcl.testing.memory.dynamodb import Change
+from pykcl.testing.memory.values import Item
+from pykcl.testing.simulation.guarantees import Guarantee, Violations
+from pykcl.testing.simulation.record_log import Position, checkpoint_position
+from pykcl.testing.simulation.service_faults import kind_of_write
+
+_REPORTED_WITHIN = 3.0
+_MOMENT = 0.05
+
+
+@dataclass(slots=True)
+class _Taking:
+    """at: virtual seconds. stood_still: for how long the row had not changed. reason: as reported, once it was."""
+
+    at: float
+    counter: int
+    from_owner: str | None
+    stood_still: float
+    reason: str = ""
+
+
+class OwnershipChecker:
+    """failover, settling, left_alone: seconds that a lease must stand still before it is taken from its owner, that a
+    thief waits before its processor is made, and for which a lease that was handed back is left alone; each on the
+    clock of the host: on_clock of (host, seconds) gives the least virtual seconds of these.
+
+    row: the lease row as it is. worker_ids: of each pykcl host. is_stopping: whether a host releases because it ends.
+    is_excused: whether it could not run since a time. on_taken: (host, lease) of a row that was taken;
+    on_stolen: whether a lease that was taken was stolen, as its taker says and the row does not deny; on_released.
+    on_hidden: a lease was taken of which nobody need have seen that it moved.
+    """
+
+    def __init__(
+        self,
+        violations: Violations,
+        *,
+        now: Callable[[], float],
+        row: Callable[[str], Item | None],
+        worker_ids: dict[str, str],
+        failover: float,
+        settling: float,
+        left_alone: float,
+        on_clock: Callable[[str, float], float],
+    ) -> None:
+        self._violations, self._now, self._row, self._worker_ids = violations, now, row, worker_ids
+        self._failover, self._settling, self._left_alone_for = failover, settling, left_alone
+        self._on_clock = on_clock
+        self._changed_at: dict[str, float] = {}
+        self._taker: dict[str, str] = {}
+        self._creator: dict[str, str] = {}
+        self._last_write: dict[str, tuple[str, int]] = {}
+        self._takings: dict[tuple[str, str], _Taking] = {}
+        self._unreported: dict[tuple[str, str], float] = {}
+        self._left_alone: dict[tuple[str, str], float] = {}
+        self._handed_back: set[tuple[str, str]] = set()
+        self._stood: dict[str, dict[object, float]] = {}
+        self._by_hand: dict[str, dict[object, float]] = {}
+        self.taken = 0
+        self.on_taken: Callable[[str, str], None] = lambda host, key: None
+        self.on_stolen: Callable[[str, bool], None] = lambda key, stolen: None
+        self.on_released: Callable[[str, str], None] = lambda host, key: None
+        self.on_hidden: Callable[[str], None] = lambda key: None
+        self.is_stopping: Callable[[str], bool] = lambda host: False
+        self.is_excused: Callable[[str, float], bool] = lambda host, since: False
+
+    def is_made_by_pykcl(self, key: str) -> bool:
+        """Return whether the row, as it was last created, was created by a pykcl worker."""
+        return self._creator.get(key) in self._worker_ids
+
+    def owns(self, host: str, key: str) -> bool:
+        """Return whether this host took the lease last and is still its owner, as the row says."""
+        row = self._row(key) if self._taker.get(key) == host else None
+        return row is not None and row.get("leaseOwner", {}).get("S") == self._worker_ids.get(host)
+
+    def durable(self, host: str, key: str) -> Position | None:
+        """The checkpoint in the row of a lease that this host owns."""
+        row = self._row(key) if self.owns(host, key) else None
+        return None if row is None or "pendingCheckpoint" in row else checkpoint_position(row)
+
+    def row_changed(self, change: Change) -> None:
+        key, host = change.key, change.author
+        seen_since = self._seen_since(key, change)
+        stood_still = self._now() - seen_since
+        is_hidden = seen_since < self._changed_at.get(key, float("-inf"))
+        if _is_sign_of_life(change):
+            self._changed_at[key] = self._now()
+        if change.before is None:
+            self._creator[key] = host
+        if change.before is None or change.after is None:
+            return
+        self._last_write[key] = (host, int(change.after.get("leaseCounter", {}).get("N", -1)))
+        if host not in self._worker_ids:
+            if change.before.get("leaseOwner") != change.after.get("leaseOwner"):
+                self._taker.pop(key, None)
+            return
+        kind = kind_of_write(change.operation, change.params)
+        if kind == "take":
+            self._was_taken(host, change, stood_still)
+            if is_hidden:
+                # By what its taker can have seen the owner was silent; and that may believe in it yet.
+                self.on_hidden(key)
+        elif kind == "release":
+            self._was_released(host, key)
+
+    def _seen_since(self, key: str, change: Change) -> float:
+        """Since when the row stood as it was before this change, to somebody who scans it now and then only.
+
+        1) w1 takes a lease, and the row says (w1, 1), later perhaps (w1, 2); 2) another library takes it by hand and
+        puts the counter back to 0; 3) w1 takes it again: (w1, 1). A scan before 2 and one after 3 cannot show that it
+        ever moved.
+        """
+        before, after = _standing(change.before), _standing(change.after)
+        stood = self._stood.setdefault(key, {})
+        last = next(reversed(stood), before)
+        if last != before:
+            # Whatever it was until then it may be again.
+            self._by_hand[key] = {**stood, **self._by_hand.get(key, {})}
+            stood.clear()
+        if after != last or not stood:
+            stood.pop(after, None)
+            stood[after] = self._now()
+        return min(
+            self._changed_at.get(key, float("-inf")), self._by_hand.get(key, {}).get(before, float("inf"))
+        )
+
+    def _was_taken(self, host: str, change: Change, stood_still: float) -> None:
+        key, before = change.key, change.before or {}
+        waited = self._now() >= self._left_alone.get((host, key), 0.0)
+        self._expect(waited, Guarantee.BUDGETS, f"{host} gave {key} up, and takes it again")
+        self._handed_back.discard((host, key))
+        counter = int((change.after or {})["leaseCounter"]["N"])
+        owner = before.get("leaseOwner", {}).get("S")
+        self._takings[host, key] = _Taking(self._now(), counter, owner, stood_still)
+        self._taker[key] = host
+        self.taken += 1
+        self.on_taken(host, key)
+
+    def _was_released(self, host: str, key: str) -> None:
+        self._taker.pop(key, None)
+        self.on_released(host, key)
+        if not self.is_stopping(host) and (host, key) not in self._handed_back:
+            # Who does not stop lets go only of what it cannot work on. Where it has reported, the time has started: its
+            # request may reach the table long after it gave up waiting for the answer.
+            self._leave_alone(host, key, self._left_alone_for)
+
+    def _leave_alone(self, host: str, key: str, seconds: float) -> None:
+        # The worker counts from its next scan of the table on, which comes later.
+        self._left_alone[host, key] = self._now() + self._on_clock(host, seconds)
+
+    def answered(self, host: str, key: str) -> None:
+        """The host got the answer that it has the lease, so it has to report that it took it."""
+        self._unreported[host, key] = self._now()
+
+    def heard(self, host: str, event: Event) -> None:
+        if isinstance(event, LeaseHandedBack):
+            self._leave_alone(host, event.shard, event.left_alone_for)
+            self._handed_back.add((host, event.shard))
+        if isinstance(event, LeaseTaken):
+            self._unreported.pop((host, event.shard), None)
+            self._event_about(host, event)
+
+    def _event_about(self, host: str, event: LeaseTaken) -> None:
+        key = event.shard
+        taking = self._takings.get((host, key))
+        what = f"{host} reports that it took {key} ({event.reason} from {event.from_owner}, {event.counter})"
+        again = taking is not None and taking.reason and taking.counter == event.counter
+        if taking is not None and again and self.is_excused(host, taking.at):
+            # Its reader died, and the next one, planned by an older scan, found the row as it would have left it.
+            return
+        if taking is None or taking.counter != event.counter or taking.reason:
+            is_reported = taking is not None and taking.counter == event.counter
+            adopted = not is_reported and self._has_written(host, key, event.counter)
+            self._expect(adopted, Guarantee.NO_FALSE_ALARM, f"{what}, but no row says so")
+            self._taker[key] = host
+            return
+        taking.reason = event.reason
+        is_free = taking.from_owner is None
+        fits = taking.from_owner == event.from_owner and is_free == (event.reason in ("unowned", "child"))
+        self._expect(fits, Guarantee.NO_FALSE_ALARM, f"{what}, but the row says: from {taking.from_owner}")
+        # Two processes under one name take each other's writes for their own.
+        others = taking.from_owner != self._worker_ids[host]
+        waited = taking.stood_still >= self._on_clock(host, self._failover) - _MOMENT
+        self._expect(
+            waited or not others or event.reason != "expired",
+            Guarantee.ONE_OWNER,
+            f"{what} after {taking.stood_still:.2f} s",
+        )
+        self.on_stolen(key, event.reason == "rebalance")
+
+    def _has_written(self, host: str, key: str, counter: int) -> bool:
+        """Whether the row names this host, by a write of its own.
+
+        Say, a heartbeat from before came late, and found the lease as it had left it. Then the take is refused, and
+        finds the row as it would have made it.
+        """
+        row = self._row(key) or {}
+        is_owner = row.get("leaseOwner", {}).get("S") == self._worker_ids[host]
+        return is_owner and self._last_write.get(key) == (host, counter)
+
+    def starts(self, host: str, key: str, position: Position) -> None:
+        """A processor of this host was initialized there: at the checkpoint of the row, and not too soon."""
+        durable = self.durable(host, key)
+        what = f"{host} starts {key} at {position}"
+        self._expect(durable in (None, position), Guarantee.NO_GAP, f"{what}, its row is at {durable}")
+        taking = self._takings.get((host, key))
+        if taking is not None and taking.reason == "rebalance":
+            waited = self._now() - taking.at
+            settled = waited >= self._on_clock(host, self._settling) - _MOMENT
+            self._expect(settled, Guarantee.ONE_OWNER, f"{what}, {waited:.2f} s after it stole it")
+
+    def forget(self, host: str) -> None:
+        """It is dead, and reports nothing more."""
+        self._unreported = {mark: at for mark, at in self._unreported.items() if mark[0] != host}
+
+    def poll(self) -> None:
+        """Every lease that a host knows to have taken has been reported."""
+        if not self._unreported:
+            return
+        for (host, key), at in list(self._unreported.items()):
+            if self.is_excused(host, at):
+                del self._unreported[host, key]
+                continue
+            reported = self._now() - at < _REPORTED_WITHIN
+            self._expect(reported, Guarantee.NO_FALSE_ALARM, f"{host} took {key}, and does not report it")
+
+    def _expect(self, holds: bool, guarantee: Guarantee, what: str) -> None:
+        self._violations.expect(holds, guarantee, what)
+
+
+def _standing(row: Item | None) -> object:
+    """Attributes by which others see whether somebody works on the lease."""
+    names = ("leaseOwner", "leaseCounter", "checkpoint", "checkpointSubSequenceNumber")
+    return None if row is None else tuple(str(row.get(name)) for name in names)
+
+
+def _is_sign_of_life(change: Change) -> bool:
+    """Return whether others can see from it that somebody works on the lease.
+
+    A Java worker notes the children of a shard, and the range of its hash keys, without moving the counter.
+    """
+    before, after = change.before or {}, change.after or {}
+    return any(before.get(name) != after.get(name) for name in ("leaseCounter", "leaseOwner"))

@@ -1,0 +1,224 @@
+"""One simulation: a fleet from its first worker through chaos to rest, decided by one seed."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from pykcl.processor import RecordProcessor
+from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
+from pykcl.testing.simulation.chaos import Chaos
+from pykcl.testing.simulation.faults import Faults
+from pykcl.testing.simulation.fleet import GRACE, SimulatedFleet
+from pykcl.testing.simulation.guarantees import Figures, Guarantee, Outcome
+from pykcl.testing.simulation.lease_table_actions import lose_and_restore_the_table
+from pykcl.testing.simulation.producer import Producer
+from pykcl.testing.simulation.quiescence import Quiescence
+from pykcl.testing.simulation.record_log import position_of
+from pykcl.testing.simulation.world import World
+
+FEW_LEASES = 5
+"""With two workers all shards of a simulation still find an owner."""
+_SIMULATION_BEGINS = 1000
+_START_AFTER = 3
+"""Seconds."""
+
+
+def draw_options(seed: int, rng: random.Random, faults: Faults, *, own_processor: bool) -> dict[str, Any]:
+    """Fields of Config, by name. own_processor: it is a user's, of which nobody knows when it raises.
+
+    What was added later has generators of its own: it moves nothing else in the story of a seed.
+    """
+    options = _first_options(rng)
+    start = _own(seed, "AT_TIMESTAMP")
+    if options["start"] == "TRIM_HORIZON" and start.random() < 0.25:
+        started = datetime.fromtimestamp(EPOCH_MILLIS / 1000, tz=timezone.utc)
+        options["start"] = started + timedelta(seconds=_SIMULATION_BEGINS + _START_AFTER)
+    if faults.has("F17.raises") and not own_processor:
+        options["on_error"] = _own(seed, "on_error").choice(["retry", "retry", "retry", "skip", "raise"])
+    if _own(seed, "processor_timeout").random() < 0.25:
+        # Longer than the batches that are slow on purpose after the last fault, by a fast clock too.
+        options["processor_warn_after"], options["processor_timeout"] = 10.0, 25.0
+    audits = _own(seed, "audits")
+    options["audit_interval"], options["audit_confirmations"] = (
+        audits.choice([5.0, 20.0]),
+        audits.choice([1, 3]),
+    )
+    # Fleets of a simulation are too small for segmented scans, unless the option says so.
+    options["table_looks"] = _own(seed, "table_looks").choice(["whole", "parts"])
+    if _own(seed, "max_leases").random() < 0.25:
+        options["max_leases"] = FEW_LEASES
+        # Where those who scan a lease are full, others may not know of it for long: docs/guarantees.md.
+        options["table_looks"] = "whole"
+    return options
+
+
+def _own(seed: int, name: str) -> random.Random:
+    return random.Random(f"{seed}/option/{name}")  # noqa: S311 - reproducible
+
+
+def _first_options(rng: random.Random) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "start": rng.choice(["TRIM_HORIZON"] * 4 + ["LATEST"]),
+        "checkpoint": rng.choice(["auto", "auto", "interval", "manual"]),
+        "max_records": rng.choice([2, 5, 10_000]),
+        "cleanup_interval": rng.choice([3.0, 20.0]),
+        "shard_sync_interval": rng.choice([5.0, 30.0]),
+        "retry_for": rng.choice([5.0, 30.0]),
+        "parent_poll_interval": rng.choice([0.5, 2.0]),
+        "max_leases_to_steal_at_one_time": rng.choice([1, 3]),
+        "shutdown_grace": GRACE,
+    }
+    interval = rng.choice([0.5, 5.0])
+    if options["checkpoint"] == "interval":
+        options["checkpoint_interval"] = interval
+    return options
+
+
+_FULL_SECONDS = 440.0
+_READY_SECONDS = 120.0
+
+
+def run_simulation(
+    seed: int,
+    *,
+    off: frozenset[str] = frozenset(),
+    full: bool = False,
+    processor: Callable[[], RecordProcessor] | None = None,
+    blind: bool = False,
+) -> Outcome:
+    """Run one simulation; the same arguments take the same course. Raises no broken guarantee: see the outcome.
+
+    off: kinds of faults to leave out (see `faults.KINDS`). full: four workers, eight shards and every kind of fault,
+    instead of what the seed says. processor: creates the user's processors, whose work becomes part of the simulation.
+    They must wait through nothing but what they are given, or the course will differ each time. blind: check nothing.
+    """
+    quiet = logging.getLogger("pykcl")
+    level = quiet.level
+    quiet.setLevel(logging.CRITICAL + 1)
+    figures = Figures()
+    simulation = Simulation(seed=seed)
+    faults = Faults(
+        seed, off=off, everything=full, remark=lambda text: simulation.trace.remark(simulation.now, text)
+    )
+    broken: AssertionError | None = None
+    try:
+        with simulation:
+            _Course(simulation, faults, figures, full=full, processor=processor, blind=blind).run()
+    except AssertionError as error:
+        broken = error
+    finally:
+        # Not `.level =`: the loggers below remember what they may say until this makes them forget it.
+        quiet.setLevel(level)
+    return Outcome(
+        seed=seed,
+        digest=simulation.trace.digest,
+        virtual_seconds=simulation.now - 1000.0,
+        switches=simulation.switches,
+        injected=faults.injected,
+        figures=figures,
+        last_lines=simulation.trace.last_lines,
+        broken=broken,
+    )
+
+
+class _Course:
+    def __init__(
+        self,
+        simulation: Simulation,
+        faults: Faults,
+        figures: Figures,
+        *,
+        full: bool,
+        processor: Callable[[], RecordProcessor] | None,
+        blind: bool,
+    ) -> None:
+        # Not the simulation's generator: so the story does not depend on how often its threads switch.
+        self._rng = rng = random.Random(f"{simulation.seed}/story")  # noqa: S311 - reproducible
+        self._simulation, self._faults, self._figures = simulation, faults, figures
+        self._seconds = _FULL_SECONDS if full else rng.uniform(60, 300)
+        options = draw_options(simulation.seed, rng, faults, own_processor=processor is not None)
+        self._world = World(
+            simulation,
+            faults,
+            options,
+            shards=8 if full else rng.randint(1, 5),
+            processor=processor,
+            blind=blind,
+        )
+        self._fleet = SimulatedFleet(self._world, wanted=4 if full else rng.randint(2, 4))
+        self._producer = Producer(self._world, rng)
+        self._chaos = Chaos(self._world, self._fleet, self._producer, rng)
+        self._fleet.clock_rate = self._chaos.clock_rate
+
+    def run(self) -> None:
+        if self._world.options["start"] == "LATEST":
+            self._start_at_latest()
+        else:
+            if self._world.options["start"] != "TRIM_HORIZON":
+                self._let_time_pass_until(self._world.options["start"])
+            self._producer.put_some()
+            self._fleet.start()
+        until = self._simulation.now + self._seconds
+        while self._simulation.now < until:
+            self._chaos.step()
+            self._simulation.sleep(self._rng.choice([0.05, 0.5, 2, 8]) * self._rng.random())
+            self._fleet.replace_dead()
+            self._world.violations.check()
+        self._producer.put_some()
+        if self._faults.happens("F13.deleted"):
+            lose_and_restore_the_table(self._world, self._fleet, self._producer)
+        elif self._faults.happens("F13.recreated"):
+            lose_and_restore_the_table(self._world, self._fleet, self._producer, is_made_anew=True)
+        Quiescence(self._world, self._fleet, self._producer, self._figures).run()
+        self._chaos.check()
+        self._note_figures()
+
+    def _start_at_latest(self) -> None:
+        """Put records before the start, which are not read; once the first worker is ready, all are."""
+        self._put_before()
+        self._producer.is_on = False
+        self._simulation.sleep(3.0)
+        host = self._fleet.start()
+        deadline = self._simulation.now + _READY_SECONDS
+        while not host.worker.wait_ready(0.5):
+            self._simulation.sleep(0.1)
+            # The worst simulations let nobody become ready; what is put is only guaranteed from then on.
+            self._faults.healed = self._simulation.now > deadline
+            in_time = self._simulation.now < deadline + _READY_SECONDS
+            self._world.violations.expect(in_time, Guarantee.BALANCE, f"{host.name} does not become ready")
+            self._world.violations.check()
+            if host.is_over or host.worker.failure is not None:
+                self._fleet.replace_dead()
+                host = self._fleet.start()
+            while len(self._fleet.alive) < self._fleet.fewest():
+                self._fleet.start()
+        self._faults.healed = False
+        self._producer.is_on = True
+
+    def _put_before(self) -> None:
+        put = self._world.kinesis.put_record("orders", b"before", "before")
+        position = position_of(self._world.numbers.shorten(put.sequence_number), 0)
+        self._world.record_log.shard(put.shard_id).before.add(position)
+
+    def _let_time_pass_until(self, start: datetime) -> None:
+        """Put a record before that time, which is not read."""
+        self._put_before()
+        millis = int(start.timestamp() * 1000)
+        self._simulation.sleep((millis - self._world.kinesis_millis()) / 1000 + 0.5)
+
+    def _note_figures(self) -> None:
+        world, figures = self._world, self._figures
+        figures.records = world.record_log.records()
+        figures.deliveries = world.record_log.deliveries
+        figures.lost += sum(world.record_log.owed().values())
+        figures.taken_by_retention = sum(len(s.never_delivered()) for s in world.record_log.shards.values())
+        figures.duplicates = world.delivery.duplicates
+        figures.most_duplicates = world.delivery.most_duplicates
+        figures.overlap = world.beliefs.worst
+        figures.stops = self._fleet.stops
+        figures.workers = self._fleet.started
+        figures.shards = len(world.record_log.parents)

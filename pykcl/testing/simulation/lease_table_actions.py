@@ -1,0 +1,424 @@
+"""Changes of the lease table by others than its workers: operators, foreign rows, a table that is deleted.
+
+Operators delete rows and other libraries put counters back (F15); rows and tables of other applications lie in the way
+(F13.foreign, F15); the table is deleted under a working fleet, perhaps created again by others, and restored (F13).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pykcl.errors import NativeFleet, SetupError, TableGone
+from pykcl.testing.memory.dynamodb import Change, Table
+from pykcl.testing.memory.values import Item
+from pykcl.testing.simulation.fleet import SimulatedFleet
+from pykcl.testing.simulation.guarantees import Guarantee
+from pykcl.testing.simulation.producer import Producer
+from pykcl.testing.simulation.record_log import END, LIBRARY, checkpoint_position
+from pykcl.testing.simulation.service_faults import REQUEST_SECONDS
+from pykcl.testing.simulation.world import FAILOVER, TABLE, WorkerHost, World
+
+_WAIT_SECONDS = 0.5
+_PATIENCE = 120.0
+_LATEST_REQUEST = 2 * REQUEST_SECONDS
+_RANGE = {"startingHashKey", "endingHashKey"}
+_NULL: Item = {"startingHashKey": {"NULL": True}, "endingHashKey": {"NULL": True}}
+_WITHOUT_RANGE: tuple[tuple[set[str], Item], ...] = ((_RANGE, {}), ({"endingHashKey"}, {}), (_RANGE, _NULL))
+"""What of a row to remove, and what to put."""
+
+
+class Operators:
+    """F15.deleted, F15.counter, F15.ranges. What they do is their own fault; that nothing is lost by it is pykcl's."""
+
+    def __init__(self, world: World, fleet: SimulatedFleet) -> None:
+        self._world, self._fleet = world, fleet
+        self._taken = 0
+
+    def delete_row(self, rng: random.Random) -> bool:
+        """The row of a lease that is held by an owner who believes in it, while no other row depends on it."""
+        late = self._world.dynamodb.postponed_keys()
+        key = self._choose(rng, lambda key, row: key not in late and self._is_read(key, row))
+        if key is None:
+            return False
+        row = self._world.dynamodb.tables[TABLE].rows.pop(key)
+        self._world.observer.fleet.names(row)
+        self._world.deleted_rows.deleted(key, row)
+        self._world.beliefs.stolen(key)
+        self._world.dynamo_faults.changed_by_hand(key)
+        if self._world.options["start"] == "LATEST":
+            # A worker that never saw the row cannot distinguish it from one that never was; none may start meanwhile.
+            self._wait_for(key, row)
+        return True
+
+    def put_counter_back(self, rng: random.Random) -> bool:
+        """Taken with counter 1, without looking at the one before, and some seconds later given back with 0."""
+        # A write that is still under way could find its condition fulfilled once more: nothing can protect from that.
+        late = self._world.dynamodb.postponed_keys()
+        key = self._choose(rng, lambda key, row: checkpoint_position(row) != END and key not in late)
+        if key is None:
+            return False
+        self._taken += 1
+        # A name of its own each time: the same name with the same counter would be the same row as before.
+        owner = f"{LIBRARY}-{self._taken}"
+        # Rows are replaced, never changed in place.
+        rows = self._world.dynamodb.tables[TABLE].rows
+        self._world.observer.fleet.names(rows[key])
+        rows[key] = {**rows[key], "leaseOwner": {"S": owner}, "leaseCounter": {"N": "1"}}
+        self._world.beliefs.stolen(key)
+        self._world.dynamo_faults.changed_by_hand(key)
+        seconds = rng.uniform(_LATEST_REQUEST, 1.5 * FAILOVER)
+        self._world.simulation.spawn(owner, LIBRARY, lambda: self._give_back(key, owner, seconds))
+        return True
+
+    def drop_ranges(self, rng: random.Random) -> bool:
+        """Rows as versions before 2.3 leave them, or with half of their hash range, or with NULL for it."""
+        rows = self._world.rows()
+        keys = [
+            key
+            for key, row in sorted(rows.items())
+            if row.keys() >= _RANGE and checkpoint_position(row) != END
+        ]
+        # The scripted Java worker has no word for NULL.
+        gone, left = _WITHOUT_RANGE[rng.randrange(2 if self._world.faults.has("F20") else 3)]
+        chosen = [key for key in keys if rng.random() < 0.5]
+        for key in chosen:
+            kept = {name: value for name, value in rows[key].items() if name not in gone}
+            self._world.dynamodb.tables[TABLE].rows[key] = kept | left
+        return bool(chosen)
+
+    def _choose(self, rng: random.Random, fits: Callable[[str, Item], bool]) -> str | None:
+        keys = sorted(key for key, row in self._world.rows().items() if fits(key, row))
+        return rng.choice(keys) if keys else None
+
+    def _is_read(self, key: str, row: Item) -> bool:
+        world = self._world
+        owner = row.get("leaseOwner", {}).get("S")
+        awake = [host for host in self._fleet.awake_workers() if host.worker_id == owner]
+        if (
+            not any(world.beliefs.believes(host.name, key) for host in awake)
+            or key not in world.open_shards()
+        ):
+            return False
+        others = {other: row for other, row in world.rows().items() if other != key}
+        if world.options["start"] == "LATEST":
+            # Without a row that says since when, a worker started just now would start the shard at that moment.
+            others = {
+                other: row
+                for other, row in others.items()
+                if "latestFrom" in row.get("pykcl", {}).get("M", {})
+            }
+        return bool(others) and not set(world.record_log.children(key)) & world.rows().keys()
+
+    def _wait_for(self, key: str, row: Item) -> None:
+        """Until it is there again.
+
+        1) It is deleted; 2) before anybody has put it back, the last worker that saw it is stopped; 3) nobody can know
+        what it said, and who starts next would start its shard at LATEST. docs/guarantees.md says so: the operator
+        repairs it. Where somebody is left who saw it, and does not put it back, that is for the checkers.
+        """
+        world, started = self._world, self._world.simulation.now
+        while key not in world.rows() and world.simulation.now < started + _PATIENCE:
+            world.simulation.sleep(_WAIT_SECONDS)
+        joined = [world.observer.joined.get(host.name) for host in self._fleet.workers()]
+        if key not in world.rows() and not any(at is not None and at < started for at in joined):
+            world.dynamodb.tables[TABLE].rows[key] = row
+            world.deleted_rows.put_back(key)
+
+    def _give_back(self, key: str, owner: str, seconds: float) -> None:
+        self._world.simulation.sleep(seconds)
+        if self._world.owners().get(key) == owner:
+            rows = self._world.dynamodb.tables[TABLE].rows
+            self._world.observer.fleet.names(rows[key])
+            rows[key] = {**rows[key], "leaseCounter": {"N": "0"}}
+            del rows[key]["leaseOwner"]
+            self._world.beliefs.stolen(key)
+
+
+_N0 = {"N": "0"}
+_ELSEWHERE = "arn:aws:kinesis:us-east-1:123456789012:stream/elsewhere"
+_MIGRATION = "Migration3.0"
+_NATIVE = {
+    "leaseKey": {"S": _MIGRATION},
+    "entityType": {"S": "CLIENT_VERSION_MIGRATION"},
+    "cv": {"S": "CLIENT_VERSION_3X"},
+}
+_MULTI_STREAM = "123456789012:other:1790000000000:shardId-000000000000"
+_ROWS: dict[str, dict[str, Any]] = {
+    "worker-metrics": {"entityType": {"S": "WORKER_METRIC_STATS"}, "sts": {"M": {"C": {"L": [_N0]}}}},
+    "Leader": {"entityType": {"S": "LEADER"}, "leaderName": {"S": "x"}, "leaseDuration": {"N": "300000"}},
+    _MIGRATION: {"entityType": {"S": "CLIENT_VERSION_MIGRATION"}, "cv": {"S": "CLIENT_VERSION_2X"}, "h": {"L": []}},
+    _MULTI_STREAM: {
+        "leaseCounter": {"N": "7"}, "checkpoint": {"S": "TRIM_HORIZON"}, "checkpointSubSequenceNumber": _N0,
+        "ownerSwitchesSinceCheckpoint": _N0, "streamName": {"S": "123456789012:other:1790000000000"},
+    },
+    "junk": {"anything": {"B": b"\x00\xff"}, "more": {"SS": ["a", "b"]}, "null": {"NULL": True}},
+    "shardId-999999999990": {"leaseCounter": {"S": "not a number"}, "checkpoint": {"S": "TRIM_HORIZON"}},
+    "shardId-999999999991": {"leaseCounter": {"N": "3"}, "checkpoint": {"S": "9" * 500}},
+    "shardId-999999999992": {"leaseCounter": {"N": "-5"}, "checkpoint": {"N": "12"}, "leaseOwner": {"S": "z" * 2000}},
+}  # fmt: skip
+
+
+class Foreigners:
+    """F13.foreign and F15: pykcl reads past all of it, and touches none of it."""
+
+    def __init__(self, world: World, fleet: SimulatedFleet) -> None:
+        self._world, self._fleet = world, fleet
+        self._put: dict[str, dict[str, Any]] = {}
+        self._tables = 0
+
+    def put_rows(self, rng: random.Random) -> bool:
+        """A row of each of a few kinds; or, in a lease of ours, an attribute we do not know."""
+        if TABLE not in self._world.dynamodb.tables or self._world.faults.has("F20"):
+            # Java 2.x cannot read a table with such rows in it; its own KCL 3.5 peers forbid that combination.
+            return False
+        leases = self._world.rows()
+        if leases and rng.random() < 0.5:
+            key = rng.choice(sorted(leases))
+            note = {"throughputKBps": {"N": str(rng.randint(1, 99))}}
+            self._world.dynamodb.tables[TABLE].rows[key] = {**leases[key], **note}
+            return True
+        key = rng.choice(sorted(_ROWS))
+        # A table of such leases alone is that of another application, and refused.
+        if key in self._put or (key == _MULTI_STREAM and not leases):
+            return False
+        if key == "Leader" and _MIGRATION not in self._put:
+            # Left over in a fleet that went back to 2.x. A leader of whom nobody knows better is a reason to refuse.
+            self._put_row(_MIGRATION)
+        self._put_row(key)
+        return True
+
+    def _put_row(self, key: str) -> None:
+        self._put[key] = {"leaseKey": {"S": key}, **_ROWS[key]}
+        self._world.dynamodb.put_raw(TABLE, self._put[key])
+
+    def check(self) -> None:
+        """FOREIGN_KEPT, once more at the end: the rows are as they were put."""
+        rows = self._world.dynamodb.rows(TABLE)
+        for key, row in sorted(self._put.items()):
+            self._world.violations.expect(
+                rows.get(key) == row, Guarantee.FOREIGN_KEPT, f"the row {key} changed"
+            )
+
+    def visit_another_table(self, rng: random.Random) -> bool:
+        """A worker is configured with the name of a table that is none of its own: it says so and changes nothing."""
+        self._tables += 1
+        table = f"other-{self._tables}"
+        attribute = "leaseKey" if rng.random() < 0.5 else "id"
+        self._world.dynamodb.create_table(
+            TableName=table,
+            KeySchema=[{"AttributeName": attribute, "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": attribute, "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        row: dict[str, Any] = {attribute: {"S": "shardId-000000000000"}}
+        if attribute == "leaseKey":
+            row |= {
+                "leaseCounter": {"N": "4"},
+                "checkpoint": {"S": "LATEST"},
+                "checkpointSubSequenceNumber": _N0,
+            }
+            row |= {"ownerSwitchesSinceCheckpoint": _N0, "pykcl": {"M": {"streamArn": {"S": _ELSEWHERE}}}}
+            if self._tables % 2 == 0:
+                row = _NATIVE
+        self._world.dynamodb.put_raw(table, row)
+        self._world.simulation.spawn(f"visitor-{table}", f"w0{table}", lambda: self._visit(table, row))
+        return True
+
+    def _visit(self, table: str, row: dict[str, Any]) -> None:
+        name = f"w0{table}"
+        worker = self._world.worker(name, table=table, stop=lambda: False)
+        refused = False
+        try:
+            worker.start()
+        except NativeFleet:
+            refused = row is _NATIVE
+        except SetupError:
+            refused = row is not _NATIVE
+        worker.stop()
+        found = self._world.dynamodb.rows(table)
+        self._world.beliefs.forget(name)
+        kept = list(found.values()) == [row]
+        self._world.violations.expect(
+            refused and kept,
+            Guarantee.FOREIGN_KEPT,
+            f"a worker on {table}: refused {refused}, row kept {kept}",
+        )
+
+
+_NOTICED_AFTER = 60.0
+_NOTICED_ANEW_AFTER = 120.0
+"""Every heartbeat meets a table that is not there; that it is another one is found by a scan that succeeds."""
+_STILL_UNDER_WAY = 5.0
+_POLL_SECONDS = 0.1
+_THE_DEAD = ""
+"""Hosts that were killed stand still no more."""
+
+
+def lose_and_restore_the_table(
+    world: World, fleet: SimulatedFleet, producer: Producer, *, is_made_anew: bool = False
+) -> None:
+    """Every worker must stop with a clear error, deliver nothing any more, and not make the table or its rows anew."""
+    backup = world.dynamodb.tables[TABLE]
+    working = _keep_only_who_works(world, fleet)
+    for row in world.rows().values():
+        # 1) Another library takes a lease by hand: no request of a host names it; 2) a worker scans that row; 3) the
+        # table is deleted, and the row is nowhere any more; 4) the answer comes, and the worker reports whom it joined.
+        world.observer.fleet.names(row)
+    world.dynamodb.delete_table(TableName=TABLE)
+    if is_made_anew:
+        _make_anew(world, backup, world.faults.rng("F13.recreated"))
+    writes = _Writes(world)
+    thawing = 60.0 if any(world.simulation.is_frozen(host.name) for host in working) else 0.0
+    deadline = world.simulation.now + thawing + (_NOTICED_ANEW_AFTER if is_made_anew else _NOTICED_AFTER)
+    while True:
+        if is_made_anew:
+            # Also those that were asked to stop before, who may find out at any time.
+            hosts = (*fleet.alive, *fleet.leaving)
+            for name in hosts:
+                world.observer.without_table.add(name)
+            writes.poll(hosts)
+        if all(host.is_over for host in working) or world.simulation.now >= deadline:
+            break
+        if TABLE in world.dynamodb.tables and not is_made_anew:
+            break
+        world.simulation.sleep(_POLL_SECONDS)
+    if is_made_anew:
+        _check_writes(world, backup, *writes.early_and_late())
+    else:
+        made_anew = TABLE in world.dynamodb.tables
+        world.violations.expect(
+            not made_anew, Guarantee.NO_FALSE_ALARM, "a worker made the lost lease table anew"
+        )
+    _check_ends(world, fleet, working)
+    _nothing_is_delivered(world, producer)
+    world.dynamodb.tables[TABLE] = backup
+
+
+class _Writes:
+    """Those since now, when the table is lost: what a host has under way then is over some seconds later.
+
+    Seconds in which it does not stand still: 1) it has planned a take, and stands still; 2) another deploy puts that
+    row into the table made anew; 3) it goes on, and takes it, before its next scan shows the loss.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lost_at, self._first = world.simulation.now, len(world.dynamodb.changes)
+        self._late_from: dict[str, float] = {}
+
+    def poll(self, hosts: Iterable[str]) -> None:
+        """Now and then: whose writes are late from now on."""
+        for host in (_THE_DEAD, *hosts):
+            stood_still = self._world.observer.frozen.seconds_since(host, self._lost_at)
+            is_late = self._world.simulation.now - self._lost_at - stood_still >= _STILL_UNDER_WAY
+            if self._late_from.get(host, math.inf) == math.inf:
+                self._late_from[host] = len(self._world.dynamodb.changes) if is_late else math.inf
+
+    def early_and_late(self) -> tuple[list[Change], list[Change]]:
+        early: list[Change] = []
+        late: list[Change] = []
+        of_the_dead = self._late_from.get(_THE_DEAD, math.inf)
+        for number, change in enumerate(self._world.dynamodb.changes[self._first :], self._first):
+            is_late = number >= self._late_from.get(change.author, of_the_dead)
+            (late if is_late else early).append(change)
+        return early, late
+
+
+def _keep_only_who_works(world: World, fleet: SimulatedFleet) -> list[WorkerHost]:
+    """What is still starting may rightly make a table, or use the new one: it never knew the old one.
+
+    So may who was asked to stop while it starts: it makes the table it has found missing before it heeds that.
+    """
+    for name, host in sorted({**fleet.leaving, **fleet.alive}.items()):
+        is_leaving = name in fleet.leaving
+        works = isinstance(host, WorkerHost) and host.has_started
+        if not works and not (is_leaving and host.is_over):
+            fleet.kill(name)
+    return fleet.workers()
+
+
+def _make_anew(world: World, old: Table, rng: random.Random) -> None:
+    """Empty; or with the rows that another deploy has put by now, at the start position and owned by nobody."""
+    world.dynamodb.create_table(
+        TableName=TABLE,
+        KeySchema=old.schema,
+        AttributeDefinitions=old.attributes,
+        BillingMode="PAY_PER_REQUEST",
+    )
+    world.dynamodb.tables[TABLE].status = "ACTIVE"
+    if rng.random() < 0.5:
+        for row in old.rows.values():
+            # One that was hardly taken is the same in both tables: no lease can be identified by it.
+            if _is_lease(row) and int(row["leaseCounter"]["N"]) > 1:
+                world.dynamodb.put_raw(TABLE, _at_the_start(row))
+                # Who scanned before may take it there, until the heartbeat of the one who had it is refused.
+                world.beliefs.stolen(row["leaseKey"]["S"])
+
+
+def _is_lease(row: Item) -> bool:
+    try:
+        return checkpoint_position(row) < END and int(row["leaseCounter"]["N"]) >= 0
+    except (KeyError, ValueError):
+        return False
+
+
+def _at_the_start(row: Item) -> Item:
+    return {
+        **{name: value for name, value in row.items() if name != "leaseOwner"},
+        "leaseCounter": {"N": "0"},
+        "checkpoint": {"S": "TRIM_HORIZON"},
+        "checkpointSubSequenceNumber": {"N": "0"},
+    }
+
+
+def _check_writes(world: World, backup: Table, early: Sequence[Change], late: Sequence[Change]) -> None:
+    """Who worked with the old table may have sent a write before it knew; after that it writes nothing.
+
+    But 1) the new table has the row of a lease, put by another deploy; 2) a scan shows it to a worker that has not
+    noticed yet, and it takes the lease there, and reads from where that row says; 3) it notices, ends its batch,
+    checkpoints and releases: what it writes for that lease is true in the new table.
+    """
+    taken = {(c.author, c.key) for c in early if _is_take(c)}
+    ours = [
+        c
+        for c in late
+        if c.table == TABLE
+        and c.author.startswith("w")
+        and c.key in backup.rows
+        and (_is_take(c) or (c.author, c.key) not in taken)
+    ]
+    what = ", ".join(f"{c.operation} of {c.key} by {c.author}" for c in ours[:3])
+    world.violations.expect(not ours, Guarantee.SILENT_AFTER_LOSS, f"in a table made anew: {what}")
+
+
+def _is_take(change: Change) -> bool:
+    if change.before is None or change.after is None:
+        return False
+    owner = change.after.get("leaseOwner")
+    return owner is not None and owner != change.before.get("leaseOwner")
+
+
+def _check_ends(world: World, fleet: SimulatedFleet, working: Sequence[WorkerHost]) -> None:
+    for host in working:
+        failure = host.failure
+        reported = host.was_asked or host.name in fleet.struck or isinstance(failure, TableGone)
+        # Its processor may have stopped it, or who may not describe the table says that.
+        reported = reported or (failure is not None and fleet.has_cause(host, failure))
+        world.violations.expect(
+            reported, Guarantee.NO_FALSE_ALARM, f"{host.name} did not report the loss: {failure!r}"
+        )
+        fleet.alive.pop(host.name, None)
+
+
+def _nothing_is_delivered(world: World, producer: Producer) -> None:
+    before = world.delivery.batches
+    producer.put_some()
+    world.simulation.sleep(5.0)
+    world.violations.expect(
+        world.delivery.batches == before,
+        Guarantee.SILENT_AFTER_LOSS,
+        "records were delivered without a lease table",
+    )

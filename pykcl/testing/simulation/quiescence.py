@@ -1,0 +1,370 @@
+"""After the last fault: some workers are left, and the fleet has to come to rest and stay there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from pykcl.local.stream import ReadSpan
+from pykcl.testing.runtime import SimTask
+from pykcl.testing.simulation.fleet import SimulatedFleet, failover_bound
+from pykcl.testing.simulation.guarantees import Figures, Guarantee
+from pykcl.testing.simulation.producer import Producer
+from pykcl.testing.simulation.record_log import END, checkpoint_position
+from pykcl.testing.simulation.service_faults import past_retention
+from pykcl.testing.simulation.world import FAILOVER, JavaHost, WorkerHost, World
+
+DELIVERY_SECONDS, BALANCE_SECONDS, REST_SECONDS, QUIET_SECONDS = 400.0, 120.0, 30.0, 50.0
+STRAINED_SECONDS = 25.0
+FILLING_SECONDS = 150.0
+"""Until a leader that is dead is believed to be, and the next one has audited."""
+EXPIRED_SECONDS = 1000.0
+"""Until a shard that no listing shows counts as expired."""
+_READER, _NOBODY = "pykcl-", "nobody"
+_POLL_SECONDS = 0.5
+_WHOLE_SHARD = ReadSpan(1e9, 1e9)
+
+
+class Quiescence:
+    """The liveness half of a simulation."""
+
+    def __init__(self, world: World, fleet: SimulatedFleet, producer: Producer, figures: Figures) -> None:
+        self._world, self._fleet, self._producer, self._figures = world, fleet, producer, figures
+
+    def run(self) -> None:
+        """Raises GuaranteeBroken."""
+        self._heal()
+        self._everything_is_delivered()
+        self._owners_of_deleted_rows_report_expired_shards()
+        # What is measured from here on is the fleet, and not the stretches without records that a new owner may have to
+        # cross from an old checkpoint.
+        kinesis = self._world.kinesis
+        span, kinesis.read_span = kinesis.read_span, _WHOLE_SHARD
+        self._fleet_is_balanced()
+        self._newcomer_gets_its_share()
+        self._nothing_moves()
+        self._nothing_moves_under_strain()
+        self._who_is_cut_off_lets_go()
+        self._a_dead_reader_is_replaced()
+        self._survivors_take_over()
+        self._a_deploy_repeats_nothing()
+        self._everybody_stops()
+        kinesis.read_span = span
+        self._retention_passes_while_nobody_runs()
+        self._everybody_stops()
+        self._losses_were_reported()
+
+    def _heal(self) -> None:
+        world, fleet = self._world, self._fleet
+        fleet.replace_dead()
+        world.faults.healed = True
+        world.outages.heal()
+        world.dynamodb.deliver_postponed()
+        world.set_retention(24)
+        world.note_trimming()
+        fleet.phase = "rest"
+        world.healed_at = world.simulation.now
+        fleet.clock_rate = lambda: 1.0
+        self._wait(lambda: not any(map(world.simulation.is_frozen, fleet.alive)), 60.0)
+        seen: set[str] = set()
+        for name, host in sorted(fleet.alive.items()):
+            # Java workers, and all but one of those that share an identifier, go: what is left is to be checked.
+            if isinstance(host, JavaHost) or host.worker_id in seen:
+                self._leave(name)
+            seen.add(host.worker_id)
+        while len(fleet.alive) < 2:
+            fleet.start()
+
+    def _leave(self, name: str) -> None:
+        host = self._fleet.alive[name]
+        if isinstance(host, JavaHost):
+            self._fleet.kill(name)
+        else:
+            self._fleet.ask_to_stop(host)
+
+    def _everything_is_delivered(self) -> None:
+        self._producer.put_some()
+        record_log = self._world.record_log
+        self._expect_soon(
+            lambda: not record_log.owed(),
+            DELIVERY_SECONDS + 2 * self._patience(),
+            Guarantee.ALL_DELIVERED,
+            lambda: f"owed {record_log.owed()}, owners {self._world.owners()}",
+        )
+        self._expect_soon(
+            lambda: not self._unended(),
+            DELIVERY_SECONDS + 2 * self._patience(),
+            Guarantee.ALL_DELIVERED,
+            lambda: f"drained shards that do not end: {self._unended()}",
+        )
+
+    def _owners_of_deleted_rows_report_expired_shards(self) -> None:
+        """1) An operator deletes a row; 2) before it is back retention takes the whole shard; 3) nobody can go on
+        there, so its owner reports the loss. Where the owner has left the fleet, nobody needs to know."""
+        world = self._world
+        expired = {key: owner for key, owner in world.deleted_rows.missing.items() if world.is_gone(key)}
+        living = {host.worker_id for host in self._fleet.workers()}
+        awaited = {key for key, owner in expired.items() if owner in living}
+        for key in expired.keys() - awaited:
+            world.must_be_reported.pop(key, None)
+        if awaited & world.must_be_reported.keys():
+            self._expect_soon(
+                lambda: awaited <= {event.shard for event in world.lost},
+                EXPIRED_SECONDS,
+                Guarantee.LOSS_REPORTED,
+                lambda: f"the owners of deleted rows reported no loss: {sorted(awaited)}",
+            )
+
+    def _fleet_is_balanced(self) -> None:
+        started = self._world.simulation.now
+        # A lease that a failing processor gave back is left alone by its worker for as long as it was retried.
+        self._expect_soon(
+            self._is_balanced,
+            BALANCE_SECONDS + 2 * self._patience(),
+            Guarantee.BALANCE,
+            lambda: str(self._load()),
+        )
+        self._figures.to_balance = self._world.simulation.now - started
+        self._expect_soon(
+            lambda: not self._unleased(),
+            BALANCE_SECONDS,
+            Guarantee.BALANCE,
+            lambda: f"open shards without a lease: {self._unleased()}",
+        )
+        self._expect_soon(
+            lambda: not self._without_range(),
+            FILLING_SECONDS,
+            Guarantee.BALANCE,
+            lambda: f"leases without the hash range of their shard: {self._without_range()}",
+        )
+
+    def _newcomer_gets_its_share(self) -> None:
+        """Stolen from owners who are busy at it: none of them starts a batch once the newcomer has started."""
+        # By then nobody believes what it believed in the simulation.
+        self._sleep(FAILOVER)
+        self._world.delivery.is_healed = True
+        self._fleet.start()
+        self._sleep(1.0)
+
+        def is_balanced() -> bool:
+            self._producer.put_on_every_shard()
+            return self._is_balanced()
+
+        self._expect_soon(is_balanced, BALANCE_SECONDS, Guarantee.BALANCE, lambda: str(self._load()))
+
+    def _nothing_moves(self) -> None:
+        self._sleep(REST_SECONDS)
+        taken = self._world.taken
+        self._sleep(QUIET_SECONDS)
+        moved = self._figures.moves_at_rest = self._world.taken - taken
+        self._world.violations.expect(
+            moved == 0, Guarantee.NO_CHURN, f"{moved} leases moved in {QUIET_SECONDS:g} s"
+        )
+
+    def _nothing_moves_under_strain(self) -> None:
+        """Answers to heartbeats get lost and batches take longer than a lease lasts; but everybody is alive."""
+        taken = self._world.taken
+        self._producer.put_on_every_shard()
+        self._world.faults.strained = True
+        self._sleep(STRAINED_SECONDS)
+        self._world.faults.strained = False
+        moved = self._world.taken - taken
+        self._figures.moves_at_rest += moved
+        self._world.violations.expect(
+            moved == 0, Guarantee.NO_CHURN, f"{moved} leases moved, all owners alive"
+        )
+        self._world.violations.check()
+
+    def _who_is_cut_off_lets_go(self) -> None:
+        """Its last answers came late and then none: when others take its leases, it has let go of them."""
+        world = self._world
+        victim = world.faults.rng("F5.slow").choice(self._fleet.workers())
+        world.faults.far_away = victim.name
+        self._sleep(FAILOVER)
+        world.outages.down[("dynamodb", victim.name)] = world.simulation.now + 1.5 * FAILOVER
+        self._producer.put_on_every_shard()
+        self._sleep(1.5 * FAILOVER)
+        world.faults.far_away = ""
+        self._everything_is_delivered()
+
+    def _a_dead_reader_is_replaced(self) -> None:
+        """One thread dies; its worker goes on, and must not hold a lease that it does not read."""
+        world = self._world
+        self._expect_soon(
+            lambda: bool(self._readers()), BALANCE_SECONDS, Guarantee.BALANCE, lambda: "nobody reads anything"
+        )
+        host, task = world.faults.rng("F2").choice(self._readers())
+        self._fleet.struck.add(host)
+        world.simulation.strike(task)
+        self._is_read_again({task.name.removeprefix(_READER)}, f"its reader in {host} died", _NOBODY)
+        self._everything_is_delivered()
+
+    def _readers(self) -> list[tuple[str, SimTask]]:
+        """(host, thread) of every lease that is held and read."""
+        return [
+            (host.name, task)
+            for host in self._fleet.workers()
+            for task in self._world.simulation.unfinished(host.name)
+            if task.name.startswith(_READER + "shardId")
+            and self._world.beliefs.believes(host.name, task.name.removeprefix(_READER))
+        ]
+
+    def _is_read_again(self, keys: set[str], what: str, reader: str) -> None:
+        """FAILOVER. reader: who read these leases last, and reads them no more."""
+        world = self._world
+        started = world.simulation.now
+        for key in keys:
+            world.delivery.reader[key] = reader
+        self._producer.put_on_every_shard()
+        waiting = set(keys)
+        while waiting and world.simulation.now < started + failover_bound():
+            self._sleep(_POLL_SECONDS / 2)
+            back = {key for key in waiting if world.delivery.reader.get(key) != reader}
+            if reader != _NOBODY:
+                self._figures.failovers += [world.simulation.now - started] * len(back)
+            waiting -= back
+        alone = f"{sorted(waiting)} not read {failover_bound():g} s after {what}"
+        world.violations.expect(not waiting, Guarantee.FAILOVER, alone)
+
+    def _survivors_take_over(self) -> None:
+        """A crash without other faults: everything the dead worker had is read again in time."""
+        world, fleet = self._world, self._fleet
+        self._expect_soon(
+            lambda: any(self._leases_of(host) for host in fleet.workers()),
+            BALANCE_SECONDS,
+            Guarantee.BALANCE,
+            lambda: f"nobody has a lease: {world.owners()}",
+        )
+        victim = world.faults.rng("F1").choice([host for host in fleet.workers() if self._leases_of(host)])
+        orphans = self._leases_of(victim)
+        fleet.kill(victim.name)
+        while not fleet.alive:
+            fleet.start()
+        self._is_read_again(orphans, f"{victim.name} died", victim.name)
+        self._everything_is_delivered()
+
+    def _leases_of(self, host: WorkerHost) -> set[str]:
+        """Keys of the leases it holds and that have not ended."""
+        owners = self._world.owners().items()
+        return {key for key, owner in owners if owner == host.worker_id and self._is_active(key)}
+
+    def _a_deploy_repeats_nothing(self) -> None:
+        old = self._fleet.workers()[0]
+        self._fleet.start()
+        self._sleep(3.0)
+        for _ in range(2):
+            # What is checkpointed at intervals owes the second of them.
+            self._producer.put_on_every_shard(aggregated=True)
+            self._sleep(1.5)
+        self._fleet.ask_to_stop(old)
+        self._everything_is_delivered()
+
+    def _everybody_stops(self) -> None:
+        for host in self._fleet.workers():
+            self._fleet.ask_to_stop(host)
+        self._expect_soon(
+            self._fleet.all_have_left,
+            60.0,
+            Guarantee.STOP,
+            lambda: f"not over: {sorted(self._fleet.leaving)}",
+        )
+        hosts = [host for host in self._fleet.leaving.values() if isinstance(host, WorkerHost)]
+        stuck = {host.worker_id for host in hosts if host.timed_out}
+        owned = {
+            k: o
+            for k, o in self._world.owners().items()
+            if o is not None and o.startswith("w") and o not in stuck
+        }
+        dead = {name for name, fate in self._world.delivery.fates.items() if fate == "crash"}
+        owned = {key: owner for key, owner in owned.items() if owner not in dead or self._is_active(key)}
+        self._world.violations.expect(not owned, Guarantee.STOP, f"still owned: {owned}")
+        self._world.violations.check()
+
+    def _retention_passes_while_nobody_runs(self) -> None:
+        """Whoever starts then must say what is missing, and read what is left."""
+        world = self._world
+        # Retention is about to take what nobody was given, and no figure would show it any more.
+        self._figures.lost += sum(world.record_log.owed().values())
+        self._producer.put_on_every_shard()
+        self._sleep(20.0)
+        world.kinesis_skew += past_retention(24, 5.0)
+        world.note_trimming()
+        for _ in range(self._fleet.fewest()):
+            self._fleet.start()
+        self._producer.put_on_every_shard()
+        self._everything_is_delivered()
+
+    def _losses_were_reported(self) -> None:
+        reported = {event.shard for event in self._world.lost}
+        record_log = self._world.record_log
+        silent = {
+            key
+            for key, positions in self._world.must_be_reported.items()
+            if positions.intersection(record_log.shard(key).never_delivered())
+        } - reported
+        self._world.violations.expect(
+            not silent, Guarantee.LOSS_REPORTED, f"nobody reported a loss in {sorted(silent)}"
+        )
+        alarms = {
+            key for key in reported if not record_log.shard(key).is_trimmed and not self._world.is_gone(key)
+        }
+        self._world.violations.expect(
+            not alarms, Guarantee.LOSS_REPORTED, f"a false alarm about {sorted(alarms)}"
+        )
+        self._world.violations.check()
+
+    # -- state of the fleet ------------------------------------------------------------------------------------
+
+    def _patience(self) -> float:
+        return float(self._world.options["retry_for"])
+
+    def _is_active(self, key: str) -> bool:
+        return checkpoint_position(self._world.rows()[key]) != END
+
+    def _load(self) -> Counter[str | None]:
+        rows, record_log = self._world.rows(), self._world.record_log
+        loads: Counter[str | None] = Counter()
+        for key, owner in self._world.owners().items():
+            # What waits for its parents is nobody's yet.
+            ended = all(p not in rows or checkpoint_position(rows[p]) == END for p in record_log.parents[key])
+            if ended and self._is_active(key):
+                loads[owner] += 1
+        return loads
+
+    def _unended(self) -> list[str]:
+        """Closed shards whose leases have not come to SHARD_END: their children wait for that."""
+        still_open = set(self._world.open_shards())
+        return sorted(key for key in self._world.rows().keys() - still_open if self._is_active(key))
+
+    def _unleased(self) -> list[str]:
+        return sorted(set(self._world.open_shards()) - self._world.rows().keys())
+
+    def _without_range(self) -> list[str]:
+        rows = self._world.rows()
+        return sorted(
+            key for key in rows if self._is_active(key) and "S" not in rows[key].get("endingHashKey", {})
+        )
+
+    def _is_balanced(self) -> bool:
+        loads = self._load()
+        ids = {host.worker_id for host in self._fleet.workers()}
+        held = [loads[worker_id] for worker_id in ids]
+        return loads.keys() <= ids and max(held) - min(held) <= 1
+
+    def _sleep(self, seconds: float) -> None:
+        self._world.simulation.sleep(seconds)
+        self._fleet.replace_dead()
+        self._world.violations.check()
+
+    def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        deadline = self._world.simulation.now + seconds
+        while not condition() and self._world.simulation.now < deadline:
+            self._sleep(_POLL_SECONDS)
+        return condition()
+
+    def _expect_soon(
+        self, condition: Callable[[], bool], seconds: float, guarantee: Guarantee, what: Callable[[], str]
+    ) -> None:
+        if not self._wait(condition, seconds):
+            self._world.violations.expect(False, guarantee, what())
+        self._world.violations.check()

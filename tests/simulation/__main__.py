@@ -1,0 +1,153 @@
+"""`python -m tests.simulation --commit --seeds 400`: simulations over many seeds, what each kind of fault changed in
+them, and their figures, for docs/guarantees.md too."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from pathlib import Path
+
+import click
+
+from pykcl.testing.simulation.__main__ import parse_off
+from pykcl.testing.simulation.runner import Campaign, Job, SeedResult, cores
+from tests.simulation.effects import Effects
+from tests.simulation.report import BEGIN, END, Run, Totals, as_json, as_markdown, as_text, put_into
+from tests.simulation.seeds import current_commit, first_seed_of
+
+GUARANTEES = Path("docs/guarantees.md")
+
+
+class MeasuredCampaign(Campaign):
+    """Simulations whose figures are added up, and those without one kind of fault that they are compared with.
+
+    until: when to start no more, in monotonic seconds.
+    """
+
+    def __init__(self, seeds: range, template: Job, until: float) -> None:
+        super().__init__(seeds, template)
+        self._until = until
+        self._comparisons: deque[Job] = deque()
+        self.totals = Totals()
+        self.effects = Effects(len(seeds), template.off)
+
+    def next_job(self) -> Job | None:
+        # At least one: a run that tried nothing must not pass.
+        if time.monotonic() >= self._until and len(self._seeds) < self.count:
+            return None
+        return self._comparisons.popleft() if self._comparisons else super().next_job()
+
+    def done(self, result: SeedResult) -> None:
+        is_comparison = self.effects.is_comparison(result.job)
+        self.totals.add(result, is_comparison=is_comparison)
+        if is_comparison:
+            wrong = self.effects.compare(result)
+            if wrong is not None:
+                self.report(result, wrong)
+        else:
+            self._comparisons += self.effects.note(result)
+        super().done(result)
+
+    def show_progress(self, done: str) -> None:
+        totals = self.totals
+        compared = (
+            f", {totals.simulations - totals.seeds} compared" if totals.simulations > totals.seeds else ""
+        )
+        super().show_progress(f"{totals.seeds} of {self.count} seeds{compared}")
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--seeds", type=click.IntRange(1, 10_000_000), default=100, help="Number of simulations.")
+@click.option(
+    "--first", type=click.IntRange(0), default=0, help="The first seed; with --commit, counted from there."
+)
+@click.option("--commit", is_flag=True, help="Seeds that follow from the hash of the commit.")
+@click.option("--jobs", type=click.IntRange(1, 256), default=None, help="Processes.  [default: one per core]")
+@click.option(
+    "--off", callback=parse_off, default="", metavar="F1,F6.take", help="Kinds of faults to leave out."
+)
+@click.option(
+    "--full", is_flag=True, help="Four workers, eight shards and every kind of fault with every seed."
+)
+@click.option(
+    "--minutes", type=click.FloatRange(0, min_open=True), help="Start no more simulations after that."
+)
+@click.option("--figures", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures as JSON.")
+@click.option("--write-docs", is_flag=True, help=f"Write the figures of a run that passes into {GUARANTEES}.")
+@click.pass_context
+def main(
+    context: click.Context,
+    seeds: int,
+    first: int,
+    commit: bool,
+    jobs: int | None,
+    off: frozenset[str],
+    full: bool,
+    minutes: float | None,
+    figures: Path | None,
+    write_docs: bool,
+) -> None:
+    """Exit with 0 when every guarantee was kept and every kind of fault had an effect, with 1 otherwise."""
+    version = current_commit()
+    if commit:
+        first += first_seed_of(version)
+    click.echo(f"commit {version}: seeds {first} to {first + seeds - 1}")
+    if write_docs:
+        _must_hold_figures()
+    until = time.monotonic() + minutes * 60 if minutes else float("inf")
+    processes = min(jobs or cores(), seeds)
+    campaign = MeasuredCampaign(range(first, first + seeds), Job(0, off, full), until)
+    took = campaign.run(processes)
+    totals = campaign.totals
+    run = Run(version, first, first + totals.seeds - 1, full, processes, took, totals, campaign.effects)
+    context.exit(conclude(run, campaign, figures, write_docs))
+
+
+def conclude(run: Run, campaign: MeasuredCampaign, figures: Path | None, write_docs: bool) -> int:
+    """Print and write the figures; return the exit code."""
+    click.echo(f"\n{as_text(run)}")
+    for reason, names in run.effects.not_exercised().items():
+        click.echo(f"not exercised, {reason}: {', '.join(names)}")
+    if figures is not None:
+        figures.write_text(json.dumps(as_json(run), indent=2) + "\n", "utf-8")
+    failure = _failure(run, campaign)
+    if failure is not None:
+        click.echo(f"FAIL: {failure}")
+        return 1
+    if write_docs:
+        put_into(GUARANTEES, as_markdown(run))
+    if run.totals.seeds < campaign.count:
+        click.echo(
+            f"PASS, CUT SHORT: the time was over after {run.totals.seeds} of {campaign.count} seeds; "
+            "of the others nothing is known"
+        )
+    else:
+        click.echo(f"PASS: {run.totals.seeds} seeds, every guarantee kept")
+    return 0
+
+
+def _failure(run: Run, campaign: MeasuredCampaign) -> str | None:
+    totals = run.totals
+    if campaign.failures:
+        return f"{campaign.failures} of {totals.simulations} simulations broke a guarantee"
+    if totals.seeds == totals.broken:
+        return "no simulation came to its end: nothing is shown. Do: give it more time"
+    if run.effects.fails_the_run:
+        missing = sum(map(len, run.effects.not_exercised().values()))
+        return f"{missing} kinds of faults were not exercised in {totals.seeds} simulations"
+    return None
+
+
+def _must_hold_figures() -> None:
+    """Refuse before the simulations, not after an hour of them."""
+    try:
+        text = GUARANTEES.read_text("utf-8")
+    except OSError as error:
+        raise click.UsageError(f"--write-docs: {error}. Run it from the root of the repository.") from error
+    if BEGIN not in text or END not in text:
+        raise click.UsageError(f"--write-docs: {GUARANTEES} has no {BEGIN} and {END}.")
+
+
+if __name__ == "__main__":
+    main()

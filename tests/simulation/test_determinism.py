@@ -1,0 +1,70 @@
+"""The same seed takes the same course, whatever process runs it; another seed or another fault takes another."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pykcl.testing.simulation import run_simulation
+from pykcl.testing.simulation.faults import KINDS, Faults
+from pykcl.testing.simulation.runner import Job, run_job
+from tests.simulation.report import Totals
+from tests.simulation.seeds import NO_FAULTS
+
+SEED = 7
+_OTHER_PROCESS = "from pykcl.testing.simulation import run_simulation; print(run_simulation({}).digest)"
+
+
+def test_the_same_seed_takes_the_same_course_in_every_process_and_another_seed_another():
+    here = run_simulation(SEED)
+    assert run_simulation(SEED).digest == here.digest
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", _OTHER_PROCESS.format(SEED)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.strip() == here.digest
+    assert run_simulation(SEED + 1).digest != here.digest
+
+
+@pytest.mark.slow
+def test_leaving_out_what_did_not_happen_changes_nothing_and_what_mattered_something():
+    full = run_simulation(SEED)
+    absent = next(name for name in KINDS if not full.injected[name])
+    assert run_simulation(SEED, off=frozenset({absent})).digest == full.digest
+    assert run_simulation(SEED, off=NO_FAULTS).digest != full.digest
+
+
+@pytest.mark.slow
+def test_a_wall_clock_that_jumps_changes_nothing():
+    for seed in range(3, 60):
+        if not Faults(seed).has("F4.wall"):
+            continue
+        jumping = run_simulation(seed)
+        if jumping.injected["F4.wall"]:
+            assert run_simulation(seed, off=frozenset({"F4.wall"})).digest == jumping.digest
+            return
+    raise AssertionError("no simulation among these lets a wall clock jump")
+
+
+def test_leaving_one_kind_out_moves_no_other():
+    alone, beside = Faults(SEED, everything=True), Faults(SEED, everything=True, off=frozenset({"F1"}))
+    for name in KINDS:
+        if name != "F1":
+            assert [alone.happens(name) for _ in range(50)] == [beside.happens(name) for _ in range(50)]
+    assert not beside.has("F1")
+
+
+def test_a_replay_tells_the_same_digest_and_its_command_names_every_option():
+    job = Job(SEED, frozenset({"F1", "F6.take"}), full=True, processor="shop:Orders")
+    assert (
+        job.replay
+        == "python -m pykcl.testing.simulation --seed 7 --full --off F1,F6.take --processor shop:Orders"
+    )
+    one = run_job(Job(SEED, NO_FAULTS))
+    assert one.kept
+    assert one.digest == run_job(Job(SEED, NO_FAULTS)).digest
+    totals = Totals()
+    totals.add(one)
+    assert totals.records == one.figures.records > 0

@@ -1,0 +1,72 @@
+"""Simulations, and the simulations over processors of users."""
+
+import logging
+
+import pytest
+
+from pykcl.testing.simulation import Guarantee, GuaranteeBroken, run_simulation
+from pykcl.testing.simulation.runner import Job, failure_line
+from tests.simulation import processors
+from tests.simulation.seeds import FIXED, NO_FAULTS, SEEDS
+
+
+@pytest.mark.parametrize("seed", [*FIXED, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS)])
+def test_a_simulation_breaks_no_guarantee(seed):
+    outcome = run_simulation(seed)
+    if outcome.broken is not None:
+        pytest.fail("\n".join([failure_line(Job(seed), outcome.summary), *outcome.last_lines]), pytrace=False)
+
+
+def test_a_sound_processor_comes_through_a_simulation():
+    outcome = run_simulation(3, processor=processors.Sound)
+    assert outcome.summary == "kept"
+    assert outcome.figures.deliveries
+
+
+def test_a_processor_may_checkpoint_by_hand_before_it_returns():
+    outcome = run_simulation(3, off=NO_FAULTS, processor=processors.ByHand)
+    assert outcome.summary == "kept"
+
+
+def test_a_processor_that_never_gets_past_a_record_leaves_records_owed():
+    outcome = run_simulation(3, off=NO_FAULTS, processor=processors.StumblesForEver)
+    assert isinstance(outcome.broken, GuaranteeBroken)
+    assert outcome.broken.guarantee is Guarantee.ALL_DELIVERED
+
+
+def test_what_a_processor_raises_is_its_own_failure_and_is_tried_again_even_an_assertion():
+    processors.StumblesOnce.seen.clear()
+    outcome = run_simulation(3, off=NO_FAULTS, processor=processors.StumblesOnce)
+    assert outcome.summary == "kept"
+    assert len(processors.StumblesOnce.seen) > 10
+
+
+def test_a_processor_that_mixes_up_its_shards_is_caught_at_its_checkpoint():
+    processors.MixesShards.last.clear()
+    outcome = run_simulation(3, off=NO_FAULTS, processor=processors.MixesShards)
+    assert isinstance(outcome.broken, GuaranteeBroken)
+    # Its checkpoint is refused, so the shard is handed back again and again and its records stay owed.
+    assert outcome.broken.guarantee in (Guarantee.NO_CHURN, Guarantee.ALL_DELIVERED)
+
+
+def test_a_processor_that_cannot_be_made_leaves_records_owed():
+    outcome = run_simulation(3, off=NO_FAULTS, processor=processors.CannotBeMade)
+    assert isinstance(outcome.broken, GuaranteeBroken)
+    # Two such workers may also take the lease from each other before they should.
+    assert outcome.broken.guarantee in (Guarantee.ALL_DELIVERED, Guarantee.BUDGETS)
+
+
+def test_a_blind_simulation_lets_everything_pass():
+    assert run_simulation(3, off=NO_FAULTS, processor=processors.CannotBeMade, blind=True).broken is None
+
+
+def test_after_a_simulation_the_loggers_speak_as_before(caplog):
+    """A logger remembers whether it may speak; what it learned while the simulation was silent must be forgotten."""
+
+    class Asks(processors.Sound):
+        def initialize(self, init):
+            super().initialize(init)
+            assert not logging.getLogger("pykcl.events").isEnabledFor(logging.ERROR)
+
+    assert run_simulation(3, off=NO_FAULTS, processor=Asks).summary == "kept"
+    assert logging.getLogger("pykcl.events").isEnabledFor(logging.ERROR)
