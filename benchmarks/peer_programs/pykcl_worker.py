@@ -13,7 +13,7 @@ import sys
 from benchmarks.live_shards import STREAM
 from benchmarks.peer_programs.told_by_lines import answer_counts
 from pykcl import Batch, RecordProcessor, Worker
-from pykcl.cli.garbage import tune_collector
+from pykcl.cli.run_kclpy import tune_collector
 from pykcl.events import Event
 
 processors: list[Counting] = []

@@ -58,7 +58,7 @@ def demo(fast: bool, headless: bool, with_java: bool, with_page: bool, keep: boo
 
     The exit code is 0 only if no record was lost or out of order.
     """
-    from pykcl.cli.exit_codes import exit_codes
+    from pykcl.cli.errors import exit_codes
 
     with exit_codes(), _interruptible():
         refuse_missing_parts()

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pykcl.cli.exit_codes import EXIT_DOCTOR, EXIT_OK
-from pykcl.cli.fleet_options import Target, fleet_options
+from pykcl.cli.errors import EXIT_DOCTOR, EXIT_OK
 from pykcl.cli.output import (
     Colour,
     Column,
@@ -27,6 +26,7 @@ from pykcl.cli.output import (
     terminal_width,
     text_width,
 )
+from pykcl.cli.target import Target, fleet_options
 from pykcl.errors import ConfigError, printable
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from pykcl.cli.fleet_options import Target, fleet_options
 from pykcl.cli.output import say
+from pykcl.cli.target import Target, fleet_options
 from pykcl.errors import ConfigError
 
 _ARN = re.compile(

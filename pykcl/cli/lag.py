@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pykcl.cli.durations import Duration
-from pykcl.cli.exit_codes import EXIT_ERROR, EXIT_OK, EXIT_THRESHOLD
-from pykcl.cli.fleet_options import Target, fleet_options
-from pykcl.cli.output import Column, Format, format_option, render
-from pykcl.cli.watching import repeat, watch_option
-from pykcl.cli.worker_token import worker_token
+from pykcl.cli.errors import EXIT_ERROR, EXIT_OK, EXIT_THRESHOLD
+from pykcl.cli.output import Column, Format, format_option, render, repeat, watch_option
+from pykcl.cli.settings import worker_token
+from pykcl.cli.target import Target, fleet_options
 from pykcl.config import HTTP_TOKEN
 from pykcl.errors import ConfigError
 from pykcl.times import format_duration
@@ -189,7 +188,7 @@ def _kinesis(target: Target, view: TableSnapshot, runtime: Runtime) -> LagSource
 
 
 def _columns() -> tuple[Column, ...]:
-    from pykcl.cli.lease_tables import owner_colour, short_checkpoint
+    from pykcl.cli.leases import owner_colour, short_checkpoint
     from pykcl.operate.snapshot import short_shard
 
     return (

@@ -3,18 +3,332 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pykcl.cli.durations import Duration
-from pykcl.cli.exit_codes import EXIT_ERROR
-from pykcl.cli.fleet_options import Target, complete_shards, fleet_options
-from pykcl.cli.output import Format, format_option, render, say, show
-from pykcl.cli.watching import repeat, tell_of_the_wait, watch_option
+from pykcl.cli.errors import EXIT_ERROR
+from pykcl.cli.output import (
+    Colour,
+    Column,
+    Format,
+    format_option,
+    json_text,
+    render,
+    repeat,
+    say,
+    show,
+    tell_of_the_wait,
+    watch_option,
+)
+from pykcl.cli.target import Target, complete_shards, fleet_options
+from pykcl.model.lease import Lease
+from pykcl.operate.hints import hints_of
+from pykcl.operate.sampler import Observation, known_failover
+from pykcl.operate.snapshot import TableSnapshot, short_shard
+from pykcl.operate.states import (
+    NO_MARKS,
+    LeaseState,
+    LeaseStatus,
+    Marks,
+    OwnerKind,
+    counts,
+    marks_among,
+    owner_kinds,
+    states_of,
+)
+from pykcl.planning.lease_deletion import Deletion
+from pykcl.times import format_duration
 
 if TYPE_CHECKING:
     from pykcl.operate.release import ReleasePlan
+
+_STATE_COLOURS: Mapping[str, Colour] = {
+    "ACTIVE": "green",
+    "STALE": "red",
+    "UNREADABLE": "red",
+    "NO LEASE": "red",
+    "UNOWNED": "yellow",
+    "UNKNOWN": "yellow",
+}
+_DIGITS_SHOWN = 4
+
+
+def state_colour(row: Mapping[str, Any]) -> Colour | None:
+    return _STATE_COLOURS.get(str(row.get("state")))
+
+
+def owner_colour(row: Mapping[str, Any]) -> Colour | None:
+    """Of rows that have the owner's mark as "mark", beside what is shown of them."""
+    return row["mark"].rgb if row.get("owner") else None
+
+
+def short_checkpoint(text: str | None) -> str:
+    """ "4968…0466:0" for 56 digits: the ends tell two of them apart, and -o wide shows all."""
+    number, colon, sub = (text or "-").partition(":")
+    if len(number) > 3 * _DIGITS_SHOWN and number.isdigit():
+        number = f"{number[:_DIGITS_SHOWN]}…{number[-_DIGITS_SHOWN:]}"
+    return number + colon + sub
+
+
+def _short_all(keys: Any) -> str:
+    return ",".join(short_shard(key) for key in keys) or "-"
+
+
+def _moved(row_text: Any) -> str:
+    return "-" if row_text is None else f"{row_text:+d}"
+
+
+LEASE_COLUMNS = (
+    Column("shard", weight=9, short=short_shard),
+    Column("lease_key", "LEASE KEY", wide=True),
+    Column("state", weight=9, colour=state_colour),
+    Column("owner", weight=9, colour=owner_colour),
+    Column("kind", weight=6),
+    Column("checkpoint", weight=4, short=short_checkpoint),
+    Column("counter", right=True, weight=3),
+    Column("moved", right=True, weight=7, text=_moved),
+    Column("unmoved_seconds", "UNMOVED FOR", right=True, wide=True, text=format_duration),
+    Column("switches", right=True, weight=1),
+    Column("parents", weight=2, text=_short_all),
+    Column("waits_for", "WAITS FOR", wide=True, text=_short_all),
+    Column("children", wide=True, text=_short_all),
+    Column("stream", wide=True),
+    Column("pending_checkpoint", "PENDING", wide=True, text=short_checkpoint),
+    Column("next_owner", "NEXT OWNER", wide=True),
+    Column("what", wide=True),
+)
+FACT_COLUMNS = (Column("name", weight=9), Column("value", weight=9))
+PRUNE_COLUMNS = (
+    Column("shard", weight=9, short=short_shard),
+    Column("lease_key", "LEASE KEY", wide=True),
+    Column("checkpoint", weight=4, short=short_checkpoint),
+    Column("owner", weight=3, colour=owner_colour),
+    Column("counter", right=True, weight=2),
+    Column("reason", weight=9),
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """marks: of all owners of the table, whichever rows are shown."""
+
+    rows: list[dict[str, Any]]
+    facts: dict[str, Any]
+    hints: list[str]
+    marks: Marks = NO_MARKS
+
+
+def wanted_states(names: Collection[str]) -> frozenset[str]:
+    known = [state.value for state in LeaseState]
+    for name in names:
+        if name.upper() not in known:
+            raise click.BadParameter(f"{name!r} is none of {', '.join(known)}.", param_hint="--state")
+    return frozenset(name.upper() for name in names)
+
+
+def lease_answer(
+    target: Target,
+    found: Observation,
+    *,
+    owner: str | None = None,
+    wanted: frozenset[str] = frozenset(),
+    before: Marks = NO_MARKS,
+) -> Answer:
+    """Everything `leases list` shows. before: the marks of the look before."""
+    failover, is_known = known_failover(target.failover, found.snapshot.leases.values())
+    states = states_of(found, failover)
+    kinds = owner_kinds(found.snapshot, found.renewed_after_end)
+    marks = marks_among((status.owner for status in states.values()), before)
+    rows = [
+        {**_lease_row(status, kinds, found), "mark": marks.of(status.owner)}
+        for status in states.values()
+        if (not wanted or status.state.value in wanted) and (owner is None or owner in (status.owner or ""))
+    ]
+    hints = hints_of(found, states, failover, is_known=is_known)
+    return Answer(rows, _facts(target, found, states, kinds), hints, marks)
+
+
+def _facts(
+    target: Target,
+    found: Observation,
+    states: Mapping[str, LeaseStatus],
+    kinds: Mapping[str, OwnerKind],
+) -> dict[str, Any]:
+    how = "looked once" if found.samples == 1 else f"looked {found.samples} times in {found.span:.1f}s"
+    return {
+        "application": target.table,
+        "stream": stream_of(target, found.snapshot),
+        "schema": found.snapshot.schema,
+        "workers": _workers(kinds),
+        "leases": counts(states),
+        "sampled": how,
+    }
+
+
+def stream_of(target: Target, view: TableSnapshot) -> str | None:
+    """As told, else as the leases themselves tell; None where neither does, or there are several."""
+    if target.stream_name is not None:
+        return target.stream_name
+    arns = view.stream_arns
+    return arns[0].rpartition("/")[2] if len(arns) == 1 else None
+
+
+def _workers(kinds: Mapping[str, OwnerKind]) -> dict[str, int]:
+    """Kind -> how many owners."""
+    return dict(sorted(Counter(kind.kind for kind in kinds.values()).items()))
+
+
+def _lease_row(status: LeaseStatus, kinds: Mapping[str, OwnerKind], found: Observation) -> dict[str, Any]:
+    lease = status.lease
+    row: dict[str, Any] = {
+        "shard": status.key.rpartition(":")[2] if status.key in found.snapshot.streams else status.key,
+        "lease_key": status.key,
+        "state": status.state.value,
+        "stream": found.snapshot.streams.get(status.key),
+    }
+    if lease is None:
+        what = getattr(status.other, "kind", None) or getattr(status.other, "problem", None)
+        return {**row, "what": what, "checkpoint": None, "parents": [], "children": [], "waits_for": []}
+    owner = lease.actual_owner
+    return {
+        **row,
+        "owner": owner,
+        "kind": kinds[owner].kind if owner is not None else None,
+        "checkpoint": str(lease.checkpoint),
+        "counter": lease.counter,
+        "moved": status.moved,
+        "unmoved_seconds": round(status.unmoved_for, 1) if found.samples > 1 else None,
+        "switches": lease.owner_switches,
+        "parents": list(lease.parents),
+        "waits_for": list(status.waits_for),
+        "children": list(lease.children),
+        "pending_checkpoint": str(lease.pending.checkpoint) if lease.pending is not None else None,
+        "next_owner": lease.owner if lease.checkpoint_owner is not None else None,
+        "what": "lease",
+    }
+
+
+def key_of(shard: str, view: TableSnapshot) -> str:
+    """The lease key somebody means: itself, the number of a shard, or the end of one key only.
+
+    Raises click.BadParameter for none, and for more than one.
+    """
+    keys = [*view.leases, *view.unreadable, *(row.key for row in view.foreign)]
+    if shard in keys:
+        return shard
+    if shard.isascii() and shard.isdigit() and len(shard) <= 12:
+        found = [key for key in keys if key.endswith(f"shardId-{int(shard):012d}")]
+    else:
+        found = [key for key in keys if shard and key.endswith(shard)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise click.BadParameter(
+            f"{shard!r} is the end of {len(found)} lease keys. Write more of it.", param_hint="SHARD"
+        )
+    raise click.BadParameter(
+        f"There is no lease {shard!r}. Do: pykcl leases list -o wide, which shows the keys.",
+        param_hint="SHARD",
+    )
+
+
+def describe_answer(target: Target, found: Observation, key: str) -> Answer:
+    """Everything `leases describe` shows, one fact a row."""
+    failover, is_known = known_failover(target.failover, found.snapshot.leases.values())
+    states = states_of(found, failover)
+    kinds = owner_kinds(found.snapshot, found.renewed_after_end)
+    facts = lease_facts(found, states, kinds, key)
+    mine = {key: states[key], **{one: states[one] for one in states[key].waits_for if one in states}}
+    return Answer(
+        [{"name": name, "value": value} for name, value in facts],
+        {"application": target.table, "stream": stream_of(target, found.snapshot)},
+        hints_of(found, mine, failover, is_known=is_known),
+    )
+
+
+def lease_facts(
+    found: Observation, states: Mapping[str, LeaseStatus], kinds: Mapping[str, OwnerKind], key: str
+) -> list[tuple[str, Any]]:
+    """(name, value) of everything there is to say of one row."""
+    status = states[key]
+    facts: list[tuple[str, Any]] = [("lease key", key), ("state", status.state.value)]
+    if status.lease is None:
+        facts += [
+            ("what it is", getattr(status.other, "kind", None) or getattr(status.other, "problem", None))
+        ]
+    else:
+        facts += _facts_of(status, status.lease, kinds, states, found)
+    return [(name, value) for name, value in facts if value not in (None, "", [], ())]
+
+
+def _facts_of(
+    status: LeaseStatus,
+    lease: Lease,
+    kinds: Mapping[str, OwnerKind],
+    states: Mapping[str, LeaseStatus],
+    found: Observation,
+) -> list[tuple[str, Any]]:
+    owner = lease.actual_owner
+    kind = kinds[owner] if owner is not None else None
+    watched = (
+        f"{status.moved:+d} in {found.span:.1f}s; still for {format_duration(status.unmoved_for)}"
+        if status.moved is not None and found.samples > 1
+        else None
+    )
+    note, pending = lease.metadata, lease.pending
+    return [
+        ("owner", owner),
+        ("owner's kind", f"{kind.kind}: {kind.why}" if kind is not None else None),
+        ("owner's version", kind.version if kind is not None else None),
+        ("next owner", lease.owner if lease.checkpoint_owner is not None else None),
+        ("counter", lease.counter),
+        ("counter moved", watched),
+        ("checkpoint", str(lease.checkpoint)),
+        ("switches since then", lease.owner_switches),
+        ("pending checkpoint", str(pending.checkpoint) if pending is not None else None),
+        ("pending state", f"{len(pending.state)} bytes" if pending is not None and pending.state else None),
+        ("parents", _family(lease.parents, states)),
+        ("children", _family(lease.children, states)),
+        ("waits for", _family(status.waits_for, states)),
+        (
+            "hash keys",
+            f"{lease.hash_range.first} to {lease.hash_range.last}" if lease.hash_range is not None else None,
+        ),
+        ("entity type", lease.entity_type),
+        ("stream", found.snapshot.streams.get(status.key) or (note.stream_arn if note is not None else None)),
+        ("note of pykcl is by", note.owner if note is not None else None),
+        ("started at LATEST from", str(lease.latest_from) if lease.latest_from is not None else None),
+        ("other attributes", json_text(_known_kinds(lease)) if lease.extra else None),
+    ]
+
+
+def _known_kinds(lease: Lease) -> dict[str, str]:
+    """Names and types only: what others keep in a row is theirs."""
+    return {name: next(iter(value), "?") for name, value in sorted(lease.extra.items())}
+
+
+def _family(keys: Collection[str], states: Mapping[str, LeaseStatus]) -> list[str]:
+    return [f"{short_shard(key)} ({states[key].state.value if key in states else 'no row'})" for key in keys]
+
+
+def prune_row(deletion: Deletion, marks: Marks) -> dict[str, Any]:
+    seen = deletion.seen
+    lost = "" if seen.is_ended else "; what was not read of it is lost already"
+    return {
+        "shard": seen.key,
+        "lease_key": seen.key,
+        "checkpoint": str(seen.checkpoint),
+        "owner": seen.owner,
+        "mark": marks.of(seen.owner),
+        "counter": seen.counter,
+        "reason": deletion.reason + lost,
+    }
+
 
 SHARD = click.argument("shard", metavar="SHARD", shell_complete=complete_shards)
 EXECUTE = click.option(
@@ -68,7 +382,6 @@ def list_leases(
     ENDED     its shard was read to the end
     FOREIGN   no lease: a row that KCL 3.x keeps in the table for itself
     """
-    from pykcl.cli.lease_tables import LEASE_COLUMNS, lease_answer, wanted_states
     from pykcl.operate.aws.table_scan import TableScanner
     from pykcl.operate.sampler import Sampler
     from pykcl.operate.states import NO_MARKS
@@ -108,7 +421,6 @@ def describe(target: Target, shard: str, output: Format, no_sample: bool) -> Non
 
     SHARD: a lease key, the number of a shard, such as 3, or the end of one key only.
     """
-    from pykcl.cli.lease_tables import FACT_COLUMNS, describe_answer, key_of
     from pykcl.operate.aws.table_scan import TableScanner
     from pykcl.operate.sampler import Sampler
     from pykcl.runtime import SystemRuntime
@@ -139,7 +451,6 @@ def release(target: Target, shard: str, execute: bool) -> None:
     counter and owner are still what was shown. An owner that is alive notices at its next renewal; what it has read
     since its last checkpoint comes again at the next owner. Nothing is lost.
     """
-    from pykcl.cli.lease_tables import key_of
     from pykcl.operate.aws.row_writes import RowWriter
     from pykcl.operate.aws.table_scan import TableScanner
     from pykcl.operate.release import plan_release
@@ -182,7 +493,6 @@ def prune(target: Target, output: Format, execute: bool) -> None:
     The rules are the workers' own, which do this by themselves; it is for tables whose fleet is gone. Every row is
     deleted only if it is still as it was shown, parents before children, and looked for again.
     """
-    from pykcl.cli.lease_tables import PRUNE_COLUMNS, prune_row
     from pykcl.operate.aws.row_writes import RowWriter
     from pykcl.operate.aws.table_scan import TableScanner
     from pykcl.operate.prune import plan_prune

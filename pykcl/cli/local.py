@@ -71,7 +71,7 @@ def local(
     Requests can be made to fail on purpose (throttled, reset, slow, lost) by rules posted to /_pykcl/faults on the
     same port; GET shows what was injected. docs/chaos.md lists the kinds.
     """
-    from pykcl.cli.exit_codes import exit_codes
+    from pykcl.cli.errors import exit_codes
 
     with exit_codes():
         wanted = dict(map(_stream, streams))

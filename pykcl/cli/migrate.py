@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pykcl.cli.exit_codes import exit_codes
+from pykcl.cli.errors import exit_codes
 from pykcl.errors import ConfigError, PyKclError, TableGone
 from pykcl.runtime import SystemRuntime
 
@@ -68,7 +68,7 @@ def _migration(file: Path, code: tuple[Path, ...], reads_table: bool) -> Migrati
     from pykcl.compat import migrate as found_out
     from pykcl.compat.multilang.command import unfitness
     from pykcl.compat.properties import interpret, read_properties
-    from pykcl.compat.properties.values import retrieval_of
+    from pykcl.compat.properties.parsing import retrieval_of
 
     properties = read_properties(file)
     found = interpret(properties, door="kclpy")

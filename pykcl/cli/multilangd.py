@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pykcl.cli.exit_codes import exit_codes
-from pykcl.cli.garbage import tune_collector
+from pykcl.cli.errors import exit_codes
 from pykcl.cli.logs import log_to_stderr
-from pykcl.cli.options import from_arguments
-from pykcl.cli.processes import Processes, processes_option
-from pykcl.cli.service_options import Service, service_options
-from pykcl.cli.settings import Settings, settings_of
+from pykcl.cli.run_kclpy import tune_collector
+from pykcl.cli.settings import Service, Settings, from_arguments, service_options, settings_of
+from pykcl.cli.supervisor import Processes, processes_option
 from pykcl.errors import ConfigError, ProcessorFailed, RestartShard
 from pykcl.worker.signals import stop_signals_go_to
 

@@ -19,21 +19,19 @@ import click
 
 from pykcl import logs
 from pykcl.cli.durations import Duration
-from pykcl.cli.exit_codes import ProgramCrashed, exit_codes
-from pykcl.cli.garbage import tune_collector
+from pykcl.cli.errors import ProgramCrashed, exit_codes
 from pykcl.cli.logs import log_beside_the_program, log_to_stderr
-from pykcl.cli.options import from_arguments
-from pykcl.cli.processes import Processes, processes_option
 from pykcl.cli.run_kclpy import (
     ACCEPT_POLLING,
     CONFIG,
     ON_ERROR,
     PROPERTIES,
     run_kclpy,
+    tune_collector,
 )
-from pykcl.cli.service_options import Service, service_options
-from pykcl.cli.settings import Settings, settings_of
+from pykcl.cli.settings import Service, Settings, from_arguments, service_options, settings_of
 from pykcl.cli.shadow import Shadow
+from pykcl.cli.supervisor import Processes, processes_option
 from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError
 from pykcl.processor import RecordProcessor

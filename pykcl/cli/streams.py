@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pykcl.cli.fleet_options import Target, aws_options, fleet_options
 from pykcl.cli.output import (
     Column,
     Format,
@@ -16,13 +15,23 @@ from pykcl.cli.output import (
     format_option,
     painted,
     render,
+    repeat,
     say,
     show,
+    tell_of_the_wait,
     terminal_width,
     text_width,
+    watch_option,
 )
-from pykcl.cli.stream_target import admin_for, complete_streams, quiet_when_unread, summary_of
-from pykcl.cli.watching import repeat, tell_of_the_wait, watch_option
+from pykcl.cli.target import (
+    Target,
+    admin_for,
+    aws_options,
+    complete_streams,
+    fleet_options,
+    quiet_when_unread,
+    summary_of,
+)
 from pykcl.errors import ConfigError, PyKclError, SetupError, printable
 
 if TYPE_CHECKING:
@@ -302,7 +311,7 @@ def _tree_row(line: TreeLine) -> dict[str, Any]:
 
 
 def _tree_line(line: TreeLine, marks: Marks, width: int | None) -> str:
-    from pykcl.cli.lease_tables import state_colour
+    from pykcl.cli.leases import state_colour
     from pykcl.operate.snapshot import short_shard
 
     branches = line.branches

@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pykcl.cli.exit_codes import EXIT_ERROR, EXIT_OK
-from pykcl.cli.fleet_options import Target, complete_applications, complete_shards, fleet_options
-from pykcl.cli.stream_target import complete_streams, forget_output, names_near, tell, usage
+from pykcl.cli.errors import EXIT_ERROR, EXIT_OK
+from pykcl.cli.target import (
+    Target,
+    complete_applications,
+    complete_shards,
+    complete_streams,
+    fleet_options,
+    forget_output,
+    names_near,
+    tell,
+    usage,
+)
 from pykcl.errors import ConfigError, StreamMissing
 
 if TYPE_CHECKING:

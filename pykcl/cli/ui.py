@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import click
 
 from pykcl.cli.durations import Duration
-from pykcl.cli.fleet_options import Target, fleet_options
 from pykcl.cli.output import say
+from pykcl.cli.settings import worker_token
 from pykcl.cli.stopping import stop_by_signals
-from pykcl.cli.worker_token import worker_token
+from pykcl.cli.target import Target, fleet_options
 from pykcl.config import HTTP_TOKEN
 from pykcl.errors import ConfigError, printable
 

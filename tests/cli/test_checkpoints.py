@@ -215,10 +215,10 @@ def test_a_caller_whom_nobody_can_tell_moves_checkpoints_all_the_same(bench, mon
 
 
 def test_it_is_refused_with_5_while_a_worker_renews_and_a_dry_run_says_so(bench, monkeypatch):
-    from pykcl.cli import checkpoint_moves
+    from pykcl.cli import checkpoints
 
     bench.at(A, 4, owner="w1")
-    table = checkpoint_moves.open_table
+    table = checkpoints.open_table
 
     def lively(target):
         """Between two scans the worker renews."""
@@ -236,7 +236,7 @@ def test_it_is_refused_with_5_while_a_worker_renews_and_a_dry_run_says_so(bench,
         found.scan = moving
         return found
 
-    monkeypatch.setattr(checkpoint_moves, "open_table", lively)
+    monkeypatch.setattr(checkpoints, "open_table", lively)
     refused = bench.run("reset", "--to-earliest", "--execute")
     assert refused.exit_code == 5
     assert "pykcl: refused: The fleet has not stopped" in refused.output

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from pykcl.aws.credentials import CredentialsSource
 from pykcl.cli.main import VERBS, main
-from pykcl.cli.options import from_arguments
+from pykcl.cli.settings import from_arguments
 from pykcl.cli.stopping import stop_by_signals
 from pykcl.config import from_environment
 from pykcl.errors import ConfigError

@@ -15,9 +15,9 @@ import boto3
 import pytest
 from click.testing import CliRunner
 
-from pykcl.cli.fleet_options import complete_applications, complete_shards
 from pykcl.cli.local import local_environment
 from pykcl.cli.main import main
+from pykcl.cli.target import complete_applications, complete_shards
 from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PykclMetadata

@@ -8,9 +8,9 @@ import sys
 import click
 import pytest
 
-from pykcl.cli import output, watching
+from pykcl.cli import output
 from pykcl.cli.durations import Duration
-from pykcl.cli.exit_codes import operating
+from pykcl.cli.errors import operating
 from pykcl.cli.output import FORMATS, Column, clipped, render, say, text_width
 from pykcl.errors import ConfigError, Refused, SetupError, TemporaryError
 
@@ -184,8 +184,8 @@ def test_watching_goes_on_after_a_temporary_error_and_ends_with_the_last_code(mo
         return found
 
     pauses = []
-    monkeypatch.setattr(watching.time, "sleep", pauses.append)
-    assert watching.repeat(2.0, look) == 3
+    monkeypatch.setattr(output.time, "sleep", pauses.append)
+    assert output.repeat(2.0, look) == 3
     found = capsys.readouterr()
     assert found.out.split() == ["one", "three"]
     assert "AWS sleeps. Looking again in 2.0s" in found.err
@@ -193,5 +193,5 @@ def test_watching_goes_on_after_a_temporary_error_and_ends_with_the_last_code(mo
 
 
 def test_without_watching_there_is_one_look_and_its_code(capsys):
-    assert watching.repeat(None, lambda: ("one", 3)) == 3
+    assert output.repeat(None, lambda: ("one", 3)) == 3
     assert capsys.readouterr().out == "one\n"

@@ -13,12 +13,21 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pykcl.cli import process_member, process_parent
-from pykcl.cli.garbage import tune_collector
-from pykcl.cli.process_member import Member
-from pykcl.cli.process_parent import Parent
-from pykcl.cli.process_reports import labelled, merged_metrics, merged_report, report_of
-from pykcl.cli.process_slot import LONG_LIFE, Slot, exit_code_of, is_final, pause_after
+from pykcl.cli import supervised, supervisor
+from pykcl.cli.run_kclpy import tune_collector
+from pykcl.cli.supervised import Member
+from pykcl.cli.supervisor import (
+    LONG_LIFE,
+    Parent,
+    Slot,
+    exit_code_of,
+    is_final,
+    labelled,
+    merged_metrics,
+    merged_report,
+    pause_after,
+    report_of,
+)
 from pykcl.config import Config
 from pykcl.events import WorkerStarted, WorkerStopped
 from pykcl.health.probes import Verdict, report
@@ -70,7 +79,7 @@ def test_pauses_double_up_to_a_minute():
 
 def test_a_long_life_makes_a_crash_the_first_one_again(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("pykcl.cli.process_slot.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("pykcl.cli.supervisor.time", SimpleNamespace(monotonic=lambda: now[0]))
     slot = Slot(1, "w-1", ("run",))
     slot._began_at = now[0]
     assert [slot.rest() for _ in range(4)] == [1, 2, 4, 8]
@@ -89,7 +98,7 @@ def test_a_process_that_cannot_be_started_ends_the_parent(monkeypatch, caplog):
     def refused(*_, **__):
         raise OSError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr("pykcl.cli.process_slot.subprocess.Popen", refused)
+    monkeypatch.setattr("pykcl.cli.supervisor.subprocess.Popen", refused)
     before = len(os.listdir("/proc/self/fd"))
     with caplog.at_level(logging.ERROR):
         assert Parent(2, "w", ("run",)).run() == 70
@@ -100,7 +109,7 @@ def test_a_process_that_cannot_be_started_ends_the_parent(monkeypatch, caplog):
 @pytest.mark.parametrize("news", ["a signal", "a word"])
 def test_a_parent_sleeps_until_there_is_news(monkeypatch, news):
     """Without a look in between, which would cost as much as a worker's reading."""
-    monkeypatch.setattr(process_parent, "_IDLE_POLL_MILLIS", 3_600_000)
+    monkeypatch.setattr(supervisor, "_IDLE_POLL_MILLIS", 3_600_000)
     parent = Parent(1, "w", ("run",))
     (slot,) = parent._slots
     slot.channel, process = socket.socketpair()
@@ -197,8 +206,8 @@ def pair(monkeypatch):
         codes.append(code)
         gone.set()
 
-    monkeypatch.setattr(process_member, "ORPHAN_SECONDS", 0.0)
-    monkeypatch.setattr(process_member.os, "_exit", left)
+    monkeypatch.setattr(supervised, "ORPHAN_SECONDS", 0.0)
+    monkeypatch.setattr(supervised.os, "_exit", left)
     found = Pair(grace=0.0)
     found.gone, found.codes = gone, codes
     found.member.watch(found.worker)
@@ -319,11 +328,11 @@ def test_a_process_that_has_been_silent_for_long_is_dead(monkeypatch):
     ours, theirs = socket.socketpair()
     slot = parent._slots[0]
     slot.channel, slot._process = ours, SimpleNamespace(pid=7, poll=lambda: None)
-    monkeypatch.setattr(process_parent, "PATIENCE", 0.05)
+    monkeypatch.setattr(supervisor, "PATIENCE", 0.05)
     look = parent.check()
     assert look.live.is_good
     assert look.ready.why[0] == "process 1: has not answered for 0 s"
-    slot._asked["look"] -= process_parent.DEAD_AFTER
+    slot._asked["look"] -= supervisor.DEAD_AFTER
     look = parent.check()
     assert look.live.why == ("process 1: has not answered for 30 s",)
     assert theirs.recv(1000).count(b"look") == 1, "it is not buried in questions"

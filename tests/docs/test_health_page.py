@@ -11,7 +11,7 @@ import yaml
 from doc_pages import ROOT, all_blocks, table_under
 
 from pykcl import event_dispatch
-from pykcl.cli.service_options import _OPTIONS
+from pykcl.cli.settings import _OPTIONS
 from pykcl.config import OF_COMMANDS
 from pykcl.health import http, pages
 from pykcl.health.probes import Verdict

@@ -11,7 +11,7 @@ import pytest
 from doc_pages import PAGES, ROOT, all_blocks, table_under
 from lease_table_writes import NEW, by_heading, printable
 
-from pykcl.cli import exit_codes as commands
+from pykcl.cli import errors as commands
 from pykcl.compat.properties import KEYS, interpret
 from pykcl.compat.properties.keys import KEYS_OF_FIELD, Flag
 from pykcl.config import LARGEST_FETCH_BYTES, Config, from_environment

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pykcl import errors, events
-from pykcl.cli.exit_codes import exit_codes
+from pykcl.cli.errors import exit_codes
 from pykcl.event_dispatch import EventFan, log_event
 from pykcl.events import Event
 from pykcl.runtime import SystemRuntime

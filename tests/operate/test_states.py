@@ -8,7 +8,7 @@ from fleet_table import JAVA, FleetTable, ended, lease, note, shard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykcl.cli.lease_tables import lease_answer
+from pykcl.cli.leases import lease_answer
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease_item import to_item
 from pykcl.operate.sampler import Sampler

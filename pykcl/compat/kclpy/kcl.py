@@ -15,13 +15,12 @@ from abc import abstractmethod
 from typing import Any, TextIO
 
 from pykcl.compat.kclpy import dispatch, launch, messages
+from pykcl.compat.kclpy.adapter import as_version_3, one_of, version_of
 from pykcl.compat.kclpy.checkpoint_error import CheckpointError
 from pykcl.compat.kclpy.checkpointers import Checkpointer, CheckpointerOfCaller
-from pykcl.compat.kclpy.prototype import one_of
-from pykcl.compat.kclpy.unwritten import unwritten
+from pykcl.compat.kclpy.messages import unwritten
 from pykcl.compat.kclpy.v2 import processor as v2processor
 from pykcl.compat.kclpy.v3 import processor as v3processor
-from pykcl.compat.kclpy.versions import as_version_3, version_of
 
 __all__ = [
     "CheckpointError",

@@ -20,8 +20,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pykcl import logs
-from pykcl.compat.kclpy.adapter import Around, processor_factory
-from pykcl.compat.kclpy.versions import Version, missing_methods, refuse_one_that_can_do_nothing
+from pykcl.compat.kclpy.adapter import (
+    Around,
+    Version,
+    missing_methods,
+    processor_factory,
+    refuse_one_that_can_do_nothing,
+)
 from pykcl.errors import ConfigError, PyKclError
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import in_main_thread

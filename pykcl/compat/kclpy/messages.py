@@ -15,8 +15,12 @@ from operator import attrgetter
 from typing import Any
 
 from pykcl.compat.kclpy.checkpoint_error import CheckpointError
-from pykcl.compat.kclpy.unwritten import unwritten
 from pykcl.model.record import Record as UserRecord
+
+
+def unwritten(instance: object, method: str) -> NotImplementedError:
+    """To be raised by the method of a base class."""
+    return NotImplementedError(f"{type(instance).__name__} has no {method}() of its own.")
 
 
 class MessageDispatcher:

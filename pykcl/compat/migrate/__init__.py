@@ -5,12 +5,9 @@ config, errors, model, planning and the properties room.
 """
 
 from pykcl.compat.migrate.code import Program, code_findings
-from pykcl.compat.migrate.findings import Finding
+from pykcl.compat.migrate.findings import Finding, TableLook, properties_findings, table_findings
 from pykcl.compat.migrate.plan import Move, consumer_of, plan
-from pykcl.compat.migrate.properties import properties_findings
-from pykcl.compat.migrate.report import Migration, report, summary
-from pykcl.compat.migrate.table import TableLook, table_findings
-from pykcl.compat.migrate.toml import toml_text
+from pykcl.compat.migrate.report import Migration, report, summary, toml_text
 
 __all__ = [
     "Finding",

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pykcl.compat.migrate.table import TableLook
+from pykcl.compat.migrate.findings import TableLook
 from pykcl.config import Config
 
 ROLLS_BACK = "CLIENT_VERSION_3X_WITH_ROLLBACK"

@@ -19,9 +19,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
-from pykcl.compat.multilang.child import UNENDED_SECONDS, Child, ChildGone
+from pykcl.compat.multilang.child import (
+    UNENDED_SECONDS,
+    Child,
+    ChildEnded,
+    ChildFailed,
+    ChildGone,
+    ChildStarted,
+)
 from pykcl.compat.multilang.command import why_not_started
-from pykcl.compat.multilang.events import ChildEnded, ChildFailed, ChildStarted
 from pykcl.event_dispatch import EventFan
 from pykcl.interfaces import Events
 

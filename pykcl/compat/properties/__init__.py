@@ -5,7 +5,7 @@ Every key it may have is honoured, mapped or reported. Knows config, errors and 
 
 from pykcl.compat.properties.interpretation import Door, Interpretation, interpret, load
 from pykcl.compat.properties.keys import KEYS, Key, KeyVerdict, verdict_table
-from pykcl.compat.properties.reading import Properties, read_properties
+from pykcl.compat.properties.parsing import Properties, read_properties
 
 __all__ = [
     "KEYS",

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pykcl.aws.credentials import ClientSpec, CredentialsSource, SourceKind
 from pykcl.compat.properties.keys import HIDDEN, Verdict
-from pykcl.compat.properties.values import Given
+from pykcl.compat.properties.parsing import Given
 
 _OWN_PACKAGES = ("software.amazon.", "com.amazonaws.")
 _CLASS_NAME = re.compile(r"[A-Za-z_][\w.$]{0,199}\Z")

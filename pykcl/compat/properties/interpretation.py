@@ -28,8 +28,16 @@ from pykcl.compat.properties.keys import (
     shown_key,
     shown_value,
 )
-from pykcl.compat.properties.reading import Properties, read_properties
-from pykcl.compat.properties.values import Given, Retrieval, capital_mode_row, given, mode_row, retrieval_of
+from pykcl.compat.properties.parsing import (
+    Given,
+    Properties,
+    Retrieval,
+    capital_mode_row,
+    given,
+    mode_row,
+    read_properties,
+    retrieval_of,
+)
 from pykcl.config import NO_UTF8, Config, is_utf8
 from pykcl.errors import ConfigError
 

@@ -7,8 +7,7 @@ from itertools import count
 
 import pytest
 
-from pykcl.compat.kclpy.adapter import processor_factory
-from pykcl.compat.kclpy.prototype import factory_of
+from pykcl.compat.kclpy.adapter import factory_of, processor_factory
 from pykcl.errors import ConfigError, NotAProcessor
 
 

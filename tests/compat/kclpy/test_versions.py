@@ -5,9 +5,9 @@ import logging
 import pytest
 
 from pykcl.compat.kclpy import kcl
+from pykcl.compat.kclpy.adapter import missing_methods, refuse_one_that_can_do_nothing, version_of
 from pykcl.compat.kclpy.v2 import processor as v2
 from pykcl.compat.kclpy.v3 import processor as v3
-from pykcl.compat.kclpy.versions import missing_methods, refuse_one_that_can_do_nothing, version_of
 from pykcl.errors import ConfigError
 
 BASES = {1: kcl.RecordProcessorBase, 2: v2.RecordProcessorBase, 3: v3.RecordProcessorBase}

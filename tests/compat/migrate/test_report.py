@@ -21,7 +21,7 @@ from pykcl.compat.migrate import (
 )
 from pykcl.compat.properties import interpret, read_properties
 from pykcl.compat.properties.keys import KEYS_OF_FIELD
-from pykcl.compat.properties.values import retrieval_of
+from pykcl.compat.properties.parsing import retrieval_of
 from pykcl.config import Config
 from pykcl.model.lease import JavaState
 from pykcl.model.lease_item import parse_row

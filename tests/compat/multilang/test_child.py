@@ -10,8 +10,7 @@ import time
 import pytest
 
 from pykcl.compat.multilang import child as child_module
-from pykcl.compat.multilang.child import NONSENSE_SECONDS, Child, ChildGone
-from pykcl.compat.multilang.events import AnswerNotBelieved
+from pykcl.compat.multilang.child import NONSENSE_SECONDS, AnswerNotBelieved, Child, ChildGone
 from pykcl.compat.multilang.protocol import CheckpointAsked, Status
 
 STATUS = '{"action":"status","responseFor":"processRecords"}\n'

@@ -6,7 +6,7 @@ import pytest
 from multilang_kit import is_running
 
 from pykcl.compat.multilang import protocol
-from pykcl.compat.multilang.events import ChildEnded, ChildFailed, ChildStarted
+from pykcl.compat.multilang.child import ChildEnded, ChildFailed, ChildStarted
 from pykcl.compat.multilang.processor import ChildProcessor
 from pykcl.errors import ProcessorFailed, RestartShard
 from pykcl.events import LeaseHandedBack, LeaseReleased, LeaseTaken, ProcessorRaised, ShardEnded, ShardStarted

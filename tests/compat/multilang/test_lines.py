@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykcl.compat.multilang.lines import MOST_LINE_BYTES, MOST_LOGGED, ChildLog, LineCutter, level_of, pieces
+from pykcl.compat.multilang.child import MOST_LINE_BYTES, MOST_LOGGED, ChildLog, LineCutter, level_of, pieces
 
 
 @given(st.lists(st.binary(max_size=20)), st.lists(st.integers(0, 40)))

@@ -27,17 +27,18 @@ from multilang_kit import (
 
 from pykcl.compat.multilang import children as children_module
 from pykcl.compat.multilang import processor as processor_module
-from pykcl.compat.multilang.child import MOST_QUESTIONS, Child
-from pykcl.compat.multilang.children import Children, Patience
-from pykcl.compat.multilang.command import checked_command
-from pykcl.compat.multilang.events import (
+from pykcl.compat.multilang.child import (
+    MOST_LOGGED,
+    MOST_QUESTIONS,
     AnswerNotBelieved,
     CheckpointNotUnderstood,
+    Child,
     ChildEnded,
     ChildFailed,
     ChildStarted,
 )
-from pykcl.compat.multilang.lines import MOST_LOGGED
+from pykcl.compat.multilang.children import Children, Patience
+from pykcl.compat.multilang.command import checked_command
 from pykcl.compat.multilang.processor import ChildProcessor
 from pykcl.compat.multilang.protocol import CheckpointAsked, Status
 from pykcl.errors import ConfigError, LeaseLost, RestartShard, TemporaryError, Throttled

@@ -17,7 +17,7 @@ from doctor_world import APPLICATION, FAILOVER, OWNER, STREAM, World, shard
 
 from pykcl.aws.credentials import ClientSpec
 from pykcl.cli.main import main
-from pykcl.compat.properties.values import FANOUT_NOTICE
+from pykcl.compat.properties.parsing import FANOUT_NOTICE
 from pykcl.config import Config
 from pykcl.local.faults import FaultRule
 from pykcl.model.checkpoint import Checkpoint

@@ -10,8 +10,8 @@ from pykcl.compat.kclpy.messages import (
     ProcessRecordsInput,
     ShutdownInput,
     ShutdownRequestedInput,
+    unwritten,
 )
-from pykcl.compat.kclpy.unwritten import unwritten
 
 
 class RecordProcessorBase:

@@ -12,8 +12,8 @@ from pykcl.compat.kclpy.messages import (
     ShardEndedInput,
     ShutdownInput,
     ShutdownRequestedInput,
+    unwritten,
 )
-from pykcl.compat.kclpy.unwritten import unwritten
 
 
 class RecordProcessorBase:

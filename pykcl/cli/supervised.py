@@ -12,11 +12,12 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pykcl.cli.exit_codes import EXIT_CRASH
+from pykcl.cli.errors import EXIT_CRASH
 
 if TYPE_CHECKING:
     from pykcl.worker.worker import Worker
@@ -115,3 +116,27 @@ class Member:
         grace = worker.config.shutdown_grace if worker is not None else 0.0
         threading.Event().wait(grace + ORPHAN_SECONDS)
         os._exit(EXIT_CRASH)
+
+
+def main() -> None:
+    """Run the verb as a member of its parent's processes."""
+    number, worker_id, file = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    del sys.argv[1:4]
+    # A program started by the application must not keep the parent waiting for the end of this one's file.
+    os.set_inheritable(file, False)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Ctrl-C before there is a worker ends it at once, as SIGTERM does, and without K tracebacks.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    member = Member(number, worker_id, socket.socket(fileno=file))
+    member.start()
+
+    from pykcl.cli.main import main as pykcl
+
+    pykcl(args=sys.argv[1:], prog_name="pykcl", obj=member)
+
+
+if __name__ == "__main__":
+    # As a module of the package: `isinstance(…, Member)` there must mean the class of the member made here.
+    from pykcl.cli.supervised import main as canonical
+
+    canonical()

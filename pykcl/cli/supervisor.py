@@ -1,0 +1,509 @@
+"""The parent of `--processes`: start the workers, watch and replace them, and report them as one."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import re
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pykcl.cli.errors import EXIT_CONFIGURATION, EXIT_CRASH, EXIT_USAGE
+from pykcl.cli.main import ARGUMENTS
+from pykcl.cli.supervised import Member
+from pykcl.health.probes import FORMAT, Verdict, versions
+from pykcl.health.source import HealthCheck
+from pykcl.runtime import SystemRuntime
+from pykcl.worker.signals import StopSignals, woken_by_signals
+
+if TYPE_CHECKING:
+    from pykcl.cli.settings import Service, Settings
+    from pykcl.config import Config
+
+_COMMENT = re.compile(r"# (?:HELP|TYPE) (\S+)")
+_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
+
+
+def named(number: int, why: Iterable[str]) -> Iterator[str]:
+    """Reasons, each with whose it is."""
+    return (f"process {number}: {one}" for one in why)
+
+
+def merged_report(live: Verdict, ready: Verdict, told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What /status tells of all. told: of each process its number, pid and starts, and what it reports of itself."""
+    behind = [one["max_millis_behind_latest"] for one in told]
+    return {
+        "format": FORMAT,
+        "live": live.is_good,
+        "ready": ready.is_good,
+        "why": list(dict.fromkeys((*live.why, *ready.why))),
+        "max_millis_behind_latest": max((one for one in behind if one is not None), default=None),
+        "stalled": sorted({shard for one in told for shard in one["stalled"]}),
+        "versions": versions(),
+        "processes": list(told),
+    }
+
+
+def report_of(
+    number: int, pid: int | None, starts: int, report: Mapping[str, Any] | None, why: Iterable[str]
+) -> dict[str, Any]:
+    """Of one process, for `merged_report`. report: what it told; None: nothing, and `why` says why."""
+    silent = {
+        "live": pid is not None, "ready": False, "why": list(why), "max_millis_behind_latest": None, "stalled": [],
+        "worker": None,
+    }  # fmt: skip
+    return {"process": number, "pid": pid, "starts": starts, **(silent if report is None else report)}
+
+
+def merged_metrics(pages: Mapping[int, str]) -> str:
+    """One page for Prometheus from one for each process: every sample with `process`, every family in one piece.
+
+    Labelled and not added up: the counters of a process that is started again begin at 0, and a sum that falls by a
+    part looks to rate() as if everything had begun anew. Each page has the form that prometheus_client writes.
+    """
+    families: dict[str, tuple[list[str], list[str]]] = {}
+    for number, page in pages.items():
+        family = families.setdefault("", ([], []))
+        for line in page.splitlines():
+            comment = _COMMENT.match(line)
+            if comment is not None:
+                family = families.setdefault(comment[1], ([], []))
+                if line not in family[0]:
+                    family[0].append(line)
+            elif line and not line.startswith("#"):
+                family[1].append(labelled(line, number))
+    lines = [line for comments, samples in families.values() for line in (*comments, *samples)]
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def labelled(sample: str, number: int) -> str:
+    """A sample with the label `process` in front of its own."""
+    name = _NAME.match(sample)
+    if name is None:
+        return sample
+    rest = sample[name.end() :]
+    label = f'process="{number}"'
+    return f"{name[0]}{{{label},{rest[1:]}" if rest.startswith("{") else f"{name[0]}{{{label}}}{rest}"
+
+
+log = logging.getLogger("pykcl.processes")
+
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+LONG_LIFE = 60.0
+"""Seconds after which a crash counts as the first one again."""
+_READ_BYTES = 65_536
+
+
+def pause_after(failures: int) -> float:
+    """Seconds until a process that ended is started again, after so many short lives in a row."""
+    return float(min(FIRST_PAUSE * 2.0 ** min(failures - 1, 16), LONGEST_PAUSE))
+
+
+def is_final(code: int, *, had_worker: bool, ever_worked: bool) -> bool:
+    """Whether a new process would fare no better, so that all end with this one's code.
+
+    That is so for configuration and surroundings, for what was called wrongly, and for whatever ended the very first
+    processes before they had a worker, such as a module that cannot be imported.
+    """
+    if code == EXIT_CONFIGURATION:
+        return True
+    return not had_worker and (code == EXIT_USAGE or not ever_worked)
+
+
+def exit_code_of(code: int) -> int:
+    """As an exit code of ours: who was ended by a signal has crashed."""
+    return EXIT_CRASH if code < 0 else code
+
+
+class Slot:
+    """number: from 1 on. arguments: of `pykcl`, the verb first. Not thread-safe: its owner locks.
+
+    pid, channel: of the process that is there. starts: how many were. had_worker: whether this one came to have one.
+    is_mute: it will tell no more. again_at: when the next one may start, of time.monotonic(). code: which the last one
+    ended with.
+    """
+
+    def __init__(self, number: int, worker_id: str, arguments: Sequence[str]) -> None:
+        self.number, self.worker_id = number, worker_id
+        self._arguments = tuple(arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.channel: socket.socket | None = None
+        self.starts = 0
+        self.had_worker = False
+        self.is_mute = False
+        self.again_at = 0.0
+        self.code: int | None = None
+        self._began_at = 0.0
+        self._failures = 0
+        self._unread = b""
+        self._told_to_stop = 0
+        self._answers: dict[str, Any] = {}
+        self._asked: dict[str, float] = {}
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    # -- its life ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Raises OSError."""
+        ours, theirs = socket.socketpair()
+        self.starts += 1
+        self._began_at = time.monotonic()
+        command = [sys.executable, "-m", "pykcl.cli.supervised", str(self.number), self.worker_id]
+        with theirs:
+            try:
+                self._process = subprocess.Popen(  # noqa: S603 - this very command again
+                    [*command, str(theirs.fileno()), *self._arguments],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                )
+            except OSError:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        self.channel = ours
+        self.had_worker, self.is_mute, self.code = False, False, None
+        self._unread, self._told_to_stop = b"", 0
+        self._answers, self._asked = {}, {}
+        log.info("process started process=%d pid=%d worker_id=%s", self.number, self.pid, self.worker_id)
+
+    def ended(self) -> int | None:
+        """The code of a process that has come to its end since this was last asked; None: it has not."""
+        if self._process is None or self._process.poll() is None:
+            return None
+        self.read()
+        self.code = self._process.returncode
+        self._process = None
+        self.close()
+        return self.code
+
+    def rest(self) -> float:
+        """Seconds until it may be filled again, counted from now on."""
+        now = time.monotonic()
+        self._failures = 1 if now - self._began_at >= LONG_LIFE else self._failures + 1
+        pause = pause_after(self._failures)
+        self.again_at = now + pause
+        return pause
+
+    def stop(self, times: int) -> None:
+        """Tell the process that it was asked to stop so many times in all."""
+        if times > self._told_to_stop:
+            self._told_to_stop = times
+            self._send({"stop": times})
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def close(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
+        self._asked = {}
+
+    # -- what it tells -----------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Take in what it has told so far."""
+        while self.channel is not None and not self.is_mute:
+            try:
+                more = self.channel.recv(_READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                log.debug("process cannot be heard process=%d error=%s", self.number, type(error).__name__)
+                more = b""
+            self.is_mute = not more
+            *lines, self._unread = (self._unread + more).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+
+    def ask(self, what: str) -> None:
+        """A question that waits for its answer is not asked again: one that is frozen is not buried in them."""
+        if what not in self._asked and self.channel is not None:
+            self._asked[what] = time.monotonic()
+            self._send({"ask": what})
+
+    def is_waited_for(self, what: str, patience: float) -> bool:
+        """Whether that was asked less than `patience` seconds ago and not answered yet."""
+        asked = self._asked.get(what)
+        return self.channel is not None and asked is not None and time.monotonic() - asked < patience
+
+    def answer(self, what: str) -> Any:
+        """To the last such question; None where there is none."""
+        return self._answers.get(what) if what not in self._asked and self.channel is not None else None
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds for which its oldest question has been waiting."""
+        return time.monotonic() - min(self._asked.values()) if self._asked else 0.0
+
+    def _take(self, told: Mapping[str, Any]) -> None:
+        if "answer" in told:
+            self._asked.pop(told["answer"], None)
+            self._answers[told["answer"]] = told["value"]
+        elif "worker" in told:
+            self.had_worker = True
+
+    def _send(self, what: Mapping[str, Any]) -> None:
+        if self.channel is None:
+            return
+        try:
+            self.channel.send(json.dumps(what).encode("ascii") + b"\n")
+        except OSError as error:
+            # It has ended, or is frozen with a full buffer; either shows by itself.
+            log.debug("process cannot be told process=%d error=%s", self.number, type(error).__name__)
+
+
+def environment_supports_it() -> bool:
+    """Whether this system can hand a socket to a process it starts."""
+    return os.name == "posix"
+
+
+log = logging.getLogger("pykcl.processes")
+
+PATIENCE = 1.0
+"""Seconds that a page waits for the processes; who has not answered by then is told of as silent."""
+DEAD_AFTER = 30.0
+"""Seconds of silence after which only a new process will help: three probes ten seconds apart would see no answer."""
+_BUSY_POLL_MILLIS, _IDLE_POLL_MILLIS = 100, 2000
+"""For how long it sleeps at most: while processes start and end, and else, when only news wake it."""
+_WAKES_AT_ONCE = 4096
+_KILLED_BY = 3
+"""That many signals: the first drains, the second forces, and a process that is frozen hears neither."""
+_KILLED_AFTER = 2.0
+"""Seconds after that: one that is not frozen ends its children meanwhile, of which nobody else knows."""
+
+
+class Parent:
+    """arguments: of `pykcl`, the verb first. The worker of process N is `worker_id`-N, whenever it is started."""
+
+    def __init__(self, count: int, worker_id: str, arguments: Sequence[str]) -> None:
+        self._slots = [Slot(number, f"{worker_id}-{number}", arguments) for number in range(1, count + 1)]
+        self.signals = StopSignals()
+        # Around everything of the slots, and told when one of them may have answered.
+        self._news = threading.Condition()
+        self._ever_worked = False
+        self._is_ending = False
+        self._killed_at: float | None = None
+        self._code = 0
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Until SIGTERM or SIGINT, or until a process ends that no new one could replace. Returns the exit code."""
+        try:
+            with self.signals.heard(), woken_by_signals() as woken:
+                while not self._is_over():
+                    self._tend()
+                    self._hear(woken)
+        finally:
+            # Whatever ends this: the end of its file ends a process that is still there.
+            with self._news:
+                for slot in self._slots:
+                    slot.close()
+        return self._code
+
+    def _is_over(self) -> bool:
+        return self._must_stop() and all(slot.pid is None for slot in self._slots)
+
+    def _must_stop(self) -> bool:
+        return self._is_ending or self.signals.count > 0
+
+    def _tend(self) -> None:
+        with self._news:
+            for slot in self._slots:
+                code = slot.ended()
+                if code is not None:
+                    self._bury(slot, code)
+                elif slot.pid is None and not self._must_stop() and slot.again_at <= time.monotonic():
+                    self._start(slot)
+            times = max(self.signals.count, int(self._is_ending))
+            if times >= _KILLED_BY and self._killed_at is None:
+                self._killed_at = time.monotonic() + _KILLED_AFTER
+            for slot in self._slots:
+                slot.stop(times)
+                if self._killed_at is not None and time.monotonic() >= self._killed_at:
+                    slot.kill()
+            self._news.notify_all()
+
+    def _start(self, slot: Slot) -> None:
+        try:
+            slot.start()
+        except OSError as error:
+            # Too many processes, or no memory, which may pass; not while it is the first thing that was tried.
+            log.error(
+                "process cannot be started process=%d error=%s",
+                slot.number,
+                error.strerror or type(error).__name__,
+            )
+            self._bury(slot, exit_code_of(-1))
+
+    def _bury(self, slot: Slot, code: int) -> None:
+        self._ever_worked = self._ever_worked or slot.had_worker
+        if self._must_stop():
+            # Without a worker it held nothing, and a signal may end it as it likes.
+            if slot.had_worker and code != 0 and self._code == 0:
+                self._code = exit_code_of(code)
+            log.info("process ended process=%d code=%d", slot.number, code)
+        elif is_final(code, had_worker=slot.had_worker, ever_worked=self._ever_worked):
+            log.error("process ended process=%d code=%d: a new one would fare no better", slot.number, code)
+            self._is_ending, self._code = True, exit_code_of(code)
+        else:
+            pause = slot.rest()
+            log.log(
+                logging.ERROR if code else logging.WARNING,
+                "process ended process=%d code=%d again_in=%g starts=%d",
+                slot.number, code, pause, slot.starts,
+            )  # fmt: skip
+
+    def _hear(self, woken: socket.socket) -> None:
+        """What the processes tell, for a while. woken: what signals are heard through."""
+        # Made anew each time: a socket that was closed leaves its number to the next one.
+        poll = select.poll()
+        talking = {slot.channel.fileno(): slot for slot in self._slots if slot.channel and not slot.is_mute}
+        for file in (woken.fileno(), *talking):
+            poll.register(file, select.POLLIN)
+        # Without a process, or with one that tells no more, something is about to begin or to end.
+        is_busy = self._must_stop() or len(talking) < len(self._slots)
+        heard = {file for file, _ in poll.poll(_BUSY_POLL_MILLIS if is_busy else _IDLE_POLL_MILLIS)}
+        if woken.fileno() in heard:
+            woken.recv(_WAKES_AT_ONCE)
+        if told := heard & talking.keys():
+            with self._news:
+                for file in told:
+                    talking[file].read()
+                self._news.notify_all()
+
+    # -- as a HealthSource --------------------------------------------------------------------------------------------
+
+    def check(self) -> HealthCheck:
+        """Live unless one of them is not, ready if all are."""
+        answers = self._ask("look")
+        live: list[str] = []
+        ready: list[str] = []
+        with self._news:
+            for slot, answer in zip(self._slots, answers, strict=True):
+                if answer is not None:
+                    live += named(slot.number, answer["live"])
+                    ready += named(slot.number, answer["ready"])
+                    continue
+                why = tuple(named(slot.number, self._why_silent(slot)))
+                ready += why
+                live += why if slot.silent_for >= DEAD_AFTER else ()
+        return HealthCheck(
+            Verdict(tuple(live)), Verdict(tuple(ready)), "draining" if self._must_stop() else "running"
+        )
+
+    def report(self) -> dict[str, Any]:
+        look, answers = self.check(), self._ask("report")
+        with self._news:
+            told = [
+                report_of(slot.number, slot.pid, slot.starts, answer, self._why_silent(slot))
+                for slot, answer in zip(self._slots, answers, strict=True)
+            ]
+        return merged_report(look.live, look.ready, told)
+
+    def exposition(self) -> tuple[bytes, str] | None:
+        answers = self._ask("metrics")
+        pages = {slot.number: answer for slot, answer in zip(self._slots, answers, strict=True) if answer}
+        if not pages:
+            return None
+        kind: str = next(iter(pages.values()))["type"]
+        return merged_metrics({number: page["text"] for number, page in pages.items()}).encode(), kind
+
+    def _ask(self, what: str) -> list[Any]:
+        """The answer of each process; None where it gave none in time."""
+        with self._news:
+            for slot in self._slots:
+                slot.ask(what)
+            self._news.wait_for(
+                lambda: not any(slot.is_waited_for(what, PATIENCE) for slot in self._slots), timeout=PATIENCE
+            )
+            return [slot.answer(what) for slot in self._slots]
+
+    def _why_silent(self, slot: Slot) -> Iterator[str]:
+        if slot.pid is not None:
+            yield f"has not answered for {slot.silent_for:.0f} s"
+        elif self._must_stop():
+            yield "has ended"
+        else:
+            left = max(0.0, slot.again_at - time.monotonic())
+            yield f"ended with code {slot.code} and is started again in {left:.0f} s"
+
+
+MOST_PROCESSES = 128
+"""Each is a worker of its own, with its own heartbeats and scans: beyond that a second host is what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """count: as asked for; None: this process is the worker. member: this one of them, if it is one."""
+
+    count: int | None
+    arguments: tuple[str, ...]
+    member: Member | None = None
+
+    @property
+    def is_parent(self) -> bool:
+        return self.count is not None and self.member is None
+
+    @property
+    def name(self) -> str:
+        """What the lines of this process begin with."""
+        return "pykcl" if self.member is None else f"pykcl [{self.member.number}]"
+
+    @property
+    def number(self) -> int | None:
+        return self.member.number if self.member is not None else None
+
+    def own(self, settings: Settings) -> Settings:
+        """With the worker identifier of this process."""
+        if self.member is None:
+            return settings
+        return replace(settings, config=replace(settings.config, worker_id=self.member.worker_id))
+
+    def run(self, config: Config, service: Service) -> int:
+        """As the parent. Returns the exit code; raises ConfigError and SetupError."""
+
+        if self.count is None:
+            raise ValueError("no count of processes")
+        worker_id = config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{SystemRuntime().token()}"
+        parent = Parent(self.count, worker_id, self.arguments)
+        with service.watching_over(parent):
+            return parent.run()
+
+
+def processes_option(command: Callable[..., None]) -> Callable[..., None]:
+    """`--processes`, handed to the command as `processes`; the options of service_options must be its, too."""
+
+    @functools.wraps(command)
+    @click.pass_context
+    def wrapped(context: click.Context, /, processes: int | None, **given: Any) -> None:
+        if processes is not None and not environment_supports_it():
+            raise click.UsageError("--processes needs a POSIX system. Do: start the command that often.")
+        found = Processes(processes, context.meta.get(ARGUMENTS, ()), context.find_object(Member))
+        if found.member is not None:
+            given["service"] = replace(given["service"], member=found.member)
+        command(processes=found, **given)
+
+    return click.option(
+        "--processes",
+        type=click.IntRange(1, MOST_PROCESSES),
+        metavar="K",
+        help="Run K workers, each a process of its own, and start again what crashes; e.g. one for each core.",
+    )(wrapped)
