@@ -1,8 +1,8 @@
 """Memory, threads and CPU of one process that holds many idle leases.
 
-    python -m benchmarks.idle_leases [LEASES] [TRANSPORT] [IDLE_TIME]
+    python -m benchmarks.idle_leases [LEASES] [TRANSPORT] [IDLE_TIME_BETWEEN_READS]
 
-IDLE_TIME: seconds between two reads of a shard; by default what a worker does, at rest one each second.
+IDLE_TIME_BETWEEN_READS: seconds between two reads of a shard; by default what a worker does, at rest one each second.
 
 The local AWS runs in a child process, so that its memory and CPU do not count.
 """
@@ -33,10 +33,10 @@ class Nothing(RecordProcessor):
 def main() -> None:
     leases = int(sys.argv[1]) if len(sys.argv) > 1 else 256
     transport = sys.argv[2] if len(sys.argv) > 2 else "auto"
-    idle_time = float(sys.argv[3]) if len(sys.argv) > 3 else None
+    idle_time_between_reads = float(sys.argv[3]) if len(sys.argv) > 3 else None
     with local_command(f"idle:{leases}") as variables:
         os.environ.update(variables)
-        measure(leases, transport, idle_time)
+        measure(leases, transport, idle_time_between_reads)
 
 
 class Reads:
@@ -53,9 +53,13 @@ class Reads:
         PageReads.page = counted  # type: ignore[method-assign]
 
 
-def measure(leases: int, transport: str, idle_time: float | None) -> None:
-    config: dict[str, Any] = {"stream": "idle", "start": "TRIM_HORIZON", "transport": transport}
-    config["idle_time"] = idle_time
+def measure(leases: int, transport: str, idle_time_between_reads: float | None) -> None:
+    config: dict[str, Any] = {
+        "stream": "idle",
+        "initial_position": "TRIM_HORIZON",
+        "http_transport": transport,
+    }
+    config["idle_time_between_reads"] = idle_time_between_reads
     reads = Reads()
     worker = Worker(APPLICATION, processor=Nothing, **config)
     with worker:

@@ -15,7 +15,7 @@ from benchmarks.canned import Shape
 from benchmarks.figures import Spread, paired_ratio
 from benchmarks.live_shards import Control
 from benchmarks.processes import Child
-from benchmarks.readers import ASYNC, BOTO3, LEAN_CBOR, PYKCL
+from benchmarks.readers import ASYNC, BOTO3, DIRECT_CBOR, PYKCL
 from benchmarks.results import Results
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _show(results: Results, what: str, times: dict[str, list[float]]) -> None:
 
 
 def _draw(results: Results, times: dict[str, list[float]]) -> None:
-    chosen = [name for name in (BOTO3, ASYNC, LEAN_CBOR) if name in times]
+    chosen = [name for name in (BOTO3, ASYNC, DIRECT_CBOR) if name in times]
     results.pictures["idle"] = {
         "title": "CPU of a poll that brings nothing", "unit": " us", "groups": {"": [
             {"label": name, "value": Spread.of(times[name]).median, "is_ours": name in PYKCL,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.readers import ASYNC, BOTO3, EACH_BATCH, KCLPY, LEAN_CBOR
+from benchmarks.readers import ASYNC, BOTO3, DIRECT_CBOR, EACH_BATCH, KCLPY
 from benchmarks.results import Results
 
 SHAPE_NAMES = ("1,000 x 100 B", "1,000 x 1 KB", "KPL 100x100x100 B", "KPL 40x50x1 KB")
@@ -31,7 +31,7 @@ def key(what: str, ours: str, other: str) -> str:
 def judge(results: Results, shapes: list[str], *, with_jvm: bool) -> None:
     """Add every goal to `results`, from its ratios; what is not there was not measured."""
     chosen = [(number, name) for number, name in enumerate(SHAPE_NAMES) if name in shapes]
-    for variant, goals in ((LEAN_CBOR, EVERY_SECOND), (LEAN_CBOR + EACH_BATCH, AFTER_EACH_BATCH)):
+    for variant, goals in ((DIRECT_CBOR, EVERY_SECOND), (DIRECT_CBOR + EACH_BATCH, AFTER_EACH_BATCH)):
         for other, wanted in goals.items():
             for number, name in chosen:
                 _judge(results, name, variant, other, wanted[number])
@@ -39,7 +39,7 @@ def judge(results: Results, shapes: list[str], *, with_jvm: bool) -> None:
         for other, least in EMPTY.items():
             if what == BEHIND and other == ASYNC:
                 continue  # it never asks faster than once a second
-            _judge(results, what, LEAN_CBOR, other, least)
+            _judge(results, what, DIRECT_CBOR, other, least)
     if with_jvm:
         for number, name in chosen:
             _judge(results, name, PYKCL_LOCAL, DAEMON, JVM[number])

@@ -38,8 +38,8 @@ from benchmarks.machine import busy, described, machine
 from benchmarks.readers import (
     ASYNC,
     BOTO3,
+    DIRECT_CBOR,
     KCLPY,
-    LEAN_CBOR,
     PACED_BOTO3,
     PYKCL,
     AsyncKinesisReader,
@@ -206,7 +206,7 @@ def draw(results: Results, what: str, times: dict[str, list[float]]) -> None:
             "note": "whole process of each reader; median of interleaved rounds",
         },
     )  # fmt: skip
-    chosen = [name for name in (*OTHERS, LEAN_CBOR) if name in times]
+    chosen = [name for name in (*OTHERS, DIRECT_CBOR) if name in times]
     picture["groups"][what] = [
         {"label": name, "value": statistics.median(times[name]), "is_ours": name in PYKCL} for name in chosen
     ]

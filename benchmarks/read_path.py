@@ -42,19 +42,19 @@ SHAPES = (
 )
 SHARD = "shardId-000000000000"
 WAYS = {
-    "over boto3": {"transport": "boto3"},
-    "lean, JSON": {"transport": "lean", "wire": "json"},
-    "lean, CBOR": {"transport": "lean", "wire": "cbor"},
+    "over boto3": {"http_transport": "boto3"},
+    "direct, JSON": {"http_transport": "direct", "record_encoding": "json"},
+    "direct, CBOR": {"http_transport": "direct", "record_encoding": "cbor"},
 }
 GOALS = {
-    ("empty poll", "lean, JSON"): 4.0,
-    ("empty poll", "lean, CBOR"): 4.0,
+    ("empty poll", "direct, JSON"): 4.0,
+    ("empty poll", "direct, CBOR"): 4.0,
     ("1,000 x 100 B", "over boto3"): 3.0,
-    ("1,000 x 100 B", "lean, CBOR"): 7.0,
+    ("1,000 x 100 B", "direct, CBOR"): 7.0,
     ("1,000 x 1 KB", "over boto3"): 2.0,
-    ("1,000 x 1 KB", "lean, CBOR"): 8.0,
-    ("KPL 100x100x100 B", "lean, CBOR"): 2.5,
-    ("KPL 40x50x1 KB", "lean, CBOR"): 3.5,
+    ("1,000 x 1 KB", "direct, CBOR"): 8.0,
+    ("KPL 100x100x100 B", "direct, CBOR"): 2.5,
+    ("KPL 40x50x1 KB", "direct, CBOR"): 3.5,
 }
 """How many times less CPU than plain boto3."""
 
@@ -134,7 +134,7 @@ def measure(url: str, certificate: str | None, shape: Shape, rounds: int, calls:
     for name, way in WAYS.items():
         loops[name] = our_loop(new_client(url, certificate), shape, **way)
     for name, once in loops.items():
-        for _ in range(3):  # the first page teaches the lean transport, the second opens its connection
+        for _ in range(3):  # the first page teaches the direct transport, the second opens its connection
             if once() != shape.user_records * shape.size:
                 raise SystemExit(f"{shape.name}, {name}: the loop did not see every byte")
     times: dict[str, list[float]] = {name: [] for name in loops}

@@ -23,15 +23,23 @@ SETTLE = 0.4
 """Seconds from the first records of a round until counting begins."""
 
 BOTO3, PACED_BOTO3, ASYNC, KCLPY = "raw boto3", "raw boto3, paced", "async-kinesis", "kclpy child"
-OVER_BOTO3, LEAN_JSON, LEAN_CBOR = "pykcl, boto3, JSON", "pykcl, lean, JSON", "pykcl, lean, CBOR"
+OVER_BOTO3, DIRECT_JSON, DIRECT_CBOR = "pykcl, boto3, JSON", "pykcl, direct, JSON", "pykcl, direct, CBOR"
 EACH_BATCH = ", each batch"
-EVERY_SECOND: dict[str, Any] = {"checkpoint": "interval", "checkpoint_interval": 1.0}
+EVERY_SECOND: dict[str, Any] = {"checkpoint_mode": "interval", "checkpoint_interval": 1.0}
 PYKCL: dict[str, dict[str, Any]] = {
-    OVER_BOTO3: {"transport": "boto3", **EVERY_SECOND},
-    LEAN_JSON: {"transport": "lean", "wire": "json", **EVERY_SECOND},
-    LEAN_CBOR: {"transport": "lean", "wire": "cbor", **EVERY_SECOND},
-    LEAN_JSON + EACH_BATCH: {"transport": "lean", "wire": "json", "checkpoint": "auto"},
-    LEAN_CBOR + EACH_BATCH: {"transport": "lean", "wire": "cbor", "checkpoint": "auto"},
+    OVER_BOTO3: {"http_transport": "boto3", **EVERY_SECOND},
+    DIRECT_JSON: {"http_transport": "direct", "record_encoding": "json", **EVERY_SECOND},
+    DIRECT_CBOR: {"http_transport": "direct", "record_encoding": "cbor", **EVERY_SECOND},
+    DIRECT_JSON + EACH_BATCH: {
+        "http_transport": "direct",
+        "record_encoding": "json",
+        "checkpoint_mode": "auto",
+    },
+    DIRECT_CBOR + EACH_BATCH: {
+        "http_transport": "direct",
+        "record_encoding": "cbor",
+        "checkpoint_mode": "auto",
+    },
 }
 """Options of Config beside stream and start; all else is as it is by default."""
 

@@ -13,11 +13,11 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from pykcl.processor import Batch, Initialization, RecordProcessor
+from pykcl.processor import Batch, InitializationInput, RecordProcessor
 from pykcl.testing.fleet import TABLE, Fleet
 from pykcl.testing.runtime import Simulation
 
-IDLE_TIME = 10.0
+IDLE_TIME_BETWEEN_READS = 10.0
 """Pause between two reads of an empty shard. Longer than by default, because reads cost most of the real time of a
 simulation and touch neither the lease table nor the finding of a dead owner."""
 _START_SECONDS = 600.0
@@ -33,7 +33,7 @@ class Readings(RecordProcessor):
     def __init__(self, worker: str, notes: list[tuple[float, str, str]], now: Callable[[], float]) -> None:
         self._worker, self._notes, self._now = worker, notes, now
 
-    def initialize(self, init: Initialization) -> None:
+    def initialize(self, init: InitializationInput) -> None:
         self._notes.append((self._now(), self._worker, init.shard_id))
 
     def process_records(self, batch: Batch) -> None:
@@ -49,7 +49,7 @@ class RunningFleet:
         self.notes: list[tuple[float, str, str]] = []
         self.names = [_WORKER.format(number) for number in range(workers)]
         self._shards = shards
-        self._options = {"idle_time": IDLE_TIME, **options}
+        self._options = {"idle_time_between_reads": IDLE_TIME_BETWEEN_READS, **options}
 
     def start(self) -> None:
         for name in self.names:

@@ -102,7 +102,7 @@ def rate(control: Control, processes: int, shards: int, window: float, log: Path
 def running(control: Control, processes: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [
         sys.executable, "-m", "pykcl.cli", "run", "benchmarks.two_processes:Digesting", "--app", "catching-up",
-        "--stream", STREAM, "--start", "TRIM_HORIZON", "--processes", str(processes), "--option", "wire=cbor",
+        "--stream", STREAM, "--start", "TRIM_HORIZON", "--processes", str(processes), "--option", "record_encoding=cbor",
     ]  # fmt: skip
     with log.open("wb") as output:
         process = subprocess.Popen(command, env=surroundings(control.url, None), stdout=output, stderr=output)

@@ -16,13 +16,59 @@ from pykcl.errors import ConfigError
 from pykcl.metrics.catalog import MetricsLevel, metrics_problem, parts
 from pykcl.model.checkpoint import StartPosition
 from pykcl.model.shard import STREAM_ARN
-from pykcl.start_text import shown, start_position
+from pykcl.times import epoch_millis, parse_time
+
+
+def start_position(start: str | datetime) -> StartPosition:
+    """Return `start` as a value. Raises ConfigError."""
+    if isinstance(start, str):
+        if start in ("LATEST", "TRIM_HORIZON"):
+            return StartPosition(start)  # type: ignore[arg-type]
+        return StartPosition("AT_TIMESTAMP", at_millis=_time_of(start))
+    if not isinstance(start, datetime):
+        raise ConfigError(
+            f"initial_position={shown(start)} is not a position. Use 'LATEST', 'TRIM_HORIZON' or an aware datetime."
+        )
+    if start.tzinfo is None:
+        raise ConfigError(
+            f"initial_position={start.isoformat()} has no time zone. Say which: add 'Z' or an offset."
+        )
+    at_millis = epoch_millis(start)
+    if at_millis is None:
+        raise ConfigError(
+            f"initial_position={start.isoformat()} is before 1970 or beyond the calendar. No record is that old."
+        )
+    return StartPosition("AT_TIMESTAMP", at_millis=at_millis)
+
+
+def _time_of(text: str) -> int:
+    if text[:1].isdigit():
+        try:
+            return parse_time(text)
+        except ConfigError as error:
+            raise ConfigError(f"initial_position={error}") from None
+    near = difflib.get_close_matches(text.upper(), ["LATEST", "TRIM_HORIZON"], n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(
+        f"initial_position={text!r} is not a position.{hint} "
+        "Use LATEST, TRIM_HORIZON or a time such as 2026-11-20T09:00:00Z."
+    )
+
+
+def shown(value: object) -> str:
+    """For an error message: cut, and whatever it is."""
+    try:
+        return repr(value)[:200]
+    except ValueError:
+        # A whole number of more digits than Python is willing to write down.
+        return f"<a {type(value).__name__} too long to show>"
+
 
 CheckpointMode = Literal["auto", "interval", "manual"]
 OnError = Literal["retry", "skip", "raise"]
-Transport = Literal["auto", "lean", "boto3"]
-Wire = Literal["auto", "cbor", "json"]
-TableLooks = Literal["auto", "whole", "parts"]
+HttpTransport = Literal["auto", "direct", "boto3"]
+RecordEncoding = Literal["auto", "cbor", "json"]
+LeaseScanMode = Literal["auto", "full", "segmented"]
 
 LARGEST_FETCH_BYTES = 14 * 1024 * 1024
 """The largest GetRecords answer: 10 MiB of data, base64 in JSON."""
@@ -49,16 +95,16 @@ class Config:
     """AWS region; by default what boto3 finds."""
     worker_id: str | None = None
     """Unique per process; by default host:pid:random."""
-    start: str | datetime = "LATEST"
+    initial_position: str | datetime = "LATEST"
     """Where an application without leases starts: "LATEST", "TRIM_HORIZON", an aware datetime or ISO 8601 text."""
-    checkpoint: CheckpointMode = "auto"
+    checkpoint_mode: CheckpointMode = "auto"
     """"auto": after each batch that returned normally; "interval": the same, at most every checkpoint_interval;
     "manual": only when the processor says so."""
     checkpoint_interval: float = 10.0
-    """For checkpoint="interval" only; refused with another mode unless it is the default."""
+    """For checkpoint_mode="interval" only; refused with another mode unless it is the default."""
     on_error: OnError = "retry"
     """What a raising process_records costs: "retry" the batch, "skip" it (as Java does), "raise" and stop."""
-    retry_for: float = 300.0
+    retry_timeout: float = 300.0
     """How long a batch is retried before its lease is handed back, and how long it is then left alone."""
     failover_time: float = 10.0
     """A lease whose counter stood still for so long may be taken. Must be the same in the whole fleet, Java too."""
@@ -68,30 +114,30 @@ class Config:
     """Most leases taken from live owners in one pass; a pass comes every third of the fail-over time."""
     max_records: int = 10_000
     """Most records per GetRecords call and per process_records call."""
-    empty_batches: bool = False
+    call_with_empty_batches: bool = False
     """Whether process_records is called with an empty batch, too, when a read brought nothing."""
-    idle_time: float | None = None
+    idle_time_between_reads: float | None = None
     """Pause between reads of a shard that is caught up. None: 0.25 s while records arrive, up to 1 s while none do."""
     max_buffered_bytes: int = 256 * 1024 * 1024
     """Most bytes of GetRecords answers this process holds at any time. Each call reserves 14 MiB, the largest
     answer, until its size is known: at the default 18 shards are fetched at the same moment, the others wait."""
-    transport: Transport = "auto"
-    """How records are read, and how the lease table is scanned, read and updated. "lean": over connections of pykcl's
+    http_transport: HttpTransport = "auto"
+    """How records are read, and how the lease table is scanned, read and updated. "direct": over connections of pykcl's
     own, at far less CPU than "boto3"; "auto": the same, unless something stands against it (a proxy, a handler on the
     client, another kind of signature) and is logged."""
-    wire: Wire = "auto"
-    """The form records come in over the lean transport: "cbor" is smaller and cheaper than "json". "auto": "cbor" once
+    record_encoding: RecordEncoding = "auto"
+    """The encoding of records over the direct transport: "cbor" is smaller and cheaper than "json". "auto": "cbor" once
     a second read of some records in it gave the same; "json" again, for good, when anything goes wrong with it."""
     shard_sync_interval: float = 60.0
     """How often the shards are listed; also done at start. Children of an ended shard need no listing."""
-    parent_poll_interval: float = 2.0
+    parent_shard_poll_interval: float = 2.0
     """How often a child shard looks whether its parents have ended."""
     cleanup_interval: float = 60.0
     """How often ended leases are looked over for deletion. 0: never."""
     audit_interval: float = 120.0
     """How often the leases are looked over for hash keys that nobody reads; the worker that Java's rule elects tells of
     them. 0: never."""
-    audit_confirmations: int = 3
+    audit_confidence_threshold: int = 3
     """How many audits in a row must find the same hash keys without a lease before anything is made of it."""
     shutdown_grace: float = 25.0
     """How long stop() waits for running batches (container platforms kill at 30)."""
@@ -105,12 +151,13 @@ class Config:
     """Whether a missing lease table may be created."""
     table_deletion_protection: bool = False
     """Whether a lease table that this worker creates is protected against deletion."""
-    table_recovery: bool = False
+    point_in_time_recovery: bool = False
     """Whether point-in-time recovery is switched on for a lease table that this worker creates."""
-    table_looks: TableLooks = "auto"
-    """How free and silent leases are found. "whole": each worker scans the lease table, about once a second; "parts":
-    it looks at a part of its own, and scans all of it now and then. "auto": "parts" where that reads less."""
-    state_table: str | None = None
+    lease_scan_mode: LeaseScanMode = "auto"
+    """How free and silent leases are found. "full": each worker scans the lease table, about once a second.
+    "segmented": it scans a segment of its own, and all of it now and then. "auto": "segmented" where that reads
+    less."""
+    coordinator_state_table: str | None = None
     """Where Java KCL 3.0-3.4 keeps its state, if not in `<application>-CoordinatorState`. It is only read."""
     unsafe_join_v3: bool = False
     """Whether to join a fleet of Java KCL 3.x in its own mode all the same; it is refused otherwise (NativeFleet)."""
@@ -136,7 +183,7 @@ class Config:
         problem = metrics_problem(self.metrics, self.metrics_dimensions, self.metrics_namespace)
         if problem:
             raise ConfigError(problem)
-        start_position(self.start)
+        start_position(self.initial_position)
 
     @property
     def table(self) -> str:
@@ -162,8 +209,8 @@ class Config:
 
     @property
     def start_position(self) -> StartPosition:
-        """`start` as a value."""
-        return start_position(self.start)
+        """`initial_position` as a value."""
+        return start_position(self.initial_position)
 
     @property
     def metrics_sinks(self) -> tuple[str, ...]:
@@ -237,7 +284,8 @@ def nearest_names(name: str, known: Iterable[str], shown: Callable[[str], str]) 
 _METRICS_TEXTS = ("metrics", "metrics_dimensions", "metrics_namespace")
 _NEVER_NONE = ("application", "stream", "metrics", "metrics_dimensions")
 _FLAGS = (
-    "empty_batches", "show_errors", "create_table", "table_deletion_protection", "table_recovery", "unsafe_join_v3",
+    "call_with_empty_batches", "show_errors", "create_table", "table_deletion_protection", "point_in_time_recovery",
+    "unsafe_join_v3",
 )  # fmt: skip
 
 
@@ -249,7 +297,7 @@ def _check_types(config: Config) -> None:
         "table_name",
         "region",
         "worker_id",
-        "state_table",
+        "coordinator_state_table",
         *_METRICS_TEXTS,
     ):
         value = getattr(config, name)
@@ -281,7 +329,7 @@ def _check_names(config: Config) -> None:
             f"application={config.application!r} cannot name a lease table: the lease table has that name, of 3 to 255 "
             "of A-Z a-z 0-9 _ . -"
         )
-    for name in ("table_name", "state_table"):
+    for name in ("table_name", "coordinator_state_table"):
         table = getattr(config, name)
         if table is not None and not _APPLICATION.match(table):
             raise ConfigError(f"{name}={table!r} is no table name: use 3 to 255 of A-Z a-z 0-9 _ . -")
@@ -301,17 +349,17 @@ def _check_names(config: Config) -> None:
 
 _SMALLEST: dict[str, float] = {
     "checkpoint_interval": 0.1,
-    "retry_for": 0.0,
+    "retry_timeout": 0.0,
     "failover_time": 1.0,
     "max_leases": 1,
     "max_leases_to_steal_at_one_time": 1,
     "max_records": 1,
-    "idle_time": 0.2,
+    "idle_time_between_reads": 0.2,
     "shard_sync_interval": 1.0,
-    "parent_poll_interval": 0.1,
+    "parent_shard_poll_interval": 0.1,
     "cleanup_interval": 0.0,
     "audit_interval": 0.0,
-    "audit_confirmations": 1,
+    "audit_confidence_threshold": 1,
     "shutdown_grace": 0.0,
     "processor_warn_after": 0.1,
     "processor_timeout": 0.1,
@@ -319,7 +367,7 @@ _SMALLEST: dict[str, float] = {
     "metrics_queue_size": 1,
 }
 _WHOLE = (
-    "max_leases", "max_leases_to_steal_at_one_time", "max_records", "max_buffered_bytes", "audit_confirmations",
+    "max_leases", "max_leases_to_steal_at_one_time", "max_records", "max_buffered_bytes", "audit_confidence_threshold",
     "metrics_queue_size",
 )  # fmt: skip
 _LARGEST = 1_000_000
@@ -334,7 +382,7 @@ def number_for(name: str) -> str:
 def _check_numbers(config: Config) -> None:
     for name, smallest in _SMALLEST.items():
         value = getattr(config, name)
-        if value is None and name in ("idle_time", "processor_timeout"):
+        if value is None and name in ("idle_time_between_reads", "processor_timeout"):
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"{name} takes {number_for(name)}, not {value!r}")
@@ -356,11 +404,11 @@ def _check_numbers(config: Config) -> None:
 
 def _check_choices(config: Config) -> None:
     for name, allowed in (
-        ("checkpoint", ("auto", "interval", "manual")),
+        ("checkpoint_mode", ("auto", "interval", "manual")),
         ("on_error", ("retry", "skip", "raise")),
-        ("transport", ("auto", "lean", "boto3")),
-        ("wire", ("auto", "cbor", "json")),
-        ("table_looks", ("auto", "whole", "parts")),
+        ("http_transport", ("auto", "direct", "boto3")),
+        ("record_encoding", ("auto", "cbor", "json")),
+        ("lease_scan_mode", ("auto", "full", "segmented")),
         ("metrics_level", ("NONE", "SUMMARY", "DETAILED")),
     ):
         value = getattr(config, name)
@@ -369,13 +417,16 @@ def _check_choices(config: Config) -> None:
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"{name}={shown(value)} is not one of {', '.join(map(repr, allowed))}.{hint}")
     default = Config.__dataclass_fields__["checkpoint_interval"].default
-    if config.checkpoint != "interval" and config.checkpoint_interval != default:
+    if config.checkpoint_mode != "interval" and config.checkpoint_interval != default:
         raise ConfigError(
-            f"checkpoint_interval={config.checkpoint_interval} has no meaning with checkpoint={config.checkpoint!r}: "
-            "nothing is written at intervals. Use checkpoint='interval', or drop checkpoint_interval."
+            f"checkpoint_interval={config.checkpoint_interval} has no meaning with "
+            f"checkpoint_mode={config.checkpoint_mode!r}: nothing is written at intervals. "
+            "Use checkpoint_mode='interval', or drop checkpoint_interval."
         )
-    if config.wire == "cbor" and config.transport == "boto3":
-        raise ConfigError("wire='cbor' contradicts transport='boto3', which reads JSON only: drop one")
+    if config.record_encoding == "cbor" and config.http_transport == "boto3":
+        raise ConfigError(
+            "record_encoding='cbor' contradicts http_transport='boto3', which reads JSON only: drop one"
+        )
     if config.processor_timeout is not None and config.processor_timeout < config.processor_warn_after:
         raise ConfigError(
             f"processor_timeout={config.processor_timeout} is shorter than "
@@ -394,7 +445,7 @@ OF_COMMANDS = (
 """Variables that set no option of a Config but one of the command line."""
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
-_FLOATS_WITHOUT_DEFAULT = ("idle_time", "processor_timeout")
+_FLOATS_WITHOUT_DEFAULT = ("idle_time_between_reads", "processor_timeout")
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,8 @@ _MISTAKES = (
     Mistake(
         "E19",
         "The shard's reads are used up",
-        "read less often, in every application of this stream: --option idle_time=2; pykcl streams describe STREAM "
-        "shows who else reads",
+        "read less often, in every application of this stream: --option idle_time_between_reads=2; "
+        "pykcl streams describe STREAM shows who else reads",
     ),
     Mistake(
         "E20",

@@ -127,7 +127,7 @@ class TableGone(FatalError):
     gone with it."""
 
 
-class LeaseLost(PyKclError):
+class LeaseLostError(PyKclError):
     """This worker may no longer write for the shard. Stop work on it, do not retry; another worker continues."""
 
     code = "E10"
@@ -142,9 +142,9 @@ class CheckpointRefused(PyKclError, ValueError):
 class RestartShard(PyKclError):
     """Raised *by* a record processor that is of no use any more (a process it stood for has died, say).
 
-    After a back-off the shard begins anew under the same lease, at its last checkpoint and with a new instance; the old
-    one is called no more, but for lease_lost or shutdown_requested in the meantime; its checkpointers raise LeaseLost.
-    If no new one gets past that place for `retry_for`, the lease is handed back and left alone.
+    After a back-off the shard begins anew under the same lease, at its last checkpoint and with a new instance. The old
+    one is called no more, but for lease_lost or shutdown_requested in the meantime. Its checkpointers raise
+    LeaseLostError. If no new one gets past that place for `retry_timeout`, the lease is handed back and left alone.
     """
 
 

@@ -125,7 +125,7 @@ class FleetChanged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetWentNative(Event):
+class FleetUpgradedToV3(Event):
     """Nothing is lost: it keeps its leases and takes what nobody reads, but nothing from living owners any more."""
 
     LEVEL = logging.ERROR
@@ -136,7 +136,7 @@ class FleetWentNative(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TwinWorker(Event):
+class DuplicateWorkerId(Event):
     """Do: leave worker_id to pykcl, or make it unique per process. Leases are safe, but move to and fro."""
 
     LEVEL = logging.WARNING
@@ -147,7 +147,7 @@ class TwinWorker(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerRhythmDiffers(Event):
+class FailoverTimeMismatch(Event):
     """A peer renews its leases in the rhythm of another fail-over time; both are in seconds, theirs is an estimate."""
 
     LEVEL = logging.WARNING
@@ -192,7 +192,7 @@ class LeaseTaken(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseWentElsewhere(Event):
+class LeaseTakeFailed(Event):
     LEVEL = logging.DEBUG
     TEXT = "lease not taken, it changed first"
     shard: str
@@ -215,7 +215,7 @@ class WaitingForParents(Event):
 class LossReason(str, Enum):
     """Reason for which a worker lost a lease. Its value is that of the dimension Cause in metrics.
 
-    sentence: the text of `LeaseTakenAway.cause`, with names in braces.
+    sentence: the text of `LeaseLost.cause`, with names in braces.
     """
 
     sentence: str
@@ -241,7 +241,7 @@ class LossReason(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseTakenAway(Event):
+class LeaseLost(Event):
     """cause: for people. reason: the same for programs; the log does not show it."""
 
     LEVEL = logging.WARNING
@@ -261,7 +261,7 @@ class LeaseReleased(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseUnconfirmed(Event):
+class ReleaseUnacknowledged(Event):
     LEVEL = logging.WARNING
     TEXT = "lease not released, peers take it when it expires"
     shard: str
@@ -343,7 +343,7 @@ class BatchSkipped(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseHandedBack(Event):
+class RetriesExhausted(Event):
     """This worker cannot work on the lease now: for `left_alone_for` seconds it will not take it again."""
 
     LEVEL = logging.ERROR
@@ -398,7 +398,7 @@ class AggregateRefused(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregateOfAnotherShard(Event):
+class AggregateOutsideShard(Event):
     """A sub-record's hash key lies outside the shard: a producer with an old shard map. Not delivered, as in Java:
     KPL producers put such records again to the right shard."""
 
@@ -410,7 +410,7 @@ class AggregateOfAnotherShard(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowRefused(Event):
+class InvalidLeaseRow(Event):
     LEVEL = logging.ERROR
     TEXT = "row of the lease table cannot be read and is left alone"
     key: str
@@ -435,7 +435,7 @@ class LeadershipMoved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoleFound(Event):
+class UncoveredHashRangeFound(Event):
     """Nobody reads the records of these hash keys, and listing the shards has not mended it: a person has to look.
 
     first, last: decimal, both included. audits: how many in a row have found it. shards: the open ones that take these
@@ -451,8 +451,8 @@ class HoleFound(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoleClosed(Event):
-    """Each of these hash keys, which a HoleFound told of, has a lease again."""
+class UncoveredHashRangeClosed(Event):
+    """Each of these hash keys, which a UncoveredHashRangeFound told of, has a lease again."""
 
     TEXT = "hash keys have a lease again"
     first: str
@@ -470,8 +470,8 @@ class HashRangeFilled(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TroubleBegan(Event):
-    """Something fails again and again, until TroubleEnded with this `what` and `shard` (None: the whole worker)."""
+class FailureStarted(Event):
+    """Something fails again and again, until FailureResolved with this `what` and `shard` (None: the whole worker)."""
 
     LEVEL = logging.WARNING
     TEXT = "trouble began"
@@ -483,26 +483,26 @@ class TroubleBegan(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TroubleEnded(Event):
+class FailureResolved(Event):
     TEXT = "trouble ended"
     what: str
     shard: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadsLeft(Event):
+class ThreadsNotStopped(Event):
     LEVEL = logging.ERROR
     TEXT = "threads did not stop in time"
     threads: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartIgnored(Event):
-    """The configured start applies to shards without a checkpoint only, and there is none. leases: that have one."""
+class InitialPositionIgnored(Event):
+    """The initial position applies to shards without a checkpoint only, and there is none. leases: that have one."""
 
-    TEXT = "start has no effect: every lease has a checkpoint and goes on there"
+    TEXT = "initial_position has no effect: every lease has a checkpoint and goes on there"
     CODE = "E17"
-    start: str
+    initial_position: str
     leases: int
 
 
@@ -518,7 +518,7 @@ class StillStarting(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionNear(Event):
+class RetentionAlmostExceeded(Event):
     """Soon Kinesis drops records that were not read yet. All times in seconds."""
 
     LEVEL = logging.WARNING
@@ -531,7 +531,7 @@ class RetentionNear(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessorGivenUp(Event):
+class ProcessorTimedOut(Event):
     """A call did not return within `processor_timeout`. Its thread cannot be ended: while it runs, this process takes
     that lease no more. seconds: that the call had taken by then."""
 
@@ -551,7 +551,7 @@ class NeverCheckpointed(Event):
     """A processor that is to checkpoint by itself has not, since this worker reads the shard. seconds: since then."""
 
     LEVEL = logging.WARNING
-    TEXT = 'no checkpoint yet: with checkpoint="manual" all of these batches come again after a restart'
+    TEXT = 'no checkpoint yet: with checkpoint_mode="manual" all of these batches come again after a restart'
     shard: str
     batches: int
     seconds: float

@@ -26,7 +26,7 @@ class PreparedCheckpoint(Protocol):
 class Checkpointer(Protocol):
     """Writes down how far the application got. May be called from any thread of the application.
 
-    Every method raises LeaseLost when this worker no longer holds the lease (stop working on the shard),
+    Every method raises LeaseLostError when this worker no longer holds the lease (stop working on the shard),
     CheckpointRefused for a position behind the last checkpoint or beyond what was delivered,
     and TemporaryError when DynamoDB could not be reached before the lease ran out of time (call again).
     """
@@ -55,7 +55,7 @@ class Checkpointer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Initialization:
+class InitializationInput:
     """position: where reading resumes. pending: what an earlier owner prepared and did not commit, or None. Finish or
     undo it now: the first checkpoint after `initialize`, an automatic one too, erases it from the row.
 
@@ -73,7 +73,7 @@ class Initialization:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one shard in order; empty only with `empty_batches`.
+    """Records of one shard in order; empty only with `call_with_empty_batches`.
 
     millis_behind_latest: how far the end of this batch's page is behind the tip of the shard, as Kinesis says.
     """
@@ -92,7 +92,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardEnd:
+class ShardEndedInput:
     """Every record of the shard has been delivered. children: the shards that continue it."""
 
     shard_id: str
@@ -102,7 +102,7 @@ class ShardEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class ShutdownRequest:
+class ShutdownRequestedInput:
     """The worker is stopping: last chance to checkpoint. The lease is released when the method returns."""
 
     shard_id: str
@@ -111,7 +111,7 @@ class ShutdownRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseLoss:
+class LeaseLostInput:
     """This worker may no longer write for the shard; another one has it or soon will. So there is no checkpointer."""
 
     shard_id: str
@@ -121,27 +121,27 @@ class LeaseLoss:
 class RecordProcessor(ABC):
     """One instance reads one shard, in one thread. Only `process_records` must be written."""
 
-    def initialize(self, init: Initialization) -> None:  # noqa: B027 - optional
+    def initialize(self, init: InitializationInput) -> None:  # noqa: B027 - optional
         """Called once, before the first batch."""
 
     @abstractmethod
     def process_records(self, batch: Batch) -> None:
-        """Called with each batch. With checkpoint="auto", returning normally says that the whole batch is done;
+        """Called with each batch. With checkpoint_mode="auto", returning normally says that the whole batch is done;
         raising says that it is not, and costs what `on_error` says."""
 
-    def lease_lost(self, loss: LeaseLoss) -> None:  # noqa: B027 - optional
+    def lease_lost(self, loss: LeaseLostInput) -> None:  # noqa: B027 - optional
         """Called once when this worker may no longer write for the shard: taken by another worker, heartbeats failed,
         `processor_timeout` passed, the table is gone. Drop what is in flight."""
 
-    def shard_ended(self, end: ShardEnd) -> None:  # noqa: B027 - optional
-        """Called when every record was delivered. With checkpoint="manual", an own shard_ended must call
+    def shard_ended(self, end: ShardEndedInput) -> None:  # noqa: B027 - optional
+        """Called when every record was delivered. With checkpoint_mode="manual", an own shard_ended must call
         `end.checkpointer.checkpoint()`, else it is called again: children start only after that. Without an own one
         the shard ends as soon as its last record is checkpointed."""
 
-    def shutdown_requested(self, request: ShutdownRequest) -> None:  # noqa: B027 - optional
+    def shutdown_requested(self, request: ShutdownRequestedInput) -> None:  # noqa: B027 - optional
         """Called when the worker stops, or hands this lease back because its batches keep failing.
 
-        With checkpoint="auto" or "interval" what was done is checkpointed anyway.
+        With checkpoint_mode="auto" or "interval" what was done is checkpointed anyway.
         """
 
 

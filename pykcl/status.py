@@ -73,7 +73,7 @@ class ErrorStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TroubleStatus:
+class FailureStatus:
     """Something that has been failing again and again for so many seconds. shard: None where it is the whole worker."""
 
     what: Activity
@@ -87,8 +87,8 @@ class LeaseStatus:
     """One lease that this worker holds, or is about to take.
 
     state: of `planning.lifecycle`, such as "reading". thread, alive: what works on it. checkpoint, counter: of its row
-    as last written; None: not taken yet. believed_for: seconds that are left without another heartbeat; 0 or below:
-    none. millis_behind_latest: as the last page told, `behind_told_ago` seconds ago; None: none was read. call: of the
+    as last written; None: not taken yet. lease_valid_for: seconds that are left without another heartbeat; 0 or below:
+    none. millis_behind_latest: as the last page told, `lag_age` seconds ago; None: none was read. call: of the
     processor, if one runs.
     """
 
@@ -98,10 +98,10 @@ class LeaseStatus:
     alive: bool
     checkpoint: str | None
     counter: int | None
-    believed_for: float | None
+    lease_valid_for: float | None
     has_answered: bool
     millis_behind_latest: int | None
-    behind_told_ago: float | None
+    lag_age: float | None
     call: CallStatus | None
     last_error: ErrorStatus | None
 
@@ -110,8 +110,8 @@ class LeaseStatus:
 class WorkerStatus:
     """A worker. All times in seconds.
 
-    state_for: since it came into its state. failure: the type of the error that stops it, if one does. has_joined: it
-    has looked at the shards and the lease table, and whatever it took then is being read. every_shard_is_read: what
+    state_age: since it came into its state. failure: the type of the error that stops it, if one does. initialized: it
+    has looked at the shards and the lease table, and whatever it took then is being read. all_shards_assigned: what
     `Worker.wait_ready` waits for, of the whole fleet.
     """
 
@@ -121,13 +121,13 @@ class WorkerStatus:
     table: str
     version: str
     state: WorkerState
-    state_for: float
+    state_age: float
     failure: str | None
-    has_joined: bool
-    every_shard_is_read: bool
+    initialized: bool
+    all_shards_assigned: bool
     failover_time: float
     shutdown_grace: float
     loops: tuple[LoopStatus, ...] = ()
     leases: tuple[LeaseStatus, ...] = ()
-    troubles: tuple[TroubleStatus, ...] = ()
+    troubles: tuple[FailureStatus, ...] = ()
     last_error: ErrorStatus | None = None

@@ -90,7 +90,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="NAME=TEXT",
-        help="tests/interop: an option of Config for all pykcl workers of the fleets, such as transport=boto3",
+        help="tests/interop: an option of Config for all pykcl workers of the fleets, such as http_transport=boto3",
     )
     parser.addoption(
         "--write-docs",
@@ -126,7 +126,7 @@ def models_are_read_once() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def moto_answers_no_client() -> None:
     """Importing moto puts a handler of its own into every client made afterwards, and with a stranger's handler nothing
-    is read over the lean transport. Of moto the suite uses what the local AWS does: its request handlers alone."""
+    is read over the direct transport. Of moto the suite uses what the local AWS does: its request handlers alone."""
     from moto.core import models
 
     BUILTIN_HANDLERS.remove(("before-send", models.botocore_stubber))

@@ -47,9 +47,9 @@ def test_an_arn_names_stream_and_region():
         ({"application": "ab"}, "3 to 255"),
         ({"table_name": "a b"}, "table name"),
         ({"worker_id": ""}, "1 to 256"),
-        ({"start": "LATST"}, "Did you mean 'LATEST'"),
-        ({"start": datetime(2026, 1, 1)}, "no time zone"),  # noqa: DTZ001 - that is the point
-        ({"start": 17}, "not a position"),
+        ({"initial_position": "LATST"}, "Did you mean 'LATEST'"),
+        ({"initial_position": datetime(2026, 1, 1)}, "no time zone"),  # noqa: DTZ001 - that is the point
+        ({"initial_position": 17}, "not a position"),
         ({"failover_time": 0.5}, "Write 1 to"),
         ({"failover_time": "10"}, "takes a number of seconds"),
         ({"failover_time": float("inf")}, "Write 1 to"),
@@ -59,11 +59,11 @@ def test_an_arn_names_stream_and_region():
         ({"max_records": 10_001}, "10000"),
         ({"audit_interval": -1}, "audit_interval is out of range. Write 0 to 1000000."),
         ({"application": "a"}, "the lease table has that name, of 3 to 255 of A-Z"),
-        ({"audit_confirmations": 0}, "audit_confirmations is out of range"),
+        ({"audit_confidence_threshold": 0}, "audit_confidence_threshold is out of range"),
         ({"failover_time": "abc"}, "failover_time takes a number of seconds, not 'abc'"),
-        ({"audit_confirmations": 2.5}, "audit_confirmations takes a whole number, not 2.5"),
+        ({"audit_confidence_threshold": 2.5}, "audit_confidence_threshold takes a whole number, not 2.5"),
         ({"max_buffered_bytes": 1_000_000}, "cannot hold two"),
-        ({"checkpoint": "automatic"}, "Did you mean 'auto'"),
+        ({"checkpoint_mode": "automatic"}, "Did you mean 'auto'"),
         ({"on_error": "ignore"}, "'retry', 'skip', 'raise'"),
         ({"processor_timeout": 10.0, "processor_warn_after": 60.0}, "10.0.*60.0"),
         ({"create_table": "false"}, "create_table is True or False, not str"),
@@ -79,13 +79,13 @@ def test_an_arn_names_stream_and_region():
         ({"table_name": "orders\udcff"}, "table_name holds half of a character"),
         ({"region": "eu-west-\udcff"}, "region holds half of a character"),
         ({"worker_id": "w\ud83d"}, "worker_id holds half of a character"),
-        ({"state_table": "state\ud83d"}, "state_table holds half of a character"),
+        ({"coordinator_state_table": "state\ud83d"}, "coordinator_state_table holds half of a character"),
         ({"metrics_namespace": "orders\ud83d"}, "metrics_namespace holds half of a character"),
-        ({"checkpoint": ["auto"]}, "is not one of"),
-        ({"checkpoint_interval": 5.0}, "checkpoint_interval=5.0.*checkpoint='auto'"),
+        ({"checkpoint_mode": ["auto"]}, "is not one of"),
+        ({"checkpoint_interval": 5.0}, "checkpoint_interval=5.0.*checkpoint_mode='auto'"),
         (
-            {"checkpoint_interval": 5.0, "checkpoint": "manual"},
-            "checkpoint_interval=5.0.*checkpoint='manual'",
+            {"checkpoint_interval": 5.0, "checkpoint_mode": "manual"},
+            "checkpoint_interval=5.0.*checkpoint_mode='manual'",
         ),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_byte_that_is_no_utf_8_is_refused_by_name_before_anything_starts(monke
     ],
 )
 def test_every_way_to_say_where_to_start(start, position):
-    assert _config(start=start).start_position == position
+    assert _config(initial_position=start).start_position == position
 
 
 def test_an_unknown_option_of_worker_names_the_nearest():

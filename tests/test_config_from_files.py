@@ -39,10 +39,10 @@ def no_variables(monkeypatch):
 def test_toml_says_options_in_their_own_types(toml):
     path = toml(
         LEAST
-        + 'start = 2026-11-20T09:00:00Z\nfailover_time = 3\nmax_leases = 7\ncreate_table = false\non_error = "skip"\n'
+        + 'initial_position = 2026-11-20T09:00:00Z\nfailover_time = 3\nmax_leases = 7\ncreate_table = false\non_error = "skip"\n'
     )
     expected = Config(
-        application="orders-app", stream="orders", start=datetime(2026, 11, 20, 9, tzinfo=timezone.utc), failover_time=3,
+        application="orders-app", stream="orders", initial_position=datetime(2026, 11, 20, 9, tzinfo=timezone.utc), failover_time=3,
         max_leases=7, create_table=False, on_error="skip",
     )  # fmt: skip
     assert Config.from_toml(path) == Config.from_toml(str(path)) == expected
@@ -93,8 +93,8 @@ def test_what_a_file_of_java_says_in_vain_is_logged_where_no_table_is_shown(toml
         (LEAST + "max_leases = 0\n", "pykcl.toml: max_leases is out of range"),
         (LEAST + 'max_leases = "7"\n', "pykcl.toml: max_leases takes a whole number, not '7'"),
         (LEAST + 'create_table = "false"\n', "pykcl.toml: create_table is True or False, not str"),
-        (LEAST + "start = 2026-11-20\n", "pykcl.toml: start="),
-        (LEAST + "start = 2026-11-20T09:00:00\n", "has no time zone"),
+        (LEAST + "initial_position = 2026-11-20\n", "pykcl.toml: initial_position="),
+        (LEAST + "initial_position = 2026-11-20T09:00:00\n", "has no time zone"),
         (LEAST + "checkpoint_interval = 3\n", "pykcl.toml: checkpoint_interval=3 has no meaning"),
         (LEAST + 'on_error = ["retry"]\n', "pykcl.toml: on_error="),
         (
@@ -241,13 +241,18 @@ def test_what_comes_later_wins(toml, monkeypatch):
     monkeypatch.setenv("PYKCL_MAX_LEASES", "4")
     monkeypatch.setenv("PYKCL_MAX_RECORDS", "4")
     config = together(path, overrides={"max_records": 5}).config
-    assert (config.idle_time, config.failover_time, config.max_leases, config.max_records) == (None, 3, 4, 5)
+    assert (config.idle_time_between_reads, config.failover_time, config.max_leases, config.max_records) == (
+        None,
+        3,
+        4,
+        5,
+    )
 
 
 def test_a_program_of_kclpy_checkpoints_by_itself_unless_the_file_says_otherwise(toml):
-    assert together(toml(LEAST), door="kclpy").config.checkpoint == "manual"
-    assert together(toml(LEAST), door="native").config.checkpoint == "auto"
-    assert together(toml(LEAST + 'checkpoint = "auto"\n'), door="kclpy").config.checkpoint == "auto"
+    assert together(toml(LEAST), door="kclpy").config.checkpoint_mode == "manual"
+    assert together(toml(LEAST), door="native").config.checkpoint_mode == "auto"
+    assert together(toml(LEAST + 'checkpoint_mode = "auto"\n'), door="kclpy").config.checkpoint_mode == "auto"
 
 
 def test_clients_of_a_file_are_used_but_not_beside_a_local_aws_and_a_region_from_later_wins(toml):
@@ -294,7 +299,7 @@ def test_a_program_of_kclpy_needs_no_file_where_application_and_stream_are_told(
     with pytest.raises(click.UsageError, match="No properties"):
         together(door="kclpy")
     config = together(door="kclpy", overrides={"stream": "orders"}).config
-    assert (config.application, config.stream, config.checkpoint) == ("orders-app", "orders", "manual")
+    assert (config.application, config.stream, config.checkpoint_mode) == ("orders-app", "orders", "manual")
 
 
 def test_what_is_missing_in_the_file_may_come_from_elsewhere_and_what_is_wrong_is_still_the_files(toml):

@@ -40,7 +40,7 @@ def test_an_instant_is_read(text, millis):
 
 @pytest.mark.parametrize(("text", "millis"), INSTANTS)
 def test_an_instant_is_one_wherever_it_is_written(text, millis):
-    start = Config(application="orders-app", stream="orders", start=text).start_position
+    start = Config(application="orders-app", stream="orders", initial_position=text).start_position
     assert (start.kind, start.at_millis) == ("AT_TIMESTAMP", millis)
     assert parse_since(text, NOW) == ReadFrom("AT_TIMESTAMP", at_millis=millis)
 
@@ -64,8 +64,8 @@ def test_any_other_is_refused_wherever_it_is_written(text, why):
     with pytest.raises(ConfigError, match=why) as refused:
         parse_time(text)
     assert "2026-11-20T09:00Z" in str(refused.value)
-    with pytest.raises(ConfigError, match=f"start='{re.escape(text)}' {why}"):
-        Config(application="orders-app", stream="orders", start=text)
+    with pytest.raises(ConfigError, match=f"initial_position='{re.escape(text)}' {why}"):
+        Config(application="orders-app", stream="orders", initial_position=text)
 
 
 @pytest.mark.parametrize(

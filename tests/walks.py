@@ -92,7 +92,7 @@ def walks() -> list[tuple[str, str, str]]:
         client = boto3.client("kinesis")
         client.create_stream(StreamName="walks", ShardCount=1)
         client.get_waiter("stream_exists").wait(StreamName="walks", WaiterConfig={"Delay": 1})
-        options = {"start": "TRIM_HORIZON", "failover_time": 2.0, "checkpoint": "manual"}
+        options = {"initial_position": "TRIM_HORIZON", "failover_time": 2.0, "checkpoint_mode": "manual"}
         worker = Worker("walks", stream="walks", processor=Noting, **options)
         threading.setprofile(walker)
         try:

@@ -1,7 +1,7 @@
 """A worker as `pykcl run` runs it: `Worker`, a processor, options, and the tuned garbage collector of that command.
 What AWS is, the environment says, as anywhere else.
 
-python -m benchmarks.peer_programs.pykcl_worker '{"transport": "lean", ...options of Config}'
+python -m benchmarks.peer_programs.pykcl_worker '{"http_transport": "direct", ...options of Config}'
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def hear(event: Event) -> None:
 
 
 def main() -> None:
-    options = {"stream": STREAM, "start": "TRIM_HORIZON", **json.loads(sys.argv[1])}
+    options = {"stream": STREAM, "initial_position": "TRIM_HORIZON", **json.loads(sys.argv[1])}
     with Worker(f"bench-{os.getpid()}", processor=Counting, listeners=[tune_collector, hear], **options):
         answer_counts(lambda: (sum(one.records for one in processors), sum(one.bytes for one in processors)))
 

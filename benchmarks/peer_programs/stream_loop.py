@@ -2,7 +2,7 @@
 
     python -m benchmarks.peer_programs.stream_loop SHARDS
 
-Told what to do as `boto3_loop`. Over the lean transport, in CBOR. A page is delivered as the worker does: all of it at once.
+Told what to do as `boto3_loop`. Over the direct transport, in CBOR. A page is delivered as the worker does: all of it at once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Reader:
 
 def main() -> None:
     client = boto3.client("kinesis")
-    stream = KinesisStream(client, STREAM, SystemRuntime(), transport="lean", wire="cbor")
+    stream = KinesisStream(client, STREAM, SystemRuntime(), http_transport="direct", record_encoding="cbor")
     loops = Loops([Reader(stream, number) for number in range(int(sys.argv[1]))])
     gc.collect()
     gc.freeze()  # as `pykcl run`

@@ -65,14 +65,18 @@ def connect(
         runtime,
         request_timeout=config.request_timeout,
         stop=stop,
-        state_table=config.state_table or state_table_of(config.application),
+        coordinator_state_table=config.coordinator_state_table or state_table_of(config.application),
         new_table=NewTable(
-            deletion_protection=config.table_deletion_protection, recovery=config.table_recovery
+            deletion_protection=config.table_deletion_protection, recovery=config.point_in_time_recovery
         ),
-        transport=config.transport,
+        http_transport=config.http_transport,
     )
     stream = KinesisStream(
-        given["kinesis"], config.stream, runtime, transport=config.transport, wire=config.wire
+        given["kinesis"],
+        config.stream,
+        runtime,
+        http_transport=config.http_transport,
+        record_encoding=config.record_encoding,
     )
     return table, stream
 

@@ -32,7 +32,7 @@ from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure, un
 from pykcl.aws.kinesis_decode import description_of, shards_of
 from pykcl.aws.transport.connection import wait_for_answers
 from pykcl.aws.transport.get_records import PageReads, PendingPage
-from pykcl.config import Transport, Wire
+from pykcl.config import HttpTransport, RecordEncoding
 from pykcl.errors import (
     AnswerRefused,
     IteratorExpired,
@@ -64,7 +64,7 @@ class KinesisStream:
     """One stream, by name or ARN. May be used by any number of threads at once.
 
     client: a boto3 Kinesis client. stream: name or ARN. runtime: for carrying the server's clock forward.
-    transport, wire: as in Config.
+    http_transport, record_encoding: as in Config.
     Until `describe` has told the ARN, a stream given by name is asked for by name.
     """
 
@@ -74,8 +74,8 @@ class KinesisStream:
         stream: str,
         runtime: Runtime,
         *,
-        transport: Transport = "auto",
-        wire: Wire = "auto",
+        http_transport: HttpTransport = "auto",
+        record_encoding: RecordEncoding = "auto",
     ) -> None:
         found = STREAM_ARN.match(stream)
         self._client = client
@@ -86,7 +86,7 @@ class KinesisStream:
         # (server time in epoch milliseconds, our monotonic seconds when it arrived, the header it came from):
         # one tuple, replaced as a whole, so that threads need no lock.
         self._clock: tuple[int, float, str] | None = None
-        self._reads = PageReads(client, runtime, transport, wire)
+        self._reads = PageReads(client, runtime, http_transport, record_encoding)
         self._calling = self._reads.clock.calling
 
     @property
@@ -100,7 +100,7 @@ class KinesisStream:
 
     @property
     def transport(self) -> str:
-        """Transport of the next page: "boto3", "lean, JSON" or "lean, CBOR"."""
+        """Transport of the next page: "boto3", "direct, JSON" or "direct, CBOR"."""
         return self._reads.transport
 
     def describe(self) -> StreamDescription:

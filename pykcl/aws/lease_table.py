@@ -28,7 +28,7 @@ from pykcl.aws.table_admin import (
 )
 from pykcl.aws.transport.table_requests import TableRequests
 from pykcl.aws.transport.table_rows import RowCache, ScannedRows
-from pykcl.config import Transport
+from pykcl.config import HttpTransport
 from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
 from pykcl.interfaces import Applied, Rejected, TableScan, Unknown, WriteAnswer
 from pykcl.model.lease import JavaState, Lease, Row, UnreadableRow
@@ -101,8 +101,8 @@ class DynamoDBLeaseTable:
     client: a boto3 DynamoDB client of one attempt per call. table_name: the table. runtime: time and chance.
     request_timeout: seconds after which the client gives one request up; a write may end this much after its
     deadline. stop: once set, nothing is tried a second time (for the forced stop: an orderly one still
-    releases). state_table: where KCL 3.0-3.4 keeps its state; by default named after the lease table.
-    new_table: how a table is made that is missing. transport: as in Config.
+    releases). coordinator_state_table: where KCL 3.0-3.4 keeps its state; by default named after the lease table.
+    new_table: how a table is made that is missing. http_transport: as in Config.
     """
 
     def __init__(
@@ -113,14 +113,14 @@ class DynamoDBLeaseTable:
         *,
         request_timeout: float = 2.0,
         stop: Event | None = None,
-        state_table: str | None = None,
+        coordinator_state_table: str | None = None,
         new_table: NewTable | None = None,
-        transport: Transport = "auto",
+        http_transport: HttpTransport = "auto",
     ) -> None:
         self._client = client
         self._new_table = new_table or NewTable()
         self._name = table_name
-        self._state_table = state_table or state_table_of(table_name)
+        self._state_table = coordinator_state_table or state_table_of(table_name)
         self._has_owner_index = False
         self._runtime = runtime
         self._request_timeout = request_timeout
@@ -128,7 +128,7 @@ class DynamoDBLeaseTable:
         self._created = False
         self._row_cache = RowCache()
         self._table_id = ""
-        requests = TableRequests(client, table_name, runtime, transport)
+        requests = TableRequests(client, table_name, runtime, http_transport)
         self._requests, self._calling = requests, requests.clock.calling
 
     @property

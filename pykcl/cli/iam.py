@@ -78,7 +78,7 @@ def iam(
         "stream": config.stream_name,
         "table": config.table,
         "application": config.application,
-        "state_table": config.state_table,
+        "coordinator_state_table": config.coordinator_state_table,
         **places,
     }
     if whose == "operator":
@@ -88,7 +88,7 @@ def iam(
         policy = worker_policy(
             **common,
             create_table=config.create_table if create_table is None else create_table,
-            table_recovery=config.table_recovery,
+            point_in_time_recovery=config.point_in_time_recovery,
             metrics_namespace=(config.metrics_namespace or config.application) if sends else None,
         )
     if as_format == "terraform":

@@ -37,7 +37,16 @@ from pykcl.errors import ConfigError, PyKclError
 from pykcl.processor import RecordProcessor
 
 LOCAL_SHARDS = 4
-_FIELDS = ("application", "table_name", "stream", "start", "failover_time", "region", "worker_id", "on_error")
+_FIELDS = (
+    "application",
+    "table_name",
+    "stream",
+    "initial_position",
+    "failover_time",
+    "region",
+    "worker_id",
+    "on_error",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +105,7 @@ def _grouped_flags(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--start",
     "--initial-position",
-    "start",
+    "initial_position",
     metavar="PLACE",
     help="Where to start without leases: LATEST, TRIM_HORIZON or an ISO 8601 time.",
 )
@@ -206,12 +215,12 @@ def _refuse_what_does_not_go_together(
 
 
 def _beside_the_local_aws(settings: Settings) -> Settings:
-    """The embedded AWS is built on moto, which puts a handler into every client of its process. The lean transport
+    """The embedded AWS is built on moto, which puts a handler into every client of its process. The direct transport
     respects that, and would say at each start that it is not used."""
     config = settings.config
-    if config.transport != "auto" or config.wire == "cbor":
+    if config.http_transport != "auto" or config.record_encoding == "cbor":
         return settings
-    return replace(settings, config=replace(config, transport="boto3"))
+    return replace(settings, config=replace(config, http_transport="boto3"))
 
 
 def _run(

@@ -89,7 +89,7 @@ def settings_of(
         flag = "--profile" if profile else "--endpoint-url"
         raise click.UsageError(f"{flag} and --local do not go together. Drop one of them.")
     of_local: dict[str, Any] = {"show_errors": True} if use_local else {}
-    base: dict[str, Any] = {**of_local} if door == "native" else {"checkpoint": "manual", **of_local}
+    base: dict[str, Any] = {**of_local} if door == "native" else {"checkpoint_mode": "manual", **of_local}
     specs: Mapping[str, ClientSpec] | None = None
     found: Interpretation | None = None
     if properties is not None:

@@ -24,11 +24,11 @@ from pykcl.model.lease import Lease
 from pykcl.model.record import data_bytes
 from pykcl.processor import (
     Batch,
-    Initialization,
-    LeaseLoss,
+    InitializationInput,
+    LeaseLostInput,
     RecordProcessor,
-    ShardEnd,
-    ShutdownRequest,
+    ShardEndedInput,
+    ShutdownRequestedInput,
 )
 from pykcl.runtime import SystemRuntime
 from pykcl.worker.processor_factory import checked_processor, must_have_run
@@ -83,7 +83,7 @@ class Counter(RecordProcessor):
     def __init__(self, tally: Tally, around: RecordProcessor | None = None, empty: bool = False) -> None:
         self._tally, self._around, self._empty = tally, around, empty
 
-    def initialize(self, init: Initialization) -> None:
+    def initialize(self, init: InitializationInput) -> None:
         if self._around is not None:
             self._around.initialize(init)
 
@@ -97,11 +97,11 @@ class Counter(RecordProcessor):
                 raise
         self._tally.add(batch)
 
-    def lease_lost(self, loss: LeaseLoss) -> None:
+    def lease_lost(self, loss: LeaseLostInput) -> None:
         if self._around is not None:
             self._around.lease_lost(loss)
 
-    def shutdown_requested(self, request: ShutdownRequest) -> None:
+    def shutdown_requested(self, request: ShutdownRequestedInput) -> None:
         if self._around is not None:
             self._around.shutdown_requested(request)
 
@@ -109,7 +109,7 @@ class Counter(RecordProcessor):
 class CounterWithEnd(Counter):
     """Around a processor with a shard_ended of its own: only then is that what ends the shard."""
 
-    def shard_ended(self, end: ShardEnd) -> None:
+    def shard_ended(self, end: ShardEndedInput) -> None:
         if self._around is not None:
             self._around.shard_ended(end)
 
@@ -137,7 +137,7 @@ class Shadow:
         def counting() -> RecordProcessor:
             inner = make()
             kind = CounterWithEnd if type(inner).shard_ended is not RecordProcessor.shard_ended else Counter
-            return kind(self.tally, inner, self._original.empty_batches)
+            return kind(self.tally, inner, self._original.call_with_empty_batches)
 
         return counting
 
@@ -213,25 +213,25 @@ def shadow_config(original: Config, application: str, *, calls: bool) -> Config:
 
     Raises ConfigError.
     """
-    taken = {original.application, original.table, original.state_table}
+    taken = {original.application, original.table, original.coordinator_state_table}
     taken |= {original.application + suffix for suffix in _OF_JAVA}
     if application in taken:
         raise ConfigError(
             f"--shadow {application!r} is a name of the application itself. Do: --shadow {original.application}-shadow."
         )
     # Whether the processor checkpoints is its own business; who only counts need not write after each batch.
-    checkpoint: dict[str, Any] = {} if calls else {"checkpoint": "interval", "checkpoint_interval": 10.0}
+    checkpoint: dict[str, Any] = {} if calls else {"checkpoint_mode": "interval", "checkpoint_interval": 10.0}
     own = original.worker_id or f"{socket.gethostname()}:{os.getpid()}:{SystemRuntime().token()}"
     return replace(
         original,
         application=application,
         table_name=None,
-        state_table=None,
+        coordinator_state_table=None,
         worker_id=f"{OWNER_PREFIX}{own}",
         # So that a shard without records tells, too, how far behind it is.
-        empty_batches=True,
+        call_with_empty_batches=True,
         table_deletion_protection=False,
-        table_recovery=False,
+        point_in_time_recovery=False,
         unsafe_join_v3=False,
         # A rehearsal counts, and what it counts is not the application's.
         metrics="none",

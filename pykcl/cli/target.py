@@ -72,7 +72,7 @@ class Target:
             self.table,
             SystemRuntime(),
             request_timeout=5.0,
-            state_table=self.config.state_table,
+            coordinator_state_table=self.config.coordinator_state_table,
         )
 
     def kinesis(self, stream: str | None = None) -> KinesisStream:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pykcl.errors import (
     CheckpointRefused,
-    LeaseLost,
+    LeaseLostError,
     PyKclError,
     SetupError,
     TableGone,
@@ -63,7 +63,7 @@ def name_of(error: Exception) -> str:
     Source: MultiLangDaemon hands on the class name of what its checkpointer threw (2.x, 3.x). Java has one name for a
     lease that is lost and for a worker that stops; a table that is gone is an invalid state.
     """
-    if isinstance(error, LeaseLost):
+    if isinstance(error, LeaseLostError):
         return SHUTDOWN
     if isinstance(error, Throttled):
         return THROTTLING

@@ -33,8 +33,8 @@ _ALARMS = {
     "DataLost": "records were trimmed before they were read",
     "ProcessorRaised": "a record processor raised",
     "AggregateRefused": "an aggregate was refused",
-    "AggregateOfAnotherShard": "an aggregate reached another shard",
-    "RowRefused": "a row of the lease table was refused",
+    "AggregateOutsideShard": "an aggregate reached another shard",
+    "InvalidLeaseRow": "a row of the lease table was refused",
 }
 """Events that no worker of the demo has a reason to report."""
 

@@ -22,7 +22,7 @@ from pykcl.config import Config
 from pykcl.demo.record_log import RecordLogWriter, process_batch
 from pykcl.errors import PyKclError
 from pykcl.events import Event
-from pykcl.processor import Batch, Initialization, RecordProcessor
+from pykcl.processor import Batch, InitializationInput, RecordProcessor
 from pykcl.worker.worker import Worker
 
 _LOG_LINES = 15
@@ -168,10 +168,10 @@ def config(worker_id: str = "observer", *, stream: str = STREAM, application: st
         application=application,
         stream=stream,
         worker_id=worker_id,
-        start="TRIM_HORIZON",
+        initial_position="TRIM_HORIZON",
         failover_time=FAILOVER_TIME,
-        idle_time=0.5,
-        parent_poll_interval=0.5,
+        idle_time_between_reads=0.5,
+        parent_shard_poll_interval=0.5,
         shard_sync_interval=10.0,
         shutdown_grace=10.0,
     )
@@ -184,7 +184,7 @@ class DemoProcessor(RecordProcessor):
         self._ledger = record_log
         self._run = 0
 
-    def initialize(self, init: Initialization) -> None:
+    def initialize(self, init: InitializationInput) -> None:
         self._run = init.fencing_token
 
     def process_records(self, batch: Batch) -> None:

@@ -2,11 +2,11 @@
 
 import sys
 
-from pykcl import Batch, Initialization, RecordProcessor, Worker
+from pykcl import Batch, InitializationInput, RecordProcessor, Worker
 
 
 class Orders(RecordProcessor):
-    def initialize(self, init: Initialization) -> None:
+    def initialize(self, init: InitializationInput) -> None:
         self.shard = init.shard_id
 
     def process_records(self, batch: Batch) -> None:
@@ -14,7 +14,7 @@ class Orders(RecordProcessor):
             # One write for each line: print() makes several, and every shard has a thread of its own.
             sys.stdout.write(f"{self.shard} {record.partition_key} {record.text()}\n")
         sys.stdout.flush()
-        # Returning says that the batch is done, and checkpoints it: checkpoint="auto" is the default.
+        # Returning says that the batch is done, and checkpoints it: checkpoint_mode="auto" is the default.
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ def _why_dead(status: WorkerStatus) -> Iterator[str]:
         elif loop.state == "running" and loop.overdue > allowed(loop, status):
             yield f"thread {loop.name} should have begun its work {loop.overdue:.0f} s ago"
     too_long = status.shutdown_grace + STOPPING_TOO_LONG_AFTER
-    if status.state == "draining" and status.state_for > too_long:
-        yield f"the worker has been stopping for {status.state_for:.0f} s"
+    if status.state == "draining" and status.state_age > too_long:
+        yield f"the worker has been stopping for {status.state_age:.0f} s"
 
 
 def allowed(loop: LoopStatus, status: WorkerStatus) -> float:
@@ -72,7 +72,7 @@ def _why_idle(status: WorkerStatus) -> Iterator[str]:
         if status.state != "stopped":
             yield f"the worker is {status.state}"
         return
-    if not status.has_joined:
+    if not status.initialized:
         yield "the first leases are not being read yet"
     lasting = [trouble for trouble in status.troubles if trouble.seconds >= status.failover_time]
     for trouble in lasting:

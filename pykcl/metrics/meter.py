@@ -8,15 +8,15 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Protocol
 
-from pykcl.errors import CheckpointRefused, LeaseLost
+from pykcl.errors import CheckpointRefused, LeaseLostError
 from pykcl.events import (
     BatchSkipped,
     DataLost,
     Event,
+    LeaseLost,
     LeaseReleased,
+    LeaseTakeFailed,
     LeaseTaken,
-    LeaseTakenAway,
-    LeaseWentElsewhere,
     ProcessorRaised,
     ProcessorSlow,
     ShardEnded,
@@ -30,9 +30,9 @@ def measured(event: Event) -> Iterator[tuple[str, tuple[Measure, float]]]:
     """Labels and values."""
     if isinstance(event, LeaseTaken):
         yield "", (catalog.TAKEN_LEASES, 1.0)
-    elif isinstance(event, LeaseWentElsewhere):
+    elif isinstance(event, LeaseTakeFailed):
         yield "", (catalog.UNTAKEN_LEASES, 1.0)
-    elif isinstance(event, LeaseTakenAway):
+    elif isinstance(event, LeaseLost):
         yield "", (catalog.LOST_LEASES, 1.0)
         yield event.reason.value, (catalog.LEASES_LOST_BY_CAUSE, 1.0)
     elif isinstance(event, ProcessorRaised):
@@ -127,7 +127,7 @@ class Meter:
             return
         for label, value in measured(event):
             self.measure(label, value)
-        if isinstance(event, LeaseTakenAway | LeaseReleased | ShardEnded):
+        if isinstance(event, LeaseLost | LeaseReleased | ShardEnded):
             for sink in self._sinks:
                 sink.forget(event.shard)
 
@@ -157,5 +157,5 @@ class _Timing:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        worked = error is None or isinstance(error, LeaseLost | CheckpointRefused)
+        worked = error is None or isinstance(error, LeaseLostError | CheckpointRefused)
         self._meter.took(self._what, self._label, self._began, worked=worked)

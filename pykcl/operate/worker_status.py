@@ -225,7 +225,7 @@ def parse_record_count(body: bytes, process: int | None = None) -> float | None:
 
 
 def _behind(lease: Mapping[str, Any]) -> tuple[str, tuple[float, float]] | None:
-    millis, ago = lease.get("millis_behind_latest"), lease.get("behind_told_ago")
+    millis, ago = lease.get("millis_behind_latest"), lease.get("lag_age")
     if not _is_measure(millis) or not _is_measure(ago):
         return None
     return lease["shard"], (millis / 1000, float(ago))

@@ -75,20 +75,21 @@ def after_page(
     records: int,
     size: int,
     millis_behind: int | None,
-    idle_time: float | None,
+    idle_time_between_reads: float | None,
 ) -> ReadSchedule:
     """Return the schedule after a page that came at `now`: the next read is due `pause` seconds later.
 
-    size: bytes of data and partition keys; of a page up to SMALL_PAGE any number up to that will do. idle_time: between
-    reads of a shard that is caught up; None: BUSY_INTERVAL while records come, up to QUIET_INTERVAL while none do.
+    size: bytes of data and partition keys; of a page up to SMALL_PAGE any number up to that will do.
+    idle_time_between_reads: seconds between reads of a shard that is caught up; None: BUSY_INTERVAL while
+    records come, up to QUIET_INTERVAL while none do.
     """
     share = schedule.share_at(now)
     allowed = max(SHARD_READ_INTERVAL, size / BYTES_PER_SECOND) / share
     quiet_reads = 0 if records else schedule.quiet_reads + 1
     if millis_behind:
         return ReadSchedule(share, now, allowed, allowed, allowed, quiet_reads)
-    if idle_time is not None:
-        pause = min_pause = max(allowed, idle_time)
+    if idle_time_between_reads is not None:
+        pause = min_pause = max(allowed, idle_time_between_reads)
     else:
         pause = max(allowed, min(BUSY_INTERVAL * 2.0 ** min(quiet_reads, 8), QUIET_INTERVAL))
         min_pause = max(allowed, pause * (1 - SOONER))

@@ -24,7 +24,7 @@ from zlib import crc32
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.read_schedule import READ_UNITS_PER_SECOND
 
-TableLooks = Literal["auto", "whole", "parts"]
+LeaseScanMode = Literal["auto", "full", "segmented"]
 """As in `pykcl.config`, which lies below."""
 
 WORKERS_PER_SEGMENT = 2
@@ -59,7 +59,7 @@ class ScanPlan:
 
 def plan_scans(
     *,
-    mode: TableLooks,
+    mode: LeaseScanMode,
     worker: str,
     others: Collection[str],
     leases: int,
@@ -108,12 +108,12 @@ def _segment_pause(workers: int, read_units: float, failover_time: float) -> flo
 
 
 def _segments(
-    mode: TableLooks, workers: int, leases: int, read_units: float, failover_time: float, max_leases: int
+    mode: LeaseScanMode, workers: int, leases: int, read_units: float, failover_time: float, max_leases: int
 ) -> int:
     """Return the number of segments for the fleet; 0: the table is not divided. max_leases: of each worker."""
-    if mode == "whole":
+    if mode == "full":
         return 0
-    if mode == "parts":
+    if mode == "segmented":
         return _power_of_two(workers // WORKERS_PER_SEGMENT)
     # Where the fleet hardly has room for all leases, those who scan one may be full, and the others not know of it.
     is_tight = max_leases * workers < 2 * leases
@@ -142,7 +142,7 @@ def _workers_of(fleet: Collection[str], segments: int) -> list[set[str]]:
 
 def units_per_second(
     *,
-    mode: TableLooks,
+    mode: LeaseScanMode,
     workers: int,
     leases: int,
     read_units: float,

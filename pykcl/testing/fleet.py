@@ -13,7 +13,14 @@ from pykcl.local.stream import LocalKinesis
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import parse_row
 from pykcl.model.record import Record
-from pykcl.processor import Batch, Initialization, LeaseLoss, RecordProcessor, ShardEnd, ShutdownRequest
+from pykcl.processor import (
+    Batch,
+    InitializationInput,
+    LeaseLostInput,
+    RecordProcessor,
+    ShardEndedInput,
+    ShutdownRequestedInput,
+)
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 from pykcl.testing.memory.stream import MemoryStream
 from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
@@ -47,9 +54,9 @@ class RecordingProcessor(RecordProcessor):
 
     def __init__(self, worker: str, ledger: Ledger, behaviour: Callable[[Batch], None] | None = None) -> None:
         self.worker, self.ledger, self.behaviour = worker, ledger, behaviour
-        self.init: Initialization | None = None
+        self.init: InitializationInput | None = None
 
-    def initialize(self, init: Initialization) -> None:
+    def initialize(self, init: InitializationInput) -> None:
         self.init = init
         self.ledger.calls.append((self.worker, "initialize", init.shard_id))
 
@@ -59,13 +66,13 @@ class RecordingProcessor(RecordProcessor):
             self.behaviour(batch)
         self.ledger.delivered.extend((self.worker, record) for record in batch)
 
-    def lease_lost(self, loss: LeaseLoss) -> None:
+    def lease_lost(self, loss: LeaseLostInput) -> None:
         self.ledger.calls.append((self.worker, "lease_lost", loss.shard_id))
 
-    def shard_ended(self, end: ShardEnd) -> None:
+    def shard_ended(self, end: ShardEndedInput) -> None:
         self.ledger.calls.append((self.worker, "shard_ended", end.shard_id))
 
-    def shutdown_requested(self, request: ShutdownRequest) -> None:
+    def shutdown_requested(self, request: ShutdownRequestedInput) -> None:
         self.ledger.calls.append((self.worker, "shutdown_requested", request.shard_id))
 
 
@@ -107,7 +114,7 @@ class Fleet:
             request_timeout=1.2,
         )
         stream = MemoryStream(self.kinesis, STREAM, runtime, self.simulation.switch)
-        options = {"start": "TRIM_HORIZON", "worker_id": name, **options}
+        options = {"initial_position": "TRIM_HORIZON", "worker_id": name, **options}
         worker = Worker(
             TABLE,
             stream=STREAM,

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.02
 _QUICK: dict[str, Any] = {
-    "start": "TRIM_HORIZON",
-    "idle_time": 0.2,
-    "parent_poll_interval": 0.1,
+    "initial_position": "TRIM_HORIZON",
+    "idle_time_between_reads": 0.2,
+    "parent_shard_poll_interval": 0.1,
     "shard_sync_interval": 1.0,
     "shutdown_grace": 5.0,
 }
@@ -122,7 +122,7 @@ class RunningWorker:
         self._streams, self._stream = streams, stream
         self._recorder = recorder = streams.recorder(stream, application)
         options = {**_QUICK, **options}
-        recorder.is_manual = options.get("checkpoint") == "manual"
+        recorder.is_manual = options.get("checkpoint_mode") == "manual"
         listeners = [recorder.hear, *options.pop("listeners", ())]
         create = recorder.factory(checked_processor(what), f"worker-{next(streams.numbers)}")
         self.worker = Worker(application, stream=stream, processor=create, listeners=listeners, **options)

@@ -40,7 +40,8 @@ FAULTS = {
 _SHARES = {"checkpoint_throttled": 1 / 2, "lost_answers": 1 / 4, "throttled_reads": 1 / 3}
 _SET_BY_THE_RUN = {
     "adapters", "application", "clients", "config", "listeners", "metrics", "metrics_sinks", "on_event", "processor",
-    "region", "runtime", "session", "start", "stream", "table_name", "transport", "wire", "worker_id",
+    "region", "runtime", "session", "initial_position", "stream", "table_name", "http_transport", "record_encoding",
+    "worker_id",
 }  # fmt: skip
 """Options of Worker that a run gives by itself."""
 _LONGEST_RETENTION_HOURS = 8760
@@ -65,7 +66,7 @@ def run_processor(
     """Run a processor over records, in simulated time, and return what happened to it.
 
     what: a RecordProcessor subclass or a zero-argument factory. records: from `records`, or plain values.
-    options: fields of Config, such as checkpoint="manual". timeout: simulated seconds. faults: names in `FAULTS`.
+    options: fields of Config, such as checkpoint_mode="manual". timeout: simulated seconds. faults: names in `FAULTS`.
     seed: decides which thread runs first, and which calls the faults hit; the same seed takes the same course.
 
     end: "shard_end": the shards are closed and read to their end. "stop": the worker is stopped once all records are
@@ -135,7 +136,7 @@ class _Run:
         self._totals: dict[str, int] = {}
         self._worker: Worker | None = None
         self._workers = self._settled = 0
-        recorder.is_manual = config.checkpoint == "manual"
+        recorder.is_manual = config.checkpoint_mode == "manual"
         recorder.hears_checkpoints = False
         if end == "lease_lost":
             recorder.before = self._take_the_lease
@@ -213,7 +214,7 @@ class _Run:
                 self._start_worker()
         if self._end != "stop":
             # Long enough for what follows the last record: its checkpoint, and reads that bring nothing.
-            interval = self._config.checkpoint_interval if self._config.checkpoint == "interval" else 0.0
+            interval = self._config.checkpoint_interval if self._config.checkpoint_mode == "interval" else 0.0
             self._simulation.sleep(interval + _IDLE_SECONDS)
 
     def _wait(self, condition: Callable[[], bool], why: str) -> None:

@@ -14,13 +14,13 @@ from pykcl.model.record import Record
 from pykcl.processor import (
     Batch,
     Checkpointer,
-    Initialization,
-    LeaseLoss,
+    InitializationInput,
+    LeaseLostInput,
     PreparedCheckpoint,
     ProcessorFactory,
     RecordProcessor,
-    ShardEnd,
-    ShutdownRequest,
+    ShardEndedInput,
+    ShutdownRequestedInput,
 )
 from pykcl.testing.runtime.scheduler import SimulationOver, ThreadStruck
 from pykcl.testing.runtime.watchdog import Watchdog
@@ -161,7 +161,7 @@ class RecordedProcessor(RecordProcessor):
         """As the worker asks it of every processor."""
         return bool(getattr(self._inner, "is_of_no_use", False))
 
-    def initialize(self, init: Initialization) -> None:
+    def initialize(self, init: InitializationInput) -> None:
         recorder = self._recorder
         if recorder.shards is not None and init.shard_id not in recorder.shards:
             return
@@ -170,7 +170,7 @@ class RecordedProcessor(RecordProcessor):
             _run(inner, call, _recorded(init, call, recorder))
         has_own_end = getattr(type(inner), "shard_ended", None) is not RecordProcessor.shard_ended
         if has_own_end or not recorder.is_manual:
-            # With checkpoint="manual" the worker asks the class whether it has a shard_ended that confirms the end.
+            # With checkpoint_mode="manual" the worker asks the class for a shard_ended that confirms the end.
             self.__class__ = _RecordedToTheEnd
 
     def process_records(self, batch: Batch) -> None:
@@ -193,20 +193,22 @@ class RecordedProcessor(RecordProcessor):
             call.returned = True
             recorder.after(call)
 
-    def lease_lost(self, loss: LeaseLoss) -> None:
+    def lease_lost(self, loss: LeaseLostInput) -> None:
         self._pass_on("lease_lost", loss)
 
-    def shutdown_requested(self, request: ShutdownRequest) -> None:
+    def shutdown_requested(self, request: ShutdownRequestedInput) -> None:
         self._pass_on("shutdown_requested", request)
 
-    def _pass_on(self, method: str, argument: LeaseLoss | ShutdownRequest | ShardEnd) -> None:
+    def _pass_on(
+        self, method: str, argument: LeaseLostInput | ShutdownRequestedInput | ShardEndedInput
+    ) -> None:
         if self._inner is not None:
             with self._recorder.call(self._worker, argument.shard_id, method) as call:
                 _run(self._inner, call, _recorded(argument, call, self._recorder))
 
 
 class _RecordedToTheEnd(RecordedProcessor):
-    def shard_ended(self, end: ShardEnd) -> None:
+    def shard_ended(self, end: ShardEndedInput) -> None:
         self._pass_on("shard_ended", end)
 
 

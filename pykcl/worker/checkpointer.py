@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pykcl.errors import CheckpointRefused, LeaseLost
+from pykcl.errors import CheckpointRefused, LeaseLostError
 from pykcl.events import Checkpointed
 from pykcl.interfaces import Events
 from pykcl.metrics import catalog
@@ -84,7 +84,7 @@ class Progress:
             return self._runtime.monotonic() - self._written_at
 
     def checkpoint(self, at: Checkpoint) -> None:
-        """Write `at` as the checkpoint. Raises LeaseLost, CheckpointRefused, TemporaryError."""
+        """Write `at` as the checkpoint. Raises LeaseLostError, CheckpointRefused, TemporaryError."""
         self.check()
         row = self._held.lease
         if at == row.checkpoint and row.pending is None:
@@ -107,7 +107,7 @@ class Progress:
         )
 
     def flush(self) -> None:
-        """Write what automatic checkpoints still owe. Raises LeaseLost or TemporaryError."""
+        """Write what automatic checkpoints still owe. Raises LeaseLostError or TemporaryError."""
         owed = self.owed()
         if owed is None:
             return
@@ -119,17 +119,17 @@ class Progress:
                 raise
 
     def check(self) -> None:
-        """Raise LeaseLost unless the lease is still held, for the instance of the processor that this belongs to."""
+        """Raise LeaseLostError unless the lease is still held, for the processor instance that this belongs to."""
         self._held.check()
         with self._lock:
             retired = self._retired
         if retired:
-            raise LeaseLost(
+            raise LeaseLostError(
                 f"The processor of {self._held.key} was replaced by a new one, which goes on. Stop."
             )
 
     def retire(self) -> None:
-        """From now on `check` and every write raise LeaseLost.
+        """From now on `check` and every write raise LeaseLostError.
 
         A write that is already on its way may land: 1) an old thread of the application sends 200; 2) the new instance
         begins at 100; 3) the row says 200. That the records up to 200 are done was said by who had them.

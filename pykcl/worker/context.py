@@ -24,7 +24,7 @@ from pykcl.worker.stream_identity import ExpiredShardCheck, StreamIdentity
 class Context:
     """Made once by Worker.
 
-    on_fatal: called with an error that the whole worker must stop for. has_joined: set once a first round worked, and
+    on_fatal: called with an error that the whole worker must stop for. initialized: set once a first round worked, and
     whatever was taken in it is read; see `Readiness`. has_taken, has_read: set once a lease was taken or a shard read,
     by any thread. Each is proof that it can work: see `must_stop`.
     """
@@ -47,7 +47,7 @@ class Context:
     idle_poller: IdleShardPoller
     processor: ProcessorFactory
     on_fatal: Callable[[Exception], None]
-    has_joined: Event
+    initialized: Event
     has_taken: Event
     has_read: Event
 
@@ -61,7 +61,7 @@ class Context:
         """
         if isinstance(error, FatalError):
             return True
-        return isinstance(error, SetupError) and not (self.has_joined.is_set() or proof.is_set())
+        return isinstance(error, SetupError) and not (self.initialized.is_set() or proof.is_set())
 
     def metadata_for(self, lease: Lease) -> PykclMetadata:
         """The private attribute for a row this worker creates or takes."""

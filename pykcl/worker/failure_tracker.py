@@ -8,10 +8,10 @@ from typing import TypeVar
 from pykcl.config import Config
 from pykcl.errors import PyKclError
 from pykcl.event_dispatch import line_of
-from pykcl.events import Event, TroubleBegan, TroubleEnded
+from pykcl.events import Event, FailureResolved, FailureStarted
 from pykcl.interfaces import Events
 from pykcl.runtime import Runtime
-from pykcl.status import Activity, ErrorStatus, TroubleStatus
+from pykcl.status import Activity, ErrorStatus, FailureStatus
 
 Error = TypeVar("Error", bound=Exception)
 
@@ -51,14 +51,14 @@ class FailureTracker:
                 named(error.naming(shard=shard), self._config)
             code, hint = (error.code, error.hint) if isinstance(error, PyKclError) else (None, None)
             self._events.emit(
-                TroubleBegan(what=what.value, shard=shard, cause=str(error), code=code, hint=hint)
+                FailureStarted(what=what.value, shard=shard, cause=str(error), code=code, hint=hint)
             )
 
     def worked(self, what: Activity, *, shard: str | None = None) -> None:
         with self._lock:
             ends = self._failing.pop((what, shard), None) is not None
         if ends:
-            self._events.emit(TroubleEnded(what=what.value, shard=shard))
+            self._events.emit(FailureResolved(what=what.value, shard=shard))
 
     def shards(self) -> set[str]:
         """The shards something is failing for."""
@@ -72,13 +72,13 @@ class FailureTracker:
             for what in ends:
                 del self._failing[what, shard]
         for what in ends:
-            self._events.emit(TroubleEnded(what=what.value, shard=shard))
+            self._events.emit(FailureResolved(what=what.value, shard=shard))
 
-    def status(self, now: float) -> tuple[TroubleStatus, ...]:
+    def status(self, now: float) -> tuple[FailureStatus, ...]:
         """Failures of this moment, the oldest first. now: monotonic seconds. Takes no lock."""
         failing = sorted(dict(self._failing).items(), key=lambda entry: entry[1][0])
         return tuple(
-            TroubleStatus(what=what, shard=shard, cause=cause, seconds=max(0.0, now - since))
+            FailureStatus(what=what, shard=shard, cause=cause, seconds=max(0.0, now - since))
             for (what, shard), (since, cause) in failing
         )
 

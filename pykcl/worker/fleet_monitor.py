@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from pykcl.config import Config
 from pykcl.errors import NativeFleet, TemporaryError, WrongStream
 from pykcl.events import (
+    DuplicateWorkerId,
+    FailoverTimeMismatch,
     FleetChanged,
     FleetJoined,
-    FleetWentNative,
-    PeerRhythmDiffers,
-    StartIgnored,
-    TwinWorker,
+    FleetUpgradedToV3,
+    InitialPositionIgnored,
 )
 from pykcl.interfaces import Events, LeaseTable, TableScan
 from pykcl.model.lease import JavaState, Lease, Row
@@ -108,7 +108,11 @@ class FleetMonitor:
         start = self._config.start_position
         leases = [row for row in rows if isinstance(row, Lease)]
         if leases and start.kind != "LATEST" and not any(lease.checkpoint.is_start for lease in leases):
-            self._events.emit(StartIgnored(start=str(self._config.start), leases=len(leases)))
+            self._events.emit(
+                InitialPositionIgnored(
+                    initial_position=str(self._config.initial_position), leases=len(leases)
+                )
+            )
 
     def observe(self, rows: Iterable[Row], view: LeaseView) -> None:
         """After a scan. rows: all of it. view: folded from it."""
@@ -119,7 +123,7 @@ class FleetMonitor:
         for rhythm in self._rhythms.observe(leases, now, worker=self._worker_id):
             who = "it takes living leases of ours" if rhythm.is_faster else "we take living leases of its"
             self._events.emit(
-                PeerRhythmDiffers(
+                FailoverTimeMismatch(
                     owner=rhythm.owner,
                     their_failover_time=rhythm.failover_time,
                     our_failover_time=self._config.failover_time,
@@ -128,7 +132,7 @@ class FleetMonitor:
             )
         twin = self._twins.observe(leases, now)
         if twin is not None:
-            self._events.emit(TwinWorker(worker_id=self._worker_id, shard=twin))
+            self._events.emit(DuplicateWorkerId(worker_id=self._worker_id, shard=twin))
         if now < self._next_comparison:
             return
         self._next_comparison = now + self._config.renew_interval
@@ -155,7 +159,7 @@ class FleetMonitor:
         if fleet.why_native and not self._went_native and not self._config.unsafe_join_v3:
             self._went_native = True
             self._fleet = fleet
-            self._events.emit(FleetWentNative(evidence=fleet.evidence, beside=fleet.beside))
+            self._events.emit(FleetUpgradedToV3(evidence=fleet.evidence, beside=fleet.beside))
             return
         if not fleet.why_native:
             self._went_native = False

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pykcl.config import Config
-from pykcl.errors import LeaseLost, TemporaryError
+from pykcl.errors import LeaseLostError, TemporaryError
 from pykcl.events import LossReason
 from pykcl.interfaces import Applied, LeaseTable, Rejected, Unknown
 from pykcl.metrics import catalog
@@ -126,7 +126,7 @@ class HeldLease:
         return believed and self._runtime.monotonic() < self._sent + self._config.belief_time
 
     def check(self) -> None:
-        """Raise LeaseLost unless the lease is still believed. Called after every wait, before every delivery."""
+        """Raise LeaseLostError unless the lease is still believed. Called after every wait, before every delivery."""
         self._refuse_a_fork()
         with self._state:
             if self._lost is None and not self._released:
@@ -139,19 +139,19 @@ class HeldLease:
     def _refuse_a_fork(self) -> None:
         """Before any lock: the thread that had it when the process was forked is not there to give it back."""
         if not self._own_process.is_this:
-            raise LeaseLost(
+            raise LeaseLostError(
                 f"This process was forked from the worker that holds the lease of {self.key}, and may write nothing "
                 "for it. Do: checkpoint in the worker's own process, once the forked one has done its work."
             )
 
-    def _refusal(self) -> LeaseLost:
+    def _refusal(self) -> LeaseLostError:
         loss = self.loss
         cause = loss.cause if loss is not None else "it was given up"
         if loss is not None and loss.reason is LossReason.TAKEN and loss.new_owner:
             cause += f" ({loss.new_owner})"
         with self._state:
             ago = self._runtime.monotonic() - self._sent
-        return LeaseLost(
+        return LeaseLostError(
             f"The lease of {self.key} is no longer held by this worker: {cause}; its last "
             f"heartbeat was sent {ago:.1f} s ago and is good for {self._config.belief_time:g} s. Stop work on it and "
             "do not retry; whoever holds it continues from the last checkpoint."
@@ -161,7 +161,8 @@ class HeldLease:
         """Send one conditional write built on the row as believed; return the row after it.
 
         within: seconds to keep trying; by default as long as the lease is believed.
-        Raises LeaseLost, or TemporaryError when the outcome is still unknown (the belief stays until its deadline).
+        Raises LeaseLostError, or TemporaryError when the outcome is still unknown (the belief stays until its
+        deadline).
         """
         self._refuse_a_fork()
         with self._one_write:

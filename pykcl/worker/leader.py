@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pykcl.errors import FatalError, SetupError, TemporaryError
-from pykcl.events import HashRangeFilled, HoleClosed, HoleFound, LeaderElected, LeadershipMoved
+from pykcl.events import (
+    HashRangeFilled,
+    LeaderElected,
+    LeadershipMoved,
+    UncoveredHashRangeClosed,
+    UncoveredHashRangeFound,
+)
 from pykcl.interfaces import Applied, Unknown
 from pykcl.metrics import catalog
 from pykcl.model import lease_writes
@@ -47,7 +53,7 @@ class Leader:
         self._rows: Iterable[Row] = ()
         self._unreadable_since: dict[UnreadableRow, float] = {}
         self._leads = False
-        self._audit = Audit(context.config.audit_confirmations)
+        self._audit = Audit(context.config.audit_confidence_threshold)
         self._next_audit = context.runtime.monotonic() + min(FIRST_AUDIT_AFTER, context.config.audit_interval)
 
     def scanned(self, rows: Iterable[Row]) -> None:
@@ -103,11 +109,11 @@ class Leader:
 
     def _report(self, found: Findings) -> None:
         for hole in found.closed:
-            self._context.events.emit(HoleClosed(first=str(hole.first), last=str(hole.last)))
+            self._context.events.emit(UncoveredHashRangeClosed(first=str(hole.first), last=str(hole.last)))
         for confirmed in found.confirmed:
             hole = confirmed.hole
             self._context.events.emit(
-                HoleFound(
+                UncoveredHashRangeFound(
                     first=str(hole.first),
                     last=str(hole.last),
                     audits=confirmed.audits,

@@ -243,7 +243,7 @@ class LeaseManager:
             if worker.deleted_lease is not None:
                 self._sync.row_was_deleted(worker.deleted_lease)
             if worker.released_after_failure:
-                self._left_alone[worker.key] = now + self._context.config.retry_for
+                self._left_alone[worker.key] = now + self._context.config.retry_timeout
         if any(worker.scope.held is not None for worker, _ in finished):
             # They may have freed or created leases: scan soon. A lease that was not taken has changed nothing.
             self._scanner.hurry()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from pykcl.errors import FatalError, LeaseLost, SetupError, TemporaryError
+from pykcl.errors import FatalError, LeaseLostError, SetupError, TemporaryError
 from pykcl.metrics.meter import Meter
 from pykcl.planning.read_schedule import heartbeat_slack, heartbeats_due
 from pykcl.runtime import Event, Runtime, Task
@@ -178,7 +178,7 @@ class LeaseRenewer:
         began = self._rounds.meter.clock()
         try:
             sent = held.renew_if_due(self._give)
-        except LeaseLost:
+        except LeaseLostError:
             # Its lease worker has been woken and calls the processor's lease_lost.
             self._rounds.beat(began, worked=not held.ran_out)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pykcl.errors import LeaseLost
+from pykcl.errors import LeaseLostError
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.read_schedule import backoff
@@ -59,16 +59,16 @@ class LeaseScope:
 
     @property
     def mine(self) -> HeldLease:
-        """The lease. Raises LeaseLost before it was taken."""
+        """The lease. Raises LeaseLostError before it was taken."""
         if self.held is None:
-            raise LeaseLost(f"The lease of {self.key} was never taken.")
+            raise LeaseLostError(f"The lease of {self.key} was never taken.")
         return self.held
 
     @property
     def initialized(self) -> tuple[RecordProcessor, Progress]:
-        """The processor, and how far it got. Raises LeaseLost before it was initialized."""
+        """The processor, and how far it got. Raises LeaseLostError before it was initialized."""
         if self.processor is None or self.progress is None:
-            raise LeaseLost(f"The processor of {self.key} was never initialized.")
+            raise LeaseLostError(f"The processor of {self.key} was never initialized.")
         return self.processor, self.progress
 
     def answered(self) -> None:
@@ -93,12 +93,12 @@ class LeaseScope:
         return self.stop_requested or (self.held is not None and self.held.next_owner is not None)
 
     def check(self) -> None:
-        """Raise LeaseLost if the lease was taken and is no longer held."""
+        """Raise LeaseLostError if the lease was taken and is no longer held."""
         if self.held is not None:
             self.held.check()
 
     def pause(self, seconds: float) -> bool:
-        """Wait. True as soon as the shard is to be finished with. Raises LeaseLost as soon as the lease is lost."""
+        """Wait. True as soon as the shard is to be finished with. Raises LeaseLostError once the lease is lost."""
         runtime = self.context.runtime
         until = runtime.monotonic() + seconds
         return self.sleep(lambda: until - runtime.monotonic())

@@ -8,20 +8,20 @@ from functools import partial
 from pykcl.errors import (
     ConfigError,
     FatalError,
-    LeaseLost,
+    LeaseLostError,
     SetupError,
     TableGone,
     TemporaryError,
 )
 from pykcl.events import (
-    LeaseHandedBack,
+    LeaseLost,
     LeaseReleased,
     LeaseStateChanged,
+    LeaseTakeFailed,
     LeaseTaken,
-    LeaseTakenAway,
-    LeaseWentElsewhere,
     LossReason,
-    ReleaseUnconfirmed,
+    ReleaseUnacknowledged,
+    RetriesExhausted,
     ShardStarted,
     WaitingForParents,
 )
@@ -30,7 +30,7 @@ from pykcl.metrics import catalog
 from pykcl.model import lease_writes
 from pykcl.model.lease import Lease
 from pykcl.planning.lifecycle import FINAL, Signal, State, next_state
-from pykcl.processor import Initialization, LeaseLoss
+from pykcl.processor import InitializationInput, LeaseLostInput
 from pykcl.status import Activity
 from pykcl.worker.checkpointer import Progress, ShardCheckpointer
 from pykcl.worker.held_leases import Loss
@@ -132,7 +132,7 @@ class LeaseWorker:
     def _perform(self, activity: Callable[[], Signal]) -> Signal:
         try:
             return activity()
-        except LeaseLost:
+        except LeaseLostError:
             return Signal.LEASE_LOST
         except (FatalError, ConfigError) as error:
             self._context.on_fatal(error)
@@ -169,7 +169,7 @@ class LeaseWorker:
                 # still is taken with that very counter, or not at all.
                 row = context.table.read(self.key)
                 if not isinstance(row, Lease) or row.owner != seen.owner or row.is_ended:
-                    context.events.emit(LeaseWentElsewhere(shard=self.key))
+                    context.events.emit(LeaseTakeFailed(shard=self.key))
                     return Signal.REFUSED
                 seen = row
             write = lease_writes.take(seen, context.worker_id, context.metadata_for(seen))
@@ -181,7 +181,7 @@ class LeaseWorker:
             return Signal.REFUSED
         context.failures.worked(Activity.TAKING, shard=self.key)
         if held is None:
-            context.events.emit(LeaseWentElsewhere(shard=self.key))
+            context.events.emit(LeaseTakeFailed(shard=self.key))
             return Signal.REFUSED
         reason, counter = scope.plan.reason, held.fencing_token
         context.events.emit(LeaseTaken(shard=self.key, reason=reason, from_owner=seen.owner, counter=counter))
@@ -218,7 +218,7 @@ class LeaseWorker:
             if not reported:
                 context.events.emit(WaitingForParents(shard=self.key, parents=missing))
                 reported = True
-            scope.wake.wait(context.config.parent_poll_interval)
+            scope.wake.wait(context.config.parent_shard_poll_interval)
 
     def _start(self) -> Signal:
         scope, context, held = self.scope, self._context, self.scope.mine
@@ -227,7 +227,7 @@ class LeaseWorker:
             self._delivery.retire()
             scope.iterator = None
         progress = Progress(held, context.runtime, context.meter, context.events)
-        init = Initialization(
+        init = InitializationInput(
             shard_id=self.key,
             stream=context.stream.name,
             position=held.lease.checkpoint,
@@ -244,17 +244,17 @@ class LeaseWorker:
         context.events.emit(ShardStarted(shard=self.key, position=str(held.lease.checkpoint)))
         return Signal.STARTED
 
-    def _make_processor(self, init: Initialization) -> None:
+    def _make_processor(self, init: InitializationInput) -> None:
         # A new instance for each attempt: one whose initialize raised half-way is in no defined state.
         processor = self._context.processor()
-        initialize: Callable[[Initialization], object] = processor.initialize
+        initialize: Callable[[InitializationInput], object] = processor.initialize
         must_have_run("initialize", initialize(init))
         self.scope.processor = processor
 
     @property
     def _started(self) -> RecordDelivery:
         if self._delivery is None:
-            raise LeaseLost(f"The processor of {self.key} was never initialized.")
+            raise LeaseLostError(f"The processor of {self.key} was never initialized.")
         return self._delivery
 
     def _read(self) -> Signal:
@@ -272,11 +272,11 @@ class LeaseWorker:
             self._delivery.shut_down()
             self._delivery.flush_before_leaving()
         self._context.events.emit(
-            LeaseHandedBack(
+            RetriesExhausted(
                 shard=self.key,
                 cause=self._why_handed_back,
                 checkpoint=str(self.scope.mine.lease.checkpoint),
-                left_alone_for=self._context.config.retry_for,
+                left_alone_for=self._context.config.retry_timeout,
             )
         )
         return self._release()
@@ -288,7 +288,7 @@ class LeaseWorker:
             released = held.write(leave, within=self._context.config.write_timeout)
         except (TemporaryError, SetupError) as error:
             held.lose(Loss.of(LossReason.RELEASE_UNANSWERED))
-            self._context.events.emit(ReleaseUnconfirmed(shard=self.key, cause=str(error)))
+            self._context.events.emit(ReleaseUnacknowledged(shard=self.key, cause=str(error)))
             return Signal.DONE
         self._context.events.emit(
             LeaseReleased(shard=self.key, checkpoint=str(released.checkpoint), counter=released.counter)
@@ -298,12 +298,12 @@ class LeaseWorker:
     def _lose(self) -> Signal:
         # Also when the lease was lost while initialize ran: who was initialized hears of it.
         if self.scope.processor is not None:
-            loss = LeaseLoss(self.key, self._context.stream.name)
+            loss = LeaseLostInput(self.key, self._context.stream.name)
             self.scope.calls.once("lease_lost", self.scope.processor.lease_lost, loss)
         return Signal.DONE
 
     def _report_loss(self) -> None:
         loss = self.scope.mine.loss or Loss.of(LossReason.OTHER)
         self._context.events.emit(
-            LeaseTakenAway(shard=self.key, cause=loss.cause, new_owner=loss.new_owner, reason=loss.reason)
+            LeaseLost(shard=self.key, cause=loss.cause, new_owner=loss.new_owner, reason=loss.reason)
         )

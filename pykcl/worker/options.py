@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
-from pykcl.config import CheckpointMode, Config, OnError, TableLooks, Transport, Wire
+from pykcl.config import CheckpointMode, Config, HttpTransport, LeaseScanMode, OnError, RecordEncoding
 from pykcl.errors import ConfigError
 from pykcl.event_dispatch import Listener
 from pykcl.interfaces import LeaseTable, Stream
@@ -38,34 +38,34 @@ class WorkerOptions(Surroundings, total=False):
     table_name: str | None
     region: str | None
     worker_id: str | None
-    start: str | datetime
-    checkpoint: CheckpointMode
+    initial_position: str | datetime
+    checkpoint_mode: CheckpointMode
     checkpoint_interval: float
     on_error: OnError
-    retry_for: float
+    retry_timeout: float
     failover_time: float
     max_leases: int
     max_leases_to_steal_at_one_time: int
     max_records: int
-    empty_batches: bool
+    call_with_empty_batches: bool
     show_errors: bool
-    idle_time: float | None
+    idle_time_between_reads: float | None
     max_buffered_bytes: int
-    transport: Transport
-    wire: Wire
+    http_transport: HttpTransport
+    record_encoding: RecordEncoding
     shard_sync_interval: float
-    parent_poll_interval: float
+    parent_shard_poll_interval: float
     cleanup_interval: float
     audit_interval: float
-    audit_confirmations: int
+    audit_confidence_threshold: int
     shutdown_grace: float
     processor_warn_after: float
     processor_timeout: float | None
     create_table: bool
     table_deletion_protection: bool
-    table_recovery: bool
-    table_looks: TableLooks
-    state_table: str | None
+    point_in_time_recovery: bool
+    lease_scan_mode: LeaseScanMode
+    coordinator_state_table: str | None
     unsafe_join_v3: bool
     metrics: str
     metrics_level: MetricsLevel

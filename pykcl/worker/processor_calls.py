@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from pykcl.errors import LeaseLost, NotAProcessor, ProcessorFailed, PyKclError, RestartShard, TableGone
+from pykcl.errors import LeaseLostError, NotAProcessor, ProcessorFailed, PyKclError, RestartShard, TableGone
 from pykcl.events import BatchSkipped, ProcessorRaised
 from pykcl.metrics import catalog
 from pykcl.model.checkpoint import Checkpoint
@@ -41,7 +41,7 @@ class CallResult(Enum):
 class ProcessorCalls:
     """Calls methods of one processor.
 
-    pause: waits so many seconds, returns True when the lease worker shall stop, raises LeaseLost.
+    pause: waits so many seconds, returns True when the lease worker shall stop, raises LeaseLostError.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ProcessorCalls:
         self._pause = pause
         self._lock = context.runtime.lock()
         self._busy: tuple[str, float] | None = None
-        self._restarts = _Restarts(context.config.retry_for)
+        self._restarts = _Restarts(context.config.retry_timeout)
         self._own_process = OwnProcess()
         self._shown: tuple[type[BaseException], str] | None = None
 
@@ -70,7 +70,7 @@ class ProcessorCalls:
         argument: Input,
         rest: Callable[[Input], Input] = lambda argument: argument,
     ) -> CallResult:
-        """Call and, while it raises, do what `on_error` says. Raises LeaseLost.
+        """Call and, while it raises, do what `on_error` says. Raises LeaseLostError.
 
         rest: what is still to be done of a batch that raised, by its checkpoints; where that is nothing, the batch has
         returned.
@@ -99,7 +99,7 @@ class ProcessorCalls:
                 now, at_end = runtime.monotonic(), method == "shard_ended"
                 attempt, began = self._restarts.wanted(now, records, at_end=at_end)
             pause = backoff(attempt, runtime.random())
-            out_of_time = runtime.monotonic() - began + pause > self._context.config.retry_for
+            out_of_time = runtime.monotonic() - began + pause > self._context.config.retry_timeout
             end = self._end_of_trying(error, records, left, restart=restart, out_of_time=out_of_time)
             self._report(method, error, attempt, left, None if end else pause)
             records = left or records
@@ -144,7 +144,7 @@ class ProcessorCalls:
     def once(self, method: str, call: Callable[[Input], object], argument: Input) -> None:
         """Call; report what it raises, once, and go on. For methods after which nothing can be retried."""
         error = self._attempt(method, call, argument, only_if_held=False)
-        if error is None or isinstance(error, LeaseLost):
+        if error is None or isinstance(error, LeaseLostError):
             return
         self._report(method, error, 1, (), None)
         dead = isinstance(error, RestartShard) and method == "lease_lost"
@@ -155,7 +155,7 @@ class ProcessorCalls:
     def _attempt(
         self, method: str, call: Callable[[Input], object], argument: Input, *, only_if_held: bool
     ) -> BaseException | None:
-        """Call, and return what it raised. Raises LeaseLost instead of a call that needs the lease, if that is lost."""
+        """Call, and return what it raised. Raises LeaseLostError instead if the call needs a lease that is lost."""
         with self._running(method):
             if only_if_held:
                 # The very last thing before the call, behind every wait. 1) The lease is believed; 2) this thread waits
@@ -241,12 +241,12 @@ class _Restarts:
     """Count of restarts in a row, and their start: instances that did not get past the place of the first one.
 
     Not since any batch returned: those before a record that ends every instance return each time. Past a batch without
-    records is the next one that returns; and one that ended without a record in hand, longer than `retry_for` seconds
-    after another such one, is the first: it went well since.
+    records is the next one that returns; and one that ended without a record in hand, longer than `retry_timeout`
+    seconds after another such one, is the first: it went well since.
     """
 
-    def __init__(self, retry_for: float) -> None:
-        self._retry_for = retry_for
+    def __init__(self, retry_timeout: float) -> None:
+        self._retry_for = retry_timeout
         self._count = 0
         self._since = self._last = 0.0
         self._at_end = False

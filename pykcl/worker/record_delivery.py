@@ -11,7 +11,7 @@ from pykcl.model.lease import first_read
 from pykcl.model.record import Record
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, PollWindow, backoff
-from pykcl.processor import Batch, ShutdownRequest
+from pykcl.processor import Batch, ShutdownRequestedInput
 from pykcl.status import Activity
 from pykcl.worker.checkpointer import ShardCheckpointer
 from pykcl.worker.lease_scope import LeaseScope
@@ -95,8 +95,8 @@ class RecordDelivery:
 
     def retire(self) -> None:
         """Another instance of the processor follows: write what automatic checkpoints owe for batches that returned,
-        and let this one's checkpointers write nothing any more. Raises LeaseLost."""
-        if self._context.config.checkpoint != "manual":
+        and let this one's checkpointers write nothing any more. Raises LeaseLostError."""
+        if self._context.config.checkpoint_mode != "manual":
             self._flush()
         self._progress.retire()
         self.drop()
@@ -143,7 +143,11 @@ class RecordDelivery:
             signal = self._deliver(chunk, page.fetched.millis_behind_latest)
             if signal is not None:
                 return signal
-        if is_empty and (self._context.config.empty_batches or self._is_of_no_use) and not page.is_last:
+        if (
+            is_empty
+            and (self._context.config.call_with_empty_batches or self._is_of_no_use)
+            and not page.is_last
+        ):
             signal = self._deliver_nothing(page.fetched.millis_behind_latest)
             if signal is not None:
                 return signal
@@ -164,9 +168,9 @@ class RecordDelivery:
         """A page came while this thread sleeps, which goes on sleeping if there is nothing for it to do. In the thread
         that shards share: it must not wait."""
         config = self._context.config
-        if config.empty_batches or self._is_of_no_use:
+        if config.call_with_empty_batches or self._is_of_no_use:
             return None
-        if config.checkpoint != "manual" and self._progress.owed() is not None:
+        if config.checkpoint_mode != "manual" and self._progress.owed() is not None:
             return None
         self._page.began(answer[0].millis_behind_latest)
         following = self._reader.accept_empty_page(answer)
@@ -209,7 +213,7 @@ class RecordDelivery:
 
     def _report_a_forgotten_checkpoint(self) -> None:
         """Report, once, a processor that is to checkpoint by itself and never has: it was forgotten, most likely."""
-        if self._context.config.checkpoint != "manual" or self._has_looked:
+        if self._context.config.checkpoint_mode != "manual" or self._has_looked:
             return
         self._batches += 1
         seconds = self._progress.seconds_since_write()
@@ -239,9 +243,9 @@ class RecordDelivery:
 
     def _checkpoint_if_due(self) -> None:
         config = self._context.config
-        if config.checkpoint == "manual":
+        if config.checkpoint_mode == "manual":
             return
-        if config.checkpoint == "interval" and (
+        if config.checkpoint_mode == "interval" and (
             self._progress.seconds_since_write() < config.checkpoint_interval
         ):
             return
@@ -273,15 +277,15 @@ class RecordDelivery:
     # -- leaving ------------------------------------------------------------------------------------
 
     def shut_down(self) -> None:
-        """shutdown_requested, once. Raises LeaseLost."""
+        """shutdown_requested, once. Raises LeaseLostError."""
         self._progress.update = catalog.UPDATE_LEASE_AT_END
         self._held.check()
         checkpointer = ShardCheckpointer(self._progress, self._progress.done)
-        request = ShutdownRequest(self._held.key, self._context.stream.name, checkpointer)
+        request = ShutdownRequestedInput(self._held.key, self._context.stream.name, checkpointer)
         self._calls.once("shutdown_requested", self._processor.shutdown_requested, request)
 
     def flush_before_leaving(self) -> None:
-        """Write what automatic checkpoints owe. Raises LeaseLost."""
+        """Write what automatic checkpoints owe. Raises LeaseLostError."""
         self._held.check()
-        if self._context.config.checkpoint != "manual":
+        if self._context.config.checkpoint_mode != "manual":
             self._flush()

@@ -13,7 +13,7 @@ from pykcl.planning.lease_creation import leases_before_end, started_at_latest
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import backoff
 from pykcl.planning.shard_graph import FamilyTree, is_youngest
-from pykcl.processor import RecordProcessor, ShardEnd
+from pykcl.processor import RecordProcessor, ShardEndedInput
 from pykcl.status import Activity
 from pykcl.worker.checkpointer import EndCheckpointer
 from pykcl.worker.context import Context
@@ -42,7 +42,7 @@ def end(scope: LeaseScope) -> Signal:
     attempt = 0
     while True:
         checkpointer = EndCheckpointer(progress)
-        shard_end = ShardEnd(scope.key, stream, children, checkpointer)
+        shard_end = ShardEndedInput(scope.key, stream, children, checkpointer)
         result = scope.calls.until_it_returns("shard_ended", processor.shard_ended, shard_end)
         if result in NOT_RETURNED:
             return NOT_RETURNED[result]
@@ -57,7 +57,7 @@ def end(scope: LeaseScope) -> Signal:
 def _needs_confirmation(scope: LeaseScope) -> bool:
     """SHARD_END says that everything is done. Who checkpoints by hand, or has a prepared checkpoint, says so."""
     processor, progress = scope.initialized
-    if scope.context.config.checkpoint != "manual":
+    if scope.context.config.checkpoint_mode != "manual":
         return progress.is_prepared
     if type(processor).shard_ended is not RecordProcessor.shard_ended:
         return True
@@ -81,7 +81,7 @@ def _write_end(scope: LeaseScope) -> Signal:
 
 
 def end_shard(context: Context, held: HeldLease, children: tuple[Shard, ...]) -> None:
-    """Make sure of the children's leases, then end `held`. Raises LeaseLost, TemporaryError: call again."""
+    """Make sure of the children's leases, then end `held`. Raises LeaseLostError, TemporaryError: call again."""
     for child in children:
         _ensure_lease(context, held, child)
     listed = tuple(sorted(child.shard_id for child in children))

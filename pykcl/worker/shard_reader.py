@@ -10,7 +10,7 @@ from math import inf
 
 from pykcl.config import LARGEST_FETCH_BYTES
 from pykcl.errors import IteratorExpired, ShardGone, TemporaryError
-from pykcl.events import AggregateOfAnotherShard, AggregateRefused, DataLost, Event, RetentionNear
+from pykcl.events import AggregateOutsideShard, AggregateRefused, DataLost, Event, RetentionAlmostExceeded
 from pykcl.interfaces import Asked, Fetched
 from pykcl.metrics import catalog
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
@@ -171,7 +171,7 @@ class ShardReader:
             records=len(fetched.records),
             size=_size(fetched),
             millis_behind=fetched.millis_behind_latest,
-            idle_time=self._context.config.idle_time,
+            idle_time_between_reads=self._context.config.idle_time_between_reads,
         )
 
     def _next_answer(self, give_up: Callable[[], bool]) -> Answer | None:
@@ -326,7 +326,7 @@ class ShardReader:
         self._is_near = is_near and (was_near or self._has_moved)
         if self._is_near and not was_near:
             self._context.events.emit(
-                RetentionNear(
+                RetentionAlmostExceeded(
                     shard=self._shard_id,
                     behind=behind / 1000,
                     retention=retention / 1000,
@@ -451,7 +451,7 @@ class ShardReader:
         number, size = record.sequence_number, len(record.data)
         event: Event
         if problem == OUTSIDE_SHARD:
-            event = AggregateOfAnotherShard(shard=self._shard_id, sequence_number=number, size=size)
+            event = AggregateOutsideShard(shard=self._shard_id, sequence_number=number, size=size)
         else:
             event = AggregateRefused(shard=self._shard_id, sequence_number=number, problem=problem, size=size)
         self._context.events.emit(event)

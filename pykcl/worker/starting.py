@@ -84,7 +84,7 @@ class Start:
             ),
             processor=self.processor,
             on_fatal=self.on_fatal,
-            has_joined=runtime.event(),
+            initialized=runtime.event(),
             has_taken=runtime.event(),
             has_read=runtime.event(),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from pykcl.events import RowRefused
+from pykcl.events import InvalidLeaseRow
 from pykcl.metrics import catalog
 from pykcl.model.lease import ForeignRow, Lease, Row, UnreadableRow
 from pykcl.planning.lease_view import LeaseView
@@ -68,7 +68,7 @@ class TableScanner:
         """After a scan of so many rows: when the next is due. Until `calm` is called there may be something to do."""
         context, before = self._context, self._schedule
         self._schedule = plan_scans(
-            mode=context.config.table_looks,
+            mode=context.config.lease_scan_mode,
             worker=context.worker_id,
             others=context.fleet.pykcl,
             leases=rows,
@@ -191,7 +191,7 @@ class TableScanner:
             if problem is not None:
                 refused.add(row.key)
                 if row.key not in self._refused:
-                    self._context.events.emit(RowRefused(key=row.key, problem=problem))
+                    self._context.events.emit(InvalidLeaseRow(key=row.key, problem=problem))
             if problem is None or isinstance(row, UnreadableRow):
                 own.append(row)
         return own, refused

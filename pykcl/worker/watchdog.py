@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from pykcl.errors import SetupError
-from pykcl.events import LossReason, ProcessorGivenUp, ProcessorReturned, ProcessorSlow
+from pykcl.events import LossReason, ProcessorReturned, ProcessorSlow, ProcessorTimedOut
 from pykcl.model.lease import Lease
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
@@ -50,7 +50,7 @@ class ProcessorWatchdog:
     def _revoke(self, worker: LeaseWorker, method: str, seconds: float, timeout: float) -> None:
         loss = Loss.of(LossReason.STALLED, method=method, timeout=timeout)
         if worker.revoke(loss):
-            event = ProcessorGivenUp(shard=worker.key, method=method, seconds=seconds, cause=loss.cause)
+            event = ProcessorTimedOut(shard=worker.key, method=method, seconds=seconds, cause=loss.cause)
             self._context.events.emit(event)
 
     def _report(self, shard: str, method: str, seconds: float, task: Task) -> None:
@@ -68,7 +68,7 @@ class Readiness:
     """Updated by the LeaseManager's thread only, after each round that worked; any thread may read it.
 
     everywhere: no shard lacks its lease, whatever can be read now is owned, and ours have answered GetRecords.
-    has_joined: this worker has done its first round, and whatever it took in it has answered, or waits for parents.
+    initialized: this worker has done its first round, and whatever it took in it has answered, or waits for parents.
     It stays: a lease that is taken later, or is nobody's for a moment, makes no worker unfit that was fit.
     """
 
@@ -78,8 +78,8 @@ class Readiness:
         self.everywhere = context.runtime.event()
 
     @property
-    def has_joined(self) -> bool:
-        return self._context.has_joined.is_set()
+    def initialized(self) -> bool:
+        return self._context.initialized.is_set()
 
     def update(self, view: LeaseView, workers: Sequence[LeaseWorker], *, start_is_unfinished: bool) -> None:
         """start_is_unfinished: as far as is known, not every lease that the application starts with was created."""
@@ -93,7 +93,7 @@ class Readiness:
         else:
             self.everywhere.clear()
         if not start_is_unfinished and all(map(_is_at_work, workers)):
-            self._context.has_joined.set()
+            self._context.initialized.set()
         self._report_unread(view, open_leases, {worker.key for worker in workers})
 
     def _report_unread(self, view: LeaseView, open_leases: Sequence[Lease], busy: Collection[str]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from pykcl.config import Config
 from pykcl.errors import PyKclError, StopTimedOut
 from pykcl.event_dispatch import EventFan, Listener, Relay
-from pykcl.events import ThreadsLeft, WorkerStarted, WorkerStopped, WorkerStopping
+from pykcl.events import ThreadsNotStopped, WorkerStarted, WorkerStopped, WorkerStopping
 from pykcl.interfaces import LeaseTable, Stream
 from pykcl.metrics.cloudwatch import Sender
 from pykcl.metrics.meter import Sink
@@ -272,7 +272,7 @@ class Worker:
         self._is_over = True
         self._stopped.set()
         if left:
-            self._events.emit(ThreadsLeft(threads=tuple(left)))
+            self._events.emit(ThreadsNotStopped(threads=tuple(left)))
         self._events.emit(WorkerStopped(worker_id=self.worker_id, cause=cause))
         for relay in self._relays:
             relay.drain(0.0 if is_forced else _LAST_EVENTS_WITHIN)
@@ -288,9 +288,9 @@ class Worker:
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Wait until every open lease in the table is owned and this worker's own have answered GetRecords.
 
-        From then on nothing that is put is missed, even with start="LATEST". False if that did not come within
-        `timeout` seconds, while there are no leases, and as soon as the worker stops or fails. A start that comes in
-        another thread meanwhile is waited for, after a stop only where there is a `timeout`.
+        From then on nothing that is put is missed, even with initial_position="LATEST". False if that did not come
+        within `timeout` seconds, while there are no leases, and as soon as the worker stops or fails. A start that
+        comes in another thread meanwhile is waited for, after a stop only where there is a `timeout`.
         """
         until = None if timeout is None else self._runtime.monotonic() + timeout
         # Of a run that was stopped; not for ever, as nobody may mean to start it again.
@@ -311,9 +311,9 @@ class Worker:
         return False
 
     @property
-    def has_joined(self) -> bool:
+    def initialized(self) -> bool:
         """True if it has done its part at least once, or stands by as a spare worker; as in `WorkerStatus`."""
-        return self._manager is not None and self._manager.readiness.has_joined
+        return self._manager is not None and self._manager.readiness.initialized
 
     @property
     def failure(self) -> Exception | None:

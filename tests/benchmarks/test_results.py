@@ -5,7 +5,7 @@ import pytest
 from benchmarks import __main__ as suite
 from benchmarks import peer_goals
 from benchmarks.figures import Ratio
-from benchmarks.readers import BOTO3, EACH_BATCH, LEAN_CBOR
+from benchmarks.readers import BOTO3, DIRECT_CBOR, EACH_BATCH
 from benchmarks.results import FOLDER_VARIABLE, NOT_RUN, Results, loaded
 
 
@@ -47,16 +47,16 @@ def test_a_goal_of_the_table_is_judged_by_its_own_ratio():
         "peers",
         {},
         ratios={
-            peer_goals.key(name, LEAN_CBOR, BOTO3): Ratio(7.9, 7, 9),
-            peer_goals.key(name, LEAN_CBOR + EACH_BATCH, BOTO3): Ratio(7.9, 7, 9),
+            peer_goals.key(name, DIRECT_CBOR, BOTO3): Ratio(7.9, 7, 9),
+            peer_goals.key(name, DIRECT_CBOR + EACH_BATCH, BOTO3): Ratio(7.9, 7, 9),
         },
     )
 
     peer_goals.judge(results, [name], with_jvm=True)
 
     judged = {goal.name: (goal.wanted, goal.verdict) for goal in results.goals}
-    assert judged[f"{name}: {LEAN_CBOR}, less than {BOTO3}"] == (">= 8x", "MISSED")
-    assert judged[f"{name}: {LEAN_CBOR}{EACH_BATCH}, less than {BOTO3}"] == (">= 6x", "met")
+    assert judged[f"{name}: {DIRECT_CBOR}, less than {BOTO3}"] == (">= 8x", "MISSED")
+    assert judged[f"{name}: {DIRECT_CBOR}{EACH_BATCH}, less than {BOTO3}"] == (">= 6x", "met")
     assert judged[f"{name}: {peer_goals.PYKCL_LOCAL}, less than {peer_goals.DAEMON}"] == (
         ">= 6x",
         "not measured",

@@ -27,7 +27,7 @@ class Child(PykclWorker):
 
     def __init__(self, settings: Settings, server: Server, worker: str) -> None:
         options = {
-            "failover_time": settings.failover_time, "idle_time": 0.3, "parent_poll_interval": 0.3,
+            "failover_time": settings.failover_time, "idle_time_between_reads": 0.3, "parent_shard_poll_interval": 0.3,
             "shard_sync_interval": 5, "cleanup_interval": 8, "max_records": 40, "shutdown_grace": settings.grace,
         }  # fmt: skip
         super().__init__(

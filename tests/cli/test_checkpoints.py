@@ -424,7 +424,7 @@ def test_a_worker_resumes_exactly_there(bench):
         stream=bench.stream,
         processor=lambda: RecordingProcessor("w", ledger),
         region="us-east-1",
-        start="TRIM_HORIZON",
+        initial_position="TRIM_HORIZON",
         failover_time=2.0,
     )
     wanted = {number for records in bench.records.values() for number, arrived in records if arrived >= at}

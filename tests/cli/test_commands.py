@@ -110,7 +110,7 @@ def test_no_credentials_says_where_it_looked_and_exits_78():
         ),
         ([*ORDERS, "--option", "max_leases=1e3"], 78, "takes a whole number (default: 1000), not '1e3'."),
         ([*ORDERS, "--option", "create_table=si"], 78, "takes true or false (default: True), not 'si'."),
-        ([*ORDERS, "--option", "timeout=3"], 78, "Did you mean 'processor_timeout'"),
+        ([*ORDERS, "--option", "timeout=3"], 78, "Did you mean 'retry_timeout' or 'processor_timeout'"),
         ([*ORDERS, "--option", "failover_time=0.1"], 78, "Write 1 to"),
         ([*ORDERS, "--option", "max_records=20000"], 78, "10000"),
         ([*ORDERS, "--option", "on_error=retyr"], 78, "Did you mean 'retry'"),
@@ -203,7 +203,7 @@ def test_an_unknown_environment_option_is_refused_by_its_whole_name():
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        ("PYKCL_HTTP_PORT", "Did you mean PYKCL_HTTP_TOKEN or PYKCL_HTTP?"),
+        ("PYKCL_HTTP_PORT", "Did you mean PYKCL_HTTP_TRANSPORT or PYKCL_HTTP_TOKEN or PYKCL_HTTP?"),
         ("PYKCL_LOG", "Did you mean "),
         ("PYKCL_XYZ", "All names: "),
     ],
@@ -267,7 +267,11 @@ def test_run_takes_the_flags_of_the_other_verbs(application, start, monkeypatch)
         "--table", "orders-leases", "--region", "eu-west-1", "--failover", "20s",
     )  # fmt: skip
     config = settings.config
-    assert (config.application, config.table, config.start) == ("orders-app", "orders-leases", "TRIM_HORIZON")
+    assert (config.application, config.table, config.initial_position) == (
+        "orders-app",
+        "orders-leases",
+        "TRIM_HORIZON",
+    )
     assert (config.region, config.failover_time, settings.specs) == ("eu-west-1", 20.0, None)
 
 

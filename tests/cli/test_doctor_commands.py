@@ -83,7 +83,7 @@ class Orders(RecordProcessor):
 
 def test_beside_a_living_worker_all_is_well_and_the_exit_code_0(aws):
     with Worker(
-        "orders-app", stream="orders", processor=Orders, failover_time=2.0, start="TRIM_HORIZON"
+        "orders-app", stream="orders", processor=Orders, failover_time=2.0, initial_position="TRIM_HORIZON"
     ) as worker:
         assert until_leases(worker)
         done = pykcl("doctor", *FLEET, "--failover", "4s", "--json")

@@ -209,7 +209,7 @@ def test_ctrl_c_reaches_all_processes_and_drains_each_once(start, aws, tmp_path)
     (tmp_path / "go").touch()
     assert crew.process.wait(30) == 0, crew.text[-2000:]
     assert crew.did("done").keys() == names
-    assert not crew.events("ThreadsLeft")
+    assert not crew.events("ThreadsNotStopped")
     assert "Traceback" not in crew.text
 
 
@@ -222,7 +222,7 @@ def test_signals_that_come_together_drain_idle_processes(start, dynamodb):
     os.killpg(crew.process.pid, signal.SIGINT)
     assert crew.process.wait(30) == 0, crew.text[-2000:]
     assert owners(dynamodb) == [None, None]
-    assert not crew.events("ThreadsLeft")
+    assert not crew.events("ThreadsNotStopped")
 
 
 @pytest.mark.slow
@@ -235,7 +235,7 @@ def test_a_second_signal_to_the_parent_forces_all(start, aws):
     crew.until(lambda: crew.get("/readyz")[1].count("the worker is draining") == 2, "draining")
     crew.terminate_again()
     assert crew.process.wait(30) == 70
-    assert len(crew.events("ThreadsLeft")) == 2
+    assert len(crew.events("ThreadsNotStopped")) == 2
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def test_a_hung_processor_is_told_of_with_its_stack_and_loses_its_lease(start, a
     assert service.codes == (200, 200)
     service.until(
         lambda: any(
-            lease["shard"] == slow["shard"] and lease["believed_for"] == 0.0
+            lease["shard"] == slow["shard"] and lease["lease_valid_for"] == 0.0
             for lease in json.loads(service.get("/status")[1])["worker"]["leases"]
         ),
         "the lease to be given up",

@@ -43,7 +43,7 @@ class Orders(processor.RecordProcessorBase):
 kcl.KCLProcess(Orders()).run()
 """
 PROPERTIES = "applicationName=orders-app\nstreamName=orders\ninitialPositionInStream=TRIM_HORIZON\nretrievalMode=POLLING\n"
-TOML = 'application = "orders-app"\nstream = "orders"\nstart = "TRIM_HORIZON"\n'
+TOML = 'application = "orders-app"\nstream = "orders"\ninitial_position = "TRIM_HORIZON"\n'
 FLAGS = ("--app", "orders-app", "--stream", "orders", "--start", "TRIM_HORIZON")
 WAYS = {
     "class": (*FLAGS, "program:Orders"),
@@ -192,18 +192,24 @@ def test_the_rows_of_an_ordinary_pykcl_application_are_refused_too(shadow, aws, 
 # -- parts -----------------------------------------------------------------------------------------------------
 
 ORIGINAL = Config(
-    application="orders-app", stream="orders", table_name="orders-leases", state_table="orders-state", worker_id="w1",
-    checkpoint="manual", table_deletion_protection=True, table_recovery=True, unsafe_join_v3=True, failover_time=5,
+    application="orders-app", stream="orders", table_name="orders-leases", coordinator_state_table="orders-state", worker_id="w1",
+    checkpoint_mode="manual", table_deletion_protection=True, point_in_time_recovery=True, unsafe_join_v3=True, failover_time=5,
 )  # fmt: skip
 
 
 def test_nothing_in_the_shadows_config_leads_to_the_originals_tables():
     config = shadow_config(ORIGINAL, "other-app", calls=False)
     assert not re.search("orders-(app|leases|state)", repr(config))
-    assert (config.table, config.state_table, config.worker_id) == ("other-app", None, "shadow:w1")
-    assert (config.table_deletion_protection, config.table_recovery, config.unsafe_join_v3) == (False,) * 3
-    assert (config.checkpoint, config.failover_time) == ("interval", 5)
-    assert shadow_config(ORIGINAL, "other-app", calls=True).checkpoint == "manual"
+    assert (config.table, config.coordinator_state_table, config.worker_id) == (
+        "other-app",
+        None,
+        "shadow:w1",
+    )
+    assert (config.table_deletion_protection, config.point_in_time_recovery, config.unsafe_join_v3) == (
+        False,
+    ) * 3
+    assert (config.checkpoint_mode, config.failover_time) == ("interval", 5)
+    assert shadow_config(ORIGINAL, "other-app", calls=True).checkpoint_mode == "manual"
 
 
 @pytest.mark.parametrize(

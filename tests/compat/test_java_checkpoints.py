@@ -5,7 +5,7 @@ import pytest
 from pykcl.compat.java_checkpoints import JavaCheckpointError, JavaCheckpoints
 from pykcl.errors import (
     CheckpointRefused,
-    LeaseLost,
+    LeaseLostError,
     SetupError,
     TableGone,
     TemporaryError,
@@ -25,7 +25,7 @@ class Refusing:
 @pytest.mark.parametrize(
     ("error", "value"),
     [
-        (LeaseLost("gone"), "ShutdownException"),
+        (LeaseLostError("gone"), "ShutdownException"),
         (CheckpointRefused("behind"), "IllegalArgumentException"),
         (Throttled("slow down"), "ThrottlingException"),
         (TemporaryError("no answer"), "KinesisClientLibDependencyException"),
@@ -73,5 +73,5 @@ def test_every_argument_form_against_a_worker(new_fleet):
             return checkpoint.sequence_number, checkpoint.sub_sequence_number
 
     fleet.put(6)
-    fleet.start("w1", checkpoint="manual", processor=lambda: Careful("w1", fleet.ledger))
+    fleet.start("w1", checkpoint_mode="manual", processor=lambda: Careful("w1", fleet.ledger))
     fleet.wait(lambda: seen, what="the checkpoints")

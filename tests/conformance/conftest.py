@@ -131,17 +131,17 @@ def wire():
 
 @pytest.fixture(scope="session")
 def wire_boto3(wire):
-    return wire.read(transport="boto3")
+    return wire.read(http_transport="boto3")
 
 
 @pytest.fixture(scope="session")
 def wire_json(wire):
-    return wire.read(transport="lean", wire="json")
+    return wire.read(http_transport="direct", record_encoding="json")
 
 
 @pytest.fixture(scope="session")
 def wire_cbor(wire):
-    return wire.read(transport="lean", wire="cbor")
+    return wire.read(http_transport="direct", record_encoding="cbor")
 
 
 def started(make):

@@ -14,13 +14,13 @@ HEAD = "| over | differs from AWS | why it stands | cases |"
 BACKENDS = {
     "memory": "in-memory",
     "local_aws": "local AWS (moto)",
-    "local_aws_lean": "same, lean",
+    "local_aws_lean": "same, direct",
     "dynalite": "dynalite",
     "model": "in-memory",
     "wire": "local Kinesis",
     "wire_boto3": "same, over boto3",
-    "wire_json": "same, lean JSON",
-    "wire_cbor": "same, lean CBOR",
+    "wire_json": "same, direct JSON",
+    "wire_cbor": "same, direct CBOR",
     "kinesis_local": "kinesis-local",
 }
 """Every backend by the name its cases carry, and what people call it. dynalite and kinesis-local come from npm."""
@@ -28,7 +28,7 @@ BACKENDS = {
 WIRES = ("wire", "wire_boto3", "wire_json", "wire_cbor")
 """Our local Kinesis, read as by default and in each of the ways that pages may come."""
 LEAN = "local_aws_lean"
-"""The lease table over the lean transport, against the local AWS."""
+"""The lease table over the direct transport, against the local AWS."""
 AWS = "aws"
 """The account of --aws-prefix, in place of all others."""
 SUITES = {

@@ -100,7 +100,7 @@ class FaultyClient:
 
 
 class LeanClient:
-    """A boto3 client whose scans, reads and updates all go over the lean transport."""
+    """A boto3 client whose scans, reads and updates all go over the direct transport."""
 
     def __init__(self, client):
         self._client = client
@@ -120,7 +120,7 @@ class LeanClient:
 
     def _of(self, table):
         if table not in self._tables:
-            requests = TableRequests(self._client, table, SystemRuntime(), "lean")
+            requests = TableRequests(self._client, table, SystemRuntime(), "direct")
             key = {"leaseKey": {"S": "nothing"}}
             # The first call of each method goes over boto3. These change nothing, and teach even if they are refused.
             for teach in (

@@ -88,7 +88,7 @@ class ModelBackend:
 
 
 class LearnedStream(KinesisStream):
-    """Every page over the lean transport, the first one too: it has learned from a page that was refused."""
+    """Every page over the direct transport, the first one too: it has learned from a page that was refused."""
 
     def fetch(self, shard_id, iterator, limit):
         if self.transport == "boto3" or self._reads.template_resource != self.arn:
@@ -110,7 +110,7 @@ class ClientBackend:
         return self.named(name)
 
     def named(self, name):
-        kind = LearnedStream if self.way.get("transport") == "lean" else KinesisStream
+        kind = LearnedStream if self.way.get("transport") == "direct" else KinesisStream
         return kind(self.client, name, ClockRuntime(self.now_millis), **self.way)
 
     def create(self, name, shards=1):

@@ -22,11 +22,11 @@ HEAD = ("ours", "KCL's", "environment", "default", "since", "meaning")
 
 SINCE = dict.fromkeys(
     (
-        "application", "stream", "table_name", "region", "worker_id", "start", "checkpoint", "checkpoint_interval",
-        "on_error", "retry_for", "failover_time", "max_leases", "max_leases_to_steal_at_one_time", "max_records",
-        "empty_batches", "idle_time", "max_buffered_bytes", "transport", "wire", "shard_sync_interval", "parent_poll_interval",
-        "cleanup_interval", "audit_interval", "audit_confirmations", "shutdown_grace", "processor_warn_after",
-        "processor_timeout", "show_errors", "create_table", "table_deletion_protection", "table_recovery", "table_looks", "state_table",
+        "application", "stream", "table_name", "region", "worker_id", "initial_position", "checkpoint_mode", "checkpoint_interval",
+        "on_error", "retry_timeout", "failover_time", "max_leases", "max_leases_to_steal_at_one_time", "max_records",
+        "call_with_empty_batches", "idle_time_between_reads", "max_buffered_bytes", "http_transport", "record_encoding", "shard_sync_interval", "parent_shard_poll_interval",
+        "cleanup_interval", "audit_interval", "audit_confidence_threshold", "shutdown_grace", "processor_warn_after",
+        "processor_timeout", "show_errors", "create_table", "table_deletion_protection", "point_in_time_recovery", "lease_scan_mode", "coordinator_state_table",
         "unsafe_join_v3", "metrics", "metrics_level", "metrics_dimensions", "metrics_namespace", "metrics_buffer_time",
         "metrics_queue_size",
     ),

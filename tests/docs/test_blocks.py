@@ -176,7 +176,7 @@ def processed_by(processor, application="pieces"):
         application,
         stream="orders",
         processor=Watched,
-        start="TRIM_HORIZON",
+        initial_position="TRIM_HORIZON",
         on_error="raise",
         listeners=[events.append],
     )
@@ -248,7 +248,7 @@ def test_properties_are_javas_and_agree_with_the_configuration_beside_them():
     config = names["config"]
     assert values["applicationName"] == config.application
     assert values["streamName"] == config.stream
-    assert values["initialPositionInStream"] == config.start
+    assert values["initialPositionInStream"] == config.initial_position
     assert int(values["failoverTimeMillis"]) == config.failover_time * 1000
 
 

@@ -57,7 +57,7 @@ def test_the_options_table_has_every_option_in_order_with_its_default():
 
 def test_every_choice_of_an_option_is_named_in_the_table():
     rows = {code(row[0]): row[5] for row in table_under("docs/configuration.md", "ours")}
-    assert re.findall(r'"(auto|interval|manual)"', rows["checkpoint"]) == ["auto", "interval", "manual"]
+    assert re.findall(r'"(auto|interval|manual)"', rows["checkpoint_mode"]) == ["auto", "interval", "manual"]
     assert re.findall(r'"(retry|skip|raise)"', rows["on_error"]) == ["retry", "skip", "raise"]
     assert set(re.findall(r'"(\w+)"', rows["metrics"])) == {"none", *METRICS_SINKS}
     assert set(re.findall(r'"([A-Z]+)"', rows["metrics_level"])) == set(get_args(MetricsLevel))
@@ -91,7 +91,7 @@ def test_every_option_can_be_set_by_its_environment_variable():
         "application": "orders-app",
         "stream": "orders",
         "processor_timeout": "90",
-        "idle_time": "0.5",
+        "idle_time_between_reads": "0.5",
         "region": "eu-west-1",
     }
     values |= {"table_name": "orders-leases", "worker_id": "w1", "metrics_namespace": "orders"}

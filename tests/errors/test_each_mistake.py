@@ -13,7 +13,7 @@ from pykcl.error_catalog import DOCS, MISTAKES
 from pykcl.errors import (
     CheckpointRefused,
     ConfigError,
-    LeaseLost,
+    LeaseLostError,
     NativeFleet,
     ProcessorFailed,
     PyKclError,
@@ -26,16 +26,16 @@ from pykcl.errors import (
 from pykcl.event_dispatch import line_of
 from pykcl.events import (
     DataLost,
+    DuplicateWorkerId,
     Event,
-    LeaseHandedBack,
+    FailureResolved,
+    FailureStarted,
+    InitialPositionIgnored,
     ProcessorRaised,
-    RetentionNear,
+    RetentionAlmostExceeded,
+    RetriesExhausted,
     ShardEndNotCheckpointed,
-    StartIgnored,
     StartingAtLatest,
-    TroubleBegan,
-    TroubleEnded,
-    TwinWorker,
 )
 from pykcl.local.errors import AwsError
 from pykcl.local.faults import FaultRule
@@ -111,7 +111,9 @@ def real_worker(heard, processor=None, **options):
             if processor is not None:
                 processor(batch)
 
-    return Worker(TABLE, stream=STREAM, processor=Quiet, listeners=[heard], start="TRIM_HORIZON", **options)
+    return Worker(
+        TABLE, stream=STREAM, processor=Quiet, listeners=[heard], initial_position="TRIM_HORIZON", **options
+    )
 
 
 # -- surroundings ----------------------------------------------------------------------------------------------
@@ -139,7 +141,7 @@ def test_e02_a_permission_that_is_taken_away_while_the_worker_runs(local_aws):
     with real_worker(heard, shard_sync_interval=1.0) as worker:
         assert worker.wait_ready(DEADLINE)
         refuse(local_aws, "AccessDeniedException", "GetRecords")
-        event = heard.wait_for("E02", TroubleBegan)
+        event = heard.wait_for("E02", FailureStarted)
         local_aws.fault = None
     check(event, "E02", f"pykcl iam --app {TABLE} --stream {STREAM} ")
     assert "code=E02" in line_of(event)
@@ -173,7 +175,7 @@ def test_e04_credentials_that_expire_while_the_worker_runs(local_aws):
     with real_worker(heard) as worker:
         assert worker.wait_ready(DEADLINE)
         refuse(local_aws, "ExpiredTokenException", "GetRecords")
-        check(heard.wait_for("E04", TroubleBegan), "E04", "aws sts get-caller-identity")
+        check(heard.wait_for("E04", FailureStarted), "E04", "aws sts get-caller-identity")
         local_aws.fault = None
 
 
@@ -230,13 +232,13 @@ def test_e08_two_processes_with_one_worker_identifier(new_fleet):
     fleet.start("w1")
     fleet.wait(lambda: fleet.load().get("w1") == 4)
     fleet.worker("w2", worker_id="w1").start()
-    check(told(fleet, TwinWorker, "E08"), "E08", "--worker-id", "host:pid:random")
+    check(told(fleet, DuplicateWorkerId, "E08"), "E08", "--worker-id", "host:pid:random")
 
 
 def test_e20_too_few_leases_for_the_shards(new_fleet):
     fleet = new_fleet(shards=4)
     fleet.start("w1", max_leases=2)
-    event = told(fleet, TroubleBegan, "E20")
+    event = told(fleet, FailureStarted, "E20")
     check(
         event,
         "E20",
@@ -246,9 +248,9 @@ def test_e20_too_few_leases_for_the_shards(new_fleet):
     assert event.cause.startswith("2 of 4 open shards are read by nobody")
     assert "max_leases=2" in event.cause
     fleet.start("w2")
-    fleet.wait(lambda: fleet.happened(TroubleEnded), what="the end of it")
+    fleet.wait(lambda: fleet.happened(FailureResolved), what="the end of it")
     fleet.simulation.sleep(60)
-    assert len([one for one in fleet.happened(TroubleBegan) if one.code == "E20"]) == 1
+    assert len([one for one in fleet.happened(FailureStarted) if one.code == "E20"]) == 1
 
 
 def test_e20_is_not_told_where_another_worker_reads_the_rest(new_fleet):
@@ -256,17 +258,17 @@ def test_e20_is_not_told_where_another_worker_reads_the_rest(new_fleet):
     fleet.start("w1", max_leases=2)
     fleet.start("w2", max_leases=2)
     fleet.simulation.sleep(120)
-    assert not fleet.happened(TroubleBegan)
+    assert not fleet.happened(FailureStarted)
 
 
 def test_e20_is_not_told_of_a_lease_that_is_left_alone_by_a_worker_with_room(new_fleet):
     fleet = new_fleet(shards=2)
-    fleet.start("w1", processor=processors(fleet, process_records=raises_key_error), retry_for=100.0)
+    fleet.start("w1", processor=processors(fleet, process_records=raises_key_error), retry_timeout=100.0)
     fleet.put(1)
-    fleet.wait(lambda: fleet.happened(LeaseHandedBack), 300, "a lease that is left alone")
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), 300, "a lease that is left alone")
     fleet.simulation.sleep(80)
     assert list(fleet.owners().values()).count(None) == 1
-    assert not fleet.happened(TroubleBegan)
+    assert not fleet.happened(FailureStarted)
 
 
 # -- the processor ---------------------------------------------------------------------------------------------
@@ -280,7 +282,7 @@ def processors(fleet, **methods):
 def test_e09_a_shard_ended_that_does_not_checkpoint(new_fleet):
     fleet = new_fleet(shards=1)
     forgetful = processors(fleet, shard_ended=lambda self, end: None)
-    fleet.start("w1", checkpoint="manual", processor=forgetful)
+    fleet.start("w1", checkpoint_mode="manual", processor=forgetful)
     fleet.wait_delivered(fleet.put(3))
     fleet.kinesis.split(STREAM, fleet.open_shards()[0])
     event = told(fleet, ShardEndNotCheckpointed, "E09")
@@ -292,13 +294,13 @@ def test_e09_a_shard_ended_that_does_not_checkpoint(new_fleet):
 def test_e10_a_checkpoint_after_the_lease_was_lost(new_fleet):
     fleet, batches = new_fleet(shards=1), []
     keeping = processors(fleet, process_records=lambda self, batch: batches.append(batch))
-    fleet.start("w1", checkpoint="manual", processor=keeping)
+    fleet.start("w1", checkpoint_mode="manual", processor=keeping)
     fleet.put(5)
     fleet.wait(lambda: batches, what="a batch")
     row = next(iter(fleet.items().values()))
     fleet.dynamodb.put_raw(TABLE, {**row, "leaseOwner": {"S": "w2"}, "leaseCounter": {"N": "99"}})
     with pytest.raises(
-        LeaseLost, match=r"another worker took it \(w2\); its last heartbeat was sent \d"
+        LeaseLostError, match=r"another worker took it \(w2\); its last heartbeat was sent \d"
     ) as raised:
         batches[0].checkpointer.checkpoint()
     check(raised.value, "E10", "do not retry", "pykcl leases list")
@@ -315,7 +317,7 @@ def test_e11_native_code_that_keeps_the_heartbeats_from_running(local_aws):
     heard = Heard()
     local_aws.kinesis.put_record(STREAM, b"x", "key")
     with real_worker(heard, Sleeper(), failover_time=1.0):
-        event = heard.wait_for("E11", TroubleBegan)
+        event = heard.wait_for("E11", FailureStarted)
     check(event, "E11", "failover_time", "pykcl multilangd")
     assert "could not run for" in event.cause
     assert "GIL" in event.cause
@@ -327,7 +329,7 @@ def test_e11_is_not_told_of_a_processor_that_only_takes_its_time(new_fleet):
     fleet.start("w1", processor=slow)
     fleet.put(4)
     fleet.simulation.sleep(200)
-    assert not fleet.happened(TroubleBegan)
+    assert not fleet.happened(FailureStarted)
 
 
 def raises_key_error(self, batch):
@@ -406,7 +408,7 @@ def test_e13_a_checkpoint_of_what_was_not_delivered(new_fleet, at):
         except CheckpointRefused as error:
             refused.append(error)
 
-    fleet.start("w1", checkpoint="manual", processor=processors(fleet, process_records=process_records))
+    fleet.start("w1", checkpoint_mode="manual", processor=processors(fleet, process_records=process_records))
     fleet.put(3)
     fleet.wait(lambda: refused, what="the refusal")
     check(refused[0], "E13", "checkpointer.checkpoint(record)")
@@ -424,7 +426,7 @@ def test_e13_what_its_page_advises_survives_a_record_that_fails_once(new_fleet, 
 
     put = fleet.put(10)
     processor = processors(fleet, handle=handle, process_records=written["process_records"])
-    fleet.start("w1", checkpoint=checkpoint, processor=processor)
+    fleet.start("w1", checkpoint_mode=checkpoint, processor=processor)
     fleet.wait(lambda: put[-1] in handled, what="the last record")
     assert handled == [*put[:5], *put[4:]]
     assert [event.error for event in fleet.happened(ProcessorRaised)] == ["ConnectionError"]
@@ -492,7 +494,7 @@ def test_e15_what_is_no_processor_at_all(processor, do):
 def test_e16_latest_leaves_out_the_first_records(new_fleet):
     fleet = new_fleet(shards=2)
     lost = fleet.put(3)
-    fleet.start("w1", start="LATEST")
+    fleet.start("w1", initial_position="LATEST")
     event = told(fleet, StartingAtLatest, "E16")
     check(event, "E16", "--start TRIM_HORIZON", "pykcl checkpoints reset", "--to-earliest")
     fleet.workers["w1"].wait_ready(60)
@@ -502,15 +504,15 @@ def test_e16_latest_leaves_out_the_first_records(new_fleet):
 
 def test_e17_a_changed_start_replays_nothing(new_fleet):
     fleet = new_fleet(shards=2)
-    fleet.start("w1", start="LATEST")
+    fleet.start("w1", initial_position="LATEST")
     fleet.workers["w1"].wait_ready(60)
     first = fleet.put(12)
     fleet.wait_delivered(first)
     fleet.workers["w1"].stop()
-    fleet.start("w2", start="TRIM_HORIZON")
-    (event,) = fleet.happened(StartIgnored)
+    fleet.start("w2", initial_position="TRIM_HORIZON")
+    (event,) = fleet.happened(InitialPositionIgnored)
     check(event, "E17", "pykcl checkpoints reset", "--to-earliest")
-    assert (event.start, event.leases) == ("TRIM_HORIZON", 2)
+    assert (event.initial_position, event.leases) == ("TRIM_HORIZON", 2)
     fleet.simulation.sleep(30)
     assert fleet.ledger.duplicates == 0
 
@@ -520,8 +522,8 @@ def test_e17_is_not_told_at_a_first_start_nor_where_nobody_asked_for_another(new
     fleet.start("w1")
     fleet.wait_delivered(fleet.put(12))
     fleet.workers["w1"].stop()
-    fleet.start("w2", start="LATEST")
-    assert not fleet.happened(StartIgnored)
+    fleet.start("w2", initial_position="LATEST")
+    assert not fleet.happened(InitialPositionIgnored)
 
 
 def test_e17_is_not_told_while_a_shard_is_still_to_begin_there(new_fleet):
@@ -533,7 +535,7 @@ def test_e17_is_not_told_while_a_shard_is_still_to_begin_there(new_fleet):
         what="one of two",
     )
     fleet.start("w2")
-    assert not fleet.happened(StartIgnored)
+    assert not fleet.happened(InitialPositionIgnored)
 
 
 def test_e18_retention_that_is_about_to_overtake_and_then_does(new_fleet):
@@ -545,13 +547,13 @@ def test_e18_retention_that_is_about_to_overtake_and_then_does(new_fleet):
     fleet.put(2)
     fleet.simulation.sleep(23 * 3600)
     fleet.start("w2", max_records=1)
-    event = told(fleet, RetentionNear, "E18")
+    event = told(fleet, RetentionAlmostExceeded, "E18")
     check(event, "E18", "pykcl lag", "increase-stream-retention-period")
     assert event.retention == 24 * 3600
     assert 22.9 * 3600 < event.behind < 23.1 * 3600
     assert event.dropped_in == pytest.approx(event.retention - event.behind)
     fleet.simulation.sleep(60)
-    assert len(fleet.happened(RetentionNear)) == 1
+    assert len(fleet.happened(RetentionAlmostExceeded)) == 1
     assert not fleet.happened(DataLost)
     fleet.workers["w2"].stop()
     fleet.put(2)
@@ -566,9 +568,9 @@ def test_e19_reads_that_others_use_up(local_aws):
     with real_worker(heard) as worker:
         assert worker.wait_ready(DEADLINE)
         local_aws.faults.replace([FaultRule("throttle", "kinesis", "GetRecords")])
-        event = heard.wait_for("E19", TroubleBegan)
+        event = heard.wait_for("E19", FailureStarted)
         local_aws.faults.reset()
-    check(event, "E19", "idle_time", f"pykcl streams describe {STREAM} ")
+    check(event, "E19", "idle_time_between_reads", f"pykcl streams describe {STREAM} ")
     assert event.what == "reading"
     assert event.shard.startswith("shardId-")
 
@@ -600,8 +602,8 @@ def test_a_check_of_this_file_fails_without_code_hint_or_page():
 def test_an_error_about_no_mistake_says_nothing_more():
     error = TemporaryError("x")
     assert (error.code, error.hint, error.docs, error.explanation) == (None, None, None, None)
-    assert line_of(TroubleEnded(what="x")) == "trouble ended what=x shard=-"
-    assert line_of(TroubleBegan(what="x", cause="y")) == "trouble began what=x shard=- cause=y"
+    assert line_of(FailureResolved(what="x")) == "trouble ended what=x shard=-"
+    assert line_of(FailureStarted(what="x", cause="y")) == "trouble began what=x shard=- cause=y"
 
 
 def test_a_hint_of_ones_own_has_the_names_too_and_cannot_forge_a_line():

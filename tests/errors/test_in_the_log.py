@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pykcl.error_catalog import DOCS
 from pykcl.event_dispatch import EVENT_OF_RECORD, EventFan, line_of
-from pykcl.events import LeaseDeleted, StartingAtLatest, TroubleBegan
+from pykcl.events import FailureStarted, LeaseDeleted, StartingAtLatest
 from pykcl.logs import JsonFormatter
 
 ROOT = Path(__file__).parents[2]
@@ -29,9 +29,9 @@ def test_an_event_about_a_mistake_has_code_hint_and_docs_behind_its_fields():
 
 
 def test_trouble_has_those_of_the_error_behind_it_and_else_none():
-    told = as_json(TroubleBegan(what="reading", cause="c", code="E19", hint="wait"))
+    told = as_json(FailureStarted(what="reading", cause="c", code="E19", hint="wait"))
     assert (told["code"], told["hint"], told["docs"]) == ("E19", "wait", f"{DOCS}E19.md")
-    for event in (TroubleBegan(what="reading", cause="c"), LeaseDeleted(shard="s", reason="r")):
+    for event in (FailureStarted(what="reading", cause="c"), LeaseDeleted(shard="s", reason="r")):
         assert not {"code", "hint", "docs"} & as_json(event).keys()
 
 
@@ -48,7 +48,7 @@ def test_an_event_that_two_workers_emit_has_the_names_of_each_and_is_not_changed
 
 def test_the_shard_of_a_hint_cannot_forge_a_line():
     forged = "s\n2026-01-01 ERROR lease lost\x1b[2J"
-    assert line_of(TroubleBegan(what="x", cause="c", shard=forged, code="E12", hint=forged)).isprintable()
+    assert line_of(FailureStarted(what="x", cause="c", shard=forged, code="E12", hint=forged)).isprintable()
 
 
 def test_the_real_command_prints_both_lines_and_its_exit_code(local_aws, dynamodb):

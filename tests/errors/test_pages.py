@@ -72,7 +72,7 @@ def test_every_command_of_a_hint_exists(code):
         if isinstance(command, click.Group):
             assert command.get_command(None, verbs[1]) is not None, found
     for option in re.findall(r"--option (\w+)=", hint):
-        assert option in {"table_name", "idle_time"}
+        assert option in {"table_name", "idle_time_between_reads"}
 
 
 @pytest.mark.parametrize("code", MISTAKES)

@@ -22,8 +22,15 @@ from fleet_recording import (
     number_of,
 )
 
-from pykcl import Batch, Initialization, LeaseLoss, RecordProcessor, ShardEnd, ShutdownRequest
-from pykcl.errors import CheckpointRefused, LeaseLost, TemporaryError
+from pykcl import (
+    Batch,
+    InitializationInput,
+    LeaseLostInput,
+    RecordProcessor,
+    ShardEndedInput,
+    ShutdownRequestedInput,
+)
+from pykcl.errors import CheckpointRefused, LeaseLostError, TemporaryError
 from pykcl.model.record import Record
 
 recording = Recording(os.environ[RECORDING_VARIABLE])
@@ -35,7 +42,7 @@ policy = Policy.of(os.environ.get(POLICY_VARIABLE, "every:13"))
 class Consumer(RecordProcessor):
     """Works a few milliseconds on each record, and checkpoints by its policy, beside what its Config says."""
 
-    def initialize(self, init: Initialization) -> None:
+    def initialize(self, init: InitializationInput) -> None:
         self._run = {"shard": init.shard_id, "token": init.fencing_token}
         recording.write("init", **self._run, at=str(init.position))
 
@@ -53,7 +60,7 @@ class Consumer(RecordProcessor):
     def _checkpoint(self, batch: Batch, record: Record) -> None:
         try:
             batch.checkpointer.checkpoint(record)
-        except (LeaseLost, CheckpointRefused, TemporaryError) as error:
+        except (LeaseLostError, CheckpointRefused, TemporaryError) as error:
             recording.write("refused", **self._run, error=type(error).__name__)
             return
         recording.write("checkpoint", **self._run, at=str(record.position))
@@ -66,13 +73,13 @@ class Consumer(RecordProcessor):
         recording.write("hanging", **self._run)
         threading.Event().wait()
 
-    def shard_ended(self, end: ShardEnd) -> None:
+    def shard_ended(self, end: ShardEndedInput) -> None:
         recording.write("ended", **self._run)
 
-    def lease_lost(self, loss: LeaseLoss) -> None:
+    def lease_lost(self, loss: LeaseLostInput) -> None:
         recording.write("lost", **self._run)
 
-    def shutdown_requested(self, request: ShutdownRequest) -> None:
+    def shutdown_requested(self, request: ShutdownRequestedInput) -> None:
         recording.write("shutdown", **self._run)
 
 

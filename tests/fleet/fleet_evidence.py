@@ -13,7 +13,7 @@ from typing import Any
 from fleet_recording import complete_lines
 from fleet_rows import LeaseRows, Position, RowWrite, position
 
-from pykcl.events import LeaseTaken, LeaseTakenAway, ReleaseUnconfirmed
+from pykcl.events import LeaseLost, LeaseTaken, ReleaseUnacknowledged
 
 TABLE = "fleet-app"
 STREAM = "fleet"
@@ -198,7 +198,7 @@ def _read_log(process: Process, path: Path) -> None:
     text = path.read_text("utf-8", "replace") if path.exists() else ""
     taken = re.compile(rf"{re.escape(LeaseTaken.TEXT)} shard=(\S+) .*counter=(\d+)$", re.MULTILINE)
     process.takes = {(shard, int(counter)) for shard, counter in taken.findall(text)}
-    for event in (LeaseTakenAway, ReleaseUnconfirmed):
+    for event in (LeaseLost, ReleaseUnacknowledged):
         process.excused |= set(re.findall(rf"{re.escape(event.TEXT)} shard=(\S+)", text))
     process.crashed = "Traceback" in text
     process.last_words = text.strip().rpartition("\n")[2][-300:]

@@ -10,7 +10,7 @@ of `fleet_clock`. `token` tells apart the processors that a worker had for one s
     {"what": "given", "shard": …, "token": 7, "records": [["4960…", 0, 1741], …], "t": …}   a batch, before any work
     {"what": "done", "shard": …, "token": 7, "record": ["4960…", 0, 1741], "t": …}           one record, worked on
     {"what": "checkpoint", "shard": …, "token": 7, "at": "4960…:0", "t": …}                 confirmed to us
-    {"what": "refused", "shard": …, "token": 7, "error": "LeaseLost", "t": …}
+    {"what": "refused", "shard": …, "token": 7, "error": "LeaseLostError", "t": …}
     {"what": "ended" | "lost" | "shutdown", "shard": …, "token": 7, "t": …}
     {"what": "hanging", "shard": …, "token": 7, "t": …}                                     and never goes on
     {"what": "end", "t": …}                                                                 the process, in order

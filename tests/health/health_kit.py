@@ -9,7 +9,7 @@ from pykcl.errors import TemporaryError
 from pykcl.health.http import Request
 from pykcl.health.pages import Pages
 from pykcl.health.source import WorkerHealth
-from pykcl.status import CallStatus, LeaseStatus, LoopStatus, TroubleStatus, WorkerStatus
+from pykcl.status import CallStatus, FailureStatus, LeaseStatus, LoopStatus, WorkerStatus
 from pykcl.testing.fleet import Fleet
 from pykcl.testing.memory.dynamodb import Fault, unreachable
 
@@ -79,10 +79,10 @@ def lease(shard="shardId-0", **changes):
         alive=True,
         checkpoint="5:0",
         counter=7,
-        believed_for=8.0,
+        lease_valid_for=8.0,
         has_answered=True,
         millis_behind_latest=0,
-        behind_told_ago=0.2,
+        lag_age=0.2,
         call=None,
         last_error=None,
     )
@@ -90,7 +90,7 @@ def lease(shard="shardId-0", **changes):
 
 
 def trouble(what, seconds, shard=None):
-    return TroubleStatus(what=what, shard=shard, cause="no answer", seconds=seconds)
+    return FailureStatus(what=what, shard=shard, cause="no answer", seconds=seconds)
 
 
 HUNG = CallStatus(method="process_records", seconds=4000.0, stalled=True)
@@ -101,10 +101,10 @@ WELL = WorkerStatus(
     table="orders-app",
     version="0",
     state="running",
-    state_for=100.0,
+    state_age=100.0,
     failure=None,
-    has_joined=True,
-    every_shard_is_read=True,
+    initialized=True,
+    all_shards_assigned=True,
     failover_time=10.0,
     shutdown_grace=25.0,
     loops=(loop(), loop(name="pykcl-renewer", patience=0.0)),

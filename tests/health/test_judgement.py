@@ -35,7 +35,7 @@ BAD = {
         "thread pykcl-manager should have begun its work 10 s ago",
     ),
     "it does not come to an end": (
-        {"state": "draining", "state_for": 25.1 + STOPPING_TOO_LONG_AFTER},
+        {"state": "draining", "state_age": 25.1 + STOPPING_TOO_LONG_AFTER},
         "the worker has been stopping for 55 s",
     ),
     "it has stopped": ({"state": "stopped"}, "the worker has stopped"),
@@ -53,8 +53,8 @@ def test_only_a_new_process_helps_when(name):
 
 IDLE = {
     "it starts": ({"state": "starting", "loops": (loop(name="start"),)}, "the worker is starting"),
-    "it is being stopped": ({"state": "draining", "state_for": 5.0}, "the worker is draining"),
-    "its first shards are not read yet": ({"has_joined": False}, "the first leases are not being read yet"),
+    "it is being stopped": ({"state": "draining", "state_age": 5.0}, "the worker is draining"),
+    "its first shards are not read yet": ({"initialized": False}, "the first leases are not being read yet"),
     "the lease table does not answer": (
         {"troubles": (trouble(Activity.MANAGING_LEASES, 11.0),)},
         "managing leases has been failing for 11 s",
@@ -88,7 +88,7 @@ FINE = {
     "trouble has only just begun": {"troubles": (trouble(Activity.MANAGING_LEASES, 9.9),)},
     "one of two shards cannot be read": {"troubles": (trouble(Activity.READING, 900.0, "shardId-0"),)},
     "metrics cannot be sent": {"troubles": (trouble(Activity.PUBLISHING_METRICS, 900.0),)},
-    "leases of others are in trouble": {"every_shard_is_read": False},
+    "leases of others are in trouble": {"all_shards_assigned": False},
     "it has no lease": {"leases": (), "troubles": (trouble(Activity.READING, 900.0, "shardId-9"),)},
     "a request takes its time": {"loops": (loop(overdue=39.9, patience=30.0),)},
 }
@@ -101,7 +101,7 @@ def test_it_is_live_and_ready_though(name):
 
 def test_threads_that_ended_as_they_should_are_no_reason_while_it_is_being_stopped():
     status = replace(
-        WELL, state="draining", state_for=3.0, loops=(loop(state="ended"), loop(name="pykcl-renewer"))
+        WELL, state="draining", state_age=3.0, loops=(loop(state="ended"), loop(name="pykcl-renewer"))
     )
     assert liveness(status).is_good
     overdue = replace(

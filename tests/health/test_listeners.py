@@ -7,10 +7,10 @@ import pytest
 from pykcl.event_dispatch import EventFan, EventsDropped, Relay
 from pykcl.events import (
     Checkpointed,
+    LeaseLost,
     LeaseReleased,
     LeaseStateChanged,
     LeaseTaken,
-    LeaseTakenAway,
     ShardEnded,
     ShardStarted,
     WorkerStarted,
@@ -37,7 +37,7 @@ def _worker(fleet, on_event, name="w1", **options):
         adapters=plain._adapters,
         runtime=plain._runtime,
         worker_id=name,
-        start="TRIM_HORIZON",
+        initial_position="TRIM_HORIZON",
         on_event=on_event,
         **options,
     )
@@ -95,8 +95,8 @@ def test_why_a_lease_was_lost_is_told(new_fleet):
     worker.start()
     fleet.wait_delivered(fleet.put(3))
     fleet.dynamodb.delete_item(TableName=TABLE, Key={"leaseKey": {"S": fleet.open_shards()[0]}})
-    fleet.wait(lambda: any(isinstance(event, LeaseTakenAway) for event in heard), 60)
-    (lost,) = [event for event in heard if isinstance(event, LeaseTakenAway)]
+    fleet.wait(lambda: any(isinstance(event, LeaseLost) for event in heard), 60)
+    (lost,) = [event for event in heard if isinstance(event, LeaseLost)]
     assert lost.cause == "its row is gone"
     worker.stop()
 

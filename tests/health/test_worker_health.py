@@ -267,7 +267,7 @@ def test_the_status_tells_every_lease_and_is_frozen(new_fleet):
         row = fleet.rows()[lease.shard]
         assert lease.counter in (row.counter, row.counter - 1)
         assert lease.millis_behind_latest == 0
-        assert 0 < lease.believed_for <= worker.config.belief_time
+        assert 0 < lease.lease_valid_for <= worker.config.belief_time
         assert lease.alive
     assert {loop.name for loop in status.loops} >= {"pykcl-manager", "pykcl-renewer", "pykcl-renewer-1"}
     with pytest.raises(dataclasses.FrozenInstanceError):

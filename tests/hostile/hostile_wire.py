@@ -12,7 +12,7 @@ import boto3
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 
-from pykcl.aws.transport import connection as lean
+from pykcl.aws.transport import connection as direct
 from pykcl.errors import InternalError, PyKclError
 from pykcl.runtime import SystemRuntime
 
@@ -67,7 +67,7 @@ class HostileWire:
 
 
 class NoSockets:
-    """A transport of the lean kind whose answers are those of a wire. version: of AWS' JSON."""
+    """A transport of the direct kind whose answers are those of a wire. version: of AWS' JSON."""
 
     def __init__(self, wire: HostileWire, version: str) -> None:
         self._wire, self._version = wire, version
@@ -78,12 +78,12 @@ class NoSockets:
 
     def post(
         self, body: bytes, *, may_repeat: bool, content_type: str | None = None, is_page: bool = True
-    ) -> lean.Answer:
+    ) -> direct.Answer:
         told = self._wire.answers
-        self._wire.asked.append("lean")
+        self._wire.asked.append("direct")
         answer = told.pop(0) if len(told) > 1 else told[0]
         headers = {"content-type": f"application/x-amz-json-{self._version}", **answer.headers}
-        return lean.Answer(
+        return direct.Answer(
             answer.status, {name.lower(): value for name, value in headers.items()}, answer.raw
         )
 

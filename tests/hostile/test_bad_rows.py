@@ -9,7 +9,7 @@ from bad_rows import UNREADABLE, rows
 
 from pykcl import RecordProcessor, Worker
 from pykcl.cli.local import local_environment
-from pykcl.events import FleetJoined, RowRefused
+from pykcl.events import FleetJoined, InvalidLeaseRow
 from pykcl.local.server import LocalAws
 from pykcl.model.lease import UnreadableRow
 from pykcl.model.lease_item import parse_row
@@ -68,7 +68,9 @@ def test_bad_rows_are_reported_once_and_stay_as_they_are_in_memory(seed):
         fleet.wait(
             lambda: sum(operation == "Scan" for operation, _ in fleet.dynamodb.requests) >= scans + CYCLES
         )
-        refused = [event for name, event in fleet.events if name == "w1" and isinstance(event, RowRefused)]
+        refused = [
+            event for name, event in fleet.events if name == "w1" and isinstance(event, InvalidLeaseRow)
+        ]
         judge(refused, fleet.dynamodb.rows(TABLE), unreadable, foreign)
         touched = {change.key for change in fleet.dynamodb.changes[before:]}
         assert not touched & {*unreadable, *foreign}
@@ -102,7 +104,7 @@ def test_rows_that_are_odd_and_can_be_read_are_read_right():
         fleet.wait_delivered(put)
         fleet.wait(lambda: fleet.load() == {"w1": 4})
         assert fleet.ledger.duplicates == 0
-        assert not fleet.happened(RowRefused)
+        assert not fleet.happened(InvalidLeaseRow)
         found = fleet.dynamodb.rows(TABLE)
         assert "checkpointOwner" not in found[handed]
         assert found[null]["leaseOwner"] == {"S": "w1"}
@@ -131,10 +133,15 @@ def test_bad_rows_are_reported_once_and_stay_as_they_are_over_the_wire(monkeypat
     refused = []
 
     def hear(event):
-        if isinstance(event, RowRefused):
+        if isinstance(event, InvalidLeaseRow):
             refused.append(event)
 
-    options = {"stream": "orders", "processor": Orders, "failover_time": 1.0, "start": "TRIM_HORIZON"}
+    options = {
+        "stream": "orders",
+        "processor": Orders,
+        "failover_time": 1.0,
+        "initial_position": "TRIM_HORIZON",
+    }
     options |= {"cleanup_interval": 0.5, "shard_sync_interval": 1.0}
     with LocalAws() as aws:
         for name, value in local_environment(aws.url).items():

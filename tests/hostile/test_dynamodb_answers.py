@@ -60,7 +60,7 @@ CODES = [
 ]
 
 
-@pytest.fixture(params=["boto3", "lean"])
+@pytest.fixture(params=["boto3", "direct"])
 def way(request):
     """What the frequent calls go over."""
     return request.param
@@ -70,7 +70,7 @@ def use(wire: HostileWire, way: str, call: str, *told: Answer) -> Any:
     """What the call gave, or the error of ours that it raised."""
     wire.say(*told)
     table = DynamoDBLeaseTable(wire.dynamodb, "orders-app", ImpatientRuntime())
-    if way == "lean":
+    if way == "direct":
         table._requests._selector._transports = {
             one: ("orders-app", NoSockets(wire, "1.0")) for one in METHODS
         }

@@ -123,7 +123,7 @@ def use_page(stream: KinesisStream) -> None:
         records=len(page.records),
         size=page.body_bytes,
         millis_behind=page.millis_behind_latest,
-        idle_time=None,
+        idle_time_between_reads=None,
     )
     assert 0.2 <= pace.pause < 60
     assert (page.millis_behind_latest or 0) * 0 == 0
@@ -190,7 +190,7 @@ def test_the_same_holds_for_what_botocores_own_parser_makes_of_a_page(hostile_wi
 
 
 def lean_stream(wire: HostileWire, form: Literal["auto", "cbor", "json"]) -> KinesisStream:
-    stream = KinesisStream(wire.kinesis, "orders", ImpatientRuntime(), wire=form)
+    stream = KinesisStream(wire.kinesis, "orders", ImpatientRuntime(), record_encoding=form)
     stream._reads._selector._transports["get_records"] = (None, NoSockets(wire, "1.1"))
     return stream
 

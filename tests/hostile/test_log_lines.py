@@ -185,7 +185,7 @@ def test_a_table_full_of_strangers_rows_stops_nobody_and_forges_no_line(ear, see
         fleet.kinesis.split(STREAM, fleet.open_shards()[0])
         fleet.wait_delivered(fleet.put(20))
         assert worker.failure is None
-        told = [event.key for event in fleet.happened(events.RowRefused)]
+        told = [event.key for event in fleet.happened(events.InvalidLeaseRow)]
         assert len(told) == len(set(told)) >= 9, "each refused row is told once"
         after = fleet.items()
         for key in told:

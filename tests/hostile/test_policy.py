@@ -85,8 +85,13 @@ def rows(aws):
 def whole_life(aws):
     """Create the table, read, checkpoint, reshard, end a shard, clean its lease up, lose a worker, release, stop."""
     Orders.seen.clear()
-    options = {"stream": "orders", "processor": Orders, "failover_time": 10.0, "parent_poll_interval": 0.1}
-    options |= {"cleanup_interval": 0.2, "shard_sync_interval": 1.0, "start": "TRIM_HORIZON"}
+    options = {
+        "stream": "orders",
+        "processor": Orders,
+        "failover_time": 10.0,
+        "parent_shard_poll_interval": 0.1,
+    }
+    options |= {"cleanup_interval": 0.2, "shard_sync_interval": 1.0, "initial_position": "TRIM_HORIZON"}
     first = Worker("orders-app", worker_id="first", **options)
     with first:
         put(aws, "a")
@@ -177,14 +182,14 @@ def test_without_the_right_to_create_the_table_everything_else_is_enough(aws):
 
     aws.fault = only_the_policy
     Orders.seen.clear()
-    with Worker("orders-app", stream="orders", processor=Orders, start="TRIM_HORIZON"):
+    with Worker("orders-app", stream="orders", processor=Orders, initial_position="TRIM_HORIZON"):
         put(aws, "a")
         wait(has_seen("a"), "the records")
     assert denied == []
 
 
 def test_without_the_right_to_read_the_state_of_java_everything_else_is_enough(aws):
-    from pykcl.events import TroubleBegan
+    from pykcl.events import FailureStarted
     from pykcl.local.errors import AwsError
 
     denied, troubles = [], []
@@ -195,12 +200,14 @@ def test_without_the_right_to_read_the_state_of_java_everything_else_is_enough(a
             raise AwsError("AccessDeniedException", "not authorized")
 
     def hear(event):
-        if isinstance(event, TroubleBegan) and event.what != "preparing the lease table":
+        if isinstance(event, FailureStarted) and event.what != "preparing the lease table":
             troubles.append(event)
 
     aws.fault = all_but_that_table
     Orders.seen.clear()
-    with Worker("orders-app", stream="orders", processor=Orders, start="TRIM_HORIZON", listeners=[hear]):
+    with Worker(
+        "orders-app", stream="orders", processor=Orders, initial_position="TRIM_HORIZON", listeners=[hear]
+    ):
         put(aws, "a")
         wait(has_seen("a"), "the records")
     assert (denied, troubles) == (["GetItem"], [])

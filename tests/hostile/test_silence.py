@@ -32,12 +32,12 @@ from pykcl.errors import PyKclError
 from pykcl.events import (
     AggregateRefused,
     BatchSkipped,
-    LeaseHandedBack,
-    LeaseTakenAway,
+    FailureStarted,
+    LeaseLost,
     ProcessorRaised,
     ProcessorSlow,
-    ThreadsLeft,
-    TroubleBegan,
+    RetriesExhausted,
+    ThreadsNotStopped,
 )
 from pykcl.local.errors import AwsError
 from pykcl.local.server import LocalAws
@@ -95,7 +95,7 @@ class Processor(RecordingProcessor):
 
     def initialize(self, init):
         super().initialize(init)
-        self.ear.hear_text("repr of Initialization", repr(init))
+        self.ear.hear_text("repr of InitializationInput", repr(init))
 
     def process_records(self, batch):
         self.ear.hear_text("repr of Batch", f"{batch!r} {batch.checkpointer!r} {batch.records[0]!r}")
@@ -161,8 +161,8 @@ def happened(fleet, kind):
 
 
 def _raises_and_is_retried(fleet, ear):
-    run(fleet, ear, raising, retry_for=5.0)
-    happened(fleet, LeaseHandedBack)
+    run(fleet, ear, raising, retry_timeout=5.0)
+    happened(fleet, RetriesExhausted)
 
 
 def _raises_and_is_skipped(fleet, ear):
@@ -183,7 +183,7 @@ def _raises_everywhere_else(fleet, ear):
         initialize = shard_ended = shutdown_requested = lease_lost = fail
 
     put(fleet.kinesis)
-    start(fleet.worker("w1", processor=lambda: Broken("w1", fleet.ledger), retry_for=3.0), ear)
+    start(fleet.worker("w1", processor=lambda: Broken("w1", fleet.ledger), retry_timeout=3.0), ear)
     happened(fleet, ProcessorRaised)
 
 
@@ -192,7 +192,7 @@ def _cannot_be_made(fleet, ear):
         raise OSError(QUOTING)
 
     put(fleet.kinesis)
-    start(fleet.worker("w1", processor=make, retry_for=3.0), ear)
+    start(fleet.worker("w1", processor=make, retry_timeout=3.0), ear)
     happened(fleet, ProcessorRaised)
 
 
@@ -209,7 +209,7 @@ def _refused_by_dynamodb(code, status=400):
             before=aws_error(code, QUOTING, operation, status=status)
         )
         put(fleet.kinesis, start=50)
-        happened(fleet, TroubleBegan)
+        happened(fleet, FailureStarted)
         fleet.simulation.sleep(30)
         fleet.dynamodb.fault = None
         fleet.simulation.sleep(30)
@@ -249,10 +249,10 @@ def _lease_taken_away(fleet, ear):
     def commits_never(batch):
         batch.checkpointer.prepare_checkpoint(state=STATE.encode())
 
-    run(fleet, ear, commits_never, checkpoint="manual")
+    run(fleet, ear, commits_never, checkpoint_mode="manual")
     fleet.simulation.sleep(5)
     start(fleet.worker("w2"), ear)
-    happened(fleet, LeaseTakenAway)
+    happened(fleet, LeaseLost)
 
 
 def _rows_of_strangers_with_state_in_the_wrong_type(fleet, ear):
@@ -292,7 +292,7 @@ def _hangs_and_threads_are_left(fleet, ear):
     happened(fleet, ProcessorSlow)
     with contextlib.suppress(PyKclError):
         fleet.workers["w1"].stop()
-    assert fleet.happened(ThreadsLeft)
+    assert fleet.happened(ThreadsNotStopped)
 
 
 def _a_defect_of_pykcl(fleet, ear):
@@ -364,7 +364,7 @@ def test_a_leak_is_heard_whatever_it_leaks_by(ear, text):
         ear.hear_error(error)
         assert ear.leaks(), "a suppressed context is still there for whoever asks for it"
     ear.heard.clear()
-    ear.hear_event(TroubleBegan(what="x", cause=text))
+    ear.hear_event(FailureStarted(what="x", cause=text))
     assert ear.leaks()
 
 
@@ -448,8 +448,13 @@ def test_nothing_is_said_over_the_wire_either(aws, ear, monkeypatch):
             raise AwsError(state["code"], QUOTING)
 
     aws.fault = fault
-    options = {"stream": STREAM, "processor": Orders, "start": "TRIM_HORIZON", "failover_time": 2.0}
-    worker = Worker(TABLE, listeners=[ear.hear_event], retry_for=0.5, **options)
+    options = {
+        "stream": STREAM,
+        "processor": Orders,
+        "initial_position": "TRIM_HORIZON",
+        "failover_time": 2.0,
+    }
+    worker = Worker(TABLE, listeners=[ear.hear_event], retry_timeout=0.5, **options)
     worker.start()
     try:
         for number, code in enumerate(CODES[:5]):
@@ -547,7 +552,7 @@ def test_a_row_that_somebody_made_up_stops_no_worker_over_the_wire(aws):
             raise AwsError("ValidationException", "failed to satisfy constraint: [a-zA-Z0-9_.-]+")
 
     aws.fault = as_kinesis_does
-    with Worker(TABLE, stream=STREAM, processor=Orders, start="TRIM_HORIZON") as worker:
+    with Worker(TABLE, stream=STREAM, processor=Orders, initial_position="TRIM_HORIZON") as worker:
         wait(lambda: any("made up" in key for key in worker.leases), "the made up lease")
         put(aws.kinesis)
         wait(lambda: len(seen) >= 6, "the records of the others")

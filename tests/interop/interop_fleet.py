@@ -129,8 +129,8 @@ class Fleet:
         """Start one that checkpoints after each batch, as by default, and beyond that by its policy. options: of Config."""
         self._note("started", worker=worker)
         usual = {
-            "failover_time": self.timing.failover_time, "idle_time": self.timing.idle_time,
-            "parent_poll_interval": 1.0, "shard_sync_interval": self.timing.shard_sync,
+            "failover_time": self.timing.failover_time, "idle_time_between_reads": self.timing.idle_time_between_reads,
+            "parent_shard_poll_interval": 1.0, "shard_sync_interval": self.timing.shard_sync,
             "cleanup_interval": self.timing.cleanup,
         }  # fmt: skip
         started = PykclWorker(

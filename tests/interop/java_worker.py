@@ -47,14 +47,14 @@ class Timing:
     """What the properties say about time, in seconds. Java looks for leases to take every 2 x failover_time."""
 
     failover_time: float = 5.0
-    idle_time: float = 0.5
+    idle_time_between_reads: float = 0.5
     shard_sync: float = 3.0
     cleanup: float = 5.0
 
     def properties(self) -> dict[str, object]:
         return {
             "failoverTimeMillis": round(self.failover_time * 1000),
-            "idleTimeBetweenReadsInMillis": round(self.idle_time * 1000),
+            "idleTimeBetweenReadsInMillis": round(self.idle_time_between_reads * 1000),
             "shardSyncIntervalMillis": round(self.shard_sync * 1000),
             "parentShardPollIntervalMillis": 1000,
             "leaseCleanupIntervalMillis": round(self.cleanup * 1000),
@@ -71,7 +71,7 @@ class JavaWorker(WorkerProcess):
     Raises java.Unavailable.
     """
 
-    STARTED = "Initialization complete. Starting worker loop."
+    STARTED = "InitializationInput complete. Starting worker loop."
 
     def __init__(
         self,

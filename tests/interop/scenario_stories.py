@@ -283,7 +283,7 @@ def aggregate_story(new_fleet: NewFleet) -> Told:
         run.producer.aggregate(200, keys)
         run.wait_for("Java inside", lambda: run.missing() == 0 and run.rows.rows[shard].checkpoint[1] == 99)
         run.terminate(java)
-        worker = run.pykcl("p1", policy="inside:2", checkpoint="manual")
+        worker = run.pykcl("p1", policy="inside:2", checkpoint_mode="manual")
         run.wait_until_started(worker)
         run.producer.aggregate(10, keys)
         run.wait_for("pykcl inside", lambda: run.missing() == 0 and run.rows.rows[shard].checkpoint[1] == 2)

@@ -167,7 +167,7 @@ def test_a_checkpoint_inside_an_aggregate_is_where_the_other_kind_goes_on(java, 
         if first == "java":
             killed = run.java("j1", "2.7.2", policy="inside:2")
         else:
-            killed = run.pykcl("p1", policy="inside:2", checkpoint="manual")
+            killed = run.pykcl("p1", policy="inside:2", checkpoint_mode="manual")
         run.wait_until_started(killed)
         run.put(200)
         run.wait_for("all records finished", lambda: run.missing() == 0)

@@ -14,7 +14,7 @@ from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import LeaseWrite
 from pykcl.model.record import Record
 from pykcl.model.shard import Shard
-from pykcl.processor import Batch, Initialization
+from pykcl.processor import Batch, InitializationInput
 from pykcl.testing.fleet import STREAM, TABLE, Fleet, RecordingProcessor
 from pykcl.testing.java import JavaEvent, JavaPeer
 from pykcl.testing.java.lease_table import JavaRequests
@@ -30,7 +30,7 @@ JAVA = {
     "election_interval": 30.0,
     "cleanup_interval": 10.0,
 }
-PYKCL = {"cleanup_interval": 10.0, "shard_sync_interval": 10.0, "parent_poll_interval": 1.0}
+PYKCL = {"cleanup_interval": 10.0, "shard_sync_interval": 10.0, "parent_shard_poll_interval": 1.0}
 
 
 class Changes(list[Change]):
@@ -48,7 +48,7 @@ class CheckedProcessor(RecordingProcessor):
         super().__init__(name, mixed.ledger)
         self._mixed = mixed
 
-    def initialize(self, init: Initialization) -> None:
+    def initialize(self, init: InitializationInput) -> None:
         super().initialize(init)
         self._mixed.starts.append((self.worker, init.shard_id, init.position))
         self._mixed.pendings.append(init.pending)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pykcl.errors import CheckpointRefused, StopTimedOut
-from pykcl.events import DataLost, RowRefused
+from pykcl.events import DataLost, InvalidLeaseRow
 from pykcl.local.errors import AwsError
-from pykcl.processor import Batch, ShardEnd
+from pykcl.processor import Batch, ShardEndedInput
 from pykcl.testing.fleet import STREAM
 from pykcl.testing.memory.dynamodb import Fault, Params, failing, throttled, timed_out
 from pykcl.testing.runtime import SimTask, Simulation
@@ -42,7 +42,7 @@ class HandProcessor(CheckedProcessor):
                 # The batch is being retried and was checkpointed further the first time.
                 return
 
-    def shard_ended(self, end: ShardEnd) -> None:
+    def shard_ended(self, end: ShardEndedInput) -> None:
         super().shard_ended(end)
         end.checkpointer.checkpoint()
 
@@ -70,9 +70,9 @@ class Story:
             "max_records": rng.choice([2, 10_000]),
             **rng.choice(
                 [
-                    {"checkpoint": "auto"},
-                    {"checkpoint": "interval", "checkpoint_interval": 3.0},
-                    {"checkpoint": "manual"},
+                    {"checkpoint_mode": "auto"},
+                    {"checkpoint_mode": "interval", "checkpoint_interval": 3.0},
+                    {"checkpoint_mode": "manual"},
                 ]
             ),
         }
@@ -120,7 +120,7 @@ class Story:
         else:
             name = f"p{self.started}"
             options = dict(self.pykcl_options)
-            if options["checkpoint"] == "manual":
+            if options["checkpoint_mode"] == "manual":
                 options["processor"] = lambda: HandProcessor(name, self)
             worker = self.fleet.pykcl_worker(name, **options)
             self.alive[name] = self.simulation.spawn(f"{name}-start", name, worker.start)
@@ -227,7 +227,7 @@ class Story:
         for name in self.alive:
             failure = self.fleet.workers[name].failure if name in self.fleet.workers else None
             assert failure is None, f"{name} failed: {failure!r}"
-        alarms = self.fleet.happened(DataLost) + self.fleet.happened(RowRefused)
+        alarms = self.fleet.happened(DataLost) + self.fleet.happened(InvalidLeaseRow)
         assert not alarms, alarms[:3]
 
     def _only_open_shards(self) -> bool:

@@ -95,7 +95,7 @@ def half_of_an_aggregate(library, fleet):
             super().process_records(batch)
             batch.checkpointer.checkpoint(batch.records[1])
 
-    return {"processor": lambda: Halfway("dead", fleet), "checkpoint": "manual"}
+    return {"processor": lambda: Halfway("dead", fleet), "checkpoint_mode": "manual"}
 
 
 @pytest.mark.parametrize("dies", LIBRARIES)

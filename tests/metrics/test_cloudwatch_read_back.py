@@ -42,7 +42,7 @@ def run(aws, count=20, until=lambda: True, **options):
 
     options = {
         "stream": "orders",
-        "start": "TRIM_HORIZON",
+        "initial_position": "TRIM_HORIZON",
         "worker_id": "w1",
         "metrics": "cloudwatch",
         **options,

@@ -63,7 +63,11 @@ def test_cloudwatch_takes_the_dashboard_and_finds_what_a_worker_has_sent(monkeyp
         aws.kinesis.create_stream("orders", 1)
         aws.kinesis.put_record("orders", b"x", "key", 0)
         with Worker(
-            "orders-app", stream="orders", processor=Orders, start="TRIM_HORIZON", metrics="cloudwatch"
+            "orders-app",
+            stream="orders",
+            processor=Orders,
+            initial_position="TRIM_HORIZON",
+            metrics="cloudwatch",
         ):
             assert delivered.wait(60)
         cloudwatch = boto3.client("cloudwatch")

@@ -3,9 +3,9 @@
 import pytest
 from metric_sinks import Recorder
 
-from pykcl.errors import IteratorExpired, LeaseLost
+from pykcl.errors import IteratorExpired, LeaseLostError
 from pykcl.event_dispatch import line_of
-from pykcl.events import DataLost, LeaseTakenAway, LossReason, ReleaseUnconfirmed
+from pykcl.events import DataLost, LeaseLost, LossReason, ReleaseUnacknowledged
 from pykcl.metrics import catalog
 from pykcl.metrics.catalog import CATALOGUE
 from pykcl.metrics.meter import measured
@@ -325,7 +325,7 @@ def test_a_worker_that_loses_a_lease_says_why_in_words_and_in_the_metrics(fleet,
     fleet.simulation.sleep(5)
     happens(fleet)
     fleet.wait(lambda: sink.labels(catalog.LEASES_LOST_BY_CAUSE), 600.0, what="the loss")
-    lost = [event for name, event in fleet.events if name == "w1" and isinstance(event, LeaseTakenAway)]
+    lost = [event for name, event in fleet.events if name == "w1" and isinstance(event, LeaseLost)]
     assert sink.labels(catalog.LEASES_LOST_BY_CAUSE) == {label}
     assert sum(sink.of(catalog.LEASES_LOST_BY_CAUSE, label)) == len(lost)
     assert {(event.reason.value, event.cause, event.new_owner) for event in lost} == {
@@ -346,14 +346,16 @@ def test_a_lease_whose_release_got_no_answer_is_not_counted_as_lost_and_its_chec
     fleet.wait_delivered(fleet.put(4))
     _expired(fleet)
     worker.stop()
-    assert {event.shard for event in fleet.happened(ReleaseUnconfirmed)} == {FIRST, SECOND}
+    assert {event.shard for event in fleet.happened(ReleaseUnacknowledged)} == {FIRST, SECOND}
     assert sink.labels(catalog.LEASES_LOST_BY_CAUSE) == set()
-    with pytest.raises(LeaseLost, match="no longer held by this worker: its release got no answer; its last"):
+    with pytest.raises(
+        LeaseLostError, match="no longer held by this worker: its release got no answer; its last"
+    ):
         kept[FIRST].checkpoint()
 
 
 def test_an_event_without_a_reason_is_of_another_cause():
-    event = LeaseTakenAway(shard=FIRST, cause="no heartbeat succeeded in time", new_owner=None)
+    event = LeaseLost(shard=FIRST, cause="no heartbeat succeeded in time", new_owner=None)
     assert ("Other", (catalog.LEASES_LOST_BY_CAUSE, 1.0)) in list(measured(event))
 
 

@@ -8,7 +8,7 @@ from metric_sinks import CloudWatch
 
 from pykcl.aws.cloudwatch import CloudWatchSender, cloudwatch_sender
 from pykcl.config import Config
-from pykcl.events import TroubleBegan, TroubleEnded
+from pykcl.events import FailureResolved, FailureStarted
 from pykcl.metrics.catalog import LEASES_LOST_BY_CAUSE, NUM_WORKERS, RECORDS_PROCESSED
 from pykcl.metrics.cloudwatch import MAX_METRICS_PER_REQUEST, Publisher, Statistics, StatisticSet
 from pykcl.worker.failure_tracker import FailureTracker
@@ -150,7 +150,7 @@ def test_what_was_certainly_not_taken_is_sent_again_and_nothing_counts_twice(pub
     publisher.publish()
     assert client.sum("RecordsProcessed") == 3000.0
     assert client.data("DroppedMetrics") == []
-    assert [type(event) for event in events] == [TroubleBegan, TroubleEnded]
+    assert [type(event) for event in events] == [FailureStarted, FailureResolved]
     assert {event.what for event in events} == {"publishing metrics"}
 
 
@@ -167,7 +167,7 @@ def test_what_may_have_been_taken_or_never_will_be_is_dropped_and_the_loss_is_pu
     publisher.publish()
     assert client.sum("RecordsProcessed") == 2.0
     assert client.sum("DroppedMetrics", Operation="PublishMetrics", WorkerIdentifier="w1") == 3.0
-    assert [type(event) for event in events] == [TroubleBegan, TroubleEnded]
+    assert [type(event) for event in events] == [FailureStarted, FailureResolved]
 
 
 def test_a_refused_permission_is_named(publishing):
@@ -215,7 +215,7 @@ def test_a_worker_publishes_at_intervals_and_the_rest_when_it_stops(fleet):
 
 def test_from_a_minute_on_each_metric_of_each_minute_is_sent_once_and_when_it_is_over(fleet):
     client = CloudWatch()
-    worker = fleet.start("w1", **options(client, metrics_buffer_time=60.0, idle_time=1.0))
+    worker = fleet.start("w1", **options(client, metrics_buffer_time=60.0, idle_time_between_reads=1.0))
     fleet.wait_delivered(fleet.put(10))
     fleet.simulation.sleep(255)
     minutes = [datum["Timestamp"] for datum in client.data("CurrentLeases")]
@@ -262,7 +262,7 @@ def test_no_failure_of_cloudwatch_is_the_workers(fleet, error):
     fleet.simulation.sleep(60)
     fleet.wait_delivered(fleet.put(5))
     assert worker.failure is None
-    (began,) = [event for event in fleet.happened(TroubleBegan) if event.what == "publishing metrics"]
+    (began,) = [event for event in fleet.happened(FailureStarted) if event.what == "publishing metrics"]
     assert "a bug" not in began.cause
     worker.stop()
 

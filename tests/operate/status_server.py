@@ -13,7 +13,7 @@ def status(worker="w", **lease_fields):
     told = {
         "shard": shard(1),
         "millis_behind_latest": 4200,
-        "behind_told_ago": 0.5,
+        "lag_age": 0.5,
         "call": None,
         **lease_fields,
     }

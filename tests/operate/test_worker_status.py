@@ -184,7 +184,7 @@ def test_numbers_without_measure_are_a_problem_or_unknown(worker, number):
     worker.status = b'{"processes": [{"process": %s, "worker": null}]}' % number
     (page,) = ask(worker.url)
     assert page.problem
-    worker.status = json.dumps(status(behind_told_ago="@")).encode().replace(b'"@"', number)
+    worker.status = json.dumps(status(lag_age="@")).encode().replace(b'"@"', number)
     (page,) = ask(worker.url)
     assert (page.worker, page.behind) == ("w", {})
 

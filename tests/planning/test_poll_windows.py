@@ -29,13 +29,15 @@ def test_the_next_round_is_when_the_last_shard_is_due_for_which_the_first_can_wa
 
 
 @pytest.mark.parametrize(
-    ("idle_time", "earliest", "due", "latest"), [(None, 0.9, 1.0, 1.5), (2.0, 2.0, 2.0, 3.0)]
+    ("idle_time_between_reads", "earliest", "due", "latest"), [(None, 0.9, 1.0, 1.5), (2.0, 2.0, 2.0, 3.0)]
 )
 def test_a_shard_at_rest_may_be_read_a_little_sooner_unless_its_pause_is_configured(
-    idle_time, earliest, due, latest
+    idle_time_between_reads, earliest, due, latest
 ):
     schedule = ReadSchedule(quiet_reads=5)
-    schedule = after_page(schedule, 100.0, records=0, size=0, millis_behind=0, idle_time=idle_time)
+    schedule = after_page(
+        schedule, 100.0, records=0, size=0, millis_behind=0, idle_time_between_reads=idle_time_between_reads
+    )
     found = poll_window(schedule)
     assert (found.earliest, found.due, found.latest) == pytest.approx(
         (100 + earliest, 100 + due, 100 + latest)
@@ -43,23 +45,32 @@ def test_a_shard_at_rest_may_be_read_a_little_sooner_unless_its_pause_is_configu
 
 
 def test_no_window_opens_sooner_than_the_shard_allows():
-    schedule = after_page(ReadSchedule(), 100.0, records=9, size=0, millis_behind=0, idle_time=None)
+    schedule = after_page(
+        ReadSchedule(), 100.0, records=9, size=0, millis_behind=0, idle_time_between_reads=None
+    )
     assert poll_window(schedule).earliest == pytest.approx(100.225)
     slow = after_page(
-        ReadSchedule(share=0.5, at=100.0), 100.0, records=9, size=0, millis_behind=0, idle_time=None
+        ReadSchedule(share=0.5, at=100.0),
+        100.0,
+        records=9,
+        size=0,
+        millis_behind=0,
+        idle_time_between_reads=None,
     )
     assert poll_window(slow).earliest == pytest.approx(100.4)
 
 
 def test_a_shard_to_which_something_came_waits_less_for_others():
-    schedule = after_page(ReadSchedule(), 100.0, records=9, size=0, millis_behind=0, idle_time=1.0)
+    schedule = after_page(
+        ReadSchedule(), 100.0, records=9, size=0, millis_behind=0, idle_time_between_reads=1.0
+    )
     assert poll_window(schedule).latest == pytest.approx(101.05)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_quiet_shards_come_together_whenever_they_were_read_first(seed):
     rng = random.Random(seed)
-    quiet = {"records": 0, "size": 0, "millis_behind": 0, "idle_time": 0.5}
+    quiet = {"records": 0, "size": 0, "millis_behind": 0, "idle_time_between_reads": 0.5}
     schedules = {
         shard: after_page(ReadSchedule(quiet_reads=5), rng.uniform(0.0, 0.5), **quiet) for shard in range(30)
     }
@@ -74,7 +85,9 @@ def test_quiet_shards_come_together_whenever_they_were_read_first(seed):
 
 
 def test_who_is_behind_is_read_as_soon_as_the_shard_allows_and_waits_for_nobody():
-    schedule = after_page(ReadSchedule(), 100.0, records=9, size=0, millis_behind=5, idle_time=None)
+    schedule = after_page(
+        ReadSchedule(), 100.0, records=9, size=0, millis_behind=5, idle_time_between_reads=None
+    )
     assert poll_window(schedule) == PollWindow(100.2, 100.2, 100.2)
 
 

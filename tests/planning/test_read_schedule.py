@@ -21,14 +21,16 @@ PAGE_OF_A_BUSY_SHARD = {"records": 3, "size": 300, "millis_behind": 0}
 EMPTY = {"records": 0, "size": 0, "millis_behind": 0}
 
 
-def pause(schedule=None, now=0.0, *, idle_time=None, **page):
-    return after_page(schedule or ReadSchedule(), now, idle_time=idle_time, **{**EMPTY, **page}).pause
+def pause(schedule=None, now=0.0, *, idle_time_between_reads=None, **page):
+    return after_page(
+        schedule or ReadSchedule(), now, idle_time_between_reads=idle_time_between_reads, **{**EMPTY, **page}
+    ).pause
 
 
 @pytest.mark.parametrize(
-    ("records", "size", "millis_behind", "idle_time", "expected"),
+    ("records", "size", "millis_behind", "idle_time_between_reads", "expected"),
     [
-        # Behind: five reads a second, or 2 MiB a second, whatever idle_time says.
+        # Behind: five reads a second, or 2 MiB a second, whatever idle_time_between_reads says.
         (10, 1000, 60_000, None, 0.2),
         (0, 0, 60_000, None, 0.2),
         (10, 1000, 60_000, 30.0, 0.2),
@@ -52,23 +54,36 @@ def pause(schedule=None, now=0.0, *, idle_time=None, **page):
         (0, 0, 0, 3.0, 3.0),
     ],
 )
-def test_the_pause_after_a_page(records, size, millis_behind, idle_time, expected):
-    assert pause(records=records, size=size, millis_behind=millis_behind, idle_time=idle_time) == expected
+def test_the_pause_after_a_page(records, size, millis_behind, idle_time_between_reads, expected):
+    assert (
+        pause(
+            records=records,
+            size=size,
+            millis_behind=millis_behind,
+            idle_time_between_reads=idle_time_between_reads,
+        )
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
-    ("idle_time", "expected"),
+    ("idle_time_between_reads", "expected"),
     [(None, [0.5, 1.0, 1.0, 1.0]), (0.2, [0.2] * 4), (0.4, [0.4] * 4), (2.5, [2.5] * 4)],
 )
-def test_reads_that_bring_nothing_come_at_growing_pauses_unless_idle_time_says_which(idle_time, expected):
+def test_reads_that_bring_nothing_come_at_growing_pauses_unless_idle_time_says_which(
+    idle_time_between_reads, expected
+):
     schedule, pauses = ReadSchedule(), []
     for _ in range(4):
-        schedule = after_page(schedule, 0.0, **EMPTY, idle_time=idle_time)
+        schedule = after_page(schedule, 0.0, **EMPTY, idle_time_between_reads=idle_time_between_reads)
         pauses.append(schedule.pause)
     assert pauses == expected
-    assert after_page(schedule, 0.0, **PAGE_OF_A_BUSY_SHARD, idle_time=None).pause == 0.25
+    assert after_page(schedule, 0.0, **PAGE_OF_A_BUSY_SHARD, idle_time_between_reads=None).pause == 0.25
     again = after_page(
-        after_page(schedule, 0.0, **PAGE_OF_A_BUSY_SHARD, idle_time=None), 0.0, **EMPTY, idle_time=None
+        after_page(schedule, 0.0, **PAGE_OF_A_BUSY_SHARD, idle_time_between_reads=None),
+        0.0,
+        **EMPTY,
+        idle_time_between_reads=None,
     )
     assert again.pause == 0.5, "one record begins it anew"
 
@@ -109,7 +124,7 @@ def test_it_grows_by_the_second_whether_or_not_pages_come_in_between():
     slow = after_throttling(ReadSchedule(), 0.0)
     read_often = slow
     for tenth in range(100):
-        read_often = after_page(read_often, tenth / 10, **EMPTY, idle_time=None)
+        read_often = after_page(read_often, tenth / 10, **EMPTY, idle_time_between_reads=None)
     assert read_often.share_at(10.0) == pytest.approx(slow.share_at(10.0))
 
 
@@ -118,9 +133,11 @@ def test_the_attempt_after_a_refusal_is_no_sooner_than_the_next_read_would_have_
     fresh = [throttled_pause(after_throttling(ReadSchedule(), 0.0), rng) for _ in range(200)]
     assert 0.4 <= min(fresh) < 0.42
     assert 0.58 < max(fresh) <= 0.6
-    seldom = after_page(ReadSchedule(), 0.0, **EMPTY, idle_time=30.0)
+    seldom = after_page(ReadSchedule(), 0.0, **EMPTY, idle_time_between_reads=30.0)
     assert 30.0 <= throttled_pause(after_throttling(seldom, 0.0), rng) <= 45.0
-    heavy = after_page(ReadSchedule(), 0.0, records=9, size=10 * MIB, millis_behind=9, idle_time=None)
+    heavy = after_page(
+        ReadSchedule(), 0.0, records=9, size=10 * MIB, millis_behind=9, idle_time_between_reads=None
+    )
     assert throttled_pause(after_throttling(heavy, 0.0), rng) >= 5.0
 
 
@@ -137,7 +154,7 @@ PAGES = st.tuples(
 @given(
     st.lists(PAGES | st.just("refused"), max_size=40), st.none() | st.floats(0.2, 1000), st.integers(0, 2**32)
 )
-def test_no_history_makes_a_shard_read_above_its_limits_or_never(history, idle_time, seed):
+def test_no_history_makes_a_shard_read_above_its_limits_or_never(history, idle_time_between_reads, seed):
     schedule, now, rng = ReadSchedule(), 0.0, random.Random(seed)
     for step in history:
         if step == "refused":
@@ -148,13 +165,18 @@ def test_no_history_makes_a_shard_read_above_its_limits_or_never(history, idle_t
             late, records, size, millis_behind = step
             now += late
             schedule = after_page(
-                schedule, now, records=records, size=size, millis_behind=millis_behind, idle_time=idle_time
+                schedule,
+                now,
+                records=records,
+                size=size,
+                millis_behind=millis_behind,
+                idle_time_between_reads=idle_time_between_reads,
             )
             wait = schedule.pause
             assert wait >= max(0.2, size / BYTES_PER_SECOND)
             if not millis_behind:
-                assert wait >= (idle_time or 0.25)
+                assert wait >= (idle_time_between_reads or 0.25)
         assert MIN_SHARE <= schedule.share <= 1.0
         # Seven seconds for the heaviest page, at the smallest share; no refusal makes it much more.
-        assert wait <= max(7.0 / MIN_SHARE, idle_time or 0.0) * 1.5
+        assert wait <= max(7.0 / MIN_SHARE, idle_time_between_reads or 0.0) * 1.5
         now += wait

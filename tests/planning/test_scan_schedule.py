@@ -59,7 +59,7 @@ def watched_by(names):
     """Which worker looks at which segment, as all of them see it."""
     return {
         name: plan_scans(
-            mode="parts",
+            mode="segmented",
             worker=name,
             others=[other for other in names if other != name],
             leases=10_000,
@@ -118,24 +118,24 @@ def test_dividing_never_costs_more_than_each_worker_s_own_scans(leases, workers)
         mode: units_per_second(
             mode=mode, workers=workers, leases=leases, read_units=leases * ROW_UNITS, failover_time=10.0
         )
-        for mode in ("auto", "whole")
+        for mode in ("auto", "full")
     }
-    assert told["auto"] <= told["whole"]
+    assert told["auto"] <= told["full"]
 
 
 def test_the_two_modes_are_what_they_are_called_in_a_fleet_of_any_size():
-    assert looks(10_000, 1000, mode="whole").segment_pause is None
-    assert looks(3, 1, mode="parts").segments == 1
-    assert looks(3, 1, mode="parts").segment_pause == 1.0
-    assert looks(3, 1, mode="parts").my_segments == (0,)
-    assert looks(8, 8, mode="parts").segments == 4
+    assert looks(10_000, 1000, mode="full").segment_pause is None
+    assert looks(3, 1, mode="segmented").segments == 1
+    assert looks(3, 1, mode="segmented").segment_pause == 1.0
+    assert looks(3, 1, mode="segmented").my_segments == (0,)
+    assert looks(8, 8, mode="segmented").segments == 4
 
 
 @given(
     leases=st.integers(1, 20_000),
     workers=st.integers(1, 1000),
     failover_time=st.floats(1.0, 120.0),
-    mode=st.sampled_from(["auto", "whole", "parts"]),
+    mode=st.sampled_from(["auto", "full", "segmented"]),
 )
 def test_a_calm_worker_is_never_quicker_than_a_busy_one_and_sees_its_part_in_time(
     leases, workers, failover_time, mode

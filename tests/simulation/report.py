@@ -250,7 +250,7 @@ def as_markdown(run: Run) -> str:
         "",
         "¹ As long as the two clocks run within 10 % of each other; beyond that, what they drift apart in a lease.",
         "² Unless the worker was frozen meanwhile.",
-        "³ And twice `retry_for`, during which a worker takes no lease at which its processor failed.",
+        "³ And twice `retry_timeout`, during which a worker takes no lease at which its processor failed.",
         "",
         "Each kind of fault, how often it was injected, in how many simulations, and how often a simulation took another "
         "course",

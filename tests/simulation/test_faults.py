@@ -93,7 +93,7 @@ def test_a_stop_while_lease_lost_runs_happens_and_every_guarantee_is_kept():
         ("on_error", lambda options: options.get("on_error") == "raise"),
         ("processor_timeout", lambda options: "processor_timeout" in options),
         ("max_leases", lambda options: "max_leases" in options),
-        ("start", lambda options: not isinstance(options["start"], str)),
+        ("start", lambda options: not isinstance(options["initial_position"], str)),
     ],
     ids=["skip", "raise", "processor_timeout", "max_leases", "AT_TIMESTAMP"],
 )

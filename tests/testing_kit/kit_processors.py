@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pykcl import Batch, RecordProcessor, ShardEnd
+from pykcl import Batch, RecordProcessor, ShardEndedInput
 
 
 class Orders(RecordProcessor):
@@ -25,7 +25,7 @@ class ByHand(Orders):
             self.done.append(record.text())
             batch.checkpointer.checkpoint(record)
 
-    def shard_ended(self, end: ShardEnd) -> None:
+    def shard_ended(self, end: ShardEndedInput) -> None:
         end.checkpointer.checkpoint()
 
 

@@ -29,7 +29,7 @@ def failure(check, *args, **options):
 @pytest.mark.parametrize("end", ["shard_end", "stop", "idle", "lease_lost", "crash"])
 @pytest.mark.parametrize(("what", "mode"), [(Orders, "auto"), (ByHand, "manual")])
 def test_a_good_processor_passes_every_assertion(what, mode, end):
-    result = run_processor(what, ABC, end=end, checkpoint=mode, max_records=2)
+    result = run_processor(what, ABC, end=end, checkpoint_mode=mode, max_records=2)
     for done in (None, Orders.done):
         assert_at_least_once(result, done, by=text_of)
         assert_no_loss(result, done, by=text_of)
@@ -47,7 +47,7 @@ def test_a_record_that_was_dropped_is_named():
 
 
 def test_a_checkpoint_before_the_work_loses_records_in_a_crash():
-    result = run_processor(ChecksTooEarly, ABC, end="crash", checkpoint="manual")
+    result = run_processor(ChecksTooEarly, ABC, end="crash", checkpoint_mode="manual")
     assert Orders.done == []
     assert "record 1 of 3 (b'a', key 'k', shardId-000000000000) and 2 more" in failure(
         assert_no_loss, result, Orders.done, by=text_of

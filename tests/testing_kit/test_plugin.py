@@ -80,11 +80,11 @@ def test_a_simulation_and_a_real_worker_agree(kinesis, worker):
     kinesis.create_stream("orders")
     kinesis.put("orders", *given)
     for what, mode in ((Orders, "auto"), (ByHand, "manual")):
-        running = worker(what, "orders", application=f"by-{mode}", checkpoint=mode, max_records=4)
+        running = worker(what, "orders", application=f"by-{mode}", checkpoint_mode=mode, max_records=4)
         running.wait_checkpointed()
         running.stop()
         real = running.result
-        simulated = run_processor(what, given, end="stop", checkpoint=mode, max_records=4)
+        simulated = run_processor(what, given, end="stop", checkpoint_mode=mode, max_records=4)
         for result in (real, simulated):
             assert [record.text() for record in result.delivered] == LETTERS
         assert [call.method for call in real.calls] == [call.method for call in simulated.calls]

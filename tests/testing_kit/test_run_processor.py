@@ -63,7 +63,7 @@ def test_a_worker_is_stopped_when_all_is_processed():
 
 
 def test_an_idle_worker_has_written_what_it_owes():
-    result = run_processor(Orders, TEN, end="idle", checkpoint="interval", checkpoint_interval=20.0)
+    result = run_processor(Orders, TEN, end="idle", checkpoint_mode="interval", checkpoint_interval=20.0)
     assert methods(result) == ["initialize", "process_records"]
     assert result.checkpointed == result.records
     assert result.seconds > 20
@@ -97,7 +97,7 @@ def test_a_crash_in_the_middle_brings_the_batch_again_to_another_worker(times):
 
 
 def test_a_process_that_checkpoints_by_itself_dies_right_after_a_checkpoint():
-    result = run_processor(ByHand, TEN, end="crash", checkpoint="manual")
+    result = run_processor(ByHand, TEN, end="crash", checkpoint_mode="manual")
     assert Orders.done == LETTERS, "the first record of the batch was checkpointed, and comes no second time"
     assert result.calls[1].returned is False
     assert_no_loss(result)
@@ -175,7 +175,7 @@ def test_without_a_shard_ended_of_its_own_a_manual_processor_ends_with_its_last_
         def process_records(self, batch):
             batch.checkpointer.checkpoint()
 
-    assert run_processor(Minimal, TEN, checkpoint="manual").checkpoints[-1] == "SHARD_END"
+    assert run_processor(Minimal, TEN, checkpoint_mode="manual").checkpoints[-1] == "SHARD_END"
 
 
 def test_what_the_user_does_in_other_methods_is_done():
@@ -192,7 +192,7 @@ def test_what_the_user_does_in_other_methods_is_done():
             seen.append("stop")
             request.checkpointer.checkpoint()
 
-    run_processor(Whole, TEN, end="stop", checkpoint="manual")
+    run_processor(Whole, TEN, end="stop", checkpoint_mode="manual")
     assert seen == [("shardId-000000000000", "TRIM_HORIZON"), "stop"]
 
 
@@ -202,7 +202,9 @@ def test_what_the_user_does_in_other_methods_is_done():
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("end", ["shard_end", "crash"])
 def test_a_good_processor_loses_nothing_to_any_fault(fault, end):
-    result = run_processor(ByHand, TEN, end=end, faults=[fault], checkpoint="manual", max_records=3, seed=5)
+    result = run_processor(
+        ByHand, TEN, end=end, faults=[fault], checkpoint_mode="manual", max_records=3, seed=5
+    )
     assert_at_least_once(result, Orders.done, by=lambda record: record.text())
     assert_no_loss(result)
 
@@ -237,7 +239,7 @@ def test_a_processor_that_always_raises_fails_with_its_own_error_as_the_cause():
 
 
 def test_a_checkpoint_of_what_then_raises_is_a_loss():
-    result = run_processor(ChecksTooEarlyAndRaises, TEN, end="idle", checkpoint="manual")
+    result = run_processor(ChecksTooEarlyAndRaises, TEN, end="idle", checkpoint_mode="manual")
     assert result.lost == 10
 
 
@@ -247,7 +249,7 @@ def test_a_manual_processor_that_does_not_confirm_the_end_is_told_how():
             return None
 
     with pytest.raises(RunFailed, match=r"Do: call end.checkpointer.checkpoint\(\) in it"):
-        run_processor(Forgets, TEN, checkpoint="manual", timeout=60)
+        run_processor(Forgets, TEN, checkpoint_mode="manual", timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +270,7 @@ def test_a_manual_processor_that_does_not_confirm_the_end_is_told_how():
         ({"records": [object()]}, "Value 1 cannot be a record"),
         ({"records": records("a") and [b"x" * 2_000_000]}, "Record 1 cannot be put"),
         ({"stream": "other"}, "stream= is decided by run_processor"),
-        ({"start": "LATEST"}, "start= is decided by run_processor"),
+        ({"initial_position": "LATEST"}, "initial_position= is decided by run_processor"),
         ({"max_record": 5}, "Did you mean 'max_records'"),
         ({"max_records": 0}, "max_records is out of range"),
         ({"what": Orders()}, "one instance per shard"),
@@ -296,7 +298,7 @@ from kit_processors import ByHand
 from pykcl.testing import records, run_processor
 result = run_processor(
     ByHand, records(*range(30)), shards=3, seed=11, end="crash", faults=["lost_answers", "throttled_reads"],
-    checkpoint="manual", max_records=2,
+    checkpoint_mode="manual", max_records=2,
 )
 print([(c.worker, c.shard, c.method, len(c.records), c.returned) for c in result.calls], result.checkpoints, result.seconds)
 """

@@ -193,7 +193,7 @@ def test_a_checkpoint_in_a_thread_of_its_own_is_refused_though_the_processor_goe
         UserCodeFailed,
         match=f"^{method} for shardId-000000000000 uses its checkpointer in the thread 'mine'.*fixture `worker`",
     ):
-        run_processor(checkpoints_in(method), ONE, checkpoint="manual")
+        run_processor(checkpoints_in(method), ONE, checkpoint_mode="manual")
     assert_no_simulation_is_left()
 
 

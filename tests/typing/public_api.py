@@ -13,10 +13,10 @@ from pykcl import (
     Config,
     ConfigError,
     FatalError,
-    Initialization,
+    InitializationInput,
     InternalError,
-    LeaseLoss,
-    LeaseLost,
+    LeaseLostError,
+    LeaseLostInput,
     NativeFleet,
     PendingCheckpoint,
     PreparedCheckpoint,
@@ -26,8 +26,8 @@ from pykcl import (
     RecordProcessor,
     RestartShard,
     SetupError,
-    ShardEnd,
-    ShutdownRequest,
+    ShardEndedInput,
+    ShutdownRequestedInput,
     StopTimedOut,
     StreamMissing,
     TableGone,
@@ -44,7 +44,7 @@ class Orders(RecordProcessor):
         self.prefix = prefix
         self.prepared: PreparedCheckpoint | None = None
 
-    def initialize(self, init: Initialization) -> None:
+    def initialize(self, init: InitializationInput) -> None:
         self.shard: str = init.shard_id
         self.token: int = init.fencing_token
         self.resumed_at: Checkpoint = init.position
@@ -80,18 +80,18 @@ class Orders(RecordProcessor):
             checkpointer.checkpoint(record)
             checkpointer.checkpoint(record.position)
             checkpointer.checkpoint(record.sequence_number, record.sub_sequence_number)
-        except (LeaseLost, CheckpointRefused, TemporaryError) as error:
+        except (LeaseLostError, CheckpointRefused, TemporaryError) as error:
             print(error)
 
-    def lease_lost(self, loss: LeaseLoss) -> None:
+    def lease_lost(self, loss: LeaseLostInput) -> None:
         print(loss.shard_id, loss.stream)
 
-    def shard_ended(self, end: ShardEnd) -> None:
+    def shard_ended(self, end: ShardEndedInput) -> None:
         children: tuple[str, ...] = end.children
         print(children)
         end.checkpointer.checkpoint()
 
-    def shutdown_requested(self, request: ShutdownRequest) -> None:
+    def shutdown_requested(self, request: ShutdownRequestedInput) -> None:
         request.checkpointer.checkpoint()
 
 
@@ -107,8 +107,8 @@ def main() -> int:
     config = Config(
         application="orders-app",
         stream="orders",
-        start=datetime(2026, 11, 20, tzinfo=timezone.utc),
-        checkpoint="interval",
+        initial_position=datetime(2026, 11, 20, tzinfo=timezone.utc),
+        checkpoint_mode="interval",
         checkpoint_interval=5,
         on_error="retry",
     )
@@ -117,9 +117,9 @@ def main() -> int:
         "orders-app",
         stream="orders",
         processor=Orders,
-        start="TRIM_HORIZON",
+        initial_position="TRIM_HORIZON",
         failover_time=5,
-        idle_time=None,
+        idle_time_between_reads=None,
         on_error="raise",
         on_event=watch,
     ) as other:

@@ -62,6 +62,6 @@ def test_in_real_time(kinesis: LocalStreams, worker: WorkerStarter) -> None:
     kinesis.create_stream("orders", shards=2)
     put: list[Record] = kinesis.put("orders", {"id": 1})
     kinesis.fault(FaultRule("throttle", "kinesis", "GetRecords", times=1))
-    running: RunningWorker = worker(Orders, "orders", checkpoint="auto")
+    running: RunningWorker = worker(Orders, "orders", checkpoint_mode="auto")
     result: Result = running.wait_checkpointed(timeout=5.0)
     del aws, put, result

@@ -128,7 +128,7 @@ def test_the_steps_answer_their_questions_and_leave_nothing(aws, tmp_path):
     answers = answers_in(report)
     assert (
         answers["Q03"]
-        == "lean, JSON: used lean, JSON, records equal. lean, CBOR: used lean, CBOR, records equal."
+        == "direct, JSON: used direct, JSON, records equal. direct, CBOR: used direct, CBOR, records equal."
     )
     assert answers["Q05"].startswith("Yes")
     assert answers["Q06"] == "Ten minutes ahead: InvalidArgumentException."

@@ -23,7 +23,7 @@ LARGE = 10 * 1024 * 1024
 def starts(run: Run) -> None:
     account, found = run.account, run.findings
     name = account.stream("starts")
-    stream = account.reader(name, transport="boto3")
+    stream = account.reader(name, http_transport="boto3")
     stream.describe()
     latest = stream.open(FIRST, ReadFrom("LATEST"))
     numbers = []
@@ -66,15 +66,18 @@ def starts(run: Run) -> None:
 
 
 def _compare_ways(run: Run, name: str, expected: list[Any]) -> None:
-    """The same page over boto3 and over the lean transport, in both forms of it."""
+    """The same page over boto3 and over the direct transport, in both forms of it."""
     seen = []
-    for way in ({"transport": "lean", "wire": "json"}, {"transport": "lean", "wire": "cbor"}):
+    for way in (
+        {"http_transport": "direct", "record_encoding": "json"},
+        {"http_transport": "direct", "record_encoding": "cbor"},
+    ):
         stream = run.account.reader(name, **way)
         stream.describe()
         # The first page goes over boto3 and teaches; the second is the one that counts.
         follow(run, stream, FIRST, HORIZON, holds(3))
         records = records_of(follow(run, stream, FIRST, HORIZON, holds(3)))
-        wanted = f"lean, {way['wire'].upper()}"
+        wanted = f"direct, {way['record_encoding'].upper()}"
         run.findings.check(f"pages come over {wanted}", stream.transport == wanted, stream.transport)
         same = [(one.data, one.sequence_number, round(one.arrived_at_millis)) for one in records] == [
             (one.data, one.sequence_number, round(one.arrived_at_millis)) for one in expected

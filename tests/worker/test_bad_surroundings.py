@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from pykcl.errors import StreamMissing, TableGone, WrongStream, WrongTable
-from pykcl.events import AggregateOfAnotherShard, AggregateRefused, RowRefused, TroubleBegan, TroubleEnded
+from pykcl.events import (
+    AggregateOutsideShard,
+    AggregateRefused,
+    FailureResolved,
+    FailureStarted,
+    InvalidLeaseRow,
+)
 from pykcl.local.errors import AwsError
 from pykcl.model.kpl import aggregate
 from pykcl.testing.fleet import STREAM, TABLE
@@ -141,7 +147,7 @@ def test_rows_that_are_no_leases_are_never_counted_changed_or_deleted(new_fleet)
     fleet.wait_delivered(fleet.put(20))
     fleet.simulation.sleep(120)
     assert {key: fleet.items()[key] for key in foreign} == foreign
-    assert not fleet.happened(RowRefused)
+    assert not fleet.happened(InvalidLeaseRow)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +173,7 @@ def test_a_corrupted_row_is_reported_once_left_alone_and_stops_no_other_shard(ne
     fleet.wait(lambda: {r.shard_id for _, r in fleet.ledger.delivered} >= set(fleet.open_shards()[1:]))
     fleet.simulation.sleep(90)
     assert fleet.items()[key] == item
-    assert [event.key for event in fleet.happened(RowRefused)] == [key]
+    assert [event.key for event in fleet.happened(InvalidLeaseRow)] == [key]
     assert len(fleet.ledger.payloads) < len(healthy)
 
 
@@ -205,7 +211,7 @@ def test_an_aggregate_of_another_shard_is_dropped_as_in_java_and_reported(new_fl
     fleet.wait_delivered(after)
     fleet.simulation.sleep(5)
     assert not {b"low", b"high"} & set(fleet.ledger.payloads)
-    assert len(fleet.happened(AggregateOfAnotherShard)) == 1
+    assert len(fleet.happened(AggregateOutsideShard)) == 1
 
 
 def test_a_wrong_hash_range_in_a_row_drops_no_aggregate_of_the_shard(new_fleet):
@@ -222,7 +228,7 @@ def test_a_wrong_hash_range_in_a_row_drops_no_aggregate_of_the_shard(new_fleet):
     fleet.start("w1")
     fleet.wait_delivered(after)
     assert {b"one", b"two"} <= set(fleet.ledger.payloads)
-    assert not fleet.happened(AggregateOfAnotherShard)
+    assert not fleet.happened(AggregateOutsideShard)
 
 
 def test_an_outage_of_kinesis_is_reported_when_it_begins_and_ends_and_loses_nothing(new_fleet):
@@ -239,8 +245,8 @@ def test_an_outage_of_kinesis_is_reported_when_it_begins_and_ends_and_loses_noth
     put = fleet.put(10)
     fleet.wait_delivered(put)
     fleet.simulation.sleep(30)
-    began = [(event.what, event.shard or "") for event in fleet.happened(TroubleBegan)]
-    ended = [(event.what, event.shard or "") for event in fleet.happened(TroubleEnded)]
+    began = [(event.what, event.shard or "") for event in fleet.happened(FailureStarted)]
+    ended = [(event.what, event.shard or "") for event in fleet.happened(FailureResolved)]
     assert sorted(began) == sorted(ended)
     assert len(began) == len(set(began)), "each trouble is told once"
     assert fleet.ledger.duplicates == 0
@@ -271,4 +277,6 @@ def test_a_source_of_credentials_that_fails_for_a_while_stops_no_worker(new_flee
     assert worker.failure is None
     fleet.wait_delivered(fleet.put(5, "later"))
     assert not any("secrets" in str(event) for _, event in fleet.events)
-    assert any(kind.__name__ in event.cause for event in fleet.happened(TroubleBegan)) or operation != "Scan"
+    assert (
+        any(kind.__name__ in event.cause for event in fleet.happened(FailureStarted)) or operation != "Scan"
+    )

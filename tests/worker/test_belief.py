@@ -6,8 +6,8 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 
 from pykcl.config import Config
-from pykcl.errors import LeaseLost, TemporaryError
-from pykcl.events import LeaseTaken, LeaseTakenAway, LeaseWentElsewhere
+from pykcl.errors import LeaseLostError, TemporaryError
+from pykcl.events import LeaseLost, LeaseTakeFailed, LeaseTaken
 from pykcl.interfaces import Applied, Unknown
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
@@ -76,7 +76,7 @@ def test_a_belief_grows_old_while_the_machine_is_suspended(monkeypatch):
 
     monkeypatch.setattr(time, "clock_gettime", after_a_suspend)
     assert not held.is_valid_unlocked()
-    with pytest.raises(LeaseLost, match="no heartbeat succeeded in time"):
+    with pytest.raises(LeaseLostError, match="no heartbeat succeeded in time"):
         held.check()
 
 
@@ -117,7 +117,7 @@ def test_a_take_that_only_the_row_tells_of_may_be_the_first_one_without_an_answe
     fleet.wait(lambda: fleet.happened(LeaseTaken), 30, "the lease to be taken")
     assert fleet.happened(LeaseTaken)[0].counter == 1
     assert fleet.simulation.now > sent[0] + CONFIG.write_timeout
-    fleet.wait(lambda: fleet.happened(LeaseTakenAway), 30, "the belief to end")
+    fleet.wait(lambda: fleet.happened(LeaseLost), 30, "the belief to end")
     assert fleet.simulation.now <= sent[0] + CONFIG.belief_time + 0.5
 
 
@@ -131,10 +131,10 @@ def test_what_a_lost_lease_left_in_its_row_is_not_taken_for_a_new_take(new_fleet
     updates, before, scan = [], [], fleet.dynamodb.scan
 
     def lagging_scan(**params):
-        return scan(**params) if fleet.happened(LeaseWentElsewhere) or not before else before[0]
+        return scan(**params) if fleet.happened(LeaseTakeFailed) or not before else before[0]
 
     def lose_answers(operation, params):
-        if operation != "UpdateItem" or fleet.happened(LeaseTakenAway):
+        if operation != "UpdateItem" or fleet.happened(LeaseLost):
             return None
         updates.append(operation)
         if len(updates) < counter:
@@ -147,7 +147,7 @@ def test_what_a_lost_lease_left_in_its_row_is_not_taken_for_a_new_take(new_fleet
 
     fleet.dynamodb.fault, fleet.dynamodb.scan = lose_answers, lagging_scan
     fleet.start("w1")
-    fleet.wait(lambda: fleet.happened(LeaseWentElsewhere), 120, "a take to be refused")
-    assert len(fleet.happened(LeaseTaken)) == len(fleet.happened(LeaseTakenAway)) == 1
+    fleet.wait(lambda: fleet.happened(LeaseTakeFailed), 120, "a take to be refused")
+    assert len(fleet.happened(LeaseTaken)) == len(fleet.happened(LeaseLost)) == 1
     fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 2, 60, "the lease to be taken once more")
     assert [taken.counter for taken in fleet.happened(LeaseTaken)] == [1, counter + 1]

@@ -63,7 +63,7 @@ def test_a_record_of_another_shard_is_no_checkpoint(new_fleet):
             batches[batch.shard_id] = batch
 
     put = fleet.put(40)
-    fleet.start("w1", checkpoint="manual", processor=lambda: Mixed("w1", fleet.ledger))
+    fleet.start("w1", checkpoint_mode="manual", processor=lambda: Mixed("w1", fleet.ledger))
     fleet.wait_delivered(put)
     one, other = batches.values()
     foreign = min(one.records[0], other.records[0], key=lambda record: record.position)
@@ -85,7 +85,7 @@ def test_by_hand_without_an_own_shard_ended_a_shard_ends_only_when_all_of_it_is_
             batches.append(batch)
 
     put = fleet.put(5)
-    fleet.start("w1", checkpoint="manual", processor=lambda: Asynchronous("w1", fleet.ledger))
+    fleet.start("w1", checkpoint_mode="manual", processor=lambda: Asynchronous("w1", fleet.ledger))
     fleet.wait_delivered(put)
     parent = fleet.open_shards()[0]
     fleet.kinesis.split(STREAM, parent)
@@ -155,7 +155,7 @@ def test_a_checkpoint_may_be_given_as_the_value_initialize_came_with(new_fleet):
         with pytest.raises(CheckpointRefused, match="not int"):
             batch.checkpointer.checkpoint(17)
 
-    _in_first_batch(fleet, body, checkpoint="manual")
+    _in_first_batch(fleet, body, checkpoint_mode="manual")
 
 
 @pytest.mark.parametrize("end", [(), ("SHARD_END",), (Checkpoint("SHARD_END"),)])
@@ -170,7 +170,7 @@ def test_a_prepared_end_of_a_shard_is_refused_with_what_to_do_instead(new_fleet,
             told.append(str(error))
         shard_end.checkpointer.checkpoint(*end)
 
-    fleet.start("w1", checkpoint="manual", processor=lambda: _Scripted(fleet.ledger, None, ended))
+    fleet.start("w1", checkpoint_mode="manual", processor=lambda: _Scripted(fleet.ledger, None, ended))
     fleet.wait_delivered(fleet.put(3))
     fleet.kinesis.split(STREAM, FIRST)
     fleet.wait(lambda: told and (FIRST not in fleet.rows() or fleet.rows()[FIRST].is_ended), 30)

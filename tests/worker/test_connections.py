@@ -90,6 +90,6 @@ def test_a_batch_carries_how_far_it_is_behind(aws, processor, seen, monkeypatch)
             behind.append(batch.millis_behind_latest)
 
     aws.kinesis.put_record("orders", b"one", "one")
-    with Worker("lag-app", stream="orders", processor=Lag, start="TRIM_HORIZON"):
+    with Worker("lag-app", stream="orders", processor=Lag, initial_position="TRIM_HORIZON"):
         _wait(lambda: behind)
     assert behind[0] == 0

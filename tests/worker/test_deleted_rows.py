@@ -42,7 +42,7 @@ def test_a_table_made_anew_under_its_workers_stops_all_of_them(new_fleet, start,
     """Nobody restarts from the start position in silence, whether the new table is empty or others have begun there."""
     fleet = new_fleet()
     simulation = fleet.simulation
-    workers = [fleet.start(f"w{n}", start=start, **OPTIONS) for n in (1, 2, 3)]
+    workers = [fleet.start(f"w{n}", initial_position=start, **OPTIONS) for n in (1, 2, 3)]
     fleet.wait(lambda: all(worker.wait_ready(0.0) for worker in workers))
     fleet.wait_delivered(fleet.put(20))
     simulation.sleep(15.0)
@@ -84,9 +84,9 @@ def test_a_row_that_an_operator_deletes_comes_back_where_its_owner_was(new_fleet
 def test_the_only_row_of_a_start_at_latest_comes_back_and_nothing_is_skipped(new_fleet):
     """Another worker that only saw it puts it back, too: its owner died with it."""
     fleet = new_fleet(shards=1)
-    first = fleet.start("w1", start="LATEST", **OPTIONS)
+    first = fleet.start("w1", initial_position="LATEST", **OPTIONS)
     fleet.wait(lambda: first.wait_ready(0.0))
-    second = fleet.start("w2", start="LATEST", **OPTIONS)
+    second = fleet.start("w2", initial_position="LATEST", **OPTIONS)
     fleet.simulation.sleep(3.0)
     owner = fleet.owners()[SHARD]
     fleet.simulation.kill(owner)
@@ -99,7 +99,7 @@ def test_the_only_row_of_a_start_at_latest_comes_back_and_nothing_is_skipped(new
 def test_a_listing_that_lacks_the_shard_does_not_make_its_row_forgotten(new_fleet, is_held):
     """Seed 135212718303: the next listing had it, and it was begun anew at LATEST."""
     fleet = new_fleet(shards=2)
-    options = {**OPTIONS, "shard_sync_interval": 60.0, "start": "LATEST"}
+    options = {**OPTIONS, "shard_sync_interval": 60.0, "initial_position": "LATEST"}
     workers = {name: fleet.start(name, **options) for name in ("w1", "w2")}
     fleet.wait(lambda: all(worker.wait_ready(0.0) for worker in workers.values()))
     fleet.simulation.sleep(10.0)
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_finds_no_table_stops_the_worker_with_that_error(new_f
         "w1",
         processor=lambda: RecordingProcessor("w1", fleet.ledger, by_hand),
         on_error=on_error,
-        checkpoint="manual",
+        checkpoint_mode="manual",
     )
     fleet.put(3)
     fleet.wait(lambda: worker.failure is not None, 30.0, "the failure")
@@ -211,7 +211,7 @@ def test_a_row_of_java_at_latest_comes_back_with_the_time_of_that_in_whatever_ap
     fleet.worker("w1", **OPTIONS)._connect()
     row = to_item(Lease(SHARD, Checkpoint("LATEST"), owner="java", counter=7))
     fleet.dynamodb.put_raw(TABLE, row)
-    fleet.start("w1", start="TRIM_HORIZON", **OPTIONS)
+    fleet.start("w1", initial_position="TRIM_HORIZON", **OPTIONS)
     fleet.simulation.sleep(3.0)
     fleet.dynamodb.delete_item(TableName=TABLE, Key={"leaseKey": {"S": SHARD}})
     deleted_at = EPOCH_MILLIS + int(fleet.simulation.now * 1000)

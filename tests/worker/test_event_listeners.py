@@ -3,7 +3,7 @@
 import logging
 
 from pykcl.event_dispatch import EventFan
-from pykcl.events import DataLost, LeaseTaken, TroubleBegan
+from pykcl.events import DataLost, FailureStarted, LeaseTaken
 from pykcl.status import Activity
 from pykcl.testing.runtime import Simulation
 from pykcl.worker.failure_tracker import FailureTracker
@@ -40,5 +40,5 @@ def test_trouble_is_told_when_it_begins_and_when_it_ends():
             trouble.failed(Activity.READING, ValueError("why"))
         for _ in range(3):
             trouble.worked(Activity.READING)
-        assert [type(event).__name__ for event in heard] == ["TroubleBegan", "TroubleEnded"]
-        assert heard[0] == TroubleBegan(what="reading", cause="why")
+        assert [type(event).__name__ for event in heard] == ["FailureStarted", "FailureResolved"]
+        assert heard[0] == FailureStarted(what="reading", cause="why")

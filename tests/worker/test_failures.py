@@ -6,12 +6,12 @@ import pytest
 
 from pykcl.errors import ProcessorFailed, SetupError
 from pykcl.events import (
-    LeaseHandedBack,
+    FailureResolved,
+    FailureStarted,
     LeaseReleased,
     LeaseTaken,
     ProcessorRaised,
-    TroubleBegan,
-    TroubleEnded,
+    RetriesExhausted,
 )
 from pykcl.local.errors import AwsError
 from pykcl.testing.fleet import STREAM, RecordingProcessor
@@ -38,7 +38,7 @@ def test_a_refused_permission_that_comes_back_stops_no_worker_that_has_worked(ne
     fleet.simulation.sleep(30)
     assert worker.failure is None
     assert len(denied) == 6
-    assert fleet.happened(TroubleBegan)
+    assert fleet.happened(FailureStarted)
 
 
 def test_a_processor_whose_lease_is_handed_back_hears_of_it(new_fleet):
@@ -48,7 +48,7 @@ def test_a_processor_whose_lease_is_handed_back_hears_of_it(new_fleet):
         raise ValueError
 
     fleet.put(3)
-    fleet.start("w1", retry_for=10.0, processor=lambda: RecordingProcessor("w1", fleet.ledger, fail))
+    fleet.start("w1", retry_timeout=10.0, processor=lambda: RecordingProcessor("w1", fleet.ledger, fail))
     fleet.wait(lambda: ("w1", "shutdown_requested", "shardId-000000000000") in fleet.ledger.calls)
 
 
@@ -70,7 +70,7 @@ def test_a_refused_permission_at_the_end_of_a_shard_is_waited_out_with_the_lease
 
 def test_a_lease_whose_parents_may_not_be_read_is_handed_back_and_left_alone(new_fleet):
     fleet = new_fleet(shards=1)
-    fleet.start("w1", retry_for=120.0, cleanup_interval=0.0)
+    fleet.start("w1", retry_timeout=120.0, cleanup_interval=0.0)
     fleet.wait_delivered(fleet.put(3))
     fleet.dynamodb.fault = lambda operation, params: (
         Fault(before=aws_error("AccessDeniedException", "no GetItem", operation))
@@ -82,10 +82,10 @@ def test_a_lease_whose_parents_may_not_be_read_is_handed_back_and_left_alone(new
     fleet.simulation.sleep(60)
     taken = [event.shard for event in fleet.happened(LeaseTaken)]
     assert sorted(taken) == sorted({FIRST, *fleet.open_shards()}), "each lease once"
-    back = fleet.happened(LeaseHandedBack)
+    back = fleet.happened(RetriesExhausted)
     assert {event.shard for event in back} == set(fleet.open_shards())
     assert all("not permitted (AccessDeniedException)" in event.cause for event in back)
-    assert not fleet.happened(TroubleEnded), "no trouble is called over because its lease was let go"
+    assert not fleet.happened(FailureResolved), "no trouble is called over because its lease was let go"
     fleet.dynamodb.fault = None
     fleet.wait_delivered(children, 180)
     assert fleet.workers["w1"].failure is None
@@ -106,9 +106,9 @@ def test_a_shard_called_gone_while_shards_may_not_be_listed_is_handed_back_and_l
     put = fleet.put(3)
     fleet.simulation.sleep(60)
     assert len(fleet.happened(LeaseTaken)) == 1
-    (back,) = fleet.happened(LeaseHandedBack)
+    (back,) = fleet.happened(RetriesExhausted)
     assert back.cause == "ListShards is not allowed"
-    assert back.left_alone_for == worker.config.retry_for
+    assert back.left_alone_for == worker.config.retry_timeout
     fleet.kinesis.fault = None
     fleet.wait_delivered(put, 400)
 
@@ -120,9 +120,9 @@ def test_a_lease_handed_back_for_its_processor_says_so(new_fleet):
         raise ValueError
 
     fleet.put(3)
-    fleet.start("w1", retry_for=5.0, processor=lambda: RecordingProcessor("w1", fleet.ledger, fail))
-    fleet.wait(lambda: fleet.happened(LeaseHandedBack))
-    assert "processor kept failing" in fleet.happened(LeaseHandedBack)[0].cause
+    fleet.start("w1", retry_timeout=5.0, processor=lambda: RecordingProcessor("w1", fleet.ledger, fail))
+    fleet.wait(lambda: fleet.happened(RetriesExhausted))
+    assert "processor kept failing" in fleet.happened(RetriesExhausted)[0].cause
 
 
 def test_troubles_name_their_shard_and_end_only_with_it(new_fleet):
@@ -137,11 +137,11 @@ def test_troubles_name_their_shard_and_end_only_with_it(new_fleet):
             raise AwsError("InternalFailure", "not now")
 
     fleet.kinesis.fault = fault
-    fleet.wait(lambda: len(fleet.happened(TroubleBegan)) == 2, 90, "both troubles")
-    began = {event.shard: event.what for event in fleet.happened(TroubleBegan)}
+    fleet.wait(lambda: len(fleet.happened(FailureStarted)) == 2, 90, "both troubles")
+    began = {event.shard: event.what for event in fleet.happened(FailureStarted)}
     assert began == {FIRST: "reading", None: "listing shards"}
     fleet.workers["w1"].stop()
-    assert [(event.shard, event.what) for event in fleet.happened(TroubleEnded)] == [(FIRST, "reading")]
+    assert [(event.shard, event.what) for event in fleet.happened(FailureResolved)] == [(FIRST, "reading")]
 
 
 def test_the_trouble_of_taking_a_lease_ends_when_somebody_else_has_taken_it(new_fleet):
@@ -155,14 +155,14 @@ def test_the_trouble_of_taking_a_lease_ends_when_somebody_else_has_taken_it(new_
         else None
     )
     fleet.simulation.kill("w2")
-    fleet.wait(lambda: fleet.happened(TroubleBegan), 60, "trouble")
-    assert [(event.what, event.shard) for event in fleet.happened(TroubleBegan)] == [("taking", FIRST)]
+    fleet.wait(lambda: fleet.happened(FailureStarted), 60, "trouble")
+    assert [(event.what, event.shard) for event in fleet.happened(FailureStarted)] == [("taking", FIRST)]
     fleet.simulation.sleep(20)
-    assert not fleet.happened(TroubleEnded), "while nobody has it, it is still in trouble"
+    assert not fleet.happened(FailureResolved), "while nobody has it, it is still in trouble"
     fleet.start("w3")
-    fleet.wait(lambda: fleet.happened(TroubleEnded), 60, "the end of the trouble")
+    fleet.wait(lambda: fleet.happened(FailureResolved), 60, "the end of the trouble")
     assert fleet.owners() == {FIRST: "w3"}
-    assert len(fleet.happened(TroubleBegan)) == 1
+    assert len(fleet.happened(FailureStarted)) == 1
 
 
 def test_where_a_processor_raised_is_its_own_line_and_not_the_one_of_a_library(new_fleet):
@@ -208,6 +208,6 @@ def test_raise_releases_the_lease_and_says_nothing_of_handing_it_back(new_fleet,
     worker = fleet.worker("w1", on_error="raise", processor=lambda: Failing("w1", fleet.ledger))
     with pytest.raises(ProcessorFailed):
         worker.run()
-    assert not fleet.happened(LeaseHandedBack)
+    assert not fleet.happened(RetriesExhausted)
     assert len(fleet.happened(LeaseReleased)) == 1
     assert set(fleet.owners().values()) == {None}

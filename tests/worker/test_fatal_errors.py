@@ -80,9 +80,9 @@ SITES = {
 def test_a_fatal_error_stops_the_worker_when(new_fleet, site):
     doom, provoke = SITES[site]
     fleet = new_fleet(shards=2)
-    worker = fleet.start("w1", audit_interval=AUDIT, audit_confirmations=1)
+    worker = fleet.start("w1", audit_interval=AUDIT, audit_confidence_threshold=1)
     fleet.wait_delivered(fleet.put(10))
-    fleet.wait(lambda: worker.has_joined, what="the worker to join")
+    fleet.wait(lambda: worker.initialized, what="the worker to join")
     doom(worker)
     provoke(fleet)
     fleet.wait(lambda: worker.failure is not None, 10 * AUDIT, "the end of the worker")

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
-from pykcl.events import LeaseTakenAway, ReleaseUnconfirmed, TroubleBegan, TroubleEnded
+from pykcl.events import FailureResolved, FailureStarted, LeaseLost, ReleaseUnacknowledged
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.values import aws_error
@@ -55,7 +55,7 @@ def test_a_write_that_was_applied_though_its_answer_was_lost_is_recognised_as_ou
     fleet.simulation.sleep(30)
     worker.stop()
     assert hit, "the fault came to pass"
-    assert not fleet.happened(LeaseTakenAway)
+    assert not fleet.happened(LeaseLost)
     assert fleet.ledger.duplicates == 0
     assert set(fleet.owners().values()) == {None}
 
@@ -77,7 +77,7 @@ def test_a_stale_write_that_lands_after_its_sender_gave_up_changes_nothing(new_f
         return None
 
     fleet.dynamodb.fault = fault
-    fleet.wait(lambda: fleet.happened(LeaseTakenAway), 60, "the lease to lapse")
+    fleet.wait(lambda: fleet.happened(LeaseLost), 60, "the lease to lapse")
     fleet.dynamodb.fault = None
     fleet.start("w2")
     fleet.wait(lambda: fleet.owners() and None not in fleet.owners().values(), 60)
@@ -100,10 +100,10 @@ def test_an_outage_of_the_lease_table_shorter_than_the_lease_costs_nothing(new_f
     fleet.dynamodb.fault = None
     fleet.wait_delivered(fleet.put(10))
     fleet.simulation.sleep(30)
-    assert not fleet.happened(LeaseTakenAway)
+    assert not fleet.happened(LeaseLost)
     assert fleet.ledger.duplicates == 0
-    assert sorted(e.what for e in fleet.happened(TroubleBegan)) == sorted(
-        e.what for e in fleet.happened(TroubleEnded)
+    assert sorted(e.what for e in fleet.happened(FailureStarted)) == sorted(
+        e.what for e in fleet.happened(FailureResolved)
     )
 
 
@@ -116,7 +116,7 @@ def test_an_outage_longer_than_the_lease_stops_delivery_by_the_deadline_and_ever
 
     # By hand: an automatic checkpoint would hold the first batch of the outage until the deadline.
     make = partial(RecordingProcessor, "w1", fleet.ledger, note_time)
-    fleet.start("w1", checkpoint="manual", failover_time=10.0, processor=make)
+    fleet.start("w1", checkpoint_mode="manual", failover_time=10.0, processor=make)
     fleet.wait_delivered(fleet.put(5))
     fleet.simulation.sleep(4)
     down_since = fleet.simulation.now
@@ -129,7 +129,7 @@ def test_an_outage_longer_than_the_lease_stops_delivery_by_the_deadline_and_ever
         fleet.simulation.sleep(0.5)
     # Believed for 9 s from the last heartbeat, which was sent at most 10/3 s before; and read at least once a second.
     assert 9 - 10 / 3 - 1 <= delivered_at[-1] - down_since <= 9
-    assert len(fleet.happened(LeaseTakenAway)) == 2
+    assert len(fleet.happened(LeaseLost)) == 2
     fleet.dynamodb.fault = None
     fleet.wait_delivered(put)
 
@@ -146,7 +146,7 @@ def test_a_stop_while_the_lease_table_is_down_ends_in_time_and_says_what_was_not
     fleet.dynamodb.fault = None
     released = [key for key, owner in fleet.owners().items() if owner is None]
     assert not released
-    assert fleet.happened(ReleaseUnconfirmed) or fleet.happened(LeaseTakenAway)
+    assert fleet.happened(ReleaseUnacknowledged) or fleet.happened(LeaseLost)
 
 
 @pytest.mark.parametrize("phase", ["acquiring", "initializing", "reading", "ending", "retrying"])

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from pykcl.events import LeaseTaken, LeaseTakenAway
+from pykcl.events import LeaseLost, LeaseTaken
 from pykcl.model.checkpoint import AT_SHARD_END
 from pykcl.testing.fleet import STREAM
 
@@ -167,8 +167,8 @@ def test_a_lease_taken_by_a_java_worker_is_given_up_and_its_checkpoints_are_refu
             "ownerSwitchesSinceCheckpoint": {"Action": "ADD", "Value": {"N": "1"}},
         },
     )
-    fleet.wait(lambda: fleet.happened(LeaseTakenAway), what="the loss")
-    event = fleet.happened(LeaseTakenAway)[0]
+    fleet.wait(lambda: fleet.happened(LeaseLost), what="the loss")
+    event = fleet.happened(LeaseLost)[0]
     assert (event.shard, event.new_owner) == (key, "java")
     assert fleet.ledger.calls[-1] == ("w1", "lease_lost", key)
     assert fleet.rows()[key].owner == "java"

@@ -9,13 +9,13 @@ from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import NativeFleet, WrongStream
 from pykcl.event_dispatch import log_event
 from pykcl.events import (
+    DuplicateWorkerId,
+    FailoverTimeMismatch,
+    FailureStarted,
     FleetChanged,
     FleetJoined,
-    FleetWentNative,
+    FleetUpgradedToV3,
     LeaseTaken,
-    PeerRhythmDiffers,
-    TroubleBegan,
-    TwinWorker,
 )
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
 from pykcl.model.lease import Lease
@@ -25,7 +25,7 @@ from pykcl.testing.java.peer import java_peer
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.values import aws_error
 
-STATE_TABLE = f"{TABLE}-CoordinatorState"
+COORDINATOR_STATE_TABLE = f"{TABLE}-CoordinatorState"
 
 
 def create_table(fleet, name=TABLE, key="leaseKey"):
@@ -68,7 +68,9 @@ def joined(fleet, name):
 
 
 def state_requests(fleet):
-    return [params for _, params in fleet.dynamodb.requests if params.get("TableName") == STATE_TABLE]
+    return [
+        params for _, params in fleet.dynamodb.requests if params.get("TableName") == COORDINATOR_STATE_TABLE
+    ]
 
 
 # -- what is told ----------------------------------------------------------------------------------------------
@@ -124,7 +126,7 @@ def test_a_worker_that_dies_at_once_has_not_changed_the_fleet(new_fleet):
 
 def test_a_state_of_kcl_3_that_is_compatible_is_joined_and_told_by_its_evidence(new_fleet):
     fleet = new_fleet()
-    put_state(fleet, "CLIENT_VERSION_UPGRADE_FROM_2X", table=STATE_TABLE)
+    put_state(fleet, "CLIENT_VERSION_UPGRADE_FROM_2X", table=COORDINATOR_STATE_TABLE)
     start_java(fleet, "j1")
     fleet.start("p1")
     fleet.wait(lambda: joined(fleet, "p1"))
@@ -136,7 +138,7 @@ def test_a_state_of_kcl_3_that_is_compatible_is_joined_and_told_by_its_evidence(
 # -- native fleets ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("table", [TABLE, STATE_TABLE])
+@pytest.mark.parametrize("table", [TABLE, COORDINATOR_STATE_TABLE])
 @pytest.mark.parametrize("version", ["CLIENT_VERSION_3X", "CLIENT_VERSION_3X_WITH_ROLLBACK"])
 def test_a_native_fleet_is_refused_with_the_way_out_and_left_as_it_is(new_fleet, table, version):
     fleet = new_fleet()
@@ -163,7 +165,7 @@ def test_who_says_so_joins_a_native_fleet_all_the_same(new_fleet):
     fleet.wait(lambda: fleet.load().get("p2") == 1, what="a steal")
     (event,) = joined(fleet, "p1")
     assert event.kind == "Java KCL 3.x, native"
-    assert not fleet.happened(FleetWentNative)
+    assert not fleet.happened(FleetUpgradedToV3)
 
 
 def test_a_table_of_several_streams_is_refused_and_left_as_it_is(new_fleet):
@@ -208,7 +210,7 @@ def test_a_fleet_that_goes_native_meanwhile_is_reported_and_nothing_is_lost_or_s
     fleet.start("p1")
     fleet.wait(lambda: fleet.load() == {"j1": 2, "p1": 2}, what="an even load")
     put_state(fleet, "CLIENT_VERSION_3X")
-    fleet.wait(lambda: fleet.happened(FleetWentNative), 20)
+    fleet.wait(lambda: fleet.happened(FleetUpgradedToV3), 20)
     taken = len(fleet.happened(LeaseTaken))
     fleet.kinesis.split("orders", next(key for key, owner in fleet.owners().items() if owner == "j1"))
     put = fleet.put(30, "later")
@@ -217,7 +219,7 @@ def test_a_fleet_that_goes_native_meanwhile_is_reported_and_nothing_is_lost_or_s
     new = fleet.happened(LeaseTaken)[taken:]
     assert "rebalance" not in {event.reason for event in new}
     assert fleet.load()["p1"] >= 2
-    assert len(fleet.happened(FleetWentNative)) == 1
+    assert len(fleet.happened(FleetUpgradedToV3)) == 1
     assert fleet.workers["p1"].failure is None
     # A way back is told as well, and makes it a peer again.
     put_state(fleet, "CLIENT_VERSION_2X")
@@ -232,7 +234,7 @@ def test_nothing_is_stolen_any_more_once_the_fleet_is_native(new_fleet):
     fleet.start("p1")
     fleet.wait(lambda: fleet.load()["p1"] >= 1, what="a first steal")
     put_state(fleet, "CLIENT_VERSION_3X_WITH_ROLLBACK")
-    fleet.wait(lambda: fleet.happened(FleetWentNative), 20)
+    fleet.wait(lambda: fleet.happened(FleetUpgradedToV3), 20)
     held = fleet.load()["p1"]
     assert held < 5
     fleet.simulation.sleep(120)
@@ -250,7 +252,7 @@ def test_a_hand_off_that_begins_where_no_state_can_be_read_is_reported(new_fleet
     row = fleet.dynamodb.tables[TABLE].rows[key]
     counter = {"leaseCounter": {"N": str(int(row["leaseCounter"]["N"]) + 1)}}
     fleet.dynamodb.put_raw(TABLE, {**row, **counter, "checkpointOwner": {"S": owner}})
-    fleet.wait(lambda: fleet.happened(FleetWentNative), 20)
+    fleet.wait(lambda: fleet.happened(FleetUpgradedToV3), 20)
 
 
 # -- the state table -------------------------------------------------------------------------------------------
@@ -268,7 +270,7 @@ def test_a_hand_off_that_begins_where_no_state_can_be_read_is_reported(new_fleet
 def test_a_state_table_that_cannot_be_read_is_no_trouble_and_asked_for_rarely(new_fleet, error):
     fleet = new_fleet(shards=2)
     fleet.dynamodb.fault = lambda _, params: (
-        Fault(before=error) if params["TableName"] == STATE_TABLE else None
+        Fault(before=error) if params["TableName"] == COORDINATOR_STATE_TABLE else None
     )
     start_java(fleet, "j1")
     put = fleet.put(10)
@@ -281,7 +283,9 @@ def test_a_state_table_that_cannot_be_read_is_no_trouble_and_asked_for_rarely(ne
     fleet.simulation.sleep(300)
     assert len(state_requests(fleet)) == asked
     # The Java worker of these tests cannot read it either, and needs not to.
-    assert not [event for event in fleet.happened(TroubleBegan) if event.what != "preparing the lease table"]
+    assert not [
+        event for event in fleet.happened(FailureStarted) if event.what != "preparing the lease table"
+    ]
 
 
 def test_the_state_table_is_asked_for_once_while_nobody_could_have_written_it(new_fleet):
@@ -298,8 +302,8 @@ def test_the_state_table_is_looked_at_once_a_minute_beside_java(new_fleet):
     fleet.start("p1")
     fleet.simulation.sleep(300)
     assert 4 <= len(state_requests(fleet)) <= 7
-    put_state(fleet, "CLIENT_VERSION_3X_WITH_ROLLBACK", table=STATE_TABLE)
-    fleet.wait(lambda: fleet.happened(FleetWentNative), 80)
+    put_state(fleet, "CLIENT_VERSION_3X_WITH_ROLLBACK", table=COORDINATOR_STATE_TABLE)
+    fleet.wait(lambda: fleet.happened(FleetUpgradedToV3), 80)
 
 
 # -- twins and rhythms -----------------------------------------------------------------------------------------
@@ -312,9 +316,9 @@ def test_another_process_of_our_name_is_told_by_both(new_fleet):
     twin = fleet.worker("p2", worker_id="p1")
     twin.start()
     start = fleet.simulation.now
-    fleet.wait(lambda: [who for who, event in fleet.events if isinstance(event, TwinWorker)], 60)
+    fleet.wait(lambda: [who for who, event in fleet.events if isinstance(event, DuplicateWorkerId)], 60)
     fleet.simulation.sleep(120 - (fleet.simulation.now - start))
-    told = [who for who, event in fleet.events if isinstance(event, TwinWorker)]
+    told = [who for who, event in fleet.events if isinstance(event, DuplicateWorkerId)]
     assert len(told) == len(set(told))
 
 
@@ -326,7 +330,7 @@ def test_a_restart_under_the_same_name_has_no_twin(new_fleet):
     again = fleet.worker("p2", worker_id="p1")
     again.start()
     fleet.simulation.sleep(90)
-    assert not fleet.happened(TwinWorker)
+    assert not fleet.happened(DuplicateWorkerId)
 
 
 @pytest.mark.parametrize(("theirs", "faster"), [(4.0, True), (20.0, False)])
@@ -334,9 +338,9 @@ def test_a_java_worker_with_another_fail_over_time_is_told_of_once(new_fleet, th
     fleet = new_fleet(shards=4)
     start_java(fleet, "j1", failover=theirs)
     fleet.start("p1")
-    fleet.wait(lambda: fleet.happened(PeerRhythmDiffers), 600)
+    fleet.wait(lambda: fleet.happened(FailoverTimeMismatch), 600)
     fleet.simulation.sleep(300)
-    (told,) = fleet.happened(PeerRhythmDiffers)
+    (told,) = fleet.happened(FailoverTimeMismatch)
     assert (told.owner, told.our_failover_time) == ("j1", 10.0)
     assert told.their_failover_time == pytest.approx(theirs, rel=0.2)
     assert told.who_takes.startswith("it takes" if faster else "we take")
@@ -352,4 +356,4 @@ def test_java_workers_of_our_fail_over_time_are_never_told_of(new_fleet):
         fleet.simulation.sleep(15)
     fleet.simulation.freeze("j1", 25)
     fleet.simulation.sleep(300)
-    assert not fleet.happened(PeerRhythmDiffers)
+    assert not fleet.happened(FailoverTimeMismatch)

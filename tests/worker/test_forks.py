@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pykcl.config import Config
-from pykcl.errors import LeaseLost
+from pykcl.errors import LeaseLostError
 from pykcl.model.checkpoint import TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.runtime import SystemRuntime
@@ -136,7 +136,7 @@ def test_a_forked_process_can_write_nothing_for_a_lease():
             lock.acquire()  # as the thread of the heartbeats may have had it, which is not there
         try:
             held.write(lambda lease: pytest.fail("it was built"))
-        except LeaseLost as refused:
+        except LeaseLostError as refused:
             os._exit(0 if "was forked from the worker" in str(refused) else 1)
 
     assert forked(act) == 0

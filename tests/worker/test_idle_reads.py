@@ -251,14 +251,14 @@ def test_empty_batches_are_delivered_where_they_are_wanted(new_fleet):
     def note(batch):
         empty.append(len(batch))
 
-    start(fleet, processor=lambda: RecordingProcessor("w1", fleet.ledger, note), empty_batches=True)
+    start(fleet, processor=lambda: RecordingProcessor("w1", fleet.ledger, note), call_with_empty_batches=True)
     fleet.simulation.sleep(10)
     assert len(empty) >= 9
 
 
 def test_a_checkpoint_that_is_owed_is_written_though_nothing_comes_any_more(new_fleet):
     fleet = new_fleet(shards=1)
-    start(fleet, checkpoint="interval", checkpoint_interval=7.0)
+    start(fleet, checkpoint_mode="interval", checkpoint_interval=7.0)
     put = fleet.put(1)
     fleet.wait_delivered(put)
     number = fleet.ledger.delivered[-1][1].sequence_number
@@ -271,7 +271,7 @@ def test_how_far_behind_a_shard_is_stays_known_while_its_thread_sleeps(new_fleet
     fleet.simulation.sleep(60)
     (lease,) = post.worker.status().leases
     assert lease.millis_behind_latest == 0
-    assert lease.behind_told_ago <= 1.1
+    assert lease.lag_age <= 1.1
 
 
 def test_a_stream_that_cannot_be_asked_is_read_by_its_shards_threads(new_fleet):
@@ -297,7 +297,7 @@ def test_a_stream_that_cannot_be_asked_is_read_by_its_shards_threads(new_fleet):
 
 def test_a_pause_that_is_configured_is_kept_while_a_thread_sleeps(new_fleet):
     fleet = new_fleet(shards=3)
-    post = start(fleet, idle_time=0.7)
+    post = start(fleet, idle_time_between_reads=0.7)
     since = fleet.simulation.now
     fleet.simulation.sleep(60)
     for shard in fleet.open_shards():

@@ -3,7 +3,7 @@
 import pytest
 
 from pykcl import ProcessorFailed, PyKclError, SetupError, StopTimedOut
-from pykcl.events import StillStarting, TroubleBegan, TroubleEnded, WorkerStarted, WorkerStopped
+from pykcl.events import FailureResolved, FailureStarted, StillStarting, WorkerStarted, WorkerStopped
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 
 
@@ -234,11 +234,11 @@ def test_a_start_that_is_not_answered_is_reported_every_thirty_seconds_with_the_
     assert {reminder.what for reminder in reminders} == {"finding the stream"}
     assert [round(reminder.seconds / 30) for reminder in reminders] == [1, 2, 3]
     assert all("is CREATING" in reminder.cause for reminder in reminders)
-    assert len(fleet.happened(TroubleBegan)) == 1
+    assert len(fleet.happened(FailureStarted)) == 1
 
 
 def test_a_start_that_is_answered_soon_is_reported_once(new_fleet):
     fleet = new_fleet(state_seconds=25.0)
     fleet.start("w1").stop()
     assert not fleet.happened(StillStarting)
-    assert len(fleet.happened(TroubleBegan)) == len(fleet.happened(TroubleEnded)) == 1
+    assert len(fleet.happened(FailureStarted)) == len(fleet.happened(FailureResolved)) == 1

@@ -16,7 +16,7 @@ def test_nothing_put_after_a_latest_application_was_called_ready_is_skipped_thou
             super().initialize(init)
             fleet.simulation.sleep(10)
 
-    fleet.start("w1", start="LATEST", processor=lambda: SlowToStart("w1", fleet.ledger))
+    fleet.start("w1", initial_position="LATEST", processor=lambda: SlowToStart("w1", fleet.ledger))
     fleet.wait(lambda: set(fleet.owners().values()) == {"w1"} and len(fleet.owners()) == 2)
     new = fleet.put(10, prefix="new")
     fleet.wait_delivered(new)
@@ -34,7 +34,7 @@ def test_a_latest_start_whose_processor_first_fails_loses_nothing(new_fleet):
                 raise ValueError
             super().initialize(init)
 
-    fleet.start("w1", start="LATEST", processor=lambda: Shy("w1", fleet.ledger))
+    fleet.start("w1", initial_position="LATEST", processor=lambda: Shy("w1", fleet.ledger))
     fleet.wait(lambda: attempts)
     fleet.wait_delivered(fleet.put(10))
 
@@ -49,7 +49,7 @@ def test_one_stray_resource_not_found_during_a_start_at_latest_does_not_stop_the
             raise AwsError("ResourceNotFoundException", "a blip")
 
     fleet.kinesis.fault = fault
-    worker = fleet.start("w1", start="LATEST")
+    worker = fleet.start("w1", initial_position="LATEST")
     assert worker.wait_ready(60)
     assert hit
     fleet.wait_delivered(fleet.put(6))
@@ -58,8 +58,8 @@ def test_one_stray_resource_not_found_during_a_start_at_latest_does_not_stop_the
 
 def test_the_open_iterator_of_a_lease_that_a_peer_took_is_let_go(new_fleet):
     fleet = new_fleet(shards=2)
-    worker = fleet.start("w1", start="LATEST", max_leases=1)
+    worker = fleet.start("w1", initial_position="LATEST", max_leases=1)
     fleet.wait(lambda: len(worker._manager._sync._latest.opened) == 1, what="the iterator of the other lease")
-    fleet.start("w2", start="LATEST")
+    fleet.start("w2", initial_position="LATEST")
     fleet.wait(lambda: set(fleet.owners().values()) == {"w1", "w2"})
     fleet.wait(lambda: not worker._manager._sync._latest.opened, 10, "letting it go")

@@ -4,13 +4,13 @@ import pytest
 
 from pykcl.errors import TemporaryError
 from pykcl.events import (
+    FailureResolved,
+    FailureStarted,
     HashRangeFilled,
-    HoleClosed,
-    HoleFound,
     LeaderElected,
     LeadershipMoved,
-    TroubleBegan,
-    TroubleEnded,
+    UncoveredHashRangeClosed,
+    UncoveredHashRangeFound,
 )
 from pykcl.testing.fleet import STREAM, TABLE
 from pykcl.testing.java.peer import java_peer
@@ -121,7 +121,7 @@ def test_the_deleted_row_of_an_open_shard_comes_back_whichever_side_is_elected(n
     fleet.wait(lambda: key in fleet.rows(), THREE_AUDITS + 60, "the row")
     fleet.wait_delivered(fleet.put(60))
     elected = told_by(fleet, LeaderElected)
-    assert (elected[-1] == leads) if leads != java else not fleet.happened(HoleFound)
+    assert (elected[-1] == leads) if leads != java else not fleet.happened(UncoveredHashRangeFound)
 
 
 def test_rows_without_a_hash_range_get_it_from_the_pykcl_worker_that_is_elected(new_fleet):
@@ -165,7 +165,11 @@ def test_who_is_not_elected_tells_nothing_and_writes_nothing(new_fleet):
     fleet.simulation.sleep(5 * AUDIT)
     new = [event for _, event in fleet.events[before:]]
     assert not [
-        one for one in new if isinstance(one, HoleFound | HoleClosed | HashRangeFilled | LeaderElected)
+        one
+        for one in new
+        if isinstance(
+            one, UncoveredHashRangeFound | UncoveredHashRangeClosed | HashRangeFilled | LeaderElected
+        )
     ]
     assert not fills(fleet)
 
@@ -179,18 +183,18 @@ def test_keys_that_no_listing_brings_a_lease_are_told_once_by_the_leader_and_the
     key = fleet.open_shards()[1]
     row = fleet.items()[key]
     edit(fleet, key, junk)
-    fleet.wait(lambda: fleet.happened(HoleFound), THREE_AUDITS, "the hole")
+    fleet.wait(lambda: fleet.happened(UncoveredHashRangeFound), THREE_AUDITS, "the hole")
     fleet.simulation.sleep(5 * AUDIT)
-    (hole,) = fleet.happened(HoleFound)
+    (hole,) = fleet.happened(UncoveredHashRangeFound)
     assert (hole.first, hole.last) == (row["startingHashKey"]["S"], row["endingHashKey"]["S"])
     assert (hole.audits, hole.shards) == (3, (key,))
-    assert not fleet.happened(HoleClosed)
+    assert not fleet.happened(UncoveredHashRangeClosed)
     edit(fleet, key, lambda _: row)
-    fleet.wait(lambda: fleet.happened(HoleClosed), 2 * AUDIT, "the end of the hole")
+    fleet.wait(lambda: fleet.happened(UncoveredHashRangeClosed), 2 * AUDIT, "the end of the hole")
     fleet.simulation.sleep(3 * AUDIT)
-    (closed,) = fleet.happened(HoleClosed)
+    (closed,) = fleet.happened(UncoveredHashRangeClosed)
     assert (closed.first, closed.last) == (hole.first, hole.last)
-    assert told_by(fleet, HoleFound) == told_by(fleet, HoleClosed) == ["p1"]
+    assert told_by(fleet, UncoveredHashRangeFound) == told_by(fleet, UncoveredHashRangeClosed) == ["p1"]
 
 
 def test_a_hole_that_is_gone_before_it_was_found_so_often_is_not_told(new_fleet):
@@ -202,8 +206,8 @@ def test_a_hole_that_is_gone_before_it_was_found_so_often_is_not_told(new_fleet)
     fleet.simulation.sleep(1.5 * AUDIT)
     edit(fleet, key, lambda _: row)
     fleet.simulation.sleep(5 * AUDIT)
-    assert not fleet.happened(HoleFound)
-    assert not fleet.happened(HoleClosed)
+    assert not fleet.happened(UncoveredHashRangeFound)
+    assert not fleet.happened(UncoveredHashRangeClosed)
 
 
 def test_when_the_leader_dies_the_next_one_tells_at_once_of_what_it_has_confirmed(new_fleet):
@@ -211,12 +215,12 @@ def test_when_the_leader_dies_the_next_one_tells_at_once_of_what_it_has_confirme
     started(fleet, "p1", "p2")
     key = next(key for key, owner in fleet.owners().items() if owner == "p2")
     edit(fleet, key, junk)
-    fleet.wait(lambda: fleet.happened(HoleFound), THREE_AUDITS, "the hole")
+    fleet.wait(lambda: fleet.happened(UncoveredHashRangeFound), THREE_AUDITS, "the hole")
     fleet.simulation.kill("p1")
     fleet.wait(lambda: "p1" not in fleet.owners().values(), what="the taking of p1's leases")
     fleet.simulation.sleep(1.5 * AUDIT)
-    assert told_by(fleet, LeaderElected) == told_by(fleet, HoleFound) == ["p1", "p2"]
-    assert fleet.happened(HoleFound)[1].audits > 3
+    assert told_by(fleet, LeaderElected) == told_by(fleet, UncoveredHashRangeFound) == ["p1", "p2"]
+    assert fleet.happened(UncoveredHashRangeFound)[1].audits > 3
 
 
 def test_a_leader_that_another_worker_replaces_says_who_leads(new_fleet):
@@ -252,7 +256,7 @@ def test_the_children_of_a_shard_that_another_library_ended_without_them_get_the
     fleet.simulation.sleep(AUDIT)
     assert not set(fleet.open_shards()) <= fleet.rows().keys()
     fleet.wait(lambda: set(fleet.open_shards()) <= fleet.rows().keys(), THREE_AUDITS, "the children's leases")
-    fleet.wait(lambda: fleet.happened(HoleClosed), 2 * AUDIT, "the end of the hole")
+    fleet.wait(lambda: fleet.happened(UncoveredHashRangeClosed), 2 * AUDIT, "the end of the hole")
     fleet.wait_delivered(fleet.put(30))
 
 
@@ -260,7 +264,7 @@ def test_a_hole_that_listing_does_not_mend_costs_one_listing_for_each_audit(new_
     fleet = new_fleet(shards=4)
     started(fleet, "p1")
     edit(fleet, fleet.open_shards()[1], junk)
-    fleet.wait(lambda: fleet.happened(HoleFound), THREE_AUDITS, "the hole")
+    fleet.wait(lambda: fleet.happened(UncoveredHashRangeFound), THREE_AUDITS, "the hole")
     fleet.simulation.sleep(AUDIT / 2)
     before = len(listings)
     fleet.simulation.sleep(10 * AUDIT)
@@ -270,10 +274,10 @@ def test_a_hole_that_listing_does_not_mend_costs_one_listing_for_each_audit(new_
 
 def test_while_listing_fails_an_audit_does_not_make_it_come_sooner(new_fleet, listings):
     fleet = new_fleet(shards=4)
-    started(fleet, "p1", audit_interval=1.0, audit_confirmations=1)
+    started(fleet, "p1", audit_interval=1.0, audit_confidence_threshold=1)
     listings.fails = True
     edit(fleet, fleet.open_shards()[1], junk)
-    fleet.wait(lambda: fleet.happened(HoleFound), THREE_AUDITS, "the hole")
+    fleet.wait(lambda: fleet.happened(UncoveredHashRangeFound), THREE_AUDITS, "the hole")
     before = len(listings)
     fleet.simulation.sleep(120)
     # 2, 4, 8, 16, 30, 30… seconds, spread; for each audit it would be 120.
@@ -287,7 +291,7 @@ def test_with_an_interval_of_zero_nobody_audits(new_fleet):
     edit(fleet, fleet.open_shards()[1], junk)
     fleet.simulation.sleep(400)
     assert not fleet.happened(LeaderElected)
-    assert not fleet.happened(HoleFound)
+    assert not fleet.happened(UncoveredHashRangeFound)
     assert not fills(fleet)
 
 
@@ -316,7 +320,7 @@ def test_a_dead_worker_that_only_a_row_nobody_takes_still_names_does_not_lead_fo
     fleet.simulation.sleep(75)
     assert not fleet.happened(LeaderElected), "Java would count it, and take its leases"
     fleet.simulation.sleep(45)
-    assert told_by(fleet, HoleFound) == ["p1"]
+    assert told_by(fleet, UncoveredHashRangeFound) == ["p1"]
 
 
 def test_a_java_worker_that_renews_what_has_ended_leads_on(new_fleet):
@@ -353,17 +357,17 @@ def test_a_write_that_is_refused_is_told_once_and_keeps_nobody_from_reading(new_
     (worker,) = started(fleet, "p1")
     fleet.dynamodb.fault = of_fills(Fault(before=denied("UpdateItem")))
     before = drop_ranges(fleet)
-    fleet.wait(lambda: fleet.happened(TroubleBegan), 2 * AUDIT, "trouble")
+    fleet.wait(lambda: fleet.happened(FailureStarted), 2 * AUDIT, "trouble")
     fleet.simulation.sleep(5 * AUDIT)
     fleet.wait_delivered(fleet.put(30))
-    (trouble,) = fleet.happened(TroubleBegan)
+    (trouble,) = fleet.happened(FailureStarted)
     assert (trouble.what, trouble.shard) == ("filling in hash ranges", None)
     assert "dynamodb:UpdateItem" in trouble.cause
     assert worker.failure is None
-    assert not fleet.happened(TroubleEnded)
+    assert not fleet.happened(FailureResolved)
     fleet.dynamodb.fault = None
     fleet.wait(lambda: ranges(fleet.items()) == ranges(before), 2 * AUDIT, "the hash ranges")
-    assert [event.what for event in fleet.happened(TroubleEnded)] == ["filling in hash ranges"]
+    assert [event.what for event in fleet.happened(FailureResolved)] == ["filling in hash ranges"]
 
 
 def test_a_stop_waits_for_the_one_write_under_way(new_fleet):
@@ -386,7 +390,7 @@ def test_slow_writes_do_not_keep_the_manager_from_its_leases(new_fleet):
     fleet.wait(lambda: fills(fleet), 2 * AUDIT, "the first hash range")
     fleet.simulation.sleep(worker.config.write_timeout + 1.5)
     assert 3 <= len(fills(fleet)) <= 4
-    assert not fleet.happened(TroubleBegan), "what is not sent is for the next audit, and no trouble"
+    assert not fleet.happened(FailureStarted), "what is not sent is for the next audit, and no trouble"
     fleet.wait(lambda: ranges(fleet.items()) == ranges(before), 3 * AUDIT, "the hash ranges")
 
 

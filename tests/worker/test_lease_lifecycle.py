@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pykcl.config import Config
-from pykcl.errors import LeaseLost
+from pykcl.errors import LeaseLostError
 from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.lease import Lease, PykclMetadata, first_read
 from pykcl.planning.lease_assignment import Acquisition
@@ -96,7 +96,7 @@ def test_the_lease_is_looked_at_behind_the_last_wait_before_a_call():
 
     def check():
         if lost:
-            raise LeaseLost("another worker took it")
+            raise LeaseLostError("another worker took it")
 
     class LossWhileWaiting:
         def __enter__(self):
@@ -113,7 +113,7 @@ def test_the_lease_is_looked_at_behind_the_last_wait_before_a_call():
         runtime=LosingRuntime(), config=Config(application="orders-app", stream="orders")
     )
     calls = ProcessorCalls(context, "s1", check, _never)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         calls.until_it_returns("process_records", called.append, "a batch")
     assert called == []
     assert calls.busy is None

@@ -4,7 +4,7 @@ import pytest
 
 from pykcl.errors import SetupError, TableGone, TemporaryError
 from pykcl.event_dispatch import EventFan
-from pykcl.events import LeaseTaken, LeaseTakenAway
+from pykcl.events import LeaseLost, LeaseTaken
 from pykcl.metrics.meter import Meter
 from pykcl.testing.runtime import Simulation
 from pykcl.worker.failure_tracker import FailureTracker
@@ -121,7 +121,7 @@ def test_heartbeats_come_in_time_however_short_the_time_is(new_fleet, failover):
     fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 3)
     before = {key: lease.counter for key, lease in fleet.rows().items()}
     fleet.simulation.sleep(20 * failover)
-    assert fleet.happened(LeaseTakenAway) == []
+    assert fleet.happened(LeaseLost) == []
     for key, lease in fleet.rows().items():
         assert 38 <= lease.counter - before[key] <= 45, "two for each fail-over time"
 

@@ -3,9 +3,9 @@
 from botocore.exceptions import ReadTimeoutError
 
 from pykcl.events import (
-    LeaseHandedBack,
+    LeaseLost,
     LeaseTaken,
-    LeaseTakenAway,
+    RetriesExhausted,
 )
 from pykcl.processor import Batch
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
@@ -31,8 +31,10 @@ def test_a_lease_given_up_is_left_alone_also_when_its_release_got_no_answer(new_
 
     fleet.dynamodb.fault = answer_releases_too_late
     fleet.put(1)
-    fleet.start("w1", retry_for=20.0, processor=lambda: RecordingProcessor("w1", fleet.ledger, always_raise))
-    fleet.wait(lambda: fleet.happened(LeaseHandedBack), 60, "the lease to be given up")
+    fleet.start(
+        "w1", retry_timeout=20.0, processor=lambda: RecordingProcessor("w1", fleet.ledger, always_raise)
+    )
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), 60, "the lease to be given up")
     given_up = fleet.simulation.now
     fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 2, 60, "the lease to be taken again")
     assert fleet.simulation.now - given_up >= 20
@@ -51,7 +53,7 @@ def test_a_lease_that_cannot_be_taken_is_not_asked_for_in_a_spin(new_fleet):
         return Fault(before=denied(operation))
 
     fleet.dynamodb.fault = forbid
-    fleet.wait(lambda: len(fleet.happened(LeaseTakenAway)) == 2, 30, "both leases to lapse")
+    fleet.wait(lambda: len(fleet.happened(LeaseLost)) == 2, 30, "both leases to lapse")
     fleet.simulation.sleep(5.0)
     asked.clear()
     fleet.simulation.sleep(20.0)
@@ -62,7 +64,7 @@ def test_a_lease_that_cannot_be_taken_is_not_asked_for_in_a_spin(new_fleet):
 
 def test_rows_that_a_worker_creates_and_takes_carry_every_key_of_the_private_map(new_fleet):
     fleet = new_fleet(shards=1)
-    worker = fleet.start("w1", start="LATEST")
+    worker = fleet.start("w1", initial_position="LATEST")
     fleet.wait(lambda: fleet.owners() == {FIRST: "w1"})
     created = next(change.after for change in fleet.dynamodb.changes if change.operation == "PutItem")
     for item in (created, fleet.items()[FIRST]):
@@ -83,12 +85,12 @@ def test_a_lease_its_worker_cannot_process_reaches_another_worker(new_fleet):
         if batch.shard_id in poisoned:
             raise ValueError("not on this machine")
 
-    fleet.start("w1", processor=lambda: RecordingProcessor("w1", fleet.ledger, fail), retry_for=60.0)
+    fleet.start("w1", processor=lambda: RecordingProcessor("w1", fleet.ledger, fail), retry_timeout=60.0)
     fleet.wait(lambda: sorted(fleet.load().values()) == [2, 2] and None not in fleet.load(), what="balance")
     fleet.simulation.sleep(20)
     poisoned.append(next(key for key, owner in fleet.owners().items() if owner == "w1"))
     fleet.wait_delivered(fleet.put(40), 300)
-    assert len(fleet.happened(LeaseHandedBack)) >= 1
+    assert len(fleet.happened(RetriesExhausted)) >= 1
 
 
 def test_a_worker_that_may_hold_only_one_lease_leaves_none_unowned(new_fleet):

@@ -7,7 +7,7 @@ retention has taken.
 import pytest
 
 from pykcl.errors import IteratorExpired, TemporaryError
-from pykcl.events import DataLost, RetentionNear
+from pykcl.events import DataLost, RetentionAlmostExceeded
 from pykcl.local.stream import ReadSpan
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.testing.fleet import STREAM
@@ -87,7 +87,7 @@ def test_a_parent_that_was_split_while_the_fleet_was_away_ends_and_its_children_
     fleet.wait_delivered(new, 60)
     fleet.wait(lambda: fleet.rows()[parent].is_ended, 60, "the end of the parent")
     assert not fleet.happened(DataLost)
-    assert {event.shard for event in fleet.happened(RetentionNear)} != {parent}, (
+    assert {event.shard for event in fleet.happened(RetentionAlmostExceeded)} != {parent}, (
         "the end itself is not at risk"
     )
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from pykcl.errors import Throttled
-from pykcl.events import TroubleBegan
+from pykcl.events import FailureStarted
 from pykcl.testing.fleet import STREAM, Ledger, RecordingProcessor
 
 SHARD = "shardId-000000000000"
@@ -134,16 +134,18 @@ def test_a_shard_that_is_caught_up_is_read_less_the_longer_nothing_comes_and_at_
     assert set(reads.pauses(since + 1.1)) == {0.25}
 
 
-@pytest.mark.parametrize("idle_time", [0.2, 3.0])
-def test_idle_time_is_the_pause_of_a_shard_that_is_caught_up_with_records_and_without(new_fleet, idle_time):
+@pytest.mark.parametrize("idle_time_between_reads", [0.2, 3.0])
+def test_idle_time_is_the_pause_of_a_shard_that_is_caught_up_with_records_and_without(
+    new_fleet, idle_time_between_reads
+):
     fleet = new_fleet(shards=1)
-    reads = start(fleet, idle_time=idle_time)
+    reads = start(fleet, idle_time_between_reads=idle_time_between_reads)
     fleet.wait(lambda: len(reads.seen) >= 4)
     since = fleet.simulation.now
     while fleet.simulation.now < since + 12:
         fleet.put(1)
         fleet.simulation.sleep(0.05)
-    assert set(reads.pauses()) == {idle_time}
+    assert set(reads.pauses()) == {idle_time_between_reads}
 
 
 def test_a_refused_read_slows_its_shard_down_and_no_other_and_is_told_of(new_fleet):
@@ -162,7 +164,7 @@ def test_a_refused_read_slows_its_shard_down_and_no_other_and_is_told_of(new_fle
     since = fleet.simulation.now
     reads.fetch = refusing
     fleet.simulation.sleep(12)
-    assert [event.what for event in fleet.happened(TroubleBegan)] == ["reading"]
+    assert [event.what for event in fleet.happened(FailureStarted)] == ["reading"]
     assert max(reads.pauses(since)) >= 1.4, "about an eighth of the rate"
     assert set(reads.pauses(since, other)) == {0.2}
     fleet.simulation.sleep(60)

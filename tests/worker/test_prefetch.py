@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from pykcl.errors import IteratorExpired, ShardGone, TemporaryError, Throttled
-from pykcl.events import LeaseTakenAway, LossReason, RetentionNear, TroubleBegan
+from pykcl.events import FailureStarted, LeaseLost, LossReason, RetentionAlmostExceeded
 from pykcl.interfaces import Fetched
 from pykcl.testing.fleet import RecordingProcessor
 from pykcl.testing.runtime import SimulatedRuntime, Simulation
@@ -289,8 +289,8 @@ def test_a_page_is_read_without_its_thread_where_no_thread_can_be_started(new_fl
     fleet.wait_delivered(put)
     assert refused
     assert fleet.ledger.duplicates == 0
-    assert not fleet.happened(LeaseTakenAway)
-    assert not fleet.happened(TroubleBegan)
+    assert not fleet.happened(LeaseLost)
+    assert not fleet.happened(FailureStarted)
     fleet.workers["w1"].stop()
     assert watch.is_all_given_back
 
@@ -315,6 +315,6 @@ def test_a_shard_that_retention_nearly_overtakes_is_opened_anew_for_each_page_an
     fleet.simulation.sleep(22 * 3600)
     watch = start(fleet)
     fleet.wait_delivered(put)
-    assert fleet.happened(RetentionNear)
+    assert fleet.happened(RetentionAlmostExceeded)
     assert watch.ahead == 0, "an iterator would step over what was trimmed meanwhile"
     assert len(watch.sent) <= 15, "so a page that it brought would be thrown away, and read again"

@@ -2,14 +2,14 @@
 
 import pytest
 
-from pykcl.errors import CheckpointRefused, ConfigError, LeaseLost, ProcessorFailed
+from pykcl.errors import CheckpointRefused, ConfigError, LeaseLostError, ProcessorFailed
 from pykcl.events import (
     BatchSkipped,
-    LeaseHandedBack,
     LossReason,
-    ProcessorGivenUp,
     ProcessorRaised,
     ProcessorSlow,
+    ProcessorTimedOut,
+    RetriesExhausted,
     ShardEndNotCheckpointed,
 )
 from pykcl.testing.fleet import STREAM, RecordingProcessor
@@ -51,13 +51,13 @@ def test_a_batch_that_raises_is_tried_again_until_it_returns(new_fleet):
 def test_a_batch_that_keeps_raising_hands_its_lease_back_untouched_and_another_worker_succeeds(new_fleet):
     fleet = new_fleet(shards=1)
     put = fleet.put(10)
-    fleet.start("w1", retry_for=20.0, processor=_processor(fleet, behaviour=_raise_times(10**6)))
-    fleet.wait(lambda: fleet.happened(LeaseHandedBack), what="the hand-back")
+    fleet.start("w1", retry_timeout=20.0, processor=_processor(fleet, behaviour=_raise_times(10**6)))
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), what="the hand-back")
     (row,) = fleet.rows().values()
     assert row.checkpoint.sequence_number == "TRIM_HORIZON"
     handed_back_at = fleet.simulation.now
     fleet.simulation.sleep(15)
-    assert set(fleet.owners().values()) == {None}, "it is left alone for retry_for"
+    assert set(fleet.owners().values()) == {None}, "it is left alone for retry_timeout"
     fleet.start("w2")
     fleet.wait_delivered(put)
     assert fleet.simulation.now - handed_back_at < 60
@@ -122,7 +122,7 @@ def test_auto_checkpoints_after_each_batch(new_fleet):
 
 def test_interval_checkpoints_rarely_and_before_the_lease_is_released(new_fleet):
     fleet = new_fleet(shards=1)
-    worker = fleet.start("w1", checkpoint="interval", checkpoint_interval=3600.0)
+    worker = fleet.start("w1", checkpoint_mode="interval", checkpoint_interval=3600.0)
     fleet.wait_delivered(fleet.put(5))
     fleet.simulation.sleep(20)
     (row,) = fleet.rows().values()
@@ -135,14 +135,14 @@ def test_interval_checkpoints_rarely_and_before_the_lease_is_released(new_fleet)
 
 def test_interval_checkpoints_when_the_interval_is_over_even_if_nothing_more_arrives(new_fleet):
     fleet = new_fleet(shards=1)
-    fleet.start("w1", checkpoint="interval", checkpoint_interval=15.0)
+    fleet.start("w1", checkpoint_mode="interval", checkpoint_interval=15.0)
     fleet.wait_delivered(fleet.put(5))
     fleet.wait(lambda: not next(iter(fleet.rows().values())).checkpoint.is_sentinel, 20, "the checkpoint")
 
 
 def test_manual_never_checkpoints_by_itself_not_even_when_it_stops(new_fleet):
     fleet = new_fleet(shards=1)
-    worker = fleet.start("w1", checkpoint="manual")
+    worker = fleet.start("w1", checkpoint_mode="manual")
     fleet.wait_delivered(fleet.put(5))
     worker.stop()
     (row,) = fleet.rows().values()
@@ -174,7 +174,7 @@ def test_checkpoint_means_the_last_record_of_its_own_batch_and_nothing_beyond_or
             batch.checkpointer.checkpoint(last.sequence_number, last.sub_sequence_number)
 
     put = fleet.put(6)
-    fleet.start("w1", checkpoint="manual", processor=_processor(fleet, cls=Careful))
+    fleet.start("w1", checkpoint_mode="manual", processor=_processor(fleet, cls=Careful))
     fleet.wait_delivered(put)
     fleet.wait(lambda: fleet.rows()["shardId-000000000000"].checkpoint == seen[0].records[-1].position, 5)
     fleet.wait_delivered(fleet.put(3))
@@ -196,14 +196,14 @@ def test_a_checkpoint_after_the_lease_was_lost_is_refused_and_changes_nothing(ne
             batches.append(batch)
 
     put = fleet.put(5)
-    fleet.start("w1", checkpoint="manual", processor=_processor(fleet, cls=Keeping))
+    fleet.start("w1", checkpoint_mode="manual", processor=_processor(fleet, cls=Keeping))
     fleet.wait_delivered(put)
     fleet.simulation.freeze("w1", 60)
     fleet.start("w2")
     fleet.wait(lambda: set(fleet.owners().values()) == {"w2"} and len(fleet.ledger.by("w2")) == 5)
     fleet.simulation.sleep(5)
     (before,) = fleet.items().values()
-    with pytest.raises(LeaseLost, match="no longer held"):
+    with pytest.raises(LeaseLostError, match="no longer held"):
         batches[0].checkpointer.checkpoint()
     (after,) = fleet.items().values()
     assert after["checkpoint"] == before["checkpoint"]
@@ -239,7 +239,7 @@ def test_a_prepared_checkpoint_suspends_automatic_ones_and_reaches_the_next_owne
             super().initialize(init)
             init.checkpointer.checkpoint(init.pending.checkpoint.sequence_number)
 
-    fleet.start("w2", checkpoint="manual", processor=_processor(fleet, "w2", cls=Committing))
+    fleet.start("w2", checkpoint_mode="manual", processor=_processor(fleet, "w2", cls=Committing))
     fleet.wait(lambda: len(fleet.ledger.by("w2")) == 4, what="delivery behind the committed position")
     assert inits[-1].pending.state == b"txn-7"
     assert fleet.ledger.by("w2") == [*put, *more][2:]
@@ -257,7 +257,7 @@ def test_a_manual_shard_ended_that_does_not_checkpoint_is_called_again_and_child
             if self.ledger.calls.count((self.worker, "shard_ended", end.shard_id)) >= 3:
                 end.checkpointer.checkpoint()
 
-    fleet.start("w1", checkpoint="manual", processor=_processor(fleet, cls=Forgetful))
+    fleet.start("w1", checkpoint_mode="manual", processor=_processor(fleet, cls=Forgetful))
     fleet.wait_delivered(fleet.put(3))
     parent = fleet.open_shards()[0]
     fleet.kinesis.split(STREAM, parent)
@@ -303,7 +303,7 @@ def test_a_hung_processor_can_be_made_to_give_its_lease_up_and_that_is_told_once
     fleet.wait_delivered(put, 120)
     assert fleet.ledger.by("w2") == put
     fleet.simulation.sleep(60)
-    (given_up,) = fleet.happened(ProcessorGivenUp)
+    (given_up,) = fleet.happened(ProcessorTimedOut)
     assert (given_up.shard, given_up.method) == ("shardId-000000000000", "process_records")
     assert given_up.seconds == pytest.approx(40, abs=2)
     assert given_up.cause == "process_records did not return within processor_timeout=40 s"
@@ -321,7 +321,7 @@ def test_a_lease_that_is_lost_already_is_not_given_up(new_fleet):
     (lease_worker,) = [found for found, _ in fleet.workers["w1"]._manager.workers()]
     assert lease_worker.revoke(Loss.of(LossReason.OTHER))
     fleet.simulation.sleep(60)
-    assert fleet.happened(ProcessorGivenUp) == []
+    assert fleet.happened(ProcessorTimedOut) == []
     hang.set()
 
 
@@ -366,7 +366,7 @@ def test_the_position_of_the_last_record_ends_a_shard_and_an_earlier_one_does_no
 
     fleet.put(6)
     fleet.kinesis.split(STREAM, key)
-    fleet.start("w1", checkpoint="manual", processor=_processor(fleet, cls=ByPosition))
+    fleet.start("w1", checkpoint_mode="manual", processor=_processor(fleet, cls=ByPosition))
     if last:
         fleet.wait(lambda: key in fleet.rows() and fleet.rows()[key].is_ended, what="the end of the shard")
         assert asked.count(key) == 1

@@ -1,7 +1,7 @@
 """Readiness and the start of a fleet that was broken off."""
 
 from pykcl.events import (
-    RowRefused,
+    InvalidLeaseRow,
 )
 from pykcl.local.errors import AwsError
 from pykcl.testing.fleet import STREAM, TABLE
@@ -72,7 +72,7 @@ def test_a_child_of_a_row_that_cannot_be_read_does_not_keep_a_worker_from_being_
     )
     worker = fleet.start("w2", cleanup_interval=0.0)
     assert worker.wait_ready(60)
-    assert fleet.happened(RowRefused)
+    assert fleet.happened(InvalidLeaseRow)
     children = {
         shard.shard_id
         for shard in fleet.kinesis.list_shards(STREAM, operation=None)

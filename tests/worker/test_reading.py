@@ -18,7 +18,7 @@ from pykcl.worker.shard_reader import ShardReader
 def test_refused_iterators_never_make_more_than_five_reads_a_second_of_a_shard(new_fleet, backlog):
     fleet = new_fleet(shards=1)
     put = fleet.put(backlog)
-    worker = fleet.worker("w1", max_records=5, idle_time=0.2)
+    worker = fleet.worker("w1", max_records=5, idle_time_between_reads=0.2)
     _, stream = worker._adapters
     fetch, reads = stream.fetch, []
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from pykcl.errors import LeaseLost, ProcessorFailed, RestartShard
-from pykcl.events import LeaseHandedBack, LeaseReleased, LeaseTaken, LeaseTakenAway, ProcessorRaised
+from pykcl.errors import LeaseLostError, ProcessorFailed, RestartShard
+from pykcl.events import LeaseLost, LeaseReleased, LeaseTaken, ProcessorRaised, RetriesExhausted
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.values import aws_error
@@ -52,7 +52,7 @@ def hoarder():
 
 
 def start(fleet, cls, **options):
-    options = {"checkpoint": "manual", "max_records": 1, **options}
+    options = {"checkpoint_mode": "manual", "max_records": 1, **options}
     return fleet.worker("w1", processor=lambda: cls("w1", fleet.ledger), **options)
 
 
@@ -72,7 +72,7 @@ def test_a_new_instance_begins_at_the_last_checkpoint_so_that_what_the_old_one_k
     assert [event.attempt for event in fleet.happened(ProcessorRaised)] == [1, 2]
     assert [event.error for event in fleet.happened(ProcessorRaised)] == ["RestartShard"] * 2
     assert len(fleet.happened(LeaseTaken)) == 1, "under the same lease"
-    assert fleet.happened(LeaseHandedBack) == []
+    assert fleet.happened(RetriesExhausted) == []
 
 
 def test_the_old_instances_checkpointer_is_of_no_use_any_more(new_fleet, hoarder):
@@ -82,7 +82,7 @@ def test_the_old_instances_checkpointer_is_of_no_use_any_more(new_fleet, hoarder
     start(fleet, hoarder).start()
     fleet.wait(lambda: len(hoarder.made) == 2, what="the second instance")
     before = fleet.rows()[KEY].checkpoint
-    with pytest.raises(LeaseLost, match="replaced"):
+    with pytest.raises(LeaseLostError, match="replaced"):
         hoarder.made[0].checkpointer.checkpoint(fleet.ledger.delivered[3][1])
     assert fleet.rows()[KEY].checkpoint == before
 
@@ -90,7 +90,7 @@ def test_the_old_instances_checkpointer_is_of_no_use_any_more(new_fleet, hoarder
 def test_at_latest_nothing_that_was_put_since_the_start_is_skipped_by_a_restart(new_fleet, hoarder):
     fleet = new_fleet(shards=1)
     fleet.put(5)
-    worker = start(fleet, hoarder, start="LATEST")
+    worker = start(fleet, hoarder, initial_position="LATEST")
     worker.start()
     fleet.wait(lambda: hoarder.made, what="the first instance")
     fleet.simulation.sleep(5)
@@ -106,8 +106,8 @@ def test_one_that_never_gets_anywhere_hands_its_lease_back_and_another_worker_go
     fleet = new_fleet(shards=1)
     put = fleet.put(9)
     hoarder.breaks_at[put[4]] = 10**6
-    start(fleet, hoarder, retry_for=20.0).start()
-    fleet.wait(lambda: fleet.happened(LeaseHandedBack), what="the hand-back")
+    start(fleet, hoarder, retry_timeout=20.0).start()
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), what="the hand-back")
     assert 3 < len(hoarder.made) < 200, "with a back-off in between"
     fleet.start("w2")
     fleet.wait_delivered(put)
@@ -146,7 +146,7 @@ def test_with_automatic_checkpoints_what_returned_is_not_delivered_again(new_fle
                 raise RestartShard("once")
             super().process_records(batch)
 
-    start(fleet, Plain, checkpoint="interval", checkpoint_interval=3600.0).start()
+    start(fleet, Plain, checkpoint_mode="interval", checkpoint_interval=3600.0).start()
     fleet.wait_delivered(put)
     assert fleet.ledger.duplicates == 0
 
@@ -160,7 +160,7 @@ def test_on_error_raise_stops_the_worker_for_it_and_skip_never_skips_for_it(new_
     hoarder.breaks_at[put[1]] = 1
     fleet.start(
         "w2",
-        checkpoint="manual",
+        checkpoint_mode="manual",
         max_records=1,
         on_error="skip",
         processor=lambda: hoarder("w2", fleet.ledger),
@@ -180,13 +180,13 @@ def test_one_that_broke_on_an_empty_batch_has_got_past_it_with(new_fleet, hoarde
             super().process_records(batch)
 
     fleet = new_fleet(shards=1)
-    start(fleet, Idle, empty_batches=True, retry_for=20.0, max_records=10).start()
+    start(fleet, Idle, call_with_empty_batches=True, retry_timeout=20.0, max_records=10).start()
     for _ in range(3):
         Idle.breaks[0] = 1
         fleet.wait(lambda: not Idle.breaks[0], what="a break on an empty batch")
         fleet.wait_delivered(fleet.put(puts))
         fleet.simulation.sleep(30)
-    assert fleet.happened(LeaseHandedBack) == []
+    assert fleet.happened(RetriesExhausted) == []
     assert [event.attempt for event in fleet.happened(ProcessorRaised)] == [1, 1, 1]
 
 
@@ -207,7 +207,7 @@ def test_one_that_knows_to_be_of_no_use_is_replaced_though_nothing_new_comes(new
             super().process_records(batch)
 
     fleet = new_fleet(shards=1)
-    start(fleet, Dies, retry_for=20.0, max_records=10, on_error=on_error).start()
+    start(fleet, Dies, retry_timeout=20.0, max_records=10, on_error=on_error).start()
     put = fleet.put(2)
     for deaths in range(1, 5):
         fleet.wait(lambda: fleet.ledger.payloads == Counter(put * deaths), what="both records once more")  # noqa: B023
@@ -215,7 +215,7 @@ def test_one_that_knows_to_be_of_no_use_is_replaced_though_nothing_new_comes(new
         Dies.dead.add(hoarder.made[-1])
     fleet.wait(lambda: len(hoarder.made) == 5, what="the last one")
     assert [event.attempt for event in fleet.happened(ProcessorRaised)] == [1, 1, 1, 1]
-    assert fleet.happened(LeaseHandedBack) == []
+    assert fleet.happened(RetriesExhausted) == []
 
 
 def test_one_that_breaks_on_each_empty_batch_is_handed_back(new_fleet, hoarder):
@@ -224,8 +224,8 @@ def test_one_that_breaks_on_each_empty_batch_is_handed_back(new_fleet, hoarder):
             raise RestartShard("the child of this shard ended")
 
     fleet = new_fleet(shards=1)
-    start(fleet, Idle, empty_batches=True, retry_for=20.0, max_records=10).start()
-    fleet.wait(lambda: fleet.happened(LeaseHandedBack), what="the end of its patience")
+    start(fleet, Idle, call_with_empty_batches=True, retry_timeout=20.0, max_records=10).start()
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), what="the end of its patience")
     assert len(fleet.happened(ProcessorRaised)) > 3
 
 
@@ -248,11 +248,11 @@ def test_what_a_replaced_instance_still_owes_does_not_keep_its_lease_from_being_
         return Fault(before=aws_error("AccessDeniedException", "no", operation)) if is_checkpoint else None
 
     fleet.dynamodb.fault = no_checkpoints
-    start(fleet, NeverAgain, checkpoint="auto", retry_for=20.0).start()
+    start(fleet, NeverAgain, checkpoint_mode="auto", retry_timeout=20.0).start()
     fleet.wait(lambda: fleet.happened(LeaseReleased), what="the release")
     assert len(hoarder.made) > 2
-    assert len(fleet.happened(LeaseHandedBack)) == 1
-    assert fleet.happened(LeaseTakenAway) == []
+    assert len(fleet.happened(RetriesExhausted)) == 1
+    assert fleet.happened(LeaseLost) == []
     fleet.dynamodb.fault = None
     fleet.start("w2")
     fleet.wait_delivered(put)
@@ -268,7 +268,7 @@ def test_on_error_raise_stops_the_worker_also_for_an_instance_that_fails_when_it
         worker = fleet.start("w1", processor=lambda: Dead("w1", fleet.ledger), **options)
         fleet.wait(lambda: fleet.load() == {"w1": 2}, what="both leases")
         fleet.start("w2")
-        fleet.wait(lambda: fleet.happened(LeaseTakenAway), what="the loss")
+        fleet.wait(lambda: fleet.happened(LeaseLost), what="the loss")
         return worker
 
     assert isinstance(fails_at_a_loss(on_error="raise").failure, ProcessorFailed)

@@ -14,12 +14,12 @@ from pykcl.errors import (
 )
 from pykcl.events import (
     DataLost,
+    FailureResolved,
+    FailureStarted,
     LeaseCreated,
     LeaseDeleted,
     LeaseTaken,
     StartingAtLatest,
-    TroubleBegan,
-    TroubleEnded,
 )
 from pykcl.local.errors import AwsError
 from pykcl.model.checkpoint import Checkpoint
@@ -170,7 +170,7 @@ def test_a_merge_gets_no_lease_from_a_listing_older_than_its_other_parent(new_fl
     fleet.simulation.sleep(60)
     assert _shard(4) not in fleet.rows()
     assert not fleet.rows()[_shard(0)].is_ended
-    (trouble,) = (event for event in fleet.happened(TroubleBegan) if event.shard == _shard(0))
+    (trouble,) = (event for event in fleet.happened(FailureStarted) if event.shard == _shard(0))
     assert trouble.what == "ending"
     assert _shard(2) in trouble.cause
     listing.heal()
@@ -183,7 +183,7 @@ def test_a_merge_gets_no_lease_from_a_listing_older_than_its_other_parent(new_fl
 def test_a_merge_is_not_prepared_by_a_scan_older_than_the_lease_above_its_other_parent(new_fleet):
     """Shard 2, between the leased one and the merge's parent, would look like one that the start passed over."""
     fleet = new_fleet(shards=2)
-    go_on = _held_up(fleet, "w1", _shard(1), start="LATEST")
+    go_on = _held_up(fleet, "w1", _shard(1), initial_position="LATEST")
     assert fleet.workers["w1"].wait_ready(30)
     put = fleet.put(20)
     fleet.wait(lambda: ("w1", "process_records", _shard(1)) in fleet.ledger.calls)
@@ -212,7 +212,7 @@ def test_a_missing_parent_gets_no_lease_by_a_scan_older_than_the_lease_above_it(
     """No lease would begin at LATEST here. But with one for shard 4 nothing above it is waited for, or, where a Java
     worker ends shard 1, ever read."""
     fleet = new_fleet(shards=2)
-    fleet.worker("w1", start="LATEST")._connect()
+    fleet.worker("w1", initial_position="LATEST")._connect()
     for number, checkpoint in ((0, "SHARD_END"), (1, "LATEST")):
         lease = Lease(_shard(number), Checkpoint(checkpoint))
         fleet.dynamodb.put_item(TableName=TABLE, Item=to_item(lease))
@@ -234,7 +234,7 @@ def test_a_missing_parent_gets_no_lease_by_a_scan_older_than_the_lease_above_it(
         return {**answer, "Items": [item for item in answer["Items"] if item["leaseKey"]["S"] != _shard(1)]}
 
     began, fleet.dynamodb.scan = fleet.simulation.now, without_the_lease_above
-    fleet.start("w1", start="LATEST")
+    fleet.start("w1", initial_position="LATEST")
     fleet.wait_delivered(put)
     _check_order(fleet)
 
@@ -243,7 +243,7 @@ def test_a_missing_parent_gets_no_lease_by_a_scan_older_than_the_lease_above_it(
 def test_a_shard_in_the_middle_that_is_not_listed_for_a_while_is_read_before_its_children(new_fleet, start):
     fleet = new_fleet(shards=1)
     listing = _Listing(fleet)
-    go_on = _held_up(fleet, "w1", _shard(0), shard_sync_interval=5.0, start=start)
+    go_on = _held_up(fleet, "w1", _shard(0), shard_sync_interval=5.0, initial_position=start)
     assert fleet.workers["w1"].wait_ready(30)
     put = fleet.put(10)
     fleet.wait(lambda: ("w1", "process_records", _shard(0)) in fleet.ledger.calls)
@@ -270,16 +270,16 @@ def test_an_application_starts_with_the_whole_listing_only(new_fleet, at_a_time)
     fleet.kinesis.split(STREAM, _shard(0))
     put += fleet.put(20)
     listing.without = {_shard(0)}
-    worker = fleet.start("w1", start=_moment(start) if at_a_time else "TRIM_HORIZON")
+    worker = fleet.start("w1", initial_position=_moment(start) if at_a_time else "TRIM_HORIZON")
     fleet.simulation.sleep(20)
     assert fleet.items() == {}
-    (trouble,) = fleet.happened(TroubleBegan)
+    (trouble,) = fleet.happened(FailureStarted)
     assert trouble.what == "checking the list of shards"
     assert _shard(0) in trouble.cause
-    assert not fleet.happened(TroubleEnded)
+    assert not fleet.happened(FailureResolved)
     listing.heal()
     fleet.wait_delivered(put, 60)
-    assert [event.what for event in fleet.happened(TroubleEnded)] == [trouble.what]
+    assert [event.what for event in fleet.happened(FailureResolved)] == [trouble.what]
     assert worker.failure is None
     _check_order(fleet)
     assert fleet.ledger.duplicates == 0
@@ -289,7 +289,7 @@ def test_an_application_starts_with_the_whole_listing_only(new_fleet, at_a_time)
 def test_a_merge_that_is_not_listed_for_a_while_does_not_bring_its_parents_back(new_fleet, start):
     fleet = new_fleet(shards=2)
     listing = _Listing(fleet)
-    worker = fleet.start("w1", start=start, shard_sync_interval=5.0, cleanup_interval=5.0)
+    worker = fleet.start("w1", initial_position=start, shard_sync_interval=5.0, cleanup_interval=5.0)
     assert worker.wait_ready(30)
     put = fleet.put(20)
     fleet.kinesis.merge(STREAM, _shard(0), _shard(1))
@@ -306,7 +306,7 @@ def test_a_merge_that_is_not_listed_for_a_while_does_not_bring_its_parents_back(
     fleet.simulation.sleep(60)
     assert len(fleet.happened(LeaseCreated)) == created
     assert fleet.ledger.duplicates == 0
-    assert [event.what for event in fleet.happened(TroubleEnded)] == ["checking the list of shards"]
+    assert [event.what for event in fleet.happened(FailureResolved)] == ["checking the list of shards"]
 
 
 def test_an_expired_parent_holds_nothing_up_and_is_asked_for_once(new_fleet):
@@ -360,7 +360,7 @@ def test_an_application_at_latest_starts_with_every_open_shard_only(new_fleet):
     old = fleet.put(20)
     fleet.simulation.sleep(3)
     listing.without = {_shard(2)}
-    worker = fleet.start("w1", start="LATEST")
+    worker = fleet.start("w1", initial_position="LATEST")
     assert not worker.wait_ready(20)
     assert fleet.items() == {}
     assert not fleet.happened(StartingAtLatest)
@@ -382,12 +382,12 @@ def test_nobody_reads_from_half_a_start_while_the_listing_lacks_a_shard(new_flee
         return Fault(before=ReadTimeoutError(endpoint_url="-")) if late else None
 
     fleet.dynamodb.fault = refuse
-    fleet.start("w1", start="LATEST")
+    fleet.start("w1", initial_position="LATEST")
     fleet.wait(lambda: _shard(0) in fleet.rows(), 10, "the first lease of the start")
     fleet.simulation.kill("w1")
     fleet.dynamodb.fault = None
     listing.without = {_shard(1)}
-    worker = fleet.start("w2", start="LATEST")
+    worker = fleet.start("w2", initial_position="LATEST")
     fleet.simulation.sleep(60)
     assert fleet.owners() == {_shard(0): None}
     assert not worker.wait_ready(0)
@@ -438,7 +438,7 @@ def test_a_broken_start_is_not_taken_for_finished_while_the_shard_it_left_out_is
         return Fault(before=refusals.pop()) if is_it and refusals else None
 
     fleet.dynamodb.fault = refuse_the_last
-    worker = fleet.start("w1", start="LATEST")
+    worker = fleet.start("w1", initial_position="LATEST")
     fleet.wait(lambda: len(fleet.rows()) == 2, what="two of three leases")
     listing.without = {left_out}
     fleet.simulation.sleep(10)
@@ -465,7 +465,7 @@ def test_half_a_start_at_latest_is_neither_read_nor_called_ready_by_who_cannot_l
         return truth(stream, shard_filter, operation)
 
     fleet.kinesis.list_shards = list_shards
-    worker = fleet.start("w2", start="LATEST")
+    worker = fleet.start("w2", initial_position="LATEST")
     fleet.wait(lambda: TABLE in fleet.dynamodb.tables)
     fleet.dynamodb.put_item(
         TableName=TABLE,
@@ -539,7 +539,7 @@ def test_ancestors_whose_lease_could_not_be_created_yet_are_read_all_the_same(ne
 
 def test_a_latest_application_that_was_away_for_longer_than_retention_reads_what_is_retained(new_fleet):
     fleet = new_fleet(shards=1)
-    fleet.start("w1", start="LATEST").wait_ready(30)
+    fleet.start("w1", initial_position="LATEST").wait_ready(30)
     fleet.wait_delivered(fleet.put(5))
     fleet.simulation.sleep(5)
     fleet.workers["w1"].stop()
@@ -553,13 +553,13 @@ def test_a_latest_application_that_was_away_for_longer_than_retention_reads_what
     fleet.kinesis.split(STREAM, closed)
     retained += fleet.put(20)
     fleet.simulation.sleep(60)
-    fleet.start("w2", start="LATEST")
+    fleet.start("w2", initial_position="LATEST")
     fleet.wait_delivered(retained)
 
 
 def test_the_lease_of_an_expired_shard_is_not_deleted_before_its_children_have_theirs(new_fleet):
     fleet = new_fleet(shards=1)
-    fleet.start("w1", start="LATEST").wait_ready(30)
+    fleet.start("w1", initial_position="LATEST").wait_ready(30)
     fleet.wait_delivered(fleet.put(3))
     fleet.simulation.sleep(5)
     fleet.workers["w1"].stop()
@@ -577,11 +577,11 @@ def test_the_lease_of_an_expired_shard_is_not_deleted_before_its_children_have_t
     def make():
         return NotForTheParent("w2", fleet.ledger)
 
-    fleet.start("w2", start="LATEST", processor=make, retry_for=3600.0, cleanup_interval=5.0)
+    fleet.start("w2", initial_position="LATEST", processor=make, retry_timeout=3600.0, cleanup_interval=5.0)
     fleet.simulation.sleep(120)
     assert PARENT in fleet.rows()
     fleet.simulation.kill("w2")
-    fleet.start("w3", start="LATEST", cleanup_interval=5.0)
+    fleet.start("w3", initial_position="LATEST", cleanup_interval=5.0)
     fleet.wait_delivered(retained)
 
 

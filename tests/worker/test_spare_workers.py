@@ -3,7 +3,7 @@
 import pytest
 
 from pykcl.errors import SetupError
-from pykcl.events import LeaseHandedBack, TroubleBegan, TroubleEnded
+from pykcl.events import FailureResolved, FailureStarted, RetriesExhausted
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.values import aws_error
 
@@ -16,7 +16,7 @@ def _fleet_with_a_spare(new_fleet, **options):
     fleet.start("w1")
     fleet.wait_delivered(fleet.put(3))
     spare = fleet.start("w2", **options)
-    fleet.wait(lambda: spare.status().has_joined, what="the spare worker")
+    fleet.wait(lambda: spare.status().initialized, what="the spare worker")
     fleet.simulation.sleep(5)
     assert spare.leases == ()
     return fleet, spare
@@ -28,7 +28,7 @@ def test_a_spare_worker_rides_out_what_is_refused_to_all_for_a_while(new_fleet, 
     fleet.dynamodb.fault = lambda operation, params: (
         Fault(before=aws_error(code, "no", operation)) if operation == "Scan" else None
     )
-    fleet.wait(lambda: fleet.happened(TroubleBegan), what="trouble with the lease table")
+    fleet.wait(lambda: fleet.happened(FailureStarted), what="trouble with the lease table")
     fleet.simulation.sleep(20)
     fleet.dynamodb.fault = None
     assert {name: worker.failure for name, worker in fleet.workers.items()} == {"w1": None, "w2": None}
@@ -54,11 +54,11 @@ def test_a_spare_worker_whose_first_take_is_refused_takes_the_lease_later(new_fl
     fleet.dynamodb.fault = None
     fleet.wait_delivered(fleet.put(3))
     assert spare.failure is None
-    assert [event.what for event in fleet.happened(TroubleEnded)] == ["taking"]
+    assert [event.what for event in fleet.happened(FailureResolved)] == ["taking"]
 
 
 def test_a_spare_worker_whose_first_read_is_refused_hands_the_lease_back_and_takes_it_later(new_fleet):
-    fleet, spare = _fleet_with_a_spare(new_fleet, retry_for=20.0)
+    fleet, spare = _fleet_with_a_spare(new_fleet, retry_timeout=20.0)
     fleet.simulation.kill("w1")
 
     def fault(operation, stream, shard):
@@ -66,7 +66,7 @@ def test_a_spare_worker_whose_first_read_is_refused_hands_the_lease_back_and_tak
             raise SetupError("the stream's KMS key cannot be used")
 
     fleet.kinesis.fault = fault
-    fleet.wait(lambda: fleet.happened(LeaseHandedBack), what="the lease to be handed back")
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), what="the lease to be handed back")
     assert set(fleet.owners().values()) == {None}
     fleet.kinesis.fault = None
     fleet.wait_delivered(fleet.put(3))

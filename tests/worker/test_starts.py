@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 import pytest
 
 from pykcl.errors import ShardGone
-from pykcl.events import DataLost, LeaseCreated, StartingAtLatest, TroubleBegan
+from pykcl.events import DataLost, FailureStarted, LeaseCreated, StartingAtLatest
 from pykcl.model.kpl import aggregate
 from pykcl.model.shard import ShardListing
 from pykcl.testing.fleet import STREAM, TABLE, Fleet
@@ -32,7 +32,7 @@ def test_a_record_goes_from_put_record_through_the_processor_to_a_checkpoint_row
 def test_trim_horizon_reads_what_was_there_before(new_fleet):
     fleet = new_fleet()
     put = fleet.put(10)
-    fleet.start("w1", start="TRIM_HORIZON")
+    fleet.start("w1", initial_position="TRIM_HORIZON")
     fleet.wait_delivered(put)
 
 
@@ -40,7 +40,7 @@ def test_latest_reads_what_is_put_once_the_worker_is_ready_and_nothing_older(new
     fleet = new_fleet()
     old = fleet.put(10)
     fleet.simulation.sleep(3)
-    worker = fleet.start("w1", start="LATEST")
+    worker = fleet.start("w1", initial_position="LATEST")
     assert worker.wait_ready(30)
     new = fleet.put(10)
     fleet.wait_delivered(new)
@@ -55,7 +55,7 @@ def test_a_time_reads_what_arrived_from_then_on(new_fleet):
     start = _now(fleet)
     fleet.simulation.sleep(1)
     new = fleet.put(10)
-    fleet.start("w1", start=start)
+    fleet.start("w1", initial_position=start)
     fleet.wait_delivered(new)
     assert not set(old) & set(fleet.ledger.payloads)
     for item in fleet.items().values():
@@ -71,7 +71,7 @@ def test_a_time_counts_for_children_of_shards_that_ended_before_it_too(new_fleet
     start = _now(fleet)
     fleet.simulation.sleep(1)
     new = fleet.put(10)
-    fleet.start("w1", start=start)
+    fleet.start("w1", initial_position=start)
     fleet.wait_delivered(new)
     assert not set(old) & set(fleet.ledger.payloads)
 
@@ -80,13 +80,13 @@ def test_a_latest_start_that_crashed_before_its_first_checkpoint_loses_nothing_p
     fleet = new_fleet()
     old = fleet.put(5)
     fleet.simulation.sleep(3)
-    first = fleet.start("w1", start="LATEST")
+    first = fleet.start("w1", initial_position="LATEST")
     assert first.wait_ready(30)
     fleet.simulation.kill("w1")
     fleet.simulation.sleep(2)
     meanwhile = fleet.put(10)
     fleet.simulation.sleep(60)
-    fleet.start("w2", start="LATEST")
+    fleet.start("w2", initial_position="LATEST")
     fleet.wait_delivered(meanwhile)
     assert not set(old) & set(fleet.ledger.payloads)
 
@@ -95,7 +95,7 @@ def test_a_start_at_latest_does_not_believe_a_scan_that_is_older_than_the_leases
     """1) w1 creates the leases at LATEST, and is ready; 2) its shard is split, and records are put into the children;
     3) w2's scan shows the table as it was before 1: to w2 nobody has begun. LATEST would be behind these records."""
     fleet = new_fleet(shards=1)
-    assert fleet.start("w1", start="LATEST").wait_ready(30)
+    assert fleet.start("w1", initial_position="LATEST").wait_ready(30)
     fleet.wait_delivered(fleet.put(5))
     fleet.workers["w1"].stop()
     fleet.kinesis.split(STREAM, fleet.open_shards()[0])
@@ -110,7 +110,7 @@ def test_a_start_at_latest_does_not_believe_a_scan_that_is_older_than_the_leases
 
     scanned_at = fleet.simulation.now
     fleet.dynamodb.scan = empty_at_first
-    fleet.start("w2", start="LATEST")
+    fleet.start("w2", initial_position="LATEST")
     fleet.wait_delivered(payloads)
     assert {event.checkpoint for event in fleet.happened(LeaseCreated)[1:]} == {"TRIM_HORIZON"}
     assert len(fleet.happened(StartingAtLatest)) == 1
@@ -133,12 +133,12 @@ def test_a_start_at_latest_begins_before_the_look_that_shows_no_leases(new_fleet
 
     (first,) = fleet.open_shards()
     fleet.dynamodb.fault = hold_up
-    worker = fleet.start("w1", start="LATEST")
+    worker = fleet.start("w1", initial_position="LATEST")
     fleet.wait(lambda: creating == [first], what="w1 about to create the lease")
     fleet.simulation.sleep(3)
     fleet.kinesis.split(STREAM, first)
     fleet.simulation.sleep(3)
-    fleet.start("w2", start="LATEST")
+    fleet.start("w2", initial_position="LATEST")
     fleet.wait(lambda: len(creating) == 2, what="w2 about to create the first lease of its own")
     fleet.simulation.sleep(3)
     w1_goes_on.set()
@@ -185,7 +185,7 @@ def test_resuming_inside_an_aggregated_record_goes_on_with_its_next_sub_record(n
     (blob,) = aggregate((f"key{number}", None, data) for number, data in enumerate(payloads))
     fleet.kinesis.put_record(STREAM, blob.data, blob.partition_key)
 
-    fleet.start("w1", checkpoint="manual", max_records=10)
+    fleet.start("w1", checkpoint_mode="manual", max_records=10)
     fleet.wait_delivered(payloads)
     held = next(iter(fleet.rows().values()))
     sequence = fleet.ledger.delivered[0][1].sequence_number
@@ -287,7 +287,7 @@ def test_a_new_shard_that_a_lagging_kinesis_does_not_know_yet_is_not_taken_for_o
     put = fleet.put(10, "child")
     fleet.simulation.sleep(50)
     assert not fleet.happened(DataLost)
-    assert {event.what for event in fleet.happened(TroubleBegan)} == {"reading"}
+    assert {event.what for event in fleet.happened(FailureStarted)} == {"reading"}
     fleet.wait_delivered(put, 40)
     assert fleet.ledger.duplicates == 0
 

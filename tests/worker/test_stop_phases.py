@@ -3,7 +3,7 @@
 import pytest
 
 from pykcl.errors import StopTimedOut
-from pykcl.events import LeaseReleased, ThreadsLeft, WorkerStarted
+from pykcl.events import LeaseReleased, ThreadsNotStopped, WorkerStarted
 from pykcl.testing.fleet import RecordingProcessor
 
 
@@ -60,7 +60,7 @@ def test_a_second_signal_does_not_force_a_worker_whose_processor_does_not_run(ne
     fleet.wait(lambda: len(worker.held) == 2, 60.0, "both leases")
     worker.signals.ask(2)
     worker.stop()
-    assert not fleet.happened(ThreadsLeft)
+    assert not fleet.happened(ThreadsNotStopped)
     assert len(fleet.happened(LeaseReleased)) == 2
     assert set(fleet.owners().values()) == {None}
 

@@ -9,7 +9,7 @@ from pykcl.errors import StopTimedOut, TableGone
 from pykcl.event_dispatch import log_event
 from pykcl.events import (
     LeaseDeleted,
-    ThreadsLeft,
+    ThreadsNotStopped,
 )
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
@@ -63,7 +63,7 @@ def test_a_stop_does_not_wait_for_all_the_leases_that_are_due_for_deletion(new_f
     began = fleet.simulation.now
     worker.stop(grace=12.0)
     assert fleet.simulation.now - began < 12
-    assert not fleet.happened(ThreadsLeft)
+    assert not fleet.happened(ThreadsNotStopped)
     assert not fleet.simulation.unfinished("w1")
     assert not fleet.happened(LeaseDeleted)
 
@@ -76,7 +76,7 @@ def test_a_stop_does_not_wait_for_all_the_leases_of_a_start(new_fleet):
     fleet.wait(lambda: came, 30, "the first creation")
     fleet.dynamodb.fault = lambda operation, params: Fault(delay=4.0) if operation == "PutItem" else None
     worker.stop(grace=12.0)
-    assert not fleet.happened(ThreadsLeft)
+    assert not fleet.happened(ThreadsNotStopped)
     assert not fleet.simulation.unfinished("w1")
 
 
@@ -119,7 +119,7 @@ def test_a_manager_that_is_still_busy_at_the_end_of_the_grace_is_named(new_fleet
     with pytest.raises(StopTimedOut, match="pykcl-manager") as caught:
         worker.stop(grace=3.0)
     assert caught.value.threads == ("pykcl-manager",)
-    assert [event.threads for event in fleet.happened(ThreadsLeft)] == [("pykcl-manager",)]
+    assert [event.threads for event in fleet.happened(ThreadsNotStopped)] == [("pykcl-manager",)]
     answers.set()
     fleet.wait(lambda: not fleet.simulation.unfinished("w1"), 10, "the end of the manager")
     assert set(fleet.owners().values()) == {None}
@@ -254,7 +254,7 @@ def test_a_stop_that_came_too_late_names_the_busy_threads_why_and_what_to_do(new
         "Do: raise shutdown_grace (shutdownGraceMillis), or make batches shorter (max_records, maxRecords); of a child "
         "that hangs timeoutInSeconds makes an end."
     )
-    (left,) = fleet.happened(ThreadsLeft)
+    (left,) = fleet.happened(ThreadsNotStopped)
     assert left.threads == (thread,)
     caplog.clear()
     log_event(left)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from pykcl.events import LeaseTaken, ShardEnded, TroubleBegan, TroubleEnded
+from pykcl.events import FailureResolved, FailureStarted, LeaseTaken, ShardEnded
 from pykcl.local.errors import AwsError
 from pykcl.planning import scan_schedule as planning_looks
 from pykcl.testing.fleet import STREAM, TABLE
 
-PARTS = {"failover_time": 10.0, "table_looks": "parts", "shard_sync_interval": 5.0}
+PARTS = {"failover_time": 10.0, "lease_scan_mode": "segmented", "shard_sync_interval": 5.0}
 
 
 def looks(fleet, seconds):
@@ -88,10 +88,10 @@ def test_a_listing_with_a_shard_that_has_no_lease_is_acted_on_at_once(new_fleet)
     assert len(fleet.happened(ShardEnded)) == 1
 
 
-@pytest.mark.parametrize("mode", ["whole", "parts"])
+@pytest.mark.parametrize("mode", ["full", "segmented"])
 def test_nothing_is_lost_and_the_fleet_is_even_again_after_crashes(new_fleet, mode):
     fleet = new_fleet(shards=12)
-    names = settled(fleet, 6, **{**PARTS, "table_looks": mode})
+    names = settled(fleet, 6, **{**PARTS, "lease_scan_mode": mode})
     payloads = fleet.put(60)
     for name in names[:3]:
         fleet.simulation.kill(name)
@@ -158,7 +158,7 @@ def test_a_newcomer_whose_first_listing_fails_is_ready_in_the_end(new_fleet):
     fails[0] = False
     fleet.wait(lambda: late.wait_ready(0.0), 60.0, "the newcomer")
     fleet.simulation.sleep(60.0)
-    begun, ended = fleet.happened(TroubleBegan), fleet.happened(TroubleEnded)
+    begun, ended = fleet.happened(FailureStarted), fleet.happened(FailureResolved)
     assert sorted(event.what for event in begun) == sorted(event.what for event in ended)
 
 

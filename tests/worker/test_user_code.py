@@ -10,7 +10,7 @@ import pytest
 
 from pykcl import Worker
 from pykcl.errors import ConfigError, NotAProcessor, ProcessorFailed
-from pykcl.events import BatchSkipped, LeaseHandedBack, NeverCheckpointed, ProcessorRaised
+from pykcl.events import BatchSkipped, NeverCheckpointed, ProcessorRaised, RetriesExhausted
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.processor import RecordProcessor
 from pykcl.testing.fleet import STREAM
@@ -141,13 +141,13 @@ def test_a_call_that_returns_what_nobody_runs_has_failed_and_checkpoints_nothing
     fleet = new_fleet(shards=1)
     fleet.put(3)
     made = written(process_records=lambda self, batch: RETURNED[kind]())
-    worker = fleet.start("w1", processor=made, on_error=on_error, retry_for=20.0)
+    worker = fleet.start("w1", processor=made, on_error=on_error, retry_timeout=20.0)
     if on_error == "raise":
         fleet.wait(lambda: worker.failure is not None, what="the failure")
         assert isinstance(worker.failure, ProcessorFailed)
         assert kind in str(worker.failure)
     else:
-        fleet.wait(lambda: fleet.happened(LeaseHandedBack), what="the hand-back")
+        fleet.wait(lambda: fleet.happened(RetriesExhausted), what="the hand-back")
     event = fleet.happened(ProcessorRaised)[0]
     assert (event.method, event.error, event.records) == ("process_records", "NeverRan", 3)
     assert not fleet.happened(BatchSkipped)
@@ -222,7 +222,7 @@ def record_by_record(fleet, **options):
 @pytest.mark.parametrize("times", [1, 3])
 def test_what_is_checkpointed_does_not_come_again_behind_a_batch_that_raised(new_fleet, checkpoint, times):
     fleet = new_fleet(shards=1)
-    _, handled, batches, put = record_by_record(fleet, checkpoint=checkpoint, times=times)
+    _, handled, batches, put = record_by_record(fleet, checkpoint_mode=checkpoint, times=times)
     fleet.wait(lambda: len(handled) >= len(put), what="the records")
     assert handled == put
     assert batches == [10] + [5] * times
@@ -248,7 +248,7 @@ def test_a_batch_that_raises_behind_its_last_checkpoint_has_returned(new_fleet):
             raise ConnectionError
 
     first = fleet.put(3)
-    fleet.start("w1", checkpoint="manual", processor=CheckpointsAndRaises)
+    fleet.start("w1", checkpoint_mode="manual", processor=CheckpointsAndRaises)
     fleet.wait(lambda: batches, what="the first batch")
     second = fleet.put(3)
     fleet.wait(lambda: len(batches) > 1, what="the second batch")
@@ -276,10 +276,10 @@ def test_a_batch_that_gets_further_at_each_attempt_is_not_given_up(new_fleet):
             raise ConnectionError
 
     put = fleet.put(20)
-    fleet.start("w1", checkpoint="manual", retry_for=3.0, processor=OneEachTime)
+    fleet.start("w1", checkpoint_mode="manual", retry_timeout=3.0, processor=OneEachTime)
     fleet.wait(lambda: len(handled) == len(put), what="the records")
     assert handled == put
-    assert not fleet.happened(LeaseHandedBack)
+    assert not fleet.happened(RetriesExhausted)
 
 
 def test_a_checkpoint_that_an_earlier_owner_prepared_may_be_committed_within_a_batch(new_fleet):
@@ -301,10 +301,10 @@ def test_a_checkpoint_that_an_earlier_owner_prepared_may_be_committed_within_a_b
                 self.pending = None
 
     put = fleet.put(10)
-    first = fleet.start("w1", checkpoint="manual", processor=Prepares)
+    first = fleet.start("w1", checkpoint_mode="manual", processor=Prepares)
     fleet.wait(lambda: any(row.pending for row in fleet.rows().values()), what="the first phase")
     first.stop()
-    fleet.start("w2", checkpoint="manual", processor=Commits, max_records=4)
+    fleet.start("w2", checkpoint_mode="manual", processor=Commits, max_records=4)
     fleet.wait(lambda: any(put[-1] in batch for batch in delivered), what="the last record")
     assert delivered == [put[:4], put[6:8], put[8:]]
 
@@ -345,8 +345,8 @@ def test_and_costs_what_on_error_and_retry_for_say(new_fleet, kind):
 
     fleet = new_fleet(shards=1)
     fleet.put(3)
-    fleet.start("w1", processor=written(process_records=process_records), retry_for=10.0)
-    fleet.wait(lambda: fleet.happened(LeaseHandedBack), what="the hand-back")
+    fleet.start("w1", processor=written(process_records=process_records), retry_timeout=10.0)
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), what="the hand-back")
     assert fleet.rows()["shardId-000000000000"].checkpoint.is_start
     fleet.workers["w1"].stop()
     stopped = fleet.start("w2", processor=written(process_records=process_records), on_error="raise")
@@ -367,7 +367,9 @@ def test_a_clean_stop_stays_clean_whatever_leaves_shutdown_requested(new_fleet, 
         "process_records": lambda self, batch: seen.extend(batch),
         "shutdown_requested": shutdown_requested,
     }
-    worker = fleet.start("w1", processor=written(**methods), checkpoint="interval", checkpoint_interval=600.0)
+    worker = fleet.start(
+        "w1", processor=written(**methods), checkpoint_mode="interval", checkpoint_interval=600.0
+    )
     fleet.wait(lambda: len(seen) == len(put), what="the records")
     worker.stop()
     (row,) = fleet.rows().values()
@@ -461,7 +463,7 @@ def test_only_the_first_attempt_tells_what_to_do(new_fleet, caplog):
     assert all(len(line) < 200 for line in told[1:]), told
 
 
-# -- checkpoint="manual" and no checkpoint ---------------------------------------------------------------------
+# -- checkpoint_mode="manual" and no checkpoint ---------------------------------------------------------------------
 
 
 def once(act):
@@ -485,7 +487,7 @@ def told_of_no_checkpoint(fleet, batches, every, process_records, **options):
 
 def test_after_many_batches_and_minutes_without_a_checkpoint_that_is_told_once(new_fleet):
     fleet = new_fleet(shards=1)
-    (event,) = told_of_no_checkpoint(fleet, 130, 6.0, once(lambda batch: None), checkpoint="manual")
+    (event,) = told_of_no_checkpoint(fleet, 130, 6.0, once(lambda batch: None), checkpoint_mode="manual")
     assert (event.shard, event.LEVEL) == ("shardId-000000000000", logging.WARNING)
     assert 100 <= event.batches <= 105
     assert 600 <= event.seconds < 630
@@ -494,11 +496,11 @@ def test_after_many_batches_and_minutes_without_a_checkpoint_that_is_told_once(n
 @pytest.mark.parametrize(
     ("batches", "every", "act", "options"),
     [
-        (130, 6.0, lambda batch: batch.checkpointer.checkpoint(), {"checkpoint": "manual"}),
-        (130, 6.0, lambda batch: batch.checkpointer.prepare_checkpoint(), {"checkpoint": "manual"}),
+        (130, 6.0, lambda batch: batch.checkpointer.checkpoint(), {"checkpoint_mode": "manual"}),
+        (130, 6.0, lambda batch: batch.checkpointer.prepare_checkpoint(), {"checkpoint_mode": "manual"}),
         (130, 6.0, lambda batch: None, {}),
-        (130, 3.0, lambda batch: None, {"checkpoint": "manual"}),
-        (80, 12.0, lambda batch: None, {"checkpoint": "manual"}),
+        (130, 3.0, lambda batch: None, {"checkpoint_mode": "manual"}),
+        (80, 12.0, lambda batch: None, {"checkpoint_mode": "manual"}),
     ],
     ids=["one checkpoint", "a prepared one", "automatic", "minutes too few", "batches too few"],
 )

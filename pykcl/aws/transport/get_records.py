@@ -25,9 +25,7 @@ from pykcl.aws.transport.connection import Answer, PendingAnswer
 from pykcl.aws.transport.request_template import SigningClock
 from pykcl.aws.transport.selector import TransportSelector, is_asking
 from pykcl.aws.transport.transport import Transport, client_error, metadata_of
-from pykcl.config import Transport as TransportChoice
-from pykcl.config import Wire
-from pykcl.config import Wire as WireChoice
+from pykcl.config import HttpTransport, RecordEncoding
 from pykcl.errors import AnswerRefused
 from pykcl.interfaces import Coming, Fetched
 from pykcl.model.record import Record
@@ -46,7 +44,7 @@ REFUSALS: Final = frozenset({"SerializationException", "UnknownOperationExceptio
 class CborProbe:
     """The proof that one endpoint speaks CBOR. May be used by any number of threads at once."""
 
-    def __init__(self, choice: Wire) -> None:
+    def __init__(self, choice: RecordEncoding) -> None:
         self.is_cbor = choice == "cbor"
         self.is_open = choice == "auto"
         """Whether a comparison is still to be made."""
@@ -133,7 +131,7 @@ class PageReads:
     """
 
     def __init__(
-        self, client: KinesisClient, runtime: Runtime, transport: TransportChoice, wire: WireChoice
+        self, client: KinesisClient, runtime: Runtime, transport: HttpTransport, wire: RecordEncoding
     ) -> None:
         self._client = client
         self._probe = CborProbe(wire)
@@ -156,10 +154,10 @@ class PageReads:
 
     @property
     def transport(self) -> str:
-        """Transport of the next page: "boto3", "lean, JSON" or "lean, CBOR"."""
+        """Transport of the next page: "boto3", "direct, JSON" or "direct, CBOR"."""
         if not self._selector.has_template(_METHOD):
             return "boto3"
-        return "lean, CBOR" if self._probe.is_cbor else "lean, JSON"
+        return "direct, CBOR" if self._probe.is_cbor else "direct, JSON"
 
     @property
     def template_resource(self) -> str | None:

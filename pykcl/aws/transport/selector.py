@@ -24,7 +24,7 @@ from pykcl.aws.transport.request_template import (
     sign_with_clock,
 )
 from pykcl.aws.transport.transport import Transport
-from pykcl.config import Transport as Choice
+from pykcl.config import HttpTransport
 from pykcl.errors import SetupError
 from pykcl.runtime import Runtime
 
@@ -42,7 +42,7 @@ class TransportSelector:
         self,
         client: Any,
         runtime: Runtime,
-        wanted: Choice,
+        wanted: HttpTransport,
         methods: tuple[str, ...],
         clock: SigningClock,
         *,
@@ -107,11 +107,11 @@ class TransportSelector:
             _asking.reset(asking)
 
     def require_direct(self, method: str) -> None:
-        """Raise SetupError if transport="lean" was given and this method cannot use the direct transport."""
-        if self._wanted == "lean" and method not in self._transports:
+        """Raise SetupError if http_transport="direct" was given and this method cannot use the direct transport."""
+        if self._wanted == "direct" and method not in self._transports:
             raise SetupError(
-                f"transport='lean' cannot be: {self._obstacle or 'the client does not send its requests itself'}. "
-                "Remove that, or use transport='auto'."
+                f"http_transport='direct' cannot be: {self._obstacle or 'the client sends nothing by itself'}. "
+                "Remove that, or use http_transport='auto'."
             )
 
     def capture_from(self, request: Any, method: str, resource: str | None) -> None:
@@ -136,7 +136,7 @@ class TransportSelector:
             self._give_up(f"capturing a request failed ({type(error).__name__})", 1)
             return
         self._captures = 0
-        self._log.debug("%s over the lean transport (%s)", self._doing, method)
+        self._log.debug("%s over the direct transport (%s)", self._doing, method)
 
     def _give_up(self, reason: str, captures: int) -> None:
         self._obstacle = reason

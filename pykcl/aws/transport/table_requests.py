@@ -25,7 +25,7 @@ from pykcl.aws.transport.transport import (
     parsed_by_botocore,
     refuse_corrupt,
 )
-from pykcl.config import Transport as TransportChoice
+from pykcl.config import HttpTransport
 from pykcl.runtime import Runtime
 
 log = logging.getLogger("pykcl.dynamodb")
@@ -37,7 +37,7 @@ class TableRequests:
     clock: what all requests of the client are to be signed with.
     """
 
-    def __init__(self, client: Any, table: str, runtime: Runtime, transport: TransportChoice) -> None:
+    def __init__(self, client: Any, table: str, runtime: Runtime, transport: HttpTransport) -> None:
         self._client = client
         self._table = table
         self.clock = SigningClock(client, runtime, log=log, service="DynamoDB")

@@ -18,12 +18,12 @@ from pykcl.errors import ConfigError, NotAProcessor, RestartShard
 from pykcl.processor import (
     Batch,
     Checkpointer,
-    Initialization,
-    LeaseLoss,
+    InitializationInput,
+    LeaseLostInput,
     ProcessorFactory,
     RecordProcessor,
-    ShardEnd,
-    ShutdownRequest,
+    ShardEndedInput,
+    ShutdownRequestedInput,
 )
 from pykcl.worker.checkpointer import is_confirmed
 from pykcl.worker.processor_factory import must_have_run, refuse_what_runs_nothing
@@ -277,7 +277,7 @@ class KclpyProcessor(RecordProcessor):
         self._knows_its_end = False
         self._own_process = OwnProcess()
 
-    def initialize(self, init: Initialization) -> None:
+    def initialize(self, init: InitializationInput) -> None:
         message = messages.InitializeInput(
             {
                 "action": "initialize",
@@ -298,7 +298,7 @@ class KclpyProcessor(RecordProcessor):
         )
         self._dispatch(message, batch.shard_id, "process_records", batch.checkpointer)
 
-    def shard_ended(self, end: ShardEnd) -> None:
+    def shard_ended(self, end: ShardEndedInput) -> None:
         message = messages.ShardEndedInput({"action": "shardEnded"})
         try:
             self._dispatch(message, end.shard_id, "shard_ended", end.checkpointer)
@@ -308,10 +308,10 @@ class KclpyProcessor(RecordProcessor):
             if not is_confirmed(end.checkpointer):
                 raise
 
-    def lease_lost(self, loss: LeaseLoss) -> None:
+    def lease_lost(self, loss: LeaseLostInput) -> None:
         self._end(loss.shard_id)
 
-    def shutdown_requested(self, request: ShutdownRequest) -> None:
+    def shutdown_requested(self, request: ShutdownRequestedInput) -> None:
         """And what follows it in Java, where the lease is dropped next: leaseLost, which is ZOMBIE before version 3."""
         if self._exit is not None or self._knows_its_end:
             return

@@ -116,7 +116,7 @@ def _running(properties: Mapping[str, str], found: Interpretation, in_process: b
             f"{found.config.shutdown_grace:g} s for it, and releases its leases. A checkpoint is written only where "
             "that method writes one. Let the platform wait longer.",
         )
-    if found.config.idle_time is None:
+    if found.config.idle_time_between_reads is None:
         pushed = retrieval_of(properties).java_uses_fanout
         yield Finding(
             "changes",
@@ -141,7 +141,7 @@ def _in_process(properties: Mapping[str, str], found: Interpretation) -> Iterato
         "changes",
         "a batch whose processor raises comes again",
         "Java passes over it: the next checkpoint covers records that nobody processed. pykcl delivers it again, with "
-        f"growing pauses, for {found.config.retry_for:g} s, then hands the shard to another worker. "
+        f"growing pauses, for {found.config.retry_timeout:g} s, then hands the shard to another worker. "
         "`--on-error skip` is Java's way, by name.",
     )
     yield Finding(
@@ -259,7 +259,7 @@ def _whether_to_join(look: TableLook, fleet: Fleet) -> Iterator[Finding]:
             "look",
             f"table {look.name} has no leases",
             "nobody has ever read the stream under this application, or it is another table, account or region. "
-            "Workers would begin at `start`.",
+            "Workers would begin at `initial_position`.",
         )
 
 

@@ -31,7 +31,7 @@ def toml_text(properties: Mapping[str, str], found: Interpretation) -> str:
     for field in fields(Config):
         value = getattr(found.config, field.name)
         if field.default is MISSING or value != field.default:
-            why = _MANUAL if field.name == "checkpoint" else _origin(properties, field.name)
+            why = _MANUAL if field.name == "checkpoint_mode" else _origin(properties, field.name)
             lines.append(f"{field.name} = {_value(value)}" + (f"  # {why}" if why else ""))
     # Its region is the file's: said once is enough.
     region = found.config.effective_region

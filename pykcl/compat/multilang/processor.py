@@ -11,7 +11,14 @@ from pykcl.compat.multilang.child import Child, ChildGone
 from pykcl.compat.multilang.children import AT_ONCE, Children, Patience
 from pykcl.compat.multilang.protocol import CheckpointAsked
 from pykcl.errors import RestartShard
-from pykcl.processor import Batch, Initialization, LeaseLoss, RecordProcessor, ShardEnd, ShutdownRequest
+from pykcl.processor import (
+    Batch,
+    InitializationInput,
+    LeaseLostInput,
+    RecordProcessor,
+    ShardEndedInput,
+    ShutdownRequestedInput,
+)
 from pykcl.worker.checkpointer import EndCheckpointer, is_confirmed
 
 
@@ -55,7 +62,7 @@ class ChildProcessor(RecordProcessor):
 
     # -- what the worker calls ---------------------------------------------------------------------------------
 
-    def initialize(self, init: Initialization) -> None:
+    def initialize(self, init: InitializationInput) -> None:
         self._shard = init.shard_id
         try:
             self._child = self._children.start(init.shard_id)
@@ -69,7 +76,7 @@ class ChildProcessor(RecordProcessor):
         line = protocol.process_records(batch.records, batch.millis_behind_latest)
         self._act(protocol.PROCESS_RECORDS, line, JavaCheckpoints(batch.checkpointer))
 
-    def shard_ended(self, end: ShardEnd) -> None:
+    def shard_ended(self, end: ShardEndedInput) -> None:
         try:
             self._act(
                 protocol.SHARD_ENDED, [protocol.bare(protocol.SHARD_ENDED)], JavaCheckpoints(end.checkpointer)
@@ -84,13 +91,13 @@ class ChildProcessor(RecordProcessor):
             self._end_child()
         # Else it is asked again in a while: it may have held the checkpoint back for a good reason.
 
-    def shutdown_requested(self, request: ShutdownRequest) -> None:
+    def shutdown_requested(self, request: ShutdownRequestedInput) -> None:
         """And what follows it in Java, where the lease is dropped next: leaseLost. Raises nothing: it ends anyway."""
         said = self._last_act(protocol.SHUTDOWN_REQUESTED, JavaCheckpoints(request.checkpointer))
         if said and self._last_act(protocol.LEASE_LOST, JavaCheckpoints(None)):
             self._end_child(self._children.patience_at_stop)
 
-    def lease_lost(self, loss: LeaseLoss) -> None:
+    def lease_lost(self, loss: LeaseLostInput) -> None:
         if self._child is not None:
             self._act(protocol.LEASE_LOST, [protocol.bare(protocol.LEASE_LOST)], JavaCheckpoints(None))
             self._end_child()

@@ -190,7 +190,10 @@ class _Reading:
         self._properties = properties
         self._door = door
         self._source = getattr(properties, "source", "the properties")
-        self._options: dict[str, Any] = {**_METRICS, **({} if door == "native" else {"checkpoint": "manual"})}
+        self._options: dict[str, Any] = {
+            **_METRICS,
+            **({} if door == "native" else {"checkpoint_mode": "manual"}),
+        }
         self._from: dict[str, Given] = {}
         self._seen: dict[str, str] = {}
         self._rows: list[KeyVerdict] = []
@@ -211,7 +214,7 @@ class _Reading:
             "metricsEnabledDimensions": self._metrics_dimensions,
             "kinesisEndpoint": lambda value: self.services.endpoint("kinesis", value),
             "dynamoDBEndpoint": lambda value: self.services.endpoint("dynamodb", value),
-            "coordinatorStateTableName": lambda value: self._text(value, "state_table"),
+            "coordinatorStateTableName": lambda value: self._text(value, "coordinator_state_table"),
             "tableName": lambda value: self._text(value, "table_name"),
             "workerId": lambda value: self._text(value, "worker_id"),
             "initialPositionInStream": self._position,
@@ -279,7 +282,7 @@ class _Reading:
         if asked == 0 and number.zero_is_unset:
             default = self._options.get(number.field, Config.__dataclass_fields__[number.field].default)
             taken = number.absent or default
-            # None, of idle_time: a pace of pykcl's own, which no number tells.
+            # None, of idle_time_between_reads: a pace of pykcl's own, which no number tells.
             here = number.field + (" as by default" if taken is None else f"={taken:.10g}")
             if key.default == "0":
                 # Java's 0 is no wait that could be over: here each stop would come too late, an idle worker's, too.
@@ -336,12 +339,12 @@ class _Reading:
             raise value.refuse(
                 "says AT_TIMESTAMP, but not which. Write initialPositionInStreamExtended= and seconds since 1970."
             )
-        self._set("start", position, value)
+        self._set("initial_position", position, value)
         return "honoured", ""
 
     def _position_in_time(self, value: Given) -> Said:
         at = value.epoch_seconds()
-        self._set("start", at, value)
+        self._set("initial_position", at, value)
         return "honoured", f"an application without leases starts at {at.isoformat()}"
 
     def _cleanup(self, value: Given) -> Said:

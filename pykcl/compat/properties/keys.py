@@ -193,7 +193,7 @@ _READING = (
     Key(
         name="idleTimeBetweenReadsInMillis", default="1500", verdict="honoured",
         text="pause between reads of a shard that is caught up; one that is behind is read as fast as it allows",
-        effect=_millis("idle_time", 200),
+        effect=_millis("idle_time_between_reads", 200),
     ),
     *_keys(
         JAVA_ONLY, "pykcl reads each shard in its own thread, with its own pace and retries",
@@ -216,7 +216,7 @@ _READING = (
     ),
     Key(
         name="callProcessRecordsEvenForEmptyRecordList", default="false", verdict="honoured",
-        text="whether a read that brought nothing is delivered, too", effect=Flag(field="empty_batches"),
+        text="whether a read that brought nothing is delivered, too", effect=Flag(field="call_with_empty_batches"),
     ),
 )  # fmt: skip
 
@@ -261,7 +261,7 @@ _LEASES = (
     ),
     Key(
         name="leaseTableScanTotalSegments", default="0 (automatic)", verdict=JAVA_ONLY,
-        text="pykcl divides the table by itself (table_looks)",
+        text="pykcl divides the table by itself (lease_scan_mode)",
     ),
     Key(
         name="leaseTableDeletionProtectionEnabled", default="false", verdict="honoured",
@@ -271,7 +271,7 @@ _LEASES = (
     Key(
         name="leaseTablePitrEnabled", default="false", verdict="honoured",
         text="of a lease table that pykcl makes; one that exists is left as it is",
-        effect=Flag(field="table_recovery"),
+        effect=Flag(field="point_in_time_recovery"),
     ),
     Key(
         name="maxLeaseRenewalThreads", default="20", verdict=JAVA_ONLY,
@@ -281,7 +281,7 @@ _LEASES = (
     Key(
         name="parentShardPollIntervalMillis", default="10000", verdict="honoured",
         text="how often a child shard looks whether its parents have ended",
-        effect=_millis("parent_poll_interval", 100),
+        effect=_millis("parent_shard_poll_interval", 100),
     ),
     Key(name="shardPrioritization", default="none", verdict=JAVA_ONLY, text="the name of a Java class"),
     Key(
@@ -412,10 +412,10 @@ _BY_HAND: Mapping[str, tuple[str, ...]] = {
     "table_name": ("tableName",),
     "region": ("regionName",),
     "worker_id": ("workerId",),
-    "start": ("initialPositionInStreamExtended", "initialPositionInStream"),
+    "initial_position": ("initialPositionInStreamExtended", "initialPositionInStream"),
     "cleanup_interval": ("cleanupLeasesUponShardCompletion",),
     "processor_timeout": ("timeoutInSeconds",),
-    "state_table": ("coordinatorStateTableName",),
+    "coordinator_state_table": ("coordinatorStateTableName",),
     "metrics_level": ("metricsLevel",),
     "metrics_dimensions": ("metricsEnabledDimensions",),
 }

@@ -27,7 +27,7 @@ TABLE_ACTIONS = (
 CREATE_ACTIONS = ("dynamodb:CreateTable",)
 """Needed only if pykcl creates the lease table (`create_table`), by the first worker that starts."""
 RECOVERY_ACTIONS = ("dynamodb:UpdateContinuousBackups",)
-"""Needed to create the lease table with `table_recovery`."""
+"""Needed to create the lease table with `point_in_time_recovery`."""
 METRICS_ACTIONS = ("cloudwatch:PutMetricData",)
 """Needed only if `metrics` names cloudwatch. The action has no resources, but a condition on the namespace."""
 STATE_ACTIONS = ("dynamodb:GetItem",)
@@ -56,26 +56,27 @@ def worker_policy(
     account: str = "ACCOUNT",
     partition: str = "aws",
     create_table: bool = True,
-    table_recovery: bool = False,
+    point_in_time_recovery: bool = False,
     application: str | None = None,
-    state_table: str | None = None,
+    coordinator_state_table: str | None = None,
     metrics_namespace: str | None = None,
 ) -> dict[str, Any]:
     """Return the IAM policy of a worker as AWS' JSON document.
 
-    stream, table: names. create_table: include the statement to create the lease table, and with table_recovery to
-    enable its point-in-time recovery. application: its name, if the lease table has another one. state_table: as in
-    `Config`. metrics_namespace: of CloudWatch; None without metrics there. A stream encrypted with a customer managed
-    key also needs `kms:Decrypt` on that key.
+    stream, table: names. create_table: include the statement to create the lease table, and with
+    point_in_time_recovery to enable its point-in-time recovery. application: its name, if the lease table has another
+    one. coordinator_state_table: as in `Config`. metrics_namespace: of CloudWatch; None without metrics there.
+    A stream encrypted with a customer managed key also needs `kms:Decrypt` on that key.
     """
     tables = f"arn:{partition}:dynamodb:{region}:{account}:table/"
-    lease_table, state_table = tables + table, tables + (state_table or state_table_of(application or table))
+    lease_table = tables + table
+    state_table = tables + (coordinator_state_table or state_table_of(application or table))
     statements = [
         _statement("Read", STREAM_ACTIONS, f"arn:{partition}:kinesis:{region}:{account}:stream/{stream}"),
         _statement("Leases", TABLE_ACTIONS, lease_table),
     ]
     if create_table:
-        actions = CREATE_ACTIONS + (RECOVERY_ACTIONS if table_recovery else ())
+        actions = CREATE_ACTIONS + (RECOVERY_ACTIONS if point_in_time_recovery else ())
         statements.append(_statement("CreateLeaseTable", actions, lease_table))
     statements.append(_statement("ReadJavaState", STATE_ACTIONS, state_table))
     if metrics_namespace is not None:
@@ -93,7 +94,7 @@ def operator_policy(
     account: str = "ACCOUNT",
     partition: str = "aws",
     application: str | None = None,
-    state_table: str | None = None,
+    coordinator_state_table: str | None = None,
     steer: bool = False,
     put: bool = False,
     simulate: bool = False,
@@ -106,7 +107,7 @@ def operator_policy(
     """
     tables = f"arn:{partition}:dynamodb:{region}:{account}:table/"
     streams = f"arn:{partition}:kinesis:{region}:{account}:stream/{stream}"
-    state = tables + (state_table or state_table_of(application or table))
+    state = tables + (coordinator_state_table or state_table_of(application or table))
     statements = [
         _statement("LookAtStream", OPERATOR_STREAM_ACTIONS, streams),
         _statement("LookAtLeases", OPERATOR_TABLE_ACTIONS, tables + table),

@@ -118,7 +118,7 @@ _NAMES_OF_CONFIG = {
     "application": "application",
     "table_name": "table",
     "stream": "stream",
-    "state_table": "table",
+    "coordinator_state_table": "table",
     "worker_id": "worker",
     "metrics_namespace": "application",
 }

@@ -187,7 +187,7 @@ def check_reach(facts: Facts) -> Iterator[Finding]:
             "aws-throttles",
             f"Refused for the rate, twice within a second or so: {listed(throttled)}. All readers of a shard without "
             "enhanced fan-out share five GetRecords calls a second; of a table, its units.",
-            "pykcl run … --option idle_time=1   (in every application that reads this stream)",
+            "pykcl run … --option idle_time_between_reads=1   (in every application that reads this stream)",
         )
 
 
@@ -533,9 +533,9 @@ def needed_policy(facts: Facts) -> dict[str, object]:
         account=(identity.account if identity is not None else None) or parts[4] or "ACCOUNT",
         partition=parts[1],
         create_table=config.create_table and (table is None or table.exists is not True),
-        table_recovery=config.table_recovery,
+        point_in_time_recovery=config.point_in_time_recovery,
         application=facts.application,
-        state_table=config.state_table,
+        coordinator_state_table=config.coordinator_state_table,
         metrics_namespace=(config.metrics_namespace or facts.application_word)
         if "cloudwatch" in config.metrics_sinks
         else None,
@@ -666,19 +666,23 @@ def check_start(facts: Facts) -> Iterator[Finding]:
     if table is None or table.foreign:
         return
     has_leases = watch is not None and bool(watch.snapshot.leases)
-    if not has_leases and config.start == "LATEST" and (watch is not None or table.exists is False):
+    if (
+        not has_leases
+        and config.initial_position == "LATEST"
+        and (watch is not None or table.exists is False)
+    ):
         yield found(
             "start-latest",
             "There is no lease yet, and the start is LATEST: records put before the first worker starts are not read.",
             "pykcl run … --start TRIM_HORIZON   (reads all that is kept)",
         )
-    if watch is None or not has_leases or config.start == "LATEST":
+    if watch is None or not has_leases or config.initial_position == "LATEST":
         return
     if all(not lease.checkpoint.is_start for lease in watch.snapshot.leases.values()):
         yield found(
             "start-ignored",
-            f"start={config.start} has no effect: {many(len(watch.snapshot.leases), 'lease')} have a checkpoint, and "
-            "go on there.",
+            f"initial_position={config.initial_position} has no effect: "
+            f"{many(len(watch.snapshot.leases), 'lease')} have a checkpoint, and go on there.",
             command("pykcl", "checkpoints", "reset", "--table", table.name, "--stream", facts.stream_word)
             + " --to-earliest   (shows a plan first)",
         )

@@ -222,7 +222,7 @@ class _Gatherer:
 
     def _fleet(self, watch: WatchFacts, has_index: bool) -> Fleet:
         config = self._question.config
-        name = config.state_table or (
+        name = config.coordinator_state_table or (
             state_table_of(self._question.application) if self._question.application else None
         )
         state = JavaState(unread="its name is not known")

@@ -34,25 +34,25 @@ def draw_options(seed: int, rng: random.Random, faults: Faults, *, own_processor
     """
     options = _first_options(rng)
     start = _own(seed, "AT_TIMESTAMP")
-    if options["start"] == "TRIM_HORIZON" and start.random() < 0.25:
+    if options["initial_position"] == "TRIM_HORIZON" and start.random() < 0.25:
         started = datetime.fromtimestamp(EPOCH_MILLIS / 1000, tz=timezone.utc)
-        options["start"] = started + timedelta(seconds=_SIMULATION_BEGINS + _START_AFTER)
+        options["initial_position"] = started + timedelta(seconds=_SIMULATION_BEGINS + _START_AFTER)
     if faults.has("F17.raises") and not own_processor:
         options["on_error"] = _own(seed, "on_error").choice(["retry", "retry", "retry", "skip", "raise"])
     if _own(seed, "processor_timeout").random() < 0.25:
         # Longer than the batches that are slow on purpose after the last fault, by a fast clock too.
         options["processor_warn_after"], options["processor_timeout"] = 10.0, 25.0
     audits = _own(seed, "audits")
-    options["audit_interval"], options["audit_confirmations"] = (
+    options["audit_interval"], options["audit_confidence_threshold"] = (
         audits.choice([5.0, 20.0]),
         audits.choice([1, 3]),
     )
     # Fleets of a simulation are too small for segmented scans, unless the option says so.
-    options["table_looks"] = _own(seed, "table_looks").choice(["whole", "parts"])
+    options["lease_scan_mode"] = _own(seed, "lease_scan_mode").choice(["full", "segmented"])
     if _own(seed, "max_leases").random() < 0.25:
         options["max_leases"] = FEW_LEASES
         # Where those who scan a lease are full, others may not know of it for long: docs/guarantees.md.
-        options["table_looks"] = "whole"
+        options["lease_scan_mode"] = "full"
     return options
 
 
@@ -62,18 +62,18 @@ def _own(seed: int, name: str) -> random.Random:
 
 def _first_options(rng: random.Random) -> dict[str, Any]:
     options: dict[str, Any] = {
-        "start": rng.choice(["TRIM_HORIZON"] * 4 + ["LATEST"]),
-        "checkpoint": rng.choice(["auto", "auto", "interval", "manual"]),
+        "initial_position": rng.choice(["TRIM_HORIZON"] * 4 + ["LATEST"]),
+        "checkpoint_mode": rng.choice(["auto", "auto", "interval", "manual"]),
         "max_records": rng.choice([2, 5, 10_000]),
         "cleanup_interval": rng.choice([3.0, 20.0]),
         "shard_sync_interval": rng.choice([5.0, 30.0]),
-        "retry_for": rng.choice([5.0, 30.0]),
-        "parent_poll_interval": rng.choice([0.5, 2.0]),
+        "retry_timeout": rng.choice([5.0, 30.0]),
+        "parent_shard_poll_interval": rng.choice([0.5, 2.0]),
         "max_leases_to_steal_at_one_time": rng.choice([1, 3]),
         "shutdown_grace": GRACE,
     }
     interval = rng.choice([0.5, 5.0])
-    if options["checkpoint"] == "interval":
+    if options["checkpoint_mode"] == "interval":
         options["checkpoint_interval"] = interval
     return options
 
@@ -155,11 +155,11 @@ class _Course:
         self._fleet.clock_rate = self._chaos.clock_rate
 
     def run(self) -> None:
-        if self._world.options["start"] == "LATEST":
+        if self._world.options["initial_position"] == "LATEST":
             self._start_at_latest()
         else:
-            if self._world.options["start"] != "TRIM_HORIZON":
-                self._let_time_pass_until(self._world.options["start"])
+            if self._world.options["initial_position"] != "TRIM_HORIZON":
+                self._let_time_pass_until(self._world.options["initial_position"])
             self._producer.put_some()
             self._fleet.start()
         until = self._simulation.now + self._seconds

@@ -61,7 +61,7 @@ class SimulatedFleet:
     def start_java(self, rng: random.Random) -> bool:
         # Java starts a lease at LATEST when it comes to read it, whatever was put since the lease was made.
         # And it is not given the time of a start at a time.
-        from_the_start = self._world.options["start"] == "TRIM_HORIZON"
+        from_the_start = self._world.options["initial_position"] == "TRIM_HORIZON"
         if not from_the_start or sum(isinstance(host, JavaHost) for host in self.alive.values()) >= 2:
             return False
         self._java_count += 1

@@ -48,7 +48,7 @@ class Operators:
         self._world.deleted_rows.deleted(key, row)
         self._world.beliefs.stolen(key)
         self._world.dynamo_faults.changed_by_hand(key)
-        if self._world.options["start"] == "LATEST":
+        if self._world.options["initial_position"] == "LATEST":
             # A worker that never saw the row cannot distinguish it from one that never was; none may start meanwhile.
             self._wait_for(key, row)
         return True
@@ -103,7 +103,7 @@ class Operators:
         ):
             return False
         others = {other: row for other, row in world.rows().items() if other != key}
-        if world.options["start"] == "LATEST":
+        if world.options["initial_position"] == "LATEST":
             # Without a row that says since when, a worker started just now would start the shard at that moment.
             others = {
                 other: row

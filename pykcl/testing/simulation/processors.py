@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from pykcl.errors import CheckpointRefused, LeaseLost, PyKclError, TemporaryError
+from pykcl.errors import CheckpointRefused, LeaseLostError, PyKclError, TemporaryError
 from pykcl.events import BatchSkipped
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
 from pykcl.processor import (
     Batch,
     Checkpointer,
-    Initialization,
-    LeaseLoss,
+    InitializationInput,
+    LeaseLostInput,
     PreparedCheckpoint,
     RecordProcessor,
-    ShardEnd,
-    ShutdownRequest,
+    ShardEndedInput,
+    ShutdownRequestedInput,
 )
 from pykcl.testing.runtime import Simulation
 from pykcl.testing.simulation.checkers.delivery import DeliveryChecker, Ownership
@@ -152,7 +152,7 @@ class FaultyProcessor(RecordProcessor):
         self._owning: Ownership | None = None
         self._last: tuple[Checkpointer, Record] | None = None
 
-    def initialize(self, init: Initialization) -> None:
+    def initialize(self, init: InitializationInput) -> None:
         self._stop_perhaps("F18.initialize", init.shard_id)
         self._raise_perhaps(init.shard_id)
         self._never = self._by_hand and self._faults.happens("F17.never", f"{self._host} {init.shard_id}")
@@ -177,16 +177,16 @@ class FaultyProcessor(RecordProcessor):
             self._checkpoint_somehow(batch)
         return None
 
-    def lease_lost(self, loss: LeaseLoss) -> None:
+    def lease_lost(self, loss: LeaseLostInput) -> None:
         owning = self._must_own("lease_lost")
         self._checker.ownership_lost(owning)
         self._stop_perhaps("F18.losing", loss.shard_id)
         if self._last is not None and self._faults.happens("F17.lost", f"{self._host} {loss.shard_id}"):
-            self._must_refuse(LeaseLost, Guarantee.SILENT_AFTER_LOSS, *self._last)
+            self._must_refuse(LeaseLostError, Guarantee.SILENT_AFTER_LOSS, *self._last)
         if self._inner is not None:
             self._inner.lease_lost(loss)
 
-    def shard_ended(self, end: ShardEnd) -> None:
+    def shard_ended(self, end: ShardEndedInput) -> None:
         owning = self._must_own("shard_ended")
         with owning.call(self._checker, "shard_ended"):
             self._checker.shard_ends(owning)
@@ -196,7 +196,7 @@ class FaultyProcessor(RecordProcessor):
             if not self._by_hand or self._faults.rng("F17.never").random() < _BY_HAND:
                 end.checkpointer.checkpoint()
 
-    def shutdown_requested(self, request: ShutdownRequest) -> None:
+    def shutdown_requested(self, request: ShutdownRequestedInput) -> None:
         self._must_own("shutdown_requested")
         if self._inner is not None:
             self._inner.shutdown_requested(request)
@@ -264,7 +264,7 @@ class FaultyProcessor(RecordProcessor):
     def _checkpoint(self, checkpointer: Checkpointer, at: Record) -> None:
         try:
             checkpointer.checkpoint(at)
-        except (CheckpointRefused, LeaseLost, TemporaryError):
+        except (CheckpointRefused, LeaseLostError, TemporaryError):
             # Retried and checkpointed further the first time; lost meanwhile; no answer: all as documented.
             return
 
@@ -279,7 +279,7 @@ class FaultyProcessor(RecordProcessor):
     ) -> None:
         try:
             checkpointer.checkpoint(at)
-        except (kind, LeaseLost, TemporaryError):
+        except (kind, LeaseLostError, TemporaryError):
             return
         self._checker.expect(
             False, guarantee, f"{self._host} {at.shard_id}: a checkpoint at {at.position} was accepted"
@@ -288,6 +288,6 @@ class FaultyProcessor(RecordProcessor):
     def _must_own(self, method: str) -> Ownership:
         if self._owning is None:
             self._checker.expect(False, Guarantee.LIFE_CYCLE, f"{self._host}: {method} before initialize")
-            raise LeaseLost("not initialized")
+            raise LeaseLostError("not initialized")
         self._checker.called(self._owning, method)
         return self._owning

@@ -316,7 +316,7 @@ class Quiescence:
     # -- state of the fleet ------------------------------------------------------------------------------------
 
     def _patience(self) -> float:
-        return float(self._world.options["retry_for"])
+        return float(self._world.options["retry_timeout"])
 
     def _is_active(self, key: str) -> bool:
         return checkpoint_position(self._world.rows()[key]) != END

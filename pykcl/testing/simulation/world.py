@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import PyKclError, StopTimedOut
-from pykcl.events import BatchSkipped, DataLost, Event, ThreadsLeft
+from pykcl.events import BatchSkipped, DataLost, Event, ThreadsNotStopped
 from pykcl.local.shards import HOUR_MILLIS
 from pykcl.local.stream import LocalKinesis, ReadSpan
 from pykcl.model.checkpoint import Checkpoint
@@ -109,7 +109,7 @@ class WorkerHost:
             return
         self.has_started = True
         while not self._asked.is_set() and self.worker.failure is None:
-            self.fine_at, self.had_joined = self._simulation.now, self.worker.has_joined
+            self.fine_at, self.had_joined = self._simulation.now, self.worker.initialized
             self._asked.wait(_POLL_SECONDS)
         started = self._simulation.now
         self._stop_quietly()
@@ -372,7 +372,7 @@ class World:
     def _heard(self, host: str, event: Event) -> None:
         if isinstance(event, BatchSkipped):
             self.skips.heard(host, event)
-        if isinstance(event, ThreadsLeft):
+        if isinstance(event, ThreadsNotStopped):
             self.left_behind[host] = frozenset(event.threads)
         if isinstance(event, DataLost):
             self.lost.append(event)
@@ -437,7 +437,7 @@ class World:
             self.simulation,
             self.faults,
             self.delivery,
-            by_hand=self.options["checkpoint"] == "manual",
+            by_hand=self.options["checkpoint_mode"] == "manual",
             inner=self.processor() if self.processor else None,
             stop_worker=stop,
             skips=self.skips if self.options.get("on_error") == "skip" else None,

@@ -16,7 +16,7 @@ from pykcl.aws.clients import client_config, connect, new_session, open_clients
 from pykcl.aws.errors import aws_errors, calling, error_code, http_status, sort_failure
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.config import Config
-from pykcl.errors import ConfigError, LeaseLost, SetupError, TemporaryError, Throttled
+from pykcl.errors import ConfigError, LeaseLostError, SetupError, TemporaryError, Throttled
 from pykcl.interfaces import Unknown
 from pykcl.local.server import LocalAws
 from pykcl.model import lease_writes
@@ -203,7 +203,7 @@ def test_what_a_source_of_credentials_raises_is_temporary_and_told_without_its_t
         aws.kinesis.create_stream("orders", 1)
         session = new_session()
         provider = session._session._credentials = Provider()
-        config = Config(application="app", stream="orders", region="us-east-1", transport=way)
+        config = Config(application="app", stream="orders", region="us-east-1", http_transport=way)
         ends = {
             service: session.client(service, region_name="us-east-1", endpoint_url=aws.url)
             for service in ("kinesis", "dynamodb")
@@ -320,7 +320,7 @@ def test_what_does_not_answer_is_named_by_its_address_and_by_nothing_else_of_the
 
 
 def test_an_error_of_ours_passes_through_and_codes_are_read_from_answers_only():
-    ours = LeaseLost("x")
+    ours = LeaseLostError("x")
     assert sort_failure(ours, doing="x") is ours
     assert (error_code(answered("A", 503)), http_status(answered("A", 503))) == ("A", 503)
     assert error_code(exceptions.ReadTimeoutError(endpoint_url="x")) is None

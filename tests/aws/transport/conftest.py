@@ -1,4 +1,4 @@
-"""The lean transport against servers that answer whatever a test says, byte for byte."""
+"""The direct transport against servers that answer whatever a test says, byte for byte."""
 
 import datetime
 import ipaddress

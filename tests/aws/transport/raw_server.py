@@ -193,11 +193,16 @@ def stream_of(client, runtime=None, **way):
     return KinesisStream(client, "orders", runtime or SystemRuntime(), **way)
 
 
-def direct_stream(server, *, client=None, runtime=None, wire="json", **how):
-    """A stream whose next page comes over the lean transport."""
-    stream = stream_of(client or client_of(server.url, **how), runtime, transport="lean", wire=wire)
+def direct_stream(server, *, client=None, runtime=None, record_encoding="json", **how):
+    """A stream whose next page comes over the direct transport."""
+    stream = stream_of(
+        client or client_of(server.url, **how),
+        runtime,
+        http_transport="direct",
+        record_encoding=record_encoding,
+    )
     fetch(stream)
-    assert stream.transport.startswith("lean")
+    assert stream.transport.startswith("direct")
     return stream
 
 

@@ -39,7 +39,7 @@ PAGE = {**EMPTY, "NextShardIterator": "AAAA-other", "MillisBehindLatest": 7}
 
 
 def warm(server, connections=1, **how):
-    """A stream over the lean transport that has kept so many connections."""
+    """A stream over the direct transport that has kept so many connections."""
     stream = direct_stream(server, **how)
     threads = [threading.Thread(target=fetch, args=[stream]) for _ in range(connections)]
     transport = transport_of(stream)
@@ -95,7 +95,7 @@ def test_pages_come_over_tls_too(certificate):
 
 
 def test_nothing_is_sent_where_the_lean_transport_is_not_in_use(server):
-    stream = stream_of(client_of(server.url), transport="boto3")
+    stream = stream_of(client_of(server.url), http_transport="boto3")
     fetch(stream)
     assert not stream.pages_at_a_time
     assert ask(stream) is None
@@ -257,7 +257,7 @@ def test_a_head_without_end_is_not_taken_in_for_ever():
 
 def test_nothing_more_is_asked_for_than_the_page_and_the_next_one_is_compared(server):
     """Whether CBOR is to be trusted is asked by `fetch`, which may take its time; as soon as there are records."""
-    stream = stream_of(client_of(server.url), transport="lean", wire="auto")
+    stream = stream_of(client_of(server.url), http_transport="direct", record_encoding="auto")
     for _ in range(2):
         fetch(stream)
     record = {"Data": "YQ==", "PartitionKey": "k", "SequenceNumber": "1", "ApproximateArrivalTimestamp": 1.0}

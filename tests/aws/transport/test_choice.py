@@ -1,4 +1,4 @@
-"""When the lean transport is used, and when CBOR is."""
+"""When the direct transport is used, and when CBOR is."""
 
 import base64
 import logging
@@ -51,7 +51,7 @@ def told(caplog):
     return [record.getMessage() for record in caplog.records if record.name == "pykcl.kinesis"]
 
 
-# -- lean or boto3 ---------------------------------------------------------------------------------------------
+# -- direct or boto3 ---------------------------------------------------------------------------------------------
 
 
 def test_only_the_first_page_comes_over_boto3(server):
@@ -60,7 +60,7 @@ def test_only_the_first_page_comes_over_boto3(server):
     for _ in range(3):
         fetch(stream)
     assert [request.by_boto3 for request in server.requests] == [True, False, False]
-    assert stream.transport == "lean, JSON"
+    assert stream.transport == "direct, JSON"
 
 
 def test_a_first_page_that_was_refused_teaches_as_well(server):
@@ -78,7 +78,7 @@ def learned_after_refusal(server):
 
 
 def test_boto3_is_what_one_gets_who_asks_for_it(server):
-    stream = stream_of(client_of(server.url), transport="boto3")
+    stream = stream_of(client_of(server.url), http_transport="boto3")
     for _ in range(3):
         fetch(stream)
     assert all(request.by_boto3 for request in server.requests)
@@ -138,8 +138,8 @@ def test_what_stands_against_it_is_told_once_and_boto3_reads_on(server, name, ca
 
 @pytest.mark.parametrize("name", OBSTACLES)
 def test_who_insists_on_it_is_told_what_stands_against_it(server, name):
-    stream = stream_of(OBSTACLES[name](server.url), transport="lean")
-    with pytest.raises(SetupError, match="transport='lean' cannot be: "):
+    stream = stream_of(OBSTACLES[name](server.url), http_transport="direct")
+    with pytest.raises(SetupError, match="http_transport='direct' cannot be: "):
         fetch(stream)
 
 
@@ -306,12 +306,12 @@ def asked_as(server):
 
 
 def test_cbor_is_trusted_after_the_same_records_came_both_ways(server):
-    stream = direct_stream(server, wire="auto")
+    stream = direct_stream(server, record_encoding="auto")
     server.say(http(EMPTY), page(3), page(3, as_cbor=True), page(2, as_cbor=True))
     assert len(fetch(stream).records) == 0
-    assert stream.transport == "lean, JSON"
+    assert stream.transport == "direct, JSON"
     json_page = fetch(stream, "AAAA-3").records
-    assert stream.transport == "lean, CBOR"
+    assert stream.transport == "direct, CBOR"
     assert asked_as(server) == [JSON, JSON, CBOR]
     assert cbor2.loads(server.requests[-1].body) == {"ShardIterator": "AAAA-3", "Limit": 3}
     assert fetch(stream).records == json_page[:2]
@@ -320,10 +320,10 @@ def test_cbor_is_trusted_after_the_same_records_came_both_ways(server):
 
 @pytest.mark.parametrize("count", [1, 5])
 def test_more_or_fewer_of_the_same_records_are_the_same(server, count):
-    stream = direct_stream(server, wire="auto")
+    stream = direct_stream(server, record_encoding="auto")
     server.say(page(3), page(count, as_cbor=True))
     fetch(stream)
-    assert stream.transport == "lean, CBOR"
+    assert stream.transport == "direct, CBOR"
 
 
 OTHER = {
@@ -338,7 +338,7 @@ OTHER = {
 
 @pytest.mark.parametrize("answer", OTHER.values(), ids=OTHER)
 def test_anything_else_means_json_for_good(server, answer, caplog):
-    stream = direct_stream(server, wire="auto")
+    stream = direct_stream(server, record_encoding="auto")
     server.say(page(3), answer, page(3))
     assert len(fetch(stream).records) == 3
     for _ in range(4):
@@ -358,16 +358,16 @@ INCONCLUSIVE = {
 
 @pytest.mark.parametrize("answer", INCONCLUSIVE.values(), ids=INCONCLUSIVE)
 def test_a_comparison_that_came_to_nothing_harms_no_page_and_is_made_again(server, answer):
-    stream = direct_stream(server, wire="auto", read_timeout=0.3)
+    stream = direct_stream(server, record_encoding="auto", read_timeout=0.3)
     server.say(page(3), answer, page(2), page(2, as_cbor=True))
     assert len(fetch(stream).records) == 3
-    assert stream.transport == "lean, JSON"
+    assert stream.transport == "direct, JSON"
     assert len(fetch(stream).records) == 2
-    assert stream.transport == "lean, CBOR"
+    assert stream.transport == "direct, CBOR"
 
 
 def test_comparisons_that_never_come_to_an_end_are_given_up(server):
-    stream = direct_stream(server, wire="auto")
+    stream = direct_stream(server, record_encoding="auto")
     for _ in range(8):
         server.say(page(3), refusal("ProvisionedThroughputExceededException"))
         assert len(fetch(stream).records) == 3
@@ -386,16 +386,16 @@ def test_only_a_little_of_a_page_is_read_again():
     "answer", [refusal("SerializationException"), http(b"", 415)], ids=["code", "status"]
 )
 def test_cbor_refused_later_is_asked_again_as_json_at_once(server, answer):
-    stream = direct_stream(server, wire="cbor")
+    stream = direct_stream(server, record_encoding="cbor")
     server.say(page(1, as_cbor=True), answer, page(3))
     fetch(stream)
     assert len(fetch(stream).records) == 3
     assert asked_as(server) == [CBOR, CBOR, JSON]
-    assert stream.transport == "lean, JSON"
+    assert stream.transport == "direct, JSON"
 
 
 def test_a_page_of_cbor_that_cannot_be_read_is_asked_for_again_as_json(server):
-    stream = direct_stream(server, wire="cbor")
+    stream = direct_stream(server, record_encoding="cbor")
     server.say(http(b"\xbf\x61", content_type=CBOR), page(3))
     with pytest.raises(AnswerRefused):
         fetch(stream)
@@ -404,7 +404,7 @@ def test_a_page_of_cbor_that_cannot_be_read_is_asked_for_again_as_json(server):
 
 
 def test_errors_in_cbor_are_sorted_as_those_in_json(server):
-    stream = direct_stream(server, wire="cbor")
+    stream = direct_stream(server, record_encoding="cbor")
     body = cbor2.dumps({"__type": "ExpiredIteratorException", "message": "old", "more": [1]})
     server.say(http(body, 400, content_type=CBOR))
     with pytest.raises(Exception, match="older than five minutes"):
@@ -412,7 +412,7 @@ def test_errors_in_cbor_are_sorted_as_those_in_json(server):
 
 
 def test_json_is_what_one_gets_who_asks_for_it(server):
-    stream = direct_stream(server, wire="json")
+    stream = direct_stream(server, record_encoding="json")
     server.say(page(3))
     for _ in range(3):
         fetch(stream)

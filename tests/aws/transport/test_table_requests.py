@@ -1,4 +1,4 @@
-"""The frequent calls on a lease table over the lean transport: what is sent, what comes back, and that a write is sent
+"""The frequent calls on a lease table over the direct transport: what is sent, what comes back, and that a write is sent
 once.
 """
 
@@ -62,8 +62,8 @@ def dynamodb(url, **how):
     return client_of(url, "dynamodb", **how)
 
 
-def table_of(client, transport="auto"):
-    return DynamoDBLeaseTable(client, "leases", Hasty(), transport=transport)
+def table_of(client, http_transport="auto"):
+    return DynamoDBLeaseTable(client, "leases", Hasty(), http_transport=http_transport)
 
 
 class Hasty(SystemRuntime):
@@ -77,9 +77,9 @@ class Hasty(SystemRuntime):
         return Passing()
 
 
-def taught(client, transport="auto"):
-    """A table whose next calls go over the lean transport, and the requests so far forgotten."""
-    table = table_of(client, transport)
+def taught(client, http_transport="auto"):
+    """A table whose next calls go over the direct transport, and the requests so far forgotten."""
+    table = table_of(client, http_transport)
     renew(table)
     table.read(KEY)
     table.scan()
@@ -165,7 +165,7 @@ def test_boto3_is_what_one_gets_who_asks_for_it(server):
 
 
 def test_the_choice_of_a_worker_is_that_of_its_table(server):
-    config = WorkerConfig(application="app", stream="orders", transport="boto3", region="eu-west-1")
+    config = WorkerConfig(application="app", stream="orders", http_transport="boto3", region="eu-west-1")
     clients = {"dynamodb": dynamodb(server.url), "kinesis": client_of(server.url)}
     table, _ = connect(config, SystemRuntime(), clients=clients)
     server.say(SCANNED)
@@ -241,10 +241,10 @@ def why_not(client):
 def test_who_insists_on_it_is_told_at_the_first_scan_and_no_write_is_made_a_failure(server):
     client = dynamodb(server.url)
     client.meta.events.register("before-send.dynamodb.*", lambda **_: None)
-    table = table_of(client, "lean")
+    table = table_of(client, "direct")
     server.say(RENEWED, SCANNED)
     assert isinstance(renew(table), Applied)
-    with pytest.raises(SetupError, match="transport='lean' cannot be: the client has a handler"):
+    with pytest.raises(SetupError, match="http_transport='direct' cannot be: the client has a handler"):
         table.scan()
 
 
@@ -348,10 +348,10 @@ def outcome(table):
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_write_has_the_same_outcome_over_both_ways(server, name):
     server.say(RENEWED, READ, SCANNED)
-    lean, plain = taught(dynamodb(server.url)), table_of(dynamodb(server.url), "boto3")
+    direct, plain = taught(dynamodb(server.url)), table_of(dynamodb(server.url), "boto3")
     server.requests.clear()
     server.say(ANSWERS[name])
-    found = outcome(lean)
+    found = outcome(direct)
     assert server.lean_requests
     assert found == outcome(plain)
 
@@ -359,11 +359,11 @@ def test_a_write_has_the_same_outcome_over_both_ways(server, name):
 @pytest.mark.parametrize(
     "name", ["another row", "refused with another row", "nothing without a type", "a page without a type"]
 )
-@pytest.mark.parametrize("way", ["lean", "boto3"])
+@pytest.mark.parametrize("way", ["direct", "boto3"])
 def test_an_answer_about_another_row_and_one_of_nobody_prove_nothing(server, way, name):
     """Taken for ours, the other row would be what the next write is for, with a condition that holds."""
     server.say(RENEWED, READ, SCANNED)
-    table = taught(dynamodb(server.url)) if way == "lean" else table_of(dynamodb(server.url), "boto3")
+    table = taught(dynamodb(server.url)) if way == "direct" else table_of(dynamodb(server.url), "boto3")
     server.say(ANSWERS[name])
     assert isinstance(renew(table, seconds=0.05), Unknown)
     item = wire(to_item(replace(HELD, key="shardId-000000000001")))

@@ -1,4 +1,4 @@
-"""What goes wrong on the way: the same errors of ours over boto3 and over the lean transport, and nothing twice."""
+"""What goes wrong on the way: the same errors of ours over boto3 and over the direct transport, and nothing twice."""
 
 import gzip
 import json
@@ -50,7 +50,7 @@ AS_CBOR = {
     "Records": [{**RECORD, "Data": b"hello", "ApproximateArrivalTimestamp": cbor2.CBORTag(1, 1_700_000_000_123)}],
 }  # fmt: skip
 HTML = b"<html><body>Bad gateway</body></html>"
-WAYS = {"boto3": None, "lean, JSON": "json", "lean, CBOR": "cbor"}
+WAYS = {"boto3": None, "direct, JSON": "json", "direct, CBOR": "cbor"}
 
 
 @pytest.fixture(params=WAYS)
@@ -59,10 +59,10 @@ def stream(request, server):
     # Only where the end of patience is what is tested, it is short; and even then long enough for a busy machine.
     patience = 1.5 if "slow" in request.node.name else 20
     if request.param == "boto3":
-        found = stream_of(client_of(server.url, read_timeout=patience), transport="boto3")
+        found = stream_of(client_of(server.url, read_timeout=patience), http_transport="boto3")
         fetch(found)
     else:
-        found = direct_stream(server, wire=WAYS[request.param], read_timeout=patience)
+        found = direct_stream(server, record_encoding=WAYS[request.param], read_timeout=patience)
     return found
 
 
@@ -121,7 +121,7 @@ def test_an_answer_in_chunks_is_a_page_over_each_way(server, stream):
 
 def test_cbor_that_nobody_asked_for_is_refused_over_boto3_and_lean_json(server, stream):
     server.say(http(cbor2.dumps(AS_CBOR), content_type=CBOR))
-    if stream.transport == "lean, CBOR":
+    if stream.transport == "direct, CBOR":
         assert fetch(stream).records[0].data == b"hello"
     else:
         with pytest.raises(AnswerRefused):
@@ -132,7 +132,9 @@ def test_cbor_that_nobody_asked_for_is_refused_over_boto3_and_lean_json(server, 
 def test_nobody_there_is_a_temporary_error(server, way):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    stream = stream_of(client_of(gone)) if way == "boto3" else direct_stream(server, wire=WAYS[way])
+    stream = (
+        stream_of(client_of(gone)) if way == "boto3" else direct_stream(server, record_encoding=WAYS[way])
+    )
     server.stop()
     with pytest.raises(TemporaryError, match="EndpointConnectionError"):
         fetch(stream)
@@ -441,11 +443,11 @@ def test_pages_come_over_tls_from_whom_the_client_trusts(certificate):
         assert len({request.connection for request in server.lean_requests}) == 1
 
 
-@pytest.mark.parametrize("way", ["boto3", "lean"])
+@pytest.mark.parametrize("way", ["boto3", "direct"])
 def test_a_certificate_of_somebody_else_is_a_temporary_error_and_nothing_is_sent(certificate, way):
     with RawServer(certificate) as server:
-        stream = stream_of(client_of(server.url), transport="boto3")
-        if way == "lean":
+        stream = stream_of(client_of(server.url), http_transport="boto3")
+        if way == "direct":
             stream = direct_stream(server, verify=certificate)
             strict = ssl.create_default_context()
             object.__setattr__(transport_of(stream)._settings, "context", strict)

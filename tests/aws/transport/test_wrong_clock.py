@@ -134,7 +134,7 @@ def test_every_call_of_a_worker_is_signed_with_the_time_of_aws(strict, aws, way,
     name = f"orders-{way}"
     aws.kinesis.create_stream(name, 1)
     clients = {service: client_of(strict.url, service) for service in ("kinesis", "dynamodb")}
-    config = Config(application=name, stream=name, region="eu-west-1", transport=way)
+    config = Config(application=name, stream=name, region="eu-west-1", http_transport=way)
     table, stream = connect(config, SystemRuntime(), clients=clients)
     _worked(table, stream)
     _worked(table, stream)
@@ -153,7 +153,7 @@ def test_a_signature_that_is_refused_at_the_right_time_is_not_sent_again(strict,
     name = f"wrong-{way}"
     aws.kinesis.create_stream(name, 1)
     clients = {service: client_of(strict.url, service) for service in ("kinesis", "dynamodb")}
-    config = Config(application=name, stream=name, region="eu-west-1", transport=way)
+    config = Config(application=name, stream=name, region="eu-west-1", http_transport=way)
     table, stream = connect(config, SystemRuntime(), clients=clients)
     _worked(table, stream)
     _worked(table, stream)

@@ -20,7 +20,7 @@ from pykcl.compat.java_checkpoints import JavaCheckpoints
 from pykcl.compat.kclpy import checkpointers, kcl, launch
 from pykcl.errors import ConfigError, SetupError
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
-from pykcl.processor import Initialization
+from pykcl.processor import InitializationInput
 
 PROGRAM = """
 from amazon_kclpy import kcl
@@ -453,7 +453,7 @@ def test_they_work_behind_each_call_of_a_program_that_configures_logging_there(
     def call(worker):
         with suppress(ValueError, SystemExit):
             worker.processor().initialize(
-                Initialization("shard", "stream", AT_TRIM_HORIZON, None, 1, Asked())
+                InitializationInput("shard", "stream", AT_TRIM_HORIZON, None, 1, Asked())
             )
         found.extend(logger.disabled for logger in (*own, other))
 
@@ -471,7 +471,7 @@ def test_loggers_that_are_made_later_work_too(tmp_path, started, loggers):
     def call(worker):
         late.append(logging.getLogger(f"pykcl.made-at-{tmp_path}"))
         processor = worker.processor()
-        processor.initialize(Initialization("shard", "stream", AT_TRIM_HORIZON, None, 1, Asked()))
+        processor.initialize(InitializationInput("shard", "stream", AT_TRIM_HORIZON, None, 1, Asked()))
 
     text = PROGRAM.replace(
         "initialize_input): pass", f"initialize_input):\n        {CONFIGURES.replace(chr(10), ';')}"

@@ -10,10 +10,16 @@ from pykcl.compat.kclpy import kcl
 from pykcl.compat.kclpy.adapter import processor_factory
 from pykcl.compat.kclpy.v2 import processor as v2
 from pykcl.compat.kclpy.v3 import processor as v3
-from pykcl.errors import LeaseLost, RestartShard
-from pykcl.events import BatchSkipped, LeaseHandedBack, ProcessorRaised, ShardEndNotCheckpointed
+from pykcl.errors import LeaseLostError, RestartShard
+from pykcl.events import BatchSkipped, ProcessorRaised, RetriesExhausted, ShardEndNotCheckpointed
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
-from pykcl.processor import Batch, Initialization, LeaseLoss, ShardEnd, ShutdownRequest
+from pykcl.processor import (
+    Batch,
+    InitializationInput,
+    LeaseLostInput,
+    ShardEndedInput,
+    ShutdownRequestedInput,
+)
 from pykcl.testing.fleet import STREAM, Fleet
 from pykcl.testing.runtime import Simulation
 
@@ -153,7 +159,7 @@ def start(fleet, given, name="one", **options):
         fleet.workers[name].stop()
 
     factory, _, _ = processor_factory(given, on_exit)
-    worker = fleet.start(name, processor=factory, checkpoint="manual", **options)
+    worker = fleet.start(name, processor=factory, checkpoint_mode="manual", **options)
     return SimpleNamespace(worker=worker, exits=exits)
 
 
@@ -231,8 +237,8 @@ def test_a_call_that_returns_a_coroutine_has_failed(kind, simulation):
 
     fleet, told = Fleet(simulation, shards=1), Told()
     fleet.put(3)
-    start(fleet, Returning(told), retry_for=10.0)
-    fleet.wait(lambda: fleet.happened(LeaseHandedBack), what="the hand-back")
+    start(fleet, Returning(told), retry_timeout=10.0)
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), what="the hand-back")
     event = fleet.happened(ProcessorRaised)[0]
     assert (event.error, event.where.split(":")[0]) == ("NeverRan", "test_processors.py")
 
@@ -273,7 +279,7 @@ def test_a_thread_of_the_program_does_not_checkpoint_past_a_batch_that_raised(wa
             raise way
 
     processor = processor_factory(Failing(Told(), fail), lambda *what: None)[0]()
-    processor.initialize(Initialization(FIRST, STREAM, AT_TRIM_HORIZON, None, 1, Asked()))
+    processor.initialize(InitializationInput(FIRST, STREAM, AT_TRIM_HORIZON, None, 1, Asked()))
     processor.process_records(Batch((), first, 0, FIRST, STREAM))
     failing.append(True)
     for _ in range(2):
@@ -294,11 +300,11 @@ def test_a_thread_of_the_program_does_not_end_a_shard_whose_end_raised():
     kept, batch, end = [], Asked(), Asked()
     given = Failing(Told(), lambda self, records, checkpointer: kept.append(checkpointer))
     processor = processor_factory(given, None)[0]()
-    processor.initialize(Initialization(FIRST, STREAM, AT_TRIM_HORIZON, None, 1, Asked()))
+    processor.initialize(InitializationInput(FIRST, STREAM, AT_TRIM_HORIZON, None, 1, Asked()))
     processor.process_records(Batch((), batch, 0, FIRST, STREAM))
     for message in (
-        lambda: processor.shard_ended(ShardEnd(FIRST, STREAM, (), end)),
-        lambda: processor.shutdown_requested(ShutdownRequest(FIRST, STREAM, end)),
+        lambda: processor.shard_ended(ShardEndedInput(FIRST, STREAM, (), end)),
+        lambda: processor.shutdown_requested(ShutdownRequestedInput(FIRST, STREAM, end)),
     ):
         with pytest.raises(KeyError):
             message()
@@ -364,8 +370,8 @@ def test_a_lease_whose_initialize_never_works_is_handed_back(simulation):
         def initialize(self, shard_id):
             raise OSError("no such host")
 
-    start(fleet, Hopeless(Told()), retry_for=5.0)
-    fleet.wait(lambda: fleet.happened(LeaseHandedBack), what="the hand-back")
+    start(fleet, Hopeless(Told()), retry_timeout=5.0)
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), what="the hand-back")
     assert fleet.rows()[FIRST].checkpoint.is_start
 
 
@@ -478,14 +484,14 @@ def test_a_processor_that_left_is_called_no_more_and_nothing_counts_as_done():
 
     factory, _, _ = processor_factory(Version3(told, leave), lambda *what: exits.append(what[:2]))
     processor, batch = factory(), Batch((), Refusing(), 0, FIRST, STREAM)
-    processor.initialize(Initialization(FIRST, STREAM, AT_TRIM_HORIZON, None, 1, Refusing()))
+    processor.initialize(InitializationInput(FIRST, STREAM, AT_TRIM_HORIZON, None, 1, Refusing()))
     for _ in range(2):
         with pytest.raises(SystemExit):
             processor.process_records(batch)
     with pytest.raises(SystemExit):
-        processor.shard_ended(ShardEnd(FIRST, STREAM, (), Refusing()))
-    processor.shutdown_requested(ShutdownRequest(FIRST, STREAM, Refusing()))
-    processor.lease_lost(LeaseLoss(FIRST, STREAM))
+        processor.shard_ended(ShardEndedInput(FIRST, STREAM, (), Refusing()))
+    processor.shutdown_requested(ShutdownRequestedInput(FIRST, STREAM, Refusing()))
+    processor.lease_lost(LeaseLostInput(FIRST, STREAM))
     assert told.calls == [(FIRST, "initialize")]
     assert exits == [(FIRST, "process_records")]
 
@@ -494,7 +500,7 @@ class Refusing:
     """A checkpointer of a lease that is lost."""
 
     def checkpoint(self, at=None, sub_sequence_number=0):
-        raise LeaseLost("gone")
+        raise LeaseLostError("gone")
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -524,11 +530,11 @@ def test_a_last_chance_that_raises_is_followed_by_the_loss_all_the_same_and_each
             raise KeyError("not now")
 
     processor = processor_factory(Raising(told), None)[0]()
-    processor.initialize(Initialization(FIRST, STREAM, AT_TRIM_HORIZON, None, 1, Refusing()))
+    processor.initialize(InitializationInput(FIRST, STREAM, AT_TRIM_HORIZON, None, 1, Refusing()))
     with pytest.raises(KeyError):
-        processor.shutdown_requested(ShutdownRequest(FIRST, STREAM, Refusing()))
-    processor.lease_lost(LeaseLoss(FIRST, STREAM))
-    processor.shutdown_requested(ShutdownRequest(FIRST, STREAM, Refusing()))
+        processor.shutdown_requested(ShutdownRequestedInput(FIRST, STREAM, Refusing()))
+    processor.lease_lost(LeaseLostInput(FIRST, STREAM))
+    processor.shutdown_requested(ShutdownRequestedInput(FIRST, STREAM, Refusing()))
     assert told.calls == [(FIRST, "initialize"), (FIRST, "leaseLost")]
 
 

@@ -345,7 +345,7 @@ def test_each_line_names_the_key_it_comes_from(read):
     lines = {line.split(" = ")[0]: line for line in text.splitlines() if " = " in line}
     decided = {field: keys for field, keys in KEYS_OF_FIELD.items() if any(key in properties for key in keys)}
     # That there are metrics is what a file says by not saying NONE.
-    assert decided.keys() == lines.keys() - {"checkpoint", "metrics"}
+    assert decided.keys() == lines.keys() - {"checkpoint_mode", "metrics"}
     for field, keys in decided.items():
         assert lines[field].partition("  # ")[2] in keys
 

@@ -13,7 +13,7 @@ from pykcl.errors import CheckpointRefused
 from pykcl.events import Event
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
-from pykcl.processor import Batch, Initialization
+from pykcl.processor import Batch, InitializationInput
 from pykcl.worker.checkpointer import EndCheckpointer
 
 TALKATIVE = Path(__file__).parent / "talkative.py"
@@ -104,5 +104,5 @@ def batch(checkpointer: Any, *records: Record) -> Batch:
     return Batch(tuple(records), checkpointer, 5, SHARD, "orders")
 
 
-def initialization(shard: str = SHARD) -> Initialization:
-    return Initialization(shard, "orders", Checkpoint("TRIM_HORIZON"), None, 1, Checkpoints())
+def initialization(shard: str = SHARD) -> InitializationInput:
+    return InitializationInput(shard, "orders", Checkpoint("TRIM_HORIZON"), None, 1, Checkpoints())

@@ -9,7 +9,14 @@ from pykcl.compat.multilang import protocol
 from pykcl.compat.multilang.child import ChildEnded, ChildFailed, ChildStarted
 from pykcl.compat.multilang.processor import ChildProcessor
 from pykcl.errors import ProcessorFailed, RestartShard
-from pykcl.events import LeaseHandedBack, LeaseReleased, LeaseTaken, ProcessorRaised, ShardEnded, ShardStarted
+from pykcl.events import (
+    LeaseReleased,
+    LeaseTaken,
+    ProcessorRaised,
+    RetriesExhausted,
+    ShardEnded,
+    ShardStarted,
+)
 from pykcl.model.checkpoint import AT_SHARD_END
 from pykcl.testing.fleet import STREAM
 
@@ -21,7 +28,7 @@ def start(new_children):
     """start(fleet, name, children, …): a worker of that fleet with these children, as multilangd makes it."""
 
     def make(fleet, name, children, processor=ChildProcessor, **options):
-        options = {"checkpoint": "manual", "max_records": 2, **options}
+        options = {"checkpoint_mode": "manual", "max_records": 2, **options}
         return fleet.start(name, processor=lambda: processor(children, 30.0), **options)
 
     return make
@@ -86,7 +93,7 @@ def test_a_child_killed_in_a_batch_loses_nothing_it_held_from_earlier_batches_an
     assert failed.why == "was ended by SIGKILL"
     assert fleet.rows()[KEY].checkpoint == AT_SHARD_END
     assert {event.shard for event in fleet.happened(ShardEnded)} == {KEY}
-    assert fleet.happened(LeaseHandedBack) == [], "it cost its lease nothing but a moment"
+    assert fleet.happened(RetriesExhausted) == [], "it cost its lease nothing but a moment"
     # One child for each lease that was taken, and one more for the one that died.
     assert len(heard.of(ChildStarted)) == len(fleet.happened(LeaseTaken)) + 1
 
@@ -114,11 +121,11 @@ elif message['action'] == 'processRecords':
     note(given=payloads(message)); checkpoint()
 """
     children = new_children("scripted", script)
-    start(fleet, "w1", children, retry_for=20.0)
+    start(fleet, "w1", children, retry_timeout=20.0)
     of_others = [r.data for s in fleet.open_shards() if s != KEY for r in records_of(fleet, s)]
     fleet.wait(lambda: texts(of_others) <= given(journal), what="the records of the other shards")
-    fleet.wait(lambda: fleet.happened(LeaseHandedBack), 60, "the lease to be handed back")
-    (handed,) = fleet.happened(LeaseHandedBack)
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), 60, "the lease to be handed back")
+    (handed,) = fleet.happened(RetriesExhausted)
     assert handed.shard == KEY
     assert {event.shard for event in heard.of(ChildFailed)} == {KEY}
     assert {event.why for event in heard.of(ChildFailed)} == {"ended with exit code 7"}
@@ -140,8 +147,8 @@ def records_of(fleet, shard):
 def test_a_child_that_exits_at_once_hands_the_lease_back(new_fleet, new_children, start, heard):
     fleet = new_fleet(shards=1)
     children = new_children("exits", "0")
-    start(fleet, "w1", children, retry_for=10.0)
-    fleet.wait(lambda: fleet.happened(LeaseHandedBack), 60, "the lease to be handed back")
+    start(fleet, "w1", children, retry_timeout=10.0)
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), 60, "the lease to be handed back")
     assert {(e.shard, e.doing, e.why) for e in heard.of(ChildFailed)} == {
         (KEY, "initialize", "ended with exit code 0")
     }

@@ -41,10 +41,10 @@ from pykcl.compat.multilang.children import Children, Patience
 from pykcl.compat.multilang.command import checked_command
 from pykcl.compat.multilang.processor import ChildProcessor
 from pykcl.compat.multilang.protocol import CheckpointAsked, Status
-from pykcl.errors import ConfigError, LeaseLost, RestartShard, TemporaryError, Throttled
-from pykcl.processor import LeaseLoss, ShardEnd, ShutdownRequest
+from pykcl.errors import ConfigError, LeaseLostError, RestartShard, TemporaryError, Throttled
+from pykcl.processor import LeaseLostInput, ShardEndedInput, ShutdownRequestedInput
 
-LOSS = LeaseLoss(SHARD, "orders")
+LOSS = LeaseLostInput(SHARD, "orders")
 QUICK = Patience(0.2, 0.2)
 
 
@@ -52,7 +52,7 @@ def test_a_life_that_ends_with_the_shard_is_told_in_javas_order(start, journal, 
     processor, checkpoints, end = start("good"), Checkpoints(), End()
     processor.process_records(batch(checkpoints, record(1, b"a"), record(2, b"b")))
     processor.process_records(batch(checkpoints, record(3, b"c")))
-    processor.shard_ended(ShardEnd(SHARD, "orders", (), end))
+    processor.shard_ended(ShardEndedInput(SHARD, "orders", (), end))
     assert journal.of("told") == ["initialize", "processRecords", "processRecords", "shardEnded"]
     assert journal.notes[0]["message"] == {
         "action": "initialize", "shardId": SHARD, "sequenceNumber": "TRIM_HORIZON", "subSequenceNumber": 0,
@@ -69,7 +69,7 @@ def test_a_life_that_ends_with_the_shard_is_told_in_javas_order(start, journal, 
 
 def test_a_stop_is_told_as_in_java_where_the_lease_is_dropped_after_shutdown_requested(start, journal):
     processor, checkpoints = start("good"), Checkpoints()
-    processor.shutdown_requested(ShutdownRequest(SHARD, "orders", checkpoints))
+    processor.shutdown_requested(ShutdownRequestedInput(SHARD, "orders", checkpoints))
     processor.lease_lost(LOSS)
     assert journal.of("told") == ["initialize", "shutdownRequested", "leaseLost"]
     assert journal.of("end") == ["of input"]
@@ -87,7 +87,7 @@ def test_a_lost_lease_is_told_once_and_a_checkpoint_then_is_javas_invalid_state(
     ("fails", "name"),
     [
         (None, None),
-        (LeaseLost("x"), "ShutdownException"),
+        (LeaseLostError("x"), "ShutdownException"),
         (Throttled("x"), "ThrottlingException"),
         (TemporaryError("x"), "KinesisClientLibDependencyException"),
     ],
@@ -132,7 +132,7 @@ def test_a_shard_end_without_a_checkpoint_is_asked_again_of_the_same_child(start
     processor = start("scripted", "if message['action'] == 'shardEnded' and not once('asked'): checkpoint()")
     for expected in (False, True):
         end = End()
-        processor.shard_ended(ShardEnd(SHARD, "orders", (), end))
+        processor.shard_ended(ShardEndedInput(SHARD, "orders", (), end))
         assert end.confirmed is expected
     assert journal.of("told") == ["initialize", "shardEnded", "shardEnded"]
     assert not is_running(journal.pids[0])
@@ -142,9 +142,9 @@ def test_a_checkpoint_asked_for_between_two_shard_ends_ends_the_shard(start, jou
     """It is told that this worked; and nobody would ever look at the first attempt's again."""
     script = "if message['action'] == 'shardEnded' and once('asked'): done(message); note(error=checkpoint())"
     processor, first, second = start("scripted", script), End(), End()
-    processor.shard_ended(ShardEnd(SHARD, "orders", (), first))
+    processor.shard_ended(ShardEndedInput(SHARD, "orders", (), first))
     eventually(lambda: processor._child._inbox, "the late question")
-    processor.shard_ended(ShardEnd(SHARD, "orders", (), second))
+    processor.shard_ended(ShardEndedInput(SHARD, "orders", (), second))
     assert journal.of("error") == [None]
     assert (first.confirmed, second.confirmed) == (False, True)
 
@@ -152,7 +152,7 @@ def test_a_checkpoint_asked_for_between_two_shard_ends_ends_the_shard(start, jou
 def test_a_checkpoint_asked_for_behind_the_end_of_a_shard_that_was_not_ended_is_refused(start, journal):
     script = "if message['action'] == 'shardEnded': done(message); note(error=checkpoint())"
     processor, end = start("scripted", script), End()
-    processor.shard_ended(ShardEnd(SHARD, "orders", (), end))
+    processor.shard_ended(ShardEndedInput(SHARD, "orders", (), end))
     eventually(lambda: processor._child._inbox, "the late question")
     processor.lease_lost(LOSS)
     assert journal.of("error") == ["InvalidStateException"]
@@ -162,7 +162,7 @@ def test_a_checkpoint_asked_for_behind_the_end_of_a_shard_that_was_not_ended_is_
 @pytest.mark.parametrize("way", ["sys.exit(0)", "os._exit(1)", "os.close(1); time.sleep(60)"])
 def test_a_child_that_goes_behind_its_checkpoint_at_the_end_has_ended_the_shard(start, heard, journal, way):
     processor, end = start("scripted", f"if message['action'] == 'shardEnded': checkpoint(); {way}"), End()
-    processor.shard_ended(ShardEnd(SHARD, "orders", (), end))
+    processor.shard_ended(ShardEndedInput(SHARD, "orders", (), end))
     assert end.confirmed
     assert failure_of(heard).doing == "shardEnded", "and that it has failed is told"
     assert not is_running(journal.pids[0])
@@ -346,7 +346,7 @@ def test_a_child_that_ends_in_a_batch_costs_a_restart_with_its_shard_and_the_rea
     assert not is_running(journal.pids[0])
     with pytest.raises(RestartShard):
         processor.process_records(batch(Checkpoints(), record(1)))
-    processor.shutdown_requested(ShutdownRequest(SHARD, "orders", Checkpoints()))
+    processor.shutdown_requested(ShutdownRequestedInput(SHARD, "orders", Checkpoints()))
     processor.lease_lost(LOSS)
     assert len(heard.of(ChildFailed)) == 1, "an instance that is of no use is told of once"
 
@@ -401,7 +401,9 @@ def test_a_child_that_hangs_is_ended_after_the_timeout_and_not_asked_politely(st
 
 def test_a_child_that_hangs_at_the_end_of_the_shard_is_ended_after_the_timeout(start):
     processor = start("mute", "shardEnded")
-    hangs_in(processor, "shardEnded", lambda: processor.shard_ended(ShardEnd(SHARD, "orders", (), End())))
+    hangs_in(
+        processor, "shardEnded", lambda: processor.shard_ended(ShardEndedInput(SHARD, "orders", (), End()))
+    )
 
 
 def test_each_message_of_the_child_starts_the_timeout_anew_as_in_java(monkeypatch):
@@ -740,7 +742,7 @@ def test_only_the_stop_of_the_daemon_shortens_the_time_a_child_has_to_clean_up(j
         # Its input stays open: it ends only by what comes after the time it is given.
         child.on_close_stdin = lambda: stops or Child.on_close_stdin(child)
         if stops:
-            processor.shutdown_requested(ShutdownRequest(SHARD, "orders", Checkpoints()))
+            processor.shutdown_requested(ShutdownRequestedInput(SHARD, "orders", Checkpoints()))
         else:
             processor.lease_lost(LOSS)
         assert [ended.forced for ended in heard.of(ChildEnded)] == [forced]

@@ -53,24 +53,24 @@ EFFECTS = {
     "dynamoDBEndpoint": ("dynamodb.local", of_client("dynamodb", "endpoint", "https://dynamodb.local")),
     "tableName": ("leases", of_config("table", "leases")),
     "workerId": ("host-7", of_config("worker_id", "host-7")),
-    "initialPositionInStream": ("trim_horizon", of_config("start", "TRIM_HORIZON")),
+    "initialPositionInStream": ("trim_horizon", of_config("initial_position", "TRIM_HORIZON")),
     "initialPositionInStreamExtended": (
-        "1767225600", of_config("start", datetime(2026, 1, 1, tzinfo=timezone.utc)),
+        "1767225600", of_config("initial_position", datetime(2026, 1, 1, tzinfo=timezone.utc)),
     ),
     "retrievalMode": ("POLLING", lambda found: (found.polling_must_be_accepted, False)),
     "maxRecords": ("25", of_config("max_records", 25)),
-    "idleTimeBetweenReadsInMillis": ("750", of_config("idle_time", 0.75)),
+    "idleTimeBetweenReadsInMillis": ("750", of_config("idle_time_between_reads", 0.75)),
     "failoverTimeMillis": ("4000", of_config("failover_time", 4.0)),
     "shardSyncIntervalMillis": ("30000", of_config("shard_sync_interval", 30.0)),
     "cleanupLeasesUponShardCompletion": ("false", of_config("cleanup_interval", 0.0)),
     "maxLeasesForWorker": ("3", of_config("max_leases", 3)),
     "maxLeasesToStealAtOneTime": ("4", of_config("max_leases_to_steal_at_one_time", 4)),
     "leaseTableDeletionProtectionEnabled": ("TRUE", of_config("table_deletion_protection", True)),
-    "leaseTablePitrEnabled": ("yes", of_config("table_recovery", True)),
-    "callProcessRecordsEvenForEmptyRecordList": ("on", of_config("empty_batches", True)),
-    "parentShardPollIntervalMillis": ("1500", of_config("parent_poll_interval", 1.5)),
+    "leaseTablePitrEnabled": ("yes", of_config("point_in_time_recovery", True)),
+    "callProcessRecordsEvenForEmptyRecordList": ("on", of_config("call_with_empty_batches", True)),
+    "parentShardPollIntervalMillis": ("1500", of_config("parent_shard_poll_interval", 1.5)),
     "logWarningForTaskAfterMillis": ("2500", of_config("processor_warn_after", 2.5)),
-    "coordinatorStateTableName": ("orders-state", of_config("state_table", "orders-state")),
+    "coordinatorStateTableName": ("orders-state", of_config("coordinator_state_table", "orders-state")),
     "shutdownGraceMillis": ("1500", of_config("shutdown_grace", 1.5)),
     "timeoutInSeconds": ("90", lambda found: (found.timeout, 90.0)),
 }  # fmt: skip
@@ -101,10 +101,10 @@ def test_the_file_with_all_keys_becomes_this_config_and_these_clients():
     found = interpret(read_properties(ALL_KEYS), door="multilang")
     assert found.config == Config(
         application="orders-app", stream=ARN, table_name="orders-leases", worker_id="w1",
-        start=datetime(2026, 1, 1, tzinfo=timezone.utc), checkpoint="manual", max_records=500, idle_time=0.75,
+        initial_position=datetime(2026, 1, 1, tzinfo=timezone.utc), checkpoint_mode="manual", max_records=500, idle_time_between_reads=0.75,
         failover_time=5.0, shard_sync_interval=30.0, cleanup_interval=0.0, max_leases=7,
-        max_leases_to_steal_at_one_time=2, table_deletion_protection=True, table_recovery=True, empty_batches=True,
-        parent_poll_interval=4.0, processor_warn_after=30.0, shutdown_grace=20.0, state_table="orders-state",
+        max_leases_to_steal_at_one_time=2, table_deletion_protection=True, point_in_time_recovery=True, call_with_empty_batches=True,
+        parent_shard_poll_interval=4.0, processor_warn_after=30.0, shutdown_grace=20.0, coordinator_state_table="orders-state",
         metrics="cloudwatch", metrics_level="SUMMARY", metrics_dimensions="Operation,ShardId", metrics_buffer_time=5.0,
         metrics_queue_size=500,
     )  # fmt: skip
@@ -119,10 +119,10 @@ def test_the_file_with_all_keys_becomes_this_config_and_these_clients():
 @pytest.mark.parametrize(
     ("key", "value", "field", "expected"),
     [
-        ("idleTimeBetweenReadsInMillis", "20", "idle_time", 0.2),
+        ("idleTimeBetweenReadsInMillis", "20", "idle_time_between_reads", 0.2),
         ("maxLeasesForWorker", "2147483647", "max_leases", 1_000_000),
         ("shardSyncIntervalMillis", "9223372036854775807", "shard_sync_interval", 1_000_000.0),
-        ("parentShardPollIntervalMillis", "1", "parent_poll_interval", 0.1),
+        ("parentShardPollIntervalMillis", "1", "parent_shard_poll_interval", 0.1),
         ("logWarningForTaskAfterMillis", "0", "processor_warn_after", 0.1),
     ],
 )
@@ -173,7 +173,7 @@ def test_processors_of_our_own_checkpoint_automatically_and_the_others_by_hand(t
         metrics_level="DETAILED",
         metrics_buffer_time=10.0,
     )
-    assert meaning("kclpy").config.checkpoint == "manual"
+    assert meaning("kclpy").config.checkpoint_mode == "manual"
 
 
 # -- clients -------------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def test_the_state_of_java_is_looked_for_in_the_table_the_file_names():
     ):
         table_of(client, **keys).java_state()
         assert client.requests[-1][1]["TableName"] == asked
-    statements = worker_policy(stream="s", table="t", state_table="orders-state")["Statement"]
+    statements = worker_policy(stream="s", table="t", coordinator_state_table="orders-state")["Statement"]
     assert statements[-1]["Resource"].endswith("table/orders-state")
 
 
@@ -320,7 +320,7 @@ def test_recovery_that_is_not_permitted_is_told_with_what_to_do():
 
 def test_the_policy_allows_recovery_where_it_is_wanted():
     wanted = "dynamodb:UpdateContinuousBackups"
-    assert wanted in actions_of(worker_policy(stream="s", table="t", table_recovery=True))
+    assert wanted in actions_of(worker_policy(stream="s", table="t", point_in_time_recovery=True))
     assert wanted not in actions_of(worker_policy(stream="s", table="t"))
 
 
@@ -394,7 +394,7 @@ def test_an_empty_batch_checkpoints_what_the_batches_before_it_brought(new_fleet
             super().process_records(batch)
 
     fleet = new_fleet(shards=1)
-    options = {"checkpoint": "manual", **told_by(callProcessRecordsEvenForEmptyRecordList="true")}
+    options = {"checkpoint_mode": "manual", **told_by(callProcessRecordsEvenForEmptyRecordList="true")}
     fleet.start("w1", processor=lambda: Keeps("w1", fleet.ledger), **options)
     # Before any record there is nothing to checkpoint, and nothing is refused.
     fleet.simulation.sleep(5)
@@ -442,9 +442,9 @@ def test_a_raising_empty_batch_costs_no_record(new_fleet):
         fleet.start(
             "w1",
             processor=lambda fleet=fleet: RecordingProcessor("w1", fleet.ledger, raises),
-            empty_batches=True,
+            call_with_empty_batches=True,
             on_error=on_error,
-            retry_for=20.0,
+            retry_timeout=20.0,
         )
         fleet.wait_delivered(first)
         fleet.simulation.sleep(5)
@@ -493,7 +493,7 @@ def test_an_application_without_leases_starts_where_the_file_says(new_fleet):
         fleet = new_fleet(shards=1)
         old = fleet.put(3, "old")
         # Of the test bench's own: its start is TRIM_HORIZON unless it is told.
-        fleet.start("w1", start=meaning(initialPositionInStream=position).config.start)
+        fleet.start("w1", initial_position=meaning(initialPositionInStream=position).config.initial_position)
         assert fleet.workers["w1"].wait_ready(60)
         fleet.wait_delivered(fleet.put(3, "new"))
         assert (set(old) <= fleet.ledger.payloads.keys()) is comes

@@ -415,7 +415,7 @@ clientVersionConfig = CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X
     assert not found.polling_must_be_accepted
     assert not found.notices
     assert not [row for row in found.verdicts if row.verdict == "unknown"]
-    assert (found.config.failover_time, found.config.worker_id, found.config.checkpoint) == (
+    assert (found.config.failover_time, found.config.worker_id, found.config.checkpoint_mode) == (
         5.0,
         "java-1",
         "manual",

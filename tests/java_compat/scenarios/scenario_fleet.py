@@ -7,7 +7,7 @@ from typing import Any
 
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.shard import Shard
-from pykcl.processor import Batch, Initialization
+from pykcl.processor import Batch, InitializationInput
 from pykcl.testing.fleet import TABLE
 from pykcl.testing.java.options import JavaVersion
 from pykcl.testing.memory.dynamodb import Change, Fault
@@ -32,7 +32,7 @@ LEASE_ATTRIBUTES = (
 class ScenarioProcessor(CheckedProcessor):
     """Also watches the order within one reader's session."""
 
-    def initialize(self, init: Initialization) -> None:
+    def initialize(self, init: InitializationInput) -> None:
         super().initialize(init)
         self.last = init.position
         self._mixed.checkpointers[init.shard_id] = init.checkpointer
@@ -59,7 +59,7 @@ class ScenarioFleet(MixedFleet):
         self.dynamodb = BACKENDS[backend](simulation.runtime("dynamodb"), self.senders)
         self.moments: list[tuple[float, Change]] = []
         self.unchecked: set[str] = set()
-        self.inits: list[tuple[str, Initialization]] = []
+        self.inits: list[tuple[str, InitializationInput]] = []
         self.checkpointers: dict[str, Any] = {}
         self.dynamodb.changes = Changes(self._noted)
         self.dynamodb.fault = self._before_request

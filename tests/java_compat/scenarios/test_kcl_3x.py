@@ -214,7 +214,7 @@ def test_scenario_35_a_hand_off_is_asked_of_pykcl(new_fleet):
     fleet = new_fleet()
     (key,) = fleet.shards()
     native = a_native_fleet(fleet, "n1", "n2")
-    fleet.start_pykcl("p1", unsafe_join_v3=True, checkpoint="interval", checkpoint_interval=3600.0)
+    fleet.start_pykcl("p1", unsafe_join_v3=True, checkpoint_mode="interval", checkpoint_interval=3600.0)
     fleet.put_everywhere(3)
     fleet.wait_all_delivered()
     assert fleet.rows()[key].checkpoint.is_sentinel

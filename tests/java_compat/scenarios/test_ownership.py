@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from pykcl.errors import LeaseLost
-from pykcl.events import LeaseTaken, LeaseTakenAway
+from pykcl.errors import LeaseLostError
+from pykcl.events import LeaseLost, LeaseTaken
 from pykcl.testing.memory.dynamodb import Fault, timed_out
 from tests.java_compat.scenarios.scenario_fleet import (
     FAILOVER,
@@ -24,7 +24,7 @@ class ByHand(ScenarioProcessor):
 
 
 def by_hand(fleet, name):
-    return {"processor": lambda: ByHand(name, fleet), "checkpoint": "manual"}
+    return {"processor": lambda: ByHand(name, fleet), "checkpoint_mode": "manual"}
 
 
 def java_scans(fleet, since):
@@ -98,7 +98,7 @@ def test_scenario_07_java_steals_a_live_lease_and_pykcl_stops_within_one_heartbe
     fleet.put_everywhere(3)
     fleet.simulation.sleep(FAILOVER - NOTICED - 1)
     assert len(fleet.ledger.by("p1")) == 2
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         fleet.checkpointers[key].checkpoint()
     assert fleet.items()[key] == stolen
     fleet.done[key] = set(fleet.positions[key])
@@ -230,7 +230,7 @@ def test_scenario_13_pykcl_s_renewal_is_delivered_twice(new_fleet):
     fleet.put_everywhere(2)
     fleet.wait_all_delivered()
     fleet.simulation.sleep(2 * FAILOVER)
-    assert not fleet.happened(LeaseTakenAway)
+    assert not fleet.happened(LeaseLost)
     assert fleet.owner_changes(key) == [None, "p1"]
     assert fleet.ledger.duplicates == 0
 
@@ -246,7 +246,7 @@ def test_scenario_14_pykcl_s_checkpoint_is_delivered_twice(new_fleet):
             batch.checkpointer.checkpoint()
             said.append("success")
 
-    fleet.start_pykcl("p1", processor=lambda: Checkpointing("p1", fleet), checkpoint="manual")
+    fleet.start_pykcl("p1", processor=lambda: Checkpointing("p1", fleet), checkpoint_mode="manual")
     fleet.wait_read("p1", key)
     answer_lost(fleet, "checkpoint")
     fleet.put_everywhere(2)
@@ -254,6 +254,6 @@ def test_scenario_14_pykcl_s_checkpoint_is_delivered_twice(new_fleet):
     assert fleet.all_steps_ran()
     assert fleet.rows()[key].checkpoint == fleet.position(key, 1)
     fleet.simulation.sleep(2 * FAILOVER)
-    assert not fleet.happened(LeaseTakenAway)
+    assert not fleet.happened(LeaseLost)
     assert fleet.owner_changes(key) == [None, "p1"]
     assert len(said) == 1

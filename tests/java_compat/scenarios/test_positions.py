@@ -36,7 +36,7 @@ def test_scenario_15_a_record_that_pykcl_checkpointed_is_not_given_to_java(new_f
     fleet = new_fleet()
     (key,) = fleet.shards()
     fleet.put_everywhere(5)
-    fleet.start_pykcl("p1", processor=lambda: OnlyUpTo("p1", fleet, 2), checkpoint="manual")
+    fleet.start_pykcl("p1", processor=lambda: OnlyUpTo("p1", fleet, 2), checkpoint_mode="manual")
     fleet.wait(lambda: fleet.rows()[key].checkpoint == fleet.position(key, 2), what="the checkpoint")
     fleet.stop_pykcl("p1")
     fleet.start_java("j1")
@@ -55,7 +55,7 @@ def test_scenario_16_pykcl_checkpoints_inside_an_aggregate_after_java_s_greater_
     assert java.checkpoint(key, fleet.java_read(key))
     assert fleet.rows()[key].checkpoint.sub_sequence_number == 99
     fleet.put_everywhere(packed=10)
-    fleet.start_pykcl("p1", processor=lambda: OnlyUpTo("p1", fleet, 2), checkpoint="manual")
+    fleet.start_pykcl("p1", processor=lambda: OnlyUpTo("p1", fleet, 2), checkpoint_mode="manual")
     here = fleet.position(key, 102)
     fleet.wait(lambda: fleet.rows()[key].checkpoint == here, what="the checkpoint")
     assert here.sub_sequence_number == 2
@@ -111,7 +111,7 @@ def test_scenario_18_what_java_prepared_reaches_pykcl_and_goes_with_its_next_che
     prepared = fleet.position(key, 1)
     assert java.prepare_checkpoint(key, prepared, b"half-way")
     triple = {name: fleet.items()[key][name] for name in PENDING}
-    fleet.start_pykcl("p1", processor=lambda: OnlyUpTo("p1", fleet, -1), checkpoint="manual")
+    fleet.start_pykcl("p1", processor=lambda: OnlyUpTo("p1", fleet, -1), checkpoint_mode="manual")
     fleet.when("p1", "take", lambda: fleet.after_this_write(lambda: taken.append(fleet.items()[key])))
     taken = []
     fleet.wait(lambda: bool(fleet.inits), what="initialize")

@@ -3,7 +3,7 @@
 import pytest
 
 from pykcl.errors import WrongStream
-from pykcl.events import LeaseTaken, RowRefused
+from pykcl.events import InvalidLeaseRow, LeaseTaken
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.testing.fleet import TABLE
 from pykcl.testing.java.lease import read_row
@@ -106,7 +106,7 @@ def test_scenario_29_malformed_rows_are_reported_once_and_nothing_else_is_touche
     fleet.put_everywhere(2)
     fleet.wait_all_delivered()
     cycles(fleet, 10)
-    assert sorted(event.key for event in fleet.happened(RowRefused)) == sorted(rows)
+    assert sorted(event.key for event in fleet.happened(InvalidLeaseRow)) == sorted(rows)
     assert is_untouched(fleet, rows)
     assert {change.key for change in fleet.changes_by("p1")} == set(fleet.shards())
 
@@ -138,7 +138,7 @@ def test_scenario_30_rows_that_are_no_leases_are_never_counted_updated_or_delete
     cycles(fleet, 20)
     assert fleet.owners() == owners
     assert is_untouched(fleet, NOT_LEASES)
-    assert not fleet.happened(RowRefused)
+    assert not fleet.happened(InvalidLeaseRow)
     assert {event.shard for event in fleet.happened(LeaseTaken)} == set(fleet.shards())
 
 

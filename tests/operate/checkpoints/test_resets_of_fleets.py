@@ -273,7 +273,7 @@ def test_nothing_is_written_once_a_worker_has_the_lease(new_fleet):
 def test_an_owner_that_wakes_up_after_the_reset_cannot_write_over_it(new_fleet):
     fleet = new_fleet(shards=1)
     put_over_time(fleet, 5)
-    fleet.start("w1", failover_time=10.0, checkpoint="manual")
+    fleet.start("w1", failover_time=10.0, checkpoint_mode="manual")
     fleet.wait(lambda: fleet.owners() == {A: "w1"}, what="the lease")
     fleet.simulation.freeze("w1", 40)
     operator = Operator(fleet)
@@ -383,7 +383,7 @@ def test_a_pending_checkpoint_goes_and_the_backup_brings_it_back(new_fleet, kind
 
     fleet = new_fleet(shards=1)
     put_over_time(fleet, 6)
-    fleet.start("w1", failover_time=10.0, checkpoint="manual")
+    fleet.start("w1", failover_time=10.0, checkpoint_mode="manual")
     fleet.wait(lambda: fleet.owners() == {A: "w1"}, what="the lease")
     fleet.simulation.freeze("w1", 10_000)
     fleet.simulation.sleep(1)

@@ -492,7 +492,7 @@ def _(world):
 
 @makes("start-ignored", "2 leases have a checkpoint")
 def _(world):
-    world.config["start"] = "TRIM_HORIZON"
+    world.config["initial_position"] = "TRIM_HORIZON"
     world.change(checkpoint=world.put_record())
 
 

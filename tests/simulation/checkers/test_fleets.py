@@ -10,7 +10,7 @@ import pytest
 
 from pykcl.errors import InternalError, SetupError, TableGone
 from pykcl.event_dispatch import EventFan
-from pykcl.events import LeaseHandedBack, LeaseReleased, LeaseTaken
+from pykcl.events import LeaseReleased, LeaseTaken, RetriesExhausted
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.planning.lease_assignment import Fleet
 from pykcl.planning.lifecycle import Signal
@@ -119,7 +119,10 @@ def test_a_loss_may_stay_unreported_only_where_a_newcomer_made_the_deleted_row_a
         tables={TABLE: SimpleNamespace(rows={deleted: row(read)})}, postponed_keys=set
     )
     world.observer.fleet = SimpleNamespace(names=lambda row: None)
-    world.beliefs, world.options = SimpleNamespace(stolen=lambda key: None), {"start": "TRIM_HORIZON"}
+    world.beliefs, world.options = (
+        SimpleNamespace(stolen=lambda key: None),
+        {"initial_position": "TRIM_HORIZON"},
+    )
     world.dynamo_faults = SimpleNamespace(changed_by_hand=lambda key: None)
     monkeypatch.setattr(Operators, "_choose", lambda self, rng, fits: deleted)
     assert Operators(world, fleet).delete_row(None)
@@ -167,7 +170,7 @@ def test_a_row_that_nobody_is_left_to_know_of_is_put_back_by_the_operator_who_de
     world.dynamodb = SimpleNamespace(tables={TABLE: SimpleNamespace(rows=rows)}, postponed_keys=set)
     world.observer.fleet = SimpleNamespace(names=lambda row: None)
     world.observer.joined = {} if joined is None else {"w1": joined}
-    world.beliefs, world.options = SimpleNamespace(stolen=lambda key: None), {"start": "LATEST"}
+    world.beliefs, world.options = SimpleNamespace(stolen=lambda key: None), {"initial_position": "LATEST"}
     world.dynamo_faults = SimpleNamespace(changed_by_hand=lambda key: None)
     monkeypatch.setattr(fleet, "workers", lambda: [SimpleNamespace(name="w1")])
     monkeypatch.setattr(Operators, "_choose", lambda self, rng, fits: "s")
@@ -310,14 +313,14 @@ def test_a_processor_that_is_not_called_at_the_stop(monkeypatch):
 
 
 def test_a_worker_that_starts_where_its_row_is_not(monkeypatch):
-    started = lease_worker.Initialization
+    started = lease_worker.InitializationInput
 
     def elsewhere(**given):
         number = given["position"].sequence_number
         later = Checkpoint(str(int(number) + 1)) if number.isdecimal() else given["position"]
         return started(**{**given, "position": later})
 
-    monkeypatch.setattr(lease_worker, "Initialization", elsewhere)
+    monkeypatch.setattr(lease_worker, "InitializationInput", elsewhere)
     assert broken_in_simulation() is Guarantee.NO_GAP
 
 
@@ -366,12 +369,12 @@ def test_a_thief_that_does_not_wait_for_its_victim_to_notice(monkeypatch):
 def test_a_deploy_that_repeats_records_of_a_worker_that_does_not_report_its_releases(monkeypatch):
     _emit_instead(monkeypatch, lambda event: None if isinstance(event, LeaseReleased) else event)
     monkeypatch.setattr(RecordDelivery, "flush_before_leaving", lambda self: None)
-    _with_options(monkeypatch, checkpoint="interval", checkpoint_interval=5.0)
+    _with_options(monkeypatch, checkpoint_mode="interval", checkpoint_interval=5.0)
     assert broken_in_simulation() is Guarantee.NO_DUPLICATES
 
 
 def test_a_worker_that_takes_back_what_it_handed_back_without_a_word(monkeypatch):
-    _emit_instead(monkeypatch, lambda event: None if isinstance(event, LeaseHandedBack) else event)
+    _emit_instead(monkeypatch, lambda event: None if isinstance(event, RetriesExhausted) else event)
     monkeypatch.setattr(
         LeaseWorker,
         "released_after_failure",
@@ -392,14 +395,14 @@ def test_a_worker_that_checkpoints_only_every_third_batch(monkeypatch):
             flush(self)
 
     monkeypatch.setattr(RecordDelivery, "_flush", seldom)
-    _with_options(monkeypatch, checkpoint="auto", checkpoint_interval=10.0)
+    _with_options(monkeypatch, checkpoint_mode="auto", checkpoint_interval=10.0)
     assert broken_in_simulation() is Guarantee.NO_DUPLICATES
 
 
 def test_a_worker_that_checkpoints_at_ten_times_its_interval(monkeypatch):
     seconds = Progress.seconds_since_write
     monkeypatch.setattr(Progress, "seconds_since_write", lambda self: seconds(self) / 10)
-    _with_options(monkeypatch, checkpoint="interval", checkpoint_interval=2.0)
+    _with_options(monkeypatch, checkpoint_mode="interval", checkpoint_interval=2.0)
     assert broken_in_simulation() is Guarantee.NO_DUPLICATES
 
 

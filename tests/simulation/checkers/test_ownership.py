@@ -2,7 +2,7 @@
 
 import pytest
 
-from pykcl.events import LeaseHandedBack, LeaseTaken
+from pykcl.events import LeaseTaken, RetriesExhausted
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.simulation import Guarantee
 from pykcl.testing.simulation.checkers.ownership import OwnershipChecker
@@ -117,7 +117,7 @@ def test_what_was_handed_back_is_left_alone_from_then_on_however_late_its_releas
     _reports_take(ownership, "w1", "unowned")
     started = ownership.time
     if reports:
-        reported = LeaseHandedBack(shard="parent", cause="no GetItem", checkpoint="0:0", left_alone_for=30.0)
+        reported = RetriesExhausted(shard="parent", cause="no GetItem", checkpoint="0:0", left_alone_for=30.0)
         ownership.heard("w1", reported)
     ownership.time = started + released_after
     _writes(ownership, "w1", releases=True, counter=3)

@@ -24,7 +24,7 @@ from tests.simulation.checking import broken_by, broken_in_simulation
 
 OPTIONS = {
     "shard_sync_interval": 5.0,
-    "parent_poll_interval": 0.5,
+    "parent_shard_poll_interval": 0.5,
     "cleanup_interval": 20.0,
     "audit_interval": 20.0,
 }

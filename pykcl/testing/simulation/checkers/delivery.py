@@ -259,7 +259,7 @@ _MOMENT = 0.05
 
 
 class DuplicateChecker:
-    """interval: of checkpoint="interval"; 0: after each batch; None: by hand, so nothing is guaranteed.
+    """interval: of checkpoint_mode="interval"; 0: after each batch; None: by hand, so nothing is guaranteed.
 
     durable: the checkpoint in the row of a host that took it last; None: it is another's by now. failed: whether a
     write of a host for a lease failed since a time. on_clock: virtual seconds while a host's clock counts so many.

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from pykcl.events import Event, FleetChanged, FleetJoined, FleetWentNative, PeerRhythmDiffers, TwinWorker
+from pykcl.events import (
+    DuplicateWorkerId,
+    Event,
+    FailoverTimeMismatch,
+    FleetChanged,
+    FleetJoined,
+    FleetUpgradedToV3,
+)
 from pykcl.planning.fleet_protocol import FleetKind
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.memory.values import Item
@@ -61,9 +68,9 @@ class EventChecker:
             self._check_joined(host, event)
         elif isinstance(event, FleetChanged):
             self._expect(event.kind not in _NATIVE, f"{host}: {event}")
-        elif isinstance(event, FleetWentNative | PeerRhythmDiffers):
+        elif isinstance(event, FleetUpgradedToV3 | FailoverTimeMismatch):
             self._expect(False, f"{host}: {event}")
-        elif isinstance(event, TwinWorker):
+        elif isinstance(event, DuplicateWorkerId):
             self.duplicates_reported += 1
             self._expect(
                 self._has_duplicate(host), f"{host} reports a duplicate of its identifier, and has none"

@@ -73,7 +73,7 @@ class Observer:
             worker_ids=worker_ids,
             failover=failover,
             settling=settling,
-            left_alone=options["retry_for"],
+            left_alone=options["retry_timeout"],
             on_clock=self.on_clock,
         )
         self.fleet = EventChecker(violations, now=now, rows=rows, worker_ids=worker_ids, frozen=self.frozen)
@@ -201,6 +201,6 @@ class Observer:
 
 def _interval(options: Mapping[str, Any]) -> float | None:
     """Return the seconds that records may stay done without a checkpoint; None: as long as the processor likes."""
-    if options["checkpoint"] == "manual":
+    if options["checkpoint_mode"] == "manual":
         return None
-    return float(options["checkpoint_interval"]) if options["checkpoint"] == "interval" else 0.0
+    return float(options["checkpoint_interval"]) if options["checkpoint_mode"] == "interval" else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pykcl.events import Event, LeaseHandedBack, LeaseTaken
+from pykcl.events import Event, LeaseTaken, RetriesExhausted
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.memory.values import Item
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
@@ -160,7 +160,7 @@ class OwnershipChecker:
         self._unreported[host, key] = self._now()
 
     def heard(self, host: str, event: Event) -> None:
-        if isinstance(event, LeaseHandedBack):
+        if isinstance(event, RetriesExhausted):
             self._leave_alone(host, event.shard, event.left_alone_for)
             self._handed_back.add((host, event.shard))
         if isinstance(event, LeaseTaken):

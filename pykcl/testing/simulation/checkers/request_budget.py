@@ -43,7 +43,7 @@ def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
 
     # Sooner than after a second it scans when one of its lease workers has ended; and once more beside each listing.
     scans = Rule(20, paced(1.0, 20, 6), ("list*", "list*", "take*", "release*", "shard_end*", "create*"))
-    listing, polling = options["shard_sync_interval"], options["parent_poll_interval"]
+    listing, polling = options["shard_sync_interval"], options["parent_shard_poll_interval"]
     cleaning, auditing = options["cleanup_interval"], options["audit_interval"]
     # Each of two children asks for its parent; and once more whenever a shard ends here.
     parents = 2 * 20 * _FASTEST / polling + 10
