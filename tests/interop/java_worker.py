@@ -71,7 +71,7 @@ class JavaWorker(WorkerProcess):
     Raises java.Unavailable.
     """
 
-    STARTED = "InitializationInput complete. Starting worker loop."
+    STARTED = "Initialization complete. Starting worker loop."
 
     def __init__(
         self,
