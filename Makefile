@@ -28,7 +28,7 @@ bench: export JAVA_KCL_CACHE ?= $(CURDIR)/.cache/java
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# In an AWS account: ARGS="--region eu-west-1". Says what it makes and costs, asks, and removes it again: docs/testing.md.
+# In an AWS account: ARGS="--region eu-west-1". Says what it makes and costs, asks, and removes it again: docs/about/verification.md.
 verify-aws: $(VENV)/.dev
 	$(BIN)/python tests/verify_aws $(ARGS)
 

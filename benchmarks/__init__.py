@@ -1,1 +1,1 @@
-"""Benchmarks, run by hand: `make bench`. Numbers and machine are kept in docs/performance.md."""
+"""Benchmarks, run by hand: `make bench`. Numbers and machine are kept in docs/about/performance.md."""

@@ -73,7 +73,7 @@ LeaseScanMode = Literal["auto", "full", "segmented"]
 LARGEST_FETCH_BYTES = 14 * 1024 * 1024
 """The largest GetRecords answer: 10 MiB of data, base64 in JSON."""
 
-_PAGE = "https://github.com/pykcl/pykcl/blob/main/docs/configuration.md#options"
+_PAGE = "https://github.com/pykcl/pykcl/blob/main/docs/reference/configuration.md#options"
 _APPLICATION = re.compile(r"[A-Za-z0-9_.-]{3,255}\Z")
 _STREAM = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 

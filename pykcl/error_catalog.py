@@ -1,6 +1,7 @@
 """The mistakes that users of this library make: code, what it is called, what to do, and where to read more.
 
-An error or an event about one of them has its `code`, `hint` and `docs`. docs/errors/ has a page for each code.
+An error or an event about one of them has its `code`, `hint` and `docs`. docs/operate/troubleshooting.md has a
+section for each code.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-DOCS = "https://github.com/pykcl/pykcl/blob/main/docs/errors/"
+DOCS = "https://github.com/pykcl/pykcl/blob/main/docs/operate/troubleshooting.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,5 +160,5 @@ def with_names(hint: str, names: Mapping[str, str]) -> str:
 
 
 def docs_of(code: str | None) -> str | None:
-    """Address of the page; None where there is no such code."""
-    return f"{DOCS}{code}.md" if code in MISTAKES else None
+    """Address of its section; None where there is no such code."""
+    return f"{DOCS}#{code.lower()}" if code in MISTAKES else None

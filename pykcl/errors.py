@@ -12,7 +12,7 @@ Raised = TypeVar("Raised", bound="PyKclError")
 class PyKclError(Exception):
     """Base of everything pykcl raises on purpose. Its text is one line, whatever the names in it came from.
 
-    code: of the mistake it is about, such as "E05"; None where it is about none that docs/errors/ tells of.
+    code: of the mistake it is about, such as "E05"; None where it is about none of the troubleshooting page.
     """
 
     code: str | None = None

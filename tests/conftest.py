@@ -95,7 +95,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-docs",
         action="store_true",
-        help="tests/interop: write the figures of the fleets into docs/mixed-fleet.md if all passed",
+        help="tests/interop: write the figures of the fleets into docs/guides/mixed-fleet.md if all passed",
     )
 
 

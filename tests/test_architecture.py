@@ -1,4 +1,4 @@
-"""The shape of the package as docs/design.md draws it: who may import whom, and what only one room may do.
+"""The shape of the package as docs/about/design.md draws it: who may import whom, and what only one room may do.
 
 Every rule is a function from source text to complaints, and every rule is first shown a bad snippet: a rule that
 cannot complain is no rule.

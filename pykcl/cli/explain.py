@@ -1,4 +1,4 @@
-"""`pykcl explain CODE`: the page about a mistake, as text for a terminal. No network is needed."""
+"""`pykcl explain CODE`: the section of the troubleshooting page, as text for a terminal. No network is needed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from urllib.parse import urljoin
 import click
 
 from pykcl.cli.output import say
-from pykcl.error_catalog import DOCS, MISTAKES
+from pykcl.error_catalog import DOCS, MISTAKES, docs_of
 
 _PACKAGE = Path(__file__).parents[1]
-# The wheel carries the folder inside the package; a clone, and with it an editable install, has it beside.
-FOLDERS = (_PACKAGE / "docs" / "errors", _PACKAGE.parent / "docs" / "errors")
+# The wheel carries the page inside the package; a clone, and with it an editable install, has it beside.
+PAGES = (
+    _PACKAGE / "docs" / "troubleshooting.md",
+    _PACKAGE.parent / "docs" / "operate" / "troubleshooting.md",
+)
 _WIDEST = 100
 _FENCE = re.compile(r"^```\w*\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[([^]]+)\]\(([^)]+)\)")
-_LINK_TO_ALL = "All mistakes: "
+_ANCHOR = re.compile(r'^<a id="(e\d\d)"></a>$', re.MULTILINE)
 
 
 @click.command()
@@ -42,19 +45,19 @@ def explain(code: str | None) -> None:
         hint = f" Did you mean {near[0]}?" if near else ""
         raise click.UsageError(f"There is no code {code!r}.{hint} Do: pykcl explain, which lists all codes.")
     width = min(_WIDEST, shutil.get_terminal_size().columns)
-    say("\n\n".join([*_blocks(_page(known), width), "All codes: pykcl explain"]))
+    say("\n\n".join([*_blocks(_section(known), width), "All codes: pykcl explain"]))
 
 
-def _page(code: str) -> str:
-    for folder in FOLDERS:
-        path = folder / f"{code}.md"
+def _section(code: str) -> str:
+    for path in PAGES:
         if path.is_file():
-            return path.read_text("utf-8")
-    raise click.ClickException(f"The page is missing in this installation. It is at {DOCS}{code}.md")
+            _, *parts = _ANCHOR.split(path.read_text("utf-8"))
+            return dict(zip(parts[::2], parts[1::2], strict=True))[code.lower()]
+    raise click.ClickException(f"The page is missing in this installation. It is at {docs_of(code)}")
 
 
 def _blocks(page: str, width: int) -> Iterator[str]:
-    """Headings, code and paragraphs of a page of docs/errors, without Markdown's marks and without its last line."""
+    """Headings, code and paragraphs of a section, without Markdown's marks."""
     for number, part in enumerate(_FENCE.split(page)):
         if number % 2:
             yield textwrap.indent(part.rstrip(), "    ")
@@ -62,8 +65,8 @@ def _blocks(page: str, width: int) -> Iterator[str]:
         for paragraph in filter(None, map(str.strip, part.split("\n\n"))):
             if paragraph.startswith("#"):
                 heading = paragraph.lstrip("# ")
-                yield f"{heading}\n{('=' if paragraph.startswith('# ') else '-') * len(heading)}"
-            elif not paragraph.startswith(_LINK_TO_ALL):
+                yield f"{heading}\n{('=' if paragraph.startswith('## ') else '-') * len(heading)}"
+            else:
                 yield "\n".join(_wrapped(item, width) for item in re.split(r"\n(?=\* )", paragraph))
 
 
@@ -74,6 +77,6 @@ def _wrapped(text: str, width: int) -> str:
 
 
 def _with_address(link: re.Match[str]) -> str:
-    """What a link leads to, unless that is a page that this command shows."""
+    """The words with the address, or the words alone for a section that this command shows."""
     words, target = link.groups()
     return words if words in MISTAKES else f"{words} ({urljoin(DOCS, target)})"

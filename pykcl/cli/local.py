@@ -69,7 +69,7 @@ def local(
     Everything is kept in memory. Prints the environment that points boto3, the AWS CLI and pykcl to it.
 
     Requests can be made to fail on purpose (throttled, reset, slow, lost) by rules posted to /_pykcl/faults on the
-    same port; GET shows what was injected. docs/chaos.md lists the kinds.
+    same port; GET shows what was injected. docs/guides/testing.md lists the kinds.
     """
     from pykcl.cli.errors import exit_codes
 

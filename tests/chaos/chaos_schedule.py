@@ -54,7 +54,7 @@ def rules_of(window: str, random: Random, failover_time: float) -> tuple[float, 
     if window == "late requests":
         late = round(random.uniform(0.3, 1.2) * failover_time, 2)
         # Not PutItem: a child's row that is put when the child has been read and cleaned up is read again, as
-        # docs/guarantees.md says, and would look like a broken promise here.
+        # docs/concepts/guarantees.md says, and would look like a broken promise here.
         return seconds, [
             _rule("late", "dynamodb", operation, chance / 2, seconds=late)
             for operation in ("UpdateItem", "DeleteItem")

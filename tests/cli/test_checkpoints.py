@@ -442,7 +442,7 @@ def test_a_worker_resumes_exactly_there(bench):
 def test_the_page_names_every_way_to_say_where_to():
     from pykcl.cli.checkpoints import checkpoints
 
-    page = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "concepts" / "checkpoints.md").read_text("utf-8")
     told = {line.split("`")[1].split()[0] for line in page.splitlines() if line.startswith("| `--")}
     options = {name for parameter in checkpoints.commands["reset"].params for name in parameter.opts}
     assert told == {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+PAGE = Path(__file__).parents[2] / "docs" / "about" / "verification.md"
 HEAD = "| over | differs from AWS | why it stands | cases |"
 
 BACKENDS = {
@@ -298,7 +298,7 @@ KNOWN = [
 
 
 def table() -> str:
-    """The list as the table of docs/conformance.md."""
+    """The list as the table of docs/about/verification.md."""
     rows = [HEAD, "|---|---|---|---|"]
     for one in KNOWN:
         rows.append(f"| {BACKENDS[one.backend]} | {one.differs} | {one.because} | {len(one.cases)} |")

@@ -1,4 +1,4 @@
-"""The writes that docs/lease-table.md prints: one life of one row, from its creation to its deletion."""
+"""The writes that docs/reference/lease-table.md prints: one life of one row, from its creation to its deletion."""
 
 from __future__ import annotations
 

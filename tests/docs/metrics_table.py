@@ -1,4 +1,4 @@
-"""The catalogue in docs/metrics.md, made from the code. `python tests/docs/metrics_table.py` writes it."""
+"""The catalogue in docs/operate/monitoring.md, made from the code. `python tests/docs/metrics_table.py` writes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pykcl.metrics.catalog import CATALOGUE
 from pykcl.metrics.opentelemetry import PREFIX, otel_name
 from pykcl.metrics.prometheus import prometheus_name
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operate" / "monitoring.md"
 HEAD = (
     "operation",
     "metric",

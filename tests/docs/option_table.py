@@ -15,8 +15,8 @@ from pykcl.compat.properties.keys import KEYS_OF_FIELD
 from pykcl.config import PREFIX, Config
 
 DOCS = Path(__file__).parents[2] / "docs"
-OPTIONS = DOCS / "configuration.md"
-JAVA_KEYS = DOCS / "migrate-from-kclpy.md"
+OPTIONS = DOCS / "reference" / "configuration.md"
+JAVA_KEYS = DOCS / "guides" / "migrate-from-kclpy.md"
 HEAD_OF_KEYS = ("key", "Java's default", "verdict", "what it means here")
 HEAD = ("ours", "KCL's", "environment", "default", "since", "meaning")
 

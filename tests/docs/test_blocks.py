@@ -38,7 +38,7 @@ def ids(blocks):
 
 def test_there_are_blocks_of_every_language_on_the_pages():
     assert {block.language for block in BLOCKS} == LANGUAGES
-    assert len(PAGES) == 23
+    assert len(PAGES) == 17
     assert len(PYTHON) >= 8
     assert len([block for block in BLOCKS if block.language == "console"]) >= 15
 
@@ -214,7 +214,9 @@ def test_toml_is_read_and_refused_by_a_config_only_where_the_page_says_so(tmp_pa
 def test_the_properties_of_the_guide_say_what_pykcl_understands(tmp_path):
     path = tmp_path / "app.properties"
     blocks = [
-        block for block in BLOCKS if block.language == "properties" and block.page != "docs/mixed-fleet.md"
+        block
+        for block in BLOCKS
+        if block.language == "properties" and block.page != "docs/guides/mixed-fleet.md"
     ]
     assert [block.saved_as for block in blocks] == ["app.properties", "child.properties"]
     for block in blocks:
@@ -237,12 +239,12 @@ def test_properties_are_javas_and_agree_with_the_configuration_beside_them():
     pairs = [
         [part.strip() for part in line.split("=")]
         for block in BLOCKS
-        if block.language == "properties" and block.page == "docs/mixed-fleet.md"
+        if block.language == "properties" and block.page == "docs/guides/mixed-fleet.md"
         for line in block.text.splitlines()
     ]
     assert {name for name, _ in pairs} == JAVA_PROPERTIES
     values = dict(pairs)
-    (ours,) = [block for block in PYTHON if block.page == "docs/mixed-fleet.md"]
+    (ours,) = [block for block in PYTHON if block.page == "docs/guides/mixed-fleet.md"]
     names = {}
     exec(ours.text, names)
     config = names["config"]

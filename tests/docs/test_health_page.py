@@ -1,4 +1,4 @@
-"""docs/health.md: its table of codes is the one that the tests bring about, and its probes ask what is answered."""
+"""docs/operate/monitoring.md: its table of codes is the one that the tests bring about, and its probes ask what is answered."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from pykcl.worker import lease_manager, lease_renewer
 sys.path.insert(0, str(ROOT / "tests" / "health"))
 from health_kit import CODES
 
-PAGE = "docs/health.md"
+PAGE = "docs/operate/monitoring.md"
 TEXT = (ROOT / PAGE).read_text("utf-8")
 BLOCKS = [block for block in all_blocks() if block.page == PAGE]
 

@@ -1,4 +1,4 @@
-"""docs/metrics.md says what the code does: its catalogue, causes, sinks and numbers."""
+"""docs/operate/monitoring.md says what the code does: its catalogue, causes, sinks and numbers."""
 
 import re
 

@@ -1,8 +1,8 @@
-"""The figures of docs/mixed-fleet.md, which `make interop ARGS=--write-docs` writes, tell of fleets that kept every promise."""
+"""The figures of docs/guides/mixed-fleet.md, which `make interop ARGS=--write-docs` writes, tell of fleets that kept every promise."""
 
 from doc_pages import table_under
 
-PAGE = "docs/mixed-fleet.md"
+PAGE = "docs/guides/mixed-fleet.md"
 VERSIONS = ("2 x 2.7.2", "3.5.1 COMPATIBLE_WITH_2X_PHASE1 + 2.7.2", "3.1.3 COMPATIBLE_WITH_2X + 2.7.2",
             "3.5.1 COMPATIBLE_WITH_2X")  # fmt: skip
 

@@ -43,7 +43,7 @@ def test_the_generated_tables_are_those_of_the_code(page):
 
 
 def test_the_options_table_has_every_option_in_order_with_its_default():
-    rows = table_under("docs/configuration.md", "ours")
+    rows = table_under("docs/reference/configuration.md", "ours")
     told = [(code(ours), default) for ours, _, _, default, _, _ in rows]
     fields = dataclasses.fields(Config)
     assert [name for name, _ in told] == [field.name for field in fields]
@@ -56,7 +56,7 @@ def test_the_options_table_has_every_option_in_order_with_its_default():
 
 
 def test_every_choice_of_an_option_is_named_in_the_table():
-    rows = {code(row[0]): row[5] for row in table_under("docs/configuration.md", "ours")}
+    rows = {code(row[0]): row[5] for row in table_under("docs/reference/configuration.md", "ours")}
     assert re.findall(r'"(auto|interval|manual)"', rows["checkpoint_mode"]) == ["auto", "interval", "manual"]
     assert re.findall(r'"(retry|skip|raise)"', rows["on_error"]) == ["retry", "skip", "raise"]
     assert set(re.findall(r'"(\w+)"', rows["metrics"])) == {"none", *METRICS_SINKS}
@@ -104,7 +104,7 @@ def test_every_option_can_be_set_by_its_environment_variable():
 
 def test_the_derived_times_are_as_the_table_says():
     config = Config(application="orders-app", stream="orders")
-    rows = {row[0]: row[2] for row in table_under("docs/configuration.md", "derived")}
+    rows = {row[0]: row[2] for row in table_under("docs/reference/configuration.md", "derived")}
     for name in ("renew_interval", "request_timeout", "belief_time"):
         (cell,) = [value for what, value in rows.items() if f"`{name}`" in what]
         assert float(cell.split()[0]) == pytest.approx(getattr(config, name), abs=0.05)
@@ -113,7 +113,10 @@ def test_the_derived_times_are_as_the_table_says():
 
 def test_the_memory_bound_allows_as_many_calls_as_the_page_says():
     text = (
-        (ROOT / "docs" / "configuration.md").read_text("utf-8").partition("## Memory")[2].partition("## ")[0]
+        (ROOT / "docs" / "reference" / "configuration.md")
+        .read_text("utf-8")
+        .partition("## Memory")[2]
+        .partition("## ")[0]
     )
     one, limit, calls, least = map(int, re.search(
         r"reserves (\d+) MiB.*default of (\d+) MiB that is (\d+) calls.*At least (\d+) MiB, two calls", text, re.DOTALL
@@ -127,7 +130,7 @@ def test_the_memory_bound_allows_as_many_calls_as_the_page_says():
 
 
 def test_the_exit_codes_are_those_of_the_commands():
-    told = [int(code(row[0])) for row in table_under("docs/configuration.md", "code")]
+    told = [int(code(row[0])) for row in table_under("docs/reference/configuration.md", "code")]
     assert told == [commands.EXIT_OK, commands.EXIT_USAGE, commands.EXIT_CRASH, commands.EXIT_CONFIGURATION]
 
 
@@ -138,7 +141,7 @@ def test_every_write_is_printed_as_it_is_sent():
     printed = {
         block.heading: json.loads(block.text)
         for block in BLOCKS
-        if block.page == "docs/lease-table.md" and block.language == "json"
+        if block.page == "docs/reference/lease-table.md" and block.language == "json"
     }
     writes = by_heading()
     assert printed.keys() == writes.keys()
@@ -148,7 +151,7 @@ def test_every_write_is_printed_as_it_is_sent():
 
 
 def test_the_row_table_has_every_attribute_with_its_type():
-    rows = {code(row[0]): row[1] for row in table_under("docs/lease-table.md", "attribute")}
+    rows = {code(row[0]): row[1] for row in table_under("docs/reference/lease-table.md", "attribute")}
     attributes = [LEASE_KEY, *(name for names in FIELD_ATTRIBUTES.values() for name in names)]
     assert sorted(rows) == sorted(attributes)
     writes = by_heading()
@@ -164,13 +167,13 @@ def test_the_row_table_has_every_attribute_with_its_type():
 def test_the_private_map_has_exactly_the_keys_of_the_table():
     note = dataclasses.replace(NEW.metadata, owner="w1", latest_from=1)
     written = to_item(NEW.with_(metadata=note))["pykcl"]["M"]
-    told = {code(row[0]): row[1] for row in table_under("docs/lease-table.md", "key | type")}
+    told = {code(row[0]): row[1] for row in table_under("docs/reference/lease-table.md", "key | type")}
     assert told == {name: next(iter(value)) for name, value in written.items()}
     assert len(told) == len([field for field in dataclasses.fields(note) if field.name != "extra"])
 
 
 def test_the_rows_that_are_left_alone_are():
-    rows = table_under("docs/lease-table.md", "what the row looks like")
+    rows = table_under("docs/reference/lease-table.md", "what the row looks like")
     assert len(rows) == 4
     for example, _ in rows:
         assert isinstance(parse_row(json.loads(code(example))), ForeignRow), example
@@ -178,7 +181,7 @@ def test_the_rows_that_are_left_alone_are():
 
 def test_the_owner_clauses_are_as_the_table_says():
     seen_as = {"text": {"S": "w1"}, "absent": None, "of type NULL": {"NULL": True}, "empty text": {"S": ""}}
-    rows = table_under("docs/lease-table.md", "`leaseOwner` as seen")
+    rows = table_under("docs/reference/lease-table.md", "`leaseOwner` as seen")
     assert [row[0] for row in rows] == list(seen_as)
     for told, clause in rows:
         item = {**to_item(NEW), **({"leaseOwner": seen_as[told]} if seen_as[told] else {})}
@@ -201,7 +204,7 @@ def test_the_diagram_of_a_lease_workers_life_is_the_table():
     drawn = {(State[before], Signal(signal)): State[after] for before, after, signal in arrows}
     assert len(arrows) == len(drawn)
     assert drawn == TABLE
-    told = {code(row[0]) for row in table_under("docs/design.md", "state")}
+    told = {code(row[0]) for row in table_under("docs/about/design.md", "state")}
     assert told == {state.name for state in set(State) - FINAL}
 
 
@@ -209,7 +212,7 @@ def test_the_dependencies_of_the_page_are_those_of_the_project():
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     (listed,) = re.findall(r"^dependencies = \[(.*?)^\]", project, re.MULTILINE | re.DOTALL)
     names = re.findall(r'"([a-z0-9-]+)', listed)
-    assert [row[0] for row in table_under("docs/design.md", "library")] == names
+    assert [row[0] for row in table_under("docs/about/design.md", "library")] == names
     assert f"({', '.join(names)})" in (ROOT / "README.md").read_text("utf-8")
 
 
@@ -220,7 +223,7 @@ def test_the_policy_allows_exactly_what_the_code_calls():
     (policy,) = [
         json.loads(block.text)
         for block in BLOCKS
-        if block.page == "docs/security.md" and '"Statement"' in block.text
+        if block.page == "docs/about/security.md" and '"Statement"' in block.text
     ]
     allowed = {action for statement in policy["Statement"] for action in statement["Action"]}
     # Told below the policy: only where metrics go to CloudWatch.
@@ -286,14 +289,21 @@ def test_the_links_of_the_readme_lead_somewhere_from_the_page_of_a_package_index
     assert {one or other for one, other in used} == {label for label, _ in links}
 
 
+def without_code(text):
+    return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
 def anchors(text):
+    """Of the headings as GitHub makes them, and those written as <a id=...>."""
+    text = without_code(text)
     words = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
-    return {re.sub(r"[^\w -]", "", word.lower()).replace(" ", "-") for word in words}
+    made = {re.sub(r"[^\w -]", "", word.lower()).replace(" ", "-") for word in words}
+    return made | set(re.findall(r'<a id="([\w-]+)"></a>', text))
 
 
 @pytest.mark.parametrize("path", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda path: path.name)
 def test_links_lead_somewhere(path):
-    text = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
+    text = without_code(path.read_text("utf-8"))
     targets = [*re.findall(r"\]\(([^)]+)\)", text), *(target for _, target in _DEFINED.findall(text))]
     for written in targets:
         target = IN_THE_REPOSITORY.sub("", written)
@@ -308,5 +318,21 @@ def test_links_lead_somewhere(path):
 
 def test_every_page_can_be_reached_from_the_index():
     index = (ROOT / "docs" / "index.md").read_text("utf-8")
-    for path in (ROOT / "docs").glob("*.md"):
-        assert path.name == "index.md" or f"({path.name})" in index
+    for path in (ROOT / "docs").rglob("*.md"):
+        name = path.relative_to(ROOT / "docs").as_posix()
+        assert name == "index.md" or f"({name})" in index
+
+
+def test_every_path_of_a_page_that_a_file_names_exists():
+    """In the code, the tests and the build files, whether as a path or as an address."""
+    folders = [ROOT / name for name in ("pykcl", "tests", "docs", "deploy", "benchmarks")]
+    paths = [*ROOT.iterdir(), *(path for folder in folders for path in folder.rglob("*"))]
+    for path in paths:
+        if path.suffix not in {".py", ".toml", ".ini", ".md", ".yaml", ".json"} and path.name != "Makefile":
+            continue
+        for page, anchor in re.findall(
+            r"(?<!pykcl/)\bdocs/((?:\w+/)?[\w-]+\.md)(?:#([\w-]+))?", path.read_text("utf-8", "replace")
+        ):
+            there = ROOT / "docs" / page
+            assert there.is_file(), f"{path}: docs/{page}"
+            assert not anchor or anchor in anchors(there.read_text("utf-8")), f"{path}: docs/{page}#{anchor}"

@@ -1,17 +1,21 @@
-"""The pages of docs/errors, as what the tests ask of them."""
+"""The troubleshooting page, one section for each code, as the tests need it."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-PAGES = Path(__file__).parents[2] / "docs" / "errors"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "operate" / "troubleshooting.md"
+HEAD, *_PARTS = re.split(r"^<a id=\"(e\d\d)\"></a>\n\n", PAGE.read_text("utf-8"), flags=re.MULTILINE)
+TEXTS = {anchor.upper(): text for anchor, text in zip(_PARTS[::2], _PARTS[1::2], strict=True)}
+"""By code: the section below its anchor."""
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def sections(code: str) -> dict[str, str]:
     """Heading -> text."""
-    _, *parts = (PAGES / f"{code}.md").read_text("utf-8").split("\n## ")
+    _, *parts = TEXTS[code].split("\n### ")
     return {part.partition("\n")[0]: part.partition("\n")[2].strip() for part in parts}
 
 
@@ -35,5 +39,4 @@ def is_on_page(code: str, text: str) -> bool:
 
 def commands(code: str) -> list[list[str]]:
     """Of all console blocks, as words."""
-    text = (PAGES / f"{code}.md").read_text("utf-8")
-    return [line[2:].split() for block in blocks(text, "console") for line in block.splitlines()]
+    return [line[2:].split() for block in blocks(TEXTS[code], "console") for line in block.splitlines()]

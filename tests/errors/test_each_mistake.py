@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from mistake_pages import PAGES, blocks, is_on_page, sections
+from mistake_pages import TEXTS, blocks, is_on_page, sections
 
 from pykcl import Config, RecordProcessor, Worker
 from pykcl.error_catalog import DOCS, MISTAKES
@@ -50,8 +50,8 @@ def check(told, code, *words):
     assert told.code == code
     for word in words:
         assert word in told.hint
-    assert told.docs == f"{DOCS}{code}.md"
-    assert (PAGES / f"{code}.md").is_file()
+    assert told.docs == f"{DOCS}#{code.lower()}"
+    assert code in TEXTS
     text = line_of(told) if isinstance(told, Event) else str(told)
     assert is_on_page(code, text), text
 
@@ -62,12 +62,12 @@ def check_output(result, code, *words, exit_code=78):
     happened, to_do = result.output.splitlines()[-2:]
     assert happened.startswith("pykcl: ")
     assert to_do.startswith(f"pykcl: {code}. ")
-    assert to_do.endswith(f" {DOCS}{code}.md")
-    hint = to_do.partition(" Do: ")[2].removesuffix(f". {DOCS}{code}.md")
+    assert to_do.endswith(f" {DOCS}#{code.lower()}")
+    hint = to_do.partition(" Do: ")[2].removesuffix(f". {DOCS}#{code.lower()}")
     assert not hint or hint not in happened, "said twice"
     for word in words:
         assert word in (hint or happened)
-    assert (PAGES / f"{code}.md").is_file()
+    assert code in TEXTS
     assert is_on_page(code, happened), happened
     return happened
 

@@ -22,15 +22,15 @@ def as_json(event):
 
 
 def test_an_event_about_a_mistake_has_code_hint_and_docs_behind_its_fields():
-    assert f" server_time_millis=1 code=E16 hint={EVENT.hint!r} docs='{DOCS}E16.md'" in line_of(EVENT)
+    assert f" server_time_millis=1 code=E16 hint={EVENT.hint!r} docs='{DOCS}#e16'" in line_of(EVENT)
     told = as_json(EVENT)
-    assert (told["code"], told["hint"], told["docs"]) == ("E16", EVENT.hint, f"{DOCS}E16.md")
+    assert (told["code"], told["hint"], told["docs"]) == ("E16", EVENT.hint, f"{DOCS}#e16")
     assert told["shards"] == 2
 
 
 def test_trouble_has_those_of_the_error_behind_it_and_else_none():
     told = as_json(FailureStarted(what="reading", cause="c", code="E19", hint="wait"))
-    assert (told["code"], told["hint"], told["docs"]) == ("E19", "wait", f"{DOCS}E19.md")
+    assert (told["code"], told["hint"], told["docs"]) == ("E19", "wait", f"{DOCS}#e19")
     for event in (FailureStarted(what="reading", cause="c"), LeaseDeleted(shard="s", reason="r")):
         assert not {"code", "hint", "docs"} & as_json(event).keys()
 
@@ -72,5 +72,5 @@ def test_the_real_command_prints_both_lines_and_its_exit_code(local_aws, dynamod
     assert happened.startswith("pykcl: Table 'orders-app' is not a lease table")
     assert to_do == (
         "pykcl: E05. Do: name another application, or another table: --option table_name=orders-app-leases. "
-        f"{DOCS}E05.md"
+        f"{DOCS}#e05"
     )

@@ -24,7 +24,7 @@ CODES = {
     "has not come to an end long after its grace": (503, 503),
     "has stopped": (503, 503),
 }
-"""What docs/health.md says of /livez and /readyz, by what the worker is or has."""
+"""What docs/operate/monitoring.md says of /livez and /readyz, by what the worker is or has."""
 
 
 class Unmetered:

@@ -214,7 +214,7 @@ def test_without_the_right_to_read_the_state_of_java_everything_else_is_enough(a
 
 
 def test_the_policy_on_the_page_is_the_one_of_the_code():
-    text = (ROOT / "docs" / "security.md").read_text("utf-8")
+    text = (ROOT / "docs" / "about" / "security.md").read_text("utf-8")
     shown = [json.loads(part.split("```")[0]) for part in text.split("```json\n")[1:]]
     assert shown == [POLICY]
 

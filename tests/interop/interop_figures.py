@@ -1,4 +1,4 @@
-"""What a fleet amounts to: `Figures`, as text for the terminal, as JSON, and as the tables of docs/mixed-fleet.md."""
+"""What a fleet amounts to: `Figures`, as text for the terminal, as JSON, and as the tables of docs/guides/mixed-fleet.md."""
 
 from __future__ import annotations
 

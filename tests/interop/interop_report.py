@@ -14,7 +14,7 @@ REASON = "Java"
 NOT_RUN = "Java workers NOT RUN; `make interop` or `tox -e interop` runs them"
 ROOT = Path(__file__).parents[2]
 FIGURES_FILE = ROOT / ".cache" / "interop.json"
-PAGE = ROOT / "docs" / "mixed-fleet.md"
+PAGE = ROOT / "docs" / "guides" / "mixed-fleet.md"
 
 REPORT, FIGURES = "interop report", "interop figures"
 """Properties of a test: all about its fleet as text, and the `Figures` for the tables as JSON."""

@@ -115,7 +115,7 @@ def _search_from(found: Found, start: int, most: int, until: float, blind: bool)
 
 
 def table(results: dict[str, Found]) -> list[str]:
-    """In Markdown, as in docs/mutants.md."""
+    """In Markdown, as in docs/about/verification.md."""
     lines = ["| mutant | what | seen in | caught by | seeds (median) |", "|---|---|---|---|---|"]
     for name, mutant in MUTANTS.items():
         if name in results:

@@ -29,7 +29,7 @@ from tests.mutants.mutant import NothingToPatch, Patch
 from tests.simulation.report import caught_bugs
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "mutants.md"
+PAGE = ROOT / "docs" / "about" / "verification.md"
 GUARANTEES = {guarantee: name for name in reversed(MUTANTS) for guarantee in known_seeds()[name].values()}
 """One bug for each guarantee that is broken by some: the first."""
 FURTHER = 60

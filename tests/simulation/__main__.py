@@ -1,5 +1,5 @@
 """`python -m tests.simulation --commit --seeds 400`: simulations over many seeds, what each kind of fault changed in
-them, and their figures, for docs/guarantees.md too."""
+them, and their figures, for docs/concepts/guarantees.md too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.simulation.effects import Effects
 from tests.simulation.report import BEGIN, END, Run, Totals, as_json, as_markdown, as_text, put_into
 from tests.simulation.seeds import current_commit, first_seed_of
 
-GUARANTEES = Path("docs/guarantees.md")
+GUARANTEES = Path("docs/concepts/guarantees.md")
 
 
 class MeasuredCampaign(Campaign):

@@ -1,4 +1,4 @@
-"""The figures of many simulations: added up, as tables, as JSON, and in docs/guarantees.md."""
+"""The figures of many simulations: added up, as tables, as JSON, and in docs/concepts/guarantees.md."""
 
 from __future__ import annotations
 
@@ -261,8 +261,8 @@ def as_markdown(run: Run) -> str:
         *(f"| {' | '.join(row)} |" for row in fault_rows(run.effects)),
         "",
         _NOT_COVERED,
-        "How the in-memory AWS services were checked: [conformance](conformance.md). Which bugs the checkers catch:",
-        "[mutants](mutants.md).",
+        "How the in-memory AWS services were checked: [conformance](../about/verification.md#conformance). Which bugs the",
+        "checkers catch: [mutants](../about/verification.md#mutants).",
     ]
     return "\n".join(lines)
 

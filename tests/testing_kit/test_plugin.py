@@ -292,7 +292,7 @@ def test_a_project_uses_the_fixtures_without_a_warning(installed):
 
 @pytest.mark.slow
 def test_the_tests_on_the_page_pass(installed):
-    page = (ROOT / "docs" / "testing.md").read_text("utf-8")
+    page = (ROOT / "docs" / "guides" / "testing.md").read_text("utf-8")
     blocks = [text.split("```")[0] for text in page.split("```python\n")[1:]]
     (processor,) = [text for text in blocks if "class Orders" in text]
     simulated, real = [text for text in blocks if "def test_" in text]

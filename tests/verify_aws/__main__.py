@@ -1,4 +1,4 @@
-"""`python tests/verify_aws --region eu-west-1`: asks AWS itself what docs/aws-questions.md lists, and removes what it made."""
+"""`python tests/verify_aws --region eu-west-1`: asks AWS itself what docs/about/verification.md lists, and removes what it made."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def main(
     yes: bool,
     clean_up: str | None,
 ) -> None:
-    """Answer the questions of docs/aws-questions.md in an AWS account, and remove everything again.
+    """Answer the questions of docs/about/verification.md in an AWS account, and remove everything again.
 
     Exit code 0 if every check held and everything was removed, 1 if not, 2 if it was called wrongly, 130 after Ctrl-C.
     """

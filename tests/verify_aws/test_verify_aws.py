@@ -75,8 +75,10 @@ def run(aws, tmp_path, *arguments):
 
 
 def policy_actions():
-    """The actions that the policy of docs/testing.md allows."""
-    (policy,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs/testing.md").read_text("utf-8"), re.DOTALL)
+    """The actions that the policy of docs/about/verification.md allows."""
+    (policy,) = re.findall(
+        r"```json\n(.*?)```", (ROOT / "docs/about/verification.md").read_text("utf-8"), re.DOTALL
+    )
     return {action for statement in json.loads(policy)["Statement"] for action in statement["Action"]}
 
 

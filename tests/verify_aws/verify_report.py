@@ -1,4 +1,4 @@
-"""The findings of a run: checks, answers to docs/aws-questions.md, and the report that is made of them.
+"""The findings of a run: checks, answers to docs/about/verification.md, and the report that is made of them.
 
 Nothing in a report names an account, an ARN, an address or a credential, whatever AWS' messages say.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 from pykcl.operate.doctor.bundle import Redactor
 
-PAGE = Path(__file__).parents[2] / "docs" / "aws-questions.md"
+PAGE = Path(__file__).parents[2] / "docs" / "about" / "verification.md"
 _ROW = re.compile(r"^\| (Q[0-9]{2}) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 _STEP = re.compile(r"`([a-z-]+)`\Z")
 

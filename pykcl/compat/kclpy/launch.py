@@ -213,7 +213,7 @@ def _raised(file: str, error: Exception, launch: Launch) -> ProgramRaised:
         stub = f'runpy.run_module("{package}.{program.stem}", run_name="__main__", alter_sys=True)'
         to_do = (
             f" Do: put a file with `import runpy` and `{stub}` beside the folder {package}, and name that one "
-            "(docs/migrate-from-kclpy.md)."
+            "(docs/guides/migrate-from-kclpy.md)."
         )
     return ProgramRaised(f"{program.name} raised {type(error).__name__} {when}.{to_do}")
 

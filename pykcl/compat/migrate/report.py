@@ -27,7 +27,10 @@ _USER_IN_URL = re.compile(r"(?<=://).*@", re.DOTALL)
 def toml_text(properties: Mapping[str, str], found: Interpretation) -> str:
     """Every option that is not its default, with the key it comes from. Raises ConfigError for a half character."""
     source = getattr(properties, "source", "the properties")
-    lines = [f"# Made from {_plain(source)} by `pykcl migrate`. Every option: docs/configuration.md", ""]
+    lines = [
+        f"# Made from {_plain(source)} by `pykcl migrate`. Every option: docs/reference/configuration.md",
+        "",
+    ]
     for field in fields(Config):
         value = getattr(found.config, field.name)
         if field.default is MISSING or value != field.default:
@@ -198,7 +201,7 @@ def _program(migration: Migration) -> Iterator[str]:
         yield (
             "Only these files were read, only as text, and for four things: swallowed exceptions, retry loops around "
             "checkpoint(), globals of the module that a processor writes, and sys.exit(). The guide "
-            "(docs/migrate-from-kclpy.md) has a table of everything that behaves differently."
+            "(docs/guides/migrate-from-kclpy.md) has a table of everything that behaves differently."
         )
         yield ""
 

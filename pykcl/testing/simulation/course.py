@@ -51,7 +51,7 @@ def draw_options(seed: int, rng: random.Random, faults: Faults, *, own_processor
     options["lease_scan_mode"] = _own(seed, "lease_scan_mode").choice(["full", "segmented"])
     if _own(seed, "max_leases").random() < 0.25:
         options["max_leases"] = FEW_LEASES
-        # Where those who scan a lease are full, others may not know of it for long: docs/guarantees.md.
+        # Where those who scan a lease are full, others may not know of it for long: docs/concepts/guarantees.md.
         options["lease_scan_mode"] = "full"
     return options
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Guarantee(Enum):
-    """The names of the values are I1-I10 (safety) and L1-L5 (liveness) of docs/guarantees.md."""
+    """The names of the values are I1-I10 (safety) and L1-L5 (liveness) of docs/concepts/guarantees.md."""
 
     CHECKPOINT_AFTER_DELIVERY = "I1: no checkpoint passes a record that was not delivered"
     ALL_DELIVERED = "I2, L4: once the faults end, every record is delivered"

@@ -116,8 +116,8 @@ class Operators:
         """Until it is there again.
 
         1) It is deleted; 2) before anybody has put it back, the last worker that saw it is stopped; 3) nobody can know
-        what it said, and who starts next would start its shard at LATEST. docs/guarantees.md says so: the operator
-        repairs it. Where somebody is left who saw it, and does not put it back, that is for the checkers.
+        what it said, and who starts next would start its shard at LATEST. docs/concepts/guarantees.md says so: the
+        operator repairs it. Where somebody is left who saw it, and does not put it back, that is for the checkers.
         """
         world, started = self._world, self._world.simulation.now
         while key not in world.rows() and world.simulation.now < started + _PATIENCE:

@@ -1,11 +1,11 @@
-"""The table of docs/doctor.md is the catalogue; so is every code named in it one of the errors' codes."""
+"""The table of docs/operate/operate.md is the catalogue; so is every code named in it one of the errors' codes."""
 
 import re
 from pathlib import Path
 
 from pykcl.operate.doctor.findings import CATALOGUE, LEVELS, TOPICS, found
 
-PAGE = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "operate" / "operate.md").read_text("utf-8")
 
 
 def rows():

@@ -73,9 +73,9 @@ class DeletedRows:
     1) Retention takes records behind the checkpoint; 2) before anybody reads on, an operator deletes the row; 3) before
     those who saw it put it back, as they do, at its checkpoint, a worker that has just started finds a shard without a
     lease and makes one at the start position. Whoever reads from there cannot know that anything is missing before the
-    first record it gets: docs/guarantees.md guarantees nothing for such a row. What lies up to the checkpoint was read
-    across, and has to be reported all the same; so has everything else where the row comes back with its checkpoint,
-    or is created again by a worker that knew better.
+    first record it gets: docs/concepts/guarantees.md guarantees nothing for such a row. What lies up to the checkpoint
+    was read across, and has to be reported all the same; so has everything else where the row comes back with its
+    checkpoint, or is created again by a worker that knew better.
     """
 
     def __init__(

@@ -34,8 +34,8 @@ class Rule:
 
 
 def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
-    """What a worker with these options may ask, by kind of request. Derived from docs/design.md, with half as much on
-    top: a heartbeat each half of the fail-over time, a scan each second, a listing each `shard_sync_interval`…
+    """What a worker with these options may ask, by kind of request. Derived from docs/about/design.md, with half as
+    much on top: a heartbeat each half of the fail-over time, a scan each second, a listing each `shard_sync_interval`…
     """
 
     def paced(seconds: float, window: float, more: float) -> float:
