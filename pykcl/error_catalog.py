@@ -161,4 +161,4 @@ def with_names(hint: str, names: Mapping[str, str]) -> str:
 
 def docs_of(code: str | None) -> str | None:
     """Address of its section; None where there is no such code."""
-    return f"{DOCS}#{code.lower()}" if code in MISTAKES else None
+    return f"{DOCS}#{code.lower()}" if code is not None and code in MISTAKES else None
