@@ -24,6 +24,7 @@ from health_kit import CODES
 
 PAGE = "docs/operate/monitoring.md"
 TEXT = (ROOT / PAGE).read_text("utf-8")
+WORDS = " ".join(TEXT.split())
 BLOCKS = [block for block in all_blocks() if block.page == PAGE]
 
 
@@ -74,7 +75,7 @@ def test_the_command_of_the_container_sees_a_file_that_is_there_old_or_gone(tmp_
 
 
 def test_the_options_and_variables_of_the_page_are_those_of_the_command():
-    rows = table_under(PAGE, "option")
+    rows = table_under(PAGE, "Option")
     named = [row[0].split()[0].strip("`") for row in rows]
 
     def command(): ...
@@ -92,11 +93,11 @@ def test_the_options_and_variables_of_the_page_are_those_of_the_command():
 def test_the_numbers_of_the_page_are_those_of_the_code():
     assert (
         f"at most {http.MAX_CONNECTIONS} connections, gives each of them {http.CONNECTION_SECONDS:g} s"
-        in TEXT
+        in WORDS
     )
     assert http.MAX_HEAD_BYTES == 8 * 1024
-    assert "reads 8 KiB" in TEXT
+    assert "reads 8 KiB" in WORDS
     assert pages.FRESH_SECONDS == 1 / 4
-    assert f"If {event_dispatch.MOST_WAITING:,} wait for it" in TEXT
-    assert f"{lease_manager._LONGEST_REQUEST:g} s for the manager" in TEXT
-    assert f"{lease_renewer._ONE_HEARTBEAT:g} s for a heartbeat" in TEXT
+    assert f"If {event_dispatch.MOST_WAITING:,} wait for it" in WORDS
+    assert f"{lease_manager._LONGEST_REQUEST:g} s for the manager" in WORDS
+    assert f"{lease_renewer._ONE_HEARTBEAT:g} s for a heartbeat" in WORDS
