@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from pykcl.cli.durations import Duration
-from pykcl.cli.errors import EXIT_OK
+from pykcl.cli.errors import ExitCode
 from pykcl.cli.output import Column, Format, format_option, say, show
 from pykcl.cli.target import Target, complete_shards, fleet_options
 from pykcl.errors import ConfigError, PyKclError, printable
@@ -116,7 +116,7 @@ def move(
         _execute(plan, situation, table, runtime, target, moving, what)
     elif not plan.changes:
         say("nothing to do: every row is there already", err=True)
-    return EXIT_OK
+    return ExitCode.OK
 
 
 def open_table(target: Target) -> LeaseTable:

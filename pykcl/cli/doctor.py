@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pykcl.cli.errors import EXIT_DOCTOR, EXIT_OK
+from pykcl.cli.errors import ExitCode
 from pykcl.cli.output import (
     Colour,
     Column,
@@ -94,7 +94,7 @@ def doctor(
     say(answer(target, findings, "json" if as_json else output))
     if bundle is not None:
         _write_bundle(bundle, facts, keep_names=keep_names)
-    sys.exit(EXIT_DOCTOR if any(one.level == "error" for one in findings) else EXIT_OK)
+    sys.exit(ExitCode.FINDING if any(one.level == "error" for one in findings) else ExitCode.OK)
 
 
 def examine(
@@ -244,7 +244,7 @@ def _summary(findings: Sequence[Finding]) -> str:
     told = ", ".join(
         f"{number} {name if number != 1 else name[:-1]}" for name, number in counts.items() if number
     )
-    code = f"  (exit {EXIT_DOCTOR})" if counts["errors"] else ""
+    code = f"  (exit {ExitCode.FINDING:d})" if counts["errors"] else ""
     return (told or "Nothing is wrong.") + code
 
 

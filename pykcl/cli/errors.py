@@ -1,9 +1,4 @@
-"""Exit codes: of the verbs that run something, and of those that look at a fleet or steer it.
-
-Running (`run`, `multilangd`, `migrate`, `local`): 0 clean, 2 usage (click's own), 70 crash, 78 configuration or
-surroundings. Operating (`leases`, `lag`, `shards`, `checkpoint`, `doctor` …): 0 ok, 1 error, 2 usage, 3 a threshold was
-breached, 4 the doctor found something, 5 refused.
-"""
+"""The exit codes of the command line, and how an error becomes one line and its code."""
 
 from __future__ import annotations
 
@@ -11,19 +6,31 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 
 import click
 
 from pykcl.errors import ConfigError, PyKclError, Refused, SetupError
 
-EXIT_OK = 0
-EXIT_ERROR = 1
-EXIT_USAGE = 2
-EXIT_THRESHOLD = 3
-EXIT_DOCTOR = 4
-EXIT_REFUSED = 5
-EXIT_CRASH = 70
-EXIT_CONFIGURATION = 78
+
+class ExitCode(IntEnum):
+    """The exit codes of all verbs. meaning: the line of `pykcl --help`."""
+
+    meaning: str
+
+    OK = 0, "Success."
+    FAILED = 1, "The command failed."
+    USAGE = 2, "An option or argument is wrong or missing."
+    FINDING = 3, "A threshold was exceeded, or doctor found an error."
+    REFUSED = 5, "The change was refused because it is not safe now."
+    CRASHED = 70, "run, multilangd: the worker or its program crashed."
+    MISCONFIGURED = 78, "run, multilangd: the configuration or a resource of AWS is wrong."
+
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
 
 
 class ProgramCrashed(PyKclError):
@@ -31,50 +38,46 @@ class ProgramCrashed(PyKclError):
 
 
 @contextmanager
-def exit_codes(name: str = "pykcl") -> Iterator[None]:
-    """Turn pykcl's errors into one clear line, one more with what to do about a known mistake, and the exit code.
+def exit_codes(name: str = "pykcl", *, runs_worker: bool = False) -> Iterator[None]:
+    """Turn an error into one line on standard error, a second one if its error code is known, and an exit code.
 
-    name: in front of the lines.
+    name: in front of the lines. runs_worker: a platform that restarts the command tells CRASHED from MISCONFIGURED;
+    otherwise both are FAILED. Click's own errors and `sys.exit(code)` pass through.
     """
+    of_click: tuple[type[Exception], ...] = (click.ClickException,)
+    if not runs_worker:
+        # The last: the reader of the output, such as `head`, has closed it; click ends quietly.
+        of_click += (click.Abort, click.exceptions.Exit, BrokenPipeError)
+    crashed = ExitCode.CRASHED if runs_worker else ExitCode.FAILED
     try:
         yield
-    except (ConfigError, SetupError) as error:
-        _say(error, name=name)
-        sys.exit(EXIT_CONFIGURATION)
-    except PyKclError as error:
-        kind = "" if isinstance(error, ProgramCrashed) else f"{type(error).__name__}: "
-        _say(error, kind, name=name)
-        sys.exit(EXIT_CRASH)
-    except click.ClickException:
+    except of_click:
         raise
+    except Refused as error:
+        _print_error(error, "refused: ", name=name)
+        sys.exit(ExitCode.REFUSED)
+    except (ConfigError, SetupError) as error:
+        _print_error(error, name=name)
+        sys.exit(ExitCode.MISCONFIGURED if runs_worker else ExitCode.FAILED)
+    except PyKclError as error:
+        has_type = runs_worker and not isinstance(error, ProgramCrashed)
+        _print_error(error, f"{type(error).__name__}: " if has_type else "", name=name)
+        sys.exit(crashed)
     except Exception:
         logging.getLogger("pykcl").exception("crashed")
-        sys.exit(EXIT_CRASH)
+        sys.exit(crashed)
 
 
 @contextmanager
-def operating() -> Iterator[None]:
-    """Around the body of every command that looks at a fleet or steers it: errors become one line and their code.
-
-    `sys.exit(EXIT_THRESHOLD)` and click's own errors pass through.
-    """
+def usage() -> Iterator[None]:
+    """Report a ConfigError that is raised while the options are read as a usage error."""
     try:
         yield
-    except Refused as error:
-        _say(error, "refused: ")
-        sys.exit(EXIT_REFUSED)
-    except PyKclError as error:
-        _say(error)
-        sys.exit(EXIT_ERROR)
-    except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
-        # The last: whoever reads our output, such as `head`, has had enough; click ends quietly.
-        raise
-    except Exception:
-        logging.getLogger("pykcl").exception("crashed")
-        sys.exit(EXIT_ERROR)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
 
 
-def _say(error: PyKclError, kind: str = "", *, name: str = "pykcl") -> None:
+def _print_error(error: PyKclError, kind: str = "", *, name: str = "pykcl") -> None:
     click.echo(f"{name}: {kind}{error}", err=True)
     if error.explanation is not None:
         click.echo(f"{name}: {error.explanation}", err=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pykcl.cli.durations import Duration
-from pykcl.cli.errors import EXIT_ERROR, EXIT_OK, EXIT_THRESHOLD
+from pykcl.cli.errors import ExitCode
 from pykcl.cli.output import Column, Format, format_option, render, repeat, watch_option
 from pykcl.cli.settings import worker_token
 from pykcl.cli.target import Target, fleet_options
@@ -172,8 +172,8 @@ def _told_by_others(
 
 def _code(total: TotalLag) -> int:
     if total.late:
-        return EXIT_THRESHOLD
-    return EXIT_ERROR if total.unknown else EXIT_OK
+        return ExitCode.FINDING
+    return ExitCode.FAILED if total.unknown else ExitCode.OK
 
 
 def _kinesis(target: Target, view: TableSnapshot, runtime: Runtime) -> LagSource:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pykcl.cli.durations import Duration
-from pykcl.cli.errors import EXIT_ERROR
+from pykcl.cli.errors import ExitCode
 from pykcl.cli.output import (
     Colour,
     Column,
@@ -522,7 +522,7 @@ def prune(target: Target, output: Format, execute: bool) -> None:
         return
     results = list(_told(do_prune(RowWriter(client, str(target.table), runtime), plan)))
     if any(one != "deleted" for one in results):
-        sys.exit(EXIT_ERROR)
+        sys.exit(ExitCode.FAILED)
 
 
 def _told(results: Any) -> Any:

@@ -87,7 +87,7 @@ def multilangd(
         log.warning(
             "--log-configuration is not used: everything is logged to standard error, by Python's logging."
         )
-    with exit_codes(processes.name):
+    with exit_codes(processes.name, runs_worker=True):
         given = {"on_error": "raise"} if exit_on_child_failure else {}
         settings = settings_of(
             door="multilang",

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 import click
 
 from pykcl.cli.durations import Duration
-from pykcl.cli.errors import EXIT_OK
+from pykcl.cli.errors import ExitCode
 from pykcl.errors import TemporaryError, printable
 from pykcl.times import format_duration
 
@@ -333,7 +333,7 @@ def repeat(watch: float | None, look: Callable[[], tuple[str, int]]) -> int:
         text, code = look()
         say(text)
         return code
-    code = EXIT_OK
+    code = ExitCode.OK
     try:
         while True:
             try:

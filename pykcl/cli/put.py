@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from pykcl.cli.errors import EXIT_ERROR, EXIT_OK
+from pykcl.cli.errors import ExitCode, usage
 from pykcl.cli.target import (
     admin_for,
     aws_options,
@@ -25,7 +25,6 @@ from pykcl.cli.target import (
     quiet_when_unread,
     summary_of,
     tell,
-    usage,
 )
 from pykcl.errors import ConfigError, PyKclError
 from pykcl.runtime import SignalEvent
@@ -331,7 +330,7 @@ def _conclude(stream: str, putting: StreamWriter, course: _Course, *, aggregated
         tell(f"{ended}lines 1 to {done} are in{partly}. {remedy}" if done else f"{ended}{remedy}")
     if course.is_stopped and not course.trouble:
         return 128 + signal.SIGINT
-    return EXIT_ERROR if course.trouble or course.bad else EXIT_OK
+    return ExitCode.FAILED if course.trouble or course.bad else ExitCode.OK
 
 
 @contextmanager

@@ -181,7 +181,7 @@ def run(
     _refuse_what_does_not_go_together(program, processes, shadow, calls=shadow_call_processor)
     log = log_to_stderr if kclpy is None else log_beside_the_program
     log(service.log_format, verbose=verbose, process=processes.number)
-    with exit_codes(processes.name):
+    with exit_codes(processes.name, runs_worker=True):
         settings = settings_of(
             door="native" if kclpy is None else "kclpy",
             properties=properties,

@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from pykcl.cli.errors import EXIT_CRASH, exit_codes
+from pykcl.cli.errors import ExitCode, exit_codes
 from pykcl.cli.logs import log_beside_the_program
 from pykcl.cli.settings import Service, Settings, from_arguments, service_options, settings_of
 from pykcl.events import Event, WorkerStarted
@@ -94,7 +94,7 @@ def _cut_off(own: list[threading.Thread], seconds: float) -> None:
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(EXIT_CRASH)
+        os._exit(ExitCode.CRASHED)
 
 
 def _names(threads: list[threading.Thread]) -> str:
@@ -155,7 +155,7 @@ def kclpy(
     """
     log_beside_the_program(service.log_format, verbose=verbose)
     given = {} if on_error is None else {"on_error": on_error}
-    with exit_codes():
+    with exit_codes(runs_worker=True):
         settings = settings_of(
             door="kclpy",
             properties=properties,

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pykcl.cli.errors import EXIT_CRASH
+from pykcl.cli.errors import ExitCode
 
 if TYPE_CHECKING:
     from pykcl.worker.worker import Worker
@@ -115,7 +115,7 @@ class Member:
         self._stop(1)
         grace = worker.config.shutdown_grace if worker is not None else 0.0
         threading.Event().wait(grace + ORPHAN_SECONDS)
-        os._exit(EXIT_CRASH)
+        os._exit(ExitCode.CRASHED)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pykcl.cli.errors import EXIT_CONFIGURATION, EXIT_CRASH, EXIT_USAGE
+from pykcl.cli.errors import ExitCode
 from pykcl.cli.main import ARGUMENTS
 from pykcl.cli.supervised import Member
 from pykcl.health.probes import FORMAT, Verdict, versions
@@ -117,14 +117,14 @@ def is_final(code: int, *, had_worker: bool, ever_worked: bool) -> bool:
     That is so for configuration and surroundings, for what was called wrongly, and for whatever ended the very first
     processes before they had a worker, such as a module that cannot be imported.
     """
-    if code == EXIT_CONFIGURATION:
+    if code == ExitCode.MISCONFIGURED:
         return True
-    return not had_worker and (code == EXIT_USAGE or not ever_worked)
+    return not had_worker and (code == ExitCode.USAGE or not ever_worked)
 
 
 def exit_code_of(code: int) -> int:
     """As an exit code of ours: who was ended by a signal has crashed."""
-    return EXIT_CRASH if code < 0 else code
+    return ExitCode.CRASHED if code < 0 else code
 
 
 class Slot:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pykcl.cli.errors import EXIT_ERROR, EXIT_OK
+from pykcl.cli.errors import ExitCode, usage
 from pykcl.cli.target import (
     Target,
     complete_applications,
@@ -23,7 +23,6 @@ from pykcl.cli.target import (
     forget_output,
     names_near,
     tell,
-    usage,
 )
 from pykcl.errors import ConfigError, StreamMissing
 
@@ -165,11 +164,11 @@ def _run(target: Target, stream: str, wanted: _Wanted, notice: Callable[[str], N
         _print(following, wanted)
     except KeyboardInterrupt:
         # Whoever asked for everything up to the end must not take this for it.
-        return 128 + signal.SIGINT if wanted.until_end or wanted.count else EXIT_OK
+        return 128 + signal.SIGINT if wanted.until_end or wanted.count else ExitCode.OK
     except BrokenPipeError:
         forget_output()
-        return EXIT_OK
-    return EXIT_OK if following.is_complete else EXIT_ERROR
+        return ExitCode.OK
+    return ExitCode.OK if following.is_complete else ExitCode.FAILED
 
 
 def _starts(

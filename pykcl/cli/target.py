@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from pykcl.cli.durations import Duration
-from pykcl.cli.errors import operating
+from pykcl.cli.errors import exit_codes
 from pykcl.config import Config, from_environment, read_toml
 from pykcl.errors import ConfigError, PyKclError, SetupError, printable
 
@@ -100,13 +100,13 @@ def fleet_options(*needs: Need, stream_argument: str | None = None) -> Callable[
 
     needs: what must be told, by flag, file or PYKCL_ variable; else it is a usage error. stream_argument: parameter of
     the command that may name the stream in place of --stream. Also turns pykcl's errors into one line and the exit
-    codes of operating (`exit_codes.operating`).
+    codes of `exit_codes`.
     """
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def with_target(*args: Any, **given: Any) -> Any:
-            with operating():
+            with exit_codes():
                 told = {name: given.pop(name) for name in _FLEET}
                 named = given.pop(stream_argument) if stream_argument is not None else None
                 if named is not None and told["stream"] is not None:
@@ -128,7 +128,7 @@ def aws_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def with_clients(*args: Any, **given: Any) -> Any:
-        with operating():
+        with exit_codes():
             clients = _clients(**{name: given.pop(name) for name in _AWS})
             return command(*args, clients=clients, **given)
 
@@ -324,15 +324,6 @@ def _with(command: Callable[..., Any], options: Iterable[_Option]) -> Callable[.
     for option in reversed(tuple(options)):
         command = option(command)
     return command
-
-
-@contextmanager
-def usage() -> Iterator[None]:
-    """Around reading the options: what is wrong with them is a usage error."""
-    try:
-        yield
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from None
 
 
 def admin_for(clients: OperatorClients, stream: str | None = None) -> StreamAdmin:

@@ -107,11 +107,11 @@ def until_leases(worker):
 
 def test_an_error_found_is_exit_code_4_and_comes_with_its_code_and_its_command(aws):
     done = pykcl("doctor", "--application", "orders-app", "--stream", "ordes")
-    assert done.exit_code == 4
+    assert done.exit_code == 3
     assert "✗ stream      Stream 'ordes' does not exist in us-east-1" in done.output
     assert "→ E03" in done.output
     assert "Do: pykcl streams list --region us-east-1" in done.output
-    assert done.output.rstrip().endswith("1 error  (exit 4)")
+    assert done.output.rstrip().endswith("1 error  (exit 3)")
 
 
 def test_without_region_or_credentials_that_is_a_finding_and_no_crash(monkeypatch):
@@ -125,13 +125,13 @@ def test_without_region_or_credentials_that_is_a_finding_and_no_crash(monkeypatc
     for name, text in nowhere.items():
         monkeypatch.setenv(name, text)
     done = pykcl("doctor", *FLEET, "--region", "us-east-1", "-o", "jsonl")
-    assert done.exit_code == 4
+    assert done.exit_code == 3
     told = [one["id"] for one in map(json.loads, done.output.splitlines()) if one["level"] == "error"]
     assert told == ["credentials-missing"]
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
     done = pykcl("doctor", *FLEET, "-o", "csv")
-    assert done.exit_code == 4
+    assert done.exit_code == 3
     rows = list(csv.DictReader(io.StringIO(done.output)))
     assert [row["id"] for row in rows if row["level"] == "error"] == ["region-missing"]
 
@@ -154,7 +154,7 @@ def test_a_properties_file_is_looked_over_as_multilangd_does_at_its_start(aws, t
     file = properties_file(tmp_path, executableName="no-such-program", workersId="x", retrievalMode="FANOUT")
     done = pykcl("doctor", "-p", file, "--no-watch", "-o", "jsonl")
     found = {one["id"]: one for one in map(json.loads, done.output.splitlines()) if one["topic"] == "file"}
-    assert done.exit_code == 4
+    assert done.exit_code == 3
     assert {id: one["level"] for id, one in found.items()} == {
         "program-unfit": "error", "key-unknown": "warning", "fan-out-used": "warning",
     }  # fmt: skip
@@ -446,5 +446,5 @@ def test_a_bundle_is_made_even_where_nothing_works(monkeypatch, tmp_path):
         monkeypatch.setenv(name, os.devnull)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     path = tmp_path / "report.zip"
-    assert pykcl("doctor", "--bundle", str(path)).exit_code == 4
+    assert pykcl("doctor", "--bundle", str(path)).exit_code == 3
     assert "credentials-missing" in bundle(path)["doctor.json"]

@@ -10,7 +10,7 @@ import pytest
 
 from pykcl.cli import output
 from pykcl.cli.durations import Duration
-from pykcl.cli.errors import operating
+from pykcl.cli.errors import exit_codes
 from pykcl.cli.output import FORMATS, Column, clipped, render, say, text_width
 from pykcl.errors import ConfigError, Refused, SetupError, TemporaryError
 
@@ -158,7 +158,7 @@ def test_a_duration_out_of_range_says_the_range():
     ],
 )
 def test_errors_become_one_line_and_their_code(error, code, told, capsys, caplog):
-    with pytest.raises(SystemExit) as ended, operating():
+    with pytest.raises(SystemExit) as ended, exit_codes():
         raise error
     assert ended.value.code == code
     assert told in capsys.readouterr().err + caplog.text
@@ -168,7 +168,7 @@ def test_errors_become_one_line_and_their_code(error, code, told, capsys, caplog
     "error", [click.UsageError("x"), click.exceptions.Exit(3), BrokenPipeError(), SystemExit(3)]
 )
 def test_what_click_knows_better_passes(error):
-    with pytest.raises(type(error)), operating():
+    with pytest.raises(type(error)), exit_codes():
         raise error
 
 
