@@ -1,4 +1,4 @@
-"""`pykcl checkpoints show | export | reset`: look at a fleet's checkpoints, save them, and move them."""
+"""`pykcl checkpoints show | export | reset`: the checkpoints of a fleet, shown, saved and moved."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import click
 
 from pykcl.cli.durations import Duration
 from pykcl.cli.errors import ExitCode
+from pykcl.cli.help import VerbGroup
 from pykcl.cli.output import Column, Format, format_option, say, show
 from pykcl.cli.target import Target, complete_shards, fleet_options
 from pykcl.errors import ConfigError, PyKclError, printable
@@ -69,16 +70,16 @@ def moving_options(command: Command) -> Command:
         "--backup",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="Where the present checkpoints are saved first; by default a new file here.",
+        help="Save the present checkpoints to this file first (default: a new file in the current folder).",
     )(wrapped)
     wrapped = click.option(
         "--wait-idle",
         type=Duration(),
-        metavar="TIME",
-        help="With --execute: wait so long for the fleet to stop, such as 5m.",
+        metavar="DURATION",
+        help="With --execute: wait up to this long, such as 5m, for the fleet to stop.",
     )(wrapped)
     return click.option(  # type: ignore[return-value]
-        "--execute", is_flag=True, help="Write. Without it the plan is shown and nothing is written."
+        "--execute", is_flag=True, help="Apply the changes. Without it the command is a dry run."
     )(wrapped)
 
 
@@ -319,13 +320,11 @@ class _Progress:
 MOST_FILE_BYTES = 1 << 30
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def checkpoints() -> None:
-    """Show, save and move checkpoints of any KCL lease table, Java's too.
+    """Show, export and reset the checkpoints of a fleet.
 
-    `reset` shows its plan, and writes with --execute only.
-
-    Exit codes: 0 ok, 1 error, 2 usage, 5 refused.
+    They work on the lease table of any KCL. `reset` is a dry run without --execute.
     """
 
 
@@ -422,38 +421,38 @@ class Way:
 
 
 _WAYS = (
-    click.option("--to-earliest", is_flag=True, help="To the oldest record that the stream still keeps."),
-    click.option("--to-latest", is_flag=True, help="After the newest record of this moment."),
+    click.option("--to-earliest", is_flag=True, help="Move to the oldest record that the stream still has."),
+    click.option("--to-latest", is_flag=True, help="Move after the newest record."),
     click.option(
         "--to-datetime",
         type=_Checked("time", _time),
         metavar="TIME",
-        help="So that what arrived from then on comes again: 2026-11-20T09:00Z.",
+        help="Move to the first record that arrived at or after this time, such as 2026-11-20T09:00Z.",
     ),
     click.option(
         "--by-duration",
         type=Duration(minimum=0.001),
-        metavar="TIME",
-        help="The same, so long before now: PT2H, 90m, 1d.",
+        metavar="DURATION",
+        help="Move back to this long before now, such as PT2H, 90m or 1d.",
     ),
     click.option(
         "--to-sequence",
         multiple=True,
         type=_Checked("position", _placed_shard),
         metavar="SHARD=NUMBER[:SUB]",
-        help="One shard after that record, or after a part of an aggregated one. May be repeated.",
+        help="Move one shard after this record, or after a part of an aggregated one (repeatable).",
     ),
     click.option(
         "--shift-by",
         type=click.IntRange(1, 10_000),
         metavar="N",
-        help="Over the next N user records of one --shard. They are listed first.",
+        help="Skip the next N user records of one --shard, and list them.",
     ),
     click.option(
         "--from-file",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
         metavar="FILE",
-        help="Back to an export or a backup, exactly; or to the positions in lines of shard,number[,sub].",
+        help="Restore an export or a backup; or move to the positions in lines of shard,number[,sub].",
     ),
     click.option(
         "--shard",
@@ -462,15 +461,15 @@ _WAYS = (
         type=_Checked("shard", _shard),
         metavar="SHARD",
         shell_complete=complete_shards,
-        help="This shard only; what descends from it goes on where it is. May be repeated.",
+        help="Move only this shard, and not its descendants (repeatable).",
     ),
     click.option(
         "--positions-only",
         is_flag=True,
-        help="With --from-file: take only the positions of an export, which may be of another table.",
+        help="With --from-file: take only the positions from an export, which may be of another table.",
     ),
     click.option(
-        "--show-data", is_flag=True, help="With --shift-by: also print what the skipped records hold."
+        "--show-data", is_flag=True, help="With --shift-by: also print the payloads of the skipped records."
     ),
 )
 
@@ -493,11 +492,16 @@ def way_options(command: Command) -> Command:
 @checkpoints.command("show")
 @fleet_options("table")
 @click.option(
-    "--times", is_flag=True, help="Also when the record of each checkpoint arrived: one read of each shard."
+    "--times",
+    is_flag=True,
+    help="Also show when the record of each checkpoint arrived. Takes one read of each shard.",
 )
 @format_option
 def show_checkpoints(target: Target, times: bool, output: Format) -> None:
-    """Where every shard of the fleet is."""
+    """Show the checkpoint of each shard.
+
+    Needs --application or --table.
+    """
     from pykcl.model.lease import Lease
     from pykcl.operate.snapshot import short_shard
 
@@ -553,15 +557,17 @@ def _arrivals(target: Target, leases: list[Any]) -> dict[str, str]:
 @checkpoints.command()
 @fleet_options("table")
 @click.option(
-    "-f",
     "--file",
     "path",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Into a new file instead of standard output.",
+    help="Write to a new file instead of standard output.",
 )
 def export(target: Target, path: Path | None) -> None:
-    """Save the checkpoints, one JSON object a line; `reset --from-file` puts them back."""
+    """Export the checkpoints, one JSON object a line.
+
+    Needs --application or --table. `pykcl checkpoints reset --from-file` restores them.
+    """
     from pykcl.operate.checkpoints.backup import backup_lines
     from pykcl.operate.checkpoints.reset import read_situation
 
@@ -586,15 +592,18 @@ def export(target: Target, path: Path | None) -> None:
 @way_options
 @moving_options
 def reset(target: Target, way: Way, moving: Moving) -> NoReturn:
-    """Move the checkpoints of a stopped fleet, as kafka-consumer-groups --reset-offsets does.
+    """Reset the checkpoints of a stopped fleet, like kafka-consumer-groups --reset-offsets.
 
-    A time becomes a record in each shard: the last one before it, so that the first one delivered is the first from
-    then on. Shards that were read to their end are read again where they hold such records, before their children.
+    Needs --application or --table, and one of the --to-…, --by-duration, --shift-by and --from-file options. A dry run
+    without --execute.
 
-    --shift-by steps over records that no processor can digest. --from-file with an export, or the backup of a reset,
-    puts back what it has saved: the way to undo a reset.
+    With a time, each shard moves to the first record that arrived at or after it. Shards that were read to their end
+    are read again if they hold such records, before their children.
 
-    SHARD may be short: 7 means shardId-000000000007.
+    --shift-by skips records that the processor cannot process. --from-file undoes a reset: it restores the backup that
+    the reset has written.
+
+    SHARD may be a number: 7 is shardId-000000000007.
     """
     if way.from_file is not None:
         sys.exit(_move_by_file(target, moving, way.from_file, positions_only=way.positions_only))

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pykcl.cli.errors import ExitCode, exit_codes
+from pykcl.cli.help import Verb
 from pykcl.cli.local import NEEDED_MODULES
 from pykcl.errors import ConfigError
 from pykcl.local import local_environment
@@ -25,41 +27,38 @@ if TYPE_CHECKING:
     from pykcl.demo.verdict import Verdict
     from pykcl.demo.view import DemoState, View
 
-EXIT_FAIL = 1
 EXIT_INTERRUPTED = 130
 LAG_SECONDS = 2.0
 CLIENT_SECONDS = 10.0
 _MAX_SEED = 10_000
 
 
-@click.command()
-@click.option("--fast", is_flag=True, help="The same scenario in less than 25 seconds.")
-@click.option("--headless", is_flag=True, help="Print plain lines instead of a live picture.")
+@click.command(cls=Verb)
+@click.option("--fast", is_flag=True, help="Play the same scenario in less than 25 seconds.")
+@click.option("--headless", is_flag=True, help="Print plain lines instead of a live view.")
 @click.option("--with-java", is_flag=True, help="Add a worker of Java KCL 2.7.2.")
-@click.option("--ui", "with_page", is_flag=True, help="Also show the fleet on a web page.")
+@click.option("--ui", "with_page", is_flag=True, help="Also serve a web page that shows the fleet.")
 @click.option("--keep", is_flag=True, help="Leave the local AWS and the last worker running until Ctrl-C.")
 @click.option(
     "--seed",
     type=int,
-    help="Decides the records, the worker to kill and the shards to split. Default: random.",
+    metavar="N",
+    help="Seed of the records, of the worker to kill and of the shards to split (default: random).",
 )
 def demo(fast: bool, headless: bool, with_java: bool, with_page: bool, keep: bool, seed: int | None) -> None:
-    """Watch three workers share a stream and survive a kill -9, a split, a merge and a SIGTERM.
+    """Watch a local fleet survive kills, a shard split and a merge.
 
-    Everything runs on this machine: an embedded Kinesis and DynamoDB, three worker processes, and a producer of
-    plain and aggregated records. Each worker logs the records it processed; the verdict is computed from these logs
-    and from the put counts of the stream.
+    Needs the extra `demo`, and no AWS account. Everything runs on this machine: an embedded Kinesis and DynamoDB, three
+    worker processes, and a producer of plain and aggregated records. Each worker logs the records it processes; the
+    verdict compares these logs with the records of the stream. The exit code is 0 only if no record was lost or out of
+    order.
 
-    With --with-java a Java worker joins them on the same lease table, takes its share and is killed, too. It needs
-    Java, and Maven the first time; without them the demo says why and runs without it.
+    --with-java adds a Java worker on the same lease table, which takes its share and is killed, too. It needs Java, and
+    Maven the first time; without them the demo says why and runs without it.
 
-    With --ui the fleet is also shown on a web page of this machine, which opens in a browser if there is one. On a
-    terminal the demo then runs until Ctrl-C, as with --keep.
-
-    The exit code is 0 only if no record was lost or out of order.
+    --ui opens the web page of `pykcl ui` in a browser if there is one. On a terminal the demo then runs until Ctrl-C,
+    as with --keep.
     """
-    from pykcl.cli.errors import exit_codes
-
     with exit_codes(), _interruptible():
         refuse_missing_parts()
         broken = chosen_break()
@@ -69,7 +68,7 @@ def demo(fast: bool, headless: bool, with_java: bool, with_page: bool, keep: boo
         view = _view(headless)
         verdict = _run(view, jars, fast=fast, keep=keep, seed=number, broken=broken, with_page=with_page)
         if not verdict.passed:
-            sys.exit(EXIT_FAIL)
+            sys.exit(ExitCode.FAILED)
 
 
 def refuse_missing_parts() -> None:

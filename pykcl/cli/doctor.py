@@ -1,4 +1,4 @@
-"""`pykcl doctor`: is everything as a worker and its fleet need it?"""
+"""`pykcl doctor`: check everything that a worker and its fleet need."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pykcl.cli.errors import ExitCode
+from pykcl.cli.help import Verb
 from pykcl.cli.output import (
     Colour,
     Column,
@@ -43,55 +44,57 @@ _TOPIC_WIDTH = 11
 _WIDE = 110
 
 
-@click.command()
+@click.command(cls=Verb)
 @fleet_options()
 @format_option
-@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.option(
-    "--no-watch", is_flag=True, help="Do not wait for heartbeats: fast, but says nothing of who lives."
+    "--no-sample", is_flag=True, help="Scan once: faster, but does not show which workers are alive."
 )
 @click.option(
-    "--no-lag", is_flag=True, help="Do not ask Kinesis how far behind: spares one read of each shard."
+    "--no-lag", is_flag=True, help="Do not ask Kinesis for the lag, which takes one read of each shard."
 )
 @click.option(
-    "--simulate-iam", is_flag=True, help="Ask IAM whether a worker may do all it needs, writes as well."
+    "--simulate-iam",
+    is_flag=True,
+    help="Ask IAM whether a worker has all its permissions, also those to write.",
 )
 @click.option(
     "--bundle",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Also write a zip for a bug report, without names and secrets. FILE is never overwritten.",
+    help="Also write a zip for a bug report, without names and secrets.",
 )
-@click.option("--keep-names", is_flag=True, help="With --bundle: keep names of streams, tables and workers.")
+@click.option(
+    "--keep-names", is_flag=True, help="With --bundle: keep the names of streams, tables and workers."
+)
 def doctor(
     target: Target,
     output: Format,
-    as_json: bool,
-    no_watch: bool,
+    no_sample: bool,
     no_lag: bool,
     simulate_iam: bool,
     bundle: Path | None,
     keep_names: bool,
 ) -> None:
-    """Look over credentials, region, stream, lease table, permissions, clock, fleet and this machine.
+    """Check credentials, permissions, stream, lease table and fleet.
 
-    It only reads: no call writes, and none takes a record from anybody. With a fail-over time told (by --failover, or a
-    file) it watches the fleet's heartbeats for so long. Every finding has an id, and what is wrong has the command that
-    mends it.
+    No option is required; with --application and --stream it checks more. It only reads, and does not disturb the
+    fleet. If it knows the failover time (from --failover or a file), it watches the heartbeats of the workers for one
+    and a half times as long. Each problem comes with the command that solves it; `-o wide` also shows the ids.
 
-    --bundle writes versions, options, leases and the findings as plain texts into a zip. Names of applications, tables,
-    streams, workers, accounts and roles are replaced by hashes; credentials, records, endpoints and what a .properties
-    file says are never in it.
+    --bundle writes versions, options, leases and findings as text into a new zip file. Names of applications, tables,
+    streams, workers, accounts and roles are replaced by hashes; credentials, records, endpoints and the contents of a
+    .properties file are never in it.
 
-    Exit code 4 if there is an error among the findings, else 0. `-o wide` also shows ids.
+    The exit code is 3 if a finding is an error.
     """
     if keep_names and bundle is None:
         raise click.UsageError("--keep-names goes with --bundle FILE.")
     file = _file_facts(target.properties) if target.properties is not None else None
     facts, findings = examine(
-        target, watch=not no_watch, lag=not no_lag, simulate_iam=simulate_iam, file=file
+        target, watch=not no_sample, lag=not no_lag, simulate_iam=simulate_iam, file=file
     )
-    say(answer(target, findings, "json" if as_json else output))
+    say(answer(target, findings, output))
     if bundle is not None:
         _write_bundle(bundle, facts, keep_names=keep_names)
     sys.exit(ExitCode.FINDING if any(one.level == "error" for one in findings) else ExitCode.OK)
@@ -105,7 +108,7 @@ def examine(
     simulate_iam: bool = False,
     file: FileFacts | None = None,
 ) -> tuple[Facts, list[Finding]]:
-    """What is so, and what to make of it. file: to be looked over, too; its texts name programs and paths."""
+    """Return the facts and the findings. file: is checked, too; its texts name programs and paths."""
     from pykcl.operate.doctor.checks import diagnose
     from pykcl.operate.doctor.gather import Question, gather
     from pykcl.runtime import SystemRuntime
@@ -117,7 +120,7 @@ def examine(
         table=target.table,
         stream=target.stream,
         failover=target.failover,
-        named_regions=_told_regions(),
+        named_regions=_regions_of_environment(),
         watch=watch,
         lag=lag,
         simulate_iam=simulate_iam,
@@ -157,7 +160,7 @@ def _write_bundle(path: Path, facts: Facts, *, keep_names: bool) -> None:
 
 
 def _file_facts(path: Path) -> FileFacts:
-    """What `pykcl multilangd` would say of it. Raises ConfigError for a file that cannot be read or understood."""
+    """Return what `pykcl multilangd` would report. Raises ConfigError for a file that cannot be read or parsed."""
     from pykcl.compat.multilang.command import unfitness
     from pykcl.compat.properties import interpret, read_properties
     from pykcl.operate.doctor.facts import FileFacts
@@ -180,13 +183,13 @@ def _file_facts(path: Path) -> FileFacts:
 
 
 def answer(target: Target, findings: Sequence[Finding], output: Format) -> str:
-    """The whole answer, in that format."""
+    """Return the whole answer in that format."""
     rows = [row_of(one) for one in findings]
     if output == "table":
         return "\n".join([*(line for one in findings for line in _lines(one)), _summary(findings)])
     if output == "json":
-        told = {"application": target.application, "table": target.table, "stream": target.stream_name}
-        return json_text({**told, **_counts(findings), "findings": rows}, indent=2)
+        fleet = {"application": target.application, "table": target.table, "stream": target.stream_name}
+        return json_text({**fleet, **_counts(findings), "findings": rows}, indent=2)
     text = render(rows, _COLUMNS, output)
     return f"{text}\n{_summary(findings)}" if output == "wide" else text
 
@@ -218,8 +221,8 @@ def _lines(finding: Finding) -> list[str]:
     width = max(30, min(terminal_width() or _WIDE, _WIDE))
     # A narrow terminal has no room for an indent as wide as the topics.
     indent = " " * (len(head) + 2 if width >= 60 else 4)
-    told = f"{head}{printable(finding.text)}"
-    first, *rest = textwrap.wrap(told, width - 2, subsequent_indent=indent[2:], break_on_hyphens=False)
+    text = f"{head}{printable(finding.text)}"
+    first, *rest = textwrap.wrap(text, width - 2, subsequent_indent=indent[2:], break_on_hyphens=False)
     lines = [f"{painted(mark, colour)} {first}", *("  " + line for line in rest)]
     if finding.code and finding.level in ("warning", "error"):
         code = f"→ {finding.code}"
@@ -241,14 +244,14 @@ def _counts(findings: Sequence[Finding]) -> dict[str, int]:
 
 def _summary(findings: Sequence[Finding]) -> str:
     counts = _counts(findings)
-    told = ", ".join(
+    text = ", ".join(
         f"{number} {name if number != 1 else name[:-1]}" for name, number in counts.items() if number
     )
     code = f"  (exit {ExitCode.FINDING:d})" if counts["errors"] else ""
-    return (told or "Nothing is wrong.") + code
+    return (text or "Nothing is wrong.") + code
 
 
-def _told_regions() -> dict[str, str]:
+def _regions_of_environment() -> dict[str, str]:
     return {
         name: os.environ[name]
         for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "PYKCL_REGION")

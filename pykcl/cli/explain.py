@@ -12,6 +12,7 @@ from urllib.parse import urljoin
 
 import click
 
+from pykcl.cli.help import Verb
 from pykcl.cli.output import say
 from pykcl.error_catalog import DOCS, MISTAKES, docs_of
 
@@ -27,12 +28,12 @@ _LINK = re.compile(r"\[([^]]+)\]\(([^)]+)\)")
 _ANCHOR = re.compile(r'^<a id="(e\d\d)"></a>$', re.MULTILINE)
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("code", required=False)
 def explain(code: str | None) -> None:
-    """Explain the code of an error or of a log line: what it looks like, why, what to do.
+    """Explain an error code, such as E12.
 
-    Without CODE it lists all codes.
+    CODE stands in an error message or a log line. Without it all codes are listed.
     """
     if code is None:
         for mistake in MISTAKES.values():

@@ -1,4 +1,4 @@
-"""`pykcl iam`: the least policy of a worker, or of a person who operates a fleet."""
+"""`pykcl iam`: the minimal policy of a worker, or of a person who operates a fleet."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from pykcl.cli.help import Verb
 from pykcl.cli.output import say
 from pykcl.cli.target import Target, fleet_options
 from pykcl.errors import ConfigError
@@ -17,17 +18,21 @@ _ARN = re.compile(
 )
 
 
-@click.command()
+@click.command(cls=Verb)
 @fleet_options("application", "stream")
-@click.option("--account", metavar="DIGITS", help="AWS account; by default the one of the stream's ARN.")
-@click.option("--partition", metavar="NAME", help="Such as aws-cn; by default the one of the ARN, else aws.")
+@click.option("--account", metavar="DIGITS", help="AWS account (default: the one of the stream's ARN).")
 @click.option(
-    "--format",
-    "as_format",
+    "--partition",
+    metavar="NAME",
+    help="AWS partition, such as aws-cn (default: the one of the ARN, else aws).",
+)
+@click.option(
+    "-o",
+    "--output",
     type=click.Choice(["json", "terraform"]),
     default="json",
     show_default=True,
-    help="What is printed.",
+    help="Output format.",
 )
 @click.option(
     "--for",
@@ -35,24 +40,32 @@ _ARN = re.compile(
     type=click.Choice(["worker", "operator"]),
     default="worker",
     show_default=True,
-    help="Whose policy: of what runs, or of who looks at it.",
+    help="Print the policy of a worker, or of a person who operates the fleet.",
 )
 @click.option(
-    "--create-table/--no-create-table", default=None, help="Worker: whether it makes the lease table."
+    "--create-table/--no-create-table",
+    default=None,
+    help="With --for worker: allow the creation of the lease table, or not.",
 )
-@click.option("--metrics/--no-metrics", default=None, help="Worker: whether it sends metrics to CloudWatch.")
-@click.option("--steer", is_flag=True, help="Operator: may also move checkpoints, release and prune leases.")
-@click.option("--put", is_flag=True, help="Operator: may also put records.")
-@click.option("--simulate", is_flag=True, help="Operator: may also use doctor --simulate-iam.")
 @click.option(
-    "--read-metrics", is_flag=True, help="Operator: may also ask CloudWatch, for lag --source cloudwatch."
+    "--metrics/--no-metrics", default=None, help="With --for worker: allow metrics in CloudWatch, or not."
 )
-@click.option("--name", metavar="NAME", help="Of the policy, for Terraform.")
+@click.option(
+    "--steer",
+    is_flag=True,
+    help="With --for operator: also allow changes of leases and checkpoints.",
+)
+@click.option("--put", is_flag=True, help="With --for operator: also allow to put records.")
+@click.option("--simulate", is_flag=True, help="With --for operator: also allow `doctor --simulate-iam`.")
+@click.option(
+    "--read-metrics", is_flag=True, help="With --for operator: also allow `lag --source cloudwatch`."
+)
+@click.option("--name", metavar="NAME", help="Name of the policy in Terraform.")
 def iam(
     target: Target,
     account: str | None,
     partition: str | None,
-    as_format: str,
+    output: str,
     whose: str,
     create_table: bool | None,
     metrics: bool | None,
@@ -62,10 +75,11 @@ def iam(
     read_metrics: bool,
     name: str | None,
 ) -> None:
-    """Print the least that a worker, or an operator, must be allowed at AWS. Asks nobody.
+    """Print the minimal IAM policy of a worker or an operator.
 
-    Metrics, table creation and the state table are as the file of -c or -p says, unless told here. Without an ARN, an
-    account, ACCOUNT stands in its place, and REGION where neither the environment nor the AWS profile names a region.
+    Needs --application and --stream. Nothing is sent to AWS. Metrics, table creation and the state table are as in the
+    file of -c or -p. ACCOUNT and REGION stand in the policy where neither an ARN, an option, the environment nor the
+    AWS profile says them.
     """
     from pykcl.operate.aws.iam_policy import operator_policy, terraform_of, worker_policy
 
@@ -91,7 +105,7 @@ def iam(
             point_in_time_recovery=config.point_in_time_recovery,
             metrics_namespace=(config.metrics_namespace or config.application) if sends else None,
         )
-    if as_format == "terraform":
+    if output == "terraform":
         say(terraform_of(policy, name or f"{config.application}-{whose}"))
     else:
         say(json.dumps(policy, indent=2))
@@ -104,7 +118,7 @@ def iam(
 
 
 def _places(target: Target, account: str | None, partition: str | None) -> dict[str, str]:
-    """Region, account and partition, from what was told; nothing is asked."""
+    """Return region, account and partition without asking AWS."""
     if account is not None and not re.fullmatch(r"[0-9]{12}", account):
         raise ConfigError("--account is twelve digits, such as 123456789012.")
     found = _ARN.match(target.config.stream)
@@ -122,6 +136,6 @@ def _places(target: Target, account: str | None, partition: str | None) -> dict[
 def _refuse_mixture(whose: str, create_table: bool | None, metrics: bool | None, **of_operator: bool) -> None:
     if whose == "operator" and not (create_table is None and metrics is None):
         raise click.UsageError("--create-table and --metrics are of workers. Drop them, or --for operator.")
-    told = [f"--{name.replace('_', '-')}" for name, given in of_operator.items() if given]
-    if whose == "worker" and told:
-        raise click.UsageError(f"{', '.join(told)}: only with --for operator.")
+    flags = [f"--{name.replace('_', '-')}" for name, given in of_operator.items() if given]
+    if whose == "worker" and flags:
+        raise click.UsageError(f"{', '.join(flags)}: only with --for operator.")

@@ -1,4 +1,4 @@
-"""`pykcl lag`: how far behind the fleet is, per shard and in all."""
+"""`pykcl lag`: the lag of each shard and of the whole fleet."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from pykcl.cli.durations import Duration
 from pykcl.cli.errors import ExitCode
+from pykcl.cli.help import Verb
 from pykcl.cli.output import Column, Format, format_option, render, repeat, watch_option
 from pykcl.cli.settings import worker_token
 from pykcl.cli.target import Target, fleet_options
@@ -27,46 +28,41 @@ if TYPE_CHECKING:
 SOURCES = ("kinesis", "status", "cloudwatch")
 
 
-@click.command()
+@click.command(cls=Verb)
 @fleet_options("table")
 @format_option
 @watch_option
 @click.option(
     "--max-behind",
     type=Duration(),
-    metavar="TIME",
-    help="Exit with 3 if a shard is further behind, such as 60s.",
+    metavar="DURATION",
+    help="Exit with code 3 if a shard is further behind than this, such as 60s.",
 )
 @click.option(
     "--source",
-    "--from",
-    "source",
     type=click.Choice(SOURCES),
     default="kinesis",
     show_default=True,
-    help="Who is asked: Kinesis, at one of the five reads a second that the readers of a shard share; the workers' "
-    "own /status; or their metrics in CloudWatch, at $0.01 per 1,000 shards.",
+    help="Take the lag from Kinesis, from the /status of the workers, or from their metrics in CloudWatch.",
 )
 @click.option(
     "--status-url",
-    "--worker",
     "urls",
     multiple=True,
     metavar="URL",
-    help="With --source status: where a worker's --http answers, such as http://10.0.1.7:8080. Once for each.",
+    help="With --source status: address of a worker's --http, such as http://10.0.1.7:8080 (repeatable).",
 )
 @click.option(
     "--status-token-file",
-    "--worker-token-file",
     "token_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help=f"With --source status: what the workers' /status needs; else ${HTTP_TOKEN}.",
+    help=f"With --source status: file with the token of the workers' /status (default: ${HTTP_TOKEN}).",
 )
 @click.option(
     "--namespace",
     metavar="NAME",
-    help="With --source cloudwatch: of the workers' metrics; by default as configured, else the application's name.",
+    help="With --source cloudwatch: namespace of the workers' metrics (default: the application name).",
 )
 def lag(
     target: Target,
@@ -78,16 +74,17 @@ def lag(
     token_file: Path | None,
     namespace: str | None,
 ) -> None:
-    """How long the oldest unread record of every shard has been waiting. The largest of these is the fleet's lag.
+    """Show how far each shard is behind the tip of the stream.
 
-    The lease table holds positions and no times, so somebody else is asked.
+    Needs --application or --table. The lag of a shard is the age of its oldest unread record; the lag of the fleet is
+    the largest of these. The lease table has no timestamps, so --source says where they come from:
 
     \b
-    kinesis     for each lease one GetShardIterator at its checkpoint and one GetRecords call for two records; on idle
-                shards more, up to the next record or the tip: some 250 for a day. Sixteen shards at a time. "Unread"
-                is what lies behind the checkpoint: a worker may have read it and not checkpointed yet.
-    status      pykcl workers with --http say how far from the tip they read. It costs nothing.
-    cloudwatch  the MillisBehindLatest of any KCL worker that sends metrics, a minute or two late.
+    kinesis     One GetShardIterator at each checkpoint and one GetRecords call for two records; on idle
+                shards more calls, up to the next record or the tip: some 250 for a day. They count against
+                the five reads a second of each shard. A record is unread if it comes after the checkpoint.
+    status      The /status of pykcl workers that run with --http.
+    cloudwatch  The metric MillisBehindLatest of any KCL worker, a minute or two late. $0.01 per 1,000 shards.
     """
     from pykcl.operate.aws.table_scan import TableScanner
     from pykcl.runtime import SystemRuntime
@@ -95,11 +92,11 @@ def lag(
     _refuse_mixture(source, urls, token_file, namespace)
     runtime = SystemRuntime()
     scanner = TableScanner(target.clients.client("dynamodb"), str(target.table), runtime)
-    told = _told_by_others(target, source, urls, token_file, namespace, runtime)
+    lag_source = _other_source(target, source, urls, token_file, namespace, runtime)
     marks: Marks | None = None
 
-    def look() -> tuple[str, int]:
-        nonlocal marks, told
+    def poll() -> tuple[str, int]:
+        nonlocal marks, lag_source
         from pykcl.operate.lag import total_of
         from pykcl.operate.states import NO_MARKS, marks_among
 
@@ -110,24 +107,29 @@ def lag(
             )
         leases = [view.leases[key] for key in sorted(view.leases)]
         # The same one each time: it goes on where it ended on a shard without records.
-        told = told or _kinesis(target, view, runtime)
-        lags = told.lags(leases)
+        lag_source = lag_source or _kinesis(target, view, runtime)
+        lags = lag_source.lags(leases)
         total = total_of(lags, max_behind)
         marks = marks_among((lease.actual_owner for lease in leases), marks or NO_MARKS)
         rows = [_row(lease, lags[lease.key], marks) for lease in leases]
         facts = {
             "application": target.table,
             "shards": len(leases),
-            "behind_seconds": total.behind if output == "json" else None,
-            "behind": format_duration(total.behind) if output != "json" else None,
+            **_behind(total, output),
             "furthest": total.shard if total.behind else None,
             "source": source,
         }
         facts = {name: value for name, value in facts.items() if value is not None}
-        hints = [*_hints(lags, total, max_behind), told.cost]
+        hints = [*_hints(lags, total, max_behind), lag_source.cost]
         return render(rows, _columns(), output, facts=facts, hints=hints), _code(total)
 
-    sys.exit(repeat(watch, look))
+    sys.exit(repeat(watch, poll))
+
+
+def _behind(total: TotalLag, output: Format) -> dict[str, Any]:
+    if output == "json":
+        return {"behind_seconds": total.behind}
+    return {"behind": format_duration(total.behind)}
 
 
 def _refuse_mixture(source: str, urls: tuple[str, ...], token: Path | None, namespace: str | None) -> None:
@@ -140,7 +142,7 @@ def _refuse_mixture(source: str, urls: tuple[str, ...], token: Path | None, name
         raise click.UsageError("--namespace goes with --source cloudwatch.")
 
 
-def _told_by_others(
+def _other_source(
     target: Target,
     source: str,
     urls: tuple[str, ...],
@@ -148,7 +150,7 @@ def _told_by_others(
     namespace: str | None,
     runtime: Runtime,
 ) -> LagSource | None:
-    """None where Kinesis is to be asked. Raises ConfigError, SetupError."""
+    """Return None for the source "kinesis". Raises ConfigError, SetupError."""
     if source == "status":
         from functools import partial
 
@@ -181,7 +183,7 @@ def _kinesis(target: Target, view: TableSnapshot, runtime: Runtime) -> LagSource
 
     arns = view.stream_arns
     if target.stream is None and len(arns) != 1:
-        raise ConfigError("The table does not say which stream it is of. Do: --stream NAME.")
+        raise ConfigError("The lease table does not name its stream. Do: --stream NAME.")
     stream = target.kinesis(target.stream or arns[0])
     stream.describe()
     return KinesisLag(stream, runtime, start=target.config.start_position)

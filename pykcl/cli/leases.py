@@ -1,4 +1,4 @@
-"""`pykcl leases`: who reads which shard, how far, and whether anybody is alive; and two careful writes."""
+"""`pykcl leases`: list and describe the leases of a fleet, release one, and prune the table."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ import click
 
 from pykcl.cli.durations import Duration
 from pykcl.cli.errors import ExitCode
+from pykcl.cli.help import VerbGroup
 from pykcl.cli.output import (
     Colour,
     Column,
     Format,
     format_option,
     json_text,
+    print_notice,
+    print_wait,
     render,
     repeat,
     say,
     show,
-    tell_of_the_wait,
     watch_option,
 )
 from pykcl.cli.target import Target, complete_shards, fleet_options
+from pykcl.errors import printable
 from pykcl.model.lease import Lease
 from pykcl.operate.hints import hints_of
 from pykcl.operate.sampler import Observation, known_failover
@@ -171,7 +174,7 @@ def _facts(
 
 
 def stream_of(target: Target, view: TableSnapshot) -> str | None:
-    """As told, else as the leases themselves tell; None where neither does, or there are several."""
+    """Return the given stream, else the one that the leases name; None without either, or with several."""
     if target.stream_name is not None:
         return target.stream_name
     arns = view.stream_arns
@@ -330,17 +333,20 @@ def prune_row(deletion: Deletion, marks: Marks) -> dict[str, Any]:
     }
 
 
+NO_SAMPLE = click.option(
+    "--no-sample", is_flag=True, help="Scan once: faster, but does not show which workers are alive."
+)
 SHARD = click.argument("shard", metavar="SHARD", shell_complete=complete_shards)
 EXECUTE = click.option(
-    "--execute", is_flag=True, help="Write. Without it, only what would be written is shown."
+    "--execute", is_flag=True, help="Apply the changes. Without it the command is a dry run."
 )
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def leases() -> None:
-    """Look at the leases of a fleet, whatever KCL it runs, and release or delete some.
+    """List, describe, release and prune the leases of a fleet.
 
-    `list` and `describe` only read. `release` and `prune` show what they would write, and write with
+    They work on the lease table of any KCL. `list` and `describe` only read; `release` and `prune` are dry runs without
     --execute.
     """
 
@@ -352,13 +358,13 @@ def leases() -> None:
 @click.option(
     "--sample",
     type=Duration(minimum=0.2, maximum=3600.0),
-    metavar="TIME",
-    help="How long counters are watched at most; by default the fail-over time, or 4s where it is unknown.",
+    metavar="DURATION",
+    help="Watch the counters for at most this long (default: the failover time, or 4s if it is unknown).",
 )
-@click.option("--no-sample", is_flag=True, help="Look once: fast, but nobody can tell then who is alive.")
-@click.option("--owner", metavar="TEXT", help="Only leases whose owner's name has this in it.")
+@NO_SAMPLE
+@click.option("--owner", metavar="TEXT", help="Show only leases whose owner's name contains this text.")
 @click.option(
-    "--state", "states", multiple=True, metavar="STATE", help="Only leases in this state; may be repeated."
+    "--state", "states", multiple=True, metavar="STATE", help="Show only leases in this state (repeatable)."
 )
 def list_leases(
     target: Target,
@@ -369,18 +375,19 @@ def list_leases(
     owner: str | None,
     states: tuple[str, ...],
 ) -> None:
-    """Every lease: its owner and the kind of owner, its state, its checkpoint, and whether its counter moves.
+    """List the leases of a fleet with owner, state and checkpoint.
 
-    Rows carry no time. So the table is looked at twice or more, until every owned lease has moved, or --sample is over.
+    Needs --application or --table. A lease has no timestamp, so the table is scanned until every owned lease has
+    changed its counter, or --sample is over.
 
     \b
-    ACTIVE    somebody owns it, and its counter moves
-    STALE     somebody owns it, and it stood still for the fail-over time: any worker may take it
-    UNKNOWN   somebody owns it, and it was not watched for so long
-    UNOWNED   nobody owns it
+    ACTIVE    has an owner, and its counter changes
+    STALE     has an owner, and its counter did not change for the failover time: any worker may take it
+    UNKNOWN   has an owner, and was watched for less than the failover time
+    UNOWNED   has no owner
     WAITING   a parent shard has not ended, so it must not be read yet
     ENDED     its shard was read to the end
-    FOREIGN   no lease: a row that KCL 3.x keeps in the table for itself
+    FOREIGN   not a lease: a row that KCL 3.x keeps in the table
     """
     from pykcl.operate.aws.table_scan import TableScanner
     from pykcl.operate.sampler import Sampler
@@ -393,33 +400,33 @@ def list_leases(
     runtime = SystemRuntime()
     scanner = TableScanner(target.clients.client("dynamodb"), str(target.table), runtime)
     sampler = Sampler(scanner.scan, runtime)
-    _tell_pace(scanner.pace, output)
+    _print_pace(scanner.pace)
 
     marks = NO_MARKS
 
-    def look() -> tuple[str, int]:
+    def poll() -> tuple[str, int]:
         nonlocal marks
         found = (
             sampler.poll()
             if no_sample or watch is not None
-            else sampler.poll_until_moved(target.failover, longest=sample, on_wait=tell_of_the_wait)
+            else sampler.poll_until_moved(target.failover, longest=sample, on_wait=print_wait)
         )
         answer = lease_answer(target, found, owner=owner, wanted=wanted, before=marks)
         marks = answer.marks
         return render(answer.rows, LEASE_COLUMNS, output, facts=answer.facts, hints=answer.hints), 0
 
-    sys.exit(repeat(watch, look))
+    sys.exit(repeat(watch, poll))
 
 
 @leases.command()
 @SHARD
 @fleet_options("table")
 @format_option
-@click.option("--no-sample", is_flag=True, help="Look once, and do not wait for the counter to move.")
+@NO_SAMPLE
 def describe(target: Target, shard: str, output: Format, no_sample: bool) -> None:
-    """Everything the table says about one lease, and what it means.
+    """Describe one lease: everything the lease table says about it.
 
-    SHARD: a lease key, the number of a shard, such as 3, or the end of one key only.
+    Needs --application or --table. SHARD is a lease key, a shard number, such as 3, or the end of a single key.
     """
     from pykcl.operate.aws.table_scan import TableScanner
     from pykcl.operate.sampler import Sampler
@@ -428,13 +435,13 @@ def describe(target: Target, shard: str, output: Format, no_sample: bool) -> Non
     runtime = SystemRuntime()
     scanner = TableScanner(target.clients.client("dynamodb"), str(target.table), runtime)
     sampler = Sampler(scanner.scan, runtime)
-    _tell_pace(scanner.pace, output)
+    _print_pace(scanner.pace)
     found = sampler.poll()
     key = key_of(shard, found.snapshot)
     lease = found.snapshot.leases.get(key)
     if not no_sample and lease is not None and lease.actual_owner is not None:
         found = sampler.poll_until_moved(
-            target.failover, until=lambda seen: key in seen.alive, on_wait=tell_of_the_wait
+            target.failover, until=lambda seen: key in seen.alive, on_wait=print_wait
         )
     answer = describe_answer(target, found, key)
     show(answer.rows, FACT_COLUMNS, output, facts=answer.facts, hints=answer.hints)
@@ -445,11 +452,14 @@ def describe(target: Target, shard: str, output: Format, no_sample: bool) -> Non
 @fleet_options("table")
 @EXECUTE
 def release(target: Target, shard: str, execute: bool) -> None:
-    """Take a lease away from its owner, so that another worker may take it at once. SHARD: as in `describe`.
+    """Release a lease, so that another worker can take it at once.
 
-    Writes what an owner writes when it stops: no owner, the counter one higher, the checkpoint as it is; and only if
-    counter and owner are still what was shown. An owner that is alive notices at its next renewal; what it has read
-    since its last checkpoint comes again at the next owner. Nothing is lost.
+    Needs --application or --table. SHARD is a lease key, a shard number or the end of a single key. A dry run without
+    --execute.
+
+    The write is the one of a worker that stops: no owner, the counter one higher, the checkpoint as it is; and only if
+    counter and owner are still as shown. A live owner notices at its next renewal. The next owner reads again what
+    came after the last checkpoint, so no record is lost.
     """
     from pykcl.operate.aws.row_writes import RowWriter
     from pykcl.operate.aws.table_scan import TableScanner
@@ -488,10 +498,13 @@ def _show_release(plan: ReleasePlan, execute: bool) -> None:
 @format_option
 @EXECUTE
 def prune(target: Target, output: Format, execute: bool) -> None:
-    """Delete rows nobody needs any more: ended and all children begun, or of shards Kinesis has dropped.
+    """Prune the leases that no worker needs any more.
 
-    The rules are the workers' own, which do this by themselves; it is for tables whose fleet is gone. Every row is
-    deleted only if it is still as it was shown, parents before children, and looked for again.
+    Needs --application and --stream. A dry run without --execute.
+
+    These are the leases of shards that were read to the end and whose children have started, and of shards that Kinesis
+    has deleted. Workers prune by the same rules; use this where the fleet is gone. Each row is deleted only if it is
+    still as shown, parents before children.
     """
     from pykcl.operate.aws.row_writes import RowWriter
     from pykcl.operate.aws.table_scan import TableScanner
@@ -502,7 +515,7 @@ def prune(target: Target, output: Format, execute: bool) -> None:
 
     runtime, client = SystemRuntime(), target.clients.client("dynamodb")
     scanner = TableScanner(client, str(target.table), runtime)
-    _tell_pace(scanner.pace, output)
+    _print_pace(scanner.pace)
     view = scanner.scan()
     plan = plan_prune(view, target.kinesis())
     facts: dict[str, Any] = {
@@ -520,13 +533,13 @@ def prune(target: Target, output: Format, execute: bool) -> None:
     show(rows, PRUNE_COLUMNS, output, facts=facts, hints=hints)
     if not execute:
         return
-    results = list(_told(do_prune(RowWriter(client, str(target.table), runtime), plan)))
+    results = list(_reported(do_prune(RowWriter(client, str(target.table), runtime), plan)))
     if any(one != "deleted" for one in results):
         sys.exit(ExitCode.FAILED)
 
 
-def _told(results: Any) -> Any:
-    """To standard error, as they come: a broken-off run has told what it has done."""
+def _reported(results: Any) -> Any:
+    """Report each result on standard error as it comes, so that an interrupted run has said what it did."""
     for one in results:
         why = f" ({one.why})" if one.why else ""
         say(f"{one.outcome:<9}  {_inert(one.deletion.seen.key)}{_inert(why)}", err=True)
@@ -534,11 +547,9 @@ def _told(results: Any) -> Any:
 
 
 def _inert(text: str | None) -> str:
-    from pykcl.errors import printable
-
     return "-" if text is None else printable(text)
 
 
-def _tell_pace(pace: str, output: Format) -> None:
+def _print_pace(pace: str) -> None:
     if pace:
-        say(f"pykcl: {_inert(pace)}", err=True)
+        print_notice(pace)

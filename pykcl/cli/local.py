@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pykcl.cli.errors import exit_codes
+from pykcl.cli.help import Verb
 from pykcl.cli.stopping import stop_by_signals
 from pykcl.errors import ConfigError
 from pykcl.local import local_environment
@@ -25,36 +27,39 @@ NEEDED_MODULES = ("cbor2", "hypercorn", "moto", "py_partiql_parser")
 _STREAM = re.compile(r"(?P<name>[A-Za-z0-9_.-]{1,128})(?::(?P<shards>[0-9]{1,6})?)?\Z")
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=DEFAULT_PORT,
     show_default=True,
-    help="Port; 0 for any free one.",
+    help="Listen on this port; 0 for any free one.",
 )
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Address to listen on, such as 0.0.0.0 in a container. There is no password.",
+    help="Listen on this address, such as 0.0.0.0 in a container. There is no password.",
 )
 @click.option(
     "--allow-host",
     "allow_hosts",
     multiple=True,
     metavar="NAME",
-    help="Another name clients call it by, such as that of a container. May be repeated.",
+    help="Allow clients to call it by another name, such as that of a container (repeatable).",
 )
 @click.option(
-    "--stream", "streams", multiple=True, metavar="NAME:SHARDS", help="Create a stream. May be repeated."
+    "--stream", "streams", multiple=True, metavar="NAME:SHARDS", help="Create a stream (repeatable)."
 )
 @click.option(
-    "--limits", is_flag=True, help="Enforce Kinesis' limits per shard: 5 reads/s, 2 MB/s out, 1 MB/s in."
+    "--limits", is_flag=True, help="Enforce the limits of a shard: 5 reads/s, 2 MB/s out, 1 MB/s in."
 )
 @click.option(
-    "--request-log", type=click.Path(path_type=Path), help="Append every request as a line of JSON."
+    "--request-log",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Append every request to this file as a line of JSON.",
 )
 def local(
     port: int,
@@ -64,15 +69,14 @@ def local(
     limits: bool,
     request_log: Path | None,
 ) -> None:
-    """Run the embedded local AWS (Kinesis, DynamoDB, CloudWatch) until Ctrl-C.
+    """Run a local AWS with Kinesis, DynamoDB and CloudWatch.
 
-    Everything is kept in memory. Prints the environment that points boto3, the AWS CLI and pykcl to it.
+    Needs the extra `local`. Everything is kept in memory until Ctrl-C. The command prints the environment variables
+    that point boto3, the AWS CLI and pykcl to it.
 
-    Requests can be made to fail on purpose (throttled, reset, slow, lost) by rules posted to /_pykcl/faults on the
+    Faults (throttling, resets, latency, lost answers) are injected by rules that are posted to /_pykcl/faults on the
     same port; GET shows what was injected. docs/guides/testing.md lists the kinds.
     """
-    from pykcl.cli.errors import exit_codes
-
     with exit_codes():
         wanted = dict(map(_stream, streams))
         made = start_local_aws(

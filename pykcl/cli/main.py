@@ -11,38 +11,48 @@ from typing import Any
 import click
 
 from pykcl import __version__
+from pykcl.cli.errors import ExitCode
 from pykcl.errors import printable
 
 ARGUMENTS = "pykcl.cli.arguments"
 """Under this the context's `meta` has what the group was called with, the verb first."""
-# verb: (module:attribute, one line for --help)
-VERBS = {
-    "run": ("pykcl.cli.run:run", "Run a record processor as one worker of a fleet."),
-    "multilangd": (
-        "pykcl.cli.multilangd:multilangd",
-        "Run a MultiLangDaemon's .properties file and program, without Java.",
-    ),
-    "migrate": ("pykcl.cli.migrate:migrate", "Find out what leaving Java means, and write the way out."),
-    "leases": ("pykcl.cli.leases:leases", "See who reads which shard and who is alive; release, prune."),
-    "lag": ("pykcl.cli.lag:lag", "See how far behind the fleet is, per shard and in all."),
-    "checkpoints": (
-        "pykcl.cli.checkpoints:checkpoints",
-        "Show, save and move checkpoints, with plan and undo.",
-    ),
-    "tail": ("pykcl.cli.tail:tail", "Show the records of a stream, and wait for more."),
-    "put": ("pykcl.cli.put:put", "Put lines into a stream, each until it is in."),
-    "streams": ("pykcl.cli.streams:streams", "See which streams there are, and what one is."),
-    "ui": ("pykcl.cli.ui:ui", "Show a fleet on a web page of this machine."),
-    "doctor": ("pykcl.cli.doctor:doctor", "Find what is wrong before production does; it only reads."),
-    "explain": ("pykcl.cli.explain:explain", "Explain the code of an error, such as E12."),
-    "iam": ("pykcl.cli.iam:iam", "Print the least IAM policy, as JSON or for Terraform."),
-    "local": ("pykcl.cli.local:local", "Run the embedded local AWS (Kinesis, DynamoDB, CloudWatch)."),
-    "demo": ("pykcl.cli.demo:demo", "Watch three workers survive a kill, a split and a merge, with proof."),
+
+SECTIONS = {
+    "Try it here": {
+        "demo": "Watch a local fleet survive kills, a shard split and a merge.",
+        "local": "Run a local AWS with Kinesis, DynamoDB and CloudWatch.",
+    },
+    "Run a worker": {
+        "run": "Run a record processor as a worker of a fleet.",
+    },
+    "Inspect and change a fleet": {
+        "leases": "List, describe, release and prune the leases of a fleet.",
+        "lag": "Show how far each shard is behind the tip of the stream.",
+        "checkpoints": "Show, export and reset the checkpoints of a fleet.",
+        "ui": "Serve a web page that shows a fleet.",
+    },
+    "Work with streams": {
+        "streams": "List and describe streams.",
+        "tail": "Print the records of a stream as they arrive.",
+        "put": "Put lines of text into a stream as records.",
+    },
+    "Check and explain": {
+        "doctor": "Check credentials, permissions, stream, lease table and fleet.",
+        "explain": "Explain an error code, such as E12.",
+        "iam": "Print the minimal IAM policy of a worker or an operator.",
+    },
+    "Move from Java": {
+        "migrate": "Plan the move from MultiLangDaemon or amazon_kclpy to pykcl.",
+        "multilangd": "Run a MultiLangDaemon program without Java.",
+    },
 }
+"""Each verb is the function `verb` of the module `pykcl.cli.verb`; its text is the first sentence of its own help."""
+VERBS = tuple(verb for verbs in SECTIONS.values() for verb in verbs)
+_LONGEST = max(map(len, VERBS))
 
 
 class LazyGroup(click.Group):
-    """Knows its verbs by name; loads one when it is needed."""
+    """Know the verbs by name, and load one when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -50,10 +60,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module, attribute = VERBS[cmd_name][0].split(":")
-        command = getattr(importlib.import_module(module), attribute)
+        command = getattr(importlib.import_module(f"pykcl.cli.{cmd_name}"), cmd_name)
         if not isinstance(command, click.Command):
-            raise TypeError(f"{VERBS[cmd_name][0]} is not a command")
+            raise TypeError(f"{cmd_name} is not a command")
         return command
 
     def resolve_command(
@@ -76,8 +85,12 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+        # Columns of equal width in all sections.
+        for title, verbs in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{verb:<{_LONGEST}}", text) for verb, text in verbs.items()])
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(f"{code:<{_LONGEST}}", code.meaning) for code in ExitCode])
 
 
 @contextmanager
@@ -90,14 +103,13 @@ def _printable_errors() -> Iterator[None]:
         raise
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="pykcl")
 def main() -> None:
-    """pykcl: the Kinesis Client Library in pure Python.
+    """Read Kinesis streams with a fleet of workers: the Kinesis Client Library (KCL) in pure Python.
 
-    Reads a Kinesis stream with a fleet of workers that share its shards through a DynamoDB lease table, the same one
-    that Amazon's Java KCL 2.x uses.
-
-    Exit codes of what runs something: 0 clean, 2 usage, 70 crash, 78 configuration or surroundings. Of what looks at a
-    fleet or steers it: 0 ok, 1 error, 2 usage, 3 a threshold was breached, 4 the doctor found something, 5 refused.
+    The workers of a fleet share the shards of a stream through a DynamoDB lease table, the same table that Java KCL 2.x
+    uses. `pykcl COMMAND --help` explains a command.
     """

@@ -1,4 +1,4 @@
-"""`pykcl migrate FILE`: what leaving Java means for one application, as a report, a plan and a configuration."""
+"""`pykcl migrate FILE`: plan the move of one application from Java, as a report, a plan and a configuration."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pykcl.cli.errors import exit_codes
+from pykcl.cli.help import Verb
 from pykcl.errors import ConfigError, PyKclError, TableGone
 from pykcl.runtime import SystemRuntime
 
@@ -22,28 +23,28 @@ REPORT_FILE = "migrate-report.md"
 _MOST_BYTES = 4 * 1024 * 1024
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option(
     "--code",
     multiple=True,
     metavar="APP.py",
     type=click.Path(path_type=Path),
-    help="The Python program; may be repeated for its other files. It is read, never run.",
+    help="Python program to check, and its other files (repeatable). It is read, never run.",
 )
 @click.option(
-    "--table/--no-table",
+    "--check-table/--no-check-table",
     "reads_table",
     default=True,
-    help="Whether the lease table is looked at, with the file's own credentials. Nothing is written to it.",
+    help="Read the lease table with the credentials of FILE, or not. Nothing is written to it.",
 )
 @click.option("--force", is_flag=True, help=f"Overwrite {CONFIG_FILE} and {REPORT_FILE}.")
 def migrate(file: Path, code: tuple[Path, ...], reads_table: bool, force: bool) -> None:
-    """Find out what leaving Java means: read a MultiLangDaemon's .properties FILE, the program, and the lease table.
+    """Plan the move from MultiLangDaemon or amazon_kclpy to pykcl.
 
-    Writes two files into the current folder: pykcl.toml, which says to pykcl what FILE says to Java; and
-    migrate-report.md: what maps, what is of no use any more, what behaves differently, who works on the table, and a
-    plan in steps, each with its way back.
+    Needs FILE, the .properties file of the daemon. Writes two files into the current folder: pykcl.toml, with the
+    options of FILE for pykcl; and migrate-report.md: what maps, what is not needed any more, what behaves differently,
+    who works on the lease table, and a plan in steps, each with its way back.
     """
     with exit_codes():
         wanted = [Path(CONFIG_FILE), Path(REPORT_FILE)]
@@ -75,7 +76,7 @@ def _migration(file: Path, code: tuple[Path, ...], reads_table: bool) -> Migrati
     # Without a program it is the children of executableName that go on.
     of_children = None if code else interpret(properties, door="multilang")
     programs = [found_out.Program(path.name, _source(path)) for path in code]
-    look = _look(found) if reads_table else _no_look(found, "--no-table was given.")
+    look = _look(found) if reads_table else _no_look(found, "--no-check-table was given.")
     move = found_out.Move(
         config=found.config,
         properties=str(file),

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from pykcl.cli.errors import exit_codes
+from pykcl.cli.help import COMMON, Verb, option_in
 from pykcl.cli.logs import log_to_stderr
-from pykcl.cli.run_kclpy import tune_collector
+from pykcl.cli.run_kclpy import ACCEPT_POLLING, OPTION, tune_collector
 from pykcl.cli.settings import Service, Settings, from_arguments, service_options, settings_of
 from pykcl.cli.supervisor import Processes, processes_option
 from pykcl.errors import ConfigError, ProcessorFailed, RestartShard
@@ -31,39 +32,36 @@ _LACKS_KCLPY = (
 )
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("file", required=False, metavar="[FILE]", type=click.Path(path_type=Path))
-@click.option(
-    "-p",
-    "--properties-file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The .properties file of the daemon. Wins over FILE.",
-)
 @click.option(
     "-l",
     "--log-configuration",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Taken, and not used: logback.xml says nothing here.",
+    help="Accepted for compatibility with MultiLangDaemon, and ignored.",
 )
 @click.option(
     "--exit-on-child-failure",
     is_flag=True,
-    help="Stop when a child dies, hangs or cannot be started, as Java does; else it costs its own shard a moment.",
+    help="Stop when a child dies, hangs or cannot be started, as Java does, instead of starting it again.",
 )
-@click.option(
-    "--accept-polling",
-    is_flag=True,
-    help="Read by polling where Java used enhanced fan-out, and say no more of it.",
-)
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Any option of Config; wins.")
+@ACCEPT_POLLING
+@OPTION
 @service_options
 @processes_option
-@click.option("-v", "--verbose", is_flag=True, help="Log at DEBUG.")
+@option_in(COMMON)(
+    "-p",
+    "--properties",
+    "--properties-file",
+    "properties",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Read options from the .properties file of a MultiLangDaemon.",
+)
 def multilangd(
     file: Path | None,
-    properties_file: Path | None,
+    properties: Path | None,
     log_configuration: Path | None,
     exit_on_child_failure: bool,
     accept_polling: bool,
@@ -72,17 +70,18 @@ def multilangd(
     service: Service,
     verbose: bool,
 ) -> None:
-    """Run the program of a MultiLangDaemon's .properties file, without Java: a process of it for each shard.
+    """Run a MultiLangDaemon program without Java.
 
-    What the program prints goes to the log under pykcl.child.SHARD, its standard error under pykcl.child.SHARD.stderr.
+    Needs the .properties file of the daemon: --properties or FILE. Its executableName runs as one process per shard.
+    The output of these processes is logged as pykcl.child.SHARD, their standard error as pykcl.child.SHARD.stderr.
 
-    Ctrl-C or SIGTERM lets running batches end, sends shutdownRequested to every child and releases the leases, within
-    shutdownGraceMillis (default 25 s). A second one, after a second or more, does not wait for the batches.
+    Ctrl-C or SIGTERM waits for the running batches, sends shutdownRequested to every child and releases the leases,
+    within shutdownGraceMillis (default: 25 s). A second one, after a second or more, does not wait for the batches.
     """
     log_to_stderr(service.log_format, verbose=verbose, with_names=True, process=processes.number)
-    chosen = properties_file or file
+    chosen = properties or file
     if chosen is None:
-        raise click.UsageError("No properties. Do: --properties-file FILE.")
+        raise click.UsageError("No .properties file. Do: --properties FILE.")
     if log_configuration is not None:
         log.warning(
             "--log-configuration is not used: everything is logged to standard error, by Python's logging."
@@ -95,7 +94,7 @@ def multilangd(
             config_file=None,
             overrides={**from_arguments(options), **service.config_options(), **given},
             accept_polling=accept_polling,
-            is_told=processes.member is None,
+            shows_verdicts=processes.member is None,
         )
         if processes.is_parent:
             sys.exit(processes.run(settings.config, service))

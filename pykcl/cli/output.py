@@ -1,4 +1,4 @@
-"""What the operating commands print: one list of rows as table, wide table, JSON, JSON lines or CSV.
+"""The output of the commands: one list of rows as table, wide table, JSON, JSON lines or CSV.
 
 Shard names, worker identifiers and everything else out of a table or a stream is untrusted text: it must drive no
 terminal, forge no line and be no formula. Every format here sees to that by itself.
@@ -14,7 +14,8 @@ import shutil
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +23,7 @@ import click
 
 from pykcl.cli.durations import Duration
 from pykcl.cli.errors import ExitCode
+from pykcl.cli.help import COMMON, option_in
 from pykcl.errors import TemporaryError, printable
 from pykcl.times import format_duration
 
@@ -59,22 +61,22 @@ class Column:
 
     def cell(self, row: Mapping[str, Any], *, wide: bool = False) -> str:
         value = row.get(self.key)
-        told = self.text if wide or self.short is None else self.short
-        if told is not None:
-            return printable(told(value))
+        text = self.text if wide or self.short is None else self.short
+        if text is not None:
+            return printable(text(value))
         return "-" if value is None or value == "" else printable(_plain(value))
 
 
 def format_option(command: Command) -> Command:
     """`-o/--output`, handed to the command as `output`."""
-    return click.option(
+    return option_in(COMMON)(  # type: ignore[return-value]
         "-o",
         "--output",
         "output",
         type=click.Choice(FORMATS),
         default="table",
         show_default=True,
-        help="How the answer is printed.",
+        help="Output format.",
     )(command)
 
 
@@ -86,7 +88,7 @@ def show(
     facts: Mapping[str, Any] | None = None,
     hints: Iterable[str] = (),
 ) -> None:
-    """Print `render(…)`. In the formats that have no place for them, hints go to standard error."""
+    """Print `render(…)`. In the formats without a place for them, hints go to standard error."""
     hints = tuple(hints)
     say(render(rows, columns, format, facts=facts, hints=hints))
     if format in ("jsonl", "csv"):
@@ -102,7 +104,7 @@ def render(
     facts: Mapping[str, Any] | None = None,
     hints: Iterable[str] = (),
 ) -> str:
-    """The whole answer as text, without a newline at its end.
+    """Return the whole answer as text, without a newline at its end.
 
     rows: values that JSON knows; what no column names is not shown. facts: of all rows together, such as the
     application; in the table they are one line above it, in JSON they stand beside "rows". hints: sentences.
@@ -124,85 +126,32 @@ def render(
     return "\n".join(lines)
 
 
-def say(text: str, *, err: bool = False) -> None:
-    """Print already inert text; what the terminal's encoding lacks is shown as Python would write it."""
-    if not text:
-        return
-    stream = sys.stderr if err else sys.stdout
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err, color=None)
-
-
-def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON in ASCII only, so that nothing in it can drive a terminal."""
-    return json.dumps(value, indent=indent, ensure_ascii=True, default=str)
-
-
-def painted(text: str, colour: Colour | None) -> str:
-    """`text` in that colour where standard output shows colours, else as it is."""
-    return click.style(text, fg=colour) if colour is not None and shows_colours() else text
-
-
-def shows_colours() -> bool:
-    """A terminal that nobody asked to stay plain (NO_COLOR, TERM=dumb)."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return is_terminal()
-
-
-def is_terminal() -> bool:
-    """Whether a person's terminal is at the other end of standard output."""
-    return sys.stdout.isatty()
-
-
-def terminal_width() -> int | None:
-    """Columns of the terminal; None where there is none to respect (piped, and no COLUMNS)."""
-    if is_terminal() or os.environ.get("COLUMNS", "").isdigit():
-        return max(20, shutil.get_terminal_size().columns)
-    return None
-
-
-def text_width(text: str) -> int:
-    """Cells of a terminal: most East Asian characters take two, combining marks none."""
-    if text.isascii():
-        return len(text)
-    return sum(
-        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1
-        for one in text
-    )
-
-
-def clipped(text: str, width: int) -> str:
-    """`text` in at most `width` cells; an ellipsis tells that something is missing."""
-    if text_width(text) <= width:
-        return text
-    kept, used = [], 1
-    for one in text:
-        used += text_width(one)
-        if used > width:
-            break
-        kept.append(one)
-    return "".join(kept) + "…"
-
-
-def inert_for_csv(value: Any) -> Any:
-    """Text that a spreadsheet would take for a formula gets an apostrophe in front; numbers stay numbers."""
-    if not isinstance(value, str):
-        return "" if value is None else value if isinstance(value, int | float) else _plain(value)
-    is_formula = value.startswith(_FORMULA) or value.lstrip().startswith(_FORMULA)
-    return printable(("'" if is_formula else "") + value)
+# -- rows as text ----------------------------------------------------------------------------------------------
 
 
 def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([column.key for column in columns])
-    writer.writerows([inert_for_csv(row.get(column.key)) for column in columns] for row in rows)
+    writer.writerows([_csv_value(row.get(column.key)) for column in columns] for row in rows)
     return out.getvalue().rstrip("\n")
+
+
+def _csv_value(value: Any) -> Any:
+    """Put an apostrophe in front of text that a spreadsheet would take for a formula; numbers stay numbers."""
+    if not isinstance(value, str):
+        return "" if value is None else value if isinstance(value, int | float) else _plain(value)
+    is_formula = value.startswith(_FORMULA) or value.lstrip().startswith(_FORMULA)
+    return printable(("'" if is_formula else "") + value)
 
 
 def _projected(row: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, Any]:
     return {column.key: row.get(column.key) for column in columns}
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return JSON in ASCII only, so that nothing in it can drive a terminal."""
+    return json.dumps(value, indent=indent, ensure_ascii=True, default=str)
 
 
 def _plain(value: Any) -> str:
@@ -214,54 +163,34 @@ def _plain(value: Any) -> str:
 
 
 def _facts_line(facts: Mapping[str, Any]) -> str:
-    told = [f"{name.replace('_', ' ').upper()} {_fact(value)}" for name, value in facts.items()]
+    texts = [f"{name.replace('_', ' ').upper()} {_fact(value)}" for name, value in facts.items()]
     line = printable(
-        "  ".join(one for one, value in zip(told, facts.values(), strict=True) if value is not None)
+        "  ".join(one for one, value in zip(texts, facts.values(), strict=True) if value is not None)
     )
     width = terminal_width()
     return line if width is None else clipped(line, width)
 
 
 def _fact(value: Any) -> str:
-    """A count of each of several things reads as "2 Java, 1 pykcl"."""
+    """Return the text of a value; a count of each of several things is "2 Java, 1 pykcl"."""
     if isinstance(value, Mapping):
         return ", ".join(f"{many} {what}" for what, many in value.items()) or "none"
     return _plain(value)
 
 
-def fitted(
-    columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int | None
-) -> tuple[list[int], list[int]]:
-    """Which of the columns are shown in so many cells of a terminal, by index, and how wide each of them is.
-
-    cells: of every row one text per column. width: None for as many as it takes. The least weighty go first; if that
-    is not enough, the widest of those that stay are clipped.
-    """
-    kept = list(range(len(columns)))
-    widths = [
-        max([text_width(column.heading), *(text_width(line[at]) for line in cells)])
-        for at, column in enumerate(columns)
-    ]
-    if width is None or not kept:
-        return kept, widths
-    while _needed([columns[one] for one in kept], widths) > width and any(
-        columns[one].weight < 9 for one in kept
-    ):
-        at = min(range(len(kept)), key=lambda one: (columns[kept[one]].weight, -kept[one]))
-        del kept[at], widths[at]
-    _squeeze(widths, width - 2 * (len(kept) - 1))
-    return kept, widths
+# -- tables in the width of the terminal -----------------------------------------------------------------------
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, wide: bool) -> list[str]:
     there = [column for column in columns if wide or not column.wide]
     cells = [[column.cell(row, wide=wide) for column in there] for row in rows]
     width = None if wide else terminal_width()
-    kept, widths = fitted(there, cells, width)
-    shown = [there[at] for at in kept]
-    lines = [_line([column.heading for column in shown], shown, widths)]
+    kept, widths = _fitted(there, cells, width)
+    columns_shown = [there[at] for at in kept]
+    lines = [_line([column.heading for column in columns_shown], columns_shown, widths)]
     lines += [
-        _line([line[at] for at in kept], shown, widths, row) for line, row in zip(cells, rows, strict=True)
+        _line([line[at] for at in kept], columns_shown, widths, row)
+        for line, row in zip(cells, rows, strict=True)
     ]
     if len(kept) < len(there):
         hidden = ", ".join(column.heading for at, column in enumerate(there) if at not in kept)
@@ -269,8 +198,32 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, wide
     return lines
 
 
+def _fitted(
+    columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int | None
+) -> tuple[list[int], list[int]]:
+    """Return the indexes of the columns that fit into `width` cells of a terminal, and the width of each.
+
+    cells: of every row one text per column. width: None for no limit. The columns of the least weight go first; if that
+    is not enough, the widest of the rest are clipped.
+    """
+    shown = list(range(len(columns)))
+    widths = [
+        max([text_width(column.heading), *(text_width(line[at]) for line in cells)])
+        for at, column in enumerate(columns)
+    ]
+    if width is None or not shown:
+        return shown, widths
+    while _needed([columns[one] for one in shown], widths) > width and any(
+        columns[one].weight < 9 for one in shown
+    ):
+        at = min(range(len(shown)), key=lambda one: (columns[shown[one]].weight, -shown[one]))
+        del shown[at], widths[at]
+    _squeeze(widths, width - 2 * (len(shown) - 1))
+    return shown, widths
+
+
 def _needed(shown: Sequence[Column], widths: Sequence[int]) -> int:
-    """Cells of a line in which the columns that stay to the end may be clipped."""
+    """Return the width of a line in which the columns that are never dropped may be clipped."""
     least = [
         min(width, 2 * _NARROWEST) if column.weight >= 9 else width
         for column, width in zip(shown, widths, strict=True)
@@ -279,7 +232,7 @@ def _needed(shown: Sequence[Column], widths: Sequence[int]) -> int:
 
 
 def _squeeze(widths: list[int], room: int) -> None:
-    """Take from the widest, cell by cell, until the line fits or nothing is left to take."""
+    """Narrow the widest column, cell by cell, until the line fits or no column can be narrowed."""
     while sum(widths) > room and max(widths) > _NARROWEST:
         widths[widths.index(max(widths))] -= 1
 
@@ -299,47 +252,130 @@ def _line(
     return "  ".join(parts).rstrip()
 
 
+def text_width(text: str) -> int:
+    """Return how many cells of a terminal it takes: most East Asian characters take two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1
+        for one in text
+    )
+
+
+def clipped(text: str, width: int) -> str:
+    """Return `text` in at most `width` cells; an ellipsis shows that something is missing."""
+    if text_width(text) <= width:
+        return text
+    shown, used = [], 1
+    for one in text:
+        used += text_width(one)
+        if used > width:
+            break
+        shown.append(one)
+    return "".join(shown) + "…"
+
+
+# -- standard output and standard error ------------------------------------------------------------------------
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print text that is already inert; what the encoding of the terminal lacks is escaped as Python would."""
+    if not text:
+        return
+    stream = sys.stderr if err else sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err, color=None)
+
+
+def print_notice(text: str) -> None:
+    """Print a line beside the answer, on standard error."""
+    say(f"pykcl: {printable(text)}", err=True)
+
+
+@contextmanager
+def quiet_when_unread() -> Iterator[None]:
+    """End well, with exit code 0, if the reader of the output, such as `head`, has closed it."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        forget_output()
+
+
+def forget_output() -> None:
+    """Discard what is still in the buffer of standard output, also at the end of the interpreter."""
+    with suppress(OSError, ValueError, AttributeError):
+        nowhere: Any = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def painted(text: str, colour: Colour | None) -> str:
+    """Return `text` in that colour if standard output shows colours."""
+    return click.style(text, fg=colour) if colour is not None and shows_colours() else text
+
+
+def shows_colours() -> bool:
+    """Return whether standard output is a terminal, and neither NO_COLOR nor TERM=dumb is set."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return is_terminal()
+
+
+def is_terminal() -> bool:
+    """Return whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal; None without a terminal and without COLUMNS."""
+    if is_terminal() or os.environ.get("COLUMNS", "").isdigit():
+        return max(20, shutil.get_terminal_size().columns)
+    return None
+
+
+# -- --watch ---------------------------------------------------------------------------------------------------
+
 _TO_THE_TOP = "\x1b[H\x1b[J"
 
 
 def watch_option(command: Command) -> Command:
-    """`--watch[=SECONDS]`, handed to the command as `watch`: seconds, or None for one answer."""
+    """`--watch[=DURATION]`, handed to the command as `watch`: seconds, or None for one answer."""
     return click.option(
         "--watch",
         is_flag=False,
         flag_value="2s",
         default=None,
-        metavar="[=2s]",
+        metavar="[=DURATION]",
         type=Duration(minimum=0.2),
-        help="Answer again and again, until Ctrl-C. Write --watch=5s for another pause.",
+        help="Refresh every 2s, or every DURATION, until Ctrl-C.",
     )(command)
 
 
-def tell_of_the_wait(seconds: float) -> None:
-    """For `Sampler.look_twice`: a command that seems to hang says on standard error why."""
-    say(
-        f"pykcl: scanning again in {format_duration(seconds)} to see which counters move; --no-sample does not wait",
-        err=True,
+def print_wait(seconds: float) -> None:
+    """For `Sampler.poll_until_moved`: say on standard error why the command seems to hang."""
+    print_notice(
+        f"scanning again in {format_duration(seconds)} to see which counters move; --no-sample does not wait"
     )
 
 
-def repeat(watch: float | None, look: Callable[[], tuple[str, int]]) -> int:
-    """Print what `look` returns (text, exit code), once or until Ctrl-C; return the last code.
+def repeat(watch: float | None, answer: Callable[[], tuple[str, int]]) -> int:
+    """Print the text of `answer` (text, exit code), once or until Ctrl-C; return the last code.
 
-    On a terminal each answer replaces the one before; piped, they follow one another. While watching, TemporaryError is
-    told and the next look follows; everything else ends the command.
+    On a terminal each answer replaces the one before; piped, they follow one another. While watching, a TemporaryError
+    is reported and the next answer follows; every other error ends the command.
     """
     if watch is None:
-        text, code = look()
+        text, code = answer()
         say(text)
         return code
     code = ExitCode.OK
     try:
         while True:
             try:
-                text, code = look()
+                text, code = answer()
             except TemporaryError as error:
-                say(f"pykcl: {error} Looking again in {format_duration(watch)}.", err=True)
+                print_notice(f"{error} Trying again in {format_duration(watch)}.")
             else:
                 say(f"{_TO_THE_TOP}{text}" if is_terminal() else f"{text}\n")
             time.sleep(watch)

@@ -1,4 +1,4 @@
-"""`pykcl put`: lines into a stream, each of them in it before the command ends."""
+"""`pykcl put`: put lines of text into a stream, each of them once before the command ends."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from pykcl.cli.errors import ExitCode, usage
+from pykcl.cli.help import Verb
+from pykcl.cli.output import print_notice, quiet_when_unread
 from pykcl.cli.target import (
     admin_for,
     aws_options,
     complete_streams,
-    quiet_when_unread,
     summary_of,
-    tell,
 )
 from pykcl.errors import ConfigError, PyKclError
 from pykcl.runtime import SignalEvent
@@ -137,14 +137,14 @@ class _Course:
     is_stopped: bool = False
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("stream", metavar="STREAM", shell_complete=complete_streams)
 @click.option(
     "--file",
     "path",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Read from here instead of standard input.",
+    help="Read the lines from a file instead of standard input.",
 )
 @click.option(
     "--input",
@@ -152,38 +152,37 @@ class _Course:
     type=click.Choice(("lines", "jsonl", "records")),
     default="lines",
     show_default=True,
-    help="Each line is a payload; so, too, and must be JSON; or is a record as `tail -o jsonl` writes them.",
+    help="Take each line as a payload, as a payload in JSON, or as a record of `tail -o jsonl`.",
 )
-@click.option(
-    "--key", metavar="TEXT", help="The partition key of every record.  [default: a random one each]"
-)
+@click.option("--key", metavar="TEXT", help="Partition key of every record.  [default: a random one each]")
 @click.option(
     "--key-field",
     metavar="NAME",
-    help="Field of the line's JSON object that is its partition key; a.b for depth.",
+    help="Take the partition key from this field of the line's JSON object, such as user.id.",
 )
 @click.option(
-    "-K", "--key-delimiter", metavar="TEXT", help="The partition key stands in front of this, as with kcat."
+    "-K",
+    "--key-delimiter",
+    metavar="TEXT",
+    help="Take the partition key from the line, in front of this text (as kcat -K).",
 )
 @click.option(
     "--aggregate",
     is_flag=True,
-    help="Pack records into KPL aggregates, as the Kinesis Producer Library does.",
+    help="Pack the records into KPL aggregates, as the Kinesis Producer Library does.",
 )
 @click.option(
-    "--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="At most so many records a second."
+    "--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Put at most N records a second."
 )
-@click.option(
-    "--from-line", type=click.IntRange(1), default=1, metavar="N", help="Pass over the lines before this one."
-)
+@click.option("--from-line", type=click.IntRange(1), default=1, metavar="N", help="Start at line N.")
 @click.option(
     "--on-bad",
     type=click.Choice(("stop", "skip")),
     default="stop",
     show_default=True,
-    help="At a line that is no record: stop there, or tell it and go on.",
+    help="Stop at a line that is not a record, or report and skip it.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="No progress and no notices, only the count and errors.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the count and errors.")
 @aws_options
 def put(
     stream: str,
@@ -199,11 +198,12 @@ def put(
     quiet: bool,
     clients: OperatorClients,
 ) -> None:
-    """Put lines into a stream, one record each. Empty lines are passed over.
+    """Put lines of text into a stream as records.
 
-    Records that Kinesis refuses are sent again until they are in; then their number is printed. A record whose request
-    got no answer is sent again, too, and may be in twice; that is said. Ctrl-C puts what was read and says how far it
-    came; a second one gives up what is still being refused.
+    Each line is a record; empty lines are skipped. Records that Kinesis throttles are sent again until they are in the
+    stream; then their number is printed. A record whose request timed out is sent again, too, and may be in the stream
+    twice; the command then says so. Ctrl-C puts what was read so far and prints the last line that is in; a second
+    Ctrl-C drops what is still being sent again.
     """
     from pykcl.operate.streams.formats import LineReader
     from pykcl.runtime import SystemRuntime
@@ -231,7 +231,7 @@ def put(
             runtime,
             stop=stop,
             give_up=give_up,
-            on_notice=(lambda _: None) if quiet else tell,
+            on_notice=(lambda _: None) if quiet else print_notice,
             aggregate=aggregate,
             rate=rate,
         )
@@ -299,7 +299,7 @@ def _take(
         if not skip_bad:
             raise
         course.bad += 1
-        tell(f"passed over: {error}")
+        print_notice(f"passed over: {error}")
         record = None
     if record is None:
         putting.skip_line(number)
@@ -313,21 +313,21 @@ def _conclude(stream: str, putting: StreamWriter, course: _Course, *, aggregated
     with quiet_when_unread():
         click.echo(f"put {tally.put} records into {stream}")
     if tally.sent_again:
-        tell(f"sent again after a refusal: {tally.sent_again}")
+        print_notice(f"sent again after a refusal: {tally.sent_again}")
     if tally.perhaps_twice:
-        tell(
+        print_notice(
             f"up to {tally.perhaps_twice} of them may be in twice: their request got no answer and was sent again"
         )
     if course.bad:
-        tell(f"{course.bad} lines were passed over")
+        print_notice(f"{course.bad} lines were passed over")
     if course.trouble:
-        tell(course.trouble)
+        print_notice(course.trouble)
     if course.trouble or course.is_stopped:
         done = putting.complete_through
         partly = ", and some after them" if done < course.line else ""
         ended = "" if course.trouble else "stopped; "
         remedy = course.remedy or f"Do: go on with --from-line {done + 1}."
-        tell(f"{ended}lines 1 to {done} are in{partly}. {remedy}" if done else f"{ended}{remedy}")
+        print_notice(f"{ended}lines 1 to {done} are in{partly}. {remedy}" if done else f"{ended}{remedy}")
     if course.is_stopped and not course.trouble:
         return 128 + signal.SIGINT
     return ExitCode.FAILED if course.trouble or course.bad else ExitCode.OK

@@ -20,33 +20,36 @@ import click
 from pykcl import logs
 from pykcl.cli.durations import Duration
 from pykcl.cli.errors import ProgramCrashed, exit_codes
+from pykcl.cli.help import Verb, option_in
 from pykcl.cli.logs import log_beside_the_program, log_to_stderr
 from pykcl.cli.run_kclpy import (
     ACCEPT_POLLING,
-    CONFIG,
     ON_ERROR,
-    PROPERTIES,
+    OPTION,
     run_kclpy,
     tune_collector,
 )
 from pykcl.cli.settings import Service, Settings, from_arguments, service_options, settings_of
 from pykcl.cli.shadow import Shadow
 from pykcl.cli.supervisor import Processes, processes_option
+from pykcl.cli.target import common_options
 from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError
 from pykcl.processor import RecordProcessor
 
 LOCAL_SHARDS = 4
-_FIELDS = (
-    "application",
-    "table_name",
-    "stream",
-    "initial_position",
-    "failover_time",
-    "region",
-    "worker_id",
-    "on_error",
-)
+_FIELDS = {
+    "application": "application",
+    "table": "table_name",
+    "stream": "stream",
+    "initial_position": "initial_position",
+    "failover": "failover_time",
+    "region": "region",
+    "worker_id": "worker_id",
+    "on_error": "on_error",
+}
+"""Flag: field of Config."""
+_shadow_option = option_in("Shadow options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +72,12 @@ class _Program:
 
 
 def _grouped_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: hand the flags that are fields of Config to the command as `given`, without those that are missing,
+    """Decorator: hand the flags that are fields of Config to the command as `given`, without those that are not given,
     and those that say how AWS is reached as `access`."""
 
     @functools.wraps(command)
     def wrapped(**everything: Any) -> None:
-        flags = {name: everything.pop(name) for name in _FIELDS}
+        flags = {field: everything.pop(flag) for flag, field in _FIELDS.items()}
         given = {name: value for name, value in flags.items() if value is not None}
         access = {"profile": everything.pop("profile"), "endpoint": everything.pop("endpoint_url")}
         command(given=given, access=access, **everything)
@@ -82,66 +85,51 @@ def _grouped_flags(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("target", metavar="[MODULE:CLASS]", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENT...]")
-@click.option(
-    "--kclpy", type=click.Path(path_type=Path), metavar="APP.py", help="A program of amazon_kclpy, unchanged."
-)
-@PROPERTIES
-@CONFIG
-@ON_ERROR
-@ACCEPT_POLLING
-@click.option(
-    "-a",
-    "--application",
-    "--app",
-    "application",
-    metavar="NAME",
-    help="Application name: its lease table, shared by the whole fleet.",
-)
-@click.option("--table", "table_name", metavar="NAME", help="Lease table, if called otherwise.")
-@click.option("--stream", metavar="NAME", help="Stream name or ARN.")
 @click.option(
     "--start",
     "--initial-position",
     "initial_position",
-    metavar="PLACE",
-    help="Where to start without leases: LATEST, TRIM_HORIZON or an ISO 8601 time.",
+    metavar="POSITION",
+    help="Where to start a shard without a checkpoint: LATEST, TRIM_HORIZON or an ISO 8601 time.",
 )
 @click.option(
-    "--failover",
-    "failover_time",
-    type=Duration(),
-    metavar="TIME",
-    help="The fleet's fail-over time (failoverTimeMillis), such as 10s.",
-)
-@click.option("--profile", metavar="NAME", help="AWS profile.")
-@click.option("--region", metavar="NAME", help="AWS region.")
-@click.option("--endpoint-url", metavar="URL", help="Another endpoint than AWS' own, for every service.")
-@click.option("--worker-id", help="Unique per process; by default host:pid:random.")
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Any other option of Config.")
-@click.option(
-    "--local", "use_local", is_flag=True, help="Against an embedded local AWS, started with the worker."
+    "--local", "use_local", is_flag=True, help="Start an embedded local AWS with the worker, and use it."
 )
 @click.option(
+    "--kclpy",
+    type=click.Path(path_type=Path),
+    metavar="APP.py",
+    help="Run an unchanged program of amazon_kclpy instead of MODULE:CLASS.",
+)
+@ON_ERROR
+@ACCEPT_POLLING
+@click.option(
+    "--worker-id",
+    metavar="NAME",
+    help="Unique name of this worker (default: host, process and a random part).",
+)
+@OPTION
+@_shadow_option(
     "--shadow",
     metavar="APP2",
-    help="Rehearse: read the same stream under another application and its own lease table, and only count.",
+    help="Read the stream as application APP2, with a lease table of its own, and only count records.",
 )
-@click.option(
-    "--shadow-call-processor", is_flag=True, help="With --shadow: call the processor, too, on every record."
+@_shadow_option(
+    "--shadow-call-processor", is_flag=True, help="With --shadow: also call the processor for every record."
 )
-@click.option(
+@_shadow_option(
     "--shadow-interval",
-    type=click.FloatRange(0.1, 86_400),
+    type=Duration(minimum=0.1, maximum=86_400),
     default=10.0,
-    show_default=True,
-    help="With --shadow: seconds between two tellings of what was counted.",
+    metavar="DURATION",
+    help="With --shadow: log the counts this often (default: 10s).",
 )
 @service_options
 @processes_option
-@click.option("-v", "--verbose", is_flag=True, help="Log at DEBUG.")
+@common_options
 @_grouped_flags
 def run(
     target: str | None,
@@ -161,20 +149,21 @@ def run(
     service: Service,
     verbose: bool,
 ) -> None:
-    """Run a record processor as one worker of a fleet.
+    """Run a record processor as a worker of a fleet.
 
-    MODULE:CLASS names a RecordProcessor subclass or a zero-argument factory, importable from the current folder.
-    Every option of Config can also be given as --option NAME=VALUE, as environment variable PYKCL_NAME, and in the file
-    of --config or --properties; the first of these that has it wins.
+    Needs MODULE:CLASS, --application and --stream. MODULE:CLASS is a subclass of RecordProcessor, or a factory without
+    arguments, that can be imported from the current folder. Start the same command on other hosts, or use --processes,
+    and the workers share the shards.
 
-    With --kclpy a program written for amazon_kclpy runs in this process, unchanged and without Java, on what its
-    --properties or --config file says. Arguments behind -- are the program's own.
+    Options of Config that have no flag are given as --option NAME=VALUE, as environment variable PYKCL_NAME, or in the
+    file of --config or --properties. The command line takes precedence, then the environment.
 
-    With --shadow nothing is processed, and the application's own lease table is not touched.
+    --kclpy runs a program written for amazon_kclpy in this process, unchanged and without Java, with the options of its
+    --properties or --config file. The program gets the arguments after --.
 
-    With --processes K workers share the shards as K such commands would, under this one.
+    --shadow processes nothing, and does not touch the lease table of the application.
 
-    Ctrl-C or SIGTERM finishes the running batch, checkpoints and releases the leases. A second one, after a second or
+    Ctrl-C or SIGTERM waits for the running batch, checkpoints and releases the leases. A second one, after a second or
     more, does not wait for the batch.
     """
     program = _Program(kclpy, arguments if target is None else (target, *arguments))
@@ -189,7 +178,7 @@ def run(
             overrides={**from_arguments(options), **service.config_options(), **given},
             accept_polling=accept_polling,
             use_local=use_local,
-            is_told=processes.member is None,
+            shows_verdicts=processes.member is None,
             **access,
         )
         if use_local and processes.member is None:

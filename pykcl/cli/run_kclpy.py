@@ -16,8 +16,10 @@ from typing import Final
 import click
 
 from pykcl.cli.errors import ExitCode, exit_codes
+from pykcl.cli.help import Verb
 from pykcl.cli.logs import log_beside_the_program
 from pykcl.cli.settings import Service, Settings, from_arguments, service_options, settings_of
+from pykcl.cli.target import CONFIG_OPTION, PROPERTIES_OPTION
 from pykcl.events import Event, WorkerStarted
 from pykcl.processor import ProcessorFactory
 
@@ -104,39 +106,33 @@ def _names(threads: list[threading.Thread]) -> str:
 ON_ERROR = click.option(
     "--on-error",
     type=click.Choice(("retry", "skip", "raise")),
-    help="What a raising processor costs: its batch again (default), its batch skipped as Java does, or the worker.",
-)
-PROPERTIES = click.option(
-    "--properties",
-    "-p",
-    type=click.Path(path_type=Path),
-    help="The .properties file of a MultiLangDaemon.",
-)
-CONFIG = click.option(
-    "-c",
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Options of Config in TOML, such as the pykcl.toml of `pykcl migrate`.",
+    help="When the processor raises: retry the batch (default), skip it as Java KCL does, or stop the worker.",
 )
 ACCEPT_POLLING = click.option(
     "--accept-polling",
     is_flag=True,
-    help="Read by polling where Java used enhanced fan-out, and say no more of it.",
+    help="Do not warn that pykcl polls where Java KCL used enhanced fan-out.",
+)
+OPTION = click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set any option of Config (repeatable).",
 )
 
 
-@click.command("python -m pykcl.compat.kclpy", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    "python -m pykcl.compat.kclpy", cls=Verb, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.argument("program", metavar="APP.py", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENT...]")
-@PROPERTIES
-@CONFIG
 @ON_ERROR
 @ACCEPT_POLLING
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Any option of Config; wins.")
+@OPTION
 @service_options
-@click.option("-v", "--verbose", is_flag=True, help="Log at DEBUG.")
+@PROPERTIES_OPTION
+@CONFIG_OPTION
 def kclpy(
     program: Path,
     arguments: tuple[str, ...],
@@ -148,10 +144,10 @@ def kclpy(
     service: Service,
     verbose: bool,
 ) -> None:
-    """Run a program written for amazon_kclpy in this process, unchanged: one thread for each shard, no Java.
+    """Run a program written for amazon_kclpy in this process, without Java.
 
-    The program's `amazon_kclpy` is pykcl's own here, whether or not the real one is installed; its KCLProcess.run()
-    works on the stream until Ctrl-C or SIGTERM.
+    Needs --properties or --config. The program is unchanged: its `amazon_kclpy` is the one of pykcl, whether or not the
+    real one is installed, and its KCLProcess.run() reads the stream until Ctrl-C or SIGTERM, with a thread per shard.
     """
     log_beside_the_program(service.log_format, verbose=verbose)
     given = {} if on_error is None else {"on_error": on_error}

@@ -1,6 +1,7 @@
-"""What `pykcl run` and `pykcl multilangd` work by: a file, the environment and the command line, in one order.
+"""The settings of `pykcl run` and `pykcl multilangd`: a file, the environment and the command line, in one order.
 
-What comes later wins: defaults, the file (--config or --properties), PYKCL_ variables, --option, the flags.
+What comes later wins: defaults, the file (--config or --properties), PYKCL_ variables, --option, the flags. `Settings`
+is what the worker works by, `Service` how its process reports health and logs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from pykcl.cli.durations import Duration
+from pykcl.cli.help import option_in
 from pykcl.cli.logs import LOG_FORMATS, LogFormat
 from pykcl.config import HTTP_TOKEN, Config, from_environment, from_texts, read_toml
 from pykcl.errors import ConfigError
@@ -28,27 +31,18 @@ if TYPE_CHECKING:
     from pykcl.health.source import HealthSource
     from pykcl.worker.worker import Worker
 
-
-def from_arguments(pairs: Iterable[str]) -> dict[str, Any]:
-    """Config fields from NAME=VALUE texts. Raises ConfigError."""
-    split = []
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"--option {pair!r} has no value. Do: --option NAME=VALUE.")
-        split.append((name.strip().replace("-", "_"), text))
-    return from_texts(split, lambda name: f"--option {name}")
-
-
 Door = Literal["native", "kclpy", "multilang"]
+Watch = Callable[["Worker"], "Worker"]
+"""Puts a new worker under watch; returns it."""
 log = logging.getLogger("pykcl.settings")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """specs: what a file says of each service; None: boto3 finds everything by itself.
+    """What a worker works by.
 
-    executable, timeout: of the children, for the door "multilang"; see `Interpretation`.
+    specs: what a file says of each service; None: boto3 finds everything by itself. executable, timeout: of the
+    children, for the door "multilang"; see `Interpretation`.
     """
 
     config: Config
@@ -57,7 +51,7 @@ class Settings:
     timeout: float | None = None
 
     def clients(self) -> dict[str, Any] | None:
-        """For Worker(clients=…). Raises ConfigError, SetupError and TemporaryError for region and credentials."""
+        """Return the argument of Worker(clients=…). Raises ConfigError, SetupError and TemporaryError."""
         if self.specs is None:
             return None
         from pykcl.aws.credentials import open_specified_clients
@@ -73,14 +67,15 @@ def settings_of(
     overrides: Mapping[str, Any],
     accept_polling: bool,
     use_local: bool = False,
-    is_told: bool = True,
+    shows_verdicts: bool = True,
     profile: str | None = None,
     endpoint: str | None = None,
 ) -> Settings:
-    """Raises ConfigError for a file, a variable or an option, and click.UsageError for what is missing.
+    """Return the settings. Raises ConfigError for a wrong file, variable or option, click.UsageError for a missing one.
 
     overrides: fields of Config from the command line. use_local: what the file says of clients is left out, as all
-    requests go to the local AWS, and errors are shown. is_told: whether to say what a .properties file comes to.
+    requests go to the local AWS, and errors are shown. shows_verdicts: print what each
+    key of a .properties file comes to.
     profile, endpoint (URL): for every service, before what the file says.
     """
     if properties is not None and config_file is not None:
@@ -93,7 +88,7 @@ def settings_of(
     specs: Mapping[str, ClientSpec] | None = None
     found: Interpretation | None = None
     if properties is not None:
-        found = _interpreted(properties, door, accept_polling, is_told=is_told)
+        found = _interpreted(properties, door, accept_polling, shows_verdicts=shows_verdicts)
         base = {option.name: getattr(found.config, option.name) for option in fields(Config)} | of_local
         specs = found.clients
     elif config_file is not None:
@@ -108,7 +103,7 @@ def settings_of(
     ):
         raise click.UsageError(
             "No properties. Do: --properties FILE, the one that MultiLangDaemon was given, or --config pykcl.toml, "
-            "or tell both application and stream: PYKCL_APPLICATION and PYKCL_STREAM, or --app and --stream."
+            "or both --application and --stream (PYKCL_APPLICATION and PYKCL_STREAM)."
         )
     if "region" in later and specs is not None:
         specs = {service: replace(spec, region=None) for service, spec in specs.items()}
@@ -120,6 +115,43 @@ def settings_of(
         found.executable if found else (),
         found.timeout if found else None,
     )
+
+
+def from_arguments(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of Config in NAME=VALUE texts. Raises ConfigError."""
+    split = []
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--option {pair!r} has no value. Do: --option NAME=VALUE.")
+        split.append((name.strip().replace("-", "_"), text))
+    return from_texts(split, lambda name: f"--option {name}")
+
+
+def _from_toml(path: Path) -> tuple[Mapping[str, Any], Mapping[str, ClientSpec] | None]:
+    found = read_toml(path)
+    specs = None
+    if found.clients:
+        from pykcl.aws.credentials import specs_of
+
+        specs = specs_of(found.clients, found.source)
+    if "application" in found.options and "stream" in found.options:
+        # By itself first, so that an error in the file is reported with the name of the file.
+        found.config()
+    return found.options, specs
+
+
+def _interpreted(path: Path, door: Door, accept_polling: bool, *, shows_verdicts: bool) -> Interpretation:
+    from pykcl.compat.properties import interpret, read_properties, verdict_table
+
+    found = interpret(read_properties(path), door=door)
+    if not shows_verdicts:
+        return found
+    click.echo(verdict_table(found.verdicts), err=True)
+    for notice in found.notices:
+        if not (accept_polling and "--accept-polling" in notice):
+            log.warning("%s", notice)
+    return found
 
 
 def _for_every_service(
@@ -134,32 +166,6 @@ def _for_every_service(
     return {service: replace(specs.get(service, ClientSpec()), **flags) for service in ALL_SERVICES}
 
 
-def _from_toml(path: Path) -> tuple[Mapping[str, Any], Mapping[str, ClientSpec] | None]:
-    found = read_toml(path)
-    specs = None
-    if found.clients:
-        from pykcl.aws.credentials import specs_of
-
-        specs = specs_of(found.clients, found.source)
-    if "application" in found.options and "stream" in found.options:
-        # By itself first, so that what is wrong in the file is told with its name.
-        found.config()
-    return found.options, specs
-
-
-def _interpreted(path: Path, door: Door, accept_polling: bool, *, is_told: bool) -> Interpretation:
-    from pykcl.compat.properties import interpret, read_properties, verdict_table
-
-    found = interpret(read_properties(path), door=door)
-    if not is_told:
-        return found
-    click.echo(verdict_table(found.verdicts), err=True)
-    for notice in found.notices:
-        if not (accept_polling and "--accept-polling" in notice):
-            log.warning("%s", notice)
-    return found
-
-
 def _config(merged: dict[str, Any]) -> Config:
     for name, flag in (("application", "--app"), ("stream", "--stream")):
         if name not in merged:
@@ -169,15 +175,15 @@ def _config(merged: dict[str, Any]) -> Config:
     return Config.from_options(merged)
 
 
-Watch = Callable[["Worker"], "Worker"]
-"""Puts a new worker under watch; returns it."""
+# -- health and log --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """http, http_token_file, allow_host, health_file: see `HealthService`. stall_warning, stall_timeout: seconds.
+    """The health service and the log of one process.
 
-    member: of the processes of a parent, which tells how they are; None: this process tells it itself.
+    http, http_token_file, allow_host, health_file: see `HealthService`. stall_warning, stall_timeout: seconds.
+    member: this one of the processes of a parent, which reports their health; None: this process reports its own.
     """
 
     http: str | None = None
@@ -191,7 +197,7 @@ class Service:
     member: Member | None = None
 
     def config_options(self) -> dict[str, float]:
-        """Fields of Config that were given."""
+        """Return the fields of Config that were given."""
         given = {
             "processor_warn_after": self.stall_warning,
             "processor_timeout": self.stall_timeout,
@@ -201,7 +207,7 @@ class Service:
 
     @contextmanager
     def watching(self) -> Iterator[Watch]:
-        """Around the making and running of a worker. Raises ConfigError and SetupError."""
+        """Report the health of the worker that is created in the block. Raises ConfigError and SetupError."""
         if self.member is not None:
             yield self.member.watch
             return
@@ -215,119 +221,117 @@ class Service:
             yield watch
 
     @contextmanager
-    def watching_over(self, sight: HealthSource) -> Iterator[None]:
-        """The same, where it is not about one worker."""
-        with self._health(sight):
+    def watching_over(self, source: HealthSource) -> Iterator[None]:
+        """Report the health that `source` knows, which is not of one worker."""
+        with self._health(source):
             yield
 
     @contextmanager
-    def _health(self, sight: HealthSource | None = None) -> Iterator[HealthService | None]:
+    def _health(self, source: HealthSource | None = None) -> Iterator[HealthService | None]:
         if self.http is None and self.health_file is None:
             yield None
             return
         from pykcl.health.service import HealthService
 
         service = HealthService(
-            http=self.http, token=self._token(), file=self.health_file, allow_hosts=self.allow_host
+            http=self.http,
+            token=worker_token(self.http_token_file) if self.http is not None else None,
+            file=self.health_file,
+            allow_hosts=self.allow_host,
         )
-        if sight is not None:
-            service.use_source(sight)
+        if source is not None:
+            service.use_source(source)
         with service as health:
             if health.url is not None:
-                _tell(health.url, health.token, is_new=health.has_made_token)
+                _print_address(health.url, health.token, is_new=health.has_made_token)
             yield health
-
-    def _token(self) -> str | None:
-        from pykcl.health.pages import checked_token, token_from_file
-
-        if self.http is None:
-            return None
-        if self.http_token_file is not None:
-            return token_from_file(self.http_token_file)
-        text = os.environ.get(HTTP_TOKEN)
-        return checked_token(text, f"The environment variable {HTTP_TOKEN}") if text else None
-
-
-def _tell(url: str, token: str | None, *, is_new: bool) -> None:
-    click.echo(f"health at {url}: /livez /readyz /metrics /status", err=True)
-    if token is not None and is_new:
-        # Here, once, and in no log: a token that is to be known elsewhere is given as a file or in the environment.
-        click.echo(f"/status needs this token, made for this run: Authorization: Bearer {token}", err=True)
-
-
-_OPTIONS = (
-    click.option(
-        "--http",
-        metavar="[HOST:]PORT",
-        envvar="PYKCL_HTTP",
-        help="Answer /livez, /readyz, /metrics and /status there. Without HOST to this machine only.",
-    ),
-    click.option(
-        "--http-token-file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        envvar="PYKCL_HTTP_TOKEN_FILE",
-        help=f"The token that /status needs. Else ${HTTP_TOKEN}, else one is made and told where HOST is not this "
-        "machine only.",
-    ),
-    click.option(
-        "--allow-host",
-        multiple=True,
-        metavar="NAME",
-        help="Another name that /metrics and /status may be asked by. May be repeated.",
-    ),
-    click.option(
-        "--health-file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        envvar="PYKCL_HEALTH_FILE",
-        help="Renew this file each second while the worker lives.",
-    ),
-    click.option(
-        "--stall-warning",
-        type=float,
-        metavar="SECONDS",
-        help="Report a processor that has not returned for so long, with its stack (default 60).",
-    ),
-    click.option(
-        "--stall-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="Give up the lease of a processor that has not returned for so long (default never).",
-    ),
-    click.option(
-        "--log-format",
-        type=click.Choice(LOG_FORMATS),
-        default="text",
-        envvar="PYKCL_LOG_FORMAT",
-        help="Lines of text, or one JSON object per line.",
-    ),
-    click.option(
-        "--show-errors/--no-show-errors",
-        default=None,
-        help="Log text and traceback of what the processor raises; they may quote a payload. Default: with --local.",
-    ),
-)
 
 
 def service_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options above, handed to the command as one `service`."""
+    """Decorator: the options of `Service`, handed to the command as one `service`, and --verbose as `verbose`."""
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> None:
         names = [option.name for option in fields(Service) if option.name in given]
         command(service=Service(**{name: given.pop(name) for name in names}), **given)
 
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped
+    decorated: Callable[..., None] = wrapped
+    for option in reversed((*SERVICE_OPTIONS, _VERBOSE)):
+        decorated = option(decorated)
+    return decorated
 
 
 def worker_token(path: Path | None) -> str | None:
-    """Of the file, else of the environment, else none. Raises ConfigError for one that no worker has."""
+    """Return the token in the file, else in the environment, else None. Raises ConfigError for an invalid one."""
     from pykcl.health.pages import checked_token, token_from_file
 
     if path is not None:
         return token_from_file(path)
     text = os.environ.get(HTTP_TOKEN)
     return checked_token(text, f"The environment variable {HTTP_TOKEN}") if text else None
+
+
+def _print_address(url: str, token: str | None, *, is_new: bool) -> None:
+    click.echo(f"health at {url}: /livez /readyz /metrics /status", err=True)
+    if token is not None and is_new:
+        # Here, once, and in no log: a token that others are to know is given as a file or in the environment.
+        click.echo(f"/status needs this token, created for this run: Authorization: Bearer {token}", err=True)
+
+
+_option = option_in("Health and log options")
+SERVICE_OPTIONS = (
+    _option(
+        "--http",
+        metavar="[HOST:]PORT",
+        envvar="PYKCL_HTTP",
+        help="Serve /livez, /readyz, /metrics and /status here; without HOST to this machine only.",
+    ),
+    _option(
+        "--http-token-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        envvar="PYKCL_HTTP_TOKEN_FILE",
+        help=f"File with the token of /status (default: ${HTTP_TOKEN}; without it, a HOST other than this machine "
+        "gets a new token, which is printed).",
+    ),
+    _option(
+        "--allow-host",
+        multiple=True,
+        metavar="NAME",
+        help="Allow clients to call /metrics and /status by another name (repeatable).",
+    ),
+    _option(
+        "--health-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        envvar="PYKCL_HEALTH_FILE",
+        help="Touch this file every second while the worker is live.",
+    ),
+    _option(
+        "--stall-warning",
+        type=Duration(),
+        metavar="DURATION",
+        help="Log the stack of a processor that has not returned for this long (default: 60s).",
+    ),
+    _option(
+        "--stall-timeout",
+        type=Duration(),
+        metavar="DURATION",
+        help="Give up the lease of a processor that has not returned for this long (default: never).",
+    ),
+    _option(
+        "--log-format",
+        type=click.Choice(LOG_FORMATS),
+        default="text",
+        show_default=True,
+        envvar="PYKCL_LOG_FORMAT",
+        help="Log lines of text, or one JSON object per line.",
+    ),
+    _option(
+        "--show-errors/--no-show-errors",
+        default=None,
+        help="Log text and traceback of the processor's exceptions, which may quote a payload (default: only with "
+        "--local).",
+    ),
+)
+_VERBOSE = _option("-v", "--verbose", is_flag=True, help="Log at level DEBUG.")

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pykcl.cli.help import VerbGroup
 from pykcl.cli.output import (
     Column,
     Format,
     clipped,
     format_option,
     painted,
+    print_wait,
+    quiet_when_unread,
     render,
     repeat,
     say,
     show,
-    tell_of_the_wait,
     terminal_width,
     text_width,
     watch_option,
@@ -29,7 +31,6 @@ from pykcl.cli.target import (
     aws_options,
     complete_streams,
     fleet_options,
-    quiet_when_unread,
     summary_of,
 )
 from pykcl.errors import ConfigError, PyKclError, SetupError, printable
@@ -87,9 +88,9 @@ TREE = tuple(
 _MOST_BRANCHES = 24
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=VerbGroup)
 def streams() -> None:
-    """See which streams there are, and what one is: shards, retention, encryption, consumers."""
+    """List and describe streams."""
 
 
 @streams.command("list")
@@ -98,8 +99,8 @@ def streams() -> None:
 def list_streams(output: Format, clients: OperatorClients) -> None:
     """List the streams of the account and region.
 
-    -o wide, json, jsonl and csv ask for each stream by itself (one DescribeStreamSummary each, a tenth of a second
-    apart), as only that tells shards, retention, encryption and consumers.
+    Every output but the table also has shards, retention, encryption and consumers, which takes one
+    DescribeStreamSummary call a stream, a tenth of a second apart.
     """
     from pykcl.operate.streams.describe import stream_row
 
@@ -121,24 +122,25 @@ def list_streams(output: Format, clients: OperatorClients) -> None:
 )
 @watch_option
 @click.option(
-    "--no-sample", is_flag=True, help="With --tree: look once, and do not wait for counters to move."
+    "--no-sample",
+    is_flag=True,
+    help="With --tree: scan the leases once: faster, but does not show which workers are alive.",
 )
-@click.option(
-    "--open", "only_open", is_flag=True, help="With --tree: leave out families that are read to their end."
-)
+@click.option("--hide-ended", is_flag=True, help="With --tree: leave out shards that were read to the end.")
 def describe(
-    target: Target, output: Format, tree: bool, watch: float | None, no_sample: bool, only_open: bool
+    target: Target, output: Format, tree: bool, watch: float | None, no_sample: bool, hide_ended: bool
 ) -> None:
-    """Show one stream: its shards, open and closed, and whether every hash key has its shard.
+    """Describe one stream and its shards.
 
-    NAME may be an ARN; --stream NAME says the same.
+    Needs the stream: NAME (which may be an ARN) or --stream.
 
-    --tree shows parents above children, with owner and state of each lease where --application names a fleet; without a
-    stream it shows the leases alone. Every owner has a colour and a shape of its own, the same in all of pykcl's views.
+    --tree shows parents above children, with the owner and state of each lease if --application names a fleet; without
+    a stream it shows the leases alone. Each owner has a colour and a shape, the same in all views of pykcl. The states
+    are those of `pykcl leases list`, and:
 
     \b
-    CLEANED UP  it was read, and its row has been deleted since
-    NO LEASE    Kinesis lists it, and nobody reads it
+    CLEANED UP  the shard was read to the end, and its lease has been deleted
+    NO LEASE    the shard is in the stream, and no worker reads it
     """
     if tree:
         if target.table is None and target.stream is None:
@@ -146,10 +148,10 @@ def describe(
                 "Neither stream nor application. Do: name the stream, or --application NAME."
             )
         sys.exit(
-            repeat(watch, _tree_look(target, output, watch=watch, no_sample=no_sample, only_open=only_open))
+            repeat(watch, _tree_poll(target, output, watch=watch, no_sample=no_sample, hide_ended=hide_ended))
         )
-    if watch is not None or no_sample or only_open:
-        raise click.UsageError("--watch, --no-sample and --open go with --tree.")
+    if watch is not None or no_sample or hide_ended:
+        raise click.UsageError("--watch, --no-sample and --hide-ended go with --tree.")
     if target.stream is None:
         raise click.UsageError("No stream. Do: pykcl streams describe NAME.")
     _describe(target.clients, target.stream, output)
@@ -199,9 +201,9 @@ def _sheet(facts: Mapping[str, Any]) -> list[str]:
     key = f" with {facts['key_id']}" if facts["key_id"] else ""
     consumers = facts["consumers"]
     if consumers is None:
-        told = f"{facts['consumer_count']}" if facts["consumer_count"] is not None else "unknown"
+        listed = f"{facts['consumer_count']}" if facts["consumer_count"] is not None else "unknown"
     else:
-        told = ", ".join(f"{one['name']} ({one['status']})" for one in consumers) or "none"
+        listed = ", ".join(f"{one['name']} ({one['status']})" for one in consumers) or "none"
     lines = {
         "Stream": f"{facts['stream']}  {facts['status']}  {facts['mode'] or ''}".rstrip(),
         "ARN": facts["arn"],
@@ -209,7 +211,7 @@ def _sheet(facts: Mapping[str, Any]) -> list[str]:
         "Retention": _hours(facts["retention_hours"]),
         "Encryption": f"{facts['encryption'] or '-'}{key}",
         "Largest record": f"{facts['largest_record_bytes'] // 1024} KiB",
-        "Fan-out consumers": told,
+        "Fan-out consumers": listed,
         "Shard metrics": ", ".join(facts["shard_metrics"]) or "none",
         "Shards": f"{facts['open_shards']} open, {facts['closed_shards']} closed; hash keys {facts['hash_keys']}",
     }
@@ -220,8 +222,8 @@ def _sheet(facts: Mapping[str, Any]) -> list[str]:
 # -- the tree --------------------------------------------------------------------------------------------------
 
 
-def _tree_look(
-    target: Target, output: Format, *, watch: float | None, no_sample: bool, only_open: bool
+def _tree_poll(
+    target: Target, output: Format, *, watch: float | None, no_sample: bool, hide_ended: bool
 ) -> Callable[[], tuple[str, int]]:
     """Return the function that scans the table, lists the shards and returns (text, exit code)."""
     from pykcl.operate.aws.table_scan import TableScanner
@@ -236,7 +238,7 @@ def _tree_look(
 
     marks: Marks | None = None
 
-    def look() -> tuple[str, int]:
+    def poll() -> tuple[str, int]:
         nonlocal marks
         from pykcl.operate.lineage import tree_lines
         from pykcl.operate.sampler import known_failover
@@ -246,21 +248,17 @@ def _tree_look(
         arns: tuple[str, ...] = ()
         if sampler is not None:
             once = no_sample or watch is not None
-            found = (
-                sampler.poll()
-                if once
-                else sampler.poll_until_moved(target.failover, on_wait=tell_of_the_wait)
-            )
+            found = sampler.poll() if once else sampler.poll_until_moved(target.failover, on_wait=print_wait)
             failover, _ = known_failover(target.failover, found.snapshot.leases.values())
             states, arns = states_of(found, failover), found.snapshot.stream_arns
         listed, hints = _listing(target, arns)
         marks = marks_among((one.owner for one in (states or {}).values()), marks or NO_MARKS)
         lines = tree_lines(states, listed)
-        if only_open:
+        if hide_ended:
             lines = _without_the_past(lines)
         return _tree_text(lines, marks, output, hints), 0
 
-    return look
+    return poll
 
 
 def _listing(target: Target, arns: tuple[str, ...]) -> tuple[tuple[Shard, ...], list[str]]:
@@ -291,8 +289,8 @@ def _tree_text(lines: list[TreeLine], marks: Marks, output: Format, hints: list[
     if output not in ("table", "wide"):
         return render([_tree_row(line) for line in lines], TREE, output, hints=hints)
     width = terminal_width() if output == "table" else None
-    told = [_tree_line(line, marks, width) for line in lines] or ["(no shards)"]
-    return "\n".join([*told, *(f"hint: {printable(hint)}" for hint in hints)])
+    shown = [_tree_line(line, marks, width) for line in lines] or ["(no shards)"]
+    return "\n".join([*shown, *(f"hint: {printable(hint)}" for hint in hints)])
 
 
 def _tree_row(line: TreeLine) -> dict[str, Any]:

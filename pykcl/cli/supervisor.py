@@ -505,5 +505,5 @@ def processes_option(command: Callable[..., None]) -> Callable[..., None]:
         "--processes",
         type=click.IntRange(1, MOST_PROCESSES),
         metavar="K",
-        help="Run K workers, each a process of its own, and start again what crashes; e.g. one for each core.",
+        help="Run K workers, each in its own process, and restart those that crash; for example one per core.",
     )(wrapped)

@@ -1,4 +1,4 @@
-"""`pykcl tail`: what is in a stream, as it comes."""
+"""`pykcl tail`: print the records of a stream as they arrive."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import click
 
 from pykcl.cli.errors import ExitCode, usage
+from pykcl.cli.help import Verb
+from pykcl.cli.output import forget_output, print_notice
 from pykcl.cli.target import (
     Target,
     complete_applications,
     complete_shards,
     complete_streams,
     fleet_options,
-    forget_output,
     names_near,
-    tell,
 )
 from pykcl.errors import ConfigError, StreamMissing
 
@@ -50,10 +50,14 @@ class _Wanted:
     application: str | None
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("stream_argument", metavar="[STREAM]", required=False, shell_complete=complete_streams)
 @click.option(
-    "-f", "--format", "format_text", metavar="TEXT", help="Format as kcat's -f, such as '%p %k %s\\n'."
+    "-f",
+    "--format",
+    "format_text",
+    metavar="TEMPLATE",
+    help="Print each record by a template like that of kcat -f, such as '%p %k %s\\n'.",
 )
 @click.option(
     "-o",
@@ -61,30 +65,34 @@ class _Wanted:
     type=click.Choice(("text", "wide", "jsonl")),
     default="text",
     show_default=True,
-    help="Without --format: the payload; time, shard, position, key and payload; one JSON object per record.",
+    help="Print the payload; or time, shard, position, key and payload; or one JSON object per record.",
 )
 @click.option(
     "--payload",
     type=click.Choice(("text", "json", "raw", "base64", "hex")),
     default="text",
     show_default=True,
-    help="How payloads are shown. All but raw drive no terminal.",
+    help="Encoding of the payloads. All but raw are safe for a terminal.",
 )
 @click.option(
     "--since",
     metavar="WHEN",
-    help="How long ago (10m, 2h30m, PT2H), a time (2026-11-20T09:00Z), earliest or latest.  "
+    help="Start this long ago (10m, 2h30m, PT2H), at a time (2026-11-20T09:00Z), at earliest or at latest.  "
     "[default: latest; with -e earliest]",
 )
 @click.option(
     "--from-app",
     metavar="APP",
     shell_complete=complete_applications,
-    help="Begin at this application's checkpoints.",
+    help="Start at the checkpoints of this application.",
 )
-@click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="End after so many records.")
+@click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="Stop after N records.")
 @click.option(
-    "-e", "--exit", "until_end", is_flag=True, help="End at the end of the stream, do not wait for more."
+    "-e",
+    "--exit",
+    "until_end",
+    is_flag=True,
+    help="Stop at the end of the stream instead of waiting for more.",
 )
 @click.option(
     "--shard",
@@ -92,10 +100,10 @@ class _Wanted:
     multiple=True,
     metavar="SHARD",
     shell_complete=complete_shards,
-    help="Only this shard, by id or number. May be repeated.",
+    help="Read only this shard, by its id or number (repeatable).",
 )
-@click.option("--grep", metavar="REGEX", help="Only records whose payload has a match.")
-@click.option("-q", "--quiet", is_flag=True, help="No notices on standard error.")
+@click.option("--grep", metavar="REGEX", help="Print only records whose payload matches.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no notices on standard error.")
 @fleet_options()
 def tail(
     stream_argument: str | None,
@@ -111,13 +119,13 @@ def tail(
     quiet: bool,
     target: Target,
 ) -> None:
-    """Show the records of a stream, from now on or from where you say, and wait for more.
+    """Print the records of a stream as they arrive.
 
-    Aggregated records are shown as the records in them. Shards are read side by side, each in order, parents before
-    children; no lease is taken and no checkpoint written. Reading shares each shard's five reads a second with all
-    other consumers; this takes one (four while it is behind).
+    Needs the stream: STREAM or --stream. KPL aggregates are unpacked. Each shard is read in order, parents before
+    children; no lease is taken and no checkpoint is written. It uses one of the five reads a second that all consumers
+    of a shard share (four until it has caught up).
 
-    Signs of --format: %s payload, %S its size, %R its size as 4 bytes, %k partition key, %K its size, %T arrival in
+    Template of --format: %s payload, %S its size, %R its size as 4 bytes, %k partition key, %K its size, %T arrival in
     epoch milliseconds, %D as UTC time, %t stream, %p shard, %o position, %i sub-sequence number, %H explicit hash key,
     %j all of it as JSON, %% a percent sign; \\n \\r \\t \\0 \\e \\xNN.
     """
@@ -126,10 +134,10 @@ def tail(
         raise click.UsageError("Missing argument 'STREAM'.")
     if since is not None and from_app is not None:
         raise click.UsageError("--since and --from-app both say where to begin. Use one of them.")
-    told = click.get_current_context().get_parameter_source("application")
-    if from_app is None and told is click.core.ParameterSource.COMMANDLINE:
+    source = click.get_current_context().get_parameter_source("application")
+    if from_app is None and source is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError(
-            "--application alone changes nothing here. To begin at its checkpoints: --from-app NAME."
+            "tail takes no --application. Do: --from-app NAME, to start at its checkpoints."
         )
     from pykcl.operate.streams.reader import parse_since
 
@@ -140,7 +148,7 @@ def tail(
         if since is not None:
             # Only whether it can be understood; what it means depends on Kinesis' clock.
             parse_since(since, _LATER_THAN_ALL)
-    sys.exit(_run(target, stream, wanted, (lambda _: None) if quiet else tell))
+    sys.exit(_run(target, stream, wanted, (lambda _: None) if quiet else print_notice))
 
 
 def _run(target: Target, stream: str, wanted: _Wanted, notice: Callable[[str], None]) -> int:
@@ -280,5 +288,6 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
         return re.compile(grep)
     except (re.error, RecursionError, OverflowError) as error:
         raise ConfigError(
-            f"--grep {grep[:80]!r} is no regular expression ({error}). Put a backslash before what is meant literally."
+            f"--grep {grep[:80]!r} is not a regular expression ({error}). "
+            "Put a backslash before what is meant literally."
         ) from None

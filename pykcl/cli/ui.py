@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pykcl.cli.durations import Duration
+from pykcl.cli.help import Verb
 from pykcl.cli.output import say
 from pykcl.cli.settings import worker_token
 from pykcl.cli.stopping import stop_by_signals
@@ -33,73 +34,70 @@ NEEDED_MODULES = ("hypercorn", "starlette")
 """What the extra `ui` brings."""
 
 
-@click.command()
+@click.command(cls=Verb)
 @fleet_options("table")
 @click.option(
     "--bind",
     default=DEFAULT_BIND,
     show_default=True,
     metavar="[HOST:]PORT",
-    help="Where; port 0 for any free one.",
+    help="Listen on this address; port 0 for any free one.",
 )
 @click.option(
     "--allow-host",
     "names",
     multiple=True,
     metavar="NAME[:PORT]",
-    help="Another name browsers may call it by, such as a proxy's. May be repeated.",
+    help="Allow browsers to call the page by another name, such as that of a proxy (repeatable).",
 )
 @click.option(
     "--every",
     type=Duration(minimum=0.5, maximum=60.0),
     default=1.0,
-    metavar="TIME",
-    help="How often the lease table is read while the page is open (default 1s).",
+    metavar="DURATION",
+    help="Read the lease table this often while the page is open (default: 1s).",
 )
 @click.option(
-    "--worker",
+    "--status-url",
     "workers",
     multiple=True,
     metavar="URL",
-    help="A worker's --http address: it tells its lag and its records itself. May be repeated.",
+    help="Address of a worker's --http, to show its own lag and throughput (repeatable).",
 )
 @click.option(
-    "--worker-token-file",
+    "--status-token-file",
+    "token_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help=f"The token of the workers' /status. Else ${HTTP_TOKEN}.",
+    help=f"With --status-url: file with the token of the workers' /status (default: ${HTTP_TOKEN}).",
 )
 @click.option(
-    "--lag",
-    "lag_from",
-    type=click.Choice(["kinesis", "none"]),
-    default="kinesis",
-    show_default=True,
-    help="Who is asked for the lag of those that do not tell it.",
+    "--no-lag", is_flag=True, help="Do not ask Kinesis for the lag, which takes reads of each shard."
 )
 @click.option(
     "--lag-every",
     type=Duration(minimum=1.0, maximum=600.0),
     default=10.0,
-    metavar="TIME",
-    help="How often each shard is asked (default 10s); seldomer where there are many.",
+    metavar="DURATION",
+    help="Ask Kinesis for the lag of each shard this often (default: 10s); less often with many shards.",
 )
-@click.option("--open", "opens", is_flag=True, help="Also open it in a browser.")
+@click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 def ui(
     target: Target,
     bind: str,
     names: tuple[str, ...],
     every: float,
     workers: tuple[str, ...],
-    worker_token_file: Path | None,
-    lag_from: str,
+    token_file: Path | None,
+    no_lag: bool,
     lag_every: float,
     opens: bool,
 ) -> None:
-    """Show the fleet on a web page: lag, throughput, lineage, events. It only reads.
+    """Serve a web page that shows a fleet.
 
-    The address it prints has a token in it that nobody else on this machine knows; the browser gets a cookie for it.
-    Everything the page is made of comes from here: it asks nobody else.
+    Needs --application or --table, and the extra `ui`. The page shows lag, throughput, lineage and events; it only
+    reads. The address that is printed contains a token, for which the browser gets a cookie. The page loads nothing
+    from elsewhere.
     """
     refuse_missing_parts()
     from pykcl.operate.aws.table_scan import TableScanner
@@ -111,7 +109,7 @@ def ui(
 
     runtime, table = SystemRuntime(), str(target.table)
     client = target.clients.client("dynamodb")
-    token = worker_token(worker_token_file) if workers else None
+    token = worker_token(token_file) if workers else None
     fleet = Fleet(
         application=table,
         stream=target.stream_name,
@@ -127,12 +125,12 @@ def ui(
         bind=bind,
         names=names,
         rates=Rates(asks_workers=bool(workers)),
-        lags=lags if lag_from == "kinesis" else None,
+        lags=None if no_lag else lags,
         workers=WorkerPoller(StatusClient(workers, runtime, token), every, runtime) if workers else None,
     )
     with stop_by_signals() as stop, server:
         say(f"{printable(table)} at {server.link}")
-        say("That address is all it takes to see the fleet. Ctrl-C ends it.", err=True)
+        say("Anyone with this address can see the fleet. Ctrl-C stops the page.", err=True)
         with opened_in_browser(server.link, wanted=opens):
             stop.wait()
 
@@ -170,7 +168,7 @@ def refuse_missing_parts() -> None:
 
 
 def _stream(target: Target, runtime: Runtime) -> KinesisStream:
-    """The stream that was told, else the one that the rows name. Raises ConfigError."""
+    """Return the given stream, else the one that the rows name. Raises ConfigError."""
     from pykcl.operate.aws.table_scan import TableScanner
 
     if target.stream is not None:
@@ -180,7 +178,7 @@ def _stream(target: Target, runtime: Runtime) -> KinesisStream:
         raise ConfigError("The table holds leases of several streams; this can be asked of one stream only.")
     arns = view.stream_arns
     if len(arns) != 1:
-        raise ConfigError("The table does not say which stream it is of. Do: --stream NAME.")
+        raise ConfigError("The lease table does not name its stream. Do: --stream NAME.")
     return target.kinesis(arns[0])
 
 

@@ -247,5 +247,5 @@ def _text(value: object) -> str:
 
 def _refusal(code: int) -> str:
     if code in (401, 403):
-        return "refuses: its token is another one. Do: PYKCL_HTTP_TOKEN=…, or --worker-token-file"
+        return "refuses: its token is another one. Do: PYKCL_HTTP_TOKEN=…, or --status-token-file"
     return f"answers with {code} instead of its status"

@@ -181,7 +181,7 @@ class Rates:
             self._moves = {owner: self._moves.get(owner, 0) + count for owner, count in moves.items()}
             self.note = (
                 "The lease table does not say how many records are processed, only where each checkpoint is. For "
-                "records per second, name the workers' health endpoints: --worker URL."
+                "records per second, name the workers' health endpoints: --status-url URL."
             )
             return self._moves
         reported: dict[str, float] = {}

@@ -343,9 +343,9 @@ def test_export_goes_to_standard_output_or_a_new_file_and_another_table_refuses_
 ):
     out = bench.run("export")
     assert [json.loads(line).get("shard") for line in out.stdout.splitlines()] == [None, A, B, None]
-    assert bench.run("export", "-f", "now.jsonl").exit_code == 0
+    assert bench.run("export", "--file", "now.jsonl").exit_code == 0
     assert Path("now.jsonl").read_text("utf-8").splitlines()[1:] == out.stdout.splitlines()[1:]
-    again = bench.run("export", "-f", "now.jsonl")
+    again = bench.run("export", "--file", "now.jsonl")
     assert again.exit_code == 1
     assert "File exists" in again.output
     other = Bench(shared, clock, dynamodb, f"{bench.stream}x")
@@ -365,7 +365,7 @@ def test_export_goes_to_standard_output_or_a_new_file_and_another_table_refuses_
 
 
 def test_a_backup_of_an_earlier_stream_of_the_name_is_refused(bench, dynamodb):
-    bench.run("export", "-f", "now.jsonl")
+    bench.run("export", "--file", "now.jsonl")
     bench.aws.kinesis.delete_stream(bench.stream)
     bench.clock.millis += 60_000
     bench.aws.kinesis.create_stream(bench.stream, 2)

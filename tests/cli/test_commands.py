@@ -7,11 +7,14 @@ import socket
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from pykcl.aws.credentials import CredentialsSource
-from pykcl.cli.main import VERBS, main
+from pykcl.cli.errors import ExitCode
+from pykcl.cli.help import COMMON, first_sentence
+from pykcl.cli.main import SECTIONS, VERBS, main
 from pykcl.cli.settings import from_arguments
 from pykcl.cli.stopping import stop_by_signals
 from pykcl.config import from_environment
@@ -40,17 +43,62 @@ def _pykcl(*arguments, environment=None):
 ORDERS = ("run", "pykcl.examples.orders:Orders", "--app", "orders-app", "--stream", "orders")
 
 
-def test_help_names_every_verb():
+def commands():
+    """Every command with its own options, by the words that call it."""
+    for verb in VERBS:
+        command = main.get_command(None, verb)
+        yield from ([(f"{verb} {name}", one) for name, one in command.commands.items()]
+                    if isinstance(command, click.Group) else [(verb, command)])  # fmt: skip
+
+
+COMMANDS = dict(commands())
+WORDS = [*VERBS, *(words for words in COMMANDS if " " in words)]
+
+
+def test_help_lists_every_verb_in_its_section_and_every_exit_code():
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
-    assert all(verb in result.output for verb in VERBS)
+    for section, verbs in SECTIONS.items():
+        listed = result.output.partition(f"\n{section}:\n")[2].partition("\n\n")[0].splitlines()
+        assert [line.split(maxsplit=1) for line in listed] == [[verb, text] for verb, text in verbs.items()]
+    codes = result.output.partition("\nExit codes:\n")[2]
+    assert [int(one) for one in re.findall(r"^  (\d+) ", codes, re.MULTILINE)] == list(ExitCode)
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help(verb):
-    result = CliRunner().invoke(main, [verb, "--help"])
+def test_the_line_of_a_verb_is_the_first_sentence_of_its_own_help(verb):
+    (text,) = [verbs[verb] for verbs in SECTIONS.values() if verb in verbs]
+    assert first_sentence(main.get_command(None, verb)) == text
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_every_help_begins_with_a_whole_sentence_and_ends_with_the_common_options(words):
+    result = CliRunner().invoke(main, [*words.split(), "--help"])
     assert result.exit_code == 0
-    assert "Options:" in result.output
+    _, _, text = result.output.partition("\n\n")
+    assert re.match(r"  [A-Z][^.]+\.\n", text)
+    sections = re.findall(r"^(\S.+):$", text, re.MULTILINE)
+    assert "Common options" not in sections[:-1]
+
+
+def texts_of(words, section=None):
+    """Flag: help text, of the options of a command, or of those in one section of its help."""
+    options = [one for one in COMMANDS[words].params if isinstance(one, click.Option)]
+    return {
+        flag: option.help
+        for option in options
+        if section is None or getattr(option, "section", None) == section
+        for flag in option.opts
+    }
+
+
+@pytest.mark.parametrize("words", sorted(set(COMMANDS) - {"local"}))  # its --stream creates one
+def test_a_common_option_means_the_same_on_every_command(words):
+    own, common = texts_of(words), texts_of("leases list", COMMON)
+    del common["-o"], common["--output"]  # some print other things than rows
+    assert {flag: own[flag] for flag in common if flag in own}.items() <= common.items()
+    if "--application" in own:
+        assert common.keys() <= own.keys()
 
 
 @pytest.mark.parametrize("module", ["pykcl", "pykcl.cli"])

@@ -86,7 +86,7 @@ def test_beside_a_living_worker_all_is_well_and_the_exit_code_0(aws):
         "orders-app", stream="orders", processor=Orders, failover_time=2.0, initial_position="TRIM_HORIZON"
     ) as worker:
         assert until_leases(worker)
-        done = pykcl("doctor", *FLEET, "--failover", "4s", "--json")
+        done = pykcl("doctor", *FLEET, "--failover", "4s", "-o", "json")
     told = json.loads(done.output)
     assert (done.exit_code, told["errors"]) == (0, 0)
     by_id = {one["id"]: one for one in told["findings"]}
@@ -152,7 +152,7 @@ def properties_file(folder, **keys):
 
 def test_a_properties_file_is_looked_over_as_multilangd_does_at_its_start(aws, tmp_path):
     file = properties_file(tmp_path, executableName="no-such-program", workersId="x", retrievalMode="FANOUT")
-    done = pykcl("doctor", "-p", file, "--no-watch", "-o", "jsonl")
+    done = pykcl("doctor", "-p", file, "--no-sample", "-o", "jsonl")
     found = {one["id"]: one for one in map(json.loads, done.output.splitlines()) if one["topic"] == "file"}
     assert done.exit_code == 3
     assert {id: one["level"] for id, one in found.items()} == {
@@ -166,7 +166,7 @@ def test_a_properties_file_is_looked_over_as_multilangd_does_at_its_start(aws, t
 
 @pytest.mark.parametrize("program", [{"executableName": f"{sys.executable} app.py"}, {}])
 def test_a_properties_file_that_multilangd_would_take_is_not_mentioned(aws, tmp_path, program):
-    done = pykcl("doctor", "-p", properties_file(tmp_path, **program), "--no-watch")
+    done = pykcl("doctor", "-p", properties_file(tmp_path, **program), "--no-sample")
     assert done.exit_code == 0
     assert done.output.rstrip().endswith("Nothing is wrong.")
 
@@ -175,7 +175,7 @@ def test_a_properties_file_that_multilangd_would_take_is_not_mentioned(aws, tmp_
 def test_names_out_of_the_table_drive_no_terminal(output, dynamodb):
     put_lease(dynamodb, 0, leaseOwner={"S": HOSTILE})
     put_lease(dynamodb, 1, leaseCounter={"S": HOSTILE})
-    done = pykcl("doctor", *FLEET, "--no-watch", "-o", output)
+    done = pykcl("doctor", *FLEET, "--no-sample", "-o", output)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.output)
     assert "rows-unreadable" in done.output or output == "table"
 
@@ -193,7 +193,7 @@ def test_what_is_told_in_a_file_is_looked_at(aws, tmp_path):
     path.write_text(
         'application = "orders-app"\nstream = "orders"\ncreate_table = false\nmetrics = "cloudwatch"\n'
     )
-    told = json.loads(pykcl("doctor", "-c", str(path), "--json").output)
+    told = json.loads(pykcl("doctor", "-c", str(path), "-o", "json").output)
     ids = {one["id"] for one in told["findings"]}
     assert "table-missing" in ids
     assert not {"metrics-off", "table-to-be-made"} & ids
@@ -273,7 +273,7 @@ def test_without_account_and_region_it_says_what_to_put_in(nothing_of_aws):
 
 
 def test_terraform_says_the_same_as_json():
-    text = iam("--format", "terraform", "--metrics", "--name", 'x"${y}')
+    text = iam("-o", "terraform", "--metrics", "--name", 'x"${y}')
     policy = json.loads(iam("--metrics"))
     assert set(re.findall(r'"([a-z]+:[A-Za-z]+)"', text)) - {"cloudwatch:namespace"} == actions_of(policy)
     assert re.findall(r"resources = \[(.*)\]", text) == [
@@ -310,7 +310,7 @@ def test_an_operator_needs_no_more_than_the_policy_for_looking(aws, dynamodb):
         ["leases", "describe", "0", "--no-sample"],
         ["lag", "--stream", "orders"],
         ["streams", "describe", "orders", "--tree"],
-        ["doctor", "--stream", "orders", "--no-watch"],
+        ["doctor", "--stream", "orders", "--no-sample"],
     ):
         assert pykcl(*command, "--application", "orders-app").exit_code == 0, command
     assert pykcl("streams", "list").exit_code == 0
@@ -350,7 +350,7 @@ def test_an_operator_who_steers_needs_no_more_than_that_policy(aws, dynamodb):
 
 def test_the_version_is_short_and_the_doctor_has_those_of_the_packages(aws):
     assert pykcl("--version").output == f"pykcl, version {__version__}\n"
-    found = json.loads(pykcl("doctor", *FLEET, "--no-watch", "--no-lag", "-o", "json").output)["findings"]
+    found = json.loads(pykcl("doctor", *FLEET, "--no-sample", "--no-lag", "-o", "json").output)["findings"]
     (text,) = [one["text"] for one in found if one["id"] == "process-ok"]
     for name in ("boto3", "protobuf", "moto", "prometheus-client"):
         assert f" · {name} {metadata.version(name)}" in text
@@ -393,7 +393,7 @@ def test_a_report_holds_what_it_says_and_no_name(named, tmp_path, monkeypatch):
     properties.write_text(
         "applicationName = orders-app\nstreamName = orders\nexecutableName = hush-hush --s3cr3t\n"
     )
-    done = pykcl("doctor", "-p", str(properties), "--no-watch", "--bundle", str(path))
+    done = pykcl("doctor", "-p", str(properties), "--no-sample", "--bundle", str(path))
     assert "hush-hush" in done.output, "the doctor itself tells of the file"
     texts = bundle(path)
     assert set(texts) == {
@@ -421,7 +421,7 @@ def test_a_report_holds_what_it_says_and_no_name(named, tmp_path, monkeypatch):
 
 def test_names_may_be_kept_and_the_text_says_so(named, tmp_path):
     path = tmp_path / "report.zip"
-    pykcl("doctor", *FLEET, "--no-watch", "--bundle", str(path), "--keep-names")
+    pykcl("doctor", *FLEET, "--no-sample", "--bundle", str(path), "--keep-names")
     whole = "\n".join(bundle(path).values())
     assert "ip-10-9-8-7:abc" in whole
     assert "are included" in whole
@@ -433,10 +433,10 @@ def test_names_may_be_kept_and_the_text_says_so(named, tmp_path):
 def test_a_bundle_overwrites_nothing_and_says_so(aws, tmp_path):
     path = tmp_path / "report.zip"
     path.write_text("mine")
-    done = pykcl("doctor", *FLEET, "--no-watch", "--bundle", str(path))
+    done = pykcl("doctor", *FLEET, "--no-sample", "--bundle", str(path))
     assert (done.exit_code, path.read_text()) == (1, "mine")
     assert "is not overwritten" in done.output
-    assert pykcl("doctor", *FLEET, "--no-watch", "--bundle", str(tmp_path / "no" / "x.zip")).exit_code == 1
+    assert pykcl("doctor", *FLEET, "--no-sample", "--bundle", str(tmp_path / "no" / "x.zip")).exit_code == 1
 
 
 def test_a_bundle_is_made_even_where_nothing_works(monkeypatch, tmp_path):

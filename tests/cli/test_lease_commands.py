@@ -243,10 +243,10 @@ def test_a_missing_table_and_one_of_another_shape_are_told_apart(aws):
         ["leases", "list", "--watch=never"],
         ["leases", "list", "--sample", "5s", "--no-sample"],
         ["leases", "list", "-o", "xml"],
-        ["streams", "describe", "orders", "--open"],
+        ["streams", "describe", "orders", "--hide-ended"],
         ["streams", "describe", "orders", "--stream", "orders", "--tree"],
         ["lag", "--max-behind", "-5s"],
-        ["lag", "--from", "guesses"],
+        ["lag", "--source", "guesses"],
         ["lag", "--source", "status"],
         ["lag", "--status-url", "http://127.0.0.1:9"],
         ["lag", "--source", "cloudwatch", "--status-token-file", "token"],
@@ -427,7 +427,7 @@ def test_the_tree_joins_the_stream_and_the_table(aws, server):
     assert "2 listed shard(s) have no lease" in told
     alone = pykcl("streams", "describe", "orders", "--tree")
     assert alone.splitlines() == ["000  CLOSED", "├─ 002  OPEN", "└─ 003  OPEN", "001  OPEN"]
-    kept = pykcl("streams", "describe", "orders", "--tree", "--open").splitlines()
+    kept = pykcl("streams", "describe", "orders", "--tree", "--hide-ended").splitlines()
     assert [line.split()[-2] for line in kept] == ["002", "003", "001"]
 
 

@@ -188,7 +188,7 @@ def test_watching_goes_on_after_a_temporary_error_and_ends_with_the_last_code(mo
     assert output.repeat(2.0, look) == 3
     found = capsys.readouterr()
     assert found.out.split() == ["one", "three"]
-    assert "AWS sleeps. Looking again in 2.0s" in found.err
+    assert "AWS sleeps. Trying again in 2.0s" in found.err
     assert pauses == [2.0] * 3
 
 

@@ -11,7 +11,7 @@ import yaml
 from doc_pages import ROOT, all_blocks, table_under
 
 from pykcl import event_dispatch
-from pykcl.cli.settings import _OPTIONS
+from pykcl.cli.settings import SERVICE_OPTIONS
 from pykcl.config import OF_COMMANDS
 from pykcl.health import http, pages
 from pykcl.health.probes import Verdict
@@ -80,7 +80,7 @@ def test_the_options_and_variables_of_the_page_are_those_of_the_command():
 
     def command(): ...
 
-    for option in _OPTIONS:
+    for option in SERVICE_OPTIONS:
         option(command)
     made = {option.opts[0]: option.envvar for option in command.__click_params__}
     assert sorted(named) == sorted(made)

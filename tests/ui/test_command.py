@@ -134,7 +134,7 @@ def test_a_table_that_is_emptied_while_it_is_watched_is_shown_empty(aws, tmp_pat
         (["ui"], 2, "No application"),
         (["ui", "--app", "app", "--bind", "nonsense:x"], 1, "is no address"),
         (["ui", "--app", "app", "--bind", "0.0.0.0:0"], 1, "ssh -L"),
-        (["ui", "--app", "app", "--worker", "http://"], 1, "not the address of a worker"),
+        (["ui", "--app", "app", "--status-url", "http://"], 1, "not the address of a worker"),
         (["ui", "--app", "app", "--every", "1ms"], 2, "out of range"),
     ],
 )

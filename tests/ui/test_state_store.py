@@ -79,7 +79,7 @@ def test_without_anybody_who_counts_records_checkpoints_are_counted_and_called_s
     rates.observe(0, {"a": 0, "b": 0}, [])
     rates.observe(5_000, {"a": 3, "b": 0}, [])
     assert rates.observe(10_000, {"a": 2, "b": 0}, []) == (10_000, {"a": 0.5, "b": 0.0})
-    assert "--worker" in rates.note
+    assert "--status-url" in rates.note
 
 
 def test_workers_that_do_not_tell_their_records_are_said_to_be_missing():

@@ -150,7 +150,7 @@ def redactor_of(facts: Facts, salt: str) -> Redactor:
         names["row"] |= {part for key in keys for part in parts_of_key(key)}
         names["stream"] |= {part for one in view.streams.values() for part in (one, *one.split(":")[1:2])}
     # A placeholder stands for an application or a stream that was not given.
-    return Redactor(salt, {kind: some - {"not-told", ""} for kind, some in names.items()})
+    return Redactor(salt, {kind: some - {"not-given", ""} for kind, some in names.items()})
 
 
 def bundle_of(

@@ -59,7 +59,7 @@ def test_without_aws_it_writes_both_files_and_says_that_it_did_not_look(folder):
 
 
 def test_without_a_program_the_report_is_that_of_a_daemon_with_children(folder):
-    assert pykcl(folder, "migrate", "app.properties", "--no-table").returncode == 0
+    assert pykcl(folder, "migrate", "app.properties", "--no-check-table").returncode == 0
     text = (folder / "migrate-report.md").read_text()
     assert "| `executableName` | `app.py` | honoured |" in text
     assert "$ pykcl multilangd --properties-file app.properties" in text
@@ -69,24 +69,26 @@ def test_without_a_program_the_report_is_that_of_a_daemon_with_children(folder):
 
 def test_a_program_that_cannot_be_started_here_is_told_of_children_only(folder):
     word = "executableName cannot be started on this host"
-    assert pykcl(folder, "migrate", "app.properties", "--no-table").returncode == 0
+    assert pykcl(folder, "migrate", "app.properties", "--no-check-table").returncode == 0
     text = (folder / "migrate-report.md").read_text()
     assert word in text
     assert "executableName: there is no program 'app.py' in PATH" in text
     assert "on the host that is to run the children" in text
     assert (
-        pykcl(folder, "migrate", "app.properties", "--no-table", "--force", "--code", "app.py").returncode
+        pykcl(
+            folder, "migrate", "app.properties", "--no-check-table", "--force", "--code", "app.py"
+        ).returncode
         == 0
     )
     assert word not in (folder / "migrate-report.md").read_text()
     (folder / "app.properties").write_text(PROPERTIES.replace("app.py", f"{sys.executable} app.py"))
-    assert pykcl(folder, "migrate", "app.properties", "--no-table", "--force").returncode == 0
+    assert pykcl(folder, "migrate", "app.properties", "--no-check-table", "--force").returncode == 0
     assert word not in (folder / "migrate-report.md").read_text()
 
 
 def test_whoever_may_not_read_the_properties_may_not_read_what_was_made_from_them(folder):
     (folder / "app.properties").chmod(0o600)
-    assert pykcl(folder, "migrate", "app.properties", "--no-table").returncode == 0
+    assert pykcl(folder, "migrate", "app.properties", "--no-check-table").returncode == 0
     assert {(folder / name).stat().st_mode & 0o777 for name in ("pykcl.toml", "migrate-report.md")} == {0o600}
 
 
@@ -94,7 +96,7 @@ def test_a_file_that_was_there_before_is_replaced_with_the_mode_of_the_propertie
     (folder / "app.properties").chmod(0o600)
     (folder / "pykcl.toml").write_text("old")
     (folder / "pykcl.toml").chmod(0o644)
-    assert pykcl(folder, "migrate", "app.properties", "--no-table", "--force").returncode == 0
+    assert pykcl(folder, "migrate", "app.properties", "--no-check-table", "--force").returncode == 0
     assert (folder / "pykcl.toml").stat().st_mode & 0o777 == 0o600
 
 
@@ -102,10 +104,10 @@ def test_what_a_link_points_to_is_left_alone(folder):
     (folder / "victim").write_text("mine")
     (folder / "migrate-report.md").symlink_to("victim")
     (folder / "pykcl.toml").symlink_to("made-by-it")
-    done = pykcl(folder, "migrate", "app.properties", "--no-table")
+    done = pykcl(folder, "migrate", "app.properties", "--no-check-table")
     assert done.returncode == 1
     assert "pykcl.toml and migrate-report.md would be overwritten" in done.stderr
-    assert pykcl(folder, "migrate", "app.properties", "--no-table", "--force").returncode == 0
+    assert pykcl(folder, "migrate", "app.properties", "--no-check-table", "--force").returncode == 0
     assert (folder / "victim").read_text() == "mine"
     names = {"app.properties", "app.py", "victim", "pykcl.toml", "migrate-report.md"}
     assert {path.name for path in folder.iterdir()} == names
@@ -114,7 +116,7 @@ def test_what_a_link_points_to_is_left_alone(folder):
 
 def test_a_file_that_cannot_be_replaced_is_one_clear_line_and_leaves_nothing_behind(folder):
     (folder / "pykcl.toml").mkdir()
-    done = pykcl(folder, "migrate", "app.properties", "--no-table", "--force")
+    done = pykcl(folder, "migrate", "app.properties", "--no-check-table", "--force")
     assert done.returncode == 1
     assert "'pykcl.toml' cannot be written: Is a directory" in done.stderr
     assert {path.name for path in folder.iterdir()} == {"app.properties", "app.py", "pykcl.toml"}
@@ -130,7 +132,7 @@ def test_a_file_that_cannot_be_replaced_is_one_clear_line_and_leaves_nothing_beh
 def test_a_password_of_an_endpoint_is_copied_nowhere(folder, written, read):
     more = f"kinesisEndpoint = {written}\ndynamoDBEndpoint = http://x:canary@127.0.0.1:1\n"
     (folder / "app.properties").write_text(PROPERTIES + more)
-    done = pykcl(folder, "migrate", "app.properties", "--no-table")
+    done = pykcl(folder, "migrate", "app.properties", "--no-check-table")
     assert done.returncode == 0, done.stderr
     text = (folder / "pykcl.toml").read_text()
     assert f'endpoint = "{read}"  # its user and password are left out' in text
@@ -150,7 +152,7 @@ def test_names_of_files_that_are_no_utf_8_are_written_and_told(folder, code):
         )
     except OSError:
         pytest.skip("file names are text here")
-    done = pykcl(folder, "migrate", name, "--no-table", *code, PYTHONUTF8="1")
+    done = pykcl(folder, "migrate", name, "--no-check-table", *code, PYTHONUTF8="1")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "caf\\udce9.properties as it is" in (folder / "migrate-report.md").read_text("utf-8")
@@ -160,13 +162,13 @@ def test_names_of_files_that_are_no_utf_8_are_written_and_told(folder, code):
 
 def test_it_overwrites_nothing_unless_it_is_told_to(folder):
     (folder / "pykcl.toml").write_text("mine")
-    done = pykcl(folder, "migrate", "app.properties", "--no-table")
+    done = pykcl(folder, "migrate", "app.properties", "--no-check-table")
     assert done.returncode == 1
     assert "pykcl.toml would be overwritten" in done.stderr
     assert "--force" in done.stderr
     assert (folder / "pykcl.toml").read_text() == "mine"
     assert not (folder / "migrate-report.md").exists()
-    assert pykcl(folder, "migrate", "app.properties", "--no-table", "--force").returncode == 0
+    assert pykcl(folder, "migrate", "app.properties", "--no-check-table", "--force").returncode == 0
     assert "orders-app" in (folder / "pykcl.toml").read_text()
 
 
@@ -185,7 +187,7 @@ def test_bad_input_is_one_clear_line_and_nothing_is_written(folder, arguments, t
     (folder / "wrong.properties").write_text(
         "applicationName=orders-app\nstreamName=orders\nfailoverTimeMillis=soon\n"
     )
-    done = pykcl(folder, "migrate", "--no-table", *arguments)
+    done = pykcl(folder, "migrate", "--no-check-table", *arguments)
     assert done.returncode == 1
     assert told in done.stderr
     assert "Traceback" not in done.stderr
@@ -269,7 +271,7 @@ def start(folder):
 
 
 def test_the_generated_file_starts_a_worker_on_an_embedded_aws(folder, start):
-    assert pykcl(folder, "migrate", "app.properties", "--code", "app.py", "--no-table").returncode == 0
+    assert pykcl(folder, "migrate", "app.properties", "--code", "app.py", "--no-check-table").returncode == 0
     run = start("--config", "pykcl.toml", "--kclpy", "app.py", "--local")
     run.wait_for("worker started", run.err)
     run.wait_for("shard started shard=shardId-000000000003", run.err)
@@ -279,7 +281,7 @@ def test_the_generated_file_starts_a_worker_on_an_embedded_aws(folder, start):
 
 def test_the_worker_of_the_generated_file_processes_and_checkpoints_as_the_program_does(folder, start, aws):
     environment = local_environment(aws.url)
-    assert pykcl(folder, "migrate", "app.properties", "--code", "app.py", "--no-table").returncode == 0
+    assert pykcl(folder, "migrate", "app.properties", "--code", "app.py", "--no-check-table").returncode == 0
     aws.kinesis.put_record("orders", b"hello", "alice")
     run = start("--config", "pykcl.toml", "--kclpy", "app.py", **environment)
     run.wait_for("got b'hello'", run.out)

@@ -256,7 +256,7 @@ def test_a_killed_daemon_leaves_no_children(daemon, journal, aws, stream):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        ([], 2, "--properties-file FILE"),
+        ([], 2, "--properties FILE"),
         (["missing.properties"], 78, "missing.properties"),
         (["-p", "missing.properties"], 78, "missing.properties"),
     ],
