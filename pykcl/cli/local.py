@@ -31,6 +31,7 @@ _STREAM = re.compile(r"(?P<name>[A-Za-z0-9_.-]{1,128})(?::(?P<shards>[0-9]{1,6})
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
+    metavar="PORT",
     default=DEFAULT_PORT,
     show_default=True,
     help="Listen on this port; 0 for any free one.",

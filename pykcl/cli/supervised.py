@@ -1,8 +1,8 @@
 """One of the processes of `--processes`, and its end of the socket to its parent.
 
-Each line is a JSON object. The parent tells {"stop": how often it was asked to} and asks {"ask": "look"}, "report" or
-"metrics"; the process tells {"worker": true} once it has a worker, and answers {"answer": what was asked, "value": …}.
-The end of the file is the end of the parent, however that came.
+Each line is a JSON object. The parent sends {"stop": number of stop requests so far} and {"ask": "check"}, "report" or
+"metrics"; the process sends {"worker": true} once it has a worker, and {"answer": what was asked, "value": …}. The end
+of the file means that the parent has ended, for whatever reason.
 """
 
 from __future__ import annotations
@@ -30,49 +30,52 @@ _READ_BYTES = 4096
 
 
 class Member:
-    """number: from 1 on. worker_id: of its worker. parent: the socket."""
+    """The end of one process.
+
+    number: from 1 on. worker_id: of its worker. parent: the socket.
+    """
 
     def __init__(self, number: int, worker_id: str, parent: socket.socket) -> None:
         self.number, self.worker_id = number, worker_id
         self._parent = parent
         self._lock = threading.Lock()
-        self._telling = threading.Lock()
+        self._sending = threading.Lock()
         self._worker: Worker | None = None
         self._asked = 0
 
     def start(self) -> None:
-        """Hear the parent from here on."""
-        threading.Thread(target=self._hear, name="pykcl-parent", daemon=True).start()
+        """Listen to the parent from here on."""
+        threading.Thread(target=self._listen, name="pykcl-parent", daemon=True).start()
 
     def watch(self, worker: Worker) -> Worker:
-        """All is about this worker from here on; what it was asked before it was there, it is asked now."""
+        """Report this worker from here on, and pass on the stop requests that came before it."""
         with self._lock:
             self._worker = worker
             worker.signals.ask(self._asked)
-        self._tell({"worker": True})
+        self._send({"worker": True})
         return worker
 
-    def _hear(self) -> None:
+    def _listen(self) -> None:
         # Not over makefile(): what Python closes in its last moments must be nothing that this thread waits in.
         unread = b""
         while more := self._more():
             *lines, unread = (unread + more).split(b"\n")
             for line in lines:
-                self._heed(json.loads(line))
-        self._be_left_behind()
+                self._handle(json.loads(line))
+        self._end_as_orphan()
 
     def _more(self) -> bytes:
         try:
             return self._parent.recv(_READ_BYTES)
         except OSError as error:
-            log.debug("parent cannot be heard error=%s", type(error).__name__)
+            log.debug("cannot receive from the parent error=%s", type(error).__name__)
             return b""
 
-    def _heed(self, told: Mapping[str, Any]) -> None:
-        if "stop" in told:
-            self._stop(int(told["stop"]))
-        elif "ask" in told:
-            self._tell({"answer": told["ask"], "value": self._answer(told["ask"])})
+    def _handle(self, sent: Mapping[str, Any]) -> None:
+        if "stop" in sent:
+            self._stop(int(sent["stop"]))
+        elif "ask" in sent:
+            self._send({"answer": sent["ask"], "value": self._answer(sent["ask"])})
 
     def _stop(self, times: int) -> None:
         with self._lock:
@@ -89,7 +92,7 @@ class Member:
 
         source = WorkerHealth(lambda: self._worker)
         try:
-            if what == "look":
+            if what == "check":
                 found = source.check()
                 return {"live": found.live.why, "ready": found.ready.why, "state": found.state}
             if what == "report":
@@ -97,18 +100,18 @@ class Member:
             page = source.exposition()
             return None if page is None else {"text": page[0].decode(), "type": page[1]}
         except Exception as error:  # noqa: BLE001 - the worker works without it; no answer tells the parent enough
-            log.error("telling the parent failed what=%s error=%s", what, type(error).__name__)
+            log.error("answering the parent failed what=%s error=%s", what, type(error).__name__)
             return None
 
-    def _tell(self, what: Mapping[str, Any]) -> None:
-        with self._telling:
+    def _send(self, what: Mapping[str, Any]) -> None:
+        with self._sending:
             try:
                 self._parent.sendall(json.dumps(what).encode("ascii") + b"\n")
             except OSError as error:
-                # It is gone: the thread that hears it notices, too.
-                log.debug("parent cannot be told error=%s", type(error).__name__)
+                # It is gone: the thread that listens to it notices, too.
+                log.debug("cannot send to the parent error=%s", type(error).__name__)
 
-    def _be_left_behind(self) -> None:
+    def _end_as_orphan(self) -> None:
         """Drain without a parent, and be gone some time after the grace even where the process will not end."""
         worker = self._worker
         log.warning("the parent process is gone: stopping")

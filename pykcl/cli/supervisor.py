@@ -31,271 +31,102 @@ if TYPE_CHECKING:
     from pykcl.cli.settings import Service, Settings
     from pykcl.config import Config
 
+log = logging.getLogger("pykcl.processes")
+
+MAX_PROCESSES = 128
+"""Each is a worker of its own, with its own heartbeats and scans: for more workers use another host."""
+FIRST_PAUSE = 1.0
+MAX_PAUSE = 60.0
+LONG_LIFE = 60.0
+"""Seconds after which a crash counts as the first one again."""
+PATIENCE = 1.0
+"""Seconds that a page waits for the processes; one that has not answered by then is reported as silent."""
+DEAD_AFTER = 30.0
+"""Seconds of silence after which only a new process will help: three probes ten seconds apart would see no answer."""
+_BUSY_POLL_MILLIS, _IDLE_POLL_MILLIS = 100, 2000
+"""The longest sleep: while processes start and end, and otherwise, when only news wakes the parent."""
+_KILLED_BY = 3
+"""Number of signals: the first drains, the second forces, and a process that hangs receives neither."""
+_KILLED_AFTER = 2.0
+"""Seconds after that: a process that does not hang ends its children meanwhile, which nobody else knows."""
+_WAKES_AT_ONCE = 4096
+_READ_BYTES = 65_536
 _COMMENT = re.compile(r"# (?:HELP|TYPE) (\S+)")
 _NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 
 
-def named(number: int, why: Iterable[str]) -> Iterator[str]:
-    """Reasons, each with whose it is."""
-    return (f"process {number}: {one}" for one in why)
+def processes_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: `--processes`, handed to the command as `processes`. `service_options` must stand above it."""
+
+    @functools.wraps(command)
+    @click.pass_context
+    def wrapped(context: click.Context, /, processes: int | None, **given: Any) -> None:
+        if processes is not None and os.name != "posix":
+            raise click.UsageError("--processes needs a POSIX system. Do: start the command several times.")
+        own = Processes(processes, context.meta.get(ARGUMENTS, ()), context.find_object(Member))
+        if own.member is not None:
+            given["service"] = replace(given["service"], member=own.member)
+        command(processes=own, **given)
+
+    return click.option(
+        "--processes",
+        type=click.IntRange(1, MAX_PROCESSES),
+        metavar="K",
+        help="Run K workers, each in its own process, and restart those that crash; for example one per core.",
+    )(wrapped)
 
 
-def merged_report(live: Verdict, ready: Verdict, told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What /status tells of all. told: of each process its number, pid and starts, and what it reports of itself."""
-    behind = [one["max_millis_behind_latest"] for one in told]
-    return {
-        "format": FORMAT,
-        "live": live.is_good,
-        "ready": ready.is_good,
-        "why": list(dict.fromkeys((*live.why, *ready.why))),
-        "max_millis_behind_latest": max((one for one in behind if one is not None), default=None),
-        "stalled": sorted({shard for one in told for shard in one["stalled"]}),
-        "versions": versions(),
-        "processes": list(told),
-    }
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """The processes of one command.
 
-
-def report_of(
-    number: int, pid: int | None, starts: int, report: Mapping[str, Any] | None, why: Iterable[str]
-) -> dict[str, Any]:
-    """Of one process, for `merged_report`. report: what it told; None: nothing, and `why` says why."""
-    silent = {
-        "live": pid is not None, "ready": False, "why": list(why), "max_millis_behind_latest": None, "stalled": [],
-        "worker": None,
-    }  # fmt: skip
-    return {"process": number, "pid": pid, "starts": starts, **(silent if report is None else report)}
-
-
-def merged_metrics(pages: Mapping[int, str]) -> str:
-    """One page for Prometheus from one for each process: every sample with `process`, every family in one piece.
-
-    Labelled and not added up: the counters of a process that is started again begin at 0, and a sum that falls by a
-    part looks to rate() as if everything had begun anew. Each page has the form that prometheus_client writes.
-    """
-    families: dict[str, tuple[list[str], list[str]]] = {}
-    for number, page in pages.items():
-        family = families.setdefault("", ([], []))
-        for line in page.splitlines():
-            comment = _COMMENT.match(line)
-            if comment is not None:
-                family = families.setdefault(comment[1], ([], []))
-                if line not in family[0]:
-                    family[0].append(line)
-            elif line and not line.startswith("#"):
-                family[1].append(labelled(line, number))
-    lines = [line for comments, samples in families.values() for line in (*comments, *samples)]
-    return "\n".join(lines) + "\n" if lines else ""
-
-
-def labelled(sample: str, number: int) -> str:
-    """A sample with the label `process` in front of its own."""
-    name = _NAME.match(sample)
-    if name is None:
-        return sample
-    rest = sample[name.end() :]
-    label = f'process="{number}"'
-    return f"{name[0]}{{{label},{rest[1:]}" if rest.startswith("{") else f"{name[0]}{{{label}}}{rest}"
-
-
-log = logging.getLogger("pykcl.processes")
-
-FIRST_PAUSE = 1.0
-LONGEST_PAUSE = 60.0
-LONG_LIFE = 60.0
-"""Seconds after which a crash counts as the first one again."""
-_READ_BYTES = 65_536
-
-
-def pause_after(failures: int) -> float:
-    """Seconds until a process that ended is started again, after so many short lives in a row."""
-    return float(min(FIRST_PAUSE * 2.0 ** min(failures - 1, 16), LONGEST_PAUSE))
-
-
-def is_final(code: int, *, had_worker: bool, ever_worked: bool) -> bool:
-    """Whether a new process would fare no better, so that all end with this one's code.
-
-    That is so for configuration and surroundings, for what was called wrongly, and for whatever ended the very first
-    processes before they had a worker, such as a module that cannot be imported.
-    """
-    if code == ExitCode.MISCONFIGURED:
-        return True
-    return not had_worker and (code == ExitCode.USAGE or not ever_worked)
-
-
-def exit_code_of(code: int) -> int:
-    """As an exit code of ours: who was ended by a signal has crashed."""
-    return ExitCode.CRASHED if code < 0 else code
-
-
-class Slot:
-    """number: from 1 on. arguments: of `pykcl`, the verb first. Not thread-safe: its owner locks.
-
-    pid, channel: of the process that is there. starts: how many were. had_worker: whether this one came to have one.
-    is_mute: it will tell no more. again_at: when the next one may start, of time.monotonic(). code: which the last one
-    ended with.
+    count: of `--processes`; None: this process is the worker. arguments: of `pykcl`, the verb first. member: this
+    process, if it is one of them.
     """
 
-    def __init__(self, number: int, worker_id: str, arguments: Sequence[str]) -> None:
-        self.number, self.worker_id = number, worker_id
-        self._arguments = tuple(arguments)
-        self._process: subprocess.Popen[bytes] | None = None
-        self.channel: socket.socket | None = None
-        self.starts = 0
-        self.had_worker = False
-        self.is_mute = False
-        self.again_at = 0.0
-        self.code: int | None = None
-        self._began_at = 0.0
-        self._failures = 0
-        self._unread = b""
-        self._told_to_stop = 0
-        self._answers: dict[str, Any] = {}
-        self._asked: dict[str, float] = {}
+    count: int | None
+    arguments: tuple[str, ...]
+    member: Member | None = None
 
     @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
-
-    # -- its life ----------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Raises OSError."""
-        ours, theirs = socket.socketpair()
-        self.starts += 1
-        self._began_at = time.monotonic()
-        command = [sys.executable, "-m", "pykcl.cli.supervised", str(self.number), self.worker_id]
-        with theirs:
-            try:
-                self._process = subprocess.Popen(  # noqa: S603 - this very command again
-                    [*command, str(theirs.fileno()), *self._arguments],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
-                )
-            except OSError:
-                ours.close()
-                raise
-        ours.setblocking(False)
-        self.channel = ours
-        self.had_worker, self.is_mute, self.code = False, False, None
-        self._unread, self._told_to_stop = b"", 0
-        self._answers, self._asked = {}, {}
-        log.info("process started process=%d pid=%d worker_id=%s", self.number, self.pid, self.worker_id)
-
-    def ended(self) -> int | None:
-        """The code of a process that has come to its end since this was last asked; None: it has not."""
-        if self._process is None or self._process.poll() is None:
-            return None
-        self.read()
-        self.code = self._process.returncode
-        self._process = None
-        self.close()
-        return self.code
-
-    def rest(self) -> float:
-        """Seconds until it may be filled again, counted from now on."""
-        now = time.monotonic()
-        self._failures = 1 if now - self._began_at >= LONG_LIFE else self._failures + 1
-        pause = pause_after(self._failures)
-        self.again_at = now + pause
-        return pause
-
-    def stop(self, times: int) -> None:
-        """Tell the process that it was asked to stop so many times in all."""
-        if times > self._told_to_stop:
-            self._told_to_stop = times
-            self._send({"stop": times})
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-
-    def close(self) -> None:
-        if self.channel is not None:
-            self.channel.close()
-            self.channel = None
-        self._asked = {}
-
-    # -- what it tells -----------------------------------------------------------------------------------------
-
-    def read(self) -> None:
-        """Take in what it has told so far."""
-        while self.channel is not None and not self.is_mute:
-            try:
-                more = self.channel.recv(_READ_BYTES)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                log.debug("process cannot be heard process=%d error=%s", self.number, type(error).__name__)
-                more = b""
-            self.is_mute = not more
-            *lines, self._unread = (self._unread + more).split(b"\n")
-            for line in lines:
-                self._take(json.loads(line))
-
-    def ask(self, what: str) -> None:
-        """A question that waits for its answer is not asked again: one that is frozen is not buried in them."""
-        if what not in self._asked and self.channel is not None:
-            self._asked[what] = time.monotonic()
-            self._send({"ask": what})
-
-    def is_waited_for(self, what: str, patience: float) -> bool:
-        """Whether that was asked less than `patience` seconds ago and not answered yet."""
-        asked = self._asked.get(what)
-        return self.channel is not None and asked is not None and time.monotonic() - asked < patience
-
-    def answer(self, what: str) -> Any:
-        """To the last such question; None where there is none."""
-        return self._answers.get(what) if what not in self._asked and self.channel is not None else None
+    def is_parent(self) -> bool:
+        return self.count is not None and self.member is None
 
     @property
-    def silent_for(self) -> float:
-        """Seconds for which its oldest question has been waiting."""
-        return time.monotonic() - min(self._asked.values()) if self._asked else 0.0
+    def name(self) -> str:
+        """Return the beginning of this process's lines on standard error."""
+        return "pykcl" if self.member is None else f"pykcl [{self.member.number}]"
 
-    def _take(self, told: Mapping[str, Any]) -> None:
-        if "answer" in told:
-            self._asked.pop(told["answer"], None)
-            self._answers[told["answer"]] = told["value"]
-        elif "worker" in told:
-            self.had_worker = True
+    @property
+    def number(self) -> int | None:
+        return self.member.number if self.member is not None else None
 
-    def _send(self, what: Mapping[str, Any]) -> None:
-        if self.channel is None:
-            return
-        try:
-            self.channel.send(json.dumps(what).encode("ascii") + b"\n")
-        except OSError as error:
-            # It has ended, or is frozen with a full buffer; either shows by itself.
-            log.debug("process cannot be told process=%d error=%s", self.number, type(error).__name__)
+    def own(self, settings: Settings) -> Settings:
+        """Return the settings with the worker identifier of this process."""
+        if self.member is None:
+            return settings
+        return replace(settings, config=replace(settings.config, worker_id=self.member.worker_id))
 
-
-def environment_supports_it() -> bool:
-    """Whether this system can hand a socket to a process it starts."""
-    return os.name == "posix"
-
-
-log = logging.getLogger("pykcl.processes")
-
-PATIENCE = 1.0
-"""Seconds that a page waits for the processes; who has not answered by then is told of as silent."""
-DEAD_AFTER = 30.0
-"""Seconds of silence after which only a new process will help: three probes ten seconds apart would see no answer."""
-_BUSY_POLL_MILLIS, _IDLE_POLL_MILLIS = 100, 2000
-"""For how long it sleeps at most: while processes start and end, and else, when only news wake it."""
-_WAKES_AT_ONCE = 4096
-_KILLED_BY = 3
-"""That many signals: the first drains, the second forces, and a process that is frozen hears neither."""
-_KILLED_AFTER = 2.0
-"""Seconds after that: one that is not frozen ends its children meanwhile, of which nobody else knows."""
+    def run(self, config: Config, service: Service) -> int:
+        """Run as the parent, and return the exit code. Raises ConfigError and SetupError."""
+        if self.count is None:
+            raise ValueError("no count of processes")
+        worker_id = config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{SystemRuntime().token()}"
+        parent = Parent(self.count, worker_id, self.arguments)
+        with service.watching_over(parent):
+            return parent.run()
 
 
 class Parent:
-    """arguments: of `pykcl`, the verb first. The worker of process N is `worker_id`-N, whenever it is started."""
+    """Start the processes, replace those that crash, and stop all together.
+
+    arguments: of `pykcl`, the verb first. The worker of process N is `worker_id`-N, whenever it is started.
+    """
 
     def __init__(self, count: int, worker_id: str, arguments: Sequence[str]) -> None:
         self._slots = [Slot(number, f"{worker_id}-{number}", arguments) for number in range(1, count + 1)]
         self.signals = StopSignals()
-        # Around everything of the slots, and told when one of them may have answered.
+        # Around everything of the slots; notified when one of them may have answered.
         self._news = threading.Condition()
         self._ever_worked = False
         self._is_ending = False
@@ -305,12 +136,12 @@ class Parent:
     # -- running -----------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Until SIGTERM or SIGINT, or until a process ends that no new one could replace. Returns the exit code."""
+        """Run until SIGTERM or SIGINT, or until a process ends that no new one could replace; return the exit code."""
         try:
             with self.signals.heard(), woken_by_signals() as woken:
                 while not self._is_over():
-                    self._tend()
-                    self._hear(woken)
+                    self._manage()
+                    self._receive(woken)
         finally:
             # Whatever ends this: the end of its file ends a process that is still there.
             with self._news:
@@ -324,12 +155,12 @@ class Parent:
     def _must_stop(self) -> bool:
         return self._is_ending or self.signals.count > 0
 
-    def _tend(self) -> None:
+    def _manage(self) -> None:
         with self._news:
             for slot in self._slots:
                 code = slot.ended()
                 if code is not None:
-                    self._bury(slot, code)
+                    self._on_ended(slot, code)
                 elif slot.pid is None and not self._must_stop() and slot.again_at <= time.monotonic():
                     self._start(slot)
             times = max(self.signals.count, int(self._is_ending))
@@ -351,9 +182,9 @@ class Parent:
                 slot.number,
                 error.strerror or type(error).__name__,
             )
-            self._bury(slot, exit_code_of(-1))
+            self._on_ended(slot, exit_code_of(-1))
 
-    def _bury(self, slot: Slot, code: int) -> None:
+    def _on_ended(self, slot: Slot, code: int) -> None:
         self._ever_worked = self._ever_worked or slot.had_worker
         if self._must_stop():
             # Without a worker it held nothing, and a signal may end it as it likes.
@@ -361,7 +192,9 @@ class Parent:
                 self._code = exit_code_of(code)
             log.info("process ended process=%d code=%d", slot.number, code)
         elif is_final(code, had_worker=slot.had_worker, ever_worked=self._ever_worked):
-            log.error("process ended process=%d code=%d: a new one would fare no better", slot.number, code)
+            log.error(
+                "process ended process=%d code=%d: a new one would end in the same way", slot.number, code
+            )
             self._is_ending, self._code = True, exit_code_of(code)
         else:
             pause = slot.rest()
@@ -371,21 +204,21 @@ class Parent:
                 slot.number, code, pause, slot.starts,
             )  # fmt: skip
 
-    def _hear(self, woken: socket.socket) -> None:
-        """What the processes tell, for a while. woken: what signals are heard through."""
-        # Made anew each time: a socket that was closed leaves its number to the next one.
+    def _receive(self, woken: socket.socket) -> None:
+        """Receive what the processes send, for a while. woken: the socket through which signals are received."""
+        # A new poll object each time: a socket that was closed leaves its number to the next one.
         poll = select.poll()
-        talking = {slot.channel.fileno(): slot for slot in self._slots if slot.channel and not slot.is_mute}
+        talking = {slot.channel.fileno(): slot for slot in self._slots if slot.channel and not slot.is_silent}
         for file in (woken.fileno(), *talking):
             poll.register(file, select.POLLIN)
-        # Without a process, or with one that tells no more, something is about to begin or to end.
+        # Without a process, or with one that sends no more, something is about to start or to end.
         is_busy = self._must_stop() or len(talking) < len(self._slots)
-        heard = {file for file, _ in poll.poll(_BUSY_POLL_MILLIS if is_busy else _IDLE_POLL_MILLIS)}
-        if woken.fileno() in heard:
+        readable = {file for file, _ in poll.poll(_BUSY_POLL_MILLIS if is_busy else _IDLE_POLL_MILLIS)}
+        if woken.fileno() in readable:
             woken.recv(_WAKES_AT_ONCE)
-        if told := heard & talking.keys():
+        if sent := readable & talking.keys():
             with self._news:
-                for file in told:
+                for file in sent:
                     talking[file].read()
                 self._news.notify_all()
 
@@ -393,7 +226,7 @@ class Parent:
 
     def check(self) -> HealthCheck:
         """Live unless one of them is not, ready if all are."""
-        answers = self._ask("look")
+        answers = self._ask("check")
         live: list[str] = []
         ready: list[str] = []
         with self._news:
@@ -410,13 +243,13 @@ class Parent:
         )
 
     def report(self) -> dict[str, Any]:
-        look, answers = self.check(), self._ask("report")
+        found, answers = self.check(), self._ask("report")
         with self._news:
-            told = [
+            reports = [
                 report_of(slot.number, slot.pid, slot.starts, answer, self._why_silent(slot))
                 for slot, answer in zip(self._slots, answers, strict=True)
             ]
-        return merged_report(look.live, look.ready, told)
+        return merged_report(found.live, found.ready, reports)
 
     def exposition(self) -> tuple[bytes, str] | None:
         answers = self._ask("metrics")
@@ -427,7 +260,7 @@ class Parent:
         return merged_metrics({number: page["text"] for number, page in pages.items()}).encode(), kind
 
     def _ask(self, what: str) -> list[Any]:
-        """The answer of each process; None where it gave none in time."""
+        """Return the answer of each process; None for one that did not answer in time."""
         with self._news:
             for slot in self._slots:
                 slot.ask(what)
@@ -446,64 +279,234 @@ class Parent:
             yield f"ended with code {slot.code} and is started again in {left:.0f} s"
 
 
-MOST_PROCESSES = 128
-"""Each is a worker of its own, with its own heartbeats and scans: beyond that a second host is what is missing."""
+# -- one process after the other -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Processes:
-    """count: as asked for; None: this process is the worker. member: this one of them, if it is one."""
+class Slot:
+    """The place of one process, in which one follows the other. Not thread-safe: its owner locks.
 
-    count: int | None
-    arguments: tuple[str, ...]
-    member: Member | None = None
+    number: from 1 on. arguments: of `pykcl`, the verb first. pid, channel: of the running process. starts: number of
+    processes so far. had_worker: the running process has created its worker. is_silent: it has closed its end of the
+    channel. again_at: when the next one may start, of time.monotonic(). code: exit code of the last one.
+    """
+
+    def __init__(self, number: int, worker_id: str, arguments: Sequence[str]) -> None:
+        self.number, self.worker_id = number, worker_id
+        self._arguments = tuple(arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.channel: socket.socket | None = None
+        self.starts = 0
+        self.had_worker = False
+        self.is_silent = False
+        self.again_at = 0.0
+        self.code: int | None = None
+        self._started_at = 0.0
+        self._failures = 0
+        self._unread = b""
+        self._stops_sent = 0
+        self._answers: dict[str, Any] = {}
+        self._asked: dict[str, float] = {}
 
     @property
-    def is_parent(self) -> bool:
-        return self.count is not None and self.member is None
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    # -- its life ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Raises OSError."""
+        ours, theirs = socket.socketpair()
+        self.starts += 1
+        self._started_at = time.monotonic()
+        command = [sys.executable, "-m", "pykcl.cli.supervised", str(self.number), self.worker_id]
+        with theirs:
+            try:
+                self._process = subprocess.Popen(  # noqa: S603 - this very command again
+                    [*command, str(theirs.fileno()), *self._arguments],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                )
+            except OSError:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        self.channel = ours
+        self.had_worker, self.is_silent, self.code = False, False, None
+        self._unread, self._stops_sent = b"", 0
+        self._answers, self._asked = {}, {}
+        log.info("process started process=%d pid=%d worker_id=%s", self.number, self.pid, self.worker_id)
+
+    def ended(self) -> int | None:
+        """Return the exit code of a process that has ended since the last call; None if it has not."""
+        if self._process is None or self._process.poll() is None:
+            return None
+        self.read()
+        self.code = self._process.returncode
+        self._process = None
+        self.close()
+        return self.code
+
+    def rest(self) -> float:
+        """Return the seconds until the next process may start, counted from now on."""
+        now = time.monotonic()
+        self._failures = 1 if now - self._started_at >= LONG_LIFE else self._failures + 1
+        pause = pause_after(self._failures)
+        self.again_at = now + pause
+        return pause
+
+    def stop(self, times: int) -> None:
+        """Send the process the number of stop requests so far."""
+        if times > self._stops_sent:
+            self._stops_sent = times
+            self._send({"stop": times})
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def close(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
+        self._asked = {}
+
+    # -- what it sends -----------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Receive what it has sent so far."""
+        while self.channel is not None and not self.is_silent:
+            try:
+                more = self.channel.recv(_READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                log.debug(
+                    "cannot receive from process process=%d error=%s", self.number, type(error).__name__
+                )
+                more = b""
+            self.is_silent = not more
+            *lines, self._unread = (self._unread + more).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+
+    def ask(self, what: str) -> None:
+        """Ask for "check", "report" or "metrics"; not again before the answer, as the process may hang."""
+        if what not in self._asked and self.channel is not None:
+            self._asked[what] = time.monotonic()
+            self._send({"ask": what})
+
+    def is_waited_for(self, what: str, patience: float) -> bool:
+        """Return whether that was asked less than `patience` seconds ago and not answered yet."""
+        asked = self._asked.get(what)
+        return self.channel is not None and asked is not None and time.monotonic() - asked < patience
+
+    def answer(self, what: str) -> Any:
+        """Return the answer to the last such question; None without one."""
+        return self._answers.get(what) if what not in self._asked and self.channel is not None else None
 
     @property
-    def name(self) -> str:
-        """What the lines of this process begin with."""
-        return "pykcl" if self.member is None else f"pykcl [{self.member.number}]"
+    def silent_for(self) -> float:
+        """Return the seconds for which its oldest question has been waiting."""
+        return time.monotonic() - min(self._asked.values()) if self._asked else 0.0
 
-    @property
-    def number(self) -> int | None:
-        return self.member.number if self.member is not None else None
+    def _take(self, sent: Mapping[str, Any]) -> None:
+        if "answer" in sent:
+            self._asked.pop(sent["answer"], None)
+            self._answers[sent["answer"]] = sent["value"]
+        elif "worker" in sent:
+            self.had_worker = True
 
-    def own(self, settings: Settings) -> Settings:
-        """With the worker identifier of this process."""
-        if self.member is None:
-            return settings
-        return replace(settings, config=replace(settings.config, worker_id=self.member.worker_id))
-
-    def run(self, config: Config, service: Service) -> int:
-        """As the parent. Returns the exit code; raises ConfigError and SetupError."""
-
-        if self.count is None:
-            raise ValueError("no count of processes")
-        worker_id = config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{SystemRuntime().token()}"
-        parent = Parent(self.count, worker_id, self.arguments)
-        with service.watching_over(parent):
-            return parent.run()
+    def _send(self, what: Mapping[str, Any]) -> None:
+        if self.channel is None:
+            return
+        try:
+            self.channel.send(json.dumps(what).encode("ascii") + b"\n")
+        except OSError as error:
+            # It has ended, or hangs with a full buffer; either shows by itself.
+            log.debug("cannot send to process process=%d error=%s", self.number, type(error).__name__)
 
 
-def processes_option(command: Callable[..., None]) -> Callable[..., None]:
-    """`--processes`, handed to the command as `processes`; the options of service_options must be its, too."""
+def pause_after(failures: int) -> float:
+    """Return the seconds until the next process starts, after this many short-lived ones in a row."""
+    return float(min(FIRST_PAUSE * 2.0 ** min(failures - 1, 16), MAX_PAUSE))
 
-    @functools.wraps(command)
-    @click.pass_context
-    def wrapped(context: click.Context, /, processes: int | None, **given: Any) -> None:
-        if processes is not None and not environment_supports_it():
-            raise click.UsageError("--processes needs a POSIX system. Do: start the command that often.")
-        found = Processes(processes, context.meta.get(ARGUMENTS, ()), context.find_object(Member))
-        if found.member is not None:
-            given["service"] = replace(given["service"], member=found.member)
-        command(processes=found, **given)
 
-    return click.option(
-        "--processes",
-        type=click.IntRange(1, MOST_PROCESSES),
-        metavar="K",
-        help="Run K workers, each in its own process, and restart those that crash; for example one per core.",
-    )(wrapped)
+def is_final(code: int, *, had_worker: bool, ever_worked: bool) -> bool:
+    """Return whether a new process would end in the same way, so that all end with the code of this one.
+
+    That holds for wrong configuration and wrong usage, and for whatever ended the first processes before they had a
+    worker, such as a module that cannot be imported.
+    """
+    if code == ExitCode.MISCONFIGURED:
+        return True
+    return not had_worker and (code == ExitCode.USAGE or not ever_worked)
+
+
+def exit_code_of(code: int) -> int:
+    """Return the exit code for the code of a process: one that was ended by a signal has crashed."""
+    return ExitCode.CRASHED if code < 0 else code
+
+
+# -- the answers of all as one ---------------------------------------------------------------------------------
+
+
+def named(number: int, why: Iterable[str]) -> Iterator[str]:
+    """Return the reasons, each with the number of the process."""
+    return (f"process {number}: {one}" for one in why)
+
+
+def report_of(
+    number: int, pid: int | None, starts: int, report: Mapping[str, Any] | None, why: Iterable[str]
+) -> dict[str, Any]:
+    """Return the report of one process for `merged_report`. report: its own; None: it sent none, and `why` says why."""
+    silent = {
+        "live": pid is not None, "ready": False, "why": list(why), "max_millis_behind_latest": None, "stalled": [],
+        "worker": None,
+    }  # fmt: skip
+    return {"process": number, "pid": pid, "starts": starts, **(silent if report is None else report)}
+
+
+def merged_report(live: Verdict, ready: Verdict, reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the /status of all processes. reports: one of `report_of` for each."""
+    behind = [one["max_millis_behind_latest"] for one in reports]
+    return {
+        "format": FORMAT,
+        "live": live.is_good,
+        "ready": ready.is_good,
+        "why": list(dict.fromkeys((*live.why, *ready.why))),
+        "max_millis_behind_latest": max((one for one in behind if one is not None), default=None),
+        "stalled": sorted({shard for one in reports for shard in one["stalled"]}),
+        "versions": versions(),
+        "processes": list(reports),
+    }
+
+
+def merged_metrics(pages: Mapping[int, str]) -> str:
+    """Return one Prometheus page of the pages of all processes: each sample with `process`, each family in one piece.
+
+    The samples are labelled and not added up: the counters of a restarted process start at 0, and rate() would take a
+    sum that falls by a part for a reset of the whole. Each page has the form that prometheus_client writes.
+    """
+    families: dict[str, tuple[list[str], list[str]]] = {}
+    for number, page in pages.items():
+        family = families.setdefault("", ([], []))
+        for line in page.splitlines():
+            comment = _COMMENT.match(line)
+            if comment is not None:
+                family = families.setdefault(comment[1], ([], []))
+                if line not in family[0]:
+                    family[0].append(line)
+            elif line and not line.startswith("#"):
+                family[1].append(labelled(line, number))
+    lines = [line for comments, samples in families.values() for line in (*comments, *samples)]
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def labelled(sample: str, number: int) -> str:
+    """Return the sample with the label `process` in front of its own."""
+    name = _NAME.match(sample)
+    if name is None:
+        return sample
+    rest = sample[name.end() :]
+    label = f'process="{number}"'
+    return f"{name[0]}{{{label},{rest[1:]}" if rest.startswith("{") else f"{name[0]}{{{label}}}{rest}"

@@ -326,7 +326,7 @@ def test_what_a_new_process_would_not_mend_ends_all_with_its_code(start, name):
     crew = start("--processes", "2", *arguments, program=program)
     assert crew.process.wait(30) == code, crew.text
     assert all(word in crew.text for word in words), crew.text
-    assert "a new one would fare no better" in crew.text
+    assert "a new one would end in the same way" in crew.text
     pids = [int(pid) for pid in re.findall(r"process started process=\d pid=(\d+)", crew.text)]
     assert len(pids) == 2
     assert not any(map(is_there, pids))

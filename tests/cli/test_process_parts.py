@@ -81,7 +81,7 @@ def test_a_long_life_makes_a_crash_the_first_one_again(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("pykcl.cli.supervisor.time", SimpleNamespace(monotonic=lambda: now[0]))
     slot = Slot(1, "w-1", ("run",))
-    slot._began_at = now[0]
+    slot._started_at = now[0]
     assert [slot.rest() for _ in range(4)] == [1, 2, 4, 8]
     assert slot.again_at == now[0] + 8
     now[0] += LONG_LIFE - 0.1
@@ -123,7 +123,7 @@ def test_a_parent_sleeps_until_there_is_news(monkeypatch, news):
         looks.append(slot.had_worker)
         threading.Thread(target=tell, daemon=True).start()
 
-    monkeypatch.setattr(Parent, "_tend", tend)
+    monkeypatch.setattr(Parent, "_manage", tend)
     monkeypatch.setattr(Parent, "_is_over", lambda self: self.signals.count > 0 or slot.had_worker)
     with process:
         assert parent.run() == 0
@@ -132,11 +132,11 @@ def test_a_parent_sleeps_until_there_is_news(monkeypatch, news):
 
 def test_a_slot_without_a_process_answers_nothing_and_asks_nobody():
     slot = Slot(1, "w-1", ("run",))
-    slot.ask("look")
+    slot.ask("check")
     slot.stop(1)
     slot.kill()
     slot.read()
-    assert (slot.answer("look"), slot.is_waited_for("look", 1.0), slot.silent_for, slot.pid) == (
+    assert (slot.answer("check"), slot.is_waited_for("check", 1.0), slot.silent_for, slot.pid) == (
         None,
         False,
         0.0,
@@ -332,10 +332,10 @@ def test_a_process_that_has_been_silent_for_long_is_dead(monkeypatch):
     look = parent.check()
     assert look.live.is_good
     assert look.ready.why[0] == "process 1: has not answered for 0 s"
-    slot._asked["look"] -= supervisor.DEAD_AFTER
+    slot._asked["check"] -= supervisor.DEAD_AFTER
     look = parent.check()
     assert look.live.why == ("process 1: has not answered for 30 s",)
-    assert theirs.recv(1000).count(b"look") == 1, "it is not buried in questions"
+    assert theirs.recv(1000).count(b"check") == 1, "it is not buried in questions"
     theirs.close()
     slot.close()
 

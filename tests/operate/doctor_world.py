@@ -10,7 +10,7 @@ from dataclasses import replace
 import boto3
 
 from pykcl import __version__
-from pykcl.cli.doctor import _told_regions
+from pykcl.cli.doctor import _regions_of_environment
 from pykcl.cli.local import local_environment
 from pykcl.config import Config
 from pykcl.local.errors import AwsError
@@ -179,7 +179,7 @@ class World:
         question = Question(
             config=Config.from_options(self.config),
             clients=OperatorClients(self.access),
-            named_regions=_told_regions(),
+            named_regions=_regions_of_environment(),
             **{"application": APPLICATION, "table": APPLICATION, **self.asked},
         )
         return gather(question, Heart(self))
