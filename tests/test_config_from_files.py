@@ -77,9 +77,7 @@ def test_properties_say_options_under_the_names_of_java(toml):
 def test_what_a_file_of_java_says_in_vain_is_logged_where_no_table_is_shown(toml, caplog):
     text = "applicationName=orders-app\nstreamName=orders\nretrievalMode=FANOUT\nmaxRecord=CANARY\n"
     load(toml(text, "app.properties"))
-    assert (
-        "app.properties: maxRecord: nothing reads it, Java neither. Did you mean maxRecords?" in caplog.text
-    )
+    assert "app.properties: maxRecord: has no effect, in Java either. Did you mean maxRecords?" in caplog.text
     assert "enhanced fan-out (retrievalMode=FANOUT)" in caplog.text
     assert "CANARY" not in caplog.text
 
@@ -158,7 +156,7 @@ def test_a_config_drops_nothing_of_a_file_unseen(toml, line):
     properties = "applicationName=orders-app\nstreamName=orders\nregionName=eu-west-1\n"
     assert load(toml(properties, "a.properties")).region == "eu-west-1"
     with pytest.raises(
-        ConfigError, match=r"a\.properties names an endpoint, credentials or a region.*Config holds none"
+        ConfigError, match=r"a\.properties sets an endpoint, credentials or a region.*Config does not hold"
     ):
         load(toml(properties + line, "a.properties"))
     with pytest.raises(ConfigError, match="a Config holds none"):
@@ -225,9 +223,9 @@ def test_what_is_wrong_in_a_table_is_told_with_its_place_and_no_value(tables, to
 # -- together --------------------------------------------------------------------------------------------------
 
 
-def together(config_file=None, properties=None, overrides=None, door="native", **more):
+def together(config_file=None, properties=None, overrides=None, entry_point="native", **more):
     return settings_of(
-        door=door,
+        entry_point=entry_point,
         properties=properties,
         config_file=config_file,
         overrides=overrides or {},
@@ -250,9 +248,12 @@ def test_what_comes_later_wins(toml, monkeypatch):
 
 
 def test_a_program_of_kclpy_checkpoints_by_itself_unless_the_file_says_otherwise(toml):
-    assert together(toml(LEAST), door="kclpy").config.checkpoint_mode == "manual"
-    assert together(toml(LEAST), door="native").config.checkpoint_mode == "auto"
-    assert together(toml(LEAST + 'checkpoint_mode = "auto"\n'), door="kclpy").config.checkpoint_mode == "auto"
+    assert together(toml(LEAST), entry_point="kclpy").config.checkpoint_mode == "manual"
+    assert together(toml(LEAST), entry_point="native").config.checkpoint_mode == "auto"
+    assert (
+        together(toml(LEAST + 'checkpoint_mode = "auto"\n'), entry_point="kclpy").config.checkpoint_mode
+        == "auto"
+    )
 
 
 def test_clients_of_a_file_are_used_but_not_beside_a_local_aws_and_a_region_from_later_wins(toml):
@@ -272,7 +273,7 @@ def test_errors_are_shown_beside_a_local_aws_unless_anything_says_otherwise(toml
         "applicationName=orders-app\nstreamName=orders\nretrievalMode=POLLING\n"
         "AwsCredentialsProvider=DefaultCredentialsProvider\n"
     )
-    given = {"config_file": toml(LEAST)}, {"properties": tmp_path / "kcl.properties", "door": "kclpy"}
+    given = {"config_file": toml(LEAST)}, {"properties": tmp_path / "kcl.properties", "entry_point": "kclpy"}
     assert [together(**one).config.show_errors for one in given] == [False, False]
     assert [together(**one, use_local=True).config.show_errors for one in given] == [True, True]
     assert not together(toml(LEAST + "show_errors = false\n"), use_local=True).config.show_errors
@@ -289,7 +290,7 @@ def test_two_files_or_none_for_a_program_of_kclpy_are_refused(toml):
     with pytest.raises(click.UsageError, match="Use one of them"):
         together(toml(LEAST), toml("a=b", "a.properties"))
     with pytest.raises(click.UsageError, match="No properties"):
-        together(door="kclpy")
+        together(entry_point="kclpy")
     with pytest.raises(click.UsageError, match="No stream"):
         together(overrides={"application": "orders-app"})
 
@@ -297,8 +298,8 @@ def test_two_files_or_none_for_a_program_of_kclpy_are_refused(toml):
 def test_a_program_of_kclpy_needs_no_file_where_application_and_stream_are_told(monkeypatch):
     monkeypatch.setenv("PYKCL_APPLICATION", "orders-app")
     with pytest.raises(click.UsageError, match="No properties"):
-        together(door="kclpy")
-    config = together(door="kclpy", overrides={"stream": "orders"}).config
+        together(entry_point="kclpy")
+    config = together(entry_point="kclpy", overrides={"stream": "orders"}).config
     assert (config.application, config.stream, config.checkpoint_mode) == ("orders-app", "orders", "manual")
 
 

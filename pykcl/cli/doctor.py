@@ -168,7 +168,7 @@ def _file_facts(path: Path) -> FileFacts:
     properties = read_properties(path)
     # Who runs the program in this process needs no executableName.
     has_program = bool(properties.get("executableName", "").strip())
-    found = interpret(properties, door="multilang" if has_program else "kclpy")
+    found = interpret(properties, entry_point="multilang" if has_program else "kclpy")
     unfit = unfitness(found.executable) if has_program else None
     return FileFacts(
         name=str(path),

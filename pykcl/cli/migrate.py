@@ -72,9 +72,9 @@ def _migration(file: Path, code: tuple[Path, ...], reads_table: bool) -> Migrati
     from pykcl.compat.properties.parsing import retrieval_of
 
     properties = read_properties(file)
-    found = interpret(properties, door="kclpy")
+    found = interpret(properties, entry_point="kclpy")
     # Without a program it is the children of executableName that go on.
-    of_children = None if code else interpret(properties, door="multilang")
+    of_children = None if code else interpret(properties, entry_point="multilang")
     programs = [found_out.Program(path.name, _source(path)) for path in code]
     look = _look(found) if reads_table else _no_look(found, "--no-check-table was given.")
     move = found_out.Move(

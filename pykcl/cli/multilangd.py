@@ -89,7 +89,7 @@ def multilangd(
     with exit_codes(processes.name, runs_worker=True):
         given = {"on_error": "raise"} if exit_on_child_failure else {}
         settings = settings_of(
-            door="multilang",
+            entry_point="multilang",
             properties=chosen,
             config_file=None,
             overrides={**from_arguments(options), **service.config_options(), **given},

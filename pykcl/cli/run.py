@@ -172,7 +172,7 @@ def run(
     log(service.log_format, verbose=verbose, process=processes.number)
     with exit_codes(processes.name, runs_worker=True):
         settings = settings_of(
-            door="native" if kclpy is None else "kclpy",
+            entry_point="native" if kclpy is None else "kclpy",
             properties=properties,
             config_file=config_file,
             overrides={**from_arguments(options), **service.config_options(), **given},

@@ -153,7 +153,7 @@ def kclpy(
     given = {} if on_error is None else {"on_error": on_error}
     with exit_codes(runs_worker=True):
         settings = settings_of(
-            door="kclpy",
+            entry_point="kclpy",
             properties=properties,
             config_file=config_file,
             overrides={**from_arguments(options), **service.config_options(), **given},

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pykcl.health.source import HealthSource
     from pykcl.worker.worker import Worker
 
-Door = Literal["native", "kclpy", "multilang"]
+EntryPoint = Literal["native", "kclpy", "multilang"]
 Watch = Callable[["Worker"], "Worker"]
 """Puts a new worker under watch; returns it."""
 log = logging.getLogger("pykcl.settings")
@@ -42,7 +42,7 @@ class Settings:
     """What a worker works by.
 
     specs: what a file says of each service; None: boto3 finds everything by itself. executable, timeout: of the
-    children, for the door "multilang"; see `Interpretation`.
+    children, for the entry point "multilang"; see `Interpretation`.
     """
 
     config: Config
@@ -61,7 +61,7 @@ class Settings:
 
 def settings_of(
     *,
-    door: Door,
+    entry_point: EntryPoint,
     properties: Path | None,
     config_file: Path | None,
     overrides: Mapping[str, Any],
@@ -84,11 +84,13 @@ def settings_of(
         flag = "--profile" if profile else "--endpoint-url"
         raise click.UsageError(f"{flag} and --local do not go together. Drop one of them.")
     of_local: dict[str, Any] = {"show_errors": True} if use_local else {}
-    base: dict[str, Any] = {**of_local} if door == "native" else {"checkpoint_mode": "manual", **of_local}
+    base: dict[str, Any] = (
+        {**of_local} if entry_point == "native" else {"checkpoint_mode": "manual", **of_local}
+    )
     specs: Mapping[str, ClientSpec] | None = None
     found: Interpretation | None = None
     if properties is not None:
-        found = _interpreted(properties, door, accept_polling, shows_verdicts=shows_verdicts)
+        found = _interpreted(properties, entry_point, accept_polling, shows_verdicts=shows_verdicts)
         base = {option.name: getattr(found.config, option.name) for option in fields(Config)} | of_local
         specs = found.clients
     elif config_file is not None:
@@ -96,7 +98,7 @@ def settings_of(
         base |= options
     later = {**from_environment(os.environ), **overrides}
     if (
-        door == "kclpy"
+        entry_point == "kclpy"
         and properties is None
         and config_file is None
         and not {"application", "stream"} <= later.keys()
@@ -141,10 +143,12 @@ def _from_toml(path: Path) -> tuple[Mapping[str, Any], Mapping[str, ClientSpec] 
     return found.options, specs
 
 
-def _interpreted(path: Path, door: Door, accept_polling: bool, *, shows_verdicts: bool) -> Interpretation:
+def _interpreted(
+    path: Path, entry_point: EntryPoint, accept_polling: bool, *, shows_verdicts: bool
+) -> Interpretation:
     from pykcl.compat.properties import interpret, read_properties, verdict_table
 
-    found = interpret(read_properties(path), door=door)
+    found = interpret(read_properties(path), entry_point=entry_point)
     if not shows_verdicts:
         return found
     click.echo(verdict_table(found.verdicts), err=True)

@@ -326,7 +326,7 @@ def _file_options(properties: Path | None, config_file: Path | None) -> _File:
     if properties is not None:
         from pykcl.compat.properties import interpret, read_properties
 
-        found = interpret(read_properties(properties), door="kclpy")
+        found = interpret(read_properties(properties), entry_point="kclpy")
         return _File({one.name: getattr(found.config, one.name) for one in fields(Config)}, found.clients)
     if config_file is not None:
         file = read_toml(config_file)

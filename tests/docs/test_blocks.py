@@ -221,7 +221,7 @@ def test_the_properties_of_the_guide_say_what_pykcl_understands(tmp_path):
     assert [block.saved_as for block in blocks] == ["app.properties", "child.properties"]
     for block in blocks:
         path.write_text(block.text, "utf-8")
-        found = interpret(read_properties(path), door="multilang")
+        found = interpret(read_properties(path), entry_point="multilang")
         assert {row.verdict for row in found.verdicts} <= {"honoured", "mapped"}
 
 

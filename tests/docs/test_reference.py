@@ -66,7 +66,7 @@ def test_every_choice_of_an_option_is_named_in_the_table():
 
 def test_every_key_of_the_table_sets_its_option_and_only_that():
     least = {"applicationName": "orders-app", "streamName": "orders"}
-    default = interpret(least, door="kclpy").config
+    default = interpret(least, entry_point="kclpy").config
     examples = {"streamArn": "arn:aws:kinesis:eu-west-1:123456789012:stream/orders", "regionName": "eu-west-1",
                 "applicationName": "x-app", "streamName": "payments", "initialPositionInStream": "TRIM_HORIZON",
                 "initialPositionInStreamExtended": "1767225600", "cleanupLeasesUponShardCompletion": "false",
@@ -75,7 +75,7 @@ def test_every_key_of_the_table_sets_its_option_and_only_that():
     for field, keys in KEYS_OF_FIELD.items():
         for key in keys:
             value = examples.get(key) or ("true" if isinstance(KEYS[key].effect, Flag) else "4000")
-            found = interpret({**least, key: value}, door="kclpy").config
+            found = interpret({**least, key: value}, entry_point="kclpy").config
             changed = {
                 one.name
                 for one in dataclasses.fields(Config)

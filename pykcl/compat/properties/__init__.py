@@ -1,15 +1,15 @@
-"""The `.properties` file of a MultiLangDaemon: read as Java reads it, and turned into a Config and clients.
+"""The `.properties` file of a MultiLangDaemon: parsed as Java parses it, and converted to a Config and client settings.
 
-Every key it may have is honoured, mapped or reported. Knows config, errors and what aws is to be told; sends nothing.
+Every key is honoured, mapped or reported. Sends no requests.
 """
 
-from pykcl.compat.properties.interpretation import Door, Interpretation, interpret, load
+from pykcl.compat.properties.interpretation import EntryPoint, Interpretation, interpret, load
 from pykcl.compat.properties.keys import KEYS, Key, KeyVerdict, verdict_table
 from pykcl.compat.properties.parsing import Properties, read_properties
 
 __all__ = [
     "KEYS",
-    "Door",
+    "EntryPoint",
     "Interpretation",
     "Key",
     "KeyVerdict",

@@ -1,8 +1,8 @@
-"""Region, endpoint and credentials of each service; Java's credentials providers as sources that boto3 can ask.
+"""Region, endpoint and credentials of each service, with Java's credentials providers converted for boto3.
 
 Syntax, from Java KCL 3.1.3 `multilang/config/AwsCredentialsProviderPropertyValueDecoder` and `NestedPropertyKey`: class
-names, short or whole, in a comma list that is tried in order; arguments after `|`; of an assumed role further ones as
-NAME=VALUE.
+names, short or fully qualified, in a comma-separated list that is tried in order; arguments after `|`; for an assumed
+role further arguments as NAME=VALUE.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from pykcl.aws.credentials import ClientSpec, CredentialsSource, SourceKind
-from pykcl.compat.properties.keys import HIDDEN, Verdict
+from pykcl.compat.properties.keys import HIDDEN, Meaning
 from pykcl.compat.properties.parsing import Given
 
 _OWN_PACKAGES = ("software.amazon.", "com.amazonaws.")
@@ -45,7 +45,7 @@ KNOWN = (*_PLAIN, *_PROFILE, *_ROLE)
 
 
 def credentials_sources(given: Given) -> tuple[CredentialsSource, ...]:
-    """What to ask, in order. Raises ConfigError for a class nobody knows, or one whose arguments are wrong."""
+    """Return the sources in order. Raises ConfigError for an unknown class or invalid arguments."""
     found: list[CredentialsSource] = []
     for element in filter(None, (part.strip() for part in given.text.split(","))):
         name, *arguments = (part.strip() for part in element.split("|"))
@@ -56,7 +56,7 @@ def credentials_sources(given: Given) -> tuple[CredentialsSource, ...]:
 
 
 def shown_providers(text: str) -> str:
-    """The class names alone; arguments may hold an external id."""
+    """Return the class names without their arguments, which may hold an external id."""
     names = []
     for element in filter(None, (part.strip() for part in text.split(","))):
         name, bar, _ = element.partition("|")
@@ -71,13 +71,13 @@ def _sources(given: Given, name: str, arguments: list[str]) -> list[CredentialsS
     if name in _PROFILE:
         if len(arguments) > 1:
             raise given.refuse(
-                f"gives {name} more than the name of a profile. Write {name}|PROFILE; a file other than "
+                f"gives {name} more than a profile name. Write {name}|PROFILE; a file other than "
                 "~/.aws/credentials is named by AWS_SHARED_CREDENTIALS_FILE."
             )
         profile = arguments[0] if arguments else ""
         return [CredentialsSource(kind="profile", profile=profile or None)]
     if any(arguments):
-        raise given.refuse(f"gives {name} arguments, which takes none. Drop what follows the |.")
+        raise given.refuse(f"gives arguments to {name}, which takes none. Remove everything after the |.")
     return [CredentialsSource(kind=kind) for kind in _PLAIN[name]]
 
 
@@ -85,29 +85,27 @@ def _short_name(given: Given, name: str) -> str:
     package, _, short = name.rpartition(".")
     if short in KNOWN and (not package or name.startswith(_OWN_PACKAGES)):
         return short
-    # Shown only where it looks like a class: somebody may have put a key there.
+    # Print it only if it resembles a class name: the value may be an access key.
     is_class = bool(_CLASS_NAME.match(name) and _CLASS_WORDS.search(name))
     near = difflib.get_close_matches(short, KNOWN, n=1)
     raise given.refuse(
-        f"names {name if is_class else 'something'} that is no credentials provider pykcl knows."
+        f"names {name if is_class else 'something'} that is not a credentials provider pykcl knows."
         + (f" Did you mean {near[0]}?" if near else "")
-        + f" Known: {', '.join(KNOWN)}. A class of your own cannot be loaded without Java: use one of these, or a "
-        "profile with credential_process in ~/.aws/config."
+        + f" Known: {', '.join(KNOWN)}. Custom Java classes cannot be loaded: use one of these, or a profile with "
+        "credential_process in ~/.aws/config."
     )
 
 
 def _role(given: Given, name: str, arguments: list[str]) -> CredentialsSource:
     if len(arguments) < 2:
-        raise given.refuse(f"gives {name} no role and session. Write {name}|ROLE_ARN|SESSION_NAME.")
+        raise given.refuse(f"gives {name} no role and session name. Write {name}|ROLE_ARN|SESSION_NAME.")
     arn, session, *further = arguments
     if not _ROLE_ARN.match(arn):
         raise given.refuse(
-            f"gives {name} something that is no role ARN. Write it as arn:aws:iam::ACCOUNT:role/NAME."
+            f"gives {name} something other than a role ARN. Write arn:aws:iam::ACCOUNT:role/NAME."
         )
     if not _SESSION_NAME.match(session):
-        raise given.refuse(
-            f"gives {name} no usable session name. Write 2 to 64 of letters, digits and _+=,.@- ."
-        )
+        raise given.refuse(f"gives {name} no valid session name. Write 2 to 64 letters, digits and _+=,.@- .")
     options: dict[str, str] = {}
     for argument in further:
         option, equals, value = argument.partition("=")
@@ -144,16 +142,15 @@ _OPTIONS: dict[str, Callable[[Given, str], dict[str, str]]] = {
     "endpointRegion": lambda given, value: {"sts_region": given.with_text(value).region()},
     "externalId": lambda _, value: {"external_id": value},
 }
-"""Of an assumed role: how each further argument is read."""
+"""Readers of the further arguments of an assumed role."""
 
 
 Service = Literal["kinesis", "dynamodb", "cloudwatch"]
 Sources = tuple[CredentialsSource, ...]
-Said = tuple[Verdict, str]
 
 
 class Services:
-    """What is told of one service goes before what is told of all. Its methods give the row of the key they read."""
+    """Settings of the clients; those of one service override those of all. Methods return the meaning of their key."""
 
     def __init__(self) -> None:
         self.region: str | None = None
@@ -163,37 +160,37 @@ class Services:
         self._one_services_credentials: dict[Service, Sources] = {}
         self._own_credentials: dict[Service, Sources] = {}
 
-    def region_of_all(self, value: Given) -> Said:
+    def region_of_all(self, value: Given) -> Meaning:
         self.region = value.region()
         return "honoured", ""
 
-    def own_region(self, service: Service, value: Given) -> Said:
+    def own_region(self, service: Service, value: Given) -> Meaning:
         self._own_regions[service] = value.region()
         return "mapped", f"region of {_NAMES[service]}"
 
-    def endpoint(self, service: Service, value: Given) -> Said:
+    def endpoint(self, service: Service, value: Given) -> Meaning:
         url = value.endpoint()
         before, key = self._endpoints.setdefault(service, (url, value.key))
         if before != url:
-            raise value.refuse(f"and {key} say different endpoints of {_NAMES[service]}. Keep one of them.")
+            raise value.refuse(f"and {key} set different endpoints of {_NAMES[service]}. Keep one of them.")
         where = f"endpoint of {_NAMES[service]}"
         return ("honoured", where) if url == value.text else ("mapped", f"{where}, over https")
 
-    def credentials_of_all(self, value: Given) -> Said:
+    def credentials_of_all(self, value: Given) -> Meaning:
         self._credentials = credentials_sources(value)
-        return "mapped", _told(self._credentials)
+        return "mapped", _described(self._credentials)
 
-    def credentials_of(self, service: Service, value: Given) -> Said:
-        """Of a key such as AwsCredentialsProviderDynamoDB."""
+    def credentials_of(self, service: Service, value: Given) -> Meaning:
+        """Set those of a key such as AwsCredentialsProviderDynamoDB."""
         self._one_services_credentials[service] = credentials_sources(value)
-        return "mapped", f"{_told(self._one_services_credentials[service])}, for {_NAMES[service]}"
+        return "mapped", f"{_described(self._one_services_credentials[service])}, for {_NAMES[service]}"
 
-    def own_credentials(self, service: Service, value: Given) -> Said:
+    def own_credentials(self, service: Service, value: Given) -> Meaning:
         self._own_credentials[service] = credentials_sources(value)
-        return "mapped", f"{_told(self._own_credentials[service])}, for {_NAMES[service]}"
+        return "mapped", f"{_described(self._own_credentials[service])}, for {_NAMES[service]}"
 
     def specs(self, *, metrics: bool) -> Mapping[str, ClientSpec]:
-        """metrics: whether they go to CloudWatch; else it is not among the services."""
+        """metrics: include CloudWatch."""
         return {service: self.spec(service) for service in _NAMES if metrics or service != "cloudwatch"}
 
     def spec(self, service: Service) -> ClientSpec:
@@ -209,5 +206,5 @@ class Services:
 _NAMES: Mapping[Service, str] = {"kinesis": "Kinesis", "dynamodb": "DynamoDB", "cloudwatch": "CloudWatch"}
 
 
-def _told(sources: Sources) -> str:
+def _described(sources: Sources) -> str:
     return "boto3: " + ", else ".join(map(str, sources))

@@ -1,4 +1,4 @@
-"""From properties to a Config and clients, with a verdict for every key. Pure: nothing is opened or asked."""
+"""Convert properties to a Config and client settings, with a verdict for every key. Pure: sends no requests."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pykcl.compat.properties.keys import (
     Flag,
     Key,
     KeyVerdict,
+    Meaning,
     Number,
-    Verdict,
     shown_command,
     shown_endpoint,
     shown_key,
@@ -41,105 +41,24 @@ from pykcl.compat.properties.parsing import (
 from pykcl.config import NO_UTF8, Config, is_utf8
 from pykcl.errors import ConfigError
 
-_CREDENTIALS = "AwsCredentialsProvider"
-_ENDPOINTS = ("kinesisEndpoint", "dynamoDBEndpoint")
-_ALIASES = {"workerIdentifier": "workerId"}
-_BEANS: dict[str, Service | None] = {
-    "kinesisClient": "kinesis",
-    "dynamoDbClient": "dynamodb",
-    "cloudWatchClient": "cloudwatch",
-    "kinesisCredentialsProvider": None,
-    "dynamoDBCredentialsProvider": None,
-    "cloudWatchCredentialsProvider": None,
-}
-_OF_CLIENTS: dict[str, Literal["region", "endpoint", "credentials"]] = {
-    "region": "region",
-    "endpointOverride": "endpoint",
-    "credentialsProvider": "credentials",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class NestedKey:
-    """A key below one of Java's beans. service, what: None where it is nothing that pykcl has."""
-
-    service: Service | None
-    what: Literal["region", "endpoint", "credentials"] | None
-
-
-def canonical(key: str) -> str:
-    """The name of the setting. Java ignores the case of AwsCredentialsProvider, but not of what follows it."""
-    if key.lower().startswith(_CREDENTIALS.lower()):
-        return _CREDENTIALS + re.sub(_CREDENTIALS, "", key, count=1, flags=re.IGNORECASE)
-    return _ALIASES.get(key, key)
-
-
-def nested_key(name: str) -> NestedKey | None:
-    """None where it is no nested key of a bean that Java has."""
-    bean, dot, rest = name.partition(".")
-    if not dot or bean not in _BEANS:
-        return None
-    service = _BEANS[bean]
-    return NestedKey(service, _OF_CLIENTS.get(rest) if service else None)
-
-
-def unknown_row(name: str) -> tuple[Verdict, str]:
-    """Of a key that is none of Java's."""
-    if name in NO_KEYS:
-        return AS_JAVA, NO_KEYS[name]
-    near = nearest(name)
-    hint = f"Did you mean {near}?" if near else "No key is called anything like it."
-    return "unknown", f"nothing reads it, Java neither. {hint}"
-
-
-def nearest(name: str) -> str | None:
-    """The key that is called most like it, in any case; None where none is."""
-    by_lower = {known.lower(): known for known in (*KEYS, *_ALIASES)}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return by_lower[near[0]] if near else None
-
-
-def is_unknown(key: str) -> bool:
-    """Whether it is none of Java's, of whatever time and place."""
-    name = canonical(key)
-    return name not in KEYS and name not in NO_KEYS and nested_key(name) is None
-
-
-def shown(key: str, name: str, value: str) -> str:
-    """The value as it may be printed; *** for what nobody knows, or may hold a secret."""
-    nested = nested_key(name)
-    if name in (_CREDENTIALS, _CREDENTIALS + "DynamoDB", _CREDENTIALS + "CloudWatch") or (
-        nested is not None and nested.what == "credentials"
-    ):
-        return shown_providers(value)
-    if name == "executableName":
-        return shown_command(value)
-    if name in _ENDPOINTS or (nested is not None and nested.what == "endpoint"):
-        return shown_endpoint(value)
-    is_known = name in KEYS or name in NO_KEYS or name == "RetrievalMode"
-    if not is_known and (nested is None or nested.what is None):
-        return HIDDEN
-    return shown_value(key, value)
-
-
 log = logging.getLogger("pykcl.properties")
 
-Door = Literal["multilang", "kclpy", "native"]
-"""Who processes: children of executableName, a kclpy program in this process, or a RecordProcessor of pykcl's own."""
+EntryPoint = Literal["multilang", "kclpy", "native"]
+"""What processes the records: children of executableName, a kclpy program in this process, or a RecordProcessor."""
 ClientSpecs = Mapping[str, ClientSpec]
-Said = tuple[Verdict, str]
 
 _METRICS = {"metrics": "cloudwatch", "metrics_level": "DETAILED", "metrics_buffer_time": 10.0}
-"""What Java's daemon does where its file says nothing: alarms that there are must not fall silent."""
+"""Defaults of Java's daemon, so that existing CloudWatch alarms keep their data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpretation:
-    """What a file says. timeout: seconds a call may take (timeoutInSeconds). executable: the child's command line.
+    """Meaning of a properties file.
 
-    clients: of the services that are used, for `aws.specified_clients.open_specified_clients`.
-    polling_must_be_accepted: Java would read by enhanced fan-out. notices: what is to be told besides the table, as it
-    follows from absent keys.
+    executable: command line of a child. timeout: seconds that a call may take (timeoutInSeconds).
+    clients: settings per service in use, for `aws.credentials.open_specified_clients`.
+    polling_must_be_accepted: Java would read by enhanced fan-out. notices: consequences of absent keys, which the table
+    of verdicts does not show.
     """
 
     config: Config
@@ -151,31 +70,32 @@ class Interpretation:
     notices: tuple[str, ...]
 
 
-def interpret(properties: Mapping[str, str], *, door: Door) -> Interpretation:
-    """What the properties mean for this door. Best with those of `read_properties`: then errors tell the line.
+def interpret(properties: Mapping[str, str], *, entry_point: EntryPoint) -> Interpretation:
+    """Return the meaning of the properties for this entry point. Errors name the line if `read_properties` read them.
 
-    Raises ConfigError with the key: a value that Java would take for another one, a contradiction, a missing key.
+    Raises ConfigError that names the key, for a value that Java would silently replace, a contradiction or a missing
+    key.
     """
-    reading = _Reading(properties, door)
+    reading = _Reading(properties, entry_point)
     for key in properties:
         reading.take(key)
     return reading.result()
 
 
 def load(path: str | Path) -> Config:
-    """Return the Config that a MultiLangDaemon's .properties file gives to processors of pykcl's own.
+    """Return the Config that a MultiLangDaemon's .properties file gives to a RecordProcessor.
 
-    Keys without effect are logged. Raises ConfigError with file, line and key; also for a file that names endpoints,
-    credentials or regions of its own for a service, because a Config holds none.
+    Logs the keys that have no effect. Raises ConfigError that names file, line and key; also for a file with an
+    endpoint, credentials or a region for one service, which a Config does not hold.
     """
     path = Path(path)
-    found = interpret(read_properties(path), door="native")
+    found = interpret(read_properties(path), entry_point="native")
     for service, spec in found.clients.items():
         if not spec.is_found_by_boto3(found.config.effective_region):
             raise ConfigError(
-                f"{path.name} names an endpoint, credentials or a region of its own for {service}, and a Config holds "
-                "none. Do: `pykcl run --properties`, which reads all of it, or give Worker the clients of "
-                "pykcl.aws.credentials.open_specified_clients."
+                f"{path.name} sets an endpoint, credentials or a region for {service}, which a Config does not hold. "
+                "Do: use `pykcl run --properties`, which reads the whole file, or pass the clients of "
+                "pykcl.aws.credentials.open_specified_clients to Worker."
             )
     for row in found.verdicts:
         if row.verdict == "unknown":
@@ -186,13 +106,13 @@ def load(path: str | Path) -> Config:
 
 
 class _Reading:
-    def __init__(self, properties: Mapping[str, str], door: Door) -> None:
+    def __init__(self, properties: Mapping[str, str], entry_point: EntryPoint) -> None:
         self._properties = properties
-        self._door = door
+        self._entry_point = entry_point
         self._source = getattr(properties, "source", "the properties")
         self._options: dict[str, Any] = {
             **_METRICS,
-            **({} if door == "native" else {"checkpoint_mode": "manual"}),
+            **({} if entry_point == "native" else {"checkpoint_mode": "manual"}),
         }
         self._from: dict[str, Given] = {}
         self._seen: dict[str, str] = {}
@@ -201,7 +121,7 @@ class _Reading:
         self._timeout: float | None = None
         self._retrieval: Retrieval = retrieval_of(properties)
         self.services = Services()
-        self._special: dict[str, Callable[[Given], Said]] = {
+        self._special: dict[str, Callable[[Given], Meaning]] = {
             "executableName": self._program,
             "applicationName": lambda value: self._text(value, "application"),
             "streamName": self._stream_name,
@@ -230,7 +150,7 @@ class _Reading:
         value = given(self._properties, key)
         name = canonical(key)
         self._refuse_two_spellings(value, name)
-        verdict, text = self._judge(value, name)
+        verdict, text = self._meaning(value, name)
         first = getattr(self._properties, "repeated", {}).get(key)
         if first is not None:
             text += f" (set twice, first in line {first}: the last one counts, as in Java)"
@@ -240,11 +160,11 @@ class _Reading:
         before = self._seen.setdefault(name, value.key)
         if before != value.key and self._properties[before].strip() != value.text:
             raise value.refuse(
-                f"and {before} are two spellings of one setting with different values; which one Java takes is chance. "
+                f"and {before} spell the same setting with different values; Java picks one of them by chance. "
                 "Keep one."
             )
 
-    def _judge(self, value: Given, name: str) -> Said:
+    def _meaning(self, value: Given, name: str) -> Meaning:
         if name == "RetrievalMode":
             return capital_mode_row(self._retrieval)
         key = KEYS.get(name)
@@ -255,10 +175,10 @@ class _Reading:
             return AS_JAVA, "it has no value"
         return self._nested(nested, value) if key is None else self._known(key, value)
 
-    def _known(self, key: Key, value: Given) -> Said:
+    def _known(self, key: Key, value: Given) -> Meaning:
         name = key.name
         if name.startswith("fanoutConfig.") and not self._retrieval.java_uses_fanout:
-            return AS_JAVA, "records are polled for"
+            return AS_JAVA, "the stream is read by polling"
         if name in self._special:
             verdict, text = self._special[name](value)
             return verdict, text or key.text
@@ -273,21 +193,21 @@ class _Reading:
         self._options[option] = content
         self._from[option] = value
 
-    def _text(self, value: Given, option: str) -> Said:
+    def _text(self, value: Given, option: str) -> Meaning:
         self._set(option, value.text, value)
         return "honoured", ""
 
-    def _number(self, key: Key, number: Number, value: Given) -> Said:
+    def _number(self, key: Key, number: Number, value: Given) -> Meaning:
         asked = value.number(unit=number.unit)
         if asked == 0 and number.zero_is_unset:
             default = self._options.get(number.field, Config.__dataclass_fields__[number.field].default)
             taken = number.absent or default
-            # None, of idle_time_between_reads: a pace of pykcl's own, which no number tells.
+            # None for idle_time_between_reads: pykcl adapts the interval.
             here = number.field + (" as by default" if taken is None else f"={taken:.10g}")
             if key.default == "0":
-                # Java's 0 is no wait that could be over: here each stop would come too late, an idle worker's, too.
+                # Java's 0 is not a timeout of 0 s: with that here, every stop would be late, even of an idle worker.
                 return "mapped", f"0 is Java's default, the same as no value; here {here}: {key.text}"
-            return AS_JAVA, f"Java cannot tell 0 from no value and takes {key.default}; here {here}"
+            return AS_JAVA, f"Java treats 0 as no value and uses {key.default}; here {here}"
         if asked < 0 or (number.beyond == "refuse" and not number.least <= asked <= number.most):
             unit = f" {number.unit}" if number.unit else ""
             raise value.refuse(f"is out of range. Write {number.least} to {number.most}{unit}.")
@@ -295,30 +215,33 @@ class _Reading:
         content = taken / number.scale if number.scale > 1 else taken
         self._set(number.field, content, value)
         if taken != asked:
-            return "mapped", f"{number.field}={content:.10g}, the nearest that pykcl takes: {key.text}"
+            return (
+                "mapped",
+                f"{number.field}={content:.10g}, the nearest value that pykcl accepts: {key.text}",
+            )
         return key.verdict, f"{number.field}={content:.10g}: {key.text}"
 
-    # -- keys that are more than a field -----------------------------------------------------------------------
+    # -- keys with their own rule -----------------------------------------------------------------------
 
-    def _program(self, value: Given) -> Said:
-        if self._door != "multilang":
+    def _program(self, value: Given) -> Meaning:
+        if self._entry_point != "multilang":
             return JAVA_ONLY, "the program runs in this process"
         if not is_utf8(value.text):
-            raise value.refuse(f"{NO_UTF8}, so that no child can be started. Write it whole, in UTF-8.")
+            raise value.refuse(f"{NO_UTF8}, so no child can be started. Write it whole, in UTF-8.")
         # At blanks only, as Java does: quotes mean nothing.
         self._executable = tuple(part for part in value.text.split(" ") if part)
         return "honoured", ""
 
-    def _stream_name(self, value: Given) -> Said:
+    def _stream_name(self, value: Given) -> Meaning:
         if self._properties.get("streamArn", "").strip():
-            return "honoured", "the same stream as streamArn says"
+            return "honoured", "same stream as streamArn"
         return self._text(value, "stream")
 
-    def _stream_arn(self, value: Given) -> Said:
+    def _stream_arn(self, value: Given) -> Meaning:
         if not _is_stream_arn(value.text):
             raise value.refuse(
-                "is no ARN of a stream. Write one, such as arn:aws:kinesis:eu-west-1:123456789012:stream/orders, or "
-                "streamName and its name."
+                "is not a stream ARN. Write one, such as arn:aws:kinesis:eu-west-1:123456789012:stream/orders, or "
+                "use streamName."
             )
         self._set("stream", value.text, value)
         name = self._properties.get("streamName", "").strip()
@@ -328,48 +251,48 @@ class _Reading:
             )
         return (
             "honoured",
-            "the whole ARN; Java takes its name only, and reads that stream of its own account and region",
+            "the whole ARN; Java uses only its name, and reads that stream in its own account and region",
         )
 
-    def _position(self, value: Given) -> Said:
+    def _position(self, value: Given) -> Meaning:
         position = value.choice(("LATEST", "TRIM_HORIZON", "AT_TIMESTAMP"))
         if self._properties.get("initialPositionInStreamExtended", "").strip():
-            return AS_JAVA, "initialPositionInStreamExtended decides (in Java either does, by chance)"
+            return AS_JAVA, "initialPositionInStreamExtended is used (Java uses either, by chance)"
         if position == "AT_TIMESTAMP":
             raise value.refuse(
-                "says AT_TIMESTAMP, but not which. Write initialPositionInStreamExtended= and seconds since 1970."
+                "is AT_TIMESTAMP without a time. Write initialPositionInStreamExtended=SECONDS_SINCE_1970."
             )
         self._set("initial_position", position, value)
         return "honoured", ""
 
-    def _position_in_time(self, value: Given) -> Said:
+    def _position_in_time(self, value: Given) -> Meaning:
         at = value.epoch_seconds()
         self._set("initial_position", at, value)
         return "honoured", f"an application without leases starts at {at.isoformat()}"
 
-    def _cleanup(self, value: Given) -> Said:
+    def _cleanup(self, value: Given) -> Meaning:
         if value.flag():
             return "honoured", ""
         self._set("cleanup_interval", 0.0, value)
         return (
             "honoured",
-            "cleanup_interval=0: leases of ended shards are kept. A change: Java ignores false, and deletes them",
+            "cleanup_interval=0: leases of ended shards are kept. This differs: Java ignores false and deletes them",
         )
 
-    def _time_out(self, value: Given) -> Said:
+    def _time_out(self, value: Given) -> Meaning:
         seconds = value.number(unit="seconds")
         if not 1 <= seconds <= 1_000_000:
             raise value.refuse("is out of range. Write 1 to 1000000, or leave it out for no limit.")
         self._timeout = float(seconds)
-        if self._door == "multilang":
-            return "mapped", "a child that takes longer is ended and begun anew (Java ends the whole worker)"
+        if self._entry_point == "multilang":
+            return "mapped", "a child that takes longer is ended and restarted (Java stops the whole worker)"
         self._set("processor_timeout", self._timeout, value)
         return (
             "mapped",
-            "processor_timeout: a call that takes longer loses its lease (Java ends the whole worker)",
+            "processor_timeout: a call that takes longer loses its lease (Java stops the whole worker)",
         )
 
-    def _metrics_level(self, value: Given) -> Said:
+    def _metrics_level(self, value: Given) -> Meaning:
         level = value.choice(("NONE", "SUMMARY", "DETAILED"))
         if level == "NONE":
             for name in _METRICS.keys() - self._from.keys():
@@ -379,16 +302,16 @@ class _Reading:
         self._set("metrics_level", level, value)
         return "honoured", ""
 
-    def _metrics_dimensions(self, value: Given) -> Said:
+    def _metrics_dimensions(self, value: Given) -> Meaning:
         self._set("metrics_dimensions", value.text, value)
         return "honoured", ""
 
-    def _credentials_of_metrics(self, value: Given) -> Said:
+    def _credentials_of_metrics(self, value: Given) -> Meaning:
         if self._properties.get("metricsLevel", "").strip().upper() == "NONE":
             return AS_JAVA, "nothing is published: metricsLevel=NONE"
         return self.services.credentials_of("cloudwatch", value)
 
-    def _nested(self, nested: NestedKey | None, value: Given) -> Said:
+    def _nested(self, nested: NestedKey | None, value: Given) -> Meaning:
         if nested is None or nested.service is None or nested.what is None:
             return JAVA_ONLY, "a setting of Java's own client"
         if nested.what == "region":
@@ -427,7 +350,7 @@ class _Reading:
             "applicationName": (self._options.get("application"), "applicationName=orders-app"),
             "streamName (or streamArn)": (self._options.get("stream"), "streamName=orders"),
         }
-        if self._door == "multilang":
+        if self._entry_point == "multilang":
             required["executableName"] = (self._executable, "executableName=python3 app.py")
         for name, (content, example) in required.items():
             if not content:
@@ -435,7 +358,7 @@ class _Reading:
                 raise ConfigError(f"{self._source}: {name} is missing or empty. {instead}")
 
     def _meant(self, wanted: str) -> str | None:
-        """What is to be said of a key that nothing reads and that was meant for one of those `wanted` names."""
+        """Return a hint at an unknown key in the file that was probably meant for one of the `wanted` names."""
         for key in self._properties:
             near = nearest(key)
             if is_unknown(key) and near is not None and near in wanted:
@@ -450,19 +373,19 @@ class _Reading:
     def _config(self) -> Config:
         try:
             options = dict(self._options)
-            # Told of the region of its own accord, in the words of the file.
+            # `_refuse_another_region` reports a conflict of regions by the names of the keys.
             options["region"] = None if options["stream"].startswith("arn:") else options["region"]
             return Config(**options)
         except ConfigError as error:
             text = str(error)
         for option, value in self._from.items():
             if text.startswith((f"{option}=", f"{option} ")):
-                raise value.refuse(f"cannot be taken: {text}")
+                raise value.refuse(f"is not valid: {text}")
         raise ConfigError(f"{self._source}: {text}")
 
     def _refuse_another_region(self, config: Config) -> None:
-        told = self.services.spec("kinesis").region
-        if config.stream_arn is not None and told not in (None, config.effective_region):
+        region = self.services.spec("kinesis").region
+        if config.stream_arn is not None and region not in (None, config.effective_region):
             name = config.stream_name
             has_name = self._properties.get("streamName", "").strip()
             how = (
@@ -471,8 +394,8 @@ class _Reading:
                 else f"replace the streamArn line by streamName={name}"
             )
             raise self._from["stream"].refuse(
-                f"is in {config.effective_region}, and the region is {told}. Do: {how} to read stream {name!r} of "
-                f"{told}, as Java does. To read the stream of the ARN, delete the region."
+                f"is in {config.effective_region}, but the region is {region}. Do: {how} to read stream {name!r} in "
+                f"{region}, as Java does. To read the stream of the ARN, delete the region."
             )
 
 
@@ -481,3 +404,86 @@ def _is_stream_arn(text: str) -> bool:
         return Config(application="any", stream=text).stream_arn is not None
     except ConfigError:
         return False
+
+
+# -- names of keys ---------------------------------------------------------------------------------------------
+
+_CREDENTIALS = "AwsCredentialsProvider"
+_ENDPOINTS = ("kinesisEndpoint", "dynamoDBEndpoint")
+_ALIASES = {"workerIdentifier": "workerId"}
+_BEANS: dict[str, Service | None] = {
+    "kinesisClient": "kinesis",
+    "dynamoDbClient": "dynamodb",
+    "cloudWatchClient": "cloudwatch",
+    "kinesisCredentialsProvider": None,
+    "dynamoDBCredentialsProvider": None,
+    "cloudWatchCredentialsProvider": None,
+}
+_OF_CLIENTS: dict[str, Literal["region", "endpoint", "credentials"]] = {
+    "region": "region",
+    "endpointOverride": "endpoint",
+    "credentialsProvider": "credentials",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NestedKey:
+    """A key below one of Java's beans. service, what: None if pykcl has no such setting."""
+
+    service: Service | None
+    what: Literal["region", "endpoint", "credentials"] | None
+
+
+def canonical(key: str) -> str:
+    """Return the name of the setting. Java ignores the case of AwsCredentialsProvider, but not of its suffix."""
+    if key.lower().startswith(_CREDENTIALS.lower()):
+        return _CREDENTIALS + re.sub(_CREDENTIALS, "", key, count=1, flags=re.IGNORECASE)
+    return _ALIASES.get(key, key)
+
+
+def nested_key(name: str) -> NestedKey | None:
+    """Return None if `name` is not a nested key of one of Java's beans."""
+    bean, dot, rest = name.partition(".")
+    if not dot or bean not in _BEANS:
+        return None
+    service = _BEANS[bean]
+    return NestedKey(service, _OF_CLIENTS.get(rest) if service else None)
+
+
+def unknown_row(name: str) -> Meaning:
+    """Return the meaning of a key that Java does not know."""
+    if name in NO_KEYS:
+        return AS_JAVA, NO_KEYS[name]
+    near = nearest(name)
+    hint = f"Did you mean {near}?" if near else "No key has a similar name."
+    return "unknown", f"has no effect, in Java either. {hint}"
+
+
+def nearest(name: str) -> str | None:
+    """Return the known key with the most similar name, ignoring case; None if there is none."""
+    by_lower = {known.lower(): known for known in (*KEYS, *_ALIASES)}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return by_lower[near[0]] if near else None
+
+
+def is_unknown(key: str) -> bool:
+    """Return True for a key that no version of Java's daemon knows."""
+    name = canonical(key)
+    return name not in KEYS and name not in NO_KEYS and nested_key(name) is None
+
+
+def shown(key: str, name: str, value: str) -> str:
+    """Return the value as it may be printed; *** for an unknown key or a possible secret."""
+    nested = nested_key(name)
+    if name in (_CREDENTIALS, _CREDENTIALS + "DynamoDB", _CREDENTIALS + "CloudWatch") or (
+        nested is not None and nested.what == "credentials"
+    ):
+        return shown_providers(value)
+    if name == "executableName":
+        return shown_command(value)
+    if name in _ENDPOINTS or (nested is not None and nested.what == "endpoint"):
+        return shown_endpoint(value)
+    is_known = name in KEYS or name in NO_KEYS or name == "RetrievalMode"
+    if not is_known and (nested is None or nested.what is None):
+        return HIDDEN
+    return shown_value(key, value)

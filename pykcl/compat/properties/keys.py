@@ -1,8 +1,8 @@
-"""Every key a MultiLangDaemon reads from its file, as one table: Java's default, its verdict here, how it may be shown.
+"""Table of every key that a MultiLangDaemon reads from its file: Java's default, the verdict here, how to show it.
 
 The keys are those of multilang 3.5.1 (`MultiLangDaemonConfig`, `MultiLangDaemonConfiguration` and the beans below it);
-3.1.3 and 2.7.2 know fewer. They are case-sensitive, but for AwsCredentialsProvider. What is shown of a value has no
-secret in it, and nothing that would break a line or a terminal.
+3.1.3 and 2.7.2 know fewer. Keys are case-sensitive, except AwsCredentialsProvider. A shown value contains no
+secret, and no characters that break a line or drive a terminal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["honoured", "mapped", "ignored, as Java does", "ignored, Java only", "unknown"]
+Meaning = tuple[Verdict, str]
+"""Of one key and its value: the verdict, and what it means here."""
 
 HIDDEN = "***"
 _LONGEST_VALUE = 60
@@ -20,7 +22,7 @@ _LONGEST_KEY = 80
 _SECRET_NAME = re.compile(
     r"secret|passw|pwd|token|credential|auth|access.?key|api.?key|private|external.?id", re.IGNORECASE
 )
-# As far as the last @: who writes a password into a URL may have left out to encode it.
+# As far as the last @: a password in a URL may contain an @ that is not encoded.
 _USER_IN_URL = re.compile(r"(?<=://)\S*@")
 _VALUE = re.compile("[=:]")
 _QUERY = re.compile(r"\?.*", re.DOTALL)
@@ -37,7 +39,7 @@ class KeyVerdict:
 
 
 def verdict_table(verdicts: Iterable[KeyVerdict]) -> str:
-    """The table told at the start: a line for each key, in columns, without a final line end."""
+    """Return the table that is logged at start-up: a line per key, in columns, without a final line end."""
     rows = [("KEY", "VALUE", "VERDICT", "WHAT IT MEANS HERE")]
     rows += [(row.key, row.value, row.verdict, row.text) for row in verdicts]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
@@ -52,7 +54,7 @@ def shown_key(key: str) -> str:
 
 
 def shown_value(key: str, value: str) -> str:
-    """A value for the table: cut, printable, without what a URL may hold of a user, hidden for a secret's name."""
+    """Return the value for the table: cut, printable, without the user of a URL, hidden if the key names a secret."""
     if _SECRET_NAME.search(key):
         return HIDDEN
     if "://" in value:
@@ -61,12 +63,12 @@ def shown_value(key: str, value: str) -> str:
 
 
 def shown_endpoint(url: str) -> str:
-    """As `shown_value`, of a URL that need not say https://."""
+    """`shown_value` for a URL that may lack https://."""
     return shown_value("", _QUERY.sub("", url.rpartition("@")[2]) if "://" not in url else url)
 
 
 def shown_command(command: str) -> str:
-    """A command line as far as the first word that has a secret's name in it: nobody knows what stands behind that."""
+    """Return the command line up to the first word that names a secret: what follows it may be the secret."""
     shown: list[str] = []
     words = command.split()
     for word in words:
@@ -89,17 +91,16 @@ def _printable(text: str, longest: int) -> str:
 JAVA_ONLY: Verdict = "ignored, Java only"
 AS_JAVA: Verdict = "ignored, as Java does"
 _MOST = 1_000_000
-"""The largest number a Config takes, of seconds too."""
+"""The largest number that a Config accepts, also for seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
     """A number that becomes a field of Config.
 
-    scale: how many of the key's units one of the field's is. least, most: what the field takes, in the key's units.
-    beyond: whether what lies outside is refused, or taken for the nearest that does not. zero_is_unset: Java cannot
-    tell a 0 from a key that is not there. absent: what the field is without the key, where Config's default would be
-    less than Java does.
+    scale: number of the key's units in one unit of the field. least, most: range of the field, in the key's units.
+    beyond: a value outside of the range is refused, or replaced by the nearest one inside. zero_is_unset: Java treats 0
+    as an absent key. absent: value of the field without the key, where Config's default would do less than Java.
     """
 
     field: str
@@ -114,16 +115,16 @@ class Number:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """true or false, and the field of Config it becomes."""
+    """true or false that becomes a field of Config."""
 
     field: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key. default: Java's, where the key is absent. verdict: of an ordinary value.
+    """One key. default: Java's value without the key. verdict: of a valid value. text: what the key means here.
 
-    effect: a field of Config; None: nothing, or what is more than that, in `interpretation`. text: what it means here.
+    effect: the field of Config that the value becomes; None for no effect, or for a rule in `interpretation`.
     """
 
     name: str
@@ -138,7 +139,7 @@ def _millis(field: str, least: int, **more: object) -> Number:
 
 
 def _keys(verdict: Verdict, text: str, defaults: Mapping[str, str]) -> tuple[Key, ...]:
-    """Keys of which the same is to be said."""
+    """Return keys that share a verdict and a text."""
     return tuple(
         Key(name=name, default=default, verdict=verdict, text=text) for name, default in defaults.items()
     )
@@ -146,8 +147,8 @@ def _keys(verdict: Verdict, text: str, defaults: Mapping[str, str]) -> tuple[Key
 
 _NO_FANOUT = "pykcl reads by polling and has no enhanced fan-out consumer"
 _OWN_RETRY = "pykcl retries by itself, without end, with growing pauses"
-_NO_TABLE = "pykcl makes no table but the lease table"
-_BALANCING = "KCL 3.x in its own mode only; pykcl shares the leases out as KCL 2.x"
+_NO_TABLE = "pykcl creates no table other than the lease table"
+_BALANCING = "KCL 3.x in its own mode only; pykcl assigns leases as KCL 2.x"
 _MIGRATION = "KCL 3.x only; pykcl changes nothing but leases"
 
 _PROGRAM = (
@@ -185,7 +186,7 @@ _READING = (
         name="initialPositionInStreamExtended", default="none", verdict="honoured",
         text="the time at which an application without leases starts",
     ),
-    Key(name="retrievalMode", default="DEFAULT", verdict="honoured", text="records are polled for"),
+    Key(name="retrievalMode", default="DEFAULT", verdict="honoured", text="the stream is read by polling"),
     Key(
         name="maxRecords", default="10000", verdict="honoured", text="records per GetRecords call and per batch",
         effect=Number(field="max_records", most=10_000, beyond="refuse"),
@@ -216,14 +217,14 @@ _READING = (
     ),
     Key(
         name="callProcessRecordsEvenForEmptyRecordList", default="false", verdict="honoured",
-        text="whether a read that brought nothing is delivered, too", effect=Flag(field="call_with_empty_batches"),
+        text="deliver empty batches, too", effect=Flag(field="call_with_empty_batches"),
     ),
 )  # fmt: skip
 
 _LEASES = (
     Key(
         name="failoverTimeMillis", default="10000", verdict="honoured",
-        text="a lease that stood still so long may be taken; the same in the whole fleet, Java too",
+        text="a lease whose counter has not changed for so long may be taken; must be equal in the whole fleet",
         effect=_millis("failover_time", 1000, beyond="refuse"),
     ),
     Key(
@@ -231,7 +232,7 @@ _LEASES = (
     ),
     Key(
         name="enablePriorityLeaseAssignment", default="true", verdict=JAVA_ONLY,
-        text="pykcl always does what true says: a lease long expired is taken first",
+        text="pykcl always behaves as with true: it takes leases that expired long ago first",
     ),
     Key(
         name="shardSyncIntervalMillis", default="60000", verdict="honoured", text="how often the shards are listed",
@@ -239,24 +240,24 @@ _LEASES = (
     ),
     Key(
         name="cleanupLeasesUponShardCompletion", default="true", verdict="honoured",
-        text="leases of ended shards are deleted, once they are of no use",
+        text="leases of ended shards are deleted once they are no longer needed",
     ),
     Key(
         name="ignoreUnexpectedChildShards", default="false", verdict=JAVA_ONLY,
-        text="pykcl makes leases from whole listings only, and asks again for the rest",
+        text="pykcl creates leases only from complete listings, and repeats incomplete ones",
     ),
     Key(
         name="maxLeasesForWorker", default="2147483647", verdict="honoured",
-        text="most leases this worker holds; without the key there is no limit, as in Java",
+        text="max leases this worker holds; no limit without the key, as in Java",
         effect=Number(field="max_leases", absent=_MOST),
     ),
     Key(
         name="maxLeasesToStealAtOneTime", default="1", verdict="honoured",
-        text="most leases taken from living owners in one pass",
+        text="max leases stolen from live workers in one pass",
         effect=Number(field="max_leases_to_steal_at_one_time"),
     ),
     *_keys(
-        AS_JAVA, "lease tables are made to be paid per request",
+        AS_JAVA, "lease tables are created with on-demand billing",
         {"initialLeaseTableReadCapacity": "10", "initialLeaseTableWriteCapacity": "10"},
     ),
     Key(
@@ -265,12 +266,12 @@ _LEASES = (
     ),
     Key(
         name="leaseTableDeletionProtectionEnabled", default="false", verdict="honoured",
-        text="of a lease table that pykcl makes; one that exists is left as it is",
+        text="of a lease table that pykcl creates; an existing table is not changed",
         effect=Flag(field="table_deletion_protection"),
     ),
     Key(
         name="leaseTablePitrEnabled", default="false", verdict="honoured",
-        text="of a lease table that pykcl makes; one that exists is left as it is",
+        text="of a lease table that pykcl creates; an existing table is not changed",
         effect=Flag(field="point_in_time_recovery"),
     ),
     Key(
@@ -280,13 +281,13 @@ _LEASES = (
     *_keys(JAVA_ONLY, _OWN_RETRY, {"listShardsBackoffTimeInMillis": "1500", "maxListShardsRetryAttempts": "50"}),
     Key(
         name="parentShardPollIntervalMillis", default="10000", verdict="honoured",
-        text="how often a child shard looks whether its parents have ended",
+        text="how often a child shard checks that its parents have ended",
         effect=_millis("parent_shard_poll_interval", 100),
     ),
     Key(name="shardPrioritization", default="none", verdict=JAVA_ONLY, text="the name of a Java class"),
     Key(
         name="skipShardSyncAtWorkerInitializationIfLeasesExist", default="false", verdict=JAVA_ONLY,
-        text="pykcl always lists the shards at its start: one call, which finds shards that nobody reads",
+        text="pykcl always lists the shards when it starts: one call, which finds shards without a lease",
     ),
 )  # fmt: skip
 
@@ -306,16 +307,16 @@ _RUNNING = (
     ),
     Key(
         name="metricsMaxQueueSize", default="10000", verdict="honoured",
-        text="most metrics that wait for CloudWatch; beyond it the oldest are dropped",
+        text="max metrics that wait for CloudWatch; beyond it the oldest are dropped",
         effect=Number(field="metrics_queue_size"),
     ),
     Key(
         name="metricsLevel", default="DETAILED", verdict="honoured",
-        text="what is published in CloudWatch, under the names of KCL; NONE: nothing",
+        text="metrics published in CloudWatch, under the names of KCL; NONE publishes nothing",
     ),
     Key(
         name="metricsEnabledDimensions", default="ALL", verdict="honoured",
-        text="what the values of metrics are told apart by",
+        text="dimensions of the published metrics",
     ),
     Key(
         name="validateSequenceNumberBeforeCheckpointing", default="false", verdict=AS_JAVA,
@@ -339,7 +340,7 @@ _VERSION_3 = (
     ),
     Key(
         name="clientVersionConfig", default="CLIENT_VERSION_CONFIG_3X", verdict=JAVA_ONLY,
-        text="pykcl works as KCL 2.x; Java 3.x beside it needs a mode that is compatible with 2.x",
+        text="pykcl works as KCL 2.x; a Java 3.x worker beside it needs a mode that is compatible with 2.x",
     ),
     *_keys(
         JAVA_ONLY, _MIGRATION,
@@ -347,7 +348,7 @@ _VERSION_3 = (
     ),
     Key(
         name="coordinatorStateTableName", default="applicationName-CoordinatorState", verdict="honoured",
-        text="where pykcl looks whether a Java 3.0-3.4 fleet has left the mode of 2.x",
+        text="table that pykcl checks for a Java 3.0-3.4 fleet that has left the 2.x-compatible mode",
     ),
     *_keys(
         JAVA_ONLY, _NO_TABLE,
@@ -390,7 +391,7 @@ POLLING_KEYS = (
     "maxRecords", "idleTimeBetweenReadsInMillis", "millisBehindLatestThresholdForReducedTps",
     "retryGetRecordsInSeconds", "maxGetRecordsThreadPool",
 )  # fmt: skip
-"""Any of them makes Java poll where retrievalMode does not say otherwise; of the first three a 0 does not count."""
+"""Any of them makes Java poll where retrievalMode does not decide; a 0 counts as absent for the first three."""
 
 NO_KEYS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -401,9 +402,9 @@ NO_KEYS: Mapping[str, str] = {
         ("kinesisClientConfig", "dynamoDBClientConfig", "cloudWatchClientConfig", "userAgent", "useragent"),
         "a key of KCL 1.x; Java's daemon has not read it since",
     ),
-    "cloudWatchEndpoint": "a key of no daemon; its name is cloudWatchClient.endpointOverride",
+    "cloudWatchEndpoint": "no daemon reads it; the key is cloudWatchClient.endpointOverride",
 }  # fmt: skip
-"""What is found in files though no daemon reads it: name -> what it is."""
+"""Keys that occur in files although no daemon reads them: name -> explanation."""
 
 
 _BY_HAND: Mapping[str, tuple[str, ...]] = {
@@ -419,10 +420,10 @@ _BY_HAND: Mapping[str, tuple[str, ...]] = {
     "metrics_level": ("metricsLevel",),
     "metrics_dimensions": ("metricsEnabledDimensions",),
 }
-"""Of the keys that are more than a number or a flag."""
+"""Fields of keys with their own rule."""
 
 KEYS_OF_FIELD: Mapping[str, tuple[str, ...]] = {
     **_BY_HAND,
     **{key.effect.field: (key.name,) for key in KEYS.values() if key.effect is not None},
 }
-"""Field of Config -> keys. A field that no key decides is not in it."""
+"""Field of Config -> keys that set it. Fields without a key are absent."""

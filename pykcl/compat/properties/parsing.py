@@ -1,4 +1,4 @@
-"""The syntax of java.util.Properties, and values as Java's converters read them."""
+"""Parse java.util.Properties, and the values in them as Java's converters do."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pykcl.compat.properties.keys import AS_JAVA, POLLING_KEYS, Verdict
+from pykcl.compat.properties.keys import AS_JAVA, POLLING_KEYS, Meaning
 from pykcl.errors import ConfigError
 
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 _UTF8_MARK = b"\xef\xbb\xbf"
 
 
 class Properties(dict[str, str]):
-    """Key -> value; of a key that is there twice the last one, as in Java.
+    """Key -> value; the last value of a repeated key, as in Java.
 
-    source: name of the file. lines: key -> number of the line it begins in, 1 for the first. repeated: key -> number of
-    the line of its first, overwritten setting.
+    source: name of the file. lines: key -> line number, from 1. repeated: key -> line number of its first, overwritten
+    value.
     """
 
     def __init__(self, source: str = "the properties") -> None:
@@ -37,17 +37,17 @@ class Properties(dict[str, str]):
         self.lines[key] = line
 
     def place(self, key: str) -> str:
-        """Where the key stands, such as "app.properties, line 7"."""
+        """Return the place of the key, such as "app.properties, line 7"."""
         line = self.lines.get(key)
         return self.source if line is None else f"{self.source}, line {line}"
 
 
 def read_properties(path: Path) -> Properties:
-    """The properties of a file: `=`, `:` or blanks between key and value, `#` and `!` comments, lines continued by a
-    backslash, `\\uXXXX`, Latin-1. No value is judged.
+    """Parse a file: `=`, `:` or blanks between key and value, `#` and `!` comments, lines continued by a backslash,
+    `\\uXXXX`, Latin-1. Values are not checked.
 
-    Raises ConfigError with file and line: no such file, a folder, not permitted, no text, a broken escape, or the
-    package javaproperties is not installed.
+    Raises ConfigError that names file and line if the file is missing, a folder, unreadable or not text, has an invalid
+    escape, or the package javaproperties is not installed.
     """
     content = _content(path)
     try:
@@ -63,7 +63,7 @@ def read_properties(path: Path) -> Properties:
         try:
             element = next(elements, None)
         except javaproperties.InvalidUEscapeError:
-            # What it quotes may be part of a secret.
+            # The text of the error may quote part of a secret.
             raise ConfigError(
                 f"{path.name}, line {line}: \\u is not followed by four hexadecimal digits. Write a backslash twice "
                 "where one is meant."
@@ -78,25 +78,23 @@ def read_properties(path: Path) -> Properties:
 def _content(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError(
-            f"There is no properties file {str(path)!r}. Check the path; it is read from here."
-        ) from None
+        raise ConfigError(f"There is no properties file {str(path)!r}. Check the path.") from None
     except IsADirectoryError:
         raise ConfigError(f"{str(path)!r} is a folder. Name the .properties file in it.") from None
     except PermissionError:
         raise ConfigError(f"{str(path)!r} may not be read by this user. Change its mode or owner.") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{str(path)!r} cannot be read ({type(error).__name__}).") from None
-    if len(content) > MOST_BYTES:
-        raise ConfigError(f"{str(path)!r} is larger than 1 MiB: that is no properties file.")
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{str(path)!r} is larger than 1 MiB: not a properties file.")
     if b"\0" in content:
         raise ConfigError(
-            f"{str(path)!r} is no text in Latin-1 or ASCII (it has zero bytes). Save it as such; "
-            "UTF-16 is not read, by Java neither."
+            f"{str(path)!r} is not Latin-1 or ASCII text (it has zero bytes). Save it in one of these; Java does not "
+            "read UTF-16 either."
         )
-    # Java takes the mark for a part of the first key, and loses it.
+    # Java reads the mark as a part of the first key, and loses that key.
     return content.removeprefix(_UTF8_MARK)
 
 
@@ -106,12 +104,12 @@ _GREATEST_INT, _GREATEST_LONG = 2**31 - 1, 2**63 - 1
 _DECIMAL = re.compile(r"[+-]?[0-9]*\.[0-9]+\Z")
 _TRUE = frozenset({"true", "yes", "y", "on", "1"})
 _FALSE = frozenset({"false", "no", "n", "off", "0"})
-"""Those of commons-beanutils' BooleanConverter."""
+"""Values of commons-beanutils' BooleanConverter."""
 _REGION = re.compile(r"[a-z0-9-]{2,40}\Z")
 
 
 class Given:
-    """One key with its value, and where it stands."""
+    """One key with its value and its place in the file."""
 
     def __init__(self, key: str, text: str, place: str) -> None:
         self.key = key
@@ -119,44 +117,42 @@ class Given:
         self._place = place
 
     def with_text(self, text: str) -> Given:
-        """A part of the value, of the same place."""
+        """Return a part of the value, at the same place."""
         return Given(self.key, text, self._place)
 
     def refuse(self, what: str) -> ConfigError:
-        """The error that says what is wrong. what: without the value, which may be a secret in the wrong place."""
+        """Return the error. what: the problem, without the value, which may be a misplaced secret."""
         return ConfigError(f"{self._place}: {self.key} {what}")
 
     def number(self, *, unit: str = "") -> int:
-        """Of what is a mere count, without a unit, Java makes an int; of others a long.
+        """Return an int of Java's; a long if the number has a unit.
 
-        Raises ConfigError for what Java would take for its default.
+        Raises ConfigError where Java would silently use its default.
         """
-        most = _GREATEST_LONG if unit else _GREATEST_INT
-        if WHOLE.match(self.text) and abs(int(self.text)) <= most:
+        greatest = _GREATEST_LONG if unit else _GREATEST_INT
+        if WHOLE.match(self.text) and abs(int(self.text)) <= greatest:
             return int(self.text)
-        kind = "a decimal number" if _DECIMAL.match(self.text) else "no number"
+        kind = "a decimal number" if _DECIMAL.match(self.text) else "not a number"
         if _DIGITS.match(self.text):
             kind = "too small" if self.text.startswith("-") else "too large"
         wanted = f"a whole number of {unit}" if unit else "a whole number"
-        raise self.refuse(
-            f"is {kind}. Write {wanted}, digits only. (Java would silently take its default instead.)"
-        )
+        raise self.refuse(f"is {kind}. Write {wanted}, digits only. (Java would silently use its default.)")
 
     def flag(self) -> bool:
-        """Raises ConfigError for what Java would take for false."""
+        """Raises ConfigError for what Java would silently take as false."""
         text = self.text.lower()
         if text in _TRUE or text in _FALSE:
             return text in _TRUE
-        raise self.refuse("is neither true nor false. Write one of them. (Java would silently take false.)")
+        raise self.refuse("is neither true nor false. Write one of them. (Java would silently use false.)")
 
     def choice(self, allowed: tuple[str, ...]) -> str:
-        """One of `allowed`, in any case, as Java's enums are read here. Raises ConfigError."""
+        """Return one of `allowed`, ignoring case as Java does. Raises ConfigError."""
         if self.text.upper() in allowed:
             return self.text.upper()
         raise self.refuse(f"is none of {', '.join(allowed)}. Write one of them.")
 
     def endpoint(self) -> str:
-        """A URL; https:// is put before a bare host name. Raises ConfigError."""
+        """Return a URL; https:// is added to a bare host name. Raises ConfigError."""
         url = self.text if "://" in self.text else f"https://{self.text}"
         try:
             parts = urlsplit(url)
@@ -165,18 +161,18 @@ class Given:
             is_url = False
         if not is_url or any(char.isspace() for char in url):
             raise self.refuse(
-                "is no http or https URL. Write one, such as https://kinesis.eu-west-1.amazonaws.com."
+                "is not an http or https URL. Write one, such as https://kinesis.eu-west-1.amazonaws.com."
             )
         return url
 
     def region(self) -> str:
         """Raises ConfigError."""
         if not _REGION.match(self.text):
-            raise self.refuse("is no AWS region. Write one, such as eu-west-1.")
+            raise self.refuse("is not an AWS region. Write one, such as eu-west-1.")
         return self.text
 
     def epoch_seconds(self) -> datetime:
-        """Raises ConfigError for what is no time, or one in milliseconds."""
+        """Raises ConfigError for a value that is not a time, or is in milliseconds."""
         seconds = self.number(unit="seconds since 1970")
         try:
             if seconds < 0:
@@ -184,12 +180,12 @@ class Given:
             return datetime.fromtimestamp(seconds, tz=timezone.utc)
         except (ValueError, OverflowError, OSError):
             raise self.refuse(
-                "is no time in seconds since 1970. Write seconds, not milliseconds, such as 1767225600."
+                "is not a time in seconds since 1970. Write seconds, not milliseconds, such as 1767225600."
             ) from None
 
 
 def given(properties: Mapping[str, str], key: str) -> Given:
-    """The key as it is in the file."""
+    """Return the value of the key, with its place."""
     place = getattr(properties, "place", None)
     return Given(key, properties[key], place(key) if place else "the properties")
 
@@ -197,19 +193,20 @@ def given(properties: Mapping[str, str], key: str) -> Given:
 _MODES = ("DEFAULT", "FANOUT", "POLLING")
 _BOXED = POLLING_KEYS[3:]
 FANOUT_NOTICE = (
-    "Java reads this stream by enhanced fan-out ({why}); pykcl reads it by polling: GetRecords, which shares 2 MB and "
-    "five reads a second of each shard with other consumers, and is later by up to a second. Accept that with "
-    "--accept-polling, or write retrievalMode=POLLING. The consumer that Java registered goes on costing money until "
+    "Java reads this stream by enhanced fan-out ({why}); pykcl reads it by polling: GetRecords shares 2 MB and five "
+    "reads per second and shard with other consumers, and adds up to a second of latency. Accept that with "
+    "--accept-polling, or write retrievalMode=POLLING. The consumer that Java registered is billed until "
     "`aws kinesis deregister-stream-consumer` removes it."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """java_uses_fanout: what it did with this very file. must_be_accepted: and pykcl was not told to poll.
+    """Retrieval mode of a file. java_uses_fanout: Java reads by enhanced fan-out with this file. must_be_accepted: so
+    it does, and the file does not ask for polling.
 
-    mode, capital: values of retrievalMode and of RetrievalMode, which Java does not know. polls_for: the key that made
-    Java poll by default. notice: to be told where polling must be accepted, else "".
+    mode, capital: values of retrievalMode and of RetrievalMode, which Java does not know. polls_for: the key that makes
+    Java poll by default. notice: explanation for the user if polling must be accepted, else "".
     """
 
     java_uses_fanout: bool
@@ -221,7 +218,7 @@ class Retrieval:
 
 
 def retrieval_of(properties: Mapping[str, str]) -> Retrieval:
-    """Raises ConfigError for a mode nobody knows."""
+    """Raises ConfigError for an unknown mode."""
     mode = _mode(properties, "retrievalMode")
     capital = _mode(properties, "RetrievalMode")
     polls_for = next((key for key in POLLING_KEYS if _counts(properties, key)), "")
@@ -232,22 +229,23 @@ def retrieval_of(properties: Mapping[str, str]) -> Retrieval:
     return Retrieval(java_uses_fanout, must_be_accepted, mode, capital, polls_for, notice)
 
 
-def mode_row(found: Retrieval) -> tuple[Verdict, str]:
-    """Of retrievalMode."""
+def mode_row(found: Retrieval) -> Meaning:
+    """Return the meaning of retrievalMode."""
     if found.java_uses_fanout:
-        return "mapped", "to polling, which has to be accepted: pykcl has no enhanced fan-out"
-    why = f", as {found.polls_for} is set" if found.mode != "POLLING" else ""
-    return "honoured", f"records are polled for{why}"
+        return "mapped", "to polling, which must be accepted: pykcl has no enhanced fan-out"
+    why = f", because {found.polls_for} is set" if found.mode != "POLLING" else ""
+    return "honoured", f"the stream is read by polling{why}"
 
 
-def capital_mode_row(found: Retrieval) -> tuple[Verdict, str]:
-    """Of RetrievalMode: Java's own log tells users to write it so, and then ignores it."""
+def capital_mode_row(found: Retrieval) -> Meaning:
+    """Return the meaning of RetrievalMode: Java's log advises this spelling, and Java ignores it."""
     if found.capital == "POLLING" and found.java_uses_fanout and not found.must_be_accepted:
         return (
             "mapped",
-            "read as retrievalMode: records are polled for. A change: Java ignores this spelling and used fan-out",
+            "read as retrievalMode: the stream is read by polling. This differs: Java ignores this spelling and used "
+            "fan-out",
         )
-    return AS_JAVA, "only retrievalMode with a small r is read"
+    return AS_JAVA, "only retrievalMode, with a lower-case r, is read"
 
 
 def _mode(properties: Mapping[str, str], key: str) -> str:
@@ -257,7 +255,7 @@ def _mode(properties: Mapping[str, str], key: str) -> str:
 
 
 def _counts(properties: Mapping[str, str], key: str) -> bool:
-    """Whether Java takes the key for set. What is no number is 0 to it; that is refused elsewhere where it matters."""
+    """Return True if the key counts as set in Java, which reads a malformed number as 0."""
     if key not in properties:
         return False
     text = properties[key].strip()

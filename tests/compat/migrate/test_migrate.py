@@ -178,7 +178,7 @@ def test_it_overwrites_nothing_unless_it_is_told_to(folder):
         (["missing.properties"], "There is no properties file 'missing.properties'"),
         (["app.properties", "--code", "missing.py"], "--code 'missing.py' cannot be read: No such file"),
         (["app.properties", "--code", "broken.py"], "broken.py, line 2: this is no Python 3"),
-        (["wrong.properties"], "wrong.properties, line 3: failoverTimeMillis is no number"),
+        (["wrong.properties"], "wrong.properties, line 3: failoverTimeMillis is not a number"),
         (["."], "is a folder"),
     ],
 )

@@ -45,7 +45,7 @@ def whats(findings):
 
 
 def differences(properties):
-    return properties_findings(properties, interpret(properties, door="kclpy"))
+    return properties_findings(properties, interpret(properties, entry_point="kclpy"))
 
 
 # -- properties ------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_a_grace_of_0_is_java_s_default_and_so_the_same_difference(read):
 
 def test_of_children_it_is_told_what_concerns_children(read):
     properties = read("executableName=node app.js\n" + LEAST + "timeoutInSeconds=30\n")
-    found = properties_findings(properties, interpret(properties, door="multilang"), in_process=False)
+    found = properties_findings(properties, interpret(properties, entry_point="multilang"), in_process=False)
     assert whats(found) == {
         "a child that dies, hangs or answers nonsense costs its shard only", "what a child prints goes to the log",
         "a stop waits", "shards are polled at another pace",
@@ -269,7 +269,7 @@ def test_a_native_fleet_gets_its_two_ways_before_the_first_host():
 )
 def test_the_consumer_that_is_deregistered_is_the_one_of_the_file(read, lines, words):
     properties = read("applicationName=orders-app\nstreamName=orders\n" + lines)
-    config = interpret(properties, door="kclpy").config
+    config = interpret(properties, entry_point="kclpy").config
     the_move = Move(
         config,
         "app.properties",
@@ -315,11 +315,11 @@ def test_pykcl_toml_says_exactly_what_the_properties_say(read, tmp_path, monkeyp
     for name in ("PYKCL_APPLICATION", "PYKCL_STREAM"):
         monkeypatch.delenv(name, raising=False)
     properties = read(options + clients)
-    found = interpret(properties, door="kclpy")
+    found = interpret(properties, entry_point="kclpy")
     path = tmp_path / "pykcl.toml"
     path.write_text(toml_text(properties, found), "utf-8")
     settings = settings_of(
-        door="kclpy", properties=None, config_file=path, overrides={}, accept_polling=False
+        entry_point="kclpy", properties=None, config_file=path, overrides={}, accept_polling=False
     )
     assert settings.config == found.config
     for service, spec in found.clients.items():
@@ -335,13 +335,13 @@ def test_pykcl_toml_says_exactly_what_the_properties_say(read, tmp_path, monkeyp
 
 def test_what_java_takes_without_a_key_is_said_as_such(read):
     properties = read("applicationName=orders-app\nstreamName=orders\n")
-    text = toml_text(properties, interpret(properties, door="kclpy"))
+    text = toml_text(properties, interpret(properties, entry_point="kclpy"))
     assert "max_leases = 1000000  # no limit, as Java has none without maxLeasesForWorker\n" in text
 
 
 def test_each_line_names_the_key_it_comes_from(read):
     properties = read(EVERY_OPTION)
-    text = toml_text(properties, interpret(properties, door="kclpy"))
+    text = toml_text(properties, interpret(properties, entry_point="kclpy"))
     lines = {line.split(" = ")[0]: line for line in text.splitlines() if " = " in line}
     decided = {field: keys for field, keys in KEYS_OF_FIELD.items() if any(key in properties for key in keys)}
     # That there are metrics is what a file says by not saying NONE.
@@ -354,7 +354,7 @@ def test_each_line_names_the_key_it_comes_from(read):
 
 
 def migration(properties, text=None, a_look=None):
-    found = interpret(properties, door="kclpy")
+    found = interpret(properties, entry_point="kclpy")
     programs = [Program("app.py", text.encode())] if text else []
     a_look = a_look or look(lease(0, "j1"))
     the_move = Move(

@@ -17,10 +17,12 @@ def written(folder: Path, text: str | bytes, name: str = "app.properties") -> Pa
     return path
 
 
-def meaning(door: Any = "multilang", **changes: str | None) -> Interpretation:
+def meaning(entry_point: Any = "multilang", **changes: str | None) -> Interpretation:
     """Of the least file with these keys besides; None leaves one out. "__" in a name stands for a dot."""
     keys = {name.replace("__", "."): value for name, value in {**LEAST, **changes}.items()}
-    return interpret({name: value for name, value in keys.items() if value is not None}, door=door)
+    return interpret(
+        {name: value for name, value in keys.items() if value is not None}, entry_point=entry_point
+    )
 
 
 def row(found: Interpretation, key: str) -> Any:

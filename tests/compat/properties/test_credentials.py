@@ -308,8 +308,8 @@ def test_only_the_services_there_are_can_be_specified(environment):
         ("DefaultCredentialsProvider|CANARY", "which takes none"),
         ("StsAssumeRoleCredentialsProvider", r"|ROLE_ARN|SESSION_NAME"),
         (f"StsAssumeRoleCredentialsProvider|{ROLE}", r"|ROLE_ARN|SESSION_NAME"),
-        ("StsAssumeRoleCredentialsProvider|CANARY|orders", "no role ARN"),
-        (f"StsAssumeRoleCredentialsProvider|{ROLE}|CANARY CANARY", "no usable session name"),
+        ("StsAssumeRoleCredentialsProvider|CANARY|orders", "something other than a role ARN"),
+        (f"StsAssumeRoleCredentialsProvider|{ROLE}|CANARY CANARY", "no valid session name"),
         (
             f"StsAssumeRoleCredentialsProvider|{ROLE}|orders|CANARY",
             "none of endpoint=…, endpointRegion=…, externalId=…",
@@ -317,7 +317,7 @@ def test_only_the_services_there_are_can_be_specified(environment):
         (f"StsAssumeRoleCredentialsProvider|{ROLE}|orders|secret=CANARY", "none of endpoint=…"),
         (f"StsAssumeRoleCredentialsProvider|{ROLE}|orders|externalId=", "none of endpoint=…"),
         (f"StsAssumeRoleCredentialsProvider|{ROLE}|orders|endpoint=https://sts.CANARY", "without URL^REGION"),
-        (f"StsAssumeRoleCredentialsProvider|{ROLE}|orders|endpointRegion=a CANARY", "no AWS region"),
+        (f"StsAssumeRoleCredentialsProvider|{ROLE}|orders|endpointRegion=a CANARY", "not an AWS region"),
     ],
 )
 def test_a_provider_that_cannot_be_meant_is_refused_by_its_key_without_its_arguments(value, told):
@@ -340,11 +340,11 @@ def test_an_unknown_class_is_refused_with_all_that_are_known():
     assert "credential_process" in str(error.value)
 
 
-def test_credentials_for_metrics_are_not_judged_where_nothing_is_published():
+def test_credentials_for_metrics_are_not_checked_where_nothing_is_published():
     keys = {"AwsCredentialsProviderCloudWatch": "org.example.MyProvider|CANARY"}
     found = meaning(metricsLevel="NONE", **keys)
     told = found.verdicts[-1]
     assert (told.verdict, told.value) == ("ignored, as Java does", "***|***")
     assert "cloudwatch" not in found.clients
-    with pytest.raises(ConfigError, match="no credentials provider pykcl knows"):
+    with pytest.raises(ConfigError, match="not a credentials provider pykcl knows"):
         meaning(**keys)

@@ -90,7 +90,7 @@ def test_a_key_has_its_effect_and_without_it_there_is_none(key):
 
 
 def test_every_key_that_is_honoured_or_mapped_has_its_effect_shown():
-    everything = interpret(read_properties(ALL_KEYS), door="multilang")
+    everything = interpret(read_properties(ALL_KEYS), entry_point="multilang")
     has_effect = {row.key for row in everything.verdicts if row.verdict in ("honoured", "mapped")}
     assert {key.lower() for key in has_effect} | {"initialpositioninstream"} == {
         key.lower() for key in EFFECTS
@@ -98,7 +98,7 @@ def test_every_key_that_is_honoured_or_mapped_has_its_effect_shown():
 
 
 def test_the_file_with_all_keys_becomes_this_config_and_these_clients():
-    found = interpret(read_properties(ALL_KEYS), door="multilang")
+    found = interpret(read_properties(ALL_KEYS), entry_point="multilang")
     assert found.config == Config(
         application="orders-app", stream=ARN, table_name="orders-leases", worker_id="w1",
         initial_position=datetime(2026, 1, 1, tzinfo=timezone.utc), checkpoint_mode="manual", max_records=500, idle_time_between_reads=0.75,
@@ -133,14 +133,14 @@ def test_a_value_that_pykcl_cannot_take_becomes_the_nearest_one_and_the_table_sa
     assert getattr(found.config, field) == expected
     (told,) = [row for row in found.verdicts if row.key == key]
     assert told.verdict == "mapped"
-    assert "the nearest that pykcl takes" in told.text
+    assert "the nearest value that pykcl accepts" in told.text
 
 
 @pytest.mark.parametrize("keys", [{}, {"maxLeasesForWorker": ""}, {"maxLeasesForWorker": "0"}])
-@pytest.mark.parametrize("door", ["multilang", "kclpy", "native"])
-def test_without_a_number_of_leases_there_is_no_limit_as_in_java(door, keys):
+@pytest.mark.parametrize("entry_point", ["multilang", "kclpy", "native"])
+def test_without_a_number_of_leases_there_is_no_limit_as_in_java(entry_point, keys):
     """With pykcl's own default a worker of a large stream would leave shards unread that Java's reads."""
-    found = meaning(door, **keys)
+    found = meaning(entry_point, **keys)
     assert found.config.max_leases == 1_000_000
     for told in found.verdicts:
         if told.key == "maxLeasesForWorker" and told.value == "0":
@@ -154,7 +154,7 @@ def test_numbers_are_told_in_digits():
     assert told.text.startswith("max_leases=1000000, the nearest")
 
 
-def test_a_time_out_ends_the_child_or_costs_the_lease_depending_on_the_door():
+def test_a_time_out_ends_the_child_or_costs_the_lease_depending_on_the_entry_point():
     child, program = meaning("multilang", timeoutInSeconds="30"), meaning("kclpy", timeoutInSeconds="30")
     assert (child.timeout, child.config.processor_timeout) == (30.0, None)
     assert (program.timeout, program.config.processor_timeout) == (30.0, 30.0)

@@ -104,7 +104,7 @@ def test_no_bytes_whatever_raise_anything_but_a_configuration_error(tmp_path_fac
     path = tmp_path_factory.getbasetemp() / "junk.properties"
     path.write_bytes(content)
     try:
-        interpret(read_properties(path), door="multilang")
+        interpret(read_properties(path), entry_point="multilang")
     except ConfigError:
         return
     raise AssertionError("junk was taken for a configuration")

@@ -25,9 +25,9 @@ from pykcl.worker.worker import Worker
 SHARD = "shardId-000000000000"
 
 
-def options(door="native", **keys):
+def options(entry_point="native", **keys):
     """The options of the worker that the keys change."""
-    plain, found = meaning(door).config, meaning(door, **keys).config
+    plain, found = meaning(entry_point).config, meaning(entry_point, **keys).config
     names = Config.__dataclass_fields__
     return {name: getattr(found, name) for name in names if getattr(found, name) != getattr(plain, name)}
 

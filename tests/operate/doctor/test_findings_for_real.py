@@ -538,7 +538,7 @@ def _(world):
 
 @makes("key-unknown", "app.properties, line 7: workersId is not a key: nothing reads it")
 def _(world):
-    unknown = (("app.properties, line 7", "workersId", "nothing reads it, Java neither."),)
+    unknown = (("app.properties, line 7", "workersId", "has no effect, in Java either."),)
     world.asked["file"] = FileFacts(name="app.properties", unknown=unknown)
 
 
