@@ -80,7 +80,7 @@ _STREAM = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Everything a worker can be told. All times in seconds unless the name says otherwise.
+    """Options of a worker. All times are in seconds unless the name says otherwise.
 
     Raises ConfigError for values that are out of range or contradict each other.
     """
@@ -131,12 +131,12 @@ class Config:
     shard_sync_interval: float = 60.0
     """How often the shards are listed; also done at start. Children of an ended shard need no listing."""
     parent_shard_poll_interval: float = 2.0
-    """How often a child shard looks whether its parents have ended."""
+    """Seconds between two checks of a child shard whether its parents have ended."""
     cleanup_interval: float = 60.0
-    """How often ended leases are looked over for deletion. 0: never."""
+    """Seconds between two checks of ended leases for deletion. 0: never."""
     audit_interval: float = 120.0
-    """How often the leases are looked over for hash keys that nobody reads; the worker that Java's rule elects tells of
-    them. 0: never."""
+    """Seconds between two checks of the leases for hash keys that nobody reads. The worker that Java's rule elects
+    reports them. 0: never."""
     audit_confidence_threshold: int = 3
     """How many audits in a row must find the same hash keys without a lease before anything is made of it."""
     shutdown_grace: float = 25.0
@@ -166,7 +166,7 @@ class Config:
     metrics_level: MetricsLevel = "SUMMARY"
     """"SUMMARY", or "DETAILED" with each request to AWS, or "NONE": nothing is measured, whatever metrics says."""
     metrics_dimensions: str = "ALL"
-    """What values are told apart by: "ALL", or some of Operation (always on), ShardId, WorkerIdentifier, Cause."""
+    """Dimensions of the metrics: "ALL", or some of Operation (always on), ShardId, WorkerIdentifier, Cause."""
     metrics_namespace: str | None = None
     """Namespace in CloudWatch, if it is not called like the application."""
     metrics_buffer_time: float = 60.0
@@ -466,8 +466,8 @@ class TomlFile:
         try:
             return Config(**self.options)
         except ConfigError as error:
-            told = str(error)
-        raise ConfigError(f"{self.source}: {told}")
+            reason = str(error)
+        raise ConfigError(f"{self.source}: {reason}")
 
 
 def config_from_environment(environment: Mapping[str, str]) -> Config:
@@ -501,15 +501,17 @@ def read_toml(path: Path) -> TomlFile:
     try:
         content = loads(text)
     except broken as error:
-        told = str(error)
+        reason = str(error)
     except ValueError:
         # Python's limit for integers, in words that name neither line nor key.
-        told = "a number in it has too many digits"
+        reason = "a number in it has too many digits"
     except RecursionError:
-        told = "its tables are nested too deeply"
+        reason = "its tables are nested too deeply"
     else:
         return _checked(path.name, content)
-    raise ConfigError(f"{path.name} is no TOML: {told}. Text stands in quotes, and True is written true.")
+    raise ConfigError(
+        f"{path.name} is not valid TOML: {reason}. Text stands in quotes, and True is written true."
+    )
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ _MISTAKES = (
     Mistake(
         "E04",
         "No credentials, or refused ones",
-        "aws sts get-caller-identity tells whose are used; aws sso login --profile NAME renews those of SSO",
+        "aws sts get-caller-identity shows whose are used; aws sso login --profile NAME renews those of SSO",
     ),
     Mistake(
         "E05",
@@ -56,7 +56,7 @@ _MISTAKES = (
     Mistake(
         "E06",
         "Java KCL 3.x runs the fleet in its own mode",
-        f"pykcl doctor {_OF} shows by what it was told; roll that fleet back (KclMigrationTool.py --mode rollback), "
+        f"pykcl doctor {_OF} shows the evidence; roll that fleet back (KclMigrationTool.py --mode rollback), "
         "or cut over",
     ),
     Mistake(

@@ -28,7 +28,7 @@ _ONCE = ("records", "first", "last")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsDropped(Event):
-    """Told to one listener only: it took so long over the events before this one that some after them were dropped."""
+    """Delivered to one listener only: it took so long over earlier events that some were dropped."""
 
     LEVEL = logging.WARNING
     TEXT = "events dropped for a slow listener"
@@ -45,8 +45,8 @@ def words_of(event: Event) -> str:
     """Its fields as `key=value`, in one printable line; behind them what to do about a known mistake."""
     left_out = _ONCE if event.is_repeated else ()
     shown = [field.name for field in fields(event) if field.repr and field.name not in left_out]
-    told = {name: getattr(event, name) for name in shown}
-    return " ".join(f"{name}={_shown(value)}" for name, value in {**told, **explained(event)}.items())
+    values = {name: getattr(event, name) for name in shown}
+    return " ".join(f"{name}={_shown(value)}" for name, value in {**values, **explained(event)}.items())
 
 
 def explained(event: Event) -> dict[str, str]:
@@ -165,10 +165,10 @@ class Relay:
         while True:
             event = self._next()
             if event is not None:
-                self._tell(event)
+                self._deliver(event)
                 continue
             self._came.clear()
-            # Cleared before the look under the lock: what comes after it is seen there, or ends the wait.
+            # Cleared before the check under the lock: a later event is seen there, or ends the wait.
             with self._lock:
                 is_empty = not self._waiting and not self._dropped
                 if is_empty:
@@ -191,7 +191,7 @@ class Relay:
             self._has_thread = bool(self._waiting or self._dropped)
             return not self._has_thread
 
-    def _tell(self, event: Event) -> None:
+    def _deliver(self, event: Event) -> None:
         try:
             self._listener(event)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the application's own code

@@ -103,7 +103,7 @@ class TableCreated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetJoined(Event):
-    """Who else works on the lease table, by its rows. evidence: what tells of KCL 3.x, or of several streams."""
+    """Who else works on the lease table, by its rows. evidence: signs of KCL 3.x, or of several streams."""
 
     TEXT = "fleet joined"
     beside: str
@@ -369,7 +369,7 @@ class ProcessorSlow(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorReturned(Event):
-    """The call that a ProcessorSlow told of is over. seconds: that it took, to about one more."""
+    """The call that a ProcessorSlow reported has ended. seconds: its duration, to about one more."""
 
     TEXT = "record processor returned at last"
     shard: str
@@ -387,7 +387,7 @@ class ShardEndNotCheckpointed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateRefused(Event):
-    """Looked like an aggregated record but is not one (or is damaged); delivered as it came, as Java does."""
+    """Resembles an aggregated record but is not one, or is damaged; delivered as it came, as Java does."""
 
     LEVEL = logging.WARNING
     TEXT = "aggregated record refused"
@@ -436,10 +436,10 @@ class LeadershipMoved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncoveredHashRangeFound(Event):
-    """Nobody reads the records of these hash keys, and listing the shards has not mended it: a person has to look.
+    """Nobody reads the records of these hash keys, and listing the shards has not repaired it: a person has to act.
 
     first, last: decimal, both included. audits: how many in a row have found it. shards: the open ones that take these
-    keys, as far as they are listed: the rows to look at, or for.
+    keys, as far as they are listed: the rows to check, or to search for.
     """
 
     LEVEL = logging.ERROR
@@ -452,7 +452,7 @@ class UncoveredHashRangeFound(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncoveredHashRangeClosed(Event):
-    """Each of these hash keys, which a UncoveredHashRangeFound told of, has a lease again."""
+    """Each of these hash keys, which an UncoveredHashRangeFound reported, has a lease again."""
 
     TEXT = "hash keys have a lease again"
     first: str

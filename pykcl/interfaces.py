@@ -39,7 +39,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can tell yet: no answer came in time. Keep the belief until its deadline, then try again.
+    """The outcome is unknown: no answer came in time. Keep the belief until its deadline, then try again.
 
     seen: the row with our own earlier write in it, if that moved the counter on; base the next write on it.
     """
@@ -137,7 +137,7 @@ class Coming(Enum):
 class Asked(Protocol):
     """A page that was asked for and not waited for. For one thread at a time; `page` or `drop` ends it."""
 
-    def look(self) -> Coming:
+    def poll(self) -> Coming:
         """Take in what has come, without waiting. Does not raise."""
 
     def page(self) -> Fetched:

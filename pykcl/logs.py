@@ -15,14 +15,14 @@ from pykcl.events import Event
 
 _OURS = "pykcl"
 _found: tuple[int, tuple[logging.Logger, ...]] = (0, ())
-"""How many loggers there were when they were last looked through, and which of them are pykcl's."""
+"""Number of loggers at the last search through them, and those of pykcl among them."""
 
 
 @contextmanager
 def heard() -> Iterator[None]:
     """Around what the program does: pykcl's loggers are not disabled when it begins and when it ends.
 
-    logging.config disables all loggers that are there, unless it is told not to. A process of its own has no others
+    logging.config disables all loggers that are there, unless configured not to. A process of its own has no others
     that count; here a batch would then fail again and again without a word. 1) The method of one shard configures
     logging; 2) another shard's, which begins or ends meanwhile, enables some of them; 3) those and all others are
     disabled; 4) the first method ends, and all are enabled. Where a thread of the program did it, the next call of any
@@ -42,7 +42,7 @@ def enable() -> None:
 
 
 def _own() -> tuple[logging.Logger, ...]:
-    """Looked for among all only when there are more of those: a call of the program costs no such walk."""
+    """Search all loggers only when there are more of them: a call of the program costs no such search."""
     global _found  # noqa: PLW0603 - loggers are the process's, too
     known = logging.root.manager.loggerDict
     count, own = _found
@@ -67,7 +67,7 @@ class JsonFormatter(logging.Formatter):
 
     A record about an event has its type as `event`, and its fields; the message is then the first words only. One about
     a known mistake has `code`, `hint` and `docs`, too; one with an exception its `traceback`. For any logger, not
-    only pykcl's. process: which of several this is, told as `process`; None: nothing of it.
+    only pykcl's. process: number of this process among several, logged as `process`; None: not logged.
     """
 
     def __init__(self, process: int | None = None) -> None:
@@ -75,7 +75,7 @@ class JsonFormatter(logging.Formatter):
         self._process = {} if process is None else {"process": process}
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, object] = {
+        fields: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
@@ -83,17 +83,17 @@ class JsonFormatter(logging.Formatter):
         }
         event = getattr(record, EVENT_OF_RECORD, None)
         if isinstance(event, Event):
-            told |= {
+            fields |= {
                 "message": event.TEXT,
                 "event": type(event).__name__,
                 **_values(event),
                 **explained(event),
             }
         else:
-            told["message"] = record.getMessage()
+            fields["message"] = record.getMessage()
         if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told, default=str)
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)
 
 
 def _values(event: Event) -> dict[str, object]:

@@ -149,7 +149,7 @@ class SignalEvent:
     SimpleQueue promises that a handler may put into it while its own thread does anything with it.
 
     Who waits in the main thread wakes up once a second by itself, because a handler runs only when that thread comes to
-    look: 1) it has looked for the last time before it sleeps; 2) the signal comes, and Python only notes it; 3) it
+    check: 1) it has checked for the last time before it sleeps; 2) the signal comes, and Python only notes it; 3) it
     sleeps, and nothing interrupts that. Or the system hands the signal to another thread, which interrupts only that.
     On Windows nothing ever interrupts it.
     """

@@ -88,7 +88,7 @@ class LeaseStatus:
 
     state: of `planning.lifecycle`, such as "reading". thread, alive: what works on it. checkpoint, counter: of its row
     as last written; None: not taken yet. lease_valid_for: seconds that are left without another heartbeat; 0 or below:
-    none. millis_behind_latest: as the last page told, `lag_age` seconds ago; None: none was read. call: of the
+    none. millis_behind_latest: as the last page reported, `lag_age` seconds ago; None: none was read. call: of the
     processor, if one runs.
     """
 
@@ -110,9 +110,9 @@ class LeaseStatus:
 class WorkerStatus:
     """A worker. All times in seconds.
 
-    state_age: since it came into its state. failure: the type of the error that stops it, if one does. initialized: it
-    has looked at the shards and the lease table, and whatever it took then is being read. all_shards_assigned: what
-    `Worker.wait_ready` waits for, of the whole fleet.
+    state_age: since it entered its state. failure: type of the error that stops it, if one does. initialized: it has
+    listed the shards and scanned the lease table, and reads the leases it took then. all_shards_assigned: the condition
+    of `Worker.wait_ready`, of the whole fleet.
     """
 
     worker_id: str

@@ -148,9 +148,9 @@ def create_client(session: Any, service: str, **how: Any) -> Any:
     try:
         return session.client(service, **how)
     except ValueError as error:
-        told = str(error)
+        text = str(error)
     # What a URL may hold of a user stays in it.
-    shown = printable(_USER_IN_URL.sub("//", told)).rstrip(".")
+    shown = printable(_USER_IN_URL.sub("//", text)).rstrip(".")
     raise ConfigError(
         f"A client of {service} cannot be made: {shown}. Do: look "
         "at region=, the endpoint in the file or the command, AWS_REGION, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL, "
@@ -185,7 +185,7 @@ def client_config(
     *, connect_timeout: float, read_timeout: float, connections: int, validation: bool = True
 ) -> Any:
     """botocore's configuration of one client: one attempt per call, times in seconds, who we are. validation: whether
-    botocore looks at the parameters of each call first."""
+    botocore checks the parameters of each call first."""
     from botocore.config import Config as BotocoreConfig
 
     from pykcl import __version__
@@ -212,7 +212,7 @@ def refuse_missing_credentials(session: Any) -> None:
         if found is not None and missing is None:
             return
         failure = SetupError(
-            "No AWS credentials. boto3 looked at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the AWS "
+            "No AWS credentials. boto3 searched AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the AWS "
             "profile and the role of the container or instance. Provide one, or pass a boto3 session."
             if missing is None
             else f"AWS credentials could not be obtained ({missing}): a file that boto3 takes them from is missing or "

@@ -81,8 +81,8 @@ def open_specified_clients(config: Config, specs: Mapping[str, ClientSpec]) -> d
     """Clients for `Worker(clients=…)`, by service: "kinesis", "dynamodb", and "cloudwatch" where metrics go there.
 
     Asks for the credentials now (files, STS, the service of the container or instance), so that what is wrong with them
-    is told at the start. Raises ConfigError without a region, SetupError without credentials, TemporaryError where one
-    source could not be asked and no other had any.
+    is reported at the start. Raises ConfigError without a region, SetupError without credentials, TemporaryError where
+    one source could not be asked and no other had any.
     """
     unknown = sorted(specs.keys() - set(ALL_SERVICES))
     if unknown:
@@ -134,8 +134,8 @@ def open_session(sources: Sequence[CredentialsSource], region: str | None) -> An
             if session is not None:
                 return session
             troubles.append((source, "has none"))
-    told = "; ".join(f"{source}: {trouble.rstrip('.')}" for source, trouble in troubles)
-    text = f"No AWS credentials. Asked in this order: {told}. Provide one of them, or name another provider class."
+    reasons = "; ".join(f"{source}: {trouble.rstrip('.')}" for source, trouble in troubles)
+    text = f"No AWS credentials. Asked in this order: {reasons}. Provide one of them, or name another provider class."
     raise (TemporaryError(text) if is_temporary else SetupError(text)).about("E04")
 
 
@@ -172,7 +172,7 @@ def _no_answer() -> type[Exception]:
 
 
 class _Found:
-    """Stands where botocore looks for its chain of providers."""
+    """Takes the place of botocore's chain of providers."""
 
     def __init__(self, credentials: Any) -> None:
         self._credentials = credentials
@@ -191,7 +191,7 @@ def _session_of_kind(source: CredentialsSource) -> Any:
     """With the credentials of the first of botocore's own providers that is of this kind; None where none has any."""
     profile = None
     if source.kind == "profile":
-        # By name, also where it is the default one: what the environment holds besides is then not looked at.
+        # By name, also where it is the default one: what the environment holds besides is then ignored.
         profile = source.profile or os.environ.get("AWS_PROFILE") or "default"
     inner = botocore_session()
     new_session(inner, profile=profile)

@@ -133,8 +133,8 @@ def error_code(error: Exception) -> str | None:
 
     "unreadable" for what is no code: whatever stands between this process and AWS may have written it.
     """
-    told = _answer(error).get("Error")
-    code = told.get("Code") if isinstance(told, Mapping) else None
+    fields = _answer(error).get("Error")
+    code = fields.get("Code") if isinstance(fields, Mapping) else None
     if not code:
         return None
     return str(code) if _CODE.match(str(code)) else "unreadable"

@@ -65,7 +65,7 @@ class KinesisStream:
 
     client: a boto3 Kinesis client. stream: name or ARN. runtime: for carrying the server's clock forward.
     http_transport, record_encoding: as in Config.
-    Until `describe` has told the ARN, a stream given by name is asked for by name.
+    Until `describe` has returned the ARN, a stream given by name is asked for by name.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class KinesisStream:
             description = description_of(answer, self._name)
             if description.status != "DELETING":
                 self._arn = description.arn
-                # The first one is kept: it tells for good whether a later stream of this name is another one.
+                # The first one is kept: it shows for good whether a later stream of this name is another one.
                 self._first_seen = self._first_seen or description
                 return description
             missing = StreamMissing(
@@ -281,7 +281,7 @@ class KinesisStream:
     def _listing(self) -> str:
         return f"Listing the shards of stream {self._name!r}"
 
-    def _gone(self, shard_id: str, told: str) -> PyKclError:
+    def _gone(self, shard_id: str, message: str) -> PyKclError:
         """Kinesis knows no such resource: find out which one, or whether the stream is another one now."""
         before = self._first_seen
         try:
@@ -290,7 +290,9 @@ class KinesisStream:
             return error
         except PyKclError as error:
             # Without knowing what is gone, nothing may be concluded from it.
-            return TemporaryError(f"{told}, and asking whether the stream still exists failed too: {error}")
+            return TemporaryError(
+                f"{message}, and asking whether the stream still exists failed too: {error}"
+            )
         if before is not None and before.created_at != now.created_at:
             return WrongStream(
                 f"Stream {self._name!r} was deleted and created again while it was read (first "
@@ -302,9 +304,9 @@ class KinesisStream:
             "period, or it is of another stream."
         )
 
-    def _missing(self, told: str) -> StreamMissing:
+    def _missing(self, message: str) -> StreamMissing:
         arn = STREAM_ARN.match(self._arn or "")
-        account = arn["account"] if arn else _account_in(told)
+        account = arn["account"] if arn else _account_in(message)
         region = self._client.meta.region_name
         where = f"region {region}" + (f", account {account}" if account else "")
         other = f" Its ARN names region {arn['region']}." if arn and arn["region"] != region else ""
@@ -316,14 +318,14 @@ class KinesisStream:
             f"pykcl streams list --region {region} shows what is there; correct the name, region or credentials",
         )
 
-    def _start_refused(self, shard_id: str, start: ReadFrom, told: str) -> PyKclError:
+    def _start_refused(self, shard_id: str, start: ReadFrom, message: str) -> PyKclError:
         """Kinesis calls the place to start invalid: not yet come, of another stream, or not a position."""
         if start.kind == "AT_TIMESTAMP" and (start.at_millis or 0) >= self.server_time_millis():
             return TemporaryError(
                 f"{shard_id} is to be read from {_utc(start.at_millis or 0)} on, and Kinesis' clock is not "
                 "there yet. Waiting; choose an earlier start if this is not meant."
             )
-        gone = self._gone(shard_id, told)
+        gone = self._gone(shard_id, message)
         if not isinstance(gone, ShardGone):
             return gone
         place = f"{start.kind} {start.sequence_number or start.at_millis or ''}".strip()

@@ -34,7 +34,7 @@ from pykcl.model.record import Record
 from pykcl.model.shard import STREAM_ARN, HashRange, Shard, StreamDescription
 
 LAST_MILLIS = 253_402_300_799_000
-"""The end of the year 9999 in epoch milliseconds: no later arrival can be told as a datetime."""
+"""The end of the year 9999 in epoch milliseconds: no later arrival can be expressed as a datetime."""
 MAX_RETENTION_HOURS = 365 * 24
 _SHARD_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,12}\Z")
@@ -54,7 +54,7 @@ def page_of_body(body: bytes, shard_id: str, stream: str) -> Fetched:
     with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):
         records = _quick_records(items, shard_id, stream)
     if records is None:
-        # Something optional is missing, or something is wrong: look at each record with care.
+        # Something optional is missing, or something is wrong: check each record.
         records = careful_records(items, shard_id, stream)
     return page_of(document, records, len(body), shard_id)
 
@@ -278,7 +278,7 @@ def _size(answer: Mapping[str, Any], records: list[Record]) -> int:
 def refused(shard_id: str, problem: str) -> AnswerRefused:
     return AnswerRefused(
         f"The GetRecords answer for {shard_id} cannot be true: {problem}. Nothing of it was used; asking for "
-        "the same page again may help. If this goes on, look at what stands between this process and Kinesis "
+        "the same page again may help. If this goes on, check what stands between this process and Kinesis "
         "(a proxy, an emulator)."
     )
 

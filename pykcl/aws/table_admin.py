@@ -37,7 +37,7 @@ def refuse_foreign(answer: Mapping[str, Any], doing: str) -> None:
     if _CONTENT_TYPE not in str(content_type):
         raise AnswerRefused(
             f"{doing} was answered by something that is not DynamoDB (content type {str(content_type)[:64]!r}). "
-            "Nothing of it was believed. If this goes on, look at what stands between this process and AWS."
+            "Nothing of it was believed. If this goes on, check what stands between this process and AWS."
         )
 
 

@@ -60,7 +60,7 @@ def listen(address: Address) -> Listener:
         found = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        # One of them: a name with several addresses is listened on at its first, which is told.
+        # One of them: a name with several addresses is listened on at its first, which is reported.
         family, kind, protocol, _, place = found[0]
         made = socket.socket(family, kind, protocol)
     except OSError as error:

@@ -1,7 +1,7 @@
 """One row of the lease table ⇄ its parsed value. Pure, strict, and never raising for what a table may hold.
 
 Attribute names and their absence rules are Java KCL's (v3.5.1
-`leases/dynamodb/DynamoDBLeaseSerializer.java`); rows that are not leases are told apart as KCL 3.5 does
+`leases/dynamodb/DynamoDBLeaseSerializer.java`); rows that are not leases are distinguished as KCL 3.5 does
 (`entityType`), and by shape where older versions set none. A row is input from outside: types and sizes are
 checked before anything is converted.
 """

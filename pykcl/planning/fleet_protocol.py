@@ -117,7 +117,7 @@ def sense_fleet(
     if streams:
         evidence.append(_count(streams, "lease") + " of several streams")
     if state.unread and (traces or java):
-        evidence.append(f"no look at the state table of KCL 3.0-3.4: {state.unread}")
+        evidence.append(f"state table of KCL 3.0-3.4 not read: {state.unread}")
     return Fleet(
         kind=_kind(bool(why_native), bool(streams), java, pykcl, is_3x=bool(traces) or version is not None),
         java=java,

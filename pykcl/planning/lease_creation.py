@@ -238,7 +238,7 @@ def leases_before_end(
 
     shards: a complete listing by id, made before the scan. leased: the keys of all rows. Both may be left empty when
     every other parent of the child has its row. started_at: when a start at LATEST was, epoch milliseconds, as far as
-    the rows tell.
+    the rows show.
 
     No shard with a leased descendant ever gets a lease. So the lease of a merge's child settles it that no ancestor
     without a lease is ever read: the parent on the other side, the parents of that one, and so on, up to what is

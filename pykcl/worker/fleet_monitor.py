@@ -61,7 +61,7 @@ class FleetMonitor:
         self._handing_off = False
         self._went_native = False
         self._rhythms = FailoverTimeDetector(config.failover_time)
-        self._twins = DuplicateWorkerIdDetector(worker_id, process_token, config.failover_time)
+        self._duplicates = DuplicateWorkerIdDetector(worker_id, process_token, config.failover_time)
 
     @property
     def may_steal(self) -> bool:
@@ -130,9 +130,9 @@ class FleetMonitor:
                     who_takes=who,
                 )
             )
-        twin = self._twins.observe(leases, now)
-        if twin is not None:
-            self._events.emit(DuplicateWorkerId(worker_id=self._worker_id, shard=twin))
+        duplicate = self._duplicates.observe(leases, now)
+        if duplicate is not None:
+            self._events.emit(DuplicateWorkerId(worker_id=self._worker_id, shard=duplicate))
         if now < self._next_comparison:
             return
         self._next_comparison = now + self._config.renew_interval

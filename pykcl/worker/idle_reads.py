@@ -274,7 +274,7 @@ class IdleShardPoller:
         coming, state = Coming.TO_BE_WAITED_FOR, _State.OVER
         try:
             if poll.asked is not None:
-                coming = poll.asked.look()
+                coming = poll.asked.poll()
             poll.there_at = self._runtime.monotonic()
             is_slow = coming is Coming.NOT_YET and poll.there_at >= poll.asked_at + _SLOW
             if coming is not Coming.TO_BE_WAITED_FOR and not is_slow:

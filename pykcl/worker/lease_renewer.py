@@ -16,7 +16,7 @@ from pykcl.worker.measurements import RenewalRounds
 from pykcl.worker.threads import ThreadHeartbeat
 
 MAX_HELPERS = 8
-_HELPERS_LOOK_EVERY = 5.0
+_HELPER_POLL_SECONDS = 5.0
 _ONE_MORE_AFTER = 0.025
 """Seconds for which heartbeats wait until one more helper is called."""
 _AGAIN_AFTER = 1.0
@@ -152,8 +152,8 @@ class LeaseRenewer:
             pulse.beat()
             held = self._next(call)
             if held is None:
-                pulse.rest(_HELPERS_LOOK_EVERY)
-                call.wait(_HELPERS_LOOK_EVERY)
+                pulse.rest(_HELPER_POLL_SECONDS)
+                call.wait(_HELPER_POLL_SECONDS)
                 continue
             try:
                 self._beat(held)

@@ -42,7 +42,7 @@ class RecordDelivery:
         hash_range = scope.listed or held.lease.hash_range
         self._reader = ShardReader(context, held.key, hash_range, first, after, scope.iterator)
         self._gone_since: float | None = None
-        self._began_at, self._batches, self._has_looked = lease.checkpoint, 0, False
+        self._began_at, self._batches, self._has_checked = lease.checkpoint, 0, False
         scope.children, scope.lag = (), None
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -213,13 +213,13 @@ class RecordDelivery:
 
     def _report_a_forgotten_checkpoint(self) -> None:
         """Report, once, a processor that is to checkpoint by itself and never has: it was forgotten, most likely."""
-        if self._context.config.checkpoint_mode != "manual" or self._has_looked:
+        if self._context.config.checkpoint_mode != "manual" or self._has_checked:
             return
         self._batches += 1
         seconds = self._progress.seconds_since_write()
         if self._batches < _MANY_BATCHES or seconds < _LONG:
             return
-        self._has_looked = True
+        self._has_checked = True
         lease = self._held.lease
         if lease.checkpoint == self._began_at and lease.pending is None:
             event = NeverCheckpointed(shard=self._held.key, batches=self._batches, seconds=seconds)

@@ -98,7 +98,7 @@ def children_of_a_gone_shard(context: Context, held: HeldLease, unknown_for: flo
     A shard may be unknown because it is new: 1) GetRecords names the children of a shard; 2) their leases are made, and
     perhaps read by a worker that asks another host; 3) GetShardIterator and ListShards are answered by a host that has
     not heard of them. Ended now, all their records would be lost. In a stream that was made anew, a row of the stream
-    before looks the same; nothing tells them apart but time.
+    before looks the same; only time distinguishes them.
 
     Raises WrongStream when the stream was made again, TemporaryError while the evidence is incomplete.
     """

@@ -27,7 +27,7 @@ from pykcl.worker.threads import ThreadHeartbeat
 Answer = TypeVar("Answer")
 
 _REMIND_EVERY = 30.0
-"""Seconds. A wrong endpoint looks like one that is down, so it does not end the start; but somebody should know."""
+"""Seconds. A wrong endpoint cannot be distinguished from one that is down: it does not end the start, but is logged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,7 +124,7 @@ class ExpiredShardCheck:
     def confirm(self, shard_ids: Iterable[str]) -> None:
         """Raise TemporaryError if Kinesis still knows one of them: the listing that lacks it was old or incomplete.
 
-        A parent without a lease and without a shard counts as read. If it only looks so, 1) its child gets a lease,
+        A parent without a lease and without a shard counts as read. If it only appears so, 1) its child gets a lease,
         2) the child is read, 3) no shard with a leased descendant is ever begun: the parent's records are skipped.
         """
         with self._lock:

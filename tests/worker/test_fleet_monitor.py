@@ -277,7 +277,7 @@ def test_a_state_table_that_cannot_be_read_is_no_trouble_and_asked_for_rarely(ne
     fleet.start("p1")
     fleet.wait_delivered(put)
     fleet.wait(lambda: joined(fleet, "p1"))
-    assert "no look at the state table" in joined(fleet, "p1")[0].evidence[0]
+    assert "state table of KCL 3.0-3.4 not read" in joined(fleet, "p1")[0].evidence[0]
     asked = len(state_requests(fleet))
     assert 1 <= asked <= 4
     fleet.simulation.sleep(300)

@@ -444,7 +444,7 @@ def test_however_the_threads_meet_each_iterator_is_served_once_and_every_byte_is
                 if isinstance(found, tuple):
                     memory.release(5 * MIB)
                 elif found is not None:
-                    if found.look() is not Coming.THERE and rng.random() < 0.5:
+                    if found.poll() is not Coming.THERE and rng.random() < 0.5:
                         found.drop()
                         continue
                     try:

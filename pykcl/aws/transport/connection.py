@@ -31,7 +31,7 @@ _STATUS_LINE = re.compile(r"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?\Z")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;.*)?\Z", re.DOTALL)
 _LENGTH = re.compile(r"[0-9]{1,12}\Z")
 _HEAD_END: Final = b"\r\n\r\n"
-_TOLD_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*\r\n", re.IGNORECASE)
+_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*\r\n", re.IGNORECASE)
 
 
 class Answer(NamedTuple):
@@ -291,7 +291,7 @@ def content_length(received: bytes) -> int | None:
     end = received.find(_HEAD_END)
     if end < 0:
         return None
-    found = _TOLD_LENGTH.search(received, 0, end + 2)
+    found = _CONTENT_LENGTH.search(received, 0, end + 2)
     return end + len(_HEAD_END) + int(found[1]) if found else 0
 
 
@@ -344,7 +344,7 @@ class PendingAnswer:
         self._length: int | None = None
         self._ended = self._is_good = False
 
-    def look(self) -> Coming:
+    def poll(self) -> Coming:
         """Take in what has come, without waiting. Whatever is no good answer is to be waited for."""
         if not self._ended and not self._is_whole:
             self._take_in()

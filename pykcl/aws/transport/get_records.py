@@ -114,8 +114,8 @@ class PendingPage:
     begun: SentRequest = field(repr=False)
     wait: Callable[[], Fetched] = field(repr=False)
 
-    def look(self) -> Coming:
-        return self.begun.underway.look()
+    def poll(self) -> Coming:
+        return self.begun.underway.poll()
 
     def page(self) -> Fetched:
         return self.wait()

@@ -57,7 +57,7 @@ def client_error(client: Any, operation: str, answer: Answer) -> ClientError:
     shape = None if code is None else client.meta.service_model.shape_for_error_code(code)
     if shape is not None:
         # As botocore does: what the service says besides, such as the Item of a condition that failed.
-        parsed.update(create_parser("json").parse(_told(operation, answer), shape))
+        parsed.update(create_parser("json").parse(_response_dict(operation, answer), shape))
     error_class = client.exceptions.from_code(code)
     found: ClientError = error_class(parsed, operation)
     return found
@@ -69,7 +69,7 @@ def parsed_by_botocore(client: Any, operation: str, answer: Answer) -> dict[str,
     Raises what botocore's parser raises; TypeError where it returns nothing.
     """
     shape = client.meta.service_model.operation_model(operation).output_shape
-    return dict(create_parser("json").parse(_told(operation, answer), shape))
+    return dict(create_parser("json").parse(_response_dict(operation, answer), shape))
 
 
 def refuse_corrupt(answer: Answer) -> None:
@@ -87,7 +87,7 @@ def metadata_of(answer: Answer) -> dict[str, Any]:
     return {"HTTPStatusCode": answer.status, "HTTPHeaders": answer.headers}
 
 
-def _told(operation: str, answer: Answer) -> dict[str, Any]:
+def _response_dict(operation: str, answer: Answer) -> dict[str, Any]:
     return {
         "status_code": answer.status,
         "headers": HeadersDict(answer.headers),

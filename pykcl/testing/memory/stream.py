@@ -34,7 +34,7 @@ class LaterPage:
         self._fetched: Fetched | None = None
         self._error: PyKclError | None = None
 
-    def look(self) -> Coming:
+    def poll(self) -> Coming:
         try:
             self._fetched = self._fetch()
         except PyKclError as error:

@@ -126,10 +126,10 @@ class SlowPage(LaterPage):
         self.there_at = there_at
         self._never_ready = never_ready
 
-    def look(self) -> Coming:
+    def poll(self) -> Coming:
         if self._now() < self.there_at:
             return Coming.NOT_YET
-        return Coming.TO_BE_WAITED_FOR if self._never_ready else super().look()
+        return Coming.TO_BE_WAITED_FOR if self._never_ready else super().poll()
 
     def page(self) -> Fetched:
         self._runtime.event().wait(max(0.0, self.there_at - self._now()))

@@ -61,7 +61,7 @@ def looked(stream, asked):
     """What it says as soon as something has come."""
     for _ in range(100):
         stream.wait_for_answers([asked], 5.0)
-        coming = asked.look()
+        coming = asked.poll()
         if coming is not Coming.NOT_YET:
             return coming
     raise AssertionError("nothing came")
@@ -122,10 +122,10 @@ def test_who_is_answered_first_is_there_first(server):
     server.say(HANG, http(PAGE))
     slow = ask(stream)
     while len(server.requests) < 4:  # who asks first gets the first answer
-        slow.look()
+        slow.poll()
     quick = ask(stream)
     assert looked(stream, quick) is Coming.THERE
-    assert slow.look() is Coming.NOT_YET
+    assert slow.poll() is Coming.NOT_YET
     assert quick.page().millis_behind_latest == 7
     slow.drop()
 
@@ -187,7 +187,7 @@ def test_who_never_answers_is_waited_for_as_long_as_the_client_says(server):
     server.say(HANG)
     asked = ask(stream)
     stream.wait_for_answers([asked], 0.01)
-    assert asked.look() is Coming.NOT_YET
+    assert asked.poll() is Coming.NOT_YET
     with pytest.raises(TemporaryError):
         asked.page()
 
@@ -248,7 +248,7 @@ def test_a_large_answer_is_left_where_it_is_until_somebody_waits_for_it(server):
 def test_a_head_without_end_is_not_taken_in_for_ever():
     connection = Connection(Drops(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * MAX_TAKEN_IN, [16384] * 100))
     underway = PendingAnswer(connection, b"", None)
-    while underway.look() is Coming.NOT_YET:
+    while underway.poll() is Coming.NOT_YET:
         pass
     assert underway._size <= MAX_TAKEN_IN
     with pytest.raises(ProtocolError):
@@ -310,7 +310,7 @@ def test_an_answer_is_read_whatever_pieces_it_comes_in_and_however_often_it_is_l
     connection = Connection(Drops(received, sizes))
     underway = PendingAnswer(connection, b"", None)
     for _ in range(looks):
-        if underway.look() is not Coming.NOT_YET:
+        if underway.poll() is not Coming.NOT_YET:
             break
     answer = underway.answer()
     assert (answer.status, answer.body) == (status, body)
@@ -322,9 +322,9 @@ def test_it_is_there_exactly_when_its_last_byte_is():
     connection = Connection(Drops(received, [1] * len(received)))
     underway = PendingAnswer(connection, b"", None)
     looks = []
-    while underway.look() is Coming.NOT_YET:
+    while underway.poll() is Coming.NOT_YET:
         looks.append(len(connection._socket.received))
-    assert underway.look() is Coming.THERE
+    assert underway.poll() is Coming.THERE
     assert min(looks) == 1
     assert connection._socket.received == b""
 
@@ -335,7 +335,7 @@ def test_a_socket_that_fails_is_to_be_waited_for_and_fails_there():
             raise ConnectionResetError
 
     underway = PendingAnswer(Connection(Broken(b"")), b"", None)
-    assert underway.look() is Coming.TO_BE_WAITED_FOR
+    assert underway.poll() is Coming.TO_BE_WAITED_FOR
     with pytest.raises(Exception, match="closed"):
         underway.answer()
 

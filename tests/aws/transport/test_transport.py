@@ -389,7 +389,7 @@ def test_requests_under_way_when_a_wrong_clock_is_noticed_are_sent_again_too(ser
     server.say(refusal("InvalidSignatureException", 403, "Signature expired", Date=date))
     first = stream.ask("shardId-000000000000", "AAAA", 10)
     transport._clock.ahead_millis = 3_600_000  # as another thread's refusal has found
-    while first.look() is Coming.NOT_YET:
+    while first.poll() is Coming.NOT_YET:
         stream.wait_for_answers([first], 5.0)
     server.say(http(PAGE))
     assert len(first.page().records) == 1
