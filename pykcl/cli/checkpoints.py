@@ -31,12 +31,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _HEAD = 4
 _TAILS = (4, 6, 8, 10, 12, 14, 16, 20)
-"""Digits shown of the end of a sequence number: as few as tell those of one answer apart."""
+"""Digits shown of the end of a sequence number: the fewest that make all numbers of one answer differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """The options that every move shares. execute: write; else only show."""
+    """The options of every move. execute: write; otherwise only show the plan."""
 
     execute: bool
     wait_idle: float
@@ -46,7 +46,7 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a plan is made from."""
+    """The input of a plan."""
 
     situation: Situation
     stream: Stream
@@ -116,12 +116,12 @@ def move(
     if moving.execute and plan.changes:
         _execute(plan, situation, table, runtime, target, moving, what)
     elif not plan.changes:
-        say("nothing to do: every row is there already", err=True)
+        say("nothing to do: every lease is already there", err=True)
     return ExitCode.OK
 
 
 def open_table(target: Target) -> LeaseTable:
-    """A lease table that is there; its scans leave the fleet what it needs. Raises WrongTable, SetupError."""
+    """Return the lease table, with scans that leave the fleet its capacity. Raises WrongTable, SetupError."""
     from pykcl.operate.aws.table_scan import PacedTable, TableScanner
     from pykcl.runtime import SystemRuntime
 
@@ -133,7 +133,7 @@ def open_table(target: Target) -> LeaseTable:
 
 
 def stream_of(target: Target, table: LeaseTable) -> Stream:
-    """The stream that was told, else the one that the rows name. Raises click.UsageError."""
+    """Return the given stream, else the one that the rows name. Raises click.UsageError."""
     from pykcl.operate.checkpoints.reset import stream_of_rows
 
     if target.stream is not None:
@@ -169,7 +169,7 @@ def show_plan(
 
 
 def shortened(positions: Iterable[str | None]) -> Callable[[str | None], str]:
-    """How these positions are shown: with the middle of their numbers left out, 4968…0466:3, and no two alike."""
+    """Return a function that shortens these positions to 4968…0466:3, no two alike."""
     numbers = {position.partition(":")[0] for position in positions if position is not None}
     enough = [tail for tail in _TAILS if len({number[-tail:] for number in numbers}) == len(numbers)]
     tail = enough[0] if enough else _TAILS[-1]
@@ -204,18 +204,22 @@ def _wait_until_still(table: LeaseTable, runtime: Runtime, target: Target, movin
 
     leases = [row for row in table.scan().rows if isinstance(row, Lease)]
     failover, is_known = known_failover(target.failover, leases)
-    origin = ", as its leases say" if is_known else ", as nobody told its fail-over time (--failover, -c, -p)"
+    origin = (
+        ", from its leases"
+        if is_known
+        else ", the default: its failover time is not given (--failover, -c, -p)"
+    )
     origin = "" if target.failover is not None else origin
-    say(f"watching the fleet for {failover:g} s{origin}: nothing may move", err=True)
+    say(f"watching the fleet for {failover:g} s{origin}: no lease may change", err=True)
     last = [""]
 
-    def tell(active: Mapping[str, str]) -> None:
+    def report(active: Mapping[str, str]) -> None:
         text = describe_moved(active)
         if moving.wait_idle and text != last[0]:
             say(f"waiting for the fleet to stop: {printable(text)}", err=True)
         last[0] = text
 
-    wait_until_idle(table, runtime, failover=failover, patience=moving.wait_idle, on_moving=tell)
+    wait_until_idle(table, runtime, failover=failover, patience=moving.wait_idle, on_moving=report)
 
 
 def _execute(
@@ -265,7 +269,7 @@ def _execute(
 
 
 def caller_of(target: Target) -> str:
-    """The ARN of whoever this is at AWS, as STS says; `UNKNOWN_CALLER` where nobody can tell. Never raises for that."""
+    """Return the ARN of the caller from STS; `UNKNOWN_CALLER` if STS does not answer."""
     from pykcl.operate.aws.permissions import identity_of
     from pykcl.operate.checkpoints.apply import UNKNOWN_CALLER
 
@@ -276,13 +280,13 @@ def caller_of(target: Target) -> str:
 
 
 def new_backup(table: str) -> Path:
-    """A file that is not there yet, named after the table and this moment."""
+    """Return the path of a new file, named after the table and the time."""
     moment = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
     return Path(f"{table}-{moment}.checkpoints.jsonl")
 
 
 def write_new_file(path: Path, lines: Sequence[str]) -> None:
-    """Durable before it returns, for the user alone: pending checkpoints hold the application's own state.
+    """Write a file that is durable on return and readable by the user alone: checkpoints may hold application state.
 
     Raises ConfigError where it cannot be written, or is there already: a backup never replaces another.
     """
@@ -301,7 +305,7 @@ def write_new_file(path: Path, lines: Sequence[str]) -> None:
 
 
 class _Progress:
-    """Reads so far, on a person's terminal only."""
+    """Show the reads so far on a terminal."""
 
     def __init__(self) -> None:
         self._reads = 0
@@ -310,14 +314,14 @@ class _Progress:
     def read(self) -> None:
         self._reads += 1
         if self._shown:
-            click.echo(f"\rlooking into the shards: {self._reads} reads", err=True, nl=False)
+            click.echo(f"\rsearching the shards: {self._reads} reads", err=True, nl=False)
 
     def end(self) -> None:
         if self._shown and self._reads:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
-MOST_FILE_BYTES = 1 << 30
+MAX_FILE_BYTES = 1 << 30
 
 
 @click.group(cls=VerbGroup)
@@ -329,7 +333,7 @@ def checkpoints() -> None:
 
 
 class _Checked(click.ParamType):  # type: ignore[type-arg]
-    """A value that a function of ours reads; what it refuses is a usage error."""
+    """A value that is parsed by `read`, whose ConfigError is a usage error."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name, self._read = name, read
@@ -370,7 +374,7 @@ def _placed_shard(text: str) -> tuple[str, tuple[str, int | None]]:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The options that say where to; exactly one is given.
+    """The options that name the destination; exactly one is given.
 
     shards: shard ids, none for all. positions_only, show_data: what goes with from_file, and with shift_by.
     """
@@ -392,7 +396,7 @@ class Way:
         others = [bool(self.to_sequence), self.shift_by is not None, self.from_file is not None]
         if sum(times) + sum(others) != 1:
             raise click.UsageError(
-                "Say where to: one of --to-earliest, --to-latest, --to-datetime, --by-duration, --to-sequence, "
+                "No destination. Do: one of --to-earliest, --to-latest, --to-datetime, --by-duration, --to-sequence, "
                 "--shift-by or --from-file."
             )
         if self.shards and not any(times) and self.shift_by is None:
@@ -663,8 +667,8 @@ def _text_of(path: Path) -> str:
     """Raises ConfigError."""
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_FILE_BYTES + 1)
-        if len(content) <= MOST_FILE_BYTES:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) <= MAX_FILE_BYTES:
             return content.decode("utf-8")
         why = "it is larger than 1 GiB"
     except OSError as error:

@@ -41,8 +41,8 @@ class ProgramCrashed(PyKclError):
 def exit_codes(name: str = "pykcl", *, runs_worker: bool = False) -> Iterator[None]:
     """Turn an error into one line on standard error, a second one if its error code is known, and an exit code.
 
-    name: in front of the lines. runs_worker: a platform that restarts the command tells CRASHED from MISCONFIGURED;
-    otherwise both are FAILED. Click's own errors and `sys.exit(code)` pass through.
+    name: in front of the lines. runs_worker: CRASHED and MISCONFIGURED differ, for a platform that restarts the
+    command; otherwise both are FAILED. Click's own errors and `sys.exit(code)` pass through.
     """
     of_click: tuple[type[Exception], ...] = (click.ClickException,)
     if not runs_worker:

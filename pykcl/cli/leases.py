@@ -66,12 +66,12 @@ def state_colour(row: Mapping[str, Any]) -> Colour | None:
 
 
 def owner_colour(row: Mapping[str, Any]) -> Colour | None:
-    """Of rows that have the owner's mark as "mark", beside what is shown of them."""
+    """Return the colour of a row that has the mark of its owner as "mark"."""
     return row["mark"].rgb if row.get("owner") else None
 
 
 def short_checkpoint(text: str | None) -> str:
-    """ "4968…0466:0" for 56 digits: the ends tell two of them apart, and -o wide shows all."""
+    """Shorten 56 digits to "4968…0466:0", which differs from shard to shard; -o wide shows all."""
     number, colon, sub = (text or "-").partition(":")
     if len(number) > 3 * _DIGITS_SHOWN and number.isdigit():
         number = f"{number[:_DIGITS_SHOWN]}…{number[-_DIGITS_SHOWN:]}"
@@ -118,7 +118,7 @@ PRUNE_COLUMNS = (
 
 @dataclass(frozen=True)
 class Answer:
-    """marks: of all owners of the table, whichever rows are shown."""
+    """One output. marks: of all owners of the table, whichever rows are shown."""
 
     rows: list[dict[str, Any]]
     facts: dict[str, Any]
@@ -142,7 +142,7 @@ def lease_answer(
     wanted: frozenset[str] = frozenset(),
     before: Marks = NO_MARKS,
 ) -> Answer:
-    """Everything `leases list` shows. before: the marks of the look before."""
+    """Return everything `leases list` shows. before: the marks of the scan before."""
     failover, is_known = known_failover(target.failover, found.snapshot.leases.values())
     states = states_of(found, failover)
     kinds = owner_kinds(found.snapshot, found.renewed_after_end)
@@ -162,14 +162,14 @@ def _facts(
     states: Mapping[str, LeaseStatus],
     kinds: Mapping[str, OwnerKind],
 ) -> dict[str, Any]:
-    how = "looked once" if found.samples == 1 else f"looked {found.samples} times in {found.span:.1f}s"
+    scans = str(found.samples) if found.samples == 1 else f"{found.samples} in {found.span:.1f}s"
     return {
         "application": target.table,
         "stream": stream_of(target, found.snapshot),
         "schema": found.snapshot.schema,
         "workers": _workers(kinds),
         "leases": counts(states),
-        "sampled": how,
+        "scans": scans,
     }
 
 
@@ -182,7 +182,7 @@ def stream_of(target: Target, view: TableSnapshot) -> str | None:
 
 
 def _workers(kinds: Mapping[str, OwnerKind]) -> dict[str, int]:
-    """Kind -> how many owners."""
+    """Return the number of owners by kind."""
     return dict(sorted(Counter(kind.kind for kind in kinds.values()).items()))
 
 
@@ -217,7 +217,7 @@ def _lease_row(status: LeaseStatus, kinds: Mapping[str, OwnerKind], found: Obser
 
 
 def key_of(shard: str, view: TableSnapshot) -> str:
-    """The lease key somebody means: itself, the number of a shard, or the end of one key only.
+    """Return the lease key for a lease key, the number of a shard, or the end of a single key.
 
     Raises click.BadParameter for none, and for more than one.
     """
@@ -241,7 +241,7 @@ def key_of(shard: str, view: TableSnapshot) -> str:
 
 
 def describe_answer(target: Target, found: Observation, key: str) -> Answer:
-    """Everything `leases describe` shows, one fact a row."""
+    """Return everything `leases describe` shows, one fact a row."""
     failover, is_known = known_failover(target.failover, found.snapshot.leases.values())
     states = states_of(found, failover)
     kinds = owner_kinds(found.snapshot, found.renewed_after_end)
@@ -257,7 +257,7 @@ def describe_answer(target: Target, found: Observation, key: str) -> Answer:
 def lease_facts(
     found: Observation, states: Mapping[str, LeaseStatus], kinds: Mapping[str, OwnerKind], key: str
 ) -> list[tuple[str, Any]]:
-    """(name, value) of everything there is to say of one row."""
+    """Return the facts of one row as (name, value)."""
     status = states[key]
     facts: list[tuple[str, Any]] = [("lease key", key), ("state", status.state.value)]
     if status.lease is None:
@@ -311,7 +311,7 @@ def _facts_of(
 
 
 def _known_kinds(lease: Lease) -> dict[str, str]:
-    """Names and types only: what others keep in a row is theirs."""
+    """Return names and types only: the values belong to whoever wrote them."""
     return {name: next(iter(value), "?") for name, value in sorted(lease.extra.items())}
 
 

@@ -1,4 +1,4 @@
-"""How the commands log: to standard error, as text or as JSON."""
+"""The log of the commands: to standard error, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHATTY = ("botocore", "boto3", "urllib3", "s3transfer")
 
 
 class _TextFormatter(logging.Formatter):
-    """As its parent, with the logger's name made printable: names are made of lease keys, too."""
+    """Make the name of the logger printable: some contain a lease key."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its parent's name
         if not record.name.isprintable():
@@ -32,7 +32,7 @@ class _TextFormatter(logging.Formatter):
 def formatter(
     log_format: LogFormat, *, with_names: bool = False, process: int | None = None
 ) -> logging.Formatter:
-    """with_names: the text has the name of each logger, too. process: which of several this is, told in each line."""
+    """Return a formatter. with_names: the text has the name of the logger, too. process: number of this process."""
     if log_format == "json":
         from pykcl.logs import JsonFormatter
 
@@ -44,7 +44,7 @@ def formatter(
 def log_to_stderr(
     log_format: LogFormat, *, verbose: bool, with_names: bool = False, process: int | None = None
 ) -> None:
-    """Of the whole process."""
+    """Log the whole process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(log_format, with_names=with_names, process=process))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
@@ -68,7 +68,7 @@ def log_beside_the_program(log_format: LogFormat, *, verbose: bool, process: int
 
 @contextmanager
 def logged_to_stderr(name: str) -> Iterator[None]:
-    """That logger, while this lasts: for a command that otherwise says by itself what it has to say."""
+    """Log that logger to standard error in the block, for a command that prints everything else itself."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter("text"))
     logger = logging.getLogger(name)

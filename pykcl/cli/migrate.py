@@ -56,7 +56,7 @@ def migrate(file: Path, code: tuple[Path, ...], reads_table: bool, force: bool) 
         from pykcl.compat.migrate import report, summary
 
         migration = _migration(file, code, reads_table)
-        # Both are made before either is written. What only names a file may be half a character.
+        # Both are created before either is written. The name of a file may hold half a character.
         contents = [text.encode("utf-8", "backslashreplace") for text in (migration.toml, report(migration))]
         for path, content in zip(wanted, contents, strict=True):
             _write(path, content, like=file)

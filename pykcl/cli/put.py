@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from pykcl.runtime import Event
 
 PATIENCE = 0.2
-"""Seconds after which who waits for lines is told that there are none."""
+"""Seconds after which `chunks_of_lines` yields an empty list if there are no lines."""
 LONGEST_LINE = 24 * 1024 * 1024
 """Bytes; no record could hold more, not even in base64."""
 _CHUNK = 1 << 16
 
 
 class LineTooLong(Exception):
-    """There is no line feed in sight. number: of the line, from 1."""
+    """A line without end. number: of the line, from 1."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -51,7 +51,7 @@ class LineTooLong(Exception):
 
 
 def opened(path: Path | None) -> BinaryIO:
-    """The file, or standard input. Raises ConfigError where it cannot be read."""
+    """Open the file, or standard input. Raises ConfigError if it cannot be read."""
     if path is None or str(path) == "-":
         if sys.stdin is None:
             raise ConfigError("Standard input is closed. Do: pipe lines into this command, or name a --file.")
@@ -65,7 +65,7 @@ def opened(path: Path | None) -> BinaryIO:
 
 
 def size_of(source: BinaryIO) -> int | None:
-    """Bytes of an ordinary file; None for what has no end that could be known."""
+    """Return the size of a regular file; None for anything else."""
     import stat
 
     try:
@@ -110,7 +110,7 @@ def chunks_of_lines(source: BinaryIO, is_over: Callable[[], bool]) -> Iterator[l
 
 
 def _read(source: BinaryIO) -> bytes | None:
-    """What is there now, b"" at the end; None when nothing came within PATIENCE."""
+    """Return what there is to read, b"" at the end, None if nothing came within PATIENCE."""
     try:
         descriptor = source.fileno()
     except (OSError, UnsupportedOperation):
@@ -128,7 +128,7 @@ _REDRAW = 0.2
 
 @dataclass(slots=True)
 class _Course:
-    """How far the input was read. bad: lines passed over with --on-bad skip. trouble: why it ended early."""
+    """The progress through the input. bad: lines skipped with --on-bad skip. trouble: the reason of an early end."""
 
     line: int = 0
     bad: int = 0
@@ -211,7 +211,7 @@ def put(
     runtime = SystemRuntime()
     random = runtime.random()
     with usage():
-        # Read once with the usual size, so that what is wrong with the options is told before AWS is asked.
+        # Once with the usual size, so that wrong options are reported before AWS is asked.
         LineReader(form, lambda: "", 0, key, key_field, key_delimiter)
         source = opened(path)
     admin = admin_for(clients, stream)
@@ -279,11 +279,9 @@ def _pump(
     except BadLine as error:
         course.line -= 1
         course.trouble = f"{error}."
-        course.remedy = (
-            f"Do: correct it, then --from-line {error.number}; or --on-bad skip to pass over such lines."
-        )
+        course.remedy = f"Do: correct it, then --from-line {error.number}; or --on-bad skip."
     except LineTooLong as error:
-        course.trouble = f"line {error.number} has no end in sight: no record is that large."
+        course.trouble = f"line {error.number} is larger than any record may be."
         course.remedy = "Do: check that these are lines."
     course.is_stopped = stop.is_set()
 
@@ -299,7 +297,7 @@ def _take(
         if not skip_bad:
             raise
         course.bad += 1
-        print_notice(f"passed over: {error}")
+        print_notice(f"skipped: {error}")
         record = None
     if record is None:
         putting.skip_line(number)
@@ -308,7 +306,7 @@ def _take(
 
 
 def _conclude(stream: str, putting: StreamWriter, course: _Course, *, aggregated: bool) -> int:
-    """Say what was put, and what was not; the exit code."""
+    """Print what was put, and what was not; return the exit code."""
     tally = putting.tally
     with quiet_when_unread():
         click.echo(f"put {tally.put} records into {stream}")
@@ -319,7 +317,7 @@ def _conclude(stream: str, putting: StreamWriter, course: _Course, *, aggregated
             f"up to {tally.perhaps_twice} of them may be in twice: their request got no answer and was sent again"
         )
     if course.bad:
-        print_notice(f"{course.bad} lines were passed over")
+        print_notice(f"{course.bad} lines were skipped")
     if course.trouble:
         print_notice(course.trouble)
     if course.trouble or course.is_stopped:

@@ -54,7 +54,7 @@ _shadow_option = option_in("Shadow options")
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """What processes: kclpy, a program of amazon_kclpy, with its arguments, or else words: one MODULE:CLASS."""
+    """The program of the worker: kclpy, with its arguments in `words`; or one MODULE:CLASS in `words`."""
 
     kclpy: Path | None
     words: tuple[str, ...]
@@ -204,8 +204,8 @@ def _refuse_what_does_not_go_together(
 
 
 def _beside_the_local_aws(settings: Settings) -> Settings:
-    """The embedded AWS is built on moto, which puts a handler into every client of its process. The direct transport
-    respects that, and would say at each start that it is not used."""
+    """Choose the transport of boto3. The embedded AWS is built on moto, which puts a handler into every client of its
+    process; the direct transport would log at each start that it is not used for that reason."""
     config = settings.config
     if config.http_transport != "auto" or config.record_encoding == "cbor":
         return settings
@@ -230,7 +230,7 @@ def _run(
 
 
 def _rehearse(program: _Program, shadow: Shadow, service: Service, *, calls: bool, use_local: bool) -> None:
-    """As `_run`, as a shadow. Without `calls` a MODULE:CLASS is imported all the same, to see that it can be."""
+    """Run as a shadow. Without `calls` a MODULE:CLASS is imported all the same, to check that it can be."""
     processor = None if program.kclpy is not None or not program.words else _load(program.target)
     if program.kclpy is not None and not program.kclpy.is_file():
         raise ConfigError(
@@ -280,7 +280,7 @@ def _load(target: str) -> Any:
                 f"There is no module {module_name!r} here or among what is installed.{hint}"
             ) from None
         raise _broken(module_name, error) from None
-    # If it has configured logging, that has disabled every logger there was, unless it was told not to.
+    # If it has configured logging, that has disabled every existing logger by default.
     logs.enable()
     try:
         found = module
@@ -306,7 +306,7 @@ def _instead(module: ModuleType, attribute: str) -> str:
 
 
 def _as_module(name: str, attribute: str) -> str:
-    """A hint, with a blank in front, for who names the file of a module; otherwise nothing."""
+    """Return a hint, with a space in front, if the name is that of a file; otherwise nothing."""
     if not name.endswith(".py"):
         return ""
     words = f"{{}}:{attribute or 'CLASS'}"
@@ -318,7 +318,7 @@ def _as_module(name: str, attribute: str) -> str:
 
 
 def _with_a_colon(target: str) -> str:
-    """A hint, with a blank in front, for who writes a class as Python does."""
+    """Return a hint, with a space in front, if the class is written as in Python; otherwise nothing."""
     module, dot, name = target.rpartition(".")
     return f" Do: pykcl run {module}:{name}" if dot and ":" not in target and name[:1].isupper() else ""
 

@@ -24,11 +24,11 @@ from pykcl.events import Event, WorkerStarted
 from pykcl.processor import ProcessorFactory
 
 _YOUNG: Final = 50_000
-"""Objects more than were dropped, from which on Python looks for garbage; by default 700, or 2,000 from 3.13 on."""
+"""Surplus of new objects at which Python collects garbage; by default 700, or 2,000 from 3.13 on."""
 
 
 def tune_collector(event: Event) -> None:
-    """A listener: once the worker has started, garbage is looked for where there is some, and seldom.
+    """Listener: once the worker has started, collect garbage seldom, and only among what came after.
 
     What is there by then is left out: 75,000 objects of modules and of boto3's models, which live as long as the
     process. Every full collection would walk them all, with the interpreter's lock held. And records are dropped as
@@ -50,7 +50,7 @@ def begun_as_by_a_main_thread() -> Iterator[None]:
 
     A new thread takes after the one that begins it. In a child that is the main thread, so Python waits for the new
     one before the process ends; a shard's thread here is a daemon. 1) A writer begun by it has records in hand that are
-    checkpointed; 2) the worker stops, and the process ends; 3) they are thrown away in silence. Nothing else looks at
+    checkpointed; 2) the worker stops, and the process ends; 3) they are lost without a message. Nothing else reads
     the mark of a thread that runs (CPython 3.10 to 3.14: who is waited for is settled when a thread begins).
     """
     thread = threading.current_thread()
@@ -66,9 +66,9 @@ def begun_as_by_a_main_thread() -> Iterator[None]:
 def waited_for(seconds: float) -> Iterator[None]:
     """Around all that a process does: threads begun in the block that are no daemons have so long behind it.
 
-    Waiting for them is Python's own business, when the process ends: it also tells the idle ones of a
-    ThreadPoolExecutor to go. But it waits for ever; so those that are left are then cut off with the whole process, and
-    told of.
+    Waiting for them is Python's own business, when the process ends: it also ends the idle ones of a
+    ThreadPoolExecutor. But it waits for ever; so those that are left are then cut off with the whole process, and
+    logged.
     """
     before = set(threading.enumerate())
     try:

@@ -36,13 +36,13 @@ from pykcl.worker.processor_factory import checked_processor, must_have_run
 log = logging.getLogger("pykcl.shadow")
 
 OWNER_PREFIX = "shadow:"
-"""Of the worker identifiers of shadows: their rows tell themselves from those of an application that works."""
+"""Prefix of the worker identifiers of shadows, by which their rows differ from those of an application that works."""
 _OF_JAVA = ("-CoordinatorState", "-WorkerMetricStats")
 
 
 @dataclass(slots=True)
 class Count:
-    """Of one shard. millis_behind: as the last page told; None: there was none yet. raised: calls that raised."""
+    """The counts of one shard. millis_behind: of the last page; None before the first. raised: calls that raised."""
 
     records: int = 0
     data_bytes: int = 0
@@ -51,7 +51,7 @@ class Count:
 
 
 class Tally:
-    """What was counted, by shard. Thread-safe."""
+    """The counts of all shards. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -228,7 +228,7 @@ def shadow_config(original: Config, application: str, *, calls: bool) -> Config:
         table_name=None,
         coordinator_state_table=None,
         worker_id=f"{OWNER_PREFIX}{own}",
-        # So that a shard without records tells, too, how far behind it is.
+        # So that the lag of a shard without records is known, too.
         call_with_empty_batches=True,
         table_deletion_protection=False,
         point_in_time_recovery=False,

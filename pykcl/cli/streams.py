@@ -262,7 +262,7 @@ def _tree_poll(
 
 
 def _listing(target: Target, arns: tuple[str, ...]) -> tuple[tuple[Shard, ...], list[str]]:
-    """The shards, and what to say where they cannot be listed: the rows alone tell much, too."""
+    """Return the shards, and a hint if they cannot be listed: the leases alone are worth showing."""
     name = target.stream or (arns[0] if len(arns) == 1 else None)
     if name is None:
         return (), ["Only leases are shown. With --stream NAME, shards without a lease are seen, too."]
