@@ -76,7 +76,7 @@ def _migration(file: Path, code: tuple[Path, ...], reads_table: bool) -> Migrati
     # Without a program it is the children of executableName that go on.
     of_children = None if code else interpret(properties, entry_point="multilang")
     programs = [found_out.Program(path.name, _source(path)) for path in code]
-    look = _look(found) if reads_table else _no_look(found, "--no-check-table was given.")
+    look = _read_table(found) if reads_table else _unread_table(found, "--no-check-table was given.")
     move = found_out.Move(
         config=found.config,
         properties=str(file),
@@ -103,7 +103,7 @@ def _migration(file: Path, code: tuple[Path, ...], reads_table: bool) -> Migrati
     )
 
 
-def _look(found: Interpretation) -> TableLook:
+def _read_table(found: Interpretation) -> TableLook:
     """One scan, and what KCL 3.x keeps beside it; or why there was none. Only reads."""
     from pykcl.aws.clients import connect
     from pykcl.aws.credentials import open_specified_clients
@@ -119,12 +119,14 @@ def _look(found: Interpretation) -> TableLook:
         return TableLook(config.table, rows, table.java_state())
     except TableGone:
         where = clients["dynamodb"].meta.region_name
-        return _no_look(found, f"There is no such table in {where}, in the account of these credentials.")
+        return _unread_table(
+            found, f"There is no such table in {where}, in the account of these credentials."
+        )
     except PyKclError as error:
-        return _no_look(found, str(error))
+        return _unread_table(found, str(error))
 
 
-def _no_look(found: Interpretation, why: str) -> TableLook:
+def _unread_table(found: Interpretation, why: str) -> TableLook:
     from pykcl.compat.migrate import TableLook
 
     return TableLook(found.config.table, why_not=why)

@@ -155,8 +155,8 @@ def run(
     arguments, that can be imported from the current folder. Start the same command on other hosts, or use --processes,
     and the workers share the shards.
 
-    Options of Config that have no flag are given as --option NAME=VALUE, as environment variable PYKCL_NAME, or in the
-    file of --config or --properties. The command line takes precedence, then the environment.
+    Options of pykcl.Config without a flag are given as --option NAME=VALUE, as environment variable PYKCL_NAME, or in
+    the file of --config or --properties. The command line takes precedence, then the environment.
 
     --kclpy runs a program written for amazon_kclpy in this process, unchanged and without Java, with the options of its
     --properties or --config file. The program gets the arguments after --.

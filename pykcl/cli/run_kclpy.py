@@ -118,7 +118,7 @@ OPTION = click.option(
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Set any option of Config (repeatable).",
+    help="Set any option of pykcl.Config, such as max_leases=10 (repeatable).",
 )
 
 

@@ -417,7 +417,7 @@ class FleetPoller:
             return f"Lag: workers that tell it themselves; of the others: {self._lags.told}"
         if self._workers is not None:
             return "Lag: told by the workers."
-        return self._lags.told if self._lags is not None else "Lag: nobody is asked (--lag none)."
+        return self._lags.told if self._lags is not None else "Lag: nobody is asked (--no-lag)."
 
 
 def shown_long(text: str) -> str:

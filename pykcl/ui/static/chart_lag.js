@@ -36,7 +36,7 @@ export class LagChart {
     if (![...rows.values()].some((row) => OPEN.has(row.state))) return ["Nothing to read", "Every shard was read to its end, or waits for its parents."];
     const why = [...rows.values()].find((row) => row.lag?.why)?.lag.why;
     if (why) return ["The lag is unknown", why];
-    if (facts.lagSource?.includes("nobody")) return ["Lag is not asked for", "The page was started with --lag none."];
+    if (facts.lagSource?.includes("nobody")) return ["Lag is not asked for", "The page was started with --no-lag."];
     return ["Asking for the lag", "The first answers come within seconds."];
   }
 
