@@ -238,7 +238,7 @@ def _rehearse(program: _Program, shadow: Shadow, service: Service, *, calls: boo
         )
     with _local_aws(shadow.settings.config) if use_local else nullcontext():
         shadow.refuse_a_living_application()
-        with shadow.telling():
+        with shadow.reporting():
             if not calls:
                 _work(shadow.factory, shadow.settings, service)
             elif program.kclpy is not None:

@@ -142,8 +142,8 @@ class Shadow:
         return counting
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
-        """Tell at the start what it does, then what was counted: at intervals, and at the end on standard output."""
+    def reporting(self) -> Iterator[None]:
+        """Log what the shadow does, then the counts at intervals, and print them at the end."""
         config, calls = self.settings.config, "called on every record" if self._calls else "not called"
         log.warning(
             "shadow: application %s reads stream %s and counts; the processor is %s, and table %s is not touched. "
@@ -154,18 +154,18 @@ class Shadow:
             self._original.table,
         )
         over = threading.Event()
-        teller = threading.Thread(target=self._tell_until, args=(over,), name="pykcl-shadow", daemon=True)
-        teller.start()
+        logger = threading.Thread(target=self._log_until, args=(over,), name="pykcl-shadow", daemon=True)
+        logger.start()
         has_table = True
         try:
             yield
         except (ConfigError, SetupError):
-            # Most likely nothing was made.
+            # Most likely the table was not created.
             has_table = False
             raise
         finally:
             over.set()
-            teller.join()
+            logger.join()
             click.echo(table_of(self.tally.counts()))
             if has_table:
                 log.info(
@@ -195,7 +195,7 @@ class Shadow:
                 "was not written by a shadow. Nothing was changed. Do: name one of which there is no table yet."
             )
 
-    def _tell_until(self, over: threading.Event) -> None:
+    def _log_until(self, over: threading.Event) -> None:
         while not over.wait(self._interval):
             for shard, count in self.tally.counts().items():
                 log.info(
@@ -240,7 +240,7 @@ def shadow_config(original: Config, application: str, *, calls: bool) -> Config:
 
 
 def table_of(counts: dict[str, Count]) -> str:
-    """What was counted, a line for each shard and one for all."""
+    """Return the counts as a table, a line for each shard and one for all."""
     rows = [("SHARD", "RECORDS", "BYTES", "MILLIS BEHIND", "RAISED")]
     rows += [_row(shard, count) for shard, count in counts.items()]
     behind = [count.millis_behind for count in counts.values() if count.millis_behind is not None]
