@@ -15,7 +15,7 @@ from pykcl.errors import ConfigError, PyKclError, TableGone
 from pykcl.runtime import SystemRuntime
 
 if TYPE_CHECKING:
-    from pykcl.compat.migrate import Migration, TableLook
+    from pykcl.compat.migrate import Migration, TableSnapshot
     from pykcl.compat.properties import Interpretation
 
 CONFIG_FILE = "pykcl.toml"
@@ -76,7 +76,7 @@ def _migration(file: Path, code: tuple[Path, ...], reads_table: bool) -> Migrati
     # Without a program it is the children of executableName that go on.
     of_children = None if code else interpret(properties, entry_point="multilang")
     programs = [found_out.Program(path.name, _source(path)) for path in code]
-    look = _read_table(found) if reads_table else _unread_table(found, "--no-check-table was given.")
+    snapshot = _snapshot(found) if reads_table else _no_snapshot(found, "--no-check-table was given.")
     move = found_out.Move(
         config=found.config,
         properties=str(file),
@@ -96,18 +96,18 @@ def _migration(file: Path, code: tuple[Path, ...], reads_table: bool) -> Migrati
         ),
         code=tuple(program.name for program in programs),
         program=found_out.code_findings(programs),
-        look=look,
-        table=found_out.table_findings(look),
-        steps=found_out.plan(move, look),
+        snapshot=snapshot,
+        table=found_out.table_findings(snapshot),
+        steps=found_out.plan(move, snapshot),
         toml=found_out.toml_text(properties, found),
     )
 
 
-def _read_table(found: Interpretation) -> TableLook:
+def _snapshot(found: Interpretation) -> TableSnapshot:
     """One scan, and what KCL 3.x keeps beside it; or why there was none. Only reads."""
     from pykcl.aws.clients import connect
     from pykcl.aws.credentials import open_specified_clients
-    from pykcl.compat.migrate import TableLook
+    from pykcl.compat.migrate import TableSnapshot
 
     config = found.config
     try:
@@ -116,20 +116,18 @@ def _read_table(found: Interpretation) -> TableLook:
         rows = table.scan().rows
         # The index of owners is seen by this; it makes nothing.
         table.prepare(create=False)
-        return TableLook(config.table, rows, table.java_state())
+        return TableSnapshot(config.table, rows, table.java_state())
     except TableGone:
         where = clients["dynamodb"].meta.region_name
-        return _unread_table(
-            found, f"There is no such table in {where}, in the account of these credentials."
-        )
+        return _no_snapshot(found, f"There is no such table in {where}, in the account of these credentials.")
     except PyKclError as error:
-        return _unread_table(found, str(error))
+        return _no_snapshot(found, str(error))
 
 
-def _unread_table(found: Interpretation, why: str) -> TableLook:
-    from pykcl.compat.migrate import TableLook
+def _no_snapshot(found: Interpretation, why: str) -> TableSnapshot:
+    from pykcl.compat.migrate import TableSnapshot
 
-    return TableLook(found.config.table, why_not=why)
+    return TableSnapshot(found.config.table, why_not=why)
 
 
 def _source(path: Path) -> bytes:

@@ -1,6 +1,6 @@
 """Checkpoints with the meaning and the error names of Java KCL, over a pykcl checkpointer.
 
-What a MultiLangDaemon does with a child's checkpoint request, and so what amazon_kclpy's users know.
+As a MultiLangDaemon handles a checkpoint request of a child, and as users of amazon_kclpy know it.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class JavaCheckpointError(Exception):
 
 
 class JavaCheckpoints:
-    """checkpointer: of the running call; None where Java has none, too (initialize, leaseLost)."""
+    """checkpointer: of the running call; None where Java has none either (initialize, leaseLost)."""
 
     def __init__(self, checkpointer: Checkpointer | None) -> None:
         self._checkpointer = checkpointer
 
     def checkpoint(self, sequence_number: str | None = None, sub_sequence_number: int | None = None) -> None:
-        """As `checkpoint` of Java's record processor checkpointer.
+        """Checkpoint as Java's RecordProcessorCheckpointer does.
 
-        Without a sequence number the largest delivered position, or the end of the shard where it has ended; a
-        sub-sequence number alone says nothing. A sequence number without one means its first record (sub 0).
-        Raises JavaCheckpointError; nothing was written then, or, for what may pass, it is not known to be.
+        Without a sequence number at the largest delivered position, or at the end of an ended shard; a sub-sequence
+        number alone has no effect. A sequence number alone means its first record (sub-sequence number 0).
+        Raises JavaCheckpointError; then nothing was written, or after a temporary error possibly so.
         """
         if self._checkpointer is None:
             raise JavaCheckpointError(
@@ -58,10 +58,10 @@ class JavaCheckpoints:
 
 
 def name_of(error: Exception) -> str:
-    """The simple name of the exception Java would have thrown.
+    """Return the simple name of the exception that Java would throw.
 
-    Source: MultiLangDaemon hands on the class name of what its checkpointer threw (2.x, 3.x). Java has one name for a
-    lease that is lost and for a worker that stops; a table that is gone is an invalid state.
+    Source: MultiLangDaemon sends the class name of the exception of its checkpointer (2.x, 3.x). Java has one name for
+    a lost lease and a stopping worker; a deleted table is an invalid state.
     """
     if isinstance(error, LeaseLostError):
         return SHUTDOWN

@@ -28,7 +28,7 @@ _KEY = b"pykcl.local tokens"  # guards against damaged tokens, not against attac
 class ReadPosition:
     """Position of an iterator: the first record of the shard whose sequence number is >= `sequence_number`, 56 digits.
 
-    incarnation: tells apart streams of one name, created one after the other. reached: the stream time up to which
+    incarnation: distinguishes streams of one name, created one after the other. reached: the stream time up to which
     earlier calls have covered the shard. issued_at, reached: epoch milliseconds.
     """
 

@@ -254,8 +254,8 @@ class Site:
         return Response(found[0], media_type=found[1])
 
     async def _begin(self, request: Request) -> Response:
-        told = await _body(request)
-        cookie = self._sessions.begin(told.get("token")) if told is not None else None
+        body = await _body(request)
+        cookie = self._sessions.begin(body.get("token")) if body is not None else None
         if cookie is None:
             await asyncio.sleep(_WRONG_TOKEN_PAUSE)
             return PlainTextResponse("That is not the token.\n", HTTPStatus.FORBIDDEN)
@@ -270,9 +270,11 @@ class Site:
     async def _events(self, request: Request) -> Response:
         if self._hub.is_full():
             return PlainTextResponse(
-                "Too many have this page open.\n", HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "10"}
+                "Too many viewers have this page open.\n",
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                {"Retry-After": "10"},
             )
-        # It counts from now on, not only from when its first words are sent: the next look must know of it.
+        # A viewer counts from now on, not from its first frame: the next scan must already use its interval.
         self._hub.visit()
         self._watching.hurry()
         return StreamingResponse(self._hub.frames(), media_type="text/event-stream")
@@ -281,10 +283,10 @@ class Site:
 async def _body(request: Request) -> dict[str, Any] | None:
     """Return the JSON object of a body; None if it is not one, too long, or late."""
     try:
-        told = json.loads(await asyncio.wait_for(_content(request), BODY_SECONDS))
+        body = json.loads(await asyncio.wait_for(_content(request), BODY_SECONDS))
     except (asyncio.TimeoutError, ClientDisconnect, ValueError, RecursionError):
         return None
-    return told if isinstance(told, dict) else None
+    return body if isinstance(body, dict) else None
 
 
 async def _content(request: Request) -> bytes:
@@ -297,10 +299,10 @@ async def _content(request: Request) -> bytes:
     return content
 
 
-def _json(told: Any) -> Response:
+def _json(content: Any) -> Response:
     """Return a response in ASCII, so that every name in it, even half a surrogate pair, is valid text."""
-    return Response(json.dumps(told, allow_nan=False), media_type="application/json")
+    return Response(json.dumps(content, allow_nan=False), media_type="application/json")
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return PlainTextResponse("That failed here; the log says of what.\n", HTTPStatus.INTERNAL_SERVER_ERROR)
+    return PlainTextResponse("Internal error: see the log of pykcl ui.\n", HTTPStatus.INTERNAL_SERVER_ERROR)

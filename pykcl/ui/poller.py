@@ -45,7 +45,7 @@ class LagPoller:
 
     A round of many shards is slow on purpose: all readers of a shard share its five reads a second.
 
-    source: opened when there is something to ask; opens again where that failed. every: seconds from one round to the
+    source: opened for the first leases, and again after an error. every: seconds from one round to the
     next, if there are few shards.
     """
 
@@ -82,13 +82,13 @@ class LagPoller:
         return self._problem
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Source of the lag and its cost, as text for the page."""
         count = len(self._leases)
         seconds = max(self._every, count / SHARDS_PER_SECOND)
         return (
             f"Lag: Kinesis, each shard every {seconds:.0f} s; it costs one of the 5 reads a second of the shard that "
-            "all its readers share, and up to three while it looks for the next record."
+            "all its readers share, and up to three while it searches for the next record."
         )
 
     def _run(self) -> None:
@@ -135,7 +135,7 @@ class LagPoller:
 
 _WORDS = {
     "gone": "Kinesis has dropped the shard",
-    "trimmed": "Kinesis has dropped the checkpointed record, and perhaps unread ones behind it",
+    "trimmed": "Kinesis has dropped the checkpointed record, and perhaps unread ones after it",
 }
 
 
@@ -173,8 +173,6 @@ class WorkerPoller:
             self._latest[number] = pages
 
 
-log = logging.getLogger("pykcl.ui")
-
 QUIET_PAUSE = 5.0
 """Seconds between scans while the page is not open; the history goes on."""
 _LONGEST_PAUSE = 10.0
@@ -183,7 +181,7 @@ _OLD_LAG = 120_000
 
 
 class Scans(Protocol):
-    """A lease table: `operate.scanning.TableScanner` is one."""
+    """A lease table that can be scanned."""
 
     def scan(self) -> TableSnapshot: ...
 
@@ -215,7 +213,7 @@ class _Before:
 class FleetPoller:
     """Poller of the lease table, in one thread. memory: holds the state of the page.
 
-    publish: called with each change, from that thread. is_watched: whether anybody looks.
+    publish: called with each change, from that thread. is_watched: the page is open somewhere.
     """
 
     def __init__(
@@ -289,9 +287,9 @@ class FleetPoller:
         edges = []
         if not self._problem:
             self._problem_since = now
-            log.info("the lease table cannot be looked at: %s", error)
-            edges.append(LeaseChange("trouble", "the lease table cannot be looked at", tone="bad"))
-        again = "" if isinstance(error, TemporaryError) else " Looking again all the same."
+            log.info("the lease table cannot be read: %s", error)
+            edges.append(LeaseChange("trouble", "the lease table cannot be read", tone="bad"))
+        again = "" if isinstance(error, TemporaryError) else " Scanning again."
         self._problem = f"{error}{again}"
         self._send(self.memory.trouble(now, self._problem_facts(), self._events_of(edges, now)))
 
@@ -309,7 +307,9 @@ class FleetPoller:
         if self._problem:
             seconds = (now - self._problem_since) / 1000
             edges.append(
-                LeaseChange("trouble", f"the lease table answers again, after {seconds:.0f} s", tone="good")
+                LeaseChange(
+                    "trouble", f"the lease table can be read again, after {seconds:.0f} s", tone="good"
+                )
             )
             self._problem = ""
         edges += self._owners.edges(view.owners, pages) if self._before.has_scanned else []
@@ -391,19 +391,19 @@ class FleetPoller:
         self, found: Observation, states: Mapping[str, LeaseStatus], failover: float
     ) -> dict[str, Any]:
         stream = self.fleet.stream or _stream_of(found.snapshot)
-        _, told = known_failover(self.fleet.failover, found.snapshot.leases.values())
+        _, is_known = known_failover(self.fleet.failover, found.snapshot.leases.values())
         return {
             "application": shown(self.fleet.application),
             "stream": shown(stream) if stream else None,
             "region": self.fleet.region,
             "schema": found.snapshot.schema,
             "failover": failover,
-            "failoverTold": told,
+            "failoverTold": is_known,
             "every": self.fleet.every,
             "units": round(found.snapshot.read_units, 1),
             "pace": shown_long(self._table.pace),
             "counts": counts(states),
-            "hints": [shown_long(hint) for hint in hints_of(found, states, failover, is_known=told)[:12]],
+            "hints": [shown_long(hint) for hint in hints_of(found, states, failover, is_known=is_known)[:12]],
             "lagSource": self._lag_source(),
             "lagProblem": shown_long(self._lags.problem) if self._lags is not None else "",
             "rateUnit": self._rates.unit,
@@ -414,10 +414,10 @@ class FleetPoller:
 
     def _lag_source(self) -> str:
         if self._workers is not None and self._lags is not None:
-            return f"Lag: workers that tell it themselves; of the others: {self._lags.told}"
+            return f"Lag: reported by workers; for the others {self._lags.description}"
         if self._workers is not None:
-            return "Lag: told by the workers."
-        return self._lags.told if self._lags is not None else "Lag: nobody is asked (--no-lag)."
+            return "Lag: reported by the workers."
+        return self._lags.description if self._lags is not None else "Lag: not measured (--no-lag)."
 
 
 def shown_long(text: str) -> str:

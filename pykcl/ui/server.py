@@ -233,6 +233,6 @@ def _config(connections: Connections) -> Any:
     config.h11_max_incomplete_size = 16 * 1024
     config.read_timeout = None
     config.keep_alive_timeout = HEAD_SECONDS
-    # The guard refuses HTTP/2, which this server also speaks without TLS, whatever it is told.
+    # The guard refuses HTTP/2, which this server also speaks without TLS by default.
     config.alpn_protocols = ["http/1.1"]
     return config

@@ -148,7 +148,7 @@ RECORDS_STEP = 2000
 CHECKPOINTS_STEP = 10_000
 """Milliseconds between points: a worker may checkpoint a few times a minute only."""
 _NOT_REPORTED = (
-    "No worker tells how many records it has processed. Do: run them with --http and "
+    "No worker reports the records it has processed. Do: run them with --http and "
     "--option metrics=prometheus."
 )
 
@@ -194,9 +194,7 @@ class Rates:
     def _missing_workers(self, reported: set[str], owners: Mapping[str, int]) -> str:
         silent = len(owners.keys() - reported)
         return (
-            f"{silent} of {len(owners)} owners do not tell their records: not in this chart."
-            if silent
-            else ""
+            f"{silent} of {len(owners)} owners report no records and are not in this chart." if silent else ""
         )
 
 

@@ -1,4 +1,4 @@
-"""A pykcl RecordProcessor around a processor of amazon_kclpy: its messages, its checkpointer, and how it may leave."""
+"""Adapter from a record processor of amazon_kclpy, of any version, to a RecordProcessor of pykcl for each shard."""
 
 from __future__ import annotations
 
@@ -29,243 +29,31 @@ from pykcl.worker.checkpointer import is_confirmed
 from pykcl.worker.processor_factory import must_have_run, refuse_what_runs_nothing
 from pykcl.worker.signals import OwnProcess
 
-
-def is_factory(given: Any) -> bool:
-    """Return True for what makes processors, a class or a function, and False for a processor."""
-    return isinstance(given, type) or (callable(given) and not hasattr(given, "process_records"))
-
-
-def one_of(given: Any) -> Any:
-    """Return a processor: `given`, or the one that it makes."""
-    return given() if is_factory(given) else given
-
-
-def factory_of(given: Any) -> Callable[[], Any]:
-    """Return a function that makes processors: copies of `given` as it is now, else new ones of its class.
-
-    Raises ConfigError, with the reason, where neither can be had; and so does the function, where the program makes the
-    same object again.
-    """
-    name = getattr(given, "__qualname__", type(given).__name__)
-    if is_factory(given):
-        return _OneForEach(given, name)
-    try:
-        # Copied once more for each shard: the program may go on changing its own.
-        pristine = copy.deepcopy(given)
-    except Exception as error:  # noqa: BLE001 - what copying runs into is up to the program's attributes
-        problem = _why_not_anew(given)
-        if problem is None:
-            return _OneForEach(type(given), name, given)
-        uncopied = ", ".join(_uncopied(given)) or type(error).__name__
-        raise ConfigError(
-            f"Each shard needs a {name} of its own, and the one given to KCLProcess can be neither copied ({uncopied}) "
-            f"nor made again ({problem}). Do: make what cannot be copied in initialize(), or hand over a function that "
-            f"makes one: KCLProcess(lambda: {name}(...)). Or run the program by `pykcl multilangd`, which starts a "
-            "process for each shard."
-        ) from None
-    if hasattr(given, "process_records"):
-        # Else it is no processor, which the caller tells better.
-        _refuse_the_same(pristine, given, name)
-    return _OneForEach(lambda: copy.deepcopy(pristine), name, given)
-
-
-class _OneForEach:
-    """Makes processors with `make`. Raises NotAProcessor for one that it has made before."""
-
-    def __init__(self, make: Callable[[], Any], name: str, given: Any = None) -> None:
-        self._make, self._name, self._before = make, name, given
-
-    def __call__(self) -> Any:
-        made = self._make()
-        before, self._before = self._before, made
-        _refuse_the_same(made, before, self._name)
-        return made
-
-
-def _refuse_the_same(made: Any, before: Any, name: str) -> None:
-    if made is before:
-        what = "always returns one and the same object"
-    elif hasattr(made, "__dict__") and made.__dict__ is getattr(before, "__dict__", None):
-        what = "makes objects that have one and the same __dict__"
-    else:
-        return
-    raise NotAProcessor(
-        f"Each shard needs a processor of its own, and {name} {what}: all shards would write into it at the same "
-        f"time. Do: let {name} make a new one at each call, without a singleton."
-    ).about("E15", f"let {name} make a new processor at each call, without a singleton")
-
-
-def _uncopied(given: Any) -> list[str]:
-    """Names and types of the attributes that cannot be copied; never their values."""
-    found = []
-    for name, value in _attributes(given).items():
-        try:
-            copy.deepcopy(value)
-        except Exception:  # noqa: BLE001 - see above
-            found.append(f"{name}: {type(value).__name__}")
-    return found
-
-
-def _why_not_anew(given: Any) -> str | None:
-    """Return the reason why `type(given)()` is no substitute for `given`; None if their attributes agree."""
-    kind = type(given)
-    try:
-        new, another = kind(), kind()
-    except Exception as error:  # noqa: BLE001 - a constructor may raise anything
-        return f"its constructor without arguments raises {type(error).__name__}"
-    _refuse_the_same(new, given, kind.__name__)
-    mine, news, others = map(_attributes, (given, new, another))
-    if mine.keys() != news.keys():
-        return f"a new one has other attributes: {', '.join(sorted(mine.keys() ^ news.keys()))}"
-    told, new_told, other_told = map(_plain, (mine, news, others))
-    # Not of what differs at each time, such as a start time or a random id.
-    changed = [
-        name
-        for name in mine
-        if told.get(name) != new_told.get(name) and new_told.get(name) == other_told.get(name)
-    ]
-    return f"a new one has another value of {', '.join(changed)}" if changed else None
-
-
-def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in attributes.items()
-        if value is None or isinstance(value, str | bytes | int | float)
-    }
-
-
-def _attributes(given: Any) -> dict[str, Any]:
-    """Return the attributes by name, with those of __slots__ that are set."""
-    members = {name: member for kind in type(given).__mro__ for name, member in vars(kind).items()}
-    slots = [name for name, member in members.items() if inspect.ismemberdescriptor(member)]
-    found = {name: getattr(given, name) for name in slots if hasattr(given, name)}
-    return {**found, **getattr(given, "__dict__", {})}
-
+log = logging.getLogger("pykcl.kclpy")
 
 Version = Literal[1, 2, 3]
-
-_OF_EVERY_BATCH = ("initialize", "process_records")
-"""The first is called before any other, and again until it returns."""
-_METHODS = (*_OF_EVERY_BATCH, "shutdown", "lease_lost", "shard_ended", "shutdown_requested")
-
-log = logging.getLogger("pykcl.kclpy")
-
-
-def version_of(processor: Any) -> Version:
-    """1, 2 or 3. Where `version` and the methods disagree the methods count, with a warning: the class that
-    amazon_kclpy's own README shows (base of version 1, methods of version 3) loses every record when it is called by
-    its `version`.
-
-    Raises ConfigError for what has no process_records that could be called.
-    """
-    two, one = (_takes(processor, count) for count in (2, 1))
-    name = type(processor).__name__
-    if not (one or two):
-        own = "" if hasattr(processor, "process_records") else f" {_nearest(processor, 'process_records')}"
-        raise ConfigError(
-            f"{name} is no record processor: it has no process_records(records, checkpointer) of version 1, nor "
-            f"process_records(process_records_input) of versions 2 and 3.{own}"
-        )
-    told = getattr(processor, "version", None)
-    declared: Version | None = told if told in (1, 2) else None if told is None else 3
-    found = looks_like(
-        declared,
-        one=one,
-        two=two,
-        new_end=_is_written(processor, "shard_ended") or _is_written(processor, "lease_lost"),
-        old_end=_is_written(processor, "shutdown"),
-    )
-    if found != declared:
-        says = "says no version" if told is None else f"says version {declared}"
-        log.warning(
-            "%s %s, and its methods are those of version %d: it is called as that. "
-            "Do: derive it from RecordProcessorBase of %s.",
-            name,
-            says,
-            found,
-            "amazon_kclpy.kcl" if found == 1 else f"amazon_kclpy.v{found}.processor",
-        )
-    return found
-
-
-def missing_methods(processor: Any, version: Version) -> list[str]:
-    """Methods that the version asks for and the program did not write."""
-    needed = [*_OF_EVERY_BATCH]
-    needed += ["shutdown"] if version < 3 else ["lease_lost", "shard_ended", "shutdown_requested"]
-    return [name for name in needed if not _is_written(processor, name)]
-
-
-def refuse_one_that_can_do_nothing(processor: Any, version: Version) -> None:
-    """Raises ConfigError where each batch would fail, on this worker that would take leases from others for them."""
-    for name in missing_methods(processor, version):
-        if name in _OF_EVERY_BATCH:
-            raise ConfigError(
-                f"{type(processor).__name__} has no {name}, so that each batch would fail. {_nearest(processor, name)}"
-            )
-    refuse_what_runs_nothing(processor, type(processor).__name__, _METHODS)
-
-
-def _nearest(processor: Any, name: str) -> str:
-    """What is to be done about a method that is missing: one that is written may have been meant."""
-    own = [found for found in dir(type(processor)) if not found.startswith("__") and found not in _METHODS]
-    near = difflib.get_close_matches(name, own, n=1)
-    if near:
-        return f"It has {near[0]}. Do: call that {name}."
-    return f"Do: write {name}; no method of it is called anything like that."
-
-
-def as_version_3(processor: Any, version: Version) -> Any:
-    """The processor, or a bridge to it, with the methods of version 3."""
-    if version == 3:
-        return processor
-    return V2toV3Processor(V1toV2Processor(processor) if version == 1 else processor)
-
-
-def looks_like(declared: Version | None, *, one: bool, two: bool, new_end: bool, old_end: bool) -> Version:
-    """The rule of `version_of`. one, two: how many arguments process_records takes. new_end: shard_ended or lease_lost
-    is written; old_end: shutdown is."""
-    if two and (declared == 1 or not one):
-        return 1
-    if declared == 2 and (old_end or not new_end):
-        return 2
-    if declared == 3 and (new_end or not old_end):
-        return 3
-    if new_end or not old_end:
-        return 3
-    return 2
-
-
-def _takes(processor: Any, arguments: int) -> bool:
-    method = getattr(processor, "process_records", None)
-    if not callable(method):
-        return False
-    try:
-        inspect.signature(method).bind(*range(arguments))
-    except TypeError:
-        return False
-    except ValueError:
-        # Written in C: nobody can tell what it takes.
-        return True
-    return True
-
-
-def _is_written(processor: Any, name: str) -> bool:
-    """Whether the program wrote it: what a base class leaves to be written is marked abstract."""
-    method = getattr(processor, name, None)
-    return callable(method) and not getattr(method, "__isabstractmethod__", False)
-
-
-log = logging.getLogger("pykcl.kclpy")
-
 OnExit = Callable[[str, str, SystemExit], None]
-"""Told of the shard, the method (as pykcl calls it) and the SystemExit that came out of it."""
+"""Called with the shard, pykcl's name of the method, and the SystemExit that the method raised."""
 Around = Callable[[], AbstractContextManager[None]]
-"""What a method of the program runs in."""
+"""Context in which each method of the program runs."""
+
+
+def processor_factory(
+    given: Any, on_exit: OnExit, around: Around = nullcontext
+) -> tuple[ProcessorFactory, Any, Version]:
+    """Return (factory of processors, a sample of the program's own processor, its version). Raises ConfigError.
+
+    given: argument of KCLProcess.
+    """
+    make_own = factory_of(given)
+    # By the same function, so that one that always returns the same processor is detected before the second shard.
+    sample = make_own() if is_factory(given) else given
+    version = version_of(sample)
+    return lambda: KclpyProcessor(as_version_3(make_own(), version), on_exit, around), sample, version
 
 
 class KclpyProcessor(RecordProcessor):
-    """processor: one of amazon_kclpy, version 3 (or a bridge to one); for this shard only. around: for each call."""
+    """processor: of amazon_kclpy, version 3 or a bridge to it, for this shard only. around: context of each call."""
 
     def __init__(self, processor: Any, on_exit: OnExit, around: Around = nullcontext) -> None:
         self._processor = processor
@@ -303,8 +91,8 @@ class KclpyProcessor(RecordProcessor):
         try:
             self._dispatch(message, end.shard_id, "shard_ended", end.checkpointer)
         except (SystemExit, RestartShard):
-            # It has left behind its checkpoint, which under Java ended the shard then and there. Else a program that
-            # does so each time would never let the children of its shard begin.
+            # It left after its checkpoint, which ends the shard in Java. A program that always does so would otherwise
+            # never let the child shards start.
             if not is_confirmed(end.checkpointer):
                 raise
 
@@ -312,20 +100,20 @@ class KclpyProcessor(RecordProcessor):
         self._end(loss.shard_id)
 
     def shutdown_requested(self, request: ShutdownRequestedInput) -> None:
-        """And what follows it in Java, where the lease is dropped next: leaseLost, which is ZOMBIE before version 3."""
+        """Call shutdown_requested, and lease_lost (ZOMBIE before version 3), which follows it in Java."""
         if self._exit is not None or self._knows_its_end:
             return
         message = messages.ShutdownRequestedInput({"action": "shutdownRequested"})
         try:
             self._dispatch(message, request.shard_id, "shutdown_requested", request.checkpointer)
         except Exception:
-            # amazon_kclpy takes it for done, and what follows comes all the same.
+            # amazon_kclpy reports success for this action, and Java sends the next one anyway.
             self._end(request.shard_id)
             raise
         self._end(request.shard_id)
 
     def _end(self, shard_id: str) -> None:
-        """Told once: a lease may be lost behind its last chance to checkpoint, too."""
+        """Call lease_lost once: a lease may also be lost after shutdown_requested."""
         if self._exit is not None or self._knows_its_end:
             return
         self._knows_its_end = True
@@ -339,10 +127,10 @@ class KclpyProcessor(RecordProcessor):
         checkpointer: Checkpointer | None,
     ) -> None:
         if self._exit is not None:
-            # It has left, as its process would have: nothing it did not return from is done.
+            # The program left this call as its process would have ended: no further call is made.
             raise self._exit
         try:
-            # The last of them here, too: a process forked in there that leaves by sys.exit() is not to stop the worker.
+            # alone_leaves: a process forked in the call that ends by sys.exit() must not stop the worker.
             with (
                 self._checkpointer.handed(checkpointer) as mine,
                 self._around(),
@@ -360,9 +148,9 @@ class KclpyProcessor(RecordProcessor):
             kind = type(error)
             if kind.__module__.partition(".")[0] == "pykcl":
                 raise
-            # Such as asyncio.CancelledError. A child would have died of it: so did this instance.
+            # Such as asyncio.CancelledError, which would end a child process: this instance ends.
             log.error(
-                "the program let out what ends a process: a new processor goes on at the last checkpoint "
+                "the program raised an exception that ends a process: a new processor starts at the last checkpoint "
                 "shard=%s method=%s error=%s",
                 shard_id,
                 method,
@@ -372,15 +160,228 @@ class KclpyProcessor(RecordProcessor):
             raise self._exit.with_traceback(error.__traceback__) from error
 
 
-def processor_factory(
-    given: Any, on_exit: OnExit, around: Around = nullcontext
-) -> tuple[ProcessorFactory, Any, Version]:
-    """(what makes a processor for each shard, a sample of the program's own, its version). Raises ConfigError.
+# -- versions of the interface -------------------------------------------------------------------------------------
 
-    given: what the program handed to KCLProcess.
+_OF_EVERY_BATCH = ("initialize", "process_records")
+"""The first is called before any other, and again until it returns."""
+_METHODS = (*_OF_EVERY_BATCH, "shutdown", "lease_lost", "shard_ended", "shutdown_requested")
+
+
+def version_of(processor: Any) -> Version:
+    """Return 1, 2 or 3. If `version` and the methods disagree, the methods count, and a warning is logged: the class in
+    the README of amazon_kclpy (base of version 1, methods of version 3) loses every record if it is called by its
+    `version`.
+
+    Raises ConfigError for an object without a process_records that can be called.
     """
-    make_own = factory_of(given)
-    # By the same function: one that always returns its only processor is found out before the second shard.
-    sample = make_own() if is_factory(given) else given
-    version = version_of(sample)
-    return lambda: KclpyProcessor(as_version_3(make_own(), version), on_exit, around), sample, version
+    two, one = (_takes(processor, count) for count in (2, 1))
+    name = type(processor).__name__
+    if not (one or two):
+        own = "" if hasattr(processor, "process_records") else f" {_nearest(processor, 'process_records')}"
+        raise ConfigError(
+            f"{name} is not a record processor: it has neither process_records(records, checkpointer) of version 1 nor "
+            f"process_records(process_records_input) of versions 2 and 3.{own}"
+        )
+    version = getattr(processor, "version", None)
+    declared: Version | None = version if version in (1, 2) else None if version is None else 3
+    found = _decided(
+        declared,
+        one=one,
+        two=two,
+        new_end=_is_written(processor, "shard_ended") or _is_written(processor, "lease_lost"),
+        old_end=_is_written(processor, "shutdown"),
+    )
+    if found != declared:
+        says = "declares no version" if version is None else f"declares version {declared}"
+        log.warning(
+            "%s %s, but its methods are those of version %d, and it is called as that version. "
+            "Do: derive it from RecordProcessorBase of %s.",
+            name,
+            says,
+            found,
+            "amazon_kclpy.kcl" if found == 1 else f"amazon_kclpy.v{found}.processor",
+        )
+    return found
+
+
+def missing_methods(processor: Any, version: Version) -> list[str]:
+    """Return the methods of this version that the program does not implement."""
+    needed = [*_OF_EVERY_BATCH]
+    needed += ["shutdown"] if version < 3 else ["lease_lost", "shard_ended", "shutdown_requested"]
+    return [name for name in needed if not _is_written(processor, name)]
+
+
+def refuse_one_that_can_do_nothing(processor: Any, version: Version) -> None:
+    """Raise ConfigError if each batch would fail: such a worker must not take leases from others."""
+    for name in missing_methods(processor, version):
+        if name in _OF_EVERY_BATCH:
+            raise ConfigError(
+                f"{type(processor).__name__} has no {name}, so each batch would fail. {_nearest(processor, name)}"
+            )
+    refuse_what_runs_nothing(processor, type(processor).__name__, _METHODS)
+
+
+def _nearest(processor: Any, name: str) -> str:
+    """Return the remedy for a missing method; it names a method with a similar name."""
+    own = [found for found in dir(type(processor)) if not found.startswith("__") and found not in _METHODS]
+    near = difflib.get_close_matches(name, own, n=1)
+    if near:
+        return f"It has {near[0]}. Do: rename that to {name}."
+    return f"Do: implement {name}; it has no method with a similar name."
+
+
+def as_version_3(processor: Any, version: Version) -> Any:
+    """Return the processor, or a bridge to it, with the methods of version 3."""
+    if version == 3:
+        return processor
+    return V2toV3Processor(V1toV2Processor(processor) if version == 1 else processor)
+
+
+def _decided(declared: Version | None, *, one: bool, two: bool, new_end: bool, old_end: bool) -> Version:
+    """Return the version. one, two: process_records takes one or two arguments. new_end: shard_ended or lease_lost is
+    implemented; old_end: shutdown is."""
+    if two and (declared == 1 or not one):
+        return 1
+    if declared == 2 and (old_end or not new_end):
+        return 2
+    if declared == 3 and (new_end or not old_end):
+        return 3
+    if new_end or not old_end:
+        return 3
+    return 2
+
+
+def _takes(processor: Any, arguments: int) -> bool:
+    method = getattr(processor, "process_records", None)
+    if not callable(method):
+        return False
+    try:
+        inspect.signature(method).bind(*range(arguments))
+    except TypeError:
+        return False
+    except ValueError:
+        # Implemented in C: its arguments are unknown.
+        return True
+    return True
+
+
+def _is_written(processor: Any, name: str) -> bool:
+    """Return True if the program implements the method: a base class marks the others abstract."""
+    method = getattr(processor, name, None)
+    return callable(method) and not getattr(method, "__isabstractmethod__", False)
+
+
+# -- a processor for each shard ------------------------------------------------------------------------------------
+
+
+def is_factory(given: Any) -> bool:
+    """Return True for a factory of processors, a class or a function, and False for a processor."""
+    return isinstance(given, type) or (callable(given) and not hasattr(given, "process_records"))
+
+
+def one_of(given: Any) -> Any:
+    """Return a processor: `given`, or the one that it creates."""
+    return given() if is_factory(given) else given
+
+
+def factory_of(given: Any) -> Callable[[], Any]:
+    """Return a factory of processors: copies of `given` as it is now, else new instances of its class.
+
+    Raises ConfigError, with the reason, if neither is possible. The factory raises NotAProcessor if it gets the same
+    object again.
+    """
+    name = getattr(given, "__qualname__", type(given).__name__)
+    if is_factory(given):
+        return _OneForEach(given, name)
+    try:
+        # Copied once more for each shard, as the program may change its own object later.
+        pristine = copy.deepcopy(given)
+    except Exception as error:  # noqa: BLE001 - the program's attributes decide what copying raises
+        problem = _why_not_anew(given)
+        if problem is None:
+            return _OneForEach(type(given), name, given)
+        uncopied = ", ".join(_uncopied(given)) or type(error).__name__
+        raise ConfigError(
+            f"Each shard needs a {name} of its own, but the one given to KCLProcess can be neither copied ({uncopied}) "
+            f"nor created again ({problem}). Do: create what cannot be copied in initialize(), or pass a factory: "
+            f"KCLProcess(lambda: {name}(...)). Or run the program by `pykcl multilangd`, which starts a process for "
+            "each shard."
+        ) from None
+    if hasattr(given, "process_records"):
+        # Otherwise it is not a processor, and the caller has the better message.
+        _refuse_the_same(pristine, given, name)
+    return _OneForEach(lambda: copy.deepcopy(pristine), name, given)
+
+
+class _OneForEach:
+    """Create processors with `make`. Raises NotAProcessor if it returns the previous one again."""
+
+    def __init__(self, make: Callable[[], Any], name: str, given: Any = None) -> None:
+        self._make, self._name, self._before = make, name, given
+
+    def __call__(self) -> Any:
+        made = self._make()
+        before, self._before = self._before, made
+        _refuse_the_same(made, before, self._name)
+        return made
+
+
+def _refuse_the_same(made: Any, before: Any, name: str) -> None:
+    if made is before:
+        what = "always returns the same object"
+    elif hasattr(made, "__dict__") and made.__dict__ is getattr(before, "__dict__", None):
+        what = "creates objects that share one __dict__"
+    else:
+        return
+    raise NotAProcessor(
+        f"Each shard needs a processor of its own, and {name} {what}: all shards would write to it at the same "
+        f"time. Do: let {name} return a new object at each call, without a singleton."
+    ).about("E15", f"let {name} return a new processor at each call, without a singleton")
+
+
+def _uncopied(given: Any) -> list[str]:
+    """Return the names and types of the attributes that cannot be copied, never their values."""
+    found = []
+    for name, value in _attributes(given).items():
+        try:
+            copy.deepcopy(value)
+        except Exception:  # noqa: BLE001 - see above
+            found.append(f"{name}: {type(value).__name__}")
+    return found
+
+
+def _why_not_anew(given: Any) -> str | None:
+    """Return the reason why `type(given)()` cannot replace `given`; None if their attributes agree."""
+    kind = type(given)
+    try:
+        new, another = kind(), kind()
+    except Exception as error:  # noqa: BLE001 - a constructor may raise anything
+        return f"its constructor without arguments raises {type(error).__name__}"
+    _refuse_the_same(new, given, kind.__name__)
+    mine, news, others = map(_attributes, (given, new, another))
+    if mine.keys() != news.keys():
+        return f"a new one has other attributes: {', '.join(sorted(mine.keys() ^ news.keys()))}"
+    plain, new_plain, other_plain = map(_plain, (mine, news, others))
+    # Except values that differ each time, such as a start time or a random id.
+    changed = [
+        name
+        for name in mine
+        if plain.get(name) != new_plain.get(name) and new_plain.get(name) == other_plain.get(name)
+    ]
+    return f"a new one has another value of {', '.join(changed)}" if changed else None
+
+
+def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in attributes.items()
+        if value is None or isinstance(value, str | bytes | int | float)
+    }
+
+
+def _attributes(given: Any) -> dict[str, Any]:
+    """Return the attributes by name, with those of __slots__ that are set."""
+    members = {name: member for kind in type(given).__mro__ for name, member in vars(kind).items()}
+    slots = [name for name, member in members.items() if inspect.ismemberdescriptor(member)]
+    found = {name: getattr(given, name) for name in slots if hasattr(given, name)}
+    return {**found, **getattr(given, "__dict__", {})}

@@ -1,4 +1,4 @@
-"""What a checkpoint that was not written raises."""
+"""Error of a checkpoint that was not written."""
 
 from __future__ import annotations
 

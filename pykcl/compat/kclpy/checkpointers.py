@@ -1,4 +1,4 @@
-"""What a processor checkpoints with: over the MultiLang protocol, or straight at the lease of its shard."""
+"""Checkpointers of a processor: over the MultiLang protocol, or directly at the lease of its shard."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pykcl.processor import Checkpointer as PykclCheckpointer
 
 
 class Checkpointer:
-    """Asks the daemon for a checkpoint and waits for its answer; for the one thread of the conversation only."""
+    """Request a checkpoint from the daemon and wait for the answer; only for the thread of the conversation."""
 
     def __init__(self, io_handler: Any) -> None:
         self.io_handler = io_handler
 
     def checkpoint(self, sequence_number: Any = None, sub_sequence_number: Any = None) -> None:
-        """Everything up to here is done; without arguments all that was delivered, or the shard where it has ended.
+        """Checkpoint at this position; without arguments after all delivered records, or at the end of an ended shard.
 
         A sequence number without a sub-sequence number means the first record of its aggregate.
         Raises CheckpointError.
@@ -46,24 +46,24 @@ class Checkpointer:
 
 
 class LeaseCheckpointer(Checkpointer):
-    """The same one in every call for a shard, as in a child of the daemon: a program may keep it, and may use it from
-    any of its threads. Without arguments it means what was delivered last, unless the processor raised then: what was
-    delivered before."""
+    """The checkpointer of a shard, the same in every call, as in a child of the daemon: a program may keep it, and use
+    it from any thread. Without arguments it checkpoints the last delivered batch; if the processor raised on that, the
+    batch before."""
 
     def __init__(self) -> None:
         super().__init__(None)
-        # What is meant without a sequence number, and what judges one that is named.
+        # The target without a sequence number, and the one that checks a given sequence number.
         self._java = self._named = JavaCheckpoints(None)
 
     @contextmanager
     def handed(self, checkpointer: PykclCheckpointer | None) -> Iterator[LeaseCheckpointer]:
-        """Let it stand for `checkpointer` from now on; for None, as long as the block lasts, for none.
+        """Use `checkpointer` from now on; None: use none during the block.
 
-        Behind a block that raises it means without arguments what it meant before, for:
-        1) A batch raises, and is to come again; 2) a thread of the program says checkpoint(), as it does every second;
-        3) the worker is stopped, or hands the lease back. Had 2 meant the batch of 1, nobody would be given it again.
-        Each attempt puts back what it found, so what the next one finds is never of a failed one. A sequence number may
-        still name a record of that batch: who names it has done it.
+        After a block that raises, checkpoint() without arguments has its previous target again:
+        1) A batch raises, and is to be delivered again; 2) a thread of the program calls checkpoint(), as it does every
+        second; 3) the worker stops, or releases the lease. If 2 checkpointed the batch of 1, no worker would deliver it
+        again. Each attempt restores what it found, so the next one never finds the target of a failed one. A sequence
+        number may still name a record of that batch, as the program states that it is done.
         """
         before = self._java, self._named
         self._java = self._named = JavaCheckpoints(checkpointer)
@@ -87,7 +87,7 @@ class LeaseCheckpointer(Checkpointer):
 
 
 class CheckpointerOfCaller(Checkpointer):
-    """`KCLProcess.checkpointer` where one process has many shards: of the one whose method runs in this thread."""
+    """`KCLProcess.checkpointer` in a process with many shards: of the shard whose method runs in this thread."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -103,12 +103,12 @@ _of_caller: ContextVar[LeaseCheckpointer | None] = ContextVar("pykcl_kclpy_check
 
 
 def _sequence_number(given: Any) -> str | None:
-    """As it arrives at Java, which takes a JSON number for its digits. Raises TypeError for what is no JSON, too."""
+    """Convert as Java does, which reads the digits of a JSON number. Raises TypeError for what is not JSON."""
     return given if given is None or isinstance(given, str) else json.dumps(given)
 
 
 def _sub_sequence_number(given: Any) -> int | None:
-    """As it arrives at Java, which reads a number out of text and cuts off fractions."""
+    """Convert as Java does, which parses text as a number and truncates fractions."""
     if given is None or given == "":
         return None
     if isinstance(given, bool) or not isinstance(given, int | float | str):

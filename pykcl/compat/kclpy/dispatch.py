@@ -1,4 +1,4 @@
-"""From a JSON object of the MultiLang protocol to the message it stands for."""
+"""Decode JSON objects of the MultiLang protocol to messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pykcl.compat.kclpy import messages
 
 
 class MalformedAction(Exception):
-    """A JSON object that is no message: it names no action, or an unknown one."""
+    """A JSON object that is not a message: it has no action, or an unknown one."""
 
 
 _MESSAGES: dict[str, Callable[[Mapping[str, Any]], Any]] = {
@@ -21,12 +21,12 @@ _MESSAGES: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "shardEnded": messages.ShardEndedInput,
     "shutdownRequested": messages.ShutdownRequestedInput,
 }
-"""What daemons of KCL 2.x and 3.x send; "shutdown" ended with 1.x, and amazon_kclpy cannot read it either."""
+"""Messages of daemons of KCL 2.x and 3.x; only 1.x sent "shutdown", which amazon_kclpy cannot read either."""
 
 
 def message_decode(json_dict: Mapping[str, Any]) -> Any:
-    """The message, or the record inside one. Raises MalformedAction, or KeyError where a field is missing."""
-    # What it says never quotes the object, which may hold a payload.
+    """Return the message, or the record in one. Raises MalformedAction, or KeyError if a field is missing."""
+    # The text never quotes the object, which may hold a payload.
     if "action" not in json_dict:
         raise MalformedAction(f"A message without an action. It has: {', '.join(sorted(json_dict))}.")
     action = json_dict["action"]

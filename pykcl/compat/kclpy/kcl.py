@@ -92,13 +92,13 @@ class RecordProcessorBase:
 
 
 class KCLProcess:
-    """Runs a record processor.
+    """Run a record processor.
 
-    Under `pykcl run --kclpy`, unless it is given files of its own: as a pykcl Worker in this process, with one instance
-    of the processor for each shard. Else as the child of a MultiLangDaemon: one shard, over these files.
+    Under `pykcl run --kclpy`, unless other files are given: as a pykcl Worker in this process, with one instance of the
+    processor for each shard. Else as the child of a MultiLangDaemon: one shard, over these files.
 
-    record_processor: an instance of version 1, 2 or 3; or, which amazon_kclpy does not know, a class or a function
-    without arguments that makes one. Raises ConfigError for anything else.
+    record_processor: an instance of version 1, 2 or 3; or, an extension of pykcl, a class or a function without
+    arguments that creates one. Raises ConfigError for anything else.
     """
 
     def __init__(
@@ -119,24 +119,24 @@ class KCLProcess:
         self.processor = as_version_3(one, version_of(one))
 
     def run(self) -> None:
-        """Until the worker was stopped, or the daemon closed the standard input.
+        """Run until the worker is stopped, or the daemon closes the standard input.
 
-        As a worker it raises what stopped it, and SystemExit when a method of the processor called sys.exit().
+        As a worker, raises the error that stopped it, and SystemExit if a method of the processor called sys.exit().
         """
         if self._launch is not None:
-            self._tell_what_is_not_called()
+            self._warn_of_overrides()
             self._launch.run(self.processor)
             return
         while line := self.io_handler.read_line():
             self._handle_a_line(line)
 
-    def _tell_what_is_not_called(self) -> None:
+    def _warn_of_overrides(self) -> None:
         changed = [
             name for name in _OF_THE_CONVERSATION if getattr(type(self), name) is not _AS_WRITTEN[name]
         ]
         if changed:
             log.warning(
-                "KCLProcess.%s of the program is not called here, as there is no daemon to talk with.",
+                "KCLProcess.%s of the program is not called, because no daemon takes part in this process.",
                 ", ".join(changed),
             )
 
@@ -148,7 +148,7 @@ class KCLProcess:
     def _perform_action(self, action: messages.MessageDispatcher) -> None:
         try:
             action.dispatch(self.checkpointer, self.processor)
-        except Exception:  # noqa: BLE001 - as amazon_kclpy, which this host may go back to: told, and taken for done
+        except Exception:  # noqa: BLE001 - as amazon_kclpy: printed, and reported as done
             traceback.print_exc(file=self.io_handler.error_file)
             self.io_handler.error_file.flush()
 
@@ -161,11 +161,11 @@ _AS_WRITTEN = {name: getattr(KCLProcess, name) for name in _OF_THE_CONVERSATION}
 
 
 def _is_standard_input(file: Any) -> bool:
-    """Whether it reads what the daemon would write: a program may open that again, to set its encoding or buffer."""
+    """Return True for the standard input, also if the program opened it again to set its encoding or buffer."""
     if file is _STANDARD_INPUT:
         return True
     try:
         return os.path.sameopenfile(file.fileno(), 0)
     except (AttributeError, OSError, ValueError):
-        # No file of the system, closed, or there is no standard input.
+        # Not a file of the system, closed, or there is no standard input.
         return False

@@ -1,6 +1,6 @@
-"""Running a program of amazon_kclpy in this process: stand-in modules, and a Worker where it calls KCLProcess.run().
+"""Run a program of amazon_kclpy in this process: stand-in modules, and a Worker where it calls KCLProcess.run().
 
-Without a launch nothing of this happens: `import amazon_kclpy` finds the real package, and a KCLProcess of
+Without a launch none of this applies: `import amazon_kclpy` finds the real package, and a KCLProcess of
 pykcl.compat.kclpy speaks the MultiLang protocol. So a host can be moved, and moved back, by the command that starts it.
 """
 
@@ -43,14 +43,14 @@ _MODULES = (".kcl", ".messages", ".dispatch", ".checkpoint_error", ".v2.processo
 
 
 class ProgramRaised(PyKclError):
-    """The program let out an exception of its own, outside the worker. `__cause__` is it; its traceback was logged."""
+    """The program raised an exception outside the worker. `__cause__` is that exception; its traceback was logged."""
 
 
 class Launch:
-    """One run of a program. make_worker: makes the Worker whose processors a factory makes. around: what each method of
-    the program runs in.
+    """One run of a program. make_worker: creates the Worker for a factory of processors. around: context of each method
+    of the program.
 
-    failure: what stopped the worker. exit_code: what a method of the processor called sys.exit() with, never 0.
+    failure: the error that stopped the worker. exit_code: argument of sys.exit() in a method of the processor, never 0.
     """
 
     def __init__(
@@ -64,26 +64,26 @@ class Launch:
 
     @property
     def ran(self) -> bool:
-        """Whether the program came to KCLProcess.run()."""
+        """True if the program has called KCLProcess.run()."""
         return self._worker is not None
 
     def run(self, given: Any) -> None:
-        """Work with the processor that the program handed to KCLProcess until the worker is stopped.
+        """Run a worker with the argument of KCLProcess until it is stopped.
 
-        Raises ConfigError for a processor that cannot be used, what stopped the worker, and SystemExit after a method
-        of the processor called sys.exit().
+        Raises ConfigError for a processor that cannot be used, the error that stopped the worker, and SystemExit if a
+        method of the processor called sys.exit().
         """
         logs.enable()
         if self._worker is not None:
-            # A child would find its standard input at its end.
-            log.warning("KCLProcess.run() was called again after its end: nothing is run.")
+            # A child would find the end of its standard input.
+            log.warning("KCLProcess.run() was called again after it returned: the second call does nothing.")
             return
         try:
             _refuse_other_threads()
             with logs.heard():
                 factory, sample, version = processor_factory(given, self._exited, self._around_a_call)
             refuse_one_that_can_do_nothing(sample, version)
-            self._tell(sample, version)
+            self._log_start(sample, version)
             self._worker = self._make_worker(factory)
             self._worker.run()
         except Exception as error:
@@ -98,7 +98,7 @@ class Launch:
             yield
 
     def _exited(self, shard: str, method: str, error: SystemExit) -> None:
-        """A child that exits takes the whole daemon with it; here the other shards are checkpointed and released."""
+        """Stop the worker in order; in Java a child that exits ends the daemon."""
         is_clean_end = method == "shutdown_requested" and error.code in (None, 0)
         if not is_clean_end and self.exit_code is None:
             self.exit_code = error.code or 1
@@ -106,10 +106,10 @@ class Launch:
         if self._worker is not None:
             self._worker.stop()
 
-    def _tell(self, sample: Any, version: Version) -> None:
+    def _log_start(self, sample: Any, version: Version) -> None:
         name = type(sample).__name__
         log.info(
-            "processor=%s version=%d: one for each shard; what is global in its modules is shared by all shards",
+            "processor=%s version=%d: one instance for each shard; all shards share the globals of its modules",
             name,
             version,
         )
@@ -129,13 +129,13 @@ _current: list[Launch] = []
 
 
 def current() -> Launch | None:
-    """The launch that this process is, if it is one."""
+    """Return the launch of this process, if there is one."""
     return _current[-1] if _current else None
 
 
 @contextmanager
 def standing_in(launch: Launch) -> Iterator[None]:
-    """Let `amazon_kclpy` be pykcl.compat.kclpy, and KCLProcess.run() be a Worker's, while the block lasts."""
+    """Replace `amazon_kclpy` by pykcl.compat.kclpy during the block; KCLProcess.run() runs a Worker then."""
     before = {name: sys.modules.pop(name) for name in _real_modules()}
     sys.modules.update(stand_ins())
     _current.append(launch)
@@ -151,8 +151,8 @@ def standing_in(launch: Launch) -> Iterator[None]:
 def run_program(program: Path, arguments: Sequence[str], launch: Launch) -> None:
     """Run the file as `python program arguments…` would, as its main module, in this process.
 
-    Raises SystemExit and pykcl's own errors that come out of it, ProgramRaised for any other, ConfigError when it never
-    came to KCLProcess.run(), and what stopped the worker also where the program passed over it.
+    Raises SystemExit and pykcl's errors that the program raises, ProgramRaised for its other exceptions, ConfigError if
+    it did not call KCLProcess.run(), and the error that stopped the worker, also if the program caught it.
     """
     if not program.is_file():
         raise ConfigError(
@@ -191,17 +191,18 @@ def run_program(program: Path, arguments: Sequence[str], launch: Launch) -> None
 
 
 def _refuse_other_threads() -> None:
-    """Signals come to the main thread only: a worker that runs in another one would not hear SIGTERM, and the process
-    would end in the middle of its batches, with its leases kept."""
+    """Raise ConfigError outside the main thread: signals are delivered only there, and SIGTERM would end the process in
+    the middle of its batches, with its leases held."""
     if not in_main_thread():
         raise ConfigError(
-            "KCLProcess(...).run() is called in a thread of the program. SIGTERM would end the process without a "
-            "word to a worker there: no shutdown_requested, no lease released. Do: call run() in the main thread."
+            "KCLProcess(...).run() was called outside the main thread, where a worker does not receive SIGTERM: the "
+            "process would end without shutdown_requested and without releasing leases. Do: call run() in the main "
+            "thread."
         )
 
 
 def _raised(file: str, error: Exception, launch: Launch) -> ProgramRaised:
-    """Logs the traceback from the program's first frame on: those before it are of pykcl and of runpy."""
+    """Log the traceback from the program's first frame on, without those of pykcl and runpy before it."""
     program, frames = Path(file), error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename != file:
         frames = frames.tb_next
@@ -223,12 +224,12 @@ def _real_modules() -> list[str]:
 
 
 def stand_ins() -> dict[str, ModuleType]:
-    """Name of a module of amazon_kclpy -> what stands in for it. Packages are new ones that hold only what those of
-    amazon_kclpy hold: a name it lacks must not be found in ours."""
+    """Return the stand-in of each module of amazon_kclpy, by name. The packages are new ones with only the names that
+    those of amazon_kclpy have: other names of ours must not be found in them."""
     found = {_NAME + name: ModuleType(_NAME + name, "amazon_kclpy, by pykcl.") for name in _PACKAGES}
     for name, package in found.items():
         package.__path__ = []
-        # importlib.util.find_spec() asks it whether the package is there.
+        # For importlib.util.find_spec().
         package.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
     found |= {_NAME + name: importlib.import_module(_HOME + name) for name in _MODULES}
     for name, module in found.items():

@@ -102,7 +102,7 @@ class ProcessRecordsInput(_MessageWithCheckpointer):
 
     @property
     def millis_behind_latest(self) -> int | None:
-        """How far the batch is behind the tip of the shard, milliseconds."""
+        """Lag of the batch behind the tip of the shard, in milliseconds."""
         return self._millis_behind_latest
 
     def dispatch(self, checkpointer: Any, record_processor: Any) -> Any:
@@ -134,7 +134,7 @@ class ShutdownRequestedInput(_MessageWithCheckpointer):
 
 
 class LeaseLostCheckpointer:
-    """What `shutdown` of versions 1 and 2 gets with the reason ZOMBIE: it always refuses."""
+    """Checkpointer of `shutdown` of versions 1 and 2 with the reason ZOMBIE: it always refuses."""
 
     def checkpoint(self, sequence_number: Any = None, sub_sequence_number: Any = None) -> None:
         # The text is part of the interface: programs compare it.

@@ -1,11 +1,10 @@
-"""What `pykcl migrate` finds out: of a .properties file, of a program of amazon_kclpy and of the rows of a lease table.
+"""Analysis of `pykcl migrate`: of a .properties file, a program of amazon_kclpy and the rows of a lease table.
 
-Pure: it is handed what was read, imports no program, opens nothing, and returns findings, a plan and two texts. Knows
-config, errors, model, planning and the properties room.
+Pure: takes what the command has read, and returns findings, a plan and two texts. Imports and opens nothing.
 """
 
 from pykcl.compat.migrate.code import Program, code_findings
-from pykcl.compat.migrate.findings import Finding, TableLook, properties_findings, table_findings
+from pykcl.compat.migrate.findings import Finding, TableSnapshot, properties_findings, table_findings
 from pykcl.compat.migrate.plan import Move, consumer_of, plan
 from pykcl.compat.migrate.report import Migration, report, summary, toml_text
 
@@ -14,7 +13,7 @@ __all__ = [
     "Migration",
     "Move",
     "Program",
-    "TableLook",
+    "TableSnapshot",
     "code_findings",
     "consumer_of",
     "plan",

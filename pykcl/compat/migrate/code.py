@@ -1,6 +1,6 @@
-"""Checks for what surprises users whose program of amazon_kclpy moves from a process per shard to a thread per shard.
+"""Checks of a program of amazon_kclpy that moves from a process per shard to a thread per shard.
 
-Only `ast` reads the program: nothing of it is imported or run, and files that it imports are not followed.
+Only `ast` reads the program: nothing is imported or run, and imported files are not followed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Methods = Mapping[str, Function]
 
 
 class Program:
-    """One file. name: for people. Raises ConfigError with the line for what is no Python 3.
+    """One source file. name: for messages. Raises ConfigError with the line for code that is not Python 3.
 
-    imports: name -> whole name of what was imported. processors: the methods, own and inherited within the file, of
-    each class that has process_records.
+    imports: name -> qualified name of an import. processors: the methods, own and inherited within the file, of each
+    class with process_records.
     """
 
     def __init__(self, name: str, source: bytes) -> None:
@@ -51,7 +51,7 @@ class Program:
         self.processors = [methods for methods in inherited if "process_records" in methods]
 
     def called(self, node: ast.AST) -> str:
-        """Whole name of the called function, such as "sys.exit"; "" where the node is no call of a dotted name."""
+        """Return the qualified name of the called function, such as "sys.exit"; "" if the node is not such a call."""
         return self.dotted(node.func) if isinstance(node, ast.Call) else ""
 
     def dotted(self, node: ast.AST) -> str:
@@ -64,8 +64,8 @@ class Program:
         return ".".join([self.imports.get(node.id, node.id), *reversed(parts)])
 
     def reached(self, *handlers: str) -> list[Function]:
-        """Functions of the file that run when one of these methods of a processor is called, as far as their names
-        tell. In the order of the file."""
+        """Return the functions of the file that these methods of a processor call, as far as names show it, in the
+        order of the file."""
         found: dict[Function, None] = {}
         waiting = [
             (methods, methods[name])
@@ -81,7 +81,7 @@ class Program:
         return sorted(found, key=lambda function: function.lineno)
 
     def _callees(self, function: Function, own: Methods) -> Iterator[tuple[Methods, Function]]:
-        """With the methods that `self` has in each of them."""
+        """Yield the called functions, with the methods that `self` has in each of them."""
         for node in ast.walk(function):
             if not isinstance(node, ast.Call):
                 continue
@@ -92,7 +92,7 @@ class Program:
                 if name in own and _is_self(node.func.value):
                     yield own, own[name]
                     continue
-                # The object is unknown; a class of the file with such a method is most likely its class.
+                # The object is unknown; its class is probably one of the file with such a method.
                 for methods in self._methods.values():
                     if methods is not own and name in methods and name not in HANDLERS:
                         yield methods, methods[name]
@@ -111,7 +111,7 @@ class Program:
 
 
 def code_findings(programs: Iterable[Program]) -> list[Finding]:
-    """Of all files of one program, the heaviest first."""
+    """Return the findings in all files of one program, the heaviest first."""
     found = [finding for program in programs for check in _CHECKS for finding in check(program)]
     return sorted(found, key=lambda finding: WEIGHTS.index(finding.weight))
 
@@ -120,7 +120,7 @@ def code_findings(programs: Iterable[Program]) -> list[Finding]:
 
 
 def _module_globals(program: Program) -> Iterator[Finding]:
-    """Module globals that methods of processors write, or functions that these call."""
+    """Find module globals that methods of processors write, or functions that these call."""
     written: dict[str, list[ast.AST]] = defaultdict(list)
     for function in program.reached("__init__", *HANDLERS):
         for name, node in _written_outside(program, function):
@@ -129,15 +129,15 @@ def _module_globals(program: Program) -> Iterator[Finding]:
         yield Finding(
             "changes",
             f"the global {name} is written from a processor",
-            f"under Java every shard had a process of its own, and so its own {name}; now all shards of a worker share "
-            "one. Make it an attribute of self in initialize, or guard it with a lock.",
+            f"in Java each shard had its own process, and its own {name}; now all shards of a worker share one. Make "
+            "it an attribute of self in initialize, or guard it with a lock.",
             program.name,
             _lines(nodes),
         )
 
 
 def _swallowed(program: Program) -> Iterator[Finding]:
-    """Handlers below process_records that catch every exception and raise none."""
+    """Find handlers below process_records that catch every exception and raise none."""
     found = [
         node
         for function in program.reached("process_records")
@@ -146,18 +146,18 @@ def _swallowed(program: Program) -> Iterator[Finding]:
     ]
     if found:
         yield Finding(
-            "look",
+            "review",
             "exceptions are swallowed",
-            "what is caught here is as good as done: the next checkpoint passes over the record. That was so under "
-            "Java, and there letting it out would have skipped the whole batch. Here a batch that raises comes "
-            "again, so let it out unless the record is really to be dropped.",
+            "a record whose exception is caught here counts as processed: the next checkpoint passes over it. In Java "
+            "raising it would have skipped the whole batch. Here a batch that raises is delivered again, so raise it "
+            "unless the record is to be dropped.",
             program.name,
             _lines(found),
         )
 
 
 def _exits(program: Program) -> Iterator[Finding]:
-    """Calls that end the process where processors reach them."""
+    """Find calls that end the process, in functions that processors call."""
     nodes = [node for function in program.reached() for node in ast.walk(function)]
     polite = [node for node in nodes if _leaves(program, node, _EXITS)]
     at_once = [node for node in nodes if _leaves(program, node, _AT_ONCE)]
@@ -165,32 +165,32 @@ def _exits(program: Program) -> Iterator[Finding]:
         yield Finding(
             "changes",
             "sys.exit() in a method of the processor",
-            "under Java it ends the child, and with it the daemon. Here the worker stops in order: the other shards "
-            "checkpoint and are released, and the exit code is kept. The batch in hand comes again.",
+            "in Java it ends the child, and with it the daemon. Here the worker stops gracefully: the other shards "
+            "checkpoint and are released, and the exit code is kept. The running batch is delivered again.",
             program.name,
             _lines(polite),
         )
     if at_once:
         yield Finding(
             "must",
-            "the process is ended without a word",
+            "the process is ended abruptly",
             "os._exit() and os.abort() end every shard of the worker, and release no lease: others take them only "
-            "after the fail-over time. Raise an exception, or call sys.exit().",
+            "after the failover time. Raise an exception, or call sys.exit().",
             program.name,
             _lines(at_once),
         )
 
 
 def _retries_of_checkpoints(program: Program) -> Iterator[Finding]:
-    """Loops that try checkpoint() again, and the sleeping in them."""
+    """Find loops that retry checkpoint(), and sleeps in them."""
     loops = [node for node in ast.walk(program.tree) if _is_retry(program, node)]
     sleeps = [node for loop in loops for node in own_nodes(loop) if program.called(node) == "time.sleep"]
     if loops:
         yield Finding(
             "can go",
             "a retry loop around checkpoint()",
-            "it does no harm. checkpoint() itself repeats what DynamoDB refuses for a moment, for as long as the "
-            "lease is held; what it still raises is worth no second try by the same worker.",
+            "it does no harm. checkpoint() itself retries temporary errors of DynamoDB as long as the lease is held; "
+            "the same worker need not retry other errors.",
             program.name,
             _lines(loops),
         )
@@ -198,7 +198,7 @@ def _retries_of_checkpoints(program: Program) -> Iterator[Finding]:
         yield Finding(
             "can go",
             "time.sleep() in a retry loop around checkpoint()",
-            "the pauses are built in, too, and end when the worker stops; a time.sleep() does not, and may use up "
+            "checkpoint() pauses by itself, and stops when the worker stops; a time.sleep() does not, and may use up "
             "shutdown_grace.",
             program.name,
             _lines(sleeps),
@@ -217,7 +217,7 @@ _CHECKS: tuple[Callable[[Program], Iterator[Finding]], ...] = (
 
 
 def _written_outside(program: Program, function: Function) -> Iterator[tuple[str, ast.AST]]:
-    """Writes to things of the module: the name as a person would write it, and the node."""
+    """Yield writes to objects of the module: the name as in the source, and the node."""
     declared = {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}
     local = _locals(function) - declared
     known = program.globals | program.imports.keys() | program.classes.keys()
@@ -230,13 +230,13 @@ def _written_outside(program: Program, function: Function) -> Iterator[tuple[str
         if target is None or not root or root in local or root not in known | declared:
             continue
         is_only_called = isinstance(node, ast.Call) and root not in program.globals | declared
-        # A method of an imported module, or of a class, is most likely no list's.
+        # Such a method of an imported module, or of a class, is probably not that of a list.
         if not is_only_called:
             yield (root if root in program.globals else _shown(target)), node
 
 
 def _changed(node: ast.AST) -> ast.AST | None:
-    """Object that the node changes in place: `a` of `a[0] = 1`, `del a[0]` and `a.append(1)`, `a.b` of `a.b = 1`."""
+    """Return the object that the node changes: `a` of `a[0] = 1`, `del a[0]` and `a.append(1)`, `a.b` of `a.b = 1`."""
     if isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
         return node.value if isinstance(node, ast.Subscript) else node
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
@@ -245,7 +245,7 @@ def _changed(node: ast.AST) -> ast.AST | None:
 
 
 def _root_of(node: ast.AST) -> str:
-    """The name that an attribute or an element is of in the end: "a" of `a.b[c].d`; "" where that is no name."""
+    """Return the name at the root of an expression: "a" of `a.b[c].d`; "" if that is not a name."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -314,8 +314,8 @@ def _is_self(node: ast.AST) -> bool:
 
 
 def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """Everything in it, but not what is in functions and classes that are written in it."""
-    # A stack of our own: a sum of 1500 terms is 1500 deep, and deeper than Python calls.
+    """Yield all nodes in it, except those in nested functions and classes."""
+    # An explicit stack: a sum of 1500 terms is 1500 levels deep, more than Python's recursion limit.
     waiting = [ast.iter_child_nodes(function)]
     while waiting:
         child = next(waiting[-1], None)

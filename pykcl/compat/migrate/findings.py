@@ -14,16 +14,16 @@ from pykcl.model.lease import ForeignRow, JavaState, Lease, Row, UnreadableRow
 from pykcl.planning.fleet_protocol import Fleet, FleetKind, sense_fleet
 from pykcl.planning.read_schedule import BUSY_INTERVAL, QUIET_INTERVAL
 
-Weight = Literal["must", "changes", "look", "can go", "fine"]
-"""must: it does not work before this is done. changes: it works, and otherwise than under Java. look: a person has to
-judge. can go: it is of no use any more. fine: told because people ask."""
+Weight = Literal["must", "changes", "review", "can go", "fine"]
+"""must: to be changed before anything runs. changes: works, but behaves differently from Java. review: a person has to
+decide. can go: no longer needed. fine: for information."""
 
-WEIGHTS: tuple[Weight, ...] = ("must", "changes", "look", "can go", "fine")
+WEIGHTS: tuple[Weight, ...] = ("must", "changes", "review", "can go", "fine")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """what: a few words. text: what it means, and what to do. file, lines: where; lines may be none."""
+    """what: a few words. text: consequences, and what to do. file, lines: place; lines may be empty."""
 
     weight: Weight
     what: str
@@ -33,9 +33,12 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """Such as "app.py:7, 12"; "" where it is nowhere in particular."""
+        """Place such as "app.py:7, 12"; "" without a file."""
         lines = ", ".join(map(str, self.lines))
         return f"{self.file}:{lines}" if lines else self.file
+
+
+# -- the properties --------------------------------------------------------------------------------------------
 
 
 def properties_findings(
@@ -45,16 +48,16 @@ def properties_findings(
     in_process: bool = True,
     unfit: Unfit | None = None,
 ) -> list[Finding]:
-    """properties: best those of `read_properties`, which know their lines. in_process: whether the program is run by
-    --kclpy, and not by children. unfit: what keeps a child from being started on this host. The heaviest first."""
-    said = [
+    """Return the findings, the heaviest first. properties: of `read_properties`, so that findings have line numbers.
+    in_process: the program runs by --kclpy, not in children. unfit: reason why a child cannot start on this host."""
+    found_here = [
         *_fanout(properties),
         *_honoured(properties, found),
         *_running(properties, found, in_process),
         *_unstarted(properties, unfit),
         *_unknown(properties, found),
     ]
-    return sorted(said, key=lambda finding: WEIGHTS.index(finding.weight))
+    return sorted(found_here, key=lambda finding: WEIGHTS.index(finding.weight))
 
 
 def _at(properties: Mapping[str, str], *keys: str) -> tuple[str, tuple[int, ...]]:
@@ -64,7 +67,7 @@ def _at(properties: Mapping[str, str], *keys: str) -> tuple[str, tuple[int, ...]
 
 
 def _fanout(properties: Mapping[str, str]) -> Iterator[Finding]:
-    """What Java reads by without being told is enhanced fan-out."""
+    """Report that Java reads by enhanced fan-out, which is its default."""
     reading = retrieval_of(properties)
     if not reading.java_uses_fanout:
         return
@@ -78,21 +81,21 @@ def _fanout(properties: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _honoured(properties: Mapping[str, str], found: Interpretation) -> Iterator[Finding]:
-    """Keys that Java ignores, silently, and pykcl does not."""
+    """Report keys that Java silently ignores, and pykcl honours."""
     if found.config.cleanup_interval == 0:
         yield Finding(
             "changes",
             "leases of ended shards are kept",
-            "cleanupLeasesUponShardCompletion=false is honoured; Java ignores false, and deletes them. Drop the "
-            "line to have it as it was.",
+            "cleanupLeasesUponShardCompletion=false is honoured; Java ignores false and deletes them. Delete the line "
+            "to keep Java's behaviour.",
             *_at(properties, "cleanupLeasesUponShardCompletion"),
         )
     if found.config.stream_arn is not None:
         yield Finding(
             "changes",
-            "the whole streamArn counts",
-            "Java takes the name out of it and reads the stream of that name in its own account and region; "
-            f"pykcl reads the one it names, in {found.config.effective_region}.",
+            "the whole streamArn is used",
+            "Java uses only its stream name, and reads that stream in its own account and region; pykcl reads the "
+            f"stream of the ARN, in {found.config.effective_region}.",
             *_at(properties, "streamArn"),
         )
     capital = [row for row in found.verdicts if row.key == "RetrievalMode" and row.verdict == "mapped"]
@@ -100,38 +103,38 @@ def _honoured(properties: Mapping[str, str], found: Interpretation) -> Iterator[
         yield Finding(
             "changes",
             "RetrievalMode is read",
-            "Java's own log tells people to write it so, and then ignores it.",
+            "Java's own log recommends this spelling, but Java ignores it.",
             *_at(properties, "RetrievalMode"),
         )
 
 
 def _running(properties: Mapping[str, str], found: Interpretation, in_process: bool) -> Iterator[Finding]:
-    """What the file does not decide, or decides by leaving a key out."""
+    """Report differences that no key decides, or an absent one."""
     yield from _in_process(properties, found) if in_process else _children(properties)
     if not int(properties.get("shutdownGraceMillis", "").strip() or 0):
         yield Finding(
             "changes",
             "a stop waits",
-            f"Java's default is 0: SIGTERM does not wait for shutdown_requested. pykcl waits up to "
-            f"{found.config.shutdown_grace:g} s for it, and releases its leases. A checkpoint is written only where "
-            "that method writes one. Let the platform wait longer.",
+            "Java's default is 0: SIGTERM does not wait for shutdown_requested. pykcl waits up to "
+            f"{found.config.shutdown_grace:g} s for it, and releases its leases. A checkpoint is written only if that "
+            "method writes one. Give the process a longer time to stop in your platform.",
         )
     if found.config.idle_time_between_reads is None:
         pushed = retrieval_of(properties).java_uses_fanout
         yield Finding(
             "changes",
-            "shards are polled at a pace of pykcl's own" if pushed else "shards are polled at another pace",
-            ("reads come" if pushed else "Java polls every 1.5 s; pykcl")
-            + f" every {QUIET_INTERVAL:g} s where nothing comes, every {BUSY_INTERVAL:g} s where records "
-            "do, five times a second where it is behind. If other applications read the stream, too, write "
+            "shards are polled at adaptive intervals" if pushed else "shards are polled at other intervals",
+            ("pykcl polls" if pushed else "Java polls every 1.5 s; pykcl")
+            + f" every {QUIET_INTERVAL:g} s while no records arrive, every {BUSY_INTERVAL:g} s while records arrive, "
+            "and five times a second while it lags behind. If other applications read the stream, too, set "
             "idleTimeBetweenReadsInMillis.",
         )
     if found.config.metrics_sinks:
         yield Finding(
             "changes",
-            "CloudWatch metrics count their samples otherwise",
-            "Names, dimensions, namespace and sums are KCL's, so alarms on them go on. Java adds a sample of 0 to each "
-            "RecordsProcessed and DataBytesProcessed: what looks at SampleCount or Average of those two changes.",
+            "CloudWatch metrics count samples differently",
+            "Names, dimensions, namespace and sums are those of KCL, so alarms on them keep working. Java adds a "
+            "sample of 0 to each RecordsProcessed and DataBytesProcessed: SampleCount and Average of these two change.",
             *_at(properties, "metricsLevel"),
         )
 
@@ -139,22 +142,22 @@ def _running(properties: Mapping[str, str], found: Interpretation, in_process: b
 def _in_process(properties: Mapping[str, str], found: Interpretation) -> Iterator[Finding]:
     yield Finding(
         "changes",
-        "a batch whose processor raises comes again",
-        "Java passes over it: the next checkpoint covers records that nobody processed. pykcl delivers it again, with "
-        f"growing pauses, for {found.config.retry_timeout:g} s, then hands the shard to another worker. "
-        "`--on-error skip` is Java's way, by name.",
+        "a batch whose processor raises is delivered again",
+        "Java skips it: the next checkpoint covers records that were never processed. pykcl delivers it again, with "
+        f"growing pauses, for {found.config.retry_timeout:g} s, then releases the lease to another worker. "
+        "`--on-error skip` restores Java's behaviour.",
     )
     yield Finding(
         "changes",
-        "an exception in initialize counts",
-        "under Java it is reported as success, and records are delivered to an object that is half made; here it is "
+        "an exception in initialize is a failure",
+        "in Java it is reported as success, and records are delivered to a half-initialized object; here initialize is "
         "called again, with pauses, before any record.",
     )
     if found.config.processor_timeout is not None:
         yield Finding(
             "changes",
             "a call that takes too long costs its shard only",
-            "under Java timeoutInSeconds ends the whole worker; here the lease is given up, and another worker goes on "
+            "in Java timeoutInSeconds stops the whole worker; here the lease is released, and another worker continues "
             "at the checkpoint.",
             *_at(properties, "timeoutInSeconds"),
         )
@@ -164,26 +167,26 @@ def _children(properties: Mapping[str, str]) -> Iterator[Finding]:
     yield Finding(
         "changes",
         "a child that dies, hangs or answers nonsense costs its shard only",
-        "under Java it ends the whole daemon; here a new child begins at the last checkpoint, after a pause. "
-        "One that hangs does so only with timeoutInSeconds: without it that shard waits for ever, as under Java. "
-        "`--exit-on-child-failure` is Java's way.",
+        "in Java it ends the whole daemon; here a new child starts at the last checkpoint, after a pause. A child that "
+        "hangs is ended only with timeoutInSeconds: without it its shard waits for ever, as in Java. "
+        "`--exit-on-child-failure` restores Java's behaviour.",
         *_at(properties, "timeoutInSeconds"),
     )
     yield Finding(
         "changes",
         "what a child prints goes to the log",
-        "under the name of its shard; under Java a line that looked like the protocol broke it. Exceptions that "
-        "amazon_kclpy swallows in the child are swallowed there still: those batches are passed over, as under Java.",
+        "under the name of its shard; in Java a line that resembled the protocol broke it. amazon_kclpy in the child "
+        "still swallows exceptions: those batches are skipped, as in Java.",
     )
 
 
 def _unstarted(properties: Mapping[str, str], unfit: Unfit | None) -> Iterator[Finding]:
     if unfit is not None:
         yield Finding(
-            "look",
+            "review",
             "executableName cannot be started on this host",
-            "where it is so on the host that is to run the children, `pykcl multilangd` refuses the file there. "
-            f"executableName{unfit.what}. There: {unfit.do}. `pykcl doctor -p` tells, when it is asked on that host.",
+            "if that is also true on the host that is to run the children, `pykcl multilangd` refuses the file there. "
+            f"executableName{unfit.what}. Do there: {unfit.do}. Check with `pykcl doctor -p` on that host.",
             *_at(properties, "executableName"),
         )
 
@@ -192,20 +195,25 @@ def _unknown(properties: Mapping[str, str], found: Interpretation) -> Iterator[F
     for row in found.verdicts:
         if row.verdict == "unknown":
             yield Finding(
-                "look", f"{row.key} is no key", row.text[0].upper() + row.text[1:], *_at(properties, row.key)
+                "review",
+                f"{row.key} is not a key",
+                row.text[0].upper() + row.text[1:],
+                *_at(properties, row.key),
             )
 
+
+# -- the lease table -------------------------------------------------------------------------------------------
 
 _KINDS = {
     "WORKER_METRIC_STATS": "metrics of a KCL 3.x worker",
     "LEADER": "leader lock of KCL 3.x",
-    "CLIENT_VERSION_MIGRATION": "KCL 3.x's state of its migration",
+    "CLIENT_VERSION_MIGRATION": "migration state of KCL 3.x",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class TableLook:
-    """One look at a table. rows: a whole scan; None: there was none, and why_not says why, in a sentence."""
+class TableSnapshot:
+    """Snapshot of a table. rows: of a full scan; None without one, and why_not gives the reason as a sentence."""
 
     name: str
     rows: tuple[Row, ...] | None = None
@@ -216,7 +224,7 @@ class TableLook:
     def fleet(self) -> Fleet | None:
         if self.rows is None:
             return None
-        # Of one scan alone nobody can tell who is dead: whoever owns a lease counts.
+        # One scan does not show who is dead: every owner of a lease counts.
         return sense_fleet(self.rows, worker="", state=self.state)
 
     @property
@@ -225,28 +233,28 @@ class TableLook:
         return fleet is not None and fleet.kind is FleetKind.JAVA_3X_NATIVE
 
 
-def table_findings(look: TableLook) -> list[Finding]:
-    """What the rows tell; that nobody could look, where that is so."""
-    fleet = look.fleet
-    if look.rows is None or fleet is None:
+def table_findings(snapshot: TableSnapshot) -> list[Finding]:
+    """Return the findings in the rows, or the reason why they were not read."""
+    fleet = snapshot.fleet
+    if snapshot.rows is None or fleet is None:
         return [
             Finding(
-                "look",
-                f"table {look.name} was not read",
-                f"{look.why_not} So nothing is known of the fleet: whether it is KCL 2.x or 3.x, and whether it "
-                "may be joined. Run this again where the table can be reached, before anything else.",
+                "review",
+                f"table {snapshot.name} was not read",
+                f"{snapshot.why_not} So it is unknown if the fleet is KCL 2.x or 3.x, and if pykcl may join it. Run "
+                "this again from a host with access to the table before anything else.",
             )
         ]
-    return [*_whether_to_join(look, fleet), *_who(fleet), *_rows(look.rows)]
+    return [*_obstacles(snapshot, fleet), *_owners(fleet), *_rows(snapshot.rows)]
 
 
-def _whether_to_join(look: TableLook, fleet: Fleet) -> Iterator[Finding]:
+def _obstacles(snapshot: TableSnapshot, fleet: Fleet) -> Iterator[Finding]:
     if fleet.kind is FleetKind.JAVA_3X_NATIVE:
         yield Finding(
             "must",
             "the fleet is KCL 3.x in its own mode",
-            f"{fleet.why_native}. A leader gives the leases away by load there, and pykcl reports none: a worker "
-            "of pykcl refuses to start (NativeFleet). There are two ways out, see the plan.",
+            f"{fleet.why_native}. Its leader assigns leases by load, which pykcl does not report: a pykcl worker "
+            "refuses to start (NativeFleet). See the plan for two ways out.",
         )
     elif fleet.kind is FleetKind.MULTI_STREAM:
         yield Finding(
@@ -256,42 +264,42 @@ def _whether_to_join(look: TableLook, fleet: Fleet) -> Iterator[Finding]:
         )
     elif not fleet.has_leases:
         yield Finding(
-            "look",
-            f"table {look.name} has no leases",
-            "nobody has ever read the stream under this application, or it is another table, account or region. "
-            "Workers would begin at `initial_position`.",
+            "review",
+            f"table {snapshot.name} has no leases",
+            "no worker has ever read the stream under this application, or this is the wrong table, account or region. "
+            "Workers would start at `initial_position`.",
         )
 
 
-def _who(fleet: Fleet) -> Iterator[Finding]:
+def _owners(fleet: Fleet) -> Iterator[Finding]:
     evidence = "; ".join(fleet.evidence)
     yield Finding(
         "fine",
-        f"owners of leases: {'nobody' if fleet.kind is FleetKind.ALONE else fleet.beside}",
-        "as one look shows them: some may be dead."
-        + (f" Of KCL 3.x there is: {evidence}." if evidence else " Nothing tells of KCL 3.x."),
+        f"owners of leases: {'none' if fleet.kind is FleetKind.ALONE else fleet.beside}",
+        "as of one scan: some may be dead."
+        + (f" Evidence of KCL 3.x: {evidence}." if evidence else " No evidence of KCL 3.x."),
     )
 
 
 def _rows(rows: tuple[Row, ...]) -> Iterator[Finding]:
     leases = [row for row in rows if isinstance(row, Lease)]
     ended = sum(lease.is_ended for lease in leases)
-    begun = sum(not lease.checkpoint.is_sentinel for lease in leases)
+    started = sum(not lease.checkpoint.is_sentinel for lease in leases)
     free = sum(lease.owner is None and not lease.is_ended for lease in leases)
     yield Finding(
         "fine",
         f"{len(leases)} leases",
-        f"{begun} with a checkpoint inside the shard, {ended} ended, {free} that nobody owns. They stay as they "
-        "are, and pykcl goes on from them.",
+        f"{started} with a checkpoint inside the shard, {ended} ended, {free} without an owner. They are not changed, "
+        "and pykcl continues from them.",
     )
     others = Counter(_KINDS.get(row.kind, row.kind) for row in rows if isinstance(row, ForeignRow))
     if others:
-        told = ", ".join(f"{kind}: {count}" for kind, count in sorted(others.items()))
-        yield Finding("fine", "rows that are no leases", f"{told}. They are left alone.")
+        kinds = ", ".join(f"{kind}: {count}" for kind, count in sorted(others.items()))
+        yield Finding("fine", "rows that are not leases", f"{kinds}. They are not changed.")
     for row in rows:
         if isinstance(row, UnreadableRow):
             yield Finding(
-                "look",
+                "review",
                 f"row {row.key!r} cannot be read",
-                f"{row.problem}. It is left alone, and its shard with it.",
+                f"{row.problem}. The row is not changed, and its shard is not read.",
             )

@@ -1,4 +1,4 @@
-"""The way out of Java in steps, each with its commands and with the way back from it."""
+"""Plan of a migration from Java: steps, each with its commands and the way back."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pykcl.compat.migrate.findings import TableLook
+from pykcl.compat.migrate.findings import TableSnapshot
 from pykcl.config import Config
 
 ROLLS_BACK = "CLIENT_VERSION_3X_WITH_ROLLBACK"
-"""The one client version of native fleets from which KCL has a way back of its own."""
+"""The only client version of a native fleet that KCL's own tool can roll back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """text: what is done and what to see. commands: for a shell; lines that begin with # are for people."""
+    """text: what to do, and what to expect. commands: for a shell; lines that start with # are comments."""
 
     title: str
     text: str
@@ -25,9 +25,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What is to be moved. properties, config_file: names of the files. program: the file that is run, by --kclpy;
-    None: children of executableName go on running, under `pykcl multilangd`. consumer: of fan-out, as arguments of the
-    AWS CLI; by default of the name that Java gives it."""
+    """What to migrate. properties, config_file: names of the files. program: the file that --kclpy runs; None: children
+    of executableName run under `pykcl multilangd`. consumer: of fan-out, as arguments of the AWS CLI; by default with
+    the name that Java gives it."""
 
     config: Config
     properties: str
@@ -38,14 +38,14 @@ class Move:
 
     @property
     def run(self) -> str:
-        """The command that takes the daemon's place."""
+        """Command that replaces the daemon."""
         if self.program is None:
             return _shell("pykcl", "multilangd", "--properties-file", self.properties)
         return _shell("pykcl", "run", "--config", self.config_file, "--kclpy", self.program)
 
 
 def consumer_of(properties: Mapping[str, str], config: Config) -> tuple[str, ...]:
-    """The consumer of enhanced fan-out that Java registered or was given, as arguments of the AWS CLI."""
+    """Return Java's consumer of enhanced fan-out, registered or given, as arguments of the AWS CLI."""
     arn = properties.get("fanoutConfig.consumerArn", "").strip()
     if arn:
         return "--consumer-arn", arn
@@ -53,11 +53,11 @@ def consumer_of(properties: Mapping[str, str], config: Config) -> tuple[str, ...
     return "--stream-arn", config.stream_arn or "STREAM_ARN", "--consumer-name", name
 
 
-def plan(move: Move, look: TableLook) -> list[Step]:
-    """In order. Where the fleet is native, the two ways out stand before the first host."""
-    steps = [_look(move), _shadow(move)]
-    if look.is_native:
-        fleet = look.fleet
+def plan(move: Move, snapshot: TableSnapshot) -> list[Step]:
+    """Return the steps in order. For a native fleet the two ways out come before the first host."""
+    steps = [_review(move), _shadow(move)]
+    if snapshot.is_native:
+        fleet = snapshot.fleet
         rolls_back = fleet is not None and fleet.client_version == ROLLS_BACK
         return [
             *steps,
@@ -69,14 +69,14 @@ def plan(move: Move, look: TableLook) -> list[Step]:
     return [*steps, _one_host(move), _all_hosts(move), _remove(move)]
 
 
-def _look(move: Move) -> Step:
+def _review(move: Move) -> Step:
     code = ("--code", move.program) if move.program else ()
     return Step(
-        "Look",
-        "Mend what has to be changed first, then look again, from a host that reaches the lease table, until "
-        "nothing is left there. The files in which it is written are overwritten.",
+        "Review",
+        "Change what has to be changed first, and repeat this command from a host with access to the lease table until "
+        "nothing of that is left. It overwrites its files.",
         (_shell("pykcl", "migrate", move.properties, *code, "--force"),),
-        "nothing was changed: the look only reads.",
+        "nothing was changed: the command only reads.",
     )
 
 
@@ -85,16 +85,16 @@ def _shadow(move: Move) -> Step:
     rehearse = _shell("pykcl", "run", "--shadow", name, "--config", move.config_file)
     commands = [rehearse]
     if move.program is not None:
-        # The first only counts, for hours; the second is for a processor that may do its work twice.
+        # The first command only counts, for hours; the second is for a processor that may process records twice.
         commands.append(f"{rehearse} " + _shell("--kclpy", move.program, "--shadow-call-processor"))
     return Step(
         "Shadow",
-        "Read the same stream under another lease table, beside the Java fleet, for some hours, a deploy and, if "
-        "it can be had, a reshard; compare the counts with Java's metrics. It shares the five reads a second "
-        "that Kinesis allows for each shard. "
+        "Read the same stream with another lease table, beside the Java fleet, for some hours, a deploy and, if "
+        "possible, a reshard; compare the counts with Java's metrics. It shares the five reads per second that Kinesis "
+        "allows for each shard. "
         + (
-            "The second command calls the processor, too: only for one whose work may be done twice, or against "
-            "a sink for tests."
+            "The second command also calls the processor: only for one that may process records twice, or with a sink "
+            "for tests."
             if move.program is not None
             else "No child is started."
         ),
@@ -111,22 +111,23 @@ def _out_of_native(move: Move, *, rolls_back: bool) -> Step:
         move.config.application, "--lease_table_name", move.config.table,
     )  # fmt: skip
     back_first = (
-        "Back first, and then host by host: KCL's own tool takes the fleet back, and Java workers are deployed with "
-        "clientVersionConfig=CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1 (before 3.5: ..._COMPATIBLE_WITH_2X). "
-        "Look again afterwards, and go on when the table says so."
+        "Either roll back, and then go host by host: roll the fleet back with KCL's own tool, and deploy the Java "
+        "workers with clientVersionConfig=CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1 (before 3.5: "
+        "..._COMPATIBLE_WITH_2X). Run `pykcl migrate` again afterwards, and continue when it reports a fleet that is "
+        "not native."
         if rolls_back
-        else "Back first is not to be had here: KCL's own tool goes back from CLIENT_VERSION_3X_WITH_ROLLBACK only, in "
-        "which a fleet stands that came from 2.x by CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X (3.5: ..._PHASE1)."
+        else "This fleet cannot roll back: KCL's own tool does so only from CLIENT_VERSION_3X_WITH_ROLLBACK, the state "
+        "of a fleet that came from 2.x by CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X (3.5: ..._PHASE1)."
     )
     commands = (tool, "# or, with every Java worker stopped for good:") if rolls_back else ()
     cut_over = f"{move.run} --option unsafe_join_v3=true"
     return Step(
         "Out of KCL 3.x's own mode: one of two ways",
-        f"{back_first} Or stop all and cut over: stop every Java worker, for good; wait for the fail-over time of "
-        f"{move.config.failover_time:g} s; start pykcl on all hosts with unsafe_join_v3, as long as the rows of "
+        f"{back_first} Or cut over: stop every Java worker for good, wait for the failover time of "
+        f"{move.config.failover_time:g} s, and start pykcl on all hosts with unsafe_join_v3, as long as the rows of "
         "KCL 3.x are in the table.",
         (*commands, cut_over),
-        "stop all pykcl workers, start the Java workers: the rows they left are all there, with the checkpoints of "
+        "stop all pykcl workers, and start the Java workers: all their rows are still there, with the checkpoints of "
         "pykcl. After the tool: its --mode rollforward.",
     )
 
@@ -134,12 +135,12 @@ def _out_of_native(move: Move, *, rolls_back: bool) -> Step:
 def _one_host(move: Move) -> Step:
     return Step(
         "One host",
-        "Stop the daemon of one host, and start this in its place. Its log says `fleet joined` and whom it met, then "
-        "`lease taken`. Java gives nothing back when it stops: its leases are taken after the fail-over time of "
-        f"{move.config.failover_time:g} s. Wait for a deploy, a split or merge, and for quiet.",
+        "Stop the daemon of one host, and start this instead. Its log shows `fleet joined` with the other workers, "
+        "then `lease taken`. Java does not release its leases when it stops: pykcl takes them after the failover time "
+        f"of {move.config.failover_time:g} s. Wait until a deploy and a split or merge have passed without errors.",
         (move.run,),
-        "stop it (SIGTERM): it calls shutdown_requested for each shard, a checkpoint is written only where that method "
-        "writes one, and it releases its leases; Java goes on at the checkpoints there are. Start the daemon again, "
+        "stop it (SIGTERM): it calls shutdown_requested for each shard, which may write a checkpoint, and releases its "
+        "leases; Java continues at the checkpoints in the table. Start the daemon again, "
         f"with {move.properties} as it is.",
     )
 
@@ -147,10 +148,10 @@ def _one_host(move: Move) -> Step:
 def _all_hosts(move: Move) -> Step:
     return Step(
         "All hosts",
-        "The same on the next host, one by one, each after balance. When the last daemon has gone, nothing is "
-        "left to do: the table stays as it is.",
+        "The same on the next host, one by one, each after the leases are balanced. After the last daemon has stopped "
+        "nothing is left to do: the table stays as it is.",
         (move.run,),
-        "any host, at any time, as before; also all of them.",
+        "as before, for any host, at any time; also for all of them.",
     )
 
 
@@ -170,13 +171,13 @@ def _remove(move: Move) -> Step:
         + (", and amazon_kclpy out of the requirements" if move.program else "")
         + "; the command is the one above. "
         + (
-            "The consumer of enhanced fan-out costs money until it is deregistered. "
+            "The consumer of enhanced fan-out is billed until it is deregistered. "
             if move.used_fanout
             else ""
         )
-        + "The permissions for the tables of KCL 3.x can go, once nobody goes back.",
+        + "Remove the permissions for the tables of KCL 3.x when no way back is needed any more.",
         tuple(commands),
-        "deploy the image of before; keep it until a month has gone without it.",
+        "deploy the previous image; keep it for a month.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The findings and the plan as Markdown, and as a few lines for the terminal."""
+"""Output of `pykcl migrate`: the report in Markdown, its summary for the terminal, and pykcl.toml."""
 
 from __future__ import annotations
 
@@ -10,25 +10,191 @@ from datetime import datetime
 from typing import Any
 
 from pykcl.aws.credentials import tables_of
-from pykcl.compat.migrate.findings import Finding, TableLook
+from pykcl.compat.migrate.findings import Finding, TableSnapshot
 from pykcl.compat.migrate.plan import Move, Step
 from pykcl.compat.properties import Interpretation, KeyVerdict
 from pykcl.compat.properties.keys import KEYS_OF_FIELD
 from pykcl.config import NO_UTF8, Config, is_utf8
 from pykcl.errors import ConfigError, printable
 
+_TITLES = {
+    "changes": "behaves differently",
+    "review": "to be reviewed",
+    "can go": "no longer needed",
+    "fine": "fine as it is",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """All findings. code: names of the files that were read. toml: text of the configuration."""
+
+    move: Move
+    verdicts: tuple[KeyVerdict, ...]
+    properties: Sequence[Finding]
+    code: tuple[str, ...]
+    program: Sequence[Finding]
+    snapshot: TableSnapshot
+    table: Sequence[Finding]
+    steps: Sequence[Step]
+    toml: str
+
+    @property
+    def blockers(self) -> list[Finding]:
+        return [found for found in (*self.properties, *self.program, *self.table) if found.weight == "must"]
+
+
+def report(migration: Migration) -> str:
+    """Return Markdown with a final line end."""
+    return "\n".join(_lines(migration)) + "\n"
+
+
+def summary(migration: Migration) -> str:
+    """Return the summary for the terminal: a line or two for each part."""
+    verdicts = Counter(row.verdict for row in migration.verdicts)
+    counted = " · ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+    rows = [("PROPERTIES", f"{len(migration.verdicts)} keys: {counted}")]
+    rows += [("", found.what) for found in migration.properties if found.weight in ("must", "review")]
+    read = ", ".join(migration.code) or "not read: name the program with --code to have it checked"
+    rows.append(("CODE", read))
+    rows += [
+        ("", f"{found.place} {found.what}".strip()) for found in migration.program if found.weight != "fine"
+    ]
+    rows.append(("TABLE", migration.table[0].what))
+    rows += [("", found.what) for found in migration.table[1:]]
+    rows.append(("FIRST", f"{len(migration.blockers)} to be changed before anything runs"))
+    # File names are bytes, and may contain characters that a terminal cannot show.
+    return "\n".join(f"{label:<11} {printable(text)}".rstrip() for label, text in rows)
+
+
+def _lines(migration: Migration) -> Iterator[str]:
+    move = migration.move
+    yield f"# Leaving Java: {_text(move.config.application)}"
+    yield ""
+    read = ", ".join([f"`{_code(move.properties)}`", *(f"`{_code(name)}`" for name in migration.code)])
+    yield f"Based on {read} and {_about(migration.snapshot)}. Nothing was changed, and no program was run."
+    yield ""
+    yield "## First"
+    yield ""
+    if migration.blockers:
+        yield "This has to be changed before anything runs:"
+        yield ""
+        yield from map(_bullet, migration.blockers)
+    else:
+        yield "Nothing has to be changed before it runs. Read below what behaves differently."
+    yield ""
+    yield from _properties(migration)
+    yield from _program(migration)
+    yield "## The lease table"
+    yield ""
+    yield from map(_bullet, migration.table)
+    yield ""
+    yield from _plan(migration.steps)
+    yield f"## `{_code(move.config_file)}`"
+    yield ""
+    yield "It has the settings of the properties as options of pykcl, except defaults."
+    if move.program is None:
+        yield "`pykcl multilangd` still reads the properties; this file is for the shadow, and for a later program."
+    yield ""
+
+
+def _about(snapshot: TableSnapshot) -> str:
+    name = f"the lease table `{_code(snapshot.name)}`"
+    return name if snapshot.rows is not None else f"not {name}, see below"
+
+
+def _properties(migration: Migration) -> Iterator[str]:
+    yield "## The properties"
+    yield ""
+    yield "| key | value | verdict | what it means here |"
+    yield "|---|---|---|---|"
+    for row in migration.verdicts:
+        value = f"`{_code(row.value)}`" if row.value else ""
+        yield f"| `{_code(row.key)}` | {value} | {row.verdict} | {_text(row.text)} |"
+    yield ""
+    yield from _by_weight(migration.properties)
+
+
+def _program(migration: Migration) -> Iterator[str]:
+    yield "## The program"
+    yield ""
+    if not migration.code:
+        yield "It was not read: name its files with `--code`, first the one that calls `KCLProcess(...).run()`."
+        yield ""
+    yield from _by_weight(migration.program)
+    if migration.code:
+        yield (
+            "Only these files were checked, as text, for four things: swallowed exceptions, retry loops around "
+            "checkpoint(), module globals that a processor writes, and sys.exit(). The guide "
+            "(docs/guides/migrate-from-kclpy.md) has a table of everything that behaves differently."
+        )
+        yield ""
+
+
+def _by_weight(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the findings by weight, without those of "must", which come first in the report."""
+    for weight, title in _TITLES.items():
+        mine = [found for found in findings if found.weight == weight]
+        if mine:
+            yield f"### {title[0].upper()}{title[1:]}"
+            yield ""
+            yield from map(_bullet, mine)
+            yield ""
+
+
+def _plan(steps: Sequence[Step]) -> Iterator[str]:
+    yield "## The plan"
+    yield ""
+    yield "Each step can be reverted on its own. Stay at any step as long as you like: a mixed fleet may be permanent."
+    yield ""
+    for number, step in enumerate(steps, 1):
+        yield f"### {number}. {step.title}"
+        yield ""
+        yield _text(step.text)
+        yield ""
+        yield "```console"
+        yield from (line if line.startswith("#") else f"$ {line}" for line in map(_plain, step.commands))
+        yield "```"
+        yield ""
+        # The text is ours and contains commands, so it is not escaped.
+        yield f"The way back: {printable(step.back)}"
+        yield ""
+
+
+def _bullet(found: Finding) -> str:
+    place = f" (`{_code(found.place)}`)" if found.place else ""
+    what = _text(found.what).replace("`", "'")
+    return f"* **{what}**{place}. {_text(found.text[:1].upper() + found.text[1:])}"
+
+
+def _text(text: str) -> str:
+    """Escape foreign text for Markdown: markup, table rows and line ends."""
+    plain = _plain(text)
+    return "".join(f"\\{char}" if char in "\\|<>[]*" else char for char in plain)
+
+
+def _code(text: str) -> str:
+    return _plain(text).replace("`", "'").replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+# -- pykcl.toml ------------------------------------------------------------------------------------------------
+
 _MANUAL = (
-    "a program of amazon_kclpy checkpoints by itself; drop the line with a RecordProcessor of pykcl's own"
+    "a program of amazon_kclpy checkpoints by itself; delete the line when you use a RecordProcessor of pykcl"
 )
 
 _USER_IN_URL = re.compile(r"(?<=://).*@", re.DOTALL)
 
 
 def toml_text(properties: Mapping[str, str], found: Interpretation) -> str:
-    """Every option that is not its default, with the key it comes from. Raises ConfigError for a half character."""
+    """Return every option that differs from its default, with its key. Raises ConfigError for a half character."""
     source = getattr(properties, "source", "the properties")
     lines = [
-        f"# Made from {_plain(source)} by `pykcl migrate`. Every option: docs/reference/configuration.md",
+        f"# Created from {_plain(source)} by `pykcl migrate`. Every option: docs/reference/configuration.md",
         "",
     ]
     for field in fields(Config):
@@ -36,7 +202,7 @@ def toml_text(properties: Mapping[str, str], found: Interpretation) -> str:
         if field.default is MISSING or value != field.default:
             why = _MANUAL if field.name == "checkpoint_mode" else _origin(properties, field.name)
             lines.append(f"{field.name} = {_value(value)}" + (f"  # {why}" if why else ""))
-    # Its region is the file's: said once is enough.
+    # The region of the file is not repeated for each client.
     region = found.config.effective_region
     for service, table in tables_of(found.clients).items():
         if "region" in table and table["region"] == region:
@@ -55,7 +221,7 @@ def toml_text(properties: Mapping[str, str], found: Interpretation) -> str:
 
 
 def _line(name: str, value: str) -> str:
-    """Of a client. A password in an endpoint is not copied: it is no part of what AWS is asked with."""
+    """Line of a client. A password in an endpoint is not copied: requests do not contain it."""
     kept = _USER_IN_URL.sub("", value) if name.endswith("endpoint") else value
     return f"{name} = {_value(kept)}" + ("" if kept == value else "  # its user and password are left out")
 
@@ -65,7 +231,7 @@ def _origin(properties: Mapping[str, str], field: str) -> str:
     if field == "processor_warn_after" and not keys:
         return "no later than processor_timeout"
     if field == "max_leases" and not keys:
-        return "no limit, as Java has none without maxLeasesForWorker"
+        return "no limit, as in Java without maxLeasesForWorker"
     return keys[0] if keys else ""
 
 
@@ -86,168 +252,3 @@ def _escaped(text: str) -> str:
         f"\\{char}" if char in '"\\' else char if char.isprintable() else f"\\U{ord(char):08X}"
         for char in text
     )
-
-
-def _plain(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)
-
-
-_TITLES = {
-    "changes": "behaves differently",
-    "look": "to be looked at",
-    "can go": "of no use any more",
-    "fine": "fine as it is",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """Everything that was found. code: names of the files that were read. toml: the text of the configuration."""
-
-    move: Move
-    verdicts: tuple[KeyVerdict, ...]
-    properties: Sequence[Finding]
-    code: tuple[str, ...]
-    program: Sequence[Finding]
-    look: TableLook
-    table: Sequence[Finding]
-    steps: Sequence[Step]
-    toml: str
-
-    @property
-    def blockers(self) -> list[Finding]:
-        return [found for found in (*self.properties, *self.program, *self.table) if found.weight == "must"]
-
-
-def report(migration: Migration) -> str:
-    """Markdown, ending with a line end."""
-    return "\n".join(_lines(migration)) + "\n"
-
-
-def summary(migration: Migration) -> str:
-    """What the terminal is told: a line or two for each part."""
-    verdicts = Counter(row.verdict for row in migration.verdicts)
-    counted = " · ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-    rows = [("PROPERTIES", f"{len(migration.verdicts)} keys: {counted}")]
-    rows += [("", found.what) for found in migration.properties if found.weight in ("must", "look")]
-    read = ", ".join(migration.code) or "not read: name the program with --code to have it looked at"
-    rows.append(("CODE", read))
-    rows += [
-        ("", f"{found.place} {found.what}".strip()) for found in migration.program if found.weight != "fine"
-    ]
-    rows.append(("TABLE", migration.table[0].what))
-    rows += [("", found.what) for found in migration.table[1:]]
-    rows.append(("FIRST", f"{len(migration.blockers)} to be changed before anything runs"))
-    # Names of files are bytes to the system, and need be no text that a terminal takes.
-    return "\n".join(f"{label:<11} {printable(text)}".rstrip() for label, text in rows)
-
-
-def _lines(migration: Migration) -> Iterator[str]:
-    move = migration.move
-    yield f"# Leaving Java: {_text(move.config.application)}"
-    yield ""
-    read = ", ".join([f"`{_code(move.properties)}`", *(f"`{_code(name)}`" for name in migration.code)])
-    yield f"Read were {read} and {_about(migration.look)}. Nothing was changed, and no program was run."
-    yield ""
-    yield "## First"
-    yield ""
-    if migration.blockers:
-        yield "This has to be changed before anything runs:"
-        yield ""
-        yield from map(_bullet, migration.blockers)
-    else:
-        yield "Nothing has to be changed before it runs. What behaves differently stands below: read it."
-    yield ""
-    yield from _properties(migration)
-    yield from _program(migration)
-    yield "## The lease table"
-    yield ""
-    yield from map(_bullet, migration.table)
-    yield ""
-    yield from _plan(migration.steps)
-    yield f"## `{_code(move.config_file)}`"
-    yield ""
-    yield "It says what the properties say, as options of pykcl; what is not in it is the default."
-    if move.program is None:
-        yield "`pykcl multilangd` goes on reading the properties; this file is for the shadow, and for a later program."
-    yield ""
-
-
-def _about(look: TableLook) -> str:
-    name = f"the lease table `{_code(look.name)}`"
-    return name if look.rows is not None else f"not {name}, see below"
-
-
-def _properties(migration: Migration) -> Iterator[str]:
-    yield "## The properties"
-    yield ""
-    yield "| key | value | verdict | what it means here |"
-    yield "|---|---|---|---|"
-    for row in migration.verdicts:
-        value = f"`{_code(row.value)}`" if row.value else ""
-        yield f"| `{_code(row.key)}` | {value} | {row.verdict} | {_text(row.text)} |"
-    yield ""
-    yield from _by_weight(migration.properties)
-
-
-def _program(migration: Migration) -> Iterator[str]:
-    yield "## The program"
-    yield ""
-    if not migration.code:
-        yield "It was not read: name its files with `--code`, the one that calls `KCLProcess(...).run()` first."
-        yield ""
-    yield from _by_weight(migration.program)
-    if migration.code:
-        yield (
-            "Only these files were read, only as text, and for four things: swallowed exceptions, retry loops around "
-            "checkpoint(), globals of the module that a processor writes, and sys.exit(). The guide "
-            "(docs/guides/migrate-from-kclpy.md) has a table of everything that behaves differently."
-        )
-        yield ""
-
-
-def _by_weight(findings: Sequence[Finding]) -> Iterator[str]:
-    """But for what has to be changed first, which stands at the beginning."""
-    """But for what has to be changed first, which stands at the beginning."""
-    for weight, title in _TITLES.items():
-        mine = [found for found in findings if found.weight == weight]
-        if mine:
-            yield f"### {title[0].upper()}{title[1:]}"
-            yield ""
-            yield from map(_bullet, mine)
-            yield ""
-
-
-def _plan(steps: Sequence[Step]) -> Iterator[str]:
-    yield "## The plan"
-    yield ""
-    yield "Each step can be taken back by itself. Stay at one as long as you like: a mixed fleet is nothing temporary."
-    yield ""
-    for number, step in enumerate(steps, 1):
-        yield f"### {number}. {step.title}"
-        yield ""
-        yield _text(step.text)
-        yield ""
-        yield "```console"
-        yield from (line if line.startswith("#") else f"$ {line}" for line in map(_plain, step.commands))
-        yield "```"
-        yield ""
-        # Commands stand in it, so it is ours and not escaped.
-        yield f"The way back: {printable(step.back)}"
-        yield ""
-
-
-def _bullet(found: Finding) -> str:
-    place = f" (`{_code(found.place)}`)" if found.place else ""
-    what = _text(found.what).replace("`", "'")
-    return f"* **{what}**{place}. {_text(found.text[:1].upper() + found.text[1:])}"
-
-
-def _text(text: str) -> str:
-    """Foreign text for Markdown: nothing in it is markup, a row of a table or a new line."""
-    plain = _plain(text)
-    return "".join(f"\\{char}" if char in "\\|<>[]*" else char for char in plain)
-
-
-def _code(text: str) -> str:
-    return _plain(text).replace("`", "'").replace("|", "\\|")

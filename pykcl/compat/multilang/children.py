@@ -1,4 +1,4 @@
-"""All child processes of a daemon: one selector thread for their pipes, their ends and the time they are given."""
+"""All child processes of a daemon, served by one selector thread: their pipes, exits and timeouts."""
 
 from __future__ import annotations
 
@@ -34,40 +34,40 @@ from pykcl.interfaces import Events
 log = logging.getLogger("pykcl.multilang")
 
 SUSPICION_SECONDS = 1.0
-"""A child that closed a pipe is ending, as a rule: so long is waited for its exit code, which says more."""
-LOOK_SECONDS = 0.5
-"""How often children are looked at where the operating system does not tell of their end (no pidfd)."""
+"""Time to wait for the exit code of a child that closed a pipe: it is ending, as a rule, and the code says more."""
+POLL_SECONDS = 0.5
+"""Interval of polling for the exit of children where the operating system does not report it (no pidfd)."""
 CLOSED_INPUT = selectors.EVENT_READ if sys.platform == "linux" else 0
-"""Nothing is ever read from the end one writes to; on Linux it is "readable" when the other end was closed. Elsewhere
-the next write finds out."""
+"""The writing end of a pipe is never read; on Linux it is "readable" when the other end has been closed. Elsewhere the
+next write reports that."""
 STUCK_SECONDS = 5.0
-"""How long a process may take to go after SIGKILL."""
+"""Time that a process may take to exit after SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds given to a child that shall end: after the end of its input, and after SIGTERM. Then comes SIGKILL."""
+    """Seconds that a child has to exit: after the end of its input, and after SIGTERM. SIGKILL follows."""
 
     after_end_of_input: float = 10.0
     after_sigterm: float = 5.0
 
     @classmethod
     def within(cls, grace: float) -> Patience:
-        """For a daemon that has `grace` seconds to stop: most of them are for the batch that is running."""
+        """Return one for a daemon that has `grace` seconds to stop, most of them for the running batch."""
         return cls(min(10.0, 0.4 * grace), min(5.0, 0.2 * grace))
 
 
 AT_ONCE = Patience(0.0, 2.0)
-"""For a child that hangs or speaks no sense: SIGTERM now."""
+"""For a child that hangs or violates the protocol: SIGTERM now."""
 _NONE = Patience(0.0, 0.0)
 
 
 class Children:
     """Starts a process of `command` per lease, each in a session and process group of its own, and ends them.
 
-    started: how many. failures: how many of each shard were of no use. patience: with those whose lease is lost or
-    ended, patience_at_stop: with those who end because the daemon does. is_closing: whether that has begun. has_worked:
-    whether a child has ever answered. Use as a context manager: leaving it ends what still runs.
+    started: number of children. failures: number of failed children by shard. patience: for children whose lease was
+    lost or has ended; patience_at_stop: for those that end with the daemon. is_closing: `close` was called.
+    has_worked: a child has answered. Use as a context manager: leaving it ends the children that still run.
     """
 
     def __init__(
@@ -91,18 +91,18 @@ class Children:
         self._lock = threading.Lock()
 
     def start(self, shard: str) -> Child:
-        """Raises ChildGone when there is no process to be had."""
-        # 1) A start finds the daemon running; 2) the daemon ends all its children; 3) the process is there, and nobody
-        # would hear nor end it. So the end waits for starts that have begun.
+        """Raises ChildGone if the process cannot be started."""
+        # 1) A start finds the daemon running; 2) the daemon ends all its children; 3) the process starts, and nothing
+        # would serve or end it. So `close` waits for starts in progress.
         with self._starting:
             if self.is_closing:
-                raise ChildGone("is not started any more: the daemon ends")
+                raise ChildGone("is not started any more: the daemon is stopping")
             return self._begin(shard)
 
     def _begin(self, shard: str) -> Child:
         if self._loop.has_died:
             raise ChildGone(
-                "could not be heard: a bug in pykcl, see the first error in the log. Restart the daemon"
+                "could not be served: a bug in pykcl, see the first error in the log. Restart the daemon"
             )
         try:
             process = subprocess.Popen(  # noqa: S603 - running the user's program is the whole point
@@ -115,25 +115,25 @@ class Children:
             )
         except (OSError, ValueError) as error:
             raise ChildGone(f"could not be started: {why_not_started(self.command, error)}") from None
-        child = Child(shard, process, self._loop.look_at, self._events.emit)
+        child = Child(shard, process, self._loop.check, self._events.emit)
         try:
             self._loop.add(child)
         except RuntimeError as error:
             child.on_ended()
-            raise ChildGone(f"cannot be heard: {error}") from None
+            raise ChildGone(f"cannot be served: {error}") from None
         self.started += 1
         self._events.emit(ChildStarted(shard=shard, pid=child.pid))
         return child
 
     def end(self, child: Child, patience: Patience | None = None) -> None:
-        """End its input, wait, SIGTERM, wait, SIGKILL: return when it has ended, however long that takes. Another child
-        for its shard must not run beside it."""
+        """End its input, wait, SIGTERM, wait, SIGKILL. Return when it has ended, however long that takes: another child
+        for its shard must not run at the same time."""
         self._loop.end(child, patience or self._patience)
-        while not child.wait_ended(LOOK_SECONDS) and self._loop.is_serving:
+        while not child.wait_ended(POLL_SECONDS) and self._loop.is_serving:
             continue
 
     def failed(self, shard: str, child: Child | None, doing: str, why: str) -> None:
-        """Count and tell of a child that is of no use any more."""
+        """Count and report a failed child."""
         with self._lock:
             self.failures[shard] += 1
             failures = self.failures[shard]
@@ -148,21 +148,21 @@ class Children:
         )
 
     def close(self) -> None:
-        """End all that still run, at once, and the thread. Nothing can be started afterwards."""
+        """End all children at once, and the thread. No child can be started afterwards."""
         self.is_closing = True
         with self._starting:
             self._left = self._loop.children
         try:
             self._end_all(_NONE if self._is_in_a_hurry else Patience(0.0, 1.0))
         except KeyboardInterrupt:
-            # Who does not wait even for that must not leave one behind that goes on with a shard of others.
+            # A child that outlives the daemon would go on with a shard that another worker takes.
             self._end_all(_NONE)
             raise
         finally:
             self._loop.stop()
 
     def hurry(self) -> None:
-        """Kill those that `close` is ending. For a signal's handler: takes no lock that its thread may hold."""
+        """Kill the children that `close` is ending. For signal handlers: takes no lock that their thread may hold."""
         self._is_in_a_hurry = True
         for child in self._left:
             self._loop.end(child, _NONE)
@@ -171,7 +171,7 @@ class Children:
         for child in self._left:
             self._loop.end(child, patience)
         for child in self._left:
-            while not child.wait_ended(LOOK_SECONDS) and self._loop.is_serving and not child.is_stuck:
+            while not child.wait_ended(POLL_SECONDS) and self._loop.is_serving and not child.is_stuck:
                 continue
 
     def __enter__(self) -> Children:
@@ -182,9 +182,9 @@ class Children:
 
 
 class _Loop:
-    """The selector thread. Other threads hand it work; what touches descriptors and signals happens here alone.
+    """The selector thread. Other threads hand it work; only this thread uses descriptors and sends signals.
 
-    has_died: of a bug. All its children were ended then. is_serving: false after its end, whatever that was of.
+    has_died: a bug ended the thread, and all children with it. is_serving: False after the thread has ended.
     """
 
     def __init__(self, events: Events) -> None:
@@ -216,7 +216,7 @@ class _Loop:
             return tuple(self._watched)
 
     def add(self, child: Child) -> None:
-        """Raises RuntimeError where no thread can be started to serve it."""
+        """Raises RuntimeError if the thread cannot be started."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="pykcl-children", daemon=True)
@@ -225,11 +225,11 @@ class _Loop:
             self._watched.add(child)
         self._do(partial(self._watch, child))
 
-    def look_at(self, child: Child) -> None:
-        self._do(partial(self._look_at, child))
+    def check(self, child: Child) -> None:
+        self._do(partial(self._check, child))
 
     def end(self, child: Child, patience: Patience) -> None:
-        self._do(partial(self._begin_end, child, patience))
+        self._do(partial(self._start_end, child, patience))
 
     def stop(self) -> None:
         self._stopping = True
@@ -241,7 +241,7 @@ class _Loop:
 
     def _do(self, work: Callable[[], None]) -> None:
         self._work.append(work)
-        # A full ring has not been heard yet, but will be.
+        # A full ring wakes the thread anyway.
         with suppress(BlockingIOError, OSError):
             self._ring.send(b"!")
 
@@ -252,11 +252,11 @@ class _Loop:
             while not self._stopping:
                 self._turn()
         except Exception as error:
-            # Nobody would hear the children any more: whoever waits for one must know, and none may work on unheard.
+            # No thread serves the children any more: notify those who wait for one, and let no child work on alone.
             self.has_died = True
             log.exception("the thread that serves the children died")
             for child in self.children:
-                child.on_gone(f"cannot be heard any more ({type(error).__name__} in pykcl)")
+                child.on_gone(f"cannot be served any more ({type(error).__name__} in pykcl)")
                 child.on_ended()
             raise
         finally:
@@ -300,14 +300,14 @@ class _Loop:
             end = os.pidfd_open(child.pid)
         except (AttributeError, OSError):
             self._unheard.add(child)
-            self._later(LOOK_SECONDS, partial(self._look_whether_ended, child))
+            self._later(POLL_SECONDS, partial(self._poll_end, child))
         else:
             self._ends[child] = end
             self._selector.register(end, selectors.EVENT_READ, lambda _: self._on_ended(child))
-        self._look_at(child)
+        self._check(child)
 
-    def _look_at(self, child: Child) -> None:
-        """After its lease's thread has queued something to write, or could not write."""
+    def _check(self, child: Child) -> None:
+        """Called after the thread of the lease has queued a write, or a write has failed."""
         if child not in self._watched:
             return
         if child.closed_its_stdin:
@@ -329,14 +329,14 @@ class _Loop:
             self._selector.unregister(stdin)
 
     def _on_stdin(self, child: Child, events: int) -> None:
-        # It may have ended in this very turn.
+        # It may have ended in this turn.
         if child not in self._watched:
             return
         if events & CLOSED_INPUT:
             child.on_closed_input()
         else:
             child.on_writable()
-        self._look_at(child)
+        self._check(child)
 
     def _on_output(self, child: Child, descriptor: int, _: int) -> None:
         if child in self._watched and not child.on_output():
@@ -346,7 +346,7 @@ class _Loop:
     def _on_complaint(self, child: Child, descriptor: int, _: int) -> None:
         if child in self._watched and not child.on_complaint():
             self._selector.unregister(descriptor)
-        if child.begins_an_unended_line():
+        if child.starts_an_unended_line():
             self._later(UNENDED_SECONDS, child.on_unended_line)
 
     def _suspect(self, child: Child, why: str) -> None:
@@ -354,11 +354,11 @@ class _Loop:
             self._suspected.add(child)
             self._later(SUSPICION_SECONDS, partial(child.on_gone, why))
 
-    def _look_whether_ended(self, child: Child) -> None:
+    def _poll_end(self, child: Child) -> None:
         if child not in self._unheard:
             return
         if child.process.poll() is None:
-            self._later(LOOK_SECONDS, partial(self._look_whether_ended, child))
+            self._later(POLL_SECONDS, partial(self._poll_end, child))
         else:
             self._on_ended(child)
 
@@ -380,7 +380,7 @@ class _Loop:
 
     # -- ending ------------------------------------------------------------------------------------------------
 
-    def _begin_end(self, child: Child, patience: Patience) -> None:
+    def _start_end(self, child: Child, patience: Patience) -> None:
         if child not in self._watched:
             return
         self._listen_to_stdin(child, 0)
@@ -396,10 +396,10 @@ class _Loop:
             child.forced = number.name
             child.signal_group(number)
             if number is signal.SIGKILL:
-                # From here, and not from when its end was asked for: this thread may have been late.
+                # From now, and not from the request to end: this thread may have been late.
                 self._later(STUCK_SECONDS, partial(self._give_up, child))
 
     def _give_up(self, child: Child) -> None:
         if child in self._watched:
             child.is_stuck = True
-            log.error("child does not end, not even of SIGKILL shard=%s pid=%d", child.shard, child.pid)
+            log.error("child does not exit after SIGKILL shard=%s pid=%d", child.shard, child.pid)

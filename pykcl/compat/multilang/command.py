@@ -1,4 +1,4 @@
-"""Whether the program of executableName can be started here, found out without starting it."""
+"""Check that the program of executableName can be started on this host, without starting it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from pykcl.errors import ConfigError
 
 _HEAD_BYTES = 256
-"""What Linux reads of a file to find out how to run it. A first line that is longer is cut there."""
+"""Bytes of a file that Linux reads to find its interpreter. A longer first line is cut there."""
 _NO_TEXT = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
 _FIRST_LINE = "a first line such as #!/usr/bin/env python3"
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """Why it cannot be started, and what mends it; both as parts of a sentence."""
+    """Reason why a program cannot be started, and the remedy; both as parts of a sentence."""
 
     what: str
     do: str
 
 
 def checked_command(command: Sequence[str]) -> tuple[str, ...]:
-    """`command`, if its program is there and may be run; else ConfigError. Looked for as exec does: in PATH, or where a
-    slash says."""
+    """Return `command` if its program exists and may be executed, else raise ConfigError. A name is searched as exec
+    does: in PATH, or as a path if it has a slash."""
     unfit = unfitness(command)
     if unfit is not None:
         raise ConfigError(f"executableName{unfit.what}. Do: {unfit.do}.")
@@ -37,7 +37,7 @@ def checked_command(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def unfitness(command: Sequence[str]) -> Unfit | None:
-    """None where nothing is known against it; what it does when it runs is another question."""
+    """Return None if no reason is known why the program could not be started."""
     if not command:
         return Unfit(" is empty", "executableName = PROGRAM ARGUMENTS…")
     name = command[0]
@@ -54,8 +54,8 @@ def unfitness(command: Sequence[str]) -> Unfit | None:
 
 
 def _of_a_file_that_is_there(name: str) -> Unfit | None:
-    """The file is there, and without the right to be executed, or in a folder that is not searched."""
-    # As exec looks: a name without a slash is searched in PATH alone.
+    """Return the reason if the file exists, but may not be executed or is not in PATH."""
+    # As in exec, a name without a slash is searched only in PATH.
     paths = [name] if os.sep in name else [os.path.join(at, name) for at in os.get_exec_path()]
     found = next((path for path in paths if os.path.isfile(path)), None)
     if found is not None:
@@ -84,8 +84,8 @@ def _of_nothing(name: str) -> Unfit:
 
 
 def why_not_started(command: Sequence[str], error: Exception) -> str:
-    """error: what starting it raised. Its text names the program and the reason, and misleads where it is not the
-    program that is missing."""
+    """Return the reason for `error`, which starting the program raised. The text of `error` misleads where something
+    other than the program is missing."""
     if not isinstance(error, OSError) or error.errno not in (errno.ENOENT, errno.ENOEXEC):
         return str(error)
     if unfit := unfitness(command):
@@ -119,10 +119,10 @@ def _of_the_file(path: str) -> Unfit | None:
 
 
 def _of_the_first_line(path: str, line: str) -> Unfit | None:
-    """line: what follows "#!"."""
+    """line: text after "#!"."""
     interpreter, _, argument = line.replace("\t", " ").partition(" ")
     wanted = _run_by_env(argument.strip()) if os.path.basename(interpreter) == "env" else None
-    # The operating system looks in no PATH for the interpreter.
+    # The operating system does not search PATH for the interpreter.
     if not interpreter or not (os.path.isfile(interpreter) and os.access(interpreter, os.X_OK)):
         missing = interpreter or "no interpreter"
     elif wanted is not None and shutil.which(wanted) is None:
@@ -144,7 +144,7 @@ def _of_the_first_line(path: str, line: str) -> Unfit | None:
 
 
 def _run_by_env(argument: str) -> str | None:
-    """The program that `env` looks up in PATH; None where that is not as plain as its name."""
+    """Return the program that `env` searches in PATH; None if that is not a plain name."""
     words = argument.split(" ")
     if words[0] == "-S":
         words = words[1:]

@@ -1,4 +1,4 @@
-"""The RecordProcessor that stands for a child process: each call is an action on the wire, and its answer awaited."""
+"""RecordProcessor for a child process: each call sends an action to the child and waits for its answer."""
 
 from __future__ import annotations
 
@@ -25,25 +25,23 @@ from pykcl.worker.checkpointer import EndCheckpointer, is_confirmed
 def child_processors(
     children: Children, timeout: float | None, on_lacking_kclpy: Callable[[], None] = lambda: None
 ) -> Callable[[], ChildProcessor]:
-    """For `Worker(processor=…)`. timeout, on_lacking_kclpy: as for `ChildProcessor`."""
+    """Return a factory for `Worker(processor=…)`. timeout, on_lacking_kclpy: as for `ChildProcessor`."""
     return lambda: ChildProcessor(children, timeout, on_lacking_kclpy)
 
 
 class ChildProcessor(RecordProcessor):
     """One child for one lease, from `initialize` to the end of either.
 
-    A line that looks like an answer is believed if it answers what was asked, and was printed after it was asked. So
-    one that a program prints during a call and that is identical to the awaited answer cannot be told from it, and ends
-    the call early.
+    A status line counts as the answer if it names the pending action and was printed after the request. A program that
+    prints a line identical to the awaited answer during a call therefore ends the call early.
 
-    timeout: seconds a child may take from one message to the next while it is asked something (timeoutInSeconds of
-    MultiLangDaemon, which counts the same way); None: for ever. on_lacking_kclpy: called with each child that fails for
-    want of the module amazon_kclpy, until one has worked: no other child would fare better.
+    timeout: max seconds between two messages of a child while an action is pending (timeoutInSeconds of
+    MultiLangDaemon, which counts in the same way); None: no limit. on_lacking_kclpy: called for each child that fails
+    because it cannot import amazon_kclpy, until one child has worked: every other child would fail, too.
 
-    A child that dies, hangs longer or cannot be started ends the usefulness of this instance: RestartShard. Another one
-    with another child begins at the last checkpoint: records that this child was given and has not checkpointed, of
-    whatever batch, come again. As in Java a checkpoint asked for while nothing is asked of the child is made before its
-    next action.
+    If the child dies, hangs or cannot be started, this instance raises RestartShard. A new instance with a new child
+    starts at the last checkpoint: records that the old child did not checkpoint are delivered again. As in Java a
+    checkpoint requested while no action is pending is written before the next action.
     """
 
     def __init__(
@@ -82,19 +80,19 @@ class ChildProcessor(RecordProcessor):
                 protocol.SHARD_ENDED, [protocol.bare(protocol.SHARD_ENDED)], JavaCheckpoints(end.checkpointer)
             )
         except RestartShard:
-            # Under Java that checkpoint has ended the shard, whatever became of the child. And a program that leaves
-            # behind it each time would otherwise never let the children of its shard begin.
+            # In Java that checkpoint ends the shard, whatever happens to the child. And a program that exits after the
+            # checkpoint each time would otherwise never let the child shards start.
             if not is_confirmed(end.checkpointer):
                 raise
             return
         if is_confirmed(end.checkpointer) or not isinstance(end.checkpointer, EndCheckpointer):
             self._end_child()
-        # Else it is asked again in a while: it may have held the checkpoint back for a good reason.
+        # Else the worker calls again after a while: the child may have a reason to delay the checkpoint.
 
     def shutdown_requested(self, request: ShutdownRequestedInput) -> None:
-        """And what follows it in Java, where the lease is dropped next: leaseLost. Raises nothing: it ends anyway."""
-        said = self._last_act(protocol.SHUTDOWN_REQUESTED, JavaCheckpoints(request.checkpointer))
-        if said and self._last_act(protocol.LEASE_LOST, JavaCheckpoints(None)):
+        """Send shutdownRequested, and leaseLost, which follows it in Java. Never raises: the worker stops anyway."""
+        answered = self._last_act(protocol.SHUTDOWN_REQUESTED, JavaCheckpoints(request.checkpointer))
+        if answered and self._last_act(protocol.LEASE_LOST, JavaCheckpoints(None)):
             self._end_child(self._children.patience_at_stop)
 
     def lease_lost(self, loss: LeaseLostInput) -> None:
@@ -104,14 +102,14 @@ class ChildProcessor(RecordProcessor):
 
     @property
     def is_of_no_use(self) -> bool:
-        """Its child ended though nothing was asked of it. The worker looks at this while nothing comes, and calls
-        `process_records` without records."""
+        """True if the child ended while no action was pending. The worker checks this while no records arrive, and then
+        calls `process_records` without records."""
         return self._child is not None and self._child.is_gone
 
     # -- one action --------------------------------------------------------------------------------------------
 
     def _act(self, action: str, line: Iterable[bytes], checkpoints: JavaCheckpoints) -> None:
-        """Raises RestartShard when the child is of no use any more; it has ended then."""
+        """Raises RestartShard if the conversation with the child is over; the child has ended then."""
         child = self._child
         if child is None:
             raise RestartShard(f"The child of {self._shard} has ended before {action}.")
@@ -123,25 +121,27 @@ class ChildProcessor(RecordProcessor):
             why = f"did not answer within timeoutInSeconds={self._timeout:g}"
             raise self._restart(action, why) from None
         except Exception as error:
-            # The conversation broke off in the middle: asked again, the child would answer something else.
-            raise self._restart(action, f"was left by an error of pykcl ({type(error).__name__})") from error
+            # The conversation broke off in the middle: the child's next status would answer this action.
+            raise self._restart(
+                action, f"was ended because of an error in pykcl ({type(error).__name__})"
+            ) from error
 
     def _last_act(self, action: str, checkpoints: JavaCheckpoints) -> bool:
-        """An action after which nothing can be repeated: whether there was a child and it answered."""
+        """Send an action that is not repeated. Return True if there was a child and it answered."""
         if self._child is None:
             return False
         try:
             self._act(action, [protocol.bare(action)], checkpoints)
         except RestartShard:
-            # Told and counted; the shard is somebody else's anyway, or will be in a moment.
+            # Reported and counted already; another worker owns the shard, or will in a moment.
             return False
         return True
 
     def _converse(
         self, child: Child, action: str, line: Iterable[bytes], checkpoints: JavaCheckpoints
     ) -> None:
-        # Asked in the middle of nothing, so not for what is only now going to be handed over. But of a shard's end only
-        # the last attempt counts: what the one before took note of nobody would look at any more.
+        # A request between two actions is for the records before, not for those about to be sent. But for the end of a
+        # shard only the last attempt counts: nothing reads the checkpointer of an earlier one.
         before = checkpoints if self._asked_for_the_end else self._checkpoints
         self._checkpoints, self._asked_for_the_end = checkpoints, action == protocol.SHARD_ENDED
         for late in child.questions_before():
@@ -172,7 +172,7 @@ class ChildProcessor(RecordProcessor):
             self._children.end(child, patience)
 
     def _restart(self, action: str, why: str) -> RestartShard:
-        """The child is ended for certain before another one is given the same records."""
+        """Wait for the end of the child, so that no other child gets the same records before."""
         child, self._child = self._child, None
         self._children.failed(self._shard, child, action, why)
         if child is not None and child.lacks_kclpy and not self._children.has_worked:

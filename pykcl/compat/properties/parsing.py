@@ -1,4 +1,4 @@
-"""Parse java.util.Properties, and the values in them as Java's converters do."""
+"""Parse java.util.Properties, values as Java's converters do, and the retrieval mode that a file asks for."""
 
 from __future__ import annotations
 
@@ -98,6 +98,8 @@ def _content(path: Path) -> bytes:
     return content.removeprefix(_UTF8_MARK)
 
 
+# -- values ----------------------------------------------------------------------------------------------------
+
 WHOLE = re.compile(r"[+-]?[0-9]{1,19}\Z")
 _DIGITS = re.compile(r"[+-]?[0-9]+\Z")
 _GREATEST_INT, _GREATEST_LONG = 2**31 - 1, 2**63 - 1
@@ -189,6 +191,8 @@ def given(properties: Mapping[str, str], key: str) -> Given:
     place = getattr(properties, "place", None)
     return Given(key, properties[key], place(key) if place else "the properties")
 
+
+# -- retrieval mode --------------------------------------------------------------------------------------------
 
 _MODES = ("DEFAULT", "FANOUT", "POLLING")
 _BOXED = POLLING_KEYS[3:]

@@ -16,8 +16,8 @@ from pykcl.aws.errors import MALFORMED, aws_errors, calling, sort_failure
 from pykcl.errors import PyKclError, TemporaryError
 from pykcl.metrics.catalog import MILLIS_BEHIND_LATEST
 
-LOOK_BACK = 600.0
-"""Seconds."""
+_WINDOW = 600.0
+"""Seconds before now in which values are read."""
 _MAX_METRICS = 500
 _PERIOD = 60
 _DOING = "asking CloudWatch for MillisBehindLatest (cloudwatch:GetMetricData)"
@@ -55,7 +55,7 @@ class MetricReader:
         now = datetime.fromtimestamp(now_millis / 1000, tz=timezone.utc)
         request: dict[str, Any] = {
             "MetricDataQueries": [self._query(f"s{at}", shard) for at, shard in enumerate(shards)],
-            "StartTime": now - timedelta(seconds=LOOK_BACK),
+            "StartTime": now - timedelta(seconds=_WINDOW),
             # The current minute has datapoints, too.
             "EndTime": now + timedelta(seconds=_PERIOD),
             "ScanBy": "TimestampDescending",

@@ -32,7 +32,7 @@ export class RateChart {
     if (!store.rates.some(([, rates]) => Object.keys(rates).length)) {
       if (store.rows.size === 0) { this.plot.nothing("No workers yet", "Each gets an area of its own as soon as it works."); return; }
       const asks = records ? store.facts.rateNote || "The first numbers come within seconds." : "The first numbers come after ten seconds.";
-      this.plot.nothing(records && store.facts.rateNote ? "Nobody tells how many records" : "Counting", asks);
+      this.plot.nothing(records && store.facts.rateNote ? "No worker reports its records" : "Counting", asks);
     } else this.plot.draw(store.since, store.at);
   }
 

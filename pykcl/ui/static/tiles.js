@@ -111,7 +111,7 @@ export class Tiles {
       byId("hints").dataset.key = key;
       byId("hint-list").replaceChildren(...hints.map((hint) => el("li", {}, hint)));
     }
-    const failover = facts.failoverTold ? `${facts.failover}s` : `${facts.failover}s, a guess: tell it with --failover`;
+    const failover = facts.failoverTold ? `${facts.failover}s` : `${facts.failover}s, a guess: set it with --failover`;
     say(byId("foot"), [
       facts.every ? `The lease table is read every ${duration(facts.every)} (${facts.units} read units)` : null,
       facts.failover ? `fail-over time ${failover}` : null,

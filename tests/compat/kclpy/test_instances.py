@@ -223,14 +223,14 @@ _ONE, _BARE = Locked(), Bare()
 @pytest.mark.parametrize(
     ("given_of", "told"),
     [
-        (_one_of(Processor), "Single always returns one and the same object"),
-        (_one_of(Locked), "Single always returns one and the same object"),
-        (lambda: _one_of(Locked), "Single always returns one and the same object"),
-        (lambda: lambda: _ONE, "<lambda> always returns one and the same object"),
-        (lambda: lambda: _BARE, "<lambda> always returns one and the same object"),
-        (lambda: functools.partial(_one_of(Locked)), "partial always returns one and the same object"),
-        (Borg, "Borg makes objects that have one and the same __dict__"),
-        (lambda: Borg, "Borg makes objects that have one and the same __dict__"),
+        (_one_of(Processor), "Single always returns the same object"),
+        (_one_of(Locked), "Single always returns the same object"),
+        (lambda: _one_of(Locked), "Single always returns the same object"),
+        (lambda: lambda: _ONE, "<lambda> always returns the same object"),
+        (lambda: lambda: _BARE, "<lambda> always returns the same object"),
+        (lambda: functools.partial(_one_of(Locked)), "partial always returns the same object"),
+        (Borg, "Borg creates objects that share one __dict__"),
+        (lambda: Borg, "Borg creates objects that share one __dict__"),
     ],
 )
 def test_one_processor_for_all_shards_is_refused_when_it_comes_the_second_time(given_of, told):
@@ -246,5 +246,5 @@ def test_a_program_whose_function_returns_its_only_processor_is_told_before_the_
     only = Plain("b")
     make, sample, _version = processor_factory(lambda: only, print)
     assert sample is only
-    with pytest.raises(ConfigError, match="one and the same object"):
+    with pytest.raises(ConfigError, match="the same object"):
         make()

@@ -237,7 +237,7 @@ def test_a_worker_that_would_not_hear_of_its_end_is_refused(tmp_path, started, m
 
 def test_a_processor_that_cannot_be_used_is_told_of_also_where_the_program_passes_over_it(tmp_path, started):
     text = "try:\n    kcl.KCLProcess(7).run()\nexcept Exception: pass"
-    with pytest.raises(ConfigError, match="is no record processor"):
+    with pytest.raises(ConfigError, match="is not a record processor"):
         run(tmp_path, PROGRAM + text, launched(started))
     assert not started
 
@@ -319,7 +319,7 @@ def test_methods_nobody_wrote_are_told_of_at_the_start(tmp_path, started, caplog
         ("process_records", "proces_records", "has proces_records"),
         ("process_records", "processRecords", "has processRecords"),
         ("initialize", "initialise", "has initialise"),
-        ("initialize", "other", "no method of it is called anything like that"),
+        ("initialize", "other", "it has no method with a similar name"),
     ],
 )
 @pytest.mark.parametrize("base", ["processor.RecordProcessorBase", "object"])

@@ -404,7 +404,7 @@ def test_a_thread_that_never_ends_is_cut_off_after_the_grace_and_told_of(daemon,
         ("import logging.config\nlogging.config.dictConfig({'version': 1})\nraise OSError('boom')\n", 70, "Traceback (most"),
         (PROGRAMS["v3"].replace("self.seen = 0", "self.file, self.x = open(os.devnull), x").replace("__init__(self)", "__init__(self, x=1)")
          .replace("RecordProcessor())", "RecordProcessor(2))"), 78, "a new one has another value of x"),
-        ("from amazon_kclpy import kcl\nkcl.KCLProcess(object()).run()\n", 78, "is no record processor"),
+        ("from amazon_kclpy import kcl\nkcl.KCLProcess(object()).run()\n", 78, "is not a record processor"),
         (PROGRAMS["v3"], 78, "list-streams"),
         (PROGRAMS["v3"].replace("kcl.KCLProcess(RecordProcessor()).run()", "\n    try: kcl.KCLProcess(RecordProcessor()).run()\n    except Exception: pass"), 78, "list-streams"),
     ],

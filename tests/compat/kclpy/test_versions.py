@@ -74,7 +74,7 @@ def test_the_methods_count_where_they_contradict_the_version(
 
 @pytest.mark.parametrize("wrong", [object(), made(1, lambda self: None), made(1, "no method"), 7])
 def test_what_cannot_be_called_is_refused(wrong):
-    with pytest.raises(ConfigError, match="is no record processor"):
+    with pytest.raises(ConfigError, match="is not a record processor"):
         version_of(wrong)
 
 

@@ -60,12 +60,12 @@ CASES = {
     "attribute of the class by name": ({"process": "Orders.last = record"}, "changes", "Orders.last", "Orders.last"),
     "exit": ({"globals": "import sys", "process": "sys.exit(1)"}, "changes", "sys.exit()", "sys.exit"),
     "exit by raising": ({"process": "raise SystemExit"}, "changes", "sys.exit()", "SystemExit"),
-    "exit at once": ({"globals": "import os", "process": "os._exit(1)"}, "must", "ended without a word", "_exit"),
+    "exit at once": ({"globals": "import os", "process": "os._exit(1)"}, "must", "ended abruptly", "_exit"),
     "swallowed": (
-        {"process": "try: f()\n            except Exception: print()"}, "look", "swallowed", "except"),
-    "swallowed bare": ({"process": "try: f()\n            except: f()"}, "look", "swallowed", "except"),
+        {"process": "try: f()\n            except Exception: print()"}, "review", "swallowed", "except"),
+    "swallowed bare": ({"process": "try: f()\n            except: f()"}, "review", "swallowed", "except"),
     "swallowed among others": (
-        {"process": "try: f()\n            except (OSError, BaseException): f()"}, "look", "swallowed", "except"),
+        {"process": "try: f()\n            except (OSError, BaseException): f()"}, "review", "swallowed", "except"),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from pykcl.compat.migrate import (
     Migration,
     Move,
     Program,
-    TableLook,
+    TableSnapshot,
     code_findings,
     consumer_of,
     plan,
@@ -51,10 +51,10 @@ def differences(properties):
 # -- properties ------------------------------------------------------------------------------------------------
 
 ALWAYS = {
-    "a batch whose processor raises comes again",
-    "an exception in initialize counts",
+    "a batch whose processor raises is delivered again",
+    "an exception in initialize is a failure",
     "a stop waits",
-    "shards are polled at another pace",
+    "shards are polled at other intervals",
 }
 
 
@@ -67,10 +67,10 @@ def test_of_the_least_file_only_what_is_always_so_is_told(read):
     [
         ("retrievalMode=FANOUT", "enhanced fan-out becomes polling", 6),
         ("cleanupLeasesUponShardCompletion=false", "leases of ended shards are kept", 6),
-        ("streamArn=arn:aws:kinesis:eu-west-1:123456789012:stream/orders", "the whole streamArn counts", 6),
+        ("streamArn=arn:aws:kinesis:eu-west-1:123456789012:stream/orders", "the whole streamArn is used", 6),
         ("timeoutInSeconds=30", "a call that takes too long costs its shard only", 6),
-        ("metricsLevel=DETAILED", "CloudWatch metrics count their samples otherwise", 6),
-        ("failoverTime=3", "failoverTime is no key", 6),
+        ("metricsLevel=DETAILED", "CloudWatch metrics count samples differently", 6),
+        ("failoverTime=3", "failoverTime is not a key", 6),
     ],
 )
 def test_what_java_did_otherwise_is_told_with_its_line(read, line, what, number):
@@ -82,7 +82,7 @@ def test_what_java_did_otherwise_is_told_with_its_line(read, line, what, number)
     ("line", "what"),
     [
         ("shutdownGraceMillis=5000", "a stop waits"),
-        ("idleTimeBetweenReadsInMillis=900", "shards are polled at another pace"),
+        ("idleTimeBetweenReadsInMillis=900", "shards are polled at other intervals"),
     ],
 )
 def test_what_the_file_decides_is_no_difference(read, line, what):
@@ -102,21 +102,21 @@ def test_of_children_it_is_told_what_concerns_children(read):
     found = properties_findings(properties, interpret(properties, entry_point="multilang"), in_process=False)
     assert whats(found) == {
         "a child that dies, hangs or answers nonsense costs its shard only", "what a child prints goes to the log",
-        "a stop waits", "shards are polled at another pace",
+        "a stop waits", "shards are polled at other intervals",
     }  # fmt: skip
     assert found[0].place == "app.properties:7"
-    assert "hangs does so only with timeoutInSeconds" in found[0].text
+    assert "hangs is ended only with timeoutInSeconds" in found[0].text
     (stop,) = [one for one in found if one.what == "a stop waits"]
-    assert "A checkpoint is written only where that method writes one" in stop.text
+    assert "A checkpoint is written only if that method writes one" in stop.text
 
 
 def test_the_pace_is_compared_with_java_s_only_where_java_polled(read):
-    pace = "shards are polled at another pace"
+    pace = "shards are polled at other intervals"
     (polled,) = [found for found in differences(read()) if found.what == pace]
     assert "Java polls every 1.5 s" in polled.text
     fanned = differences(read("applicationName=orders-app\nstreamName=orders\n"))
     assert pace not in whats(fanned)
-    (told,) = [found for found in fanned if found.what == "shards are polled at a pace of pykcl's own"]
+    (told,) = [found for found in fanned if found.what == "shards are polled at adaptive intervals"]
     assert "Java" not in told.text
 
 
@@ -159,53 +159,53 @@ MULTI = parse_row({"leaseKey": {"S": "123456789012:a:1:shardId-000000000000"}, "
 BROKEN = parse_row({"leaseKey": {"S": "shardId-000000000009"}, "leaseCounter": {"S": "many"}})
 
 
-def look(*rows, **more):
-    return TableLook("orders-app", rows, JavaState(), **more)
+def snapshot(*rows, **more):
+    return TableSnapshot("orders-app", rows, JavaState(), **more)
 
 
-def told(a_look):
-    return {(found.weight, found.what) for found in table_findings(a_look)}
+def told(a_snapshot):
+    return {(found.weight, found.what) for found in table_findings(a_snapshot)}
 
 
 def test_a_fleet_of_2x_is_told_and_hinders_nobody():
     found = table_findings(
-        look(lease(0, "java-1", "49600000000000000000000000000000000000000000000000000001"), lease(1))
+        snapshot(lease(0, "java-1", "49600000000000000000000000000000000000000000000000000001"), lease(1))
     )
     assert {one.weight for one in found} == {"fine"}
     assert whats(found) == {"owners of leases: 1 Java worker (KCL 2.x)", "2 leases"}
-    assert "1 with a checkpoint inside the shard, 0 ended, 1 that nobody owns" in found[1].text
-    assert "Nothing tells of KCL 3.x" in found[0].text
+    assert "1 with a checkpoint inside the shard, 0 ended, 1 without an owner" in found[1].text
+    assert "No evidence of KCL 3.x" in found[0].text
 
 
 def test_rows_of_3x_are_told_and_its_mode():
-    found = table_findings(look(lease(0, "j1"), version_row("CLIENT_VERSION_2X"), METRICS))
+    found = table_findings(snapshot(lease(0, "j1"), version_row("CLIENT_VERSION_2X"), METRICS))
     assert "owners of leases: 1 Java worker (KCL 3.x in the mode of 2.x, or 2.x beside it)" in whats(found)
     assert "CLIENT_VERSION_2X in the lease table" in found[0].text
-    assert "rows that are no leases" in whats(found)
+    assert "rows that are not leases" in whats(found)
     assert "must" not in {one.weight for one in found}
 
 
 @pytest.mark.parametrize("version", ["CLIENT_VERSION_3X", "CLIENT_VERSION_3X_WITH_ROLLBACK"])
 def test_a_native_fleet_is_a_blocker(version):
     assert ("must", "the fleet is KCL 3.x in its own mode") in told(
-        look(lease(0, "j1"), version_row(version))
+        snapshot(lease(0, "j1"), version_row(version))
     )
 
 
 def test_leases_of_several_streams_are_a_blocker_and_broken_rows_are_told():
-    assert ("must", "the table holds leases of several streams") in told(look(MULTI))
-    assert ("look", "row 'shardId-000000000009' cannot be read") in told(look(lease(0), BROKEN))
-    assert ("look", "table orders-app has no leases") in told(look())
+    assert ("must", "the table holds leases of several streams") in told(snapshot(MULTI))
+    assert ("review", "row 'shardId-000000000009' cannot be read") in told(snapshot(lease(0), BROKEN))
+    assert ("review", "table orders-app has no leases") in told(snapshot())
 
 
 def test_a_table_that_nobody_works_on_is_told_so():
-    assert ("fine", "owners of leases: nobody") in told(look(lease(0)))
+    assert ("fine", "owners of leases: none") in told(snapshot(lease(0)))
 
 
 def test_that_nobody_could_look_is_told_with_the_reason():
-    (found,) = table_findings(TableLook("orders-app", why_not="No AWS region."))
+    (found,) = table_findings(TableSnapshot("orders-app", why_not="No AWS region."))
     assert found.what == "table orders-app was not read"
-    assert found.text.startswith("No AWS region. So nothing is known")
+    assert found.text.startswith("No AWS region. So it is unknown")
 
 
 # -- the plan --------------------------------------------------------------------------------------------------
@@ -220,34 +220,34 @@ def move(program_file="app.py", **more):
 
 def test_every_step_has_a_command_and_a_way_back():
     for the_move in (move(), move(None)):
-        for a_look in (look(lease(0, "j1")), look(version_row("CLIENT_VERSION_3X"))):
-            steps = plan(the_move, a_look)
+        for a_snapshot in (snapshot(lease(0, "j1")), snapshot(version_row("CLIENT_VERSION_3X"))):
+            steps = plan(the_move, a_snapshot)
             assert all(step.commands and step.back for step in steps)
-    assert [step.title for step in plan(move(), look(lease(0, "j1")))] == [
-        "Look", "Shadow", "One host", "All hosts", "Remove Java",
+    assert [step.title for step in plan(move(), snapshot(lease(0, "j1")))] == [
+        "Review", "Shadow", "One host", "All hosts", "Remove Java",
     ]  # fmt: skip
 
 
 def test_the_commands_name_the_files_and_quote_them():
-    text = "\n".join(command for step in plan(move("my app.py"), look()) for command in step.commands)
+    text = "\n".join(command for step in plan(move("my app.py"), snapshot()) for command in step.commands)
     assert "pykcl run --config pykcl.toml --kclpy 'my app.py'" in text
     assert (
         "--shadow orders-app-shadow --config pykcl.toml --kclpy 'my app.py' --shadow-call-processor" in text
     )
     assert "multilangd" not in text
-    text = "\n".join(command for step in plan(move(None), look()) for command in step.commands)
+    text = "\n".join(command for step in plan(move(None), snapshot()) for command in step.commands)
     assert "pykcl multilangd --properties-file app.properties" in text
     assert "--kclpy" not in text
 
 
 def test_a_native_fleet_gets_its_two_ways_before_the_first_host():
-    steps = plan(move(), look(version_row("CLIENT_VERSION_3X_WITH_ROLLBACK")))
+    steps = plan(move(), snapshot(version_row("CLIENT_VERSION_3X_WITH_ROLLBACK")))
     assert steps[2].title.startswith("Out of KCL 3.x's own mode")
     assert "PHASE1" in steps[2].text
     assert "--mode rollback --application_name orders-app" in steps[2].commands[0]
     assert steps[2].commands[-1].endswith("--option unsafe_join_v3=true")
     # KCL has no way back from there.
-    (only,) = plan(move(), look(version_row("CLIENT_VERSION_3X")))[2].commands
+    (only,) = plan(move(), snapshot(version_row("CLIENT_VERSION_3X")))[2].commands
     assert only.endswith("--option unsafe_join_v3=true")
 
 
@@ -278,13 +278,13 @@ def test_the_consumer_that_is_deregistered_is_the_one_of_the_file(read, lines, w
         used_fanout=True,
         consumer=consumer_of(properties, config),
     )
-    (command,) = [one for one in plan(the_move, look())[-1].commands if "deregister" in one]
+    (command,) = [one for one in plan(the_move, snapshot())[-1].commands if "deregister" in one]
     assert command == f"aws kinesis deregister-stream-consumer {words}" or command.endswith(words)
 
 
 def test_a_consumer_of_fan_out_is_deregistered_at_the_end():
-    assert any("deregister" in command for command in plan(move(used_fanout=True), look())[-1].commands)
-    assert not any("deregister" in command for command in plan(move(), look())[-1].commands)
+    assert any("deregister" in command for command in plan(move(used_fanout=True), snapshot())[-1].commands)
+    assert not any("deregister" in command for command in plan(move(), snapshot())[-1].commands)
 
 
 # -- pykcl.toml ------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_pykcl_toml_says_exactly_what_the_properties_say(read, tmp_path, monkeyp
 def test_what_java_takes_without_a_key_is_said_as_such(read):
     properties = read("applicationName=orders-app\nstreamName=orders\n")
     text = toml_text(properties, interpret(properties, entry_point="kclpy"))
-    assert "max_leases = 1000000  # no limit, as Java has none without maxLeasesForWorker\n" in text
+    assert "max_leases = 1000000  # no limit, as in Java without maxLeasesForWorker\n" in text
 
 
 def test_each_line_names_the_key_it_comes_from(read):
@@ -353,10 +353,10 @@ def test_each_line_names_the_key_it_comes_from(read):
 # -- the report ------------------------------------------------------------------------------------------------
 
 
-def migration(properties, text=None, a_look=None):
+def migration(properties, text=None, a_snapshot=None):
     found = interpret(properties, entry_point="kclpy")
     programs = [Program("app.py", text.encode())] if text else []
-    a_look = a_look or look(lease(0, "j1"))
+    a_snapshot = a_snapshot or snapshot(lease(0, "j1"))
     the_move = Move(
         found.config,
         "app.properties",
@@ -366,7 +366,7 @@ def migration(properties, text=None, a_look=None):
     )
     return Migration(
         the_move, found.verdicts, properties_findings(properties, found), tuple(one.name for one in programs),
-        code_findings(programs), a_look, table_findings(a_look), plan(the_move, a_look), toml_text(properties, found),
+        code_findings(programs), a_snapshot, table_findings(a_snapshot), plan(the_move, a_snapshot), toml_text(properties, found),
     )  # fmt: skip
 
 
@@ -380,7 +380,7 @@ def test_the_report_has_every_key_once_and_every_finding_and_step(read):
     for step in whole.steps:
         assert f". {step.title}\n" in text
         assert all(f"$ {command}\n" in text for command in step.commands)
-    assert text.index("ended without a word") < text.index("## The properties")
+    assert text.index("ended abruptly") < text.index("## The properties")
     assert "Nothing has to be changed" not in text
     assert "Nothing has to be changed" in report(migration(read(), program()))
 
@@ -402,11 +402,11 @@ def test_foreign_text_cannot_break_the_table_or_start_a_line(read):
 
 def test_foreign_text_is_no_markup(read):
     text = report(migration(read(LEAST + "<img/>[x](y)`*=1\n")))
-    assert "* **\\<img/\\>\\[x\\](y)'\\* is no key**" in text
+    assert "* **\\<img/\\>\\[x\\](y)'\\* is not a key**" in text
 
 
 def test_the_summary_tells_of_each_part(read):
-    text = summary(migration(read(), program(), TableLook("orders-app", why_not="No region.")))
+    text = summary(migration(read(), program(), TableSnapshot("orders-app", why_not="No region.")))
     assert [line.split()[0] for line in text.splitlines() if not line.startswith(" ")] == [
         "PROPERTIES", "CODE", "TABLE", "FIRST",
     ]  # fmt: skip
@@ -414,5 +414,5 @@ def test_the_summary_tells_of_each_part(read):
     assert "app.py" in text
     assert "orders-app was not read" in text
     assert "not read: name the program with --code" in summary(migration(read()))
-    (child,) = plan(move(None), look(version_row("CLIENT_VERSION_3X")))[2].commands
+    (child,) = plan(move(None), snapshot(version_row("CLIENT_VERSION_3X")))[2].commands
     assert child == "pykcl multilangd --properties-file app.properties --option unsafe_join_v3=true"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykcl.compat.multilang.child import MOST_LINE_BYTES, MOST_LOGGED, ChildLog, LineCutter, level_of, pieces
+from pykcl.compat.multilang.child import MAX_LINE_BYTES, MAX_LOGGED, ChildLog, LineCutter, level_of, pieces
 
 
 @given(st.lists(st.binary(max_size=20)), st.lists(st.integers(0, 40)))
@@ -22,14 +22,14 @@ def test_however_the_bytes_arrive_the_lines_are_the_same(lines, cuts):
 def test_megabytes_without_a_line_end_are_cut_once_and_not_kept():
     cutter = LineCutter()
     found = [line for _ in range(200) for line in cutter.feed(b"x" * 65536)]
-    assert found == [(b"x" * MOST_LINE_BYTES, False)]
-    assert not cutter._begun
+    assert found == [(b"x" * MAX_LINE_BYTES, False)]
+    assert not cutter._started
     assert list(cutter.feed(b"rest of it\nnext\nbegun")) == [(b"next", True)]
     assert cutter.rest() == b"begun"
 
 
 def test_a_long_line_that_comes_with_its_end_is_no_message_either():
-    assert list(LineCutter().feed(b"y" * (MOST_LINE_BYTES + 1) + b"\n")) == [(b"y" * MOST_LINE_BYTES, False)]
+    assert list(LineCutter().feed(b"y" * (MAX_LINE_BYTES + 1) + b"\n")) == [(b"y" * MAX_LINE_BYTES, False)]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_line_cannot_forge_others_nor_fill_the_log(caplog):
     assert (first.name, first.levelno) == ("pykcl.child.shardId-1", logging.INFO)
     assert first.getMessage() == r"a\x1b[2Jb\xffc\x0bd\u2028e"
     assert (second.name, second.levelno) == ("pykcl.child.shardId-1.stderr", logging.WARNING)
-    assert second.getMessage() == "z" * MOST_LOGGED + "… (cut)"
+    assert second.getMessage() == "z" * MAX_LOGGED + "… (cut)"
 
 
 def test_a_line_without_an_end_is_taken_in_pieces_that_split_no_character():
@@ -72,7 +72,7 @@ def test_a_line_without_an_end_is_taken_in_pieces_that_split_no_character():
 
 def test_after_a_piece_was_taken_what_follows_is_kept_again():
     cutter = LineCutter()
-    list(cutter.feed(b"x" * (MOST_LINE_BYTES + 1)))
+    list(cutter.feed(b"x" * (MAX_LINE_BYTES + 1)))
     assert cutter.rest() == b""
     assert list(cutter.feed(b"more\n")) == [(b"more", True)]
 

@@ -28,8 +28,8 @@ from multilang_kit import (
 from pykcl.compat.multilang import children as children_module
 from pykcl.compat.multilang import processor as processor_module
 from pykcl.compat.multilang.child import (
-    MOST_LOGGED,
-    MOST_QUESTIONS,
+    MAX_LOGGED,
+    MAX_QUESTIONS,
     AnswerNotBelieved,
     CheckpointNotUnderstood,
     Child,
@@ -276,7 +276,7 @@ def test_questions_without_end_do_not_fill_the_memory(start, journal, caplog):
     processor = start("scripted", script)
     eventually(lambda: journal.of("flooded"), "the flood")
     child = processor._child
-    assert len(child.questions_before()) <= MOST_QUESTIONS
+    assert len(child.questions_before()) <= MAX_QUESTIONS
 
 
 def test_a_checkpoint_asked_for_after_the_answer_is_made_with_the_checkpointer_of_then(start, journal):
@@ -574,7 +574,7 @@ def test_an_end_is_waited_for_also_where_the_one_who_does_it_is_late(start, jour
         busy.set()
     assert over.wait(DEADLINE)
     assert not is_running(journal.pids[0])
-    assert "not even of SIGKILL" not in caplog.text
+    assert "does not exit after SIGKILL" not in caplog.text
 
 
 def test_a_process_that_does_not_even_end_of_sigkill_is_told_and_waited_for(start, monkeypatch, caplog):
@@ -590,11 +590,11 @@ def test_a_process_that_does_not_even_end_of_sigkill_is_told_and_waited_for(star
         over.set()
 
     threading.Thread(target=end).start()
-    eventually(lambda: "not even of SIGKILL" in caplog.text, "the word about it")
+    eventually(lambda: "does not exit after SIGKILL" in caplog.text, "the word about it")
     assert not over.is_set()
     signal_group(child, signal.SIGKILL)
     assert over.wait(DEADLINE)
-    assert caplog.text.count("not even of SIGKILL") == 1
+    assert caplog.text.count("does not exit after SIGKILL") == 1
 
 
 # -- their ends ------------------------------------------------------------------------------------------------
@@ -646,7 +646,7 @@ def test_leaving_the_block_ends_all_children_and_nothing_is_started_afterwards(n
     with children:
         assert len(journal.pids) == 3
     assert not any(map(is_running, journal.pids))
-    with pytest.raises(RestartShard, match="the daemon ends"):
+    with pytest.raises(RestartShard, match="the daemon is stopping"):
         ChildProcessor(children).initialize(initialization())
 
 
@@ -687,7 +687,7 @@ def test_a_child_that_is_being_started_while_the_daemon_ends_is_ended_too(new_ch
 
 def test_children_end_where_the_operating_system_does_not_tell_of_it(start, journal, monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
-    monkeypatch.setattr(children_module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(children_module, "POLL_SECONDS", 0.05)
     processor = start("scripted", "if message['action'] == 'processRecords': sys.exit(6)")
     with pytest.raises(RestartShard, match="ended with exit code 6"):
         processor.process_records(batch(Checkpoints(), record(1)))
@@ -757,7 +757,7 @@ def test_a_child_that_nobody_can_listen_to_is_not_left_behind(new_children, jour
 
     children = new_children("good")
     monkeypatch.setattr(threading.Thread, "start", no_more)
-    with pytest.raises(RestartShard, match="cannot be heard: can't start new thread"):
+    with pytest.raises(RestartShard, match="cannot be served: can't start new thread"):
         ChildProcessor(children, 30.0).initialize(initialization())
     assert not any(map(is_running, journal.pids))
     second = ChildProcessor(children, 30.0)
@@ -789,7 +789,7 @@ def test_if_the_thread_that_serves_them_dies_nobody_waits_for_ever_and_nothing_r
         raise ZeroDivisionError
 
     processor._child.on_output = bug
-    with pytest.raises(RestartShard, match="cannot be heard any more"):
+    with pytest.raises(RestartShard, match="cannot be served any more"):
         processor.process_records(batch(Checkpoints(), record(1)))
     assert not is_running(journal.pids[0])
     with pytest.raises(RestartShard, match="see the first error in the log"):
@@ -805,7 +805,7 @@ def test_what_a_child_says_without_a_line_end_is_logged_while_it_lives_and_in_pi
         eventually(lambda: len(caplog.messages) >= 2, "what it has said of initialize")
         assert not processor.is_of_no_use
         first, second = caplog.messages[:2]
-    assert first == "no line end: \u00e4 " + "z" * (MOST_LOGGED - len("no line end: \u00e4 ".encode()))
+    assert first == "no line end: \u00e4 " + "z" * (MAX_LOGGED - len("no line end: \u00e4 ".encode()))
     assert second.endswith("zzinitialize")
     assert len(first + second) == len("no line end: \u00e4 ") + 3000 + len("initialize")
 

@@ -1,4 +1,4 @@
-"""Record processors of version 2: inputs are objects, and one `shutdown` tells of a lost lease and of a shard's end."""
+"""Record processors of version 2: inputs are objects, and one `shutdown` covers a lost lease and the end of a shard."""
 
 from __future__ import annotations
 
