@@ -1,4 +1,4 @@
-"""What lets a team leave Java behind: its MultiLangDaemon, its kclpy programs and its .properties files, on pykcl.
+"""Migration from Java: MultiLangDaemon, programs of amazon_kclpy and .properties files, on pykcl.
 
-May import every room but cli, local and testing; none of those below may import it.
+May import every package but cli, local and testing; none of the core may import it.
 """

@@ -125,7 +125,10 @@ def test_the_seam_opens_again_even_when_simulations_are_nested_or_fail():
 
 
 def test_a_deadlock_names_the_threads():
-    with pytest.raises(Deadlock, match=r"nobody can go on: .*w1/left, w1/right"), Simulation() as simulation:
+    with (
+        pytest.raises(Deadlock, match=r"no task can continue: .*w1/left, w1/right"),
+        Simulation() as simulation,
+    ):
         runtime = simulation.runtime("w1")
         one, other = runtime.lock(), runtime.lock()
 

@@ -221,7 +221,7 @@ def test_without_a_source_lag_is_not_made_up(live_table):
     with Page(live_table, lags=None) as page:
         whole = page.browser().state(lambda told: told["rows"])
         assert "lag" not in whole["rows"][shard(1)]
-        assert "nobody" in whole["facts"]["lagSource"]
+        assert "not measured" in whole["facts"]["lagSource"]
 
 
 def test_looks_are_seldom_while_nobody_looks(table, clock):

@@ -211,7 +211,7 @@ def missing_methods(processor: Any, version: Version) -> list[str]:
     return [name for name in needed if not _is_written(processor, name)]
 
 
-def refuse_one_that_can_do_nothing(processor: Any, version: Version) -> None:
+def refuse_unusable(processor: Any, version: Version) -> None:
     """Raise ConfigError if each batch would fail: such a worker must not take leases from others."""
     for name in missing_methods(processor, version):
         if name in _OF_EVERY_BATCH:

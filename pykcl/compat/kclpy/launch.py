@@ -25,7 +25,7 @@ from pykcl.compat.kclpy.adapter import (
     Version,
     missing_methods,
     processor_factory,
-    refuse_one_that_can_do_nothing,
+    refuse_unusable,
 )
 from pykcl.errors import ConfigError, PyKclError
 from pykcl.processor import ProcessorFactory
@@ -82,7 +82,7 @@ class Launch:
             _refuse_other_threads()
             with logs.heard():
                 factory, sample, version = processor_factory(given, self._exited, self._around_a_call)
-            refuse_one_that_can_do_nothing(sample, version)
+            refuse_unusable(sample, version)
             self._log_start(sample, version)
             self._worker = self._make_worker(factory)
             self._worker.run()

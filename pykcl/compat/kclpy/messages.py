@@ -1,4 +1,4 @@
-"""What a record processor is handed: one class for each message of the MultiLang protocol, and Record.
+"""Arguments of a record processor: one class for each message of the MultiLang protocol, and Record.
 
 Every class is made from the message's JSON object. Names of attributes, also of those with an underscore, are
 amazon_kclpy's: programs and their tests use them.
@@ -323,10 +323,10 @@ _AS_WRITTEN = dict(vars(Record))
 
 
 def record_maker() -> Callable[[UserRecord], Record]:
-    """What makes the records for a program, as `Record` is now.
+    """Return the factory of records for a program, for the current state of `Record`.
 
-    amazon_kclpy makes every record of that class. So where the program put something of its own in the place of what
-    stands above, records are made as they are there, from the whole JSON object.
+    amazon_kclpy creates every record from that class. So if the program has replaced an attribute of the class, records
+    are created as there, from the whole JSON object.
     """
     now = vars(Record)
     if all(now.get(name) is value for name, value in _AS_WRITTEN.items()):

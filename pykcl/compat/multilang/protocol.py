@@ -1,8 +1,8 @@
-"""The MultiLang protocol: one JSON object a line. What we say to a child, and what a line of the child means.
+"""The MultiLang protocol: one JSON object a line, to a child and from it.
 
 Fields, values and their order are those of `software.amazon.kinesis.multilang.messages` (multilang 2.7.2 and 3.1.3),
-as Jackson writes them. All is ASCII here: it is the same JSON, and no child reads it wrongly because of its locale, or
-takes a line separator inside a partition key for the end of the line.
+as Jackson writes them, but in ASCII only: the same JSON, which no child misreads because of its locale, or because of a
+line separator in a partition key.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ _LONGEST_NUMBER = 100
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAsked:
-    """Both None: the largest position delivered, or the end of the shard.
+    """A checkpoint request. Both numbers None: the largest delivered position, or the end of the shard.
 
-    wrong: the field that holds nothing a position is made of (it is None here); to be refused, and not to be made.
-    early: it was asked before all of the action that follows had been written to the child, so not for what comes with
-    that one.
+    wrong: the field with an invalid value (None here): refuse the request. early: the request was sent before the
+    pending action had been written to the child, so it is not for the records of that action.
     """
 
     sequence_number: str | None
@@ -48,21 +47,21 @@ class CheckpointAsked:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The child says that it is done with an action. response_for: which one; None where it says none."""
+    """The child has finished an action. response_for: that action; None if the line names none."""
 
     response_for: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """No message of the protocol: what a program prints."""
+    """A line that is not a message of the protocol, such as a print of the program."""
 
 
 Message = CheckpointAsked | Status
 
 
 def initialize(shard_id: str, position: Checkpoint) -> bytes:
-    """position: of the lease's checkpoint; its word where it is a sentinel."""
+    """position: the lease's checkpoint; a sentinel is sent by its name."""
     return _line(
         {
             "action": INITIALIZE,
@@ -74,7 +73,7 @@ def initialize(shard_id: str, position: Checkpoint) -> bytes:
 
 
 def process_records(records: Iterable[Record], millis_behind_latest: int | None) -> Iterator[bytes]:
-    """One line, in pieces of about CHUNK_BYTES."""
+    """Yield one line in pieces of about CHUNK_BYTES."""
     pieces = [b'{"action":"processRecords","records":[']
     size, comma = 0, b""
     for record in records:
@@ -103,12 +102,12 @@ def _arrival_and_sub(record: Record) -> bytes:
 
 
 def bare(action: str) -> bytes:
-    """leaseLost, shardEnded or shutdownRequested: they have no other field."""
+    """Return leaseLost, shardEnded or shutdownRequested, which have no other field."""
     return _line({"action": action})
 
 
 def checkpoint_answer(asked: CheckpointAsked, error: str | None) -> bytes:
-    """The position as it was asked for. error: simple name of the Java exception; None when it is written."""
+    """Return the answer with the requested position. error: simple name of Java's exception; None for success."""
     return _line(
         {
             "action": "checkpoint",
@@ -124,7 +123,7 @@ def _line(message: dict[str, Any]) -> bytes:
 
 
 class _Number(str):
-    """A number as it was written: Jackson hands the text of a number on where a text is wanted."""
+    """The text of a number: Jackson passes it on for a field that is a text."""
 
     __slots__ = ()
 
@@ -133,16 +132,16 @@ _decoder = json.JSONDecoder(parse_int=_Number, parse_float=_Number)
 
 
 def parse(line: bytes) -> Message | Noise:
-    """What a line says, without its line end. As strict and as lenient as Java's Jackson: an unknown field makes it
-    noise, what follows the object does not; numbers may be text, and text numbers.
+    """Parse a line without its end, as strictly as Java's Jackson: a line with an unknown field is noise, text after
+    the object is ignored; numbers may be text, and texts numbers.
 
-    Laxer for a checkpoint whose position Jackson cannot read: whoever asked for it waits for an answer.
+    Laxer for a checkpoint request with a position that Jackson cannot read, as the child waits for an answer.
     """
     start = line.lstrip(b" \t\r")
     if not start.startswith(b"{"):
         return Noise()
     try:
-        # Deeply nested rubbish ends in RecursionError.
+        # Deep nesting raises RecursionError.
         found, _ = _decoder.raw_decode(start.decode("utf-8"))
     except (ValueError, RecursionError):
         return Noise()
@@ -166,12 +165,12 @@ def _asked(sequence_number: Any, sub_sequence_number: Any) -> CheckpointAsked:
 
 
 def _whole(value: Any) -> int | None:
-    """As Jackson makes a Long: of a number without its fraction, of a text with one in it. Raises ValueError,
+    """Convert to an int as Jackson does to a Long: a number loses its fraction, a text is parsed. Raises ValueError,
     OverflowError."""
     if value is None or value == "":
         return None
     if not isinstance(value, str) or len(value) > _LONGEST_NUMBER:
-        raise ValueError("no number")
+        raise ValueError("not a number")
     if isinstance(value, _Number) and not value.lstrip("-").isdigit():
         return int(float(value))
     return int(value)

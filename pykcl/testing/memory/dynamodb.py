@@ -30,12 +30,12 @@ _ENDPOINT = "http://dynamodb.invalid"
 
 
 def timed_out() -> Exception:
-    """No answer came in time; nobody knows whether the request was applied."""
+    """No answer came in time, and the outcome of the request is unknown."""
     return ReadTimeoutError(endpoint_url=_ENDPOINT)
 
 
 def unreachable() -> Exception:
-    """No connection could be made."""
+    """The connection failed."""
     return EndpointConnectionError(endpoint_url=_ENDPOINT)
 
 
@@ -60,7 +60,7 @@ _READ_UNIT_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong with one request. All None: nothing.
+    """Faults of one request; none by default.
 
     delay: seconds it waits before anything happens. late_answer: seconds from what it does to the answer.
     before: raised, and the request is never applied. after: raised although the request was applied. postponed:

@@ -47,7 +47,7 @@ class LaterPage:
         return self._fetched or self._fetch()
 
     def drop(self) -> None:
-        """Nobody waits for it."""
+        """Do nothing: no reader waits for it."""
 
 
 class MemoryStream:
@@ -122,7 +122,7 @@ class MemoryStream:
         return LaterPage(lambda: self.fetch(shard_id, iterator, limit))
 
     def wait_for_answers(self, asked: Sequence[LaterPage], timeout: float) -> None:
-        """They are all there."""
+        """Do nothing: all are available at once."""
 
     def server_time_millis(self) -> int:
         # To the second, rounded down: all that the Date header of a real answer carries.

@@ -115,7 +115,7 @@ EPOCH_MILLIS = 1_790_000_000_000
 
 
 class GroupClock:
-    """How a worker's clocks stand to simulated time.
+    """Clocks of a worker relative to simulated time.
 
     rate: seconds of its monotonic clock per simulated second. wall_offset: milliseconds its wall clock is wrong by.
     """
@@ -308,7 +308,7 @@ class Simulation:
         self._ready = [task for task in self._ready if task.group != group]
 
     def freeze(self, group: str, seconds: float) -> None:
-        """The threads of this group stand still for so long, as after kill -STOP; their clocks go on."""
+        """Freeze the threads of this group for so long, as kill -STOP does; their clocks go on."""
         held = self._frozen.setdefault(group, [])
         held += [task for task in self._ready if task.group == group]
         self._ready = [task for task in self._ready if task.group != group]
@@ -341,9 +341,9 @@ class Simulation:
             self.sleep(min(_POLL_SECONDS, deadline - self.now))
 
     def insist(self, function: Callable[P, T]) -> Callable[P, T]:
-        """The function, but what it raises ends the simulation, whoever catches it.
+        """Return the function, whose exceptions end the simulation even if they are caught.
 
-        For what watches a worker from inside of its own calls: a worker that carries on after an error would hide it.
+        For checkers that run inside a worker's calls: a worker that continues after the error would hide it.
         """
 
         def insisting(*args: P.args, **options: P.kwargs) -> T:
@@ -356,7 +356,7 @@ class Simulation:
         return insisting
 
     def fail(self, error: Exception) -> None:
-        """End the simulation with this error, whoever catches it in between. The first one counts.
+        """End the simulation with this error, even if it is caught on the way. The first error counts.
 
         No other thread goes on: user code that has waited for seconds would do so again.
         """
@@ -366,7 +366,7 @@ class Simulation:
     def abandon(self, error: Exception, stuck: int | None = None) -> None:
         """End the simulation from outside of it, while the thread with the ident `stuck` does not come back.
 
-        The first thread raises the error; nobody waits for the stuck one, which ends at its next switch.
+        The first thread raises the error, without waiting for the stuck one, which ends at its next switch.
         """
         self.fail(error)
         self._dying = True
@@ -417,7 +417,7 @@ class Simulation:
         return woken
 
     def wake(self, waiters: Waiters) -> None:
-        """Whoever waits in this list may go on."""
+        """Wake the tasks that wait in this list."""
         woken, waiters[:] = waiters[:], []
         for task, number in woken:
             if task.is_waiting and task.wait_number == number:
@@ -480,7 +480,7 @@ class Simulation:
                 self._fire_next_timer()
             else:
                 # Reported by the first thread, wherever it stands: what it runs is the test.
-                self._deadlock = Deadlock(f"nobody can go on: {self._waiting()}")
+                self._deadlock = Deadlock(f"no task can continue: {self._waiting()}")
                 self._ready.append(self._main)
         index = int(self.rng.random() * len(self._ready))
         chosen = self._ready[index]
@@ -539,7 +539,7 @@ class Simulation:
         errors = [task.error for task in self._tasks if task.error is not None]
         self._tasks = [self._main]
         if self._guard.crossed and not isinstance(error, RuntimeBypassed):
-            # Whatever went wrong after it, or was made of it by who caught it: no seed brings that back.
+            # No seed reproduces errors that follow a bypass, or that a handler made of it.
             raise self._guard.crossed[0]
         if self._insisted_on is not None and error is not self._insisted_on:
             raise self._insisted_on

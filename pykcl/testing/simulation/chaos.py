@@ -234,7 +234,7 @@ class Chaos:
         return True
 
     def clock_rate(self) -> float:
-        """Of the next worker."""
+        """Return the clock rate of the next worker."""
         rng = self._faults.rng("F4.rate")
         return rng.choice(_RATES) if self._faults.happens("F4.rate") else 1.0
 

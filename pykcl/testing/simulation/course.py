@@ -28,9 +28,9 @@ _START_AFTER = 3
 
 
 def draw_options(seed: int, rng: random.Random, faults: Faults, *, own_processor: bool) -> dict[str, Any]:
-    """Fields of Config, by name. own_processor: it is a user's, of which nobody knows when it raises.
+    """Return fields of Config, by name. own_processor: of a user, which may raise at any time.
 
-    What was added later has generators of its own: it moves nothing else in the story of a seed.
+    Options added later use separate generators, so that the course of a seed does not change otherwise.
     """
     options = _first_options(rng)
     start = _own(seed, "AT_TIMESTAMP")

@@ -75,7 +75,7 @@ class Violations:
 
 @dataclass(slots=True)
 class Figures:
-    """Of one simulation. Seconds are simulated. lost: records that nobody was given although all faults had ended.
+    """Figures of one simulation, in simulated seconds. lost: records never delivered although all faults had ended.
 
     duplicates: by cause; most_duplicates: of one shard at one time. overlap: longest time two workers believed in one
     lease, "steal" or "expiry". failovers: from a kill without other faults to the first delivery of each of its leases

@@ -104,7 +104,7 @@ class Operators:
             return False
         others = {other: row for other, row in world.rows().items() if other != key}
         if world.options["initial_position"] == "LATEST":
-            # Without a row that says since when, a worker started just now would start the shard at that moment.
+            # Without a row that records the start, a worker that starts now would start the shard at this moment.
             others = {
                 other: row
                 for other, row in others.items()
@@ -113,11 +113,11 @@ class Operators:
         return bool(others) and not set(world.record_log.children(key)) & world.rows().keys()
 
     def _wait_for(self, key: str, row: Item) -> None:
-        """Until it is there again.
+        """Wait until the row is restored.
 
-        1) It is deleted; 2) before anybody has put it back, the last worker that saw it is stopped; 3) nobody can know
-        what it said, and who starts next would start its shard at LATEST. docs/concepts/guarantees.md says so: the
-        operator repairs it. Where somebody is left who saw it, and does not put it back, that is for the checkers.
+        1) The row is deleted; 2) before a worker restores it, the last worker that saw it is stopped; 3) its content is
+        unknown, and the next worker would start its shard at LATEST. The operator repairs that, see
+        docs/concepts/guarantees.md. If a worker that saw the row is left and does not restore it, the checkers report that.
         """
         world, started = self._world, self._world.simulation.now
         while key not in world.rows() and world.simulation.now < started + _PATIENCE:
@@ -185,7 +185,7 @@ class Foreigners:
         if key in self._put or (key == _MULTI_STREAM and not leases):
             return False
         if key == "Leader" and _MIGRATION not in self._put:
-            # Left over in a fleet that went back to 2.x. A leader of whom nobody knows better is a reason to refuse.
+            # Left over in a fleet that went back to 2.x. Without that row a worker refuses to join a leader.
             self._put_row(_MIGRATION)
         self._put_row(key)
         return True
@@ -195,7 +195,7 @@ class Foreigners:
         self._world.dynamodb.put_raw(TABLE, self._put[key])
 
     def check(self) -> None:
-        """FOREIGN_KEPT, once more at the end: the rows are as they were put."""
+        """Check FOREIGN_KEPT once more at the end: the rows are unchanged."""
         rows = self._world.dynamodb.rows(TABLE)
         for key, row in sorted(self._put.items()):
             self._world.violations.expect(
@@ -203,7 +203,7 @@ class Foreigners:
             )
 
     def visit_another_table(self, rng: random.Random) -> bool:
-        """A worker is configured with the name of a table that is none of its own: it says so and changes nothing."""
+        """Start a worker with the name of a foreign table: it must refuse, and change nothing."""
         self._tables += 1
         table = f"other-{self._tables}"
         attribute = "leaseKey" if rng.random() < 0.5 else "id"
@@ -254,18 +254,18 @@ _NOTICED_ANEW_AFTER = 120.0
 _STILL_UNDER_WAY = 5.0
 _POLL_SECONDS = 0.1
 _THE_DEAD = ""
-"""Hosts that were killed stand still no more."""
+"""Stands for the killed hosts, which are never frozen."""
 
 
 def lose_and_restore_the_table(
     world: World, fleet: SimulatedFleet, producer: Producer, *, is_made_anew: bool = False
 ) -> None:
-    """Every worker must stop with a clear error, deliver nothing any more, and not make the table or its rows anew."""
+    """Delete the table: each worker must stop with a clear error, deliver nothing, and not create the table or rows."""
     backup = world.dynamodb.tables[TABLE]
     working = _keep_only_who_works(world, fleet)
     for row in world.rows().values():
         # 1) Another library takes a lease by hand: no request of a host names it; 2) a worker scans that row; 3) the
-        # table is deleted, and the row is nowhere any more; 4) the answer comes, and the worker reports whom it joined.
+        # table is deleted, and the row with it; 4) the answer comes, and the worker reports the owner that it saw.
         world.observer.fleet.names(row)
     world.dynamodb.delete_table(TableName=TABLE)
     if is_made_anew:
@@ -275,7 +275,7 @@ def lose_and_restore_the_table(
     deadline = world.simulation.now + thawing + (_NOTICED_ANEW_AFTER if is_made_anew else _NOTICED_AFTER)
     while True:
         if is_made_anew:
-            # Also those that were asked to stop before, who may find out at any time.
+            # Also hosts that were asked to stop before: they may notice the loss at any time.
             hosts = (*fleet.alive, *fleet.leaving)
             for name in hosts:
                 world.observer.without_table.add(name)
@@ -290,7 +290,7 @@ def lose_and_restore_the_table(
     else:
         made_anew = TABLE in world.dynamodb.tables
         world.violations.expect(
-            not made_anew, Guarantee.NO_FALSE_ALARM, "a worker made the lost lease table anew"
+            not made_anew, Guarantee.NO_FALSE_ALARM, "a worker created the lost lease table again"
         )
     _check_ends(world, fleet, working)
     _nothing_is_delivered(world, producer)
@@ -298,10 +298,10 @@ def lose_and_restore_the_table(
 
 
 class _Writes:
-    """Those since now, when the table is lost: what a host has under way then is over some seconds later.
+    """Writes after the loss of the table: early ones were in progress, and are over some seconds later.
 
-    Seconds in which it does not stand still: 1) it has planned a take, and stands still; 2) another deploy puts that
-    row into the table made anew; 3) it goes on, and takes it, before its next scan shows the loss.
+    Seconds in which the host is frozen do not count: 1) it has planned a take, and freezes; 2) another deploy puts that
+    row into the new table; 3) it thaws, and takes the lease, before its next scan shows the loss.
     """
 
     def __init__(self, world: World) -> None:
@@ -310,7 +310,7 @@ class _Writes:
         self._late_from: dict[str, float] = {}
 
     def poll(self, hosts: Iterable[str]) -> None:
-        """Now and then: whose writes are late from now on."""
+        """Note the hosts whose writes are late from now on."""
         for host in (_THE_DEAD, *hosts):
             stood_still = self._world.observer.frozen.seconds_since(host, self._lost_at)
             is_late = self._world.simulation.now - self._lost_at - stood_still >= _STILL_UNDER_WAY
@@ -328,9 +328,8 @@ class _Writes:
 
 
 def _keep_only_who_works(world: World, fleet: SimulatedFleet) -> list[WorkerHost]:
-    """What is still starting may rightly make a table, or use the new one: it never knew the old one.
-
-    So may who was asked to stop while it starts: it makes the table it has found missing before it heeds that.
+    """Kill all hosts but those that work. A starting host may create a table, or use the new one, as it never saw the
+    old one; so may one that was asked to stop while it starts, because it creates a missing table before it stops.
     """
     for name, host in sorted({**fleet.leaving, **fleet.alive}.items()):
         is_leaving = name in fleet.leaving
@@ -341,7 +340,7 @@ def _keep_only_who_works(world: World, fleet: SimulatedFleet) -> list[WorkerHost
 
 
 def _make_anew(world: World, old: Table, rng: random.Random) -> None:
-    """Empty; or with the rows that another deploy has put by now, at the start position and owned by nobody."""
+    """Create the table empty, or with the rows of another deploy, at the start position and without owners."""
     world.dynamodb.create_table(
         TableName=TABLE,
         KeySchema=old.schema,
@@ -375,11 +374,11 @@ def _at_the_start(row: Item) -> Item:
 
 
 def _check_writes(world: World, backup: Table, early: Sequence[Change], late: Sequence[Change]) -> None:
-    """Who worked with the old table may have sent a write before it knew; after that it writes nothing.
+    """Check that a worker of the old table writes nothing after it has noticed the loss.
 
-    But 1) the new table has the row of a lease, put by another deploy; 2) a scan shows it to a worker that has not
-    noticed yet, and it takes the lease there, and reads from where that row says; 3) it notices, ends its batch,
-    checkpoints and releases: what it writes for that lease is true in the new table.
+    Exception: 1) another deploy puts the row of a lease into the new table; 2) a scan shows it to a worker that has not
+    noticed the loss; it takes the lease there, and reads from the checkpoint of that row; 3) it notices, ends its
+    batch, checkpoints and releases: these writes are correct in the new table.
     """
     taken = {(c.author, c.key) for c in early if _is_take(c)}
     ours = [
@@ -391,7 +390,7 @@ def _check_writes(world: World, backup: Table, early: Sequence[Change], late: Se
         and (_is_take(c) or (c.author, c.key) not in taken)
     ]
     what = ", ".join(f"{c.operation} of {c.key} by {c.author}" for c in ours[:3])
-    world.violations.expect(not ours, Guarantee.SILENT_AFTER_LOSS, f"in a table made anew: {what}")
+    world.violations.expect(not ours, Guarantee.SILENT_AFTER_LOSS, f"in the new table: {what}")
 
 
 def _is_take(change: Change) -> bool:
@@ -405,7 +404,7 @@ def _check_ends(world: World, fleet: SimulatedFleet, working: Sequence[WorkerHos
     for host in working:
         failure = host.failure
         reported = host.was_asked or host.name in fleet.struck or isinstance(failure, TableGone)
-        # Its processor may have stopped it, or who may not describe the table says that.
+        # Its processor may have stopped it, or it reports that it may not describe the table.
         reported = reported or (failure is not None and fleet.has_cause(host, failure))
         world.violations.expect(
             reported, Guarantee.NO_FALSE_ALARM, f"{host.name} did not report the loss: {failure!r}"

@@ -33,12 +33,12 @@ from pykcl.testing.simulation.record_log import Position, position_in, position_
 
 
 def claiming(batch: Batch, owning: Ownership, checker: DeliveryChecker) -> Batch:
-    """The batch for the user's processor: its checkpointer enters in the record_log what the user says is done."""
+    """Return the batch for the user's processor; its checkpointer notes in the record_log what the user checkpoints."""
     return replace(batch, checkpointer=_ClaimingCheckpointer(batch, owning, checker))
 
 
 class _ClaimingCheckpointer:
-    """A `processor.Checkpointer`. It claims before it writes: the write is checked by what is in the record_log."""
+    """A `processor.Checkpointer`. Notes the claim before it writes: checkers compare the write with the record_log."""
 
     def __init__(self, batch: Batch, owning: Ownership, checker: DeliveryChecker) -> None:
         self._inner: Checkpointer = batch.checkpointer
@@ -50,7 +50,7 @@ class _ClaimingCheckpointer:
         try:
             self._inner.checkpoint(at, sub_sequence_number)
         except BaseException:
-            # It may be in the row or not: what comes again from here on is no fault of a clean stop.
+            # The outcome is unknown: records that are repeated from here on do not break the guarantee of a clean stop.
             self._owning.perhaps = upto
             self._owning.delivered.difference_update(self._given)
             raise
@@ -86,7 +86,7 @@ class _ClaimingCheckpointer:
 
 
 class Skips:
-    """NO_GAP, where a worker says that it skipped something. skipped: how many records were, as was guaranteed."""
+    """Checker of NO_GAP for skipped batches. skipped: number of records that were skipped as guaranteed."""
 
     def __init__(self, checker: DeliveryChecker) -> None:
         self._checker = checker
@@ -98,7 +98,7 @@ class Skips:
         self._raised[(owning.host, owning.shard_id)] = (owning, positions)
 
     def heard(self, host: str, event: BatchSkipped) -> None:
-        """The worker skipped a batch: it must be the very one that raised last. From then on nobody owes it."""
+        """Check that the skipped batch is the one that raised last. Its records are not owed any more."""
         owning, positions = self._raised.pop((host, event.shard), (None, []))
         first = position_in(event.first)
         # What the processor has checkpointed of the batch before it raised is not skipped.
@@ -211,8 +211,8 @@ class FaultyProcessor(RecordProcessor):
             raise ValueError("at random")
 
     def _fail(self, batch: Batch, owning: Ownership, positions: list[Position]) -> Iterator[None]:
-        """Raise, perhaps behind a checkpoint of a part of the batch; or return what nobody runs, as if its work were
-        in there."""
+        """Raise, perhaps after a checkpoint of a part of the batch; or return a generator that is never run, as a
+        processor with a stray yield does."""
         seed, now = self._simulation.seed, self._simulation.now
         rng = random.Random(f"{seed}/{self._host}/{batch.shard_id}/{now}")  # noqa: S311 - reproducible
         way = rng.choice(["raises", "raises", "checkpoints and raises", "runs nothing"])

@@ -76,7 +76,7 @@ class Producer:
                 self._note_malformed(dropped.shard_id, dropped.sequence_number)
 
     def _note_malformed(self, shard_id: str, sequence_number: str) -> None:
-        """It has gone wrong for nobody before a worker fetches it."""
+        """Note a malformed record; it has no effect before a worker fetches it."""
         self._world.malformed.add((shard_id, sequence_number))
 
     def _put(self, data: bytes, key: str, hash_key: int | None, count: int) -> tuple[str, str]:

@@ -99,8 +99,8 @@ class Quiescence:
         )
 
     def _owners_of_deleted_rows_report_expired_shards(self) -> None:
-        """1) An operator deletes a row; 2) before it is back retention takes the whole shard; 3) nobody can go on
-        there, so its owner reports the loss. Where the owner has left the fleet, nobody needs to know."""
+        """1) An operator deletes a row; 2) before it is restored, retention drops the whole shard; 3) no worker can
+        continue there, so the owner reports the loss, unless it has left the fleet."""
         world = self._world
         expired = {key: owner for key, owner in world.deleted_rows.missing.items() if world.is_gone(key)}
         living = {host.worker_id for host in self._fleet.workers()}
@@ -117,7 +117,7 @@ class Quiescence:
 
     def _fleet_is_balanced(self) -> None:
         started = self._world.simulation.now
-        # A lease that a failing processor gave back is left alone by its worker for as long as it was retried.
+        # A worker does not retake a lease that a failing processor released, for as long as it was retried.
         self._expect_soon(
             self._is_balanced,
             BALANCE_SECONDS + 2 * self._patience(),
@@ -139,8 +139,8 @@ class Quiescence:
         )
 
     def _newcomer_gets_its_share(self) -> None:
-        """Stolen from owners who are busy at it: none of them starts a batch once the newcomer has started."""
-        # By then nobody believes what it believed in the simulation.
+        """Steal from busy owners: none of them starts a batch after the newcomer has started."""
+        # After that no host holds a view from the time of the faults.
         self._sleep(FAILOVER)
         self._world.delivery.is_healed = True
         self._fleet.start()
@@ -281,9 +281,9 @@ class Quiescence:
         self._world.violations.check()
 
     def _retention_passes_while_nobody_runs(self) -> None:
-        """Whoever starts then must say what is missing, and read what is left."""
+        """Check that workers that start then report the missing records, and read the rest."""
         world = self._world
-        # Retention is about to take what nobody was given, and no figure would show it any more.
+        # Retention is about to drop undelivered records, which no figure would show afterwards.
         self._figures.lost += sum(world.record_log.owed().values())
         self._producer.put_on_every_shard()
         self._sleep(20.0)
@@ -303,7 +303,7 @@ class Quiescence:
             if positions.intersection(record_log.shard(key).never_delivered())
         } - reported
         self._world.violations.expect(
-            not silent, Guarantee.LOSS_REPORTED, f"nobody reported a loss in {sorted(silent)}"
+            not silent, Guarantee.LOSS_REPORTED, f"no worker reported a loss in {sorted(silent)}"
         )
         alarms = {
             key for key in reported if not record_log.shard(key).is_trimmed and not self._world.is_gone(key)
@@ -325,7 +325,7 @@ class Quiescence:
         rows, record_log = self._world.rows(), self._world.record_log
         loads: Counter[str | None] = Counter()
         for key, owner in self._world.owners().items():
-            # What waits for its parents is nobody's yet.
+            # A shard that waits for its parents has no owner yet.
             ended = all(p not in rows or checkpoint_position(rows[p]) == END for p in record_log.parents[key])
             if ended and self._is_active(key):
                 loads[owner] += 1

@@ -33,7 +33,7 @@ def position_of(sequence_number: str, sub_sequence_number: int) -> Position:
 
 
 def position_in(text: str) -> Position:
-    """Of a position as events write it: "5:2", or a sentinel. Raises ValueError."""
+    """Parse a position of an event: "5:2", or a sentinel. Raises ValueError."""
     number, _, sub = text.partition(":")
     return position_of(number, int(sub or 0))
 

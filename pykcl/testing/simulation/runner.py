@@ -57,7 +57,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """What one simulation came to, in a form that goes from process to process.
+    """Result of one simulation, in a form that can be sent to another process.
 
     summary: "kept", the guarantee that was broken, or a crash or hang of the simulation itself.
     cpu_seconds: real. details: the last events, or the traceback of a crash; of a kept one nothing.
@@ -191,7 +191,7 @@ class _Child:
         return self.job is not None and time.monotonic() - self._since > self._limit + _GRACE_SECONDS
 
     def result(self) -> SeedResult:
-        """Of the job it has; a child that died or hung without a word is a result too."""
+        """Return the result of its job; a child that died or hung is a result, too."""
         job, self.job = self.job, None
         assert job is not None
         try:
@@ -237,7 +237,7 @@ class Pool:
             child.end()
 
     def run(self, next_job: Callable[[], Job | None], done: Callable[[SeedResult], None]) -> None:
-        """Until `next_job` has none and every job is done. It is asked again after each result."""
+        """Run until `next_job` has no job and all jobs are done. It is called again after each result."""
         while True:
             for child in self._children:
                 job = next_job() if child.job is None else None

@@ -70,7 +70,7 @@ _UNUSABLE_KEYS = (
 
 @dataclass(slots=True)
 class Outages:
-    """Until when which service is down, for whom ("" for everybody); and which action is forbidden to whom.
+    """Outages of services with their end, by host ("" for all), and forbidden actions by host.
 
     locked: until when GetRecords is refused for the stream's encryption key, and with which error code, by host.
     refused: hosts that were refused an action, and may give up for it.
@@ -385,7 +385,7 @@ class DynamoFaults:
         self._by_hand.add(key)
 
     def _may_come_true_again(self, params: Params) -> bool:
-        """Whether it would be refused now, and accepted later, once the counter has come back to what it names.
+        """Return True for a write that is refused now, but accepted when the counter has its expected value again.
 
         No condition on a counter protects from that. So such a write is not kept under way; those that were under way
         already are why such a hand spares their rows.

@@ -159,7 +159,7 @@ _LAST_ANSWERS = 20.0
 
 
 class World:
-    """Everything outside the workers. processor: the user's, or None for one that does nothing but misbehave."""
+    """All services around the workers. processor: of the user, or None for one that only misbehaves."""
 
     def __init__(
         self,
@@ -317,7 +317,7 @@ class World:
         return {key: row.get("leaseOwner", {}).get("S") for key, row in self.rows().items()}
 
     def _steal_overlap(self) -> float:
-        """Until the robbed worker must have noticed: its next heartbeat, or while none gets through its deadline."""
+        """Return the seconds until the previous owner notices: its next heartbeat, or its deadline if none succeeds."""
         if self.simulation.now < self.healed_at + _LAST_ANSWERS:
             return FAILOVER
         return SETTLING / SLOWEST_CLOCK + _MOMENT
@@ -485,7 +485,7 @@ class World:
 
 
 def _page_bytes(faults: Faults, shards: int) -> int:
-    """Of a scan: small pages where something is to go wrong between two of them."""
+    """Return the bytes of a page of a scan: small if a fault is to happen between two pages."""
     cut = faults.has("F8.broken") or faults.has("F8.stale")
     return max(1500, _PAGE_BYTES_PER_SHARD * shards) if cut else 1_000_000
 

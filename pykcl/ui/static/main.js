@@ -121,7 +121,7 @@ const KEYS = [
   ["t", "charts as tables, and back"], ["/", "filter the leases"], ["p", "pause, go on"], ["d", "dark or light"], ["?", "this"], ["Esc", "closes"],
 ];
 const STATES = [
-  ["ACTIVE", "owned, and its counter moved within the fail-over time"], ["STALE", "owned, and unmoved for the fail-over time: any living worker may take it"],
+  ["ACTIVE", "owned, and its counter moved within the failover time"], ["STALE", "owned, and unchanged for the failover time: any live worker may take it"],
   ["UNKNOWN", "owned, and not watched for long enough"], ["UNOWNED", "nobody owns it"], ["WAITING", "a parent has not ended"], ["ENDED", "read to its end"],
 ];
 

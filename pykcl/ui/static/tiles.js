@@ -114,7 +114,7 @@ export class Tiles {
     const failover = facts.failoverTold ? `${facts.failover}s` : `${facts.failover}s, a guess: set it with --failover`;
     say(byId("foot"), [
       facts.every ? `The lease table is read every ${duration(facts.every)} (${facts.units} read units)` : null,
-      facts.failover ? `fail-over time ${failover}` : null,
+      facts.failover ? `failover time ${failover}` : null,
     ].filter(Boolean).join("; ").concat(". ", [facts.lagSource, facts.pace, facts.rateNote].filter(Boolean).join(" ")));
   }
 }

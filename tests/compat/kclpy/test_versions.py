@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from pykcl.compat.kclpy import kcl
-from pykcl.compat.kclpy.adapter import missing_methods, refuse_one_that_can_do_nothing, version_of
+from pykcl.compat.kclpy.adapter import missing_methods, refuse_unusable, version_of
 from pykcl.compat.kclpy.v2 import processor as v2
 from pykcl.compat.kclpy.v3 import processor as v3
 from pykcl.errors import ConfigError
@@ -101,7 +101,7 @@ def generator(self, *arguments):
 @pytest.mark.parametrize("runs_nothing", [coroutine, generator])
 def test_a_method_whose_call_runs_nothing_is_refused_before_a_lease_is_taken(method, runs_nothing):
     whole = made(1, two, "initialize", "shutdown", "shutdown_requested")
-    refuse_one_that_can_do_nothing(whole, 1)
+    refuse_unusable(whole, 1)
     setattr(type(whole), method, runs_nothing)
     with pytest.raises(ConfigError, match=rf"Made\.{method} .*(async|yield)"):
-        refuse_one_that_can_do_nothing(whole, 1)
+        refuse_unusable(whole, 1)

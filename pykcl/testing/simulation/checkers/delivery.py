@@ -72,21 +72,21 @@ class Ownership:
             raise
 
     def goes_on_with(self, given: list[Position]) -> None:
-        """A batch starts. Where nobody knows whether a checkpoint was written, it shows that."""
+        """Note the start of a batch, which shows if a checkpoint with an unknown outcome was written."""
         if self.perhaps is not None and given and given[0] > self.perhaps:
             self.after = max(self.after, self.perhaps)
         self.perhaps = self.confirmed = None
 
 
 class DeliveryChecker:
-    """fates: how a host's last time with its leases ended, by host: "crash", "clean stop", "pause" or nothing known.
+    """Checker of the delivery of records.
 
-    believes: whether a host believes in a lease, or cannot know better because it stood still until this moment.
-    owns: whether it is the last who took the lease, as the row says.
-    is_healed: whether a robbed owner must have noticed before its thief starts.
-    released: (host, shard) of which the row says that the host let go in order. reader: who last had records of it.
-    on_starts, on_batch, on_returned, on_repeated: other checkers that hear of it: of a batch also whether records that
-    retention took are missing before it, of a repetition the owner before and why.
+    fates: by host, the end of its last run: "crash", "clean stop", "pause" or none.
+    believes: the host believes that it holds the lease, or was frozen until now. owns: the host was the last to take
+    the lease, and the row still names it. is_healed: an owner notices a steal before the new owner starts.
+    released: (host, shard) that the host released in order, according to the row. reader: last host with records of it.
+    on_starts, on_batch, on_returned, on_repeated: calls of other checkers; for a batch also True if records dropped by
+    retention are missing before it, for a repetition the previous owner and the reason.
     """
 
     def __init__(self, record_log: RecordLog, violations: Violations) -> None:
@@ -126,7 +126,7 @@ class DeliveryChecker:
         self.stolen.discard(shard_id)
         self.released.discard((host, shard_id))
         owning = self.last[shard_id] = Ownership(host, shard_id, position)
-        # One that starts late, and has lost the lease again already, robs nobody.
+        # A host that starts late, and has lost the lease again already, takes it from no other.
         if self.owns(host, shard_id):
             if shard_id in self._owning:
                 self._owning[shard_id].is_robbed = True
@@ -209,9 +209,9 @@ class DeliveryChecker:
             self.expect(owed is None, Guarantee.PARENTS_FIRST, f"{where}: {ancestor} still owes {owed}")
 
     def java_delivers(self, name: str, shard_id: str, positions: list[Position]) -> None:
-        """A Java worker gives these records to its application: pykcl may have made their shard known too early.
+        """Check the order of a Java worker's records: pykcl may have created the lease of their shard too early.
 
-        What Java itself made of a list of shards that lacked one is not for us to checker.
+        Leases that Java created from an incomplete list of shards are not checked.
         """
         if self.is_made_by_pykcl(shard_id):
             self._check_parents(shard_id, f"{name} {shard_id}")
@@ -225,7 +225,7 @@ class DeliveryChecker:
         self.on_returned(owning)
 
     def refused(self, host: str, shard_id: str, error: Exception) -> None:
-        """A checkpoint from the application's own thread was refused."""
+        """Count a refused checkpoint of the application's own thread."""
         self.refusals[type(error).__name__] += 1
 
     def shard_ends(self, owning: Ownership) -> None:
@@ -234,7 +234,7 @@ class DeliveryChecker:
         self.expect(owed is None, Guarantee.NO_GAP, f"{where}: shard_ended, but {owed} is owed")
         shard = self.record_log.shard(owning.shard_id)
         rest = shard.after(owning.after)
-        # Who starts at LATEST is behind all that was delivered under a lease of the shard that is no more.
+        # A start at LATEST is after all records delivered under an earlier, deleted lease of the shard.
         had = shard.delivered if owning.after == AT_LATEST else set()
         left_out = next(
             (position for position in rest if position not in shard.trimmed and position not in had), None
@@ -279,7 +279,7 @@ class DuplicateChecker:
         self._durable, self._failed, self._on_clock = durable, failed, on_clock
 
     def batch_starts(self, owning: Ownership) -> None:
-        """Everything that returned before is durable, apart from what the interval allows to be owed."""
+        """Check that all returned records are durable, except those that the checkpoint interval allows to repeat."""
         durable = self._durable(owning.host, owning.shard_id) if owning.returned else None
         if self._interval is None or durable is None:
             return

@@ -27,7 +27,7 @@ _NATIVE = (FleetKind.JAVA_3X_NATIVE.value,)
 
 
 class EventChecker:
-    """No fleet of a simulation is native, and all of it has one fail-over time.
+    """No fleet of a simulation is native, and all of it has one failover time.
 
     rows: the leases as they are. worker_ids: of each pykcl host there ever was. frozen: when hosts stood still:
     what one has read before, it reports afterwards.

@@ -49,7 +49,7 @@ class LifecycleChecker:
             owning.is_durable_end = True
 
     def forget(self, host: str) -> None:
-        """It is dead."""
+        """Drop the state of a dead host."""
         self._open = {mark: owning for mark, owning in self._open.items() if mark[0] != host}
 
     def host_stopped(self, host: str, left: Collection[str]) -> None:

@@ -41,7 +41,7 @@ class LossChecker:
         owning.reported = len(self._reported[owning.host, owning.shard_id])
 
     def batch_is_over(self, owning: Ownership) -> None:
-        """It is done, or was skipped: what was reported before belongs to it."""
+        """Assign the earlier reports to a batch that is done or was skipped."""
         owning.reported = len(self._reported[owning.host, owning.shard_id])
 
     def reads_on(self, owning: Ownership, lacks: bool) -> None:

@@ -18,7 +18,7 @@ _MOMENT = 0.05
 
 @dataclass(slots=True)
 class _Taking:
-    """at: virtual seconds. stood_still: for how long the row had not changed. reason: as reported, once it was."""
+    """at: virtual seconds. stood_still: seconds without a change of the row. reason: of the event, once reported."""
 
     at: float
     counter: int
@@ -28,14 +28,16 @@ class _Taking:
 
 
 class OwnershipChecker:
-    """failover, settling, left_alone: seconds that a lease must stand still before it is taken from its owner, that a
-    thief waits before its processor is made, and for which a lease that was handed back is left alone; each on the
-    clock of the host: on_clock of (host, seconds) gives the least virtual seconds of these.
+    """Checker of takes and releases.
 
-    row: the lease row as it is. worker_ids: of each pykcl host. is_stopping: whether a host releases because it ends.
-    is_excused: whether it could not run since a time. on_taken: (host, lease) of a row that was taken;
-    on_stolen: whether a lease that was taken was stolen, as its taker says and the row does not deny; on_released.
-    on_hidden: a lease was taken of which nobody need have seen that it moved.
+    Seconds on the clock of the host: failover, without a change before a lease is taken from its owner; settling, from
+    a steal to the start of the processor; left_alone, after a host has released a lease. on_clock(host, seconds)
+    returns the min virtual seconds of these.
+
+    row: returns the current lease row. worker_ids: by pykcl host. is_stopping: the host releases because it stops.
+    is_excused: the host could not run since that time. on_taken, on_released: called with (host, lease). on_stolen:
+    called with the lease, and True if its taker reports a steal. on_hidden: called for a taken lease whose previous
+    change no scan could show.
     """
 
     def __init__(
@@ -72,16 +74,16 @@ class OwnershipChecker:
         self.is_excused: Callable[[str, float], bool] = lambda host, since: False
 
     def is_made_by_pykcl(self, key: str) -> bool:
-        """Return whether the row, as it was last created, was created by a pykcl worker."""
+        """Return True if a pykcl worker created the row, at its last creation."""
         return self._creator.get(key) in self._worker_ids
 
     def owns(self, host: str, key: str) -> bool:
-        """Return whether this host took the lease last and is still its owner, as the row says."""
+        """Return True if this host was the last to take the lease, and the row still names it as the owner."""
         row = self._row(key) if self._taker.get(key) == host else None
         return row is not None and row.get("leaseOwner", {}).get("S") == self._worker_ids.get(host)
 
     def durable(self, host: str, key: str) -> Position | None:
-        """The checkpoint in the row of a lease that this host owns."""
+        """Return the checkpoint in the row of a lease that this host owns."""
         row = self._row(key) if self.owns(host, key) else None
         return None if row is None or "pendingCheckpoint" in row else checkpoint_position(row)
 
@@ -105,13 +107,13 @@ class OwnershipChecker:
         if kind == "take":
             self._was_taken(host, change, stood_still)
             if is_hidden:
-                # By what its taker can have seen the owner was silent; and that may believe in it yet.
+                # To its taker the owner seemed silent, but the owner may still hold the lease in its own view.
                 self.on_hidden(key)
         elif kind == "release":
             self._was_released(host, key)
 
     def _seen_since(self, key: str, change: Change) -> float:
-        """Since when the row stood as it was before this change, to somebody who scans it now and then only.
+        """Return the time since which the row seems unchanged to a worker that only scans from time to time.
 
         1) w1 takes a lease, and the row says (w1, 1), later perhaps (w1, 2); 2) another library takes it by hand and
         puts the counter back to 0; 3) w1 takes it again: (w1, 1). A scan before 2 and one after 3 cannot show that it
@@ -173,19 +175,19 @@ class OwnershipChecker:
         what = f"{host} reports that it took {key} ({event.reason} from {event.from_owner}, {event.counter})"
         again = taking is not None and taking.reason and taking.counter == event.counter
         if taking is not None and again and self.is_excused(host, taking.at):
-            # Its reader died, and the next one, planned by an older scan, found the row as it would have left it.
+            # Its reader died, and the next take, planned from an older scan, found the row as it would write it.
             return
         if taking is None or taking.counter != event.counter or taking.reason:
             is_reported = taking is not None and taking.counter == event.counter
             adopted = not is_reported and self._has_written(host, key, event.counter)
-            self._expect(adopted, Guarantee.NO_FALSE_ALARM, f"{what}, but no row says so")
+            self._expect(adopted, Guarantee.NO_FALSE_ALARM, f"{what}, but no row shows it")
             self._taker[key] = host
             return
         taking.reason = event.reason
         is_free = taking.from_owner is None
         fits = taking.from_owner == event.from_owner and is_free == (event.reason in ("unowned", "child"))
-        self._expect(fits, Guarantee.NO_FALSE_ALARM, f"{what}, but the row says: from {taking.from_owner}")
-        # Two processes under one name take each other's writes for their own.
+        self._expect(fits, Guarantee.NO_FALSE_ALARM, f"{what}, but the row shows: from {taking.from_owner}")
+        # Two processes with one worker identifier mistake each other's writes for their own.
         others = taking.from_owner != self._worker_ids[host]
         waited = taking.stood_still >= self._on_clock(host, self._failover) - _MOMENT
         self._expect(
@@ -196,17 +198,17 @@ class OwnershipChecker:
         self.on_stolen(key, event.reason == "rebalance")
 
     def _has_written(self, host: str, key: str, counter: int) -> bool:
-        """Whether the row names this host, by a write of its own.
+        """Return True if the row names this host, by a write of this host.
 
-        Say, a heartbeat from before came late, and found the lease as it had left it. Then the take is refused, and
-        finds the row as it would have made it.
+        For example, an earlier heartbeat arrived late and found the lease unchanged. Then the take is refused, and
+        finds the row already as it would write it.
         """
         row = self._row(key) or {}
         is_owner = row.get("leaseOwner", {}).get("S") == self._worker_ids[host]
         return is_owner and self._last_write.get(key) == (host, counter)
 
     def starts(self, host: str, key: str, position: Position) -> None:
-        """A processor of this host was initialized there: at the checkpoint of the row, and not too soon."""
+        """Check that a processor of this host started at the checkpoint of the row, and not too soon."""
         durable = self.durable(host, key)
         what = f"{host} starts {key} at {position}"
         self._expect(durable in (None, position), Guarantee.NO_GAP, f"{what}, its row is at {durable}")
@@ -217,11 +219,11 @@ class OwnershipChecker:
             self._expect(settled, Guarantee.ONE_OWNER, f"{what}, {waited:.2f} s after it stole it")
 
     def forget(self, host: str) -> None:
-        """It is dead, and reports nothing more."""
+        """Expect no more reports of a dead host."""
         self._unreported = {mark: at for mark, at in self._unreported.items() if mark[0] != host}
 
     def poll(self) -> None:
-        """Every lease that a host knows to have taken has been reported."""
+        """Check that hosts have reported every lease that they took."""
         if not self._unreported:
             return
         for (host, key), at in list(self._unreported.items()):
@@ -236,13 +238,13 @@ class OwnershipChecker:
 
 
 def _standing(row: Item | None) -> object:
-    """Attributes by which others see whether somebody works on the lease."""
+    """Return the attributes that show other workers the activity on the lease."""
     names = ("leaseOwner", "leaseCounter", "checkpoint", "checkpointSubSequenceNumber")
     return None if row is None else tuple(str(row.get(name)) for name in names)
 
 
 def _is_sign_of_life(change: Change) -> bool:
-    """Return whether others can see from it that somebody works on the lease.
+    """Return True if the change shows other workers that the owner is alive.
 
     A Java worker notes the children of a shard, and the range of its hash keys, without moving the counter.
     """

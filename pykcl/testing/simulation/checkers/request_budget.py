@@ -21,10 +21,10 @@ _TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """At most so many answered requests in each window of so many seconds, and one more for each of `credits`.
+    """Limit of the answered requests in each window of seconds, plus one for each of `credits`.
 
-    credits: kinds that give a reason for another one: those of the same key, or, named with a star, of any key.
-    tries: how many there may be, answered or not; 0: four times as many.
+    credits: kinds of requests that justify another one: of the same key, or, named with a star, of any key.
+    tries: limit of all requests, answered or not; 0: four times `most`.
     """
 
     window: float
@@ -34,8 +34,8 @@ class Rule:
 
 
 def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
-    """What a worker with these options may ask, by kind of request. Derived from docs/about/design.md, with half as
-    much on top: a heartbeat each half of the fail-over time, a scan each second, a listing each `shard_sync_interval`…
+    """Return the limits of a worker with these options, by kind of request. Derived from docs/about/design.md, plus half
+    as much: a heartbeat each half of the failover time, a scan each second, a listing each `shard_sync_interval`…
     """
 
     def paced(seconds: float, window: float, more: float) -> float:

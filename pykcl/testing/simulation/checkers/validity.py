@@ -50,7 +50,7 @@ class ValidityChecker:
         return held is not None and held.is_valid_unlocked()
 
     def forget(self, host: str) -> None:
-        """It was killed: what it believed, it believes no more."""
+        """Drop the leases that a killed host believed to hold."""
         self._held.pop(host, None)
         self._version = -1
 
