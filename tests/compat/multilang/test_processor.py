@@ -553,7 +553,7 @@ def test_a_program_that_only_floods_is_ended_in_a_moment(heard):
 
 def test_an_end_is_waited_for_also_where_the_one_who_does_it_is_late(start, journal, monkeypatch, caplog):
     """Else a second child of the shard is started beside the first one."""
-    monkeypatch.setattr(children_module, "STUCK_SECONDS", 0.05)
+    monkeypatch.setattr(children_module, "STUCK_SECONDS", 0.9)
     processor, busy, over = (
         start("stubborn", patience=Patience(0.0, 0.05)),
         threading.Event(),
