@@ -6,9 +6,9 @@ from tests.measure import clauses, cycles, imports, lonely, prose, sources, word
 
 REACHED = {
     "cycles": 0,
-    "small files with one importer": 16,
-    "docstrings that are clauses": 342,
-    "words": 2412,
+    "small files with one importer": 1,
+    "docstrings that are clauses": 17,
+    "words": 36,
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 

@@ -105,6 +105,11 @@ class LagPoller:
                 rest = _PAUSE_AFTER_ERROR
                 if not isinstance(error, TemporaryError):
                     self._source = None
+            except Exception as error:
+                # A defect must not end the thread: the page would show an old lag for ever.
+                log.exception("the lag could not be measured, because of a defect")
+                self._problem = f"the lag could not be measured ({type(error).__name__}, see the log)"
+                rest, self._source = _PAUSE_AFTER_ERROR, None
             self._over.wait(max(0.2, rest - (self._runtime.monotonic() - started)))
 
     def _round(self, leases: Sequence[Lease]) -> None:

@@ -107,11 +107,20 @@ def test_workers_of_one_application_share_the_shards(kinesis, worker):
 def test_a_failure_names_the_record_and_the_error(kinesis, worker):
     kinesis.create_stream("orders")
     kinesis.put("orders", 1, "no json")
-    running = worker(Raises, "orders", max_records=1)
+    retried = threading.Semaphore(0)
+
+    class RaisesOften(Raises):
+        def process_records(self, batch):
+            retried.release()
+            super().process_records(batch)
+
+    running = worker(RaisesOften, "orders", max_records=1)
+    # The first record, the second, and that again: by then its first failure is on record.
+    assert all(retried.acquire(timeout=60) for _ in range(3))
     with pytest.raises(RunFailed) as caught:
-        running.wait_delivered(timeout=1.5)
+        running.wait_delivered(timeout=0.1)
     text = str(caught.value)
-    assert text.startswith("Not all records were processed within 1.5 s.\n")
+    assert text.startswith("Not all records were processed within 0.1 s.\n")
     assert "record 2 of 2 (b'no json', key 'key-1', shardId-000000000000): in the batch at which" in text
     assert isinstance(caught.value.__cause__, ValueError)
 

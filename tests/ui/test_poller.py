@@ -10,7 +10,7 @@ from pykcl.errors import SetupError, TemporaryError
 from pykcl.operate.snapshot import MAX_SHOWN
 from pykcl.operate.states import COLOURS, SHAPES, mark_of
 from pykcl.ui.broadcast import MAX_WAITING, VISIT_SECONDS, Broadcast
-from pykcl.ui.poller import QUIET_PAUSE, Fleet, FleetPoller
+from pykcl.ui.poller import QUIET_PAUSE, Fleet, FleetPoller, LagPoller
 from pykcl.ui.state_store import Rates, StateStore
 
 EVIL = [
@@ -315,3 +315,20 @@ def test_the_history_goes_on_for_a_page_that_comes_later(live_table):
         whole = page.browser().state()
         assert [span[1] for span in whole["spans"][shard(1)]][-1] == "v"
         assert "w" in [span[1] for span in whole["spans"][shard(1)]]
+
+
+def test_a_defect_in_the_source_of_the_lag_is_shown_and_the_next_round_comes(clock, caplog):
+    problems = []
+
+    class Source:
+        def lags(self, leases):
+            problems.append(poller.problem)
+            if len(problems) == 2:
+                poller.stop()
+            raise KeyError("a defect")
+
+    poller = LagPoller(Source, 1.0, clock)
+    poller.watch([lease(1, "py-1", at(7))])
+    poller._run()
+    assert problems == ["", "the lag could not be measured (KeyError, see the log)"]
+    assert "a defect" in caplog.text

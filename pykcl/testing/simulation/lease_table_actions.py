@@ -117,7 +117,8 @@ class Operators:
 
         1) The row is deleted; 2) before a worker restores it, the last worker that saw it is stopped; 3) its content is
         unknown, and the next worker would start its shard at LATEST. The operator repairs that, see
-        docs/concepts/guarantees.md. If a worker that saw the row is left and does not restore it, the checkers report that.
+        docs/concepts/guarantees.md. If a worker that saw the row is left and does not restore it, the checkers report
+        that.
         """
         world, started = self._world, self._world.simulation.now
         while key not in world.rows() and world.simulation.now < started + _PATIENCE:

@@ -34,8 +34,9 @@ class Rule:
 
 
 def rules_for(options: Mapping[str, Any], failover: float) -> dict[str, Rule]:
-    """Return the limits of a worker with these options, by kind of request. Derived from docs/about/design.md, plus half
-    as much: a heartbeat each half of the failover time, a scan each second, a listing each `shard_sync_interval`…
+    """Return the limits of a worker with these options, by kind of request, half above docs/about/design.md.
+
+    A heartbeat comes each half of the failover time, a scan each second, a listing each `shard_sync_interval`.
     """
 
     def paced(seconds: float, window: float, more: float) -> float:
