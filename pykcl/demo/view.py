@@ -113,7 +113,7 @@ def totals(verdict: Verdict, why: str) -> str:
     )
 
 
-NEXT_STEPS = "try next:  pykcl demo --ui   ·   pykcl run --help   ·   docs/start/tutorial.md"
+NEXT_STEPS = "try next:  pykcl demo --ui   ·   pykcl run --help   ·   docs/index.md"
 RULE = "─" * 94
 
 

@@ -63,7 +63,7 @@ def test_what_is_installed_is_installed_once(programs, tmp_path):
 
 
 def test_the_cache_is_ignored_by_git_and_every_package_is_pinned_without_saying_whence():
-    root = PAGE.parents[1]
+    root = PAGE.parents[2]
     assert (
         npm_emulators.CACHE.relative_to(root).parts[0] + "/" in (root / ".gitignore").read_text().splitlines()
     )
