@@ -82,7 +82,7 @@ def check_file(facts: Facts) -> Iterator[Finding]:
             do,
         )
     for place, key, text in file.unknown:
-        yield found("key-unknown", f"{place}: {key} is not a key: {text}", "correct it, or delete the line")
+        yield found("key-unknown", f"{place}: {key} {text}", "correct it, or delete the line")
     if file.notice:
         yield found(
             "fan-out-used",

@@ -536,7 +536,7 @@ def _(world):
     world.asked["file"] = FileFacts(name="app.properties", unfit=unfit)
 
 
-@makes("key-unknown", "app.properties, line 7: workersId is not a key: nothing reads it")
+@makes("key-unknown", "app.properties, line 7: workersId has no effect, in Java either.")
 def _(world):
     unknown = (("app.properties, line 7", "workersId", "has no effect, in Java either."),)
     world.asked["file"] = FileFacts(name="app.properties", unknown=unknown)
