@@ -93,7 +93,7 @@ def model_of(job: Job, measured: Measured, java_bytes: float) -> Rates:
 def show_recorded(recorded: list[Recorded], measured: Measured, java_bytes: float, failover: float) -> bool:
     """Print what was counted beside what the formulas say; whether those of pykcl are right."""
     print(
-        f"simulated fleets at rest, fail-over time {failover:g} s; units a second; USD a month (us-east-1, on demand)"
+        f"simulated fleets at rest, failover time {failover:g} s; units a second; USD a month (us-east-1, on demand)"
     )
     print(
         f"{'':8}{'shards':>8}{'workers':>9}{'write units':>13}{'read units':>12}{'USD':>9}{'model':>9}{'row':>7}"

@@ -80,7 +80,7 @@ def main() -> int:
     chosen = options.parse_args()
     results = Results("failover", machine())
     print(described(results.versions))
-    print(f"fail-over time {chosen.failover:g} s, {chosen.shards_each} shards per worker; simulated seconds")
+    print(f"failover time {chosen.failover:g} s, {chosen.shards_each} shards per worker; simulated seconds")
     print(
         f"{'':12}{'workers':>8}{'seeds':>7}{'leases':>8}{'mean':>9}{'median':>9}{'p99':>9}{'longest':>9}{'took':>9}"
     )
@@ -98,7 +98,7 @@ def main() -> int:
             bars.setdefault(f"after a {kind}", []).append(bar(kind, workers, seconds))
     results.pictures["failover"] = {
         "title": "How long a shard stays unread", "unit": " s",
-        "note": f"simulated fleets, fail-over time {chosen.failover:g} s: mean; whisker to the 99th percentile; mark: goal",
+        "note": f"simulated fleets, failover time {chosen.failover:g} s: mean; whisker to the 99th percentile; mark: goal",
         "groups": bars,
     }  # fmt: skip
     results.print_goals()
@@ -117,7 +117,7 @@ def show(kind: str, workers: int, seeds: int, seconds: list[float], took: float)
 
 
 def judge(results: Results, kind: str, workers: int, seconds: list[float], failover: float) -> None:
-    """The goals are for a fail-over time of 10 s."""
+    """The goals are for a failover time of 10 s."""
     if failover != 10.0:
         return
     mean, late = statistics.fmean(seconds), quantile(seconds, 0.99)

@@ -111,7 +111,7 @@ class Config:
     max_leases: int = 1000
     """Most leases this worker holds at once."""
     max_leases_to_steal_at_one_time: int = 1
-    """Most leases taken from live owners in one pass; a pass comes every third of the fail-over time."""
+    """Most leases taken from live owners in one pass; a pass comes every third of the failover time."""
     max_records: int = 10_000
     """Most records per GetRecords call and per process_records call."""
     call_with_empty_batches: bool = False
@@ -219,7 +219,7 @@ class Config:
 
     @property
     def renew_interval(self) -> float:
-        """Half the fail-over time. Java renews each third of it, half as many writes more, and tries once each time.
+        """Half the failover time. Java renews each third of it, half as many writes more, and tries once each time.
         pykcl tries again at once, thrice before the lease is in danger."""
         return self.failover_time / 2
 

@@ -148,10 +148,10 @@ class DuplicateWorkerId(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverTimeMismatch(Event):
-    """A peer renews its leases in the rhythm of another fail-over time; both are in seconds, theirs is an estimate."""
+    """A peer renews its leases in the rhythm of another failover time; both are in seconds, theirs is an estimate."""
 
     LEVEL = logging.WARNING
-    TEXT = "a peer has another fail-over time; make them equal, or the shorter side takes living leases"
+    TEXT = "a peer has another failover time; make them equal, or the shorter side takes living leases"
     owner: str
     their_failover_time: float
     our_failover_time: float

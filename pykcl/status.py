@@ -43,7 +43,7 @@ class LoopStatus:
 
     died_of: the type of the exception that ended it, if one did. attempted_ago: since it last began a piece of its
     work, whatever came of that. overdue: since it should have begun the next one; 0: in time. patience: how long one
-    piece may take besides the fail-over time, such as a request to Kinesis.
+    piece may take besides the failover time, such as a request to Kinesis.
     """
 
     name: str

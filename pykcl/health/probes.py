@@ -63,7 +63,7 @@ def _why_dead(status: WorkerStatus) -> Iterator[str]:
 
 
 def allowed(loop: LoopStatus, status: WorkerStatus) -> float:
-    """Seconds that it may be overdue: a fail-over time, and what one piece of its work may take."""
+    """Seconds that it may be overdue: a failover time, and what one piece of its work may take."""
     return status.failover_time + loop.patience
 
 

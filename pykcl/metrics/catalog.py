@@ -177,8 +177,8 @@ LOST_LEASES = _one(
     _R, "LostLeases", "Count", "SUMMARY", "WorkerIdentifier", "Number of leases lost, for any cause."
 )
 RENEW_ALL_LEASES = _timed(
-    _R, "", "SUMMARY", "WorkerIdentifier", "the slowest heartbeat of half a fail-over time",
-    "rounds of heartbeats, one in half a fail-over time,",
+    _R, "", "SUMMARY", "WorkerIdentifier", "the slowest heartbeat of half a failover time",
+    "rounds of heartbeats, one in half a failover time,",
 )  # fmt: skip
 RENEW_LEASE = _timed(_R, "RenewLease", "DETAILED", "WorkerIdentifier", "a heartbeat", "heartbeats")
 LEASES_LOST_BY_CAUSE = _one(
@@ -217,7 +217,7 @@ TOTAL_LEASES = _one(
 )  # fmt: skip
 VERY_OLD_LEASES = _one(
     _T, "VeryOldLeases", "Count", "SUMMARY", "WorkerIdentifier",
-    "Number of leases that nobody has taken for three fail-over times.", is_state=True,
+    "Number of leases that nobody has taken for three failover times.", is_state=True,
 )  # fmt: skip
 LIST_LEASES = _timed(
     _T, "ListLeases", "DETAILED", "WorkerIdentifier", "a scan of the lease table", "scans of the lease table"

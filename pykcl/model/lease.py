@@ -30,7 +30,7 @@ class PykclMetadata:
     latest_from: server time, epoch milliseconds, from which a start at LATEST counts.
     process_token: of the process that wrote this, so that two processes of one worker identifier differ
     (in the row it is called `session`).
-    failover_millis: the fail-over time of that worker, for whoever operates the fleet; no worker decides by it.
+    failover_millis: the failover time of that worker, for whoever operates the fleet; no worker decides by it.
     extra: keys of later versions, kept as they are.
     """
 

@@ -96,7 +96,7 @@ def sense_fleet(
     """The fleet as one scan shows it.
 
     rows: a whole scan, nothing left out. worker: one's own identifier. dead: owners who are known to be silent for
-    longer than the fail-over time. handing_off: whether a hand-off was seen to begin.
+    longer than the failover time. handing_off: whether a hand-off was seen to begin.
     """
     leases: list[Lease] = []
     foreign: list[ForeignRow] = []

@@ -2,7 +2,7 @@
 silent.
 
 Nobody's clock is in the table. A lease is silent when *this* worker, by its own monotonic clock, has seen the
-same counter and owner at two scans further apart than the fail-over time.
+same counter and owner at two scans further apart than the failover time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LeaseView:
         """The view after one more complete scan.
 
         now: monotonic seconds, read *after* the scan has answered. What it shows was written before that, so
-        a take that is fenced by the counter and sent more than the fail-over time later proves at least that
+        a take that is fenced by the counter and sent more than the failover time later proves at least that
         much silence, however slow or stale the scans were. Rows missing from the scan are forgotten; foreign
         rows are invisible.
         """

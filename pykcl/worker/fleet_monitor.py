@@ -213,7 +213,7 @@ def _is_of_others_alone(fleet: Fleet) -> bool:
 
 
 def _silent(view: LeaseView, failover_time: float) -> frozenset[str]:
-    """Owners of whom no lease has moved within the fail-over time."""
+    """Owners of whom no lease has moved within the failover time."""
     silent: set[str] = set()
     living: set[str] = set()
     for key, lease in view.leases.items():

@@ -31,7 +31,7 @@ from pykcl.status import Activity
 from pykcl.worker.context import Context
 
 _DEAD_AFTER = 8
-"""Fail-over times. A Java worker takes what has not moved between two of its scans, which are two of these apart."""
+"""Failover times. A Java worker takes what has not moved between two of its scans, which are two of these apart."""
 
 
 class Leader:

@@ -22,7 +22,7 @@ from pykcl.worker.threads import ThreadHeartbeat
 from pykcl.worker.watchdog import ProcessorWatchdog, Readiness
 
 OVERDUE_AFTER = 3
-"""Fail-over times for which a lease may be free before it is taken beyond the fair share (Java: the same)."""
+"""Failover times for which a lease may be free before it is taken beyond the fair share (Java: the same)."""
 
 _LONGEST_REQUEST = 30.0
 """Seconds: how long Kinesis may take for one answer (15 s), and the lease table for a page that it refuses thrice."""

@@ -22,7 +22,7 @@ _ONE_MORE_AFTER = 0.025
 _AGAIN_AFTER = 1.0
 _LEAST_REST, _LONGEST_REST = 0.01, 1.0
 _ONE_HEARTBEAT = 10.0
-"""Seconds one may take beyond a fail-over time: it waits for another write of its lease, then tries three times."""
+"""Seconds one may take beyond a failover time: it waits for another write of its lease, then tries three times."""
 
 
 class LeaseRenewer:

@@ -61,7 +61,7 @@ class ProcessorWatchdog:
 
 
 _OVERDUE_AFTER = 3
-"""Fail-over times, as in the LeaseManager."""
+"""Failover times, as in the LeaseManager."""
 
 
 class Readiness:

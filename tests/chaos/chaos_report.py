@@ -49,7 +49,7 @@ def figures(evidence: Evidence) -> list[tuple[str, str]]:
             )
         )
     shown = f"p50 {median(seconds):.1f}, max {seconds[-1]:.1f} (of {len(seconds)})" if seconds else "none"
-    lines.append(("fail-over seconds", shown))
+    lines.append(("failover seconds", shown))
     return lines
 
 

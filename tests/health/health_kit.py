@@ -16,7 +16,7 @@ from pykcl.testing.memory.dynamodb import Fault, unreachable
 CODES = {
     "is starting": (200, 503),
     "works": (200, 200),
-    "cannot reach AWS for longer than the fail-over time": (200, 503),
+    "cannot reach AWS for longer than the failover time": (200, 503),
     "has a processor that hangs": (200, 200),
     "has lost a thread of its own": (503, 503),
     "has a loop that does not come to its work": (503, 503),

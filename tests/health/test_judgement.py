@@ -30,7 +30,7 @@ BAD = {
         {"loops": (loop(overdue=40.1, patience=30.0),)},
         "thread pykcl-manager should have begun its work 40 s ago",
     ),
-    "a loop without patience is overdue by the fail-over time": (
+    "a loop without patience is overdue by the failover time": (
         {"loops": (loop(overdue=10.1, patience=0.0),)},
         "thread pykcl-manager should have begun its work 10 s ago",
     ),

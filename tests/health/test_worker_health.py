@@ -84,7 +84,7 @@ def test_while_aws_is_out_of_reach_nobody_restarts_the_worker_but_it_is_not_read
     before = outage.requests
     for _ in range(300):
         fleet.simulation.sleep(1.0)
-        situation = "cannot reach AWS for longer than the fail-over time"
+        situation = "cannot reach AWS for longer than the failover time"
         assert is_as_documented(worker, situation), ask(worker, "/livez")[1]
     assert outage.requests > before + 20, "it went on trying"
     assert "managing leases" in ask(worker, "/readyz")[1]

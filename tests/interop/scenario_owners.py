@@ -222,7 +222,7 @@ def _begun_exactly(told: Told, worker: str, take: RowWrite) -> list[str]:
 
 
 def waited_for_expiry(told: Told, stopped: str, failover_seconds: float) -> list[str]:
-    """A Java worker that was stopped keeps its leases in the table; pykcl took each no sooner than the fail-over time after
+    """A Java worker that was stopped keeps its leases in the table; pykcl took each no sooner than the failover time after
     the last write of its owner."""
     at = told.evidence.processes[stopped].terminated or 0
     problems, seen = [], 0

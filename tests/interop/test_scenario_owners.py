@@ -125,7 +125,7 @@ def with_checkpoint(wrong):
 
 
 def expired(wrong):
-    """j1 is stopped and says its last word for A; p1 takes A the fail-over time later."""
+    """j1 is stopped and says its last word for A; p1 takes A the failover time later."""
     hand = ByHand("j1", "p1", A=())
     hand.create(1, "j1", "A")
     hand.write(2, "j1", "A", "take")

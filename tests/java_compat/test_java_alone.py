@@ -318,7 +318,7 @@ def test_only_listed_shards_give_hash_ranges_to_rows_without_one():
 
 
 class TestLeaseTaker:
-    """At times 0, 10, 20 ...; fail-over time 10."""
+    """At times 0, 10, 20 ...; failover time 10."""
 
     def taker(self, **options):
         return LeaseTaker("me", 10.0, options.get("max_leases", 100), options.get("max_steal", 1))

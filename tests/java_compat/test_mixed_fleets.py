@@ -8,7 +8,7 @@ from tests.java_compat.mixed_fleet import CheckedProcessor, leave_out_of_updates
 
 LIBRARIES = ["java", "pykcl"]
 TAKE_OVER = 10 + 2 * 2 * 10.05 + 3
-"""Java needs two of its scans, which come every 2 * fail-over, to see a counter stand still."""
+"""Java needs two of its scans, which come every 2 * failover, to see a counter stand still."""
 
 
 def start(fleet, library, name, **options):

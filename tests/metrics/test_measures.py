@@ -74,7 +74,7 @@ def test_what_an_ordinary_life_measures(fleet):
     # A steal: the lease of the one is the other's without a gap.
     assert sum(one.of(catalog.LEASES_LOST_BY_CAUSE, "Taken")) == sum(one.of(catalog.LOST_LEASES)) == 1.0
     assert len(two.of(catalog.HAND_OVER_TIME)) == 3
-    # A stop releases: nobody waits for the fail-over time.
+    # A stop releases: nobody waits for the failover time.
     assert max(two.of(catalog.HAND_OVER_TIME)) < 7_000
     rare = {
         catalog.EXPIRED_ITERATOR, catalog.PROCESSOR_RETRIES, catalog.SKIPPED_RECORDS, catalog.PROCESSOR_STALLED,

@@ -251,7 +251,7 @@ BELIEF = (
             (Guarantee.BUDGETS,), handed_back_lease_taken_again, full=True),
     Mutant("M27", "a stop does not release", "-",
             (Guarantee.STOP,), release_not_written),
-    Mutant("M28", "dead workers are given twice the fail-over time", "-",
+    Mutant("M28", "dead workers are given twice the failover time", "-",
             (Guarantee.FAILOVER,), expiry_takes_twice_as_long),
     Mutant("M29", "heartbeats do not count as signs of life", "-",
             (Guarantee.ONE_OWNER, Guarantee.NO_CHURN, Guarantee.COUNTER_BY_ONE), owner_alone_shows_life),

@@ -1,4 +1,4 @@
-"""A peer with another fail-over time is told by the rhythm of its counters; a peer with ours never is, whatever happens."""
+"""A peer with another failover time is told by the rhythm of its counters; a peer with ours never is, whatever happens."""
 
 import random
 from bisect import bisect_right

@@ -17,7 +17,7 @@ from pykcl.planning.lease_view import LeaseView
 FAILOVER = 10.0
 SCAN_EVERY = 4.0
 CALM = 8
-"""Rounds without any move after which a fleet counts as settled (longer than the fail-over time)."""
+"""Rounds without any move after which a fleet counts as settled (longer than the failover time)."""
 
 
 class Workers:

@@ -123,7 +123,7 @@ def test_heartbeats_come_in_time_however_short_the_time_is(new_fleet, failover):
     fleet.simulation.sleep(20 * failover)
     assert fleet.happened(LeaseLost) == []
     for key, lease in fleet.rows().items():
-        assert 38 <= lease.counter - before[key] <= 45, "two for each fail-over time"
+        assert 38 <= lease.counter - before[key] <= 45, "two for each failover time"
 
 
 def test_who_fails_at_once_is_tried_again_before_a_short_time_is_over(renewing):

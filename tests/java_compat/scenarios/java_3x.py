@@ -180,7 +180,7 @@ class Assignment:
 class LeaseAssignmentManager:
     """The leader's round, every twenty seconds, with the strategy LEASE_COUNT_BASED.
 
-    A lease whose counter has not *grown* since the round before is as old as it was: after fail-over it is given away.
+    A lease whose counter has not *grown* since the round before is as old as it was: after failover it is given away.
     Workers without metrics are no targets, and no sources of what they keep alive.
     """
 

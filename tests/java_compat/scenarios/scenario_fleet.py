@@ -107,7 +107,7 @@ class ScenarioFleet(MixedFleet):
         return hand
 
     def keep_renewing(self, hand: JavaByHand, *keys: str) -> None:
-        """Heartbeats every third of the fail-over time, until one fails or the group is killed or frozen."""
+        """Heartbeats every third of the failover time, until one fails or the group is killed or frozen."""
 
         def beat() -> None:
             held = list(keys)

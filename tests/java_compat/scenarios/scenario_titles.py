@@ -8,7 +8,7 @@ TITLES = {
     5: "Java renews between pykcl's scan and take",
     6: "pykcl steals a live lease of Java's",
     7: "Java steals a live lease of pykcl's",
-    8: "pykcl frozen beyond the fail-over time",
+    8: "pykcl frozen beyond the failover time",
     9: "Java frozen at counter 1 or 2",
     10: "pykcl killed",
     11: "pykcl stopped",
