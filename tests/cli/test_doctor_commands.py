@@ -159,7 +159,7 @@ def test_a_properties_file_is_looked_over_as_multilangd_does_at_its_start(aws, t
         "program-unfit": "error", "key-unknown": "warning", "fan-out-used": "warning",
     }  # fmt: skip
     assert "there is no program 'no-such-program' in PATH" in found["program-unfit"]["text"]
-    assert "app.properties, line 7: workersId is not a key" in found["key-unknown"]["text"]
+    assert "app.properties, line 7: workersId has no effect" in found["key-unknown"]["text"]
     assert "Did you mean workerId?" in found["key-unknown"]["text"]
     assert found["fan-out-used"]["fix"].startswith(f"pykcl multilangd -p {file} --accept-polling")
 
