@@ -170,6 +170,7 @@ class MemoryDynamoDB:
         self.describes_until_active = describes_until_active
         self._page_bytes = page_bytes
         self._postponed: list[tuple[str, Params, str, Callable[[], None]]] = []
+        self._being_postponed: list[Params] = []
         self._tables_made = 0
         self._author = author
         self.on_change = on_change
@@ -214,9 +215,10 @@ class MemoryDynamoDB:
             found.rows[item[found.key_name]["S"]] = copy_item(item)
 
     def postponed_keys(self) -> set[str]:
-        """The keys of the rows that postponed requests are about."""
+        """The keys of the rows that postponed requests are about, from the time they are sent."""
         with self._lock:
-            given = [params.get("Key") or params.get("Item") or {} for _, params, *_ in self._postponed]
+            sent = [*self._being_postponed, *(params for _, params, *_ in self._postponed)]
+        given = [params.get("Key") or params.get("Item") or {} for params in sent]
         return {
             value["S"] for key in given for value in key.values() if isinstance(value, dict) and "S" in value
         }
@@ -238,6 +240,15 @@ class MemoryDynamoDB:
         with self._lock:
             self.requests.append((operation, params))
         fault = (self.fault and self.fault(operation, params)) or Fault()
+        if fault.postponed is not None:
+            self._being_postponed.append(params)
+        try:
+            return self._call_with(fault, operation, params)
+        finally:
+            if fault.postponed is not None:
+                self._being_postponed.remove(params)
+
+    def _call_with(self, fault: Fault, operation: str, params: Params) -> dict[str, Any]:
         if fault.delay > 0:
             self._runtime.event().wait(fault.delay)
         if fault.before is not None:

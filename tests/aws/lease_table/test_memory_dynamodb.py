@@ -3,6 +3,7 @@
 import pytest
 from botocore.exceptions import ParamValidationError
 
+from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB, timed_out
 
 ITEM = {
@@ -55,3 +56,21 @@ def test_faults_strike_before_after_or_much_later():
     client.deliver_postponed()
     assert client.rows("leases").keys() == {"after", "postponed"}
     assert [change.key for change in client.changes] == ["after", "postponed"]
+
+
+def test_a_request_counts_as_postponed_from_the_time_it_is_sent(monkeypatch):
+    """Whoever changes its row by hand while the sender still waits would make its condition hold a second time."""
+    runtime, seen = SystemRuntime(), []
+
+    class Wait:
+        def wait(self, seconds):
+            seen.append((seconds, client.postponed_keys()))
+
+    monkeypatch.setattr(runtime, "event", Wait)
+    client = MemoryDynamoDB(
+        runtime=runtime, fault=lambda operation, params: Fault(postponed=timed_out(), delay=1.2)
+    )
+    with pytest.raises(type(timed_out())):
+        client.put_item(TableName="leases", Item={"leaseKey": {"S": "k"}})
+    assert seen == [(1.2, {"k"})]
+    assert client.postponed_keys() == {"k"}

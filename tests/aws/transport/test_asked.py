@@ -198,7 +198,8 @@ def test_the_connection_of_a_dropped_page_is_not_used_again(server):
     ask(stream).drop()
     assert ask(stream) is None
     assert fetch(stream).next_iterator == EMPTY["NextShardIterator"]
-    assert server.requests[-1].connection == before + 1
+    # The dropped request may be read after the last one, by a thread of its own.
+    assert max(request.connection for request in server.requests) == before + 1
     transport_of(stream)._idle.pop().close()
 
 
