@@ -56,10 +56,6 @@ def test_a_processor_that_cannot_be_made_leaves_records_owed():
     assert outcome.broken.guarantee in (Guarantee.ALL_DELIVERED, Guarantee.BUDGETS)
 
 
-def test_a_blind_simulation_lets_everything_pass():
-    assert run_simulation(3, off=NO_FAULTS, processor=processors.CannotBeMade, blind=True).broken is None
-
-
 def test_after_a_simulation_the_loggers_speak_as_before(caplog):
     """A logger remembers whether it may speak; what it learned while the simulation was silent must be forgotten."""
 
