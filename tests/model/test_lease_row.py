@@ -11,7 +11,7 @@ from pykcl.model.lease import ForeignRow, Lease, PendingCheckpoint, PykclMetadat
 from pykcl.model.lease_writes import parse_row, resolve_conflict, to_item
 from pykcl.model.shard import HashRange
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 GOLDEN = [
     pytest.param(entry["table"], entry["item"], id=f"{path.stem}-{number}")
     for path in sorted(FIXTURES.glob("java-*.jsonl"))

@@ -16,7 +16,7 @@ import pytest
 import pykcl
 from pykcl.worker.options import Surroundings, WorkerOptions
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CLASSES = sorted(name for name in pykcl.__all__ if not name.startswith("__"))
 HEAVY = ("boto3", "botocore", "google.protobuf", "click", "tenacity", "moto", "rich")
 

@@ -10,7 +10,7 @@ import pytest
 
 from pykcl import runtime
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 # Each round has a thread whose frames nobody has looked at yet, and garbage with thread-local values in it.
 HUNTED = """
