@@ -5,7 +5,6 @@ import time
 from collections import Counter
 
 import pytest
-from bad_rows import UNREADABLE, rows
 
 from pykcl import RecordProcessor, Worker
 from pykcl.cli.local import local_environment
@@ -15,6 +14,7 @@ from pykcl.model.lease import UnreadableRow
 from pykcl.model.lease_item import parse_row
 from pykcl.testing.fleet import TABLE, Fleet
 from pykcl.testing.runtime import Simulation
+from tests.security.bad_rows import UNREADABLE, rows
 
 CYCLES = 20
 UNREAD_SHARD = "shardId-000000000002"

@@ -8,12 +8,12 @@ import time
 
 import boto3
 import pytest
-from bad_rows import HOSTILE_KEYS, rows_of_hostile_keys
 from multilang_kit import DEADLINE, TALKATIVE, eventually, is_running
 
 from pykcl.cli.local import local_environment
 from pykcl.local.server import LocalAws
 from pykcl.worker.signals import REPEAT_SECONDS
+from tests.security.bad_rows import HOSTILE_KEYS, rows_of_hostile_keys
 
 FILE = """
 executableName = {python} -I -S {talkative} {behaviour}
