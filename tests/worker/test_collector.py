@@ -91,7 +91,7 @@ def test_pages_and_heartbeats_leave_no_cycles(worker):
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
-        put(worker, 5)  # a second each, in which heartbeats are written, too
+        put(worker, 5)  # heartbeats are written meanwhile
         gc.collect()
         left = {str(getattr(each, "__module__", "")) for each in gc.garbage}
     finally:
