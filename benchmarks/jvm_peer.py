@@ -11,14 +11,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +24,13 @@ from benchmarks import kclpy_doors, peer_goals
 from benchmarks.canned import Shape
 from benchmarks.figures import Spread, paired_ratio
 from benchmarks.kclpy_child import PROGRAM
+from benchmarks.local_stream import Server, Side, local_aws
 from benchmarks.peer_goals import DAEMON, PYKCL_LOCAL
 from benchmarks.processes import Child, tree_cpu_seconds
 from benchmarks.readers import EVERY_SECOND, surroundings
 from benchmarks.results import Results
-from benchmarks.server_process import server_process
 from pykcl.demo import java as java_kcl
 from pykcl.demo.java import local_properties
-from pykcl.local.server import LocalAws
-from pykcl.local.stream import Entry
-from pykcl.model.kpl import aggregate
 
 SHARDS = 8
 RECORDS = {
@@ -49,71 +44,11 @@ OUR_FACTOR = 3
 MOST_WARM_UPS = 6
 STILL_FALLING = 0.95
 IDLE_SECONDS = 15.0
-_PATIENCE = 180.0
-_MAX_TRIES = 3
 _JAVA_STREAM, _OUR_STREAM = "for-java", "for-pykcl"
 
 
 class Unavailable(Exception):
     """Java, its jars or amazon_kclpy cannot be had here, for this reason."""
-
-
-def serve(pipe: Connection) -> None:
-    """The local AWS. Puts what it is told: (stream, user records, shape); tells ("polls",) by stream."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with LocalAws() as aws:
-        for stream in (_JAVA_STREAM, _OUR_STREAM):
-            aws.kinesis.create_stream(stream, SHARDS)
-        pipe.send(aws.url)
-        with contextlib.suppress(EOFError):
-            while True:
-                said = pipe.recv()
-                if said == "polls":
-                    agents = [one.user_agent for one in aws.requests.of("kinesis", "GetRecords")]
-                    ours = sum("pykcl/" in agent for agent in agents)
-                    pipe.send((len(agents) - ours, ours, len(agents)))
-                    continue
-                stream, count, shape = said
-                aws.kinesis.put_records(stream, entries(shape, count))
-                pipe.send(count)
-
-
-def entries(shape: Shape, user_records: int) -> list[Entry]:
-    """So many user records, spread over the shards; in aggregates where the shape has them."""
-    step, chance = (1 << 128) // SHARDS, random.Random(user_records)
-    found = []
-    for number in range(user_records // shape.in_each):
-        place = number % SHARDS * step
-        key, data = f"key-{number % 512}", chance.randbytes(shape.size)
-        if shape.in_each > 1:
-            (blob,) = aggregate([(key, str(place), data) for _ in range(shape.in_each)])
-            data = blob.data
-        found.append(Entry(data, key, place))
-    return found
-
-
-class Server:
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-        self.url: str = pipe.recv()
-
-    def put(self, stream: str, count: int, shape: Shape) -> None:
-        self._pipe.send((stream, count, shape))
-        assert self._pipe.recv() == count
-
-    def polls(self) -> tuple[int, int]:
-        """GetRecords requests so far, of Java and of pykcl. Raises RuntimeError when it no longer knows."""
-        self._pipe.send("polls")
-        java, ours, kept = self._pipe.recv()
-        if kept >= 20_000:
-            raise RuntimeError("the log of requests is full: these counts are too low")
-        return java, ours
-
-
-@contextlib.contextmanager
-def local_aws() -> Iterator[Server]:
-    with server_process(serve) as pipe:
-        yield Server(pipe)
 
 
 class Daemon:
@@ -163,56 +98,6 @@ class Daemon:
         self.process.wait(30)
 
 
-class Side:
-    """One of the two: how many records it was given, what it has used."""
-
-    def __init__(
-        self, name: str, stream: str, server: Server, records: Callable[[], int], cpu: Callable[[], float]
-    ) -> None:
-        self.name, self.stream, self._server = name, stream, server
-        self._records, self.cpu = records, cpu
-        self._total = 0
-
-    def give(self, count: int, shape: Shape) -> None:
-        """And wait until all of it was processed."""
-        self._server.put(self.stream, count, shape)
-        self._total += count
-        deadline = time.monotonic() + _PATIENCE
-        while self._records() < self._total:
-            if time.monotonic() > deadline:
-                raise RuntimeError(
-                    f"{self.name} had {self._records()} of {self._total} records after {_PATIENCE:g} s"
-                )
-            time.sleep(0.02)
-
-    def spent_on(self, count: int, shape: Shape) -> tuple[float, float]:
-        """CPU until so many are processed, and how long that took."""
-        before, began = self.cpu(), time.monotonic()
-        self.give(count, shape)
-        return self.cpu() - before, time.monotonic() - began
-
-    def slope(self, count: int, shape: Shape, seconds: float) -> float:
-        """Microseconds of CPU per user record. seconds: of a window; a longer one is tried where that is not enough."""
-        for _ in range(_MAX_TRIES):
-            few, many = self._window(count, shape, seconds), self._window(4 * count, shape, seconds)
-            if few is not None and many is not None:
-                return (many - few) / (3 * count) * 1e6
-            seconds *= 1.5
-        raise RuntimeError(
-            f"{self.name} needs more than {seconds:.0f} s for {4 * count} records of {shape.name}"
-        )
-
-    def _window(self, count: int, shape: Shape, seconds: float) -> float | None:
-        """CPU of a window in which so many are put at its beginning; None when it was too short."""
-        before, until = self.cpu(), time.monotonic() + seconds
-        self.give(count, shape)
-        left = until - time.monotonic()
-        if left < 0:
-            return None
-        time.sleep(left)
-        return self.cpu() - before
-
-
 def measure(results: Results, shapes: Sequence[Shape], rounds: int, window: float) -> None:
     """Raises Unavailable. Prints its table and keeps its ratios."""
     try:
@@ -226,7 +111,7 @@ def measure(results: Results, shapes: Sequence[Shape], rounds: int, window: floa
     )
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = stack.enter_context(local_aws())
+        server = stack.enter_context(local_aws((_JAVA_STREAM, _OUR_STREAM), SHARDS))
         daemon = Daemon(folder, server.url, found)
         stack.callback(daemon.end)
         options = {"stream": _OUR_STREAM, **EVERY_SECOND}

@@ -31,7 +31,7 @@ from pykcl.metrics import catalog
 from pykcl.metrics.catalog import DIMENSIONS
 from pykcl.metrics.cloudwatch import Publisher, Statistics
 from pykcl.metrics.meter import Meter
-from pykcl.model.kpl import deaggregate_batch
+from pykcl.model.kpl import batches_of
 from pykcl.runtime import SystemRuntime
 from pykcl.worker.measurements import PageMeasures
 
@@ -59,7 +59,7 @@ def polls(stream: KinesisStream, which: str, meter: Meter) -> Callable[[], int]:
     def once() -> int:
         with meter.timed(catalog.GET_RECORDS, SHARD):
             page = stream.fetch(SHARD, which, 10_000)
-        records = tuple(deaggregate_batch(page.records, None))
+        records = next(batches_of(page.records, 10_000, None), ())
         measures.began(page.millis_behind_latest)
         touched = 0
         if records:

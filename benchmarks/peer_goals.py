@@ -7,6 +7,7 @@ from benchmarks.results import Results
 
 SHAPE_NAMES = ("1,000 x 100 B", "1,000 x 1 KB", "KPL 100x100x100 B", "KPL 40x50x1 KB")
 DAEMON, PYKCL_LOCAL = "MultiLangDaemon", "pykcl, local stream"
+KCL_RS, EMBEDDED = "kcl-rs", "pykcl, embedded"
 AT_REST, BEHIND = "empty poll at rest", "empty poll behind"
 EVERY_SECOND: dict[str, tuple[float, ...]] = {
     BOTO3: (7, 8, 2.5, 3.5),
@@ -21,6 +22,11 @@ AFTER_EACH_BATCH: dict[str, tuple[float, ...]] = {
 JVM = (6.0, 6.0, 6.0, 6.0)
 EMPTY = {BOTO3: 4.0, ASYNC: 8.0}
 JVM_EMPTY = 20.0
+RUST = (1.25, 1.0, 1.25, 1.0)
+RUST_EMPTY = 2.0
+RUST_MEMORY, MEMORY = 2.0, "highest RSS"
+RUST_FIRST_RECORD, FIRST_RECORD = 20.0, "first record, no lease table"
+FIRST_RECORD_AGAIN = "first record, with leases"
 
 
 def key(what: str, ours: str, other: str) -> str:
@@ -28,7 +34,7 @@ def key(what: str, ours: str, other: str) -> str:
     return f"{what} | {ours} | {other}"
 
 
-def judge(results: Results, shapes: list[str], *, with_jvm: bool) -> None:
+def judge(results: Results, shapes: list[str], *, with_jvm: bool, with_rust: bool) -> None:
     """Add every goal to `results`, from its ratios; what is not there was not measured."""
     chosen = [(number, name) for number, name in enumerate(SHAPE_NAMES) if name in shapes]
     for variant, goals in ((DIRECT_CBOR, EVERY_SECOND), (DIRECT_CBOR + EACH_BATCH, AFTER_EACH_BATCH)):
@@ -44,6 +50,17 @@ def judge(results: Results, shapes: list[str], *, with_jvm: bool) -> None:
         for number, name in chosen:
             _judge(results, name, PYKCL_LOCAL, DAEMON, JVM[number])
         _judge(results, AT_REST, PYKCL_LOCAL, DAEMON, JVM_EMPTY)
+    if with_rust:
+        judge_rust(results, shapes)
+
+
+def judge_rust(results: Results, shapes: list[str]) -> None:
+    """Add the goals beside kcl-rs."""
+    for name, wanted in zip(SHAPE_NAMES, RUST, strict=True):
+        if name in shapes:
+            _judge(results, name, EMBEDDED, KCL_RS, wanted)
+    for what, wanted in ((AT_REST, RUST_EMPTY), (MEMORY, RUST_MEMORY), (FIRST_RECORD, RUST_FIRST_RECORD)):
+        _judge(results, what, EMBEDDED, KCL_RS, wanted)
 
 
 def _judge(results: Results, what: str, ours: str, other: str, wanted: float) -> None:

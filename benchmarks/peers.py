@@ -1,6 +1,6 @@
 """CPU per user record of everything that reads Kinesis from Python, side by side in one run.
 
-    python -m benchmarks.peers [--rounds 4] [--window 1.0] [--shards 8] [--without-tls] [--without-jvm]
+    python -m benchmarks.peers [--rounds 4] [--window 1.0] [--shards 8] [--without-tls] [--without-jvm] [--without-rust]
                                [--shapes 0,1,2,3] [--idle-window 8] [--jvm-window 5]
 
 What is measured: the CPU of the reader's whole process by the kernel's clock (user and system, all threads), divided by the
@@ -11,7 +11,7 @@ times a second, which Kinesis allows. Lease table and stream are behind TLS.
 The others do less: raw boto3 has no leases and no checkpoints and reads one shard flat out, with hot caches, which Kinesis
 does not allow ("paced": as often as pykcl; goals are for flat out); async-kinesis checkpoints in
 memory; the kclpy child is fed by a pipe, and its JVM is not counted. MultiLangDaemon 2.7.2 is measured with its JVM and all
-its children, against a worker of pykcl on the same local stream (see `jvm_peer`).
+its children, against a worker of pykcl on the same local stream (see `jvm_peer`); so is kcl-rs, the Rust port (`rust_peer`).
 
 Servers run in processes of their own and answer what is prepared. Rounds are interleaved; a ratio is between neighbours of
 one round, with the 95 % interval of a bootstrap over the rounds. What is not there is skipped, and said so.
@@ -29,7 +29,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks import async_kinesis_env, jvm_peer, kclpy_child, peer_goals
+from benchmarks import jvm_peer, kclpy_child, peer_environment, peer_goals, rust_peer
 from benchmarks.canned import Shape, _certificate
 from benchmarks.figures import Ratio, Spread, paired_ratio
 from benchmarks.idle_peers import measure_idle
@@ -101,11 +101,11 @@ class Run:
 
     def _async_kinesis(self) -> AsyncKinesisReader | None:
         try:
-            python = async_kinesis_env.python_of()
-        except async_kinesis_env.Unavailable as reason:
+            python = peer_environment.python_of("async-kinesis", peer_environment.ASYNC_KINESIS)
+        except peer_environment.Unavailable as reason:
             self.missing[ASYNC] = str(reason)
             return None
-        found = async_kinesis_env.versions(python)
+        found = peer_environment.versions(python, ("async-kinesis", "aiobotocore", "botocore", "aiohttp"))
         self.versions |= {f"{name} ({ASYNC})" * (name != ASYNC) or name: text for name, text in found.items()}
         reader: AsyncKinesisReader = self._kept(
             AsyncKinesisReader(python, self._server(), self.certificate, self._folder)
@@ -131,6 +131,7 @@ def main() -> int:
     options.add_argument("--idle-window", type=float, default=8.0, help="seconds of a round of empty polls")
     options.add_argument("--without-tls", action="store_true")
     options.add_argument("--without-jvm", action="store_true")
+    options.add_argument("--without-rust", action="store_true")
     options.add_argument(
         "--jvm-window", type=float, default=5.0, help="seconds; longer where 4 N records need it"
     )
@@ -155,7 +156,17 @@ def main() -> int:
             jvm_peer.measure(results, shapes, chosen.jvm_rounds, chosen.jvm_window)
         except jvm_peer.Unavailable as reason:
             print(f"*** MultiLangDaemon is NOT MEASURED: {reason}", flush=True)
-    peer_goals.judge(results, [shape.name for shape in shapes], with_jvm=not chosen.without_jvm)
+    if not chosen.without_rust:
+        try:
+            rust_peer.measure(results, shapes, chosen.jvm_rounds)
+        except rust_peer.Unavailable as reason:
+            print(f"*** kcl-rs is NOT MEASURED: {reason}", flush=True)
+    peer_goals.judge(
+        results,
+        [shape.name for shape in shapes],
+        with_jvm=not chosen.without_jvm,
+        with_rust=not chosen.without_rust,
+    )
     results.print_goals()
     results.save()
     return results.exit_code

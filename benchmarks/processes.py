@@ -81,21 +81,35 @@ class Child:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def wait_for_records(self, beyond: int, seconds: float = _START_SECONDS) -> None:
-        """Until it was given more than so many."""
+    def wait_for_records(self, beyond: int, seconds: float = _START_SECONDS) -> int:
+        """Wait until it was given more than so many; return how many."""
         deadline = time.monotonic() + seconds
-        while self.count()[0] <= beyond:
+        while (records := self.count()[0]) <= beyond:
             if time.monotonic() > deadline:
                 raise RuntimeError(
                     f"{self.name} got no records within {seconds:g} s:\n{self._log.read_text('utf-8')[-2000:]}"
                 )
             time.sleep(0.05)
+        return records
 
     def pause(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)
+
+    @property
+    def peak_memory(self) -> int:
+        """The highest resident set so far, bytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text("utf-8")
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+    def interrupt(self, seconds: float) -> None:
+        """Ctrl-C, and by force if it does not end within so many seconds."""
+        self.process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        self.end()
 
     def end(self) -> None:
         """By force: nothing of it is wanted any more."""

@@ -97,7 +97,7 @@ class Fetched:
     children: the child shards, at the end of a shard. body_bytes: size of the answer, for the memory bound.
     """
 
-    records: list[Record]
+    records: Sequence[Record]
     next_iterator: str | None = field(repr=False)
     millis_behind_latest: int | None
     children: tuple[Shard, ...]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, overload
 
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import PendingCheckpoint
@@ -72,13 +72,15 @@ class InitializationInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Records of one shard in order; empty only with `call_with_empty_batches`.
+class Batch(Sequence[Record]):
+    """A sequence of records of one shard, in order; empty only with `call_with_empty_batches`.
 
+    records: the same sequence without what stands beside it. Each Record is created when it is asked for, anew each
+    time: iterate once, and keep only the records you need.
     millis_behind_latest: how far the end of this batch's page is behind the tip of the shard, as Kinesis says.
     """
 
-    records: tuple[Record, ...]
+    records: Sequence[Record]
     checkpointer: Checkpointer
     millis_behind_latest: int | None
     shard_id: str
@@ -87,8 +89,18 @@ class Batch:
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
 
+    def __reversed__(self) -> Iterator[Record]:
+        return reversed(self.records)
+
     def __len__(self) -> int:
         return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        return self.records[index]
 
 
 @dataclass(frozen=True, slots=True)

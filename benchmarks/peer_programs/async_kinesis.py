@@ -13,7 +13,7 @@ from kinesis import Consumer
 from kinesis.aggregators import KPLAggregator, SimpleAggregator
 from kinesis.processors import Processor
 from kinesis.serializers import Serializer
-from told_by_lines import answer_counts
+from line_protocol import answer_counts
 
 
 class Bytes(Serializer):

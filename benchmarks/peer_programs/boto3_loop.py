@@ -20,7 +20,7 @@ import boto3
 from botocore.config import Config
 
 from benchmarks.live_shards import STREAM, shard_id
-from benchmarks.peer_programs.told_by_lines import answer_counts
+from benchmarks.peer_programs.line_protocol import answer_counts
 
 warnings.simplefilter("ignore")
 from aws_kinesis_agg.deaggregator import iter_deaggregate_records  # noqa: E402

@@ -1,4 +1,4 @@
-"""A worker as `pykcl run` runs it: `Worker`, a processor, options, and the tuned garbage collector of that command.
+"""A worker as `Worker.run` runs it, with the tuned garbage collector: `Worker`, a processor, options.
 What AWS is, the environment says, as anywhere else.
 
 python -m benchmarks.peer_programs.pykcl_worker '{"http_transport": "direct", ...options of Config}'
@@ -11,10 +11,10 @@ import os
 import sys
 
 from benchmarks.live_shards import STREAM
-from benchmarks.peer_programs.told_by_lines import answer_counts
+from benchmarks.peer_programs.line_protocol import answer_counts
 from pykcl import Batch, RecordProcessor, Worker
-from pykcl.cli.run_kclpy import tune_collector
 from pykcl.events import Event
+from pykcl.worker.worker import tune_collector
 
 processors: list[Counting] = []
 events_heard = 0
@@ -42,7 +42,8 @@ def hear(event: Event) -> None:
 
 def main() -> None:
     options = {"stream": STREAM, "initial_position": "TRIM_HORIZON", **json.loads(sys.argv[1])}
-    with Worker(f"bench-{os.getpid()}", processor=Counting, listeners=[tune_collector, hear], **options):
+    with Worker(f"bench-{os.getpid()}", processor=Counting, listeners=[hear], **options):
+        tune_collector()
         answer_counts(lambda: (sum(one.records for one in processors), sum(one.bytes for one in processors)))
 
 

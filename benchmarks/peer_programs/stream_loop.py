@@ -14,10 +14,10 @@ import boto3
 
 from benchmarks.live_shards import STREAM, shard_id
 from benchmarks.peer_programs.boto3_loop import Loops
-from benchmarks.peer_programs.told_by_lines import answer_counts
+from benchmarks.peer_programs.line_protocol import answer_counts
 from pykcl.aws.kinesis import KinesisStream
 from pykcl.model.checkpoint import ReadFrom
-from pykcl.model.kpl import deaggregate_batch
+from pykcl.model.kpl import batches_of
 from pykcl.runtime import SystemRuntime
 
 
@@ -32,11 +32,11 @@ class Reader:
     def read(self, aggregated: bool) -> None:
         """aggregated: it looks for itself."""
         fetched = self._stream.fetch(self._shard_id, self._iterator or "", 10_000)
-        batch = tuple(deaggregate_batch(fetched.records, None))
         size = 0
-        for record in batch:
-            size += len(record.data)
-        self.records += len(batch)
+        for batch in batches_of(fetched.records, 10_000, None):
+            for record in batch:
+                size += len(record.data)
+            self.records += len(batch)
         self.bytes += size
         self._iterator = fetched.next_iterator
 

@@ -19,10 +19,9 @@ from __future__ import annotations
 import json
 import re
 from binascii import a2b_base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from itertools import repeat
 from operator import itemgetter
 from typing import Any, NoReturn, TypeGuard
 
@@ -30,7 +29,7 @@ from pykcl.aws.transport.cbor import Allowance, Columns, decode, decode_name, he
 from pykcl.errors import AnswerRefused
 from pykcl.interfaces import Fetched
 from pykcl.model.checkpoint import are_sequence_numbers, is_sequence_number
-from pykcl.model.record import Record
+from pykcl.model.record import PlainRecords, Record
 from pykcl.model.shard import STREAM_ARN, HashRange, Shard, StreamDescription
 
 LAST_MILLIS = 253_402_300_799_000
@@ -50,7 +49,7 @@ def page_of_body(body: bytes, shard_id: str, stream: str) -> Fetched:
     """The answer from its raw JSON body. Raises AnswerRefused for anything Kinesis cannot have meant."""
     document = _document(body, shard_id)
     items = items_of(document, shard_id)
-    records: list[Record] | None = None
+    records: Sequence[Record] | None = None
     with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):
         records = _quick_records(items, shard_id, stream)
     if records is None:
@@ -100,7 +99,7 @@ def items_of(document: Mapping[str, Any], shard_id: str) -> list[Any]:
     return items
 
 
-def _quick_records(items: list[Any], shard_id: str, stream: str) -> list[Record]:
+def _quick_records(items: list[Any], shard_id: str, stream: str) -> Sequence[Record]:
     """The hot path, column by column: every step costs each record, and those inside C cost least.
 
     Raises whatever an unusual record provokes.
@@ -115,8 +114,7 @@ def _quick_records(items: list[Any], shard_id: str, stream: str) -> list[Record]
         raise TypeError
     if not 0.0 <= min(times) <= max(times) <= LAST_MILLIS:
         raise OverflowError
-    payloads = map(a2b_base64, map(_payload, items))
-    return list(map(Record, payloads, keys, numbers, times, repeat(shard_id), repeat(stream)))
+    return PlainRecords(list(map(a2b_base64, map(_payload, items))), keys, numbers, times, shard_id, stream)
 
 
 def careful_records(items: list[Any], shard_id: str, stream: str) -> list[Record]:
@@ -164,7 +162,9 @@ def _millis(value: Any, index: int, shard_id: str) -> float:
     raise refused(shard_id, f"record {index} has an arrival time {problem}")
 
 
-def page_of(document: Mapping[str, Any], records: list[Record], body_bytes: int, shard_id: str) -> Fetched:
+def page_of(
+    document: Mapping[str, Any], records: Sequence[Record], body_bytes: int, shard_id: str
+) -> Fetched:
     next_iterator = document.get("NextShardIterator")
     if next_iterator is not None and (not isinstance(next_iterator, str) or not next_iterator):
         raise refused(shard_id, "its NextShardIterator is not a text")
@@ -288,14 +288,14 @@ _LIST, _MAP = 4, 5
 
 def page_of_cbor(body: bytes, shard_id: str, stream: str) -> Fetched:
     """Raises AnswerRefused for anything Kinesis cannot have meant."""
-    found: tuple[Mapping[str, Any], list[Record]] | None = None
+    found: tuple[Mapping[str, Any], Sequence[Record]] | None = None
     with suppress(ValueError, OverflowError):
         found = _quick(body, shard_id, stream)
     document, records = _careful(body, shard_id, stream) if found is None else found
     return page_of(document, records, len(body), shard_id)
 
 
-def _quick(body: bytes, shard_id: str, stream: str) -> tuple[Mapping[str, Any], list[Record]]:
+def _quick(body: bytes, shard_id: str, stream: str) -> tuple[Mapping[str, Any], Sequence[Record]]:
     """All but the records, and the records. Raises ValueError or OverflowError for whatever is not as usual."""
     major, _, size, position = head(body, 0)
     if major != _MAP:
@@ -323,16 +323,15 @@ def _quick(body: bytes, shard_id: str, stream: str) -> tuple[Mapping[str, Any], 
     return document, _records(columns, shard_id, stream)
 
 
-def _records(columns: Columns, shard_id: str, stream: str) -> list[Record]:
+def _records(columns: Columns, shard_id: str, stream: str) -> Sequence[Record]:
     numbers = list(map(bytes.decode, columns.numbers))
     if not are_sequence_numbers(numbers) or max(columns.millis, default=0) > LAST_MILLIS:
         raise ValueError("a number that cannot be")
-    keys = map(bytes.decode, columns.keys)
-    times = map(float, columns.millis)
-    return list(map(Record, columns.data, keys, numbers, times, repeat(shard_id), repeat(stream)))
+    keys, times = list(map(bytes.decode, columns.keys)), list(map(float, columns.millis))
+    return PlainRecords(columns.data, keys, numbers, times, shard_id, stream)
 
 
-def _careful(body: bytes, shard_id: str, stream: str) -> tuple[Mapping[str, Any], list[Record]]:
+def _careful(body: bytes, shard_id: str, stream: str) -> tuple[Mapping[str, Any], Sequence[Record]]:
     trouble = ""
     try:
         document, end = decode(body)

@@ -15,7 +15,7 @@ import click
 from pykcl.cli.errors import exit_codes
 from pykcl.cli.help import COMMON, Verb, option_in
 from pykcl.cli.logs import log_to_stderr
-from pykcl.cli.run_kclpy import ACCEPT_POLLING, OPTION, tune_collector
+from pykcl.cli.run_kclpy import ACCEPT_POLLING, OPTION
 from pykcl.cli.settings import Service, Settings, from_arguments, service_options, settings_of
 from pykcl.cli.supervisor import Processes, processes_option
 from pykcl.errors import ConfigError, ProcessorFailed, RestartShard
@@ -137,7 +137,6 @@ def _run(settings: Settings, service: Service) -> None:
                     processor=processors,
                     config=settings.config,
                     clients=clients,
-                    listeners=(tune_collector,),
                 )
                 watch(worker).run()
             if lacking.is_set():

@@ -27,7 +27,6 @@ from pykcl.cli.run_kclpy import (
     ON_ERROR,
     OPTION,
     run_kclpy,
-    tune_collector,
 )
 from pykcl.cli.settings import Service, Settings, from_arguments, service_options, settings_of
 from pykcl.cli.shadow import Shadow
@@ -255,7 +254,6 @@ def _work(processor: Any, settings: Settings, service: Service) -> None:
             processor=processor,
             config=settings.config,
             clients=settings.clients(),
-            listeners=(tune_collector,),
         )
         watch(worker).run()
 

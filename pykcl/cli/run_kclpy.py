@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import sys
@@ -11,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Final
 
 import click
 
@@ -20,26 +18,7 @@ from pykcl.cli.help import Verb
 from pykcl.cli.logs import log_beside_the_program
 from pykcl.cli.settings import Service, Settings, from_arguments, service_options, settings_of
 from pykcl.cli.target import CONFIG_OPTION, PROPERTIES_OPTION
-from pykcl.events import Event, WorkerStarted
 from pykcl.processor import ProcessorFactory
-
-_YOUNG: Final = 50_000
-"""Surplus of new objects at which Python collects garbage; by default 700, or 2,000 from 3.13 on."""
-
-
-def tune_collector(event: Event) -> None:
-    """Listener: once the worker has started, collect garbage seldom, and only among what came after.
-
-    What is there by then is left out: 75,000 objects of modules and of boto3's models, which live as long as the
-    process. Every full collection would walk them all, with the interpreter's lock held. And records are dropped as
-    soon as their batch is, without a collection; but 10,000 of them in a batch would cause fourteen, each a walk over
-    records that are in use. Only for a program that is the worker: in somebody else's process it is not ours to decide.
-    """
-    if isinstance(event, WorkerStarted):
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(max(_YOUNG, gc.get_threshold()[0]), *gc.get_threshold()[1:])
-
 
 log = logging.getLogger("pykcl.kclpy")
 
@@ -188,7 +167,6 @@ def run_kclpy(
                     processor=watch(factory),
                     config=settings.config,
                     clients=clients,
-                    listeners=(tune_collector,),
                 )
                 return under_watch(worker)
 

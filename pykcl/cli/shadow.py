@@ -59,7 +59,7 @@ class Tally:
 
     def add(self, batch: Batch) -> None:
         """A batch that is done. Its data are the records' own, without what an aggregate adds."""
-        size = data_bytes(batch)
+        size = data_bytes(batch.records)
         with self._lock:
             count = self._shards.setdefault(batch.shard_id, Count())
             count.records += len(batch)

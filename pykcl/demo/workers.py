@@ -188,7 +188,7 @@ class DemoProcessor(RecordProcessor):
         self._run = init.fencing_token
 
     def process_records(self, batch: Batch) -> None:
-        process_batch(self._ledger, self._run, batch.records)
+        process_batch(self._ledger, self._run, batch)
 
 
 class CheckpointsTooEarly(DemoProcessor):

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import md5
-from itertools import count, dropwhile, repeat
+from itertools import dropwhile, takewhile
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.record import Record
+from pykcl.model.record import PlainRecords, Record, SubRecords, joined
 from pykcl.model.shard import LAST_HASH_KEY, HashRange, hash_key_of
 
 MAGIC = b"\xf3\x89\x9a\xc2"
@@ -181,7 +181,7 @@ def deaggregate(
     refuse = None if on_refused is None else lambda _, problem: on_refused(problem)
     if not record.data.startswith(MAGIC):
         return iter((record,))
-    return _user_records(record, hash_range, max_sub_records, refuse)
+    return iter(_user_records(record, hash_range, max_sub_records, refuse))
 
 
 def deaggregate_batch(
@@ -203,6 +203,62 @@ def deaggregate_batch(
     if after is None or after.is_start:
         return user_records
     return dropwhile(_at_or_below(after), user_records)
+
+
+def batches_of(
+    records: Sequence[Record],
+    size: int,
+    hash_range: HashRange | None,
+    *,
+    after: Checkpoint | None = None,
+    on_refused: Callable[[Record, str], None] | None = None,
+) -> Iterator[Sequence[Record]]:
+    """The user records of one page as `deaggregate_batch` gives them, in batches of at most `size`.
+
+    No Record is created before it is asked for, and an aggregate is opened when the batch of its first record is.
+    """
+    batch: list[Sequence[Record]] = []
+    room = size
+    for part in _parts_after(_parts(records, hash_range, on_refused), after):
+        start = 0
+        while start < len(part):
+            chosen = part[start : start + room]
+            batch.append(chosen)
+            start, room = start + len(chosen), room - len(chosen)
+            if not room:
+                yield joined(batch)
+                batch, room = [], size
+    if batch:
+        yield joined(batch)
+
+
+def _parts(
+    records: Sequence[Record],
+    hash_range: HashRange | None,
+    on_refused: Callable[[Record, str], None] | None,
+) -> Iterator[Sequence[Record]]:
+    """Runs of plain records, and between them the records of each aggregate."""
+    data = records.data if isinstance(records, PlainRecords) else [record.data for record in records]
+    start = 0
+    for index in [index for index, each in enumerate(data) if each.startswith(MAGIC)]:
+        if start < index:
+            yield records[start:index]
+        yield _user_records(records[index], hash_range, MAX_SUB_RECORDS, on_refused)
+        start = index + 1
+    if start < len(records):
+        yield records[start:]
+
+
+def _parts_after(parts: Iterator[Sequence[Record]], after: Checkpoint | None) -> Iterator[Sequence[Record]]:
+    """Drop what is at or below this position, up to the first record beyond it."""
+    if after is not None and not after.is_start:
+        is_old = _at_or_below(after)
+        for part in parts:
+            old = sum(1 for _ in takewhile(is_old, part))
+            if old < len(part):
+                yield part[old:]
+                break
+    yield from parts
 
 
 def _walk(
@@ -230,7 +286,7 @@ def _user_records(
     hash_range: HashRange | None,
     max_sub_records: int,
     on_refused: Callable[[Record, str], None] | None,
-) -> Iterator[Record]:
+) -> Sequence[Record]:
     left: tuple[Record, ...] = ()
     try:
         return _opened(record, hash_range, max_sub_records)
@@ -240,30 +296,18 @@ def _user_records(
         problem = OUTSIDE_SHARD
     if on_refused is not None:
         on_refused(record, problem)
-    return iter(left)
+    return left
 
 
-def _opened(record: Record, hash_range: HashRange | None, max_sub_records: int) -> Iterator[Record]:
-    """Check everything first; then one Record per step, made without a Python frame: that would cost a
-    tenth."""
+def _opened(record: Record, hash_range: HashRange | None, max_sub_records: int) -> SubRecords:
+    """Open an aggregate and check everything in it."""
     message = _parsed(record.data, max_sub_records)
     sub_records = _sub_records(message)
     payloads = _payloads(message, sub_records)
     table, partition_keys, explicit_hash_keys = _keys(message, sub_records)
     if hash_range is not None and not _inside(table, partition_keys, explicit_hash_keys, hash_range):
         raise _OutsideShard
-    return map(
-        Record,
-        payloads,
-        partition_keys,
-        repeat(record.sequence_number),
-        repeat(record.arrived_at_millis),
-        repeat(record.shard_id),
-        repeat(record.stream),
-        count(),
-        explicit_hash_keys or repeat(None),
-        repeat(True),
-    )
+    return SubRecords(payloads, partition_keys, explicit_hash_keys, record)
 
 
 def _parsed(data: bytes, max_sub_records: int) -> Any:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json as _json
-from collections.abc import Iterable
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from itertools import accumulate, chain, count, repeat
+from operator import eq
+from operator import index as as_index
+from typing import Any, overload
 
 from pykcl.model.checkpoint import Checkpoint
 
@@ -87,6 +92,231 @@ class Record:
         )
 
 
+class LazyRecords(Sequence[Record]):
+    """Records that are created one by one when they are asked for, from columns of their fields.
+
+    The garbage collector tracks every Record, but no bytes, str or float. A page of ten thousand records that all exist
+    at once makes it collect again and again, and walk all objects of the program each time.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def at(self, index: int) -> Record:
+        """Create the record at an index from 0 to len - 1."""
+
+    @abstractmethod
+    def part(self, start: int, stop: int) -> LazyRecords:
+        """Return the records from `start` to `stop`, which lie within 0 to len."""
+
+    @property
+    @abstractmethod
+    def data_bytes(self) -> int:
+        """Total size of the data."""
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step == 1:
+                return self.part(start, max(start, stop))
+            return tuple(map(self.at, range(start, stop, step)))
+        size, number = len(self), as_index(index)
+        if not -size <= number < size:
+            raise IndexError(f"record {number} of {size}")
+        return self.at(number % size)
+
+    def __reversed__(self) -> Iterator[Record]:
+        return map(self.at, range(len(self) - 1, -1, -1))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} records>"
+
+
+class PlainRecords(LazyRecords):
+    """Kinesis records of one page of a shard.
+
+    Columns of equal length: data, partition_keys, sequence_numbers, arrivals (epoch milliseconds). Read-only.
+    """
+
+    __slots__ = ("arrivals", "data", "partition_keys", "sequence_numbers", "shard_id", "stream")
+
+    def __init__(
+        self,
+        data: Sequence[bytes],
+        partition_keys: Sequence[str],
+        sequence_numbers: Sequence[str],
+        arrivals: Sequence[float],
+        shard_id: str,
+        stream: str,
+    ) -> None:
+        self.data, self.partition_keys = data, partition_keys
+        self.sequence_numbers, self.arrivals = sequence_numbers, arrivals
+        self.shard_id, self.stream = shard_id, stream
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[Record]:
+        # Without a Python frame for each record.
+        return map(
+            Record,
+            self.data,
+            self.partition_keys,
+            self.sequence_numbers,
+            self.arrivals,
+            repeat(self.shard_id),
+            repeat(self.stream),
+        )
+
+    def at(self, index: int) -> Record:
+        return Record(
+            self.data[index],
+            self.partition_keys[index],
+            self.sequence_numbers[index],
+            self.arrivals[index],
+            self.shard_id,
+            self.stream,
+        )
+
+    def part(self, start: int, stop: int) -> PlainRecords:
+        if stop - start == len(self.data):
+            return self
+        chosen = slice(start, stop)
+        return PlainRecords(
+            self.data[chosen],
+            self.partition_keys[chosen],
+            self.sequence_numbers[chosen],
+            self.arrivals[chosen],
+            self.shard_id,
+            self.stream,
+        )
+
+    @property
+    def data_bytes(self) -> int:
+        return sum(map(len, self.data))
+
+
+class SubRecords(LazyRecords):
+    """User records of one aggregate.
+
+    Columns of equal length: data, partition_keys, explicit_hash_keys (empty if there are none). record: the Kinesis
+    record that they came in. first: sub-sequence number of the first one.
+    """
+
+    __slots__ = ("_data", "_explicit_hash_keys", "_first", "_partition_keys", "_record")
+
+    def __init__(
+        self,
+        data: Sequence[bytes],
+        partition_keys: Sequence[str],
+        explicit_hash_keys: Sequence[str | None],
+        record: Record,
+        first: int = 0,
+    ) -> None:
+        self._data, self._partition_keys, self._explicit_hash_keys = data, partition_keys, explicit_hash_keys
+        self._record, self._first = record, first
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __iter__(self) -> Iterator[Record]:
+        record = self._record
+        return map(
+            Record,
+            self._data,
+            self._partition_keys,
+            repeat(record.sequence_number),
+            repeat(record.arrived_at_millis),
+            repeat(record.shard_id),
+            repeat(record.stream),
+            count(self._first),
+            self._explicit_hash_keys or repeat(None),
+            repeat(True),
+        )
+
+    def at(self, index: int) -> Record:
+        record = self._record
+        return Record(
+            self._data[index],
+            self._partition_keys[index],
+            record.sequence_number,
+            record.arrived_at_millis,
+            record.shard_id,
+            record.stream,
+            self._first + index,
+            self._explicit_hash_keys[index] if self._explicit_hash_keys else None,
+            True,
+        )
+
+    def part(self, start: int, stop: int) -> SubRecords:
+        if stop - start == len(self._data):
+            return self
+        chosen = slice(start, stop)
+        return SubRecords(
+            self._data[chosen],
+            self._partition_keys[chosen],
+            self._explicit_hash_keys[chosen],
+            self._record,
+            self._first + start,
+        )
+
+    @property
+    def data_bytes(self) -> int:
+        return sum(map(len, self._data))
+
+
+class JoinedRecords(LazyRecords):
+    """Several sequences of records, one after the other."""
+
+    __slots__ = ("_ends", "_parts")
+
+    def __init__(self, parts: Sequence[Sequence[Record]]) -> None:
+        self._parts = parts
+        self._ends = list(accumulate(map(len, parts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __iter__(self) -> Iterator[Record]:
+        return chain.from_iterable(self._parts)
+
+    def at(self, index: int) -> Record:
+        number = bisect_right(self._ends, index)
+        part = self._parts[number]
+        return part[index - self._ends[number] + len(part)]
+
+    def part(self, start: int, stop: int) -> JoinedRecords:
+        begins = (end - len(part) for part, end in zip(self._parts, self._ends, strict=True))
+        chosen = (
+            part[max(0, start - begin) : max(0, stop - begin)]
+            for part, begin in zip(self._parts, begins, strict=True)
+        )
+        return JoinedRecords([part for part in chosen if part])
+
+    @property
+    def data_bytes(self) -> int:
+        return sum(map(data_bytes, self._parts))
+
+
+def joined(parts: Sequence[Sequence[Record]]) -> Sequence[Record]:
+    """Return the sequences as one."""
+    return parts[0] if len(parts) == 1 else JoinedRecords(parts)
+
+
 def data_bytes(records: Iterable[Record]) -> int:
-    """Of their data alone. For every page: a list of lengths is summed faster than a generator's, or a map's."""
+    """Return the total size of the records' data."""
+    if isinstance(records, LazyRecords):
+        return records.data_bytes
+    # A list of lengths is summed faster than a generator's.
     return sum([len(record.data) for record in records])

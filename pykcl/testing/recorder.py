@@ -177,18 +177,21 @@ class RecordedProcessor(RecordProcessor):
         recorder = self._recorder
         if self._inner is None:
             return
-        ids = set(map(id_of, batch.records))
-        with recorder.call(self._worker, batch.shard_id, "process_records", batch.records) as call:
+        # The result holds the very records that the processor is given.
+        records = tuple(batch)
+        batch = replace(batch, records=records)
+        ids = set(map(id_of, records))
+        with recorder.call(self._worker, batch.shard_id, "process_records", records) as call:
             recorder.handed |= ids
             recorder.before(call)
             try:
                 _run(self._inner, call, _recorded(batch, call, recorder))
             except Exception:
                 # Part of the work was done after a checkpoint of the whole batch, and nobody knows which.
-                if call.checkpoint is not None and batch.records[-1].position <= call.checkpoint:
+                if call.checkpoint is not None and records[-1].position <= call.checkpoint:
                     recorder.claimed -= ids
                 raise
-            recorder.delivered += batch.records
+            recorder.delivered += records
             recorder.done |= ids
             call.returned = True
             recorder.after(call)

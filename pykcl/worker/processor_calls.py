@@ -233,8 +233,8 @@ CALLS_THE_PROCESSOR = ProcessorCalls._attempt.__code__
 """The frames below one of this code are those of a processor's method."""
 
 
-def _records_of(argument: object) -> tuple[Record, ...]:
-    return argument.records if isinstance(argument, Batch) else ()
+def _records_of(argument: object) -> Sequence[Record]:
+    return argument if isinstance(argument, Batch) else ()
 
 
 class _Restarts:

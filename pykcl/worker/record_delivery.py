@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pykcl.errors import FatalError, PyKclError, SetupError, ShardGone, TemporaryError, Throttled
@@ -136,11 +137,11 @@ class RecordDelivery:
         if page.fetched.millis_behind_latest is not None:
             self._scope.lag = (page.fetched.millis_behind_latest, page.answered_at)
         is_empty = True
-        for chunk in page.chunks(self._context.config.max_records):
+        for records in page.batches:
             is_empty = False
             if self._scope.must_stop():
                 return Signal.STOP
-            signal = self._deliver(chunk, page.fetched.millis_behind_latest)
+            signal = self._deliver(records, page.fetched.millis_behind_latest)
             if signal is not None:
                 return signal
         if (
@@ -179,7 +180,7 @@ class RecordDelivery:
             self._page.ended()
         return following
 
-    def _deliver(self, records: tuple[Record, ...], millis_behind: int | None) -> Signal | None:
+    def _deliver(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
         last = records[-1].position
         self._page.delivering()
         self._progress.handing_over(last)
@@ -188,7 +189,7 @@ class RecordDelivery:
             Batch(records, checkpointer, millis_behind, self._held.key, self._context.stream.name)
         )
         result = CallResult.RETURNED
-        if batch.records:
+        if batch:
             call = self._processor.process_records
             result = self._calls.until_it_returns("process_records", call, batch, self._rest_of)
         if result in NOT_RETURNED:
@@ -207,9 +208,9 @@ class RecordDelivery:
         earlier owner had, whose prepared checkpoint it has committed since. Each of them again would be a duplicate,
         and a checkpoint of it refused."""
         durable = self._held.lease.checkpoint
-        if not batch.records or durable < batch.records[0].position:
+        if not batch or durable < batch[0].position:
             return batch
-        return replace(batch, records=tuple(found for found in batch.records if durable < found.position))
+        return replace(batch, records=tuple(found for found in batch if durable < found.position))
 
     def _report_a_forgotten_checkpoint(self) -> None:
         """Report, once, a processor that is to checkpoint by itself and never has: it was forgotten, most likely."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from math import inf
 
 from pykcl.config import LARGEST_FETCH_BYTES
@@ -14,8 +13,8 @@ from pykcl.events import AggregateOutsideShard, AggregateRefused, DataLost, Even
 from pykcl.interfaces import Asked, Fetched
 from pykcl.metrics import catalog
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
-from pykcl.model.kpl import OUTSIDE_SHARD, deaggregate_batch
-from pykcl.model.record import Record, data_bytes
+from pykcl.model.kpl import OUTSIDE_SHARD, batches_of
+from pykcl.model.record import PlainRecords, Record, data_bytes
 from pykcl.model.shard import HashRange, Shard
 from pykcl.planning.read_schedule import (
     ALWAYS_KEPT_MILLIS,
@@ -42,22 +41,19 @@ _WHOLE_RECORD = 2**63 - 1
 
 @dataclass(slots=True)
 class Page:
-    """One fetched page. `chunks` de-aggregates lazily, so that a small page of a million user records stays small.
+    """One fetched page.
 
-    answered_at: when it came (monotonic seconds).
+    answered_at: when it came (monotonic seconds). batches: its user records, de-aggregated when their batch is asked
+    for, so that a small page of a million user records stays small.
     """
 
     fetched: Fetched
     answered_at: float
-    users: Iterator[Record]
+    batches: Iterator[Sequence[Record]]
 
     @property
     def is_last(self) -> bool:
         return self.fetched.next_iterator is None
-
-    def chunks(self, size: int) -> Iterator[tuple[Record, ...]]:
-        while chunk := tuple(islice(self.users, size)):
-            yield chunk
 
 
 @dataclass(slots=True)
@@ -159,10 +155,14 @@ class ShardReader:
 
     def _page(self, fetched: Fetched, give_up: Callable[[], bool]) -> Page:
         self._send_ahead(fetched, give_up)
-        users = deaggregate_batch(
-            fetched.records, self._hash_range, after=self._after, on_refused=self._aggregate_refused
+        batches = batches_of(
+            fetched.records,
+            self._context.config.max_records,
+            self._hash_range,
+            after=self._after,
+            on_refused=self._aggregate_refused,
         )
-        return Page(fetched, self._answered_at, users)
+        return Page(fetched, self._answered_at, batches)
 
     def _schedule_after(self, fetched: Fetched) -> ReadSchedule:
         return after_page(
@@ -461,4 +461,10 @@ def _size(fetched: Fetched) -> int:
     """Bytes that count against the shard's rate. The body has more, and is enough to know of most pages."""
     if fetched.body_bytes <= SMALL_PAGE:
         return fetched.body_bytes
-    return data_bytes(fetched.records) + sum([len(record.partition_key) for record in fetched.records])
+    records = fetched.records
+    keys = (
+        records.partition_keys
+        if isinstance(records, PlainRecords)
+        else [record.partition_key for record in records]
+    )
+    return data_bytes(records) + sum(map(len, keys))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from pykcl.config import Config
 from pykcl.errors import PyKclError, StopTimedOut
@@ -35,6 +36,26 @@ from pykcl.worker.worker_status import WorkerStatusReporter, WorkerThreads
 if TYPE_CHECKING:
     # Part of what a type checker knows by itself: it need not be installed, and no program imports it.
     from typing_extensions import Unpack
+
+
+_YOUNG: Final = 50_000
+_is_tuned = False
+
+
+def tune_collector() -> None:
+    """Once in a process, exclude all objects that exist from garbage collection, and collect less often.
+
+    75,000 objects of modules and of boto3's models live as long as the process, and every full collection walks them
+    all, with the interpreter's lock held. Records are freed with their batch, without a collection; but a program that
+    keeps the 10,000 records of a batch would cause fourteen collections, each a walk over records that are in use.
+    """
+    global _is_tuned  # noqa: PLW0603 - the collector is the process's
+    if _is_tuned:
+        return
+    _is_tuned = True
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(max(_YOUNG, gc.get_threshold()[0]), *gc.get_threshold()[1:])
 
 
 _LAST_METRICS_WITHIN = _LAST_EVENTS_WITHIN = 2.0
@@ -97,10 +118,13 @@ class Worker:
 
     # -- running -----------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def run(self, *, tune_gc: bool = True) -> None:
         """Work until `stop()`, SIGTERM or SIGINT; then finish, checkpoint and release.
 
         A second signal, a second later or more, does not wait for calls of the processor that run.
+
+        tune_gc: once in a process, after the start, exclude the objects that exist by then from garbage collection
+        (`gc.freeze`), and collect when there are 50,000 new ones instead of 700.
 
         Raises what stopped it: SetupError (or WrongStream, TableGone…), ProcessorFailed, StopTimedOut, InternalError.
         """
@@ -108,6 +132,8 @@ class Worker:
         self._begin_anew(starts=False)
         with self.signals.heard():
             self.start()
+            if tune_gc:
+                tune_collector()
             self.join()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -127,6 +153,9 @@ class Worker:
         """Connect, check the stream and the table, and start the threads. Raises SetupError and its kin.
 
         After a stop that left no thread behind the worker can be started again.
+
+        Unlike `run`, it leaves the garbage collector as it is. A program that has created all that it keeps may call
+        `gc.collect()` and `gc.freeze()` after the start: a full collection then walks 75,000 objects fewer.
         """
         self._begin_anew(starts=True)
         self._reporter.enter("starting")

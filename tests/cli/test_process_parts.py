@@ -1,6 +1,5 @@
 """The parts of `--processes` by themselves: what is final, how long a pause is, and several answers as one."""
 
-import gc
 import itertools
 import json
 import logging
@@ -14,7 +13,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pykcl.cli import supervised, supervisor
-from pykcl.cli.run_kclpy import tune_collector
 from pykcl.cli.supervised import Member
 from pykcl.cli.supervisor import (
     LONG_LIFE,
@@ -29,7 +27,7 @@ from pykcl.cli.supervisor import (
     report_of,
 )
 from pykcl.config import Config
-from pykcl.events import WorkerStarted, WorkerStopped
+from pykcl.events import WorkerStarted
 from pykcl.health.probes import Verdict, report
 from pykcl.logs import JsonFormatter
 from pykcl.metrics.catalog import CURRENT_LEASES, PROCESS_RECORDS_TIME, RECORDS_PROCESSED
@@ -340,26 +338,10 @@ def test_a_process_that_has_been_silent_for_long_is_dead(monkeypatch):
     slot.close()
 
 
-# -- the log, and the garbage ----------------------------------------------------------------------------------
+# -- the log ----------------------------------------------------------------------------------
 
 
 def test_json_lines_say_which_process_they_are_of():
     record = logging.LogRecord("pykcl", logging.INFO, "x", 1, "hello", (), None)
     assert json.loads(JsonFormatter(2).format(record))["process"] == 2
     assert "process" not in json.loads(JsonFormatter().format(record))
-
-
-def test_what_is_there_when_the_worker_has_started_is_frozen_once():
-    before, thresholds = gc.get_freeze_count(), gc.get_threshold()
-    try:
-        tune_collector(WorkerStopped(worker_id="w", cause="asked to"))
-        assert (gc.get_freeze_count(), gc.get_threshold()) == (before, thresholds)
-        tune_collector(STARTED)
-        assert gc.get_freeze_count() > before + 10_000
-        assert gc.get_threshold() == (50_000, *thresholds[1:])
-        gc.set_threshold(200_000)
-        tune_collector(STARTED)
-        assert gc.get_threshold()[0] == 200_000
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*thresholds)

@@ -36,7 +36,7 @@ class Reading:
         page = self.reader.read(lambda: False)
         if page is not None:
             self.pages += 1
-            fresh = [record for chunk in page.chunks(100) for record in chunk]
+            fresh = [record for batch in page.batches for record in batch]
             self.records += fresh
             self.reader.finish(page)
             self.has_ended = page.is_last

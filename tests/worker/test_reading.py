@@ -109,7 +109,7 @@ def test_a_reader_that_retention_overtakes_while_it_runs_reports_what_it_could_n
     for _ in range(6):
         while (page := reader.read(lambda: False)) is None:
             pass  # the iterator had expired
-        read += [record.data for chunk in page.chunks(100) for record in chunk]
+        read += [record.data for batch in page.batches for record in batch]
         fleet.simulation.sleep(3 * 3600)
         reader.finish(page)
     numbers = [int(data[1:]) for data in read]

@@ -80,7 +80,7 @@ class KclpyProcessor(RecordProcessor):
         message = messages.ProcessRecordsInput(
             {
                 "action": "processRecords",
-                "records": list(map(self._make_record, batch.records)),
+                "records": list(map(self._make_record, batch)),
                 "millisBehindLatest": batch.millis_behind_latest,
             }
         )

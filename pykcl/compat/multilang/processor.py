@@ -71,7 +71,7 @@ class ChildProcessor(RecordProcessor):
         self._children.has_worked = True
 
     def process_records(self, batch: Batch) -> None:
-        line = protocol.process_records(batch.records, batch.millis_behind_latest)
+        line = protocol.process_records(batch, batch.millis_behind_latest)
         self._act(protocol.PROCESS_RECORDS, line, JavaCheckpoints(batch.checkpointer))
 
     def shard_ended(self, end: ShardEndedInput) -> None:

@@ -1,9 +1,10 @@
-"""How a reader talks with the benchmark: a line comes in, a line goes out. Uses the standard library alone, because one
-reader runs in an environment of its own.
+"""How a reader talks with the benchmark: a line comes in, a line goes out. Uses the standard library alone, because some
+readers run in environments of their own.
 """
 
 import json
 import sys
+import threading
 
 
 def answer_counts(count, on_word=None):
@@ -14,3 +15,8 @@ def answer_counts(count, on_word=None):
             on_word(word)
         records, size = count()
         print(json.dumps({"records": records, "bytes": size}), flush=True)
+
+
+def answer_counts_beside(count):
+    """The same in a thread, for a program whose main thread runs its worker."""
+    threading.Thread(target=answer_counts, args=(count,), daemon=True).start()
