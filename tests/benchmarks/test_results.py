@@ -52,7 +52,7 @@ def test_a_goal_of_the_table_is_judged_by_its_own_ratio():
         },
     )
 
-    peer_goals.judge(results, [name], with_jvm=True)
+    peer_goals.judge(results, [name], with_jvm=True, with_rust=True)
 
     judged = {goal.name: (goal.wanted, goal.verdict) for goal in results.goals}
     assert judged[f"{name}: {DIRECT_CBOR}, less than {BOTO3}"] == (">= 8x", "MISSED")

@@ -182,7 +182,8 @@ def test_signals_while_children_are_ended_leave_none_behind(daemon, journal, aws
     eventually(lambda: journal.of("signal"), "the first word to the children, whose time is up")
     for _ in range(3):
         running.process.send_signal(signal.SIGTERM)
-    assert running.ends() > 0
+    # The last of them may come when the daemon is done, and end it as SIGTERM ends any process.
+    assert running.ends() != 0
     eventually(lambda: not any(map(is_running, journal.pids)), "the end of the children")
 
 
