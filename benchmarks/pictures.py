@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.picture import Bar, Chart, svg
-from benchmarks.results import NOT_RUN, loaded
+from benchmarks.results import NOT_RUN, loaded, results_folder
 
-FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
-SOURCES = ("peers", "cost", "failover")
+SOURCES = ("peers", "rust_peer", "cost", "failover")
 """The benchmarks that leave something to draw."""
 
 
@@ -39,7 +38,9 @@ def draw(folder: Path) -> list[Path]:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--folder", type=Path, default=FOLDER)
+    options.add_argument(
+        "--folder", type=Path, default=results_folder() / "pictures", help="docs/pictures: those of the docs"
+    )
     written = draw(options.parse_args().folder)
     for path in written:
         print(f"  {path}")
