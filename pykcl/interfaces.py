@@ -1,4 +1,4 @@
-"""What the worker needs from outside, as Protocols: LeaseTable, Stream, Events (Runtime lives in `runtime`).
+"""Protocols of the services that a worker uses: LeaseTable, Stream, Events (Runtime is in `runtime`).
 
 `aws/` implements them; `testing/` and users may implement their own.
 """
@@ -22,8 +22,8 @@ from pykcl.model.shard import Shard, ShardListing, StreamDescription
 class Applied:
     """The write took effect. `lease` is the row after it; None after a delete.
 
-    confirmed_by_read: no answer said so, but the row itself, after the same write was sent once more. It may have taken
-    effect at the time of any equal write before, the outcome of which stayed unknown.
+    confirmed_by_read: the row proves it, not an answer, after the same write was sent again. It may have taken effect
+    with any earlier equal write of unknown outcome.
     """
 
     lease: Lease | None
@@ -32,16 +32,16 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The write did not and will not take effect. `row` is what stands there instead; None: no such row."""
+    """The write did not and will not take effect. `row` is the current row; None if there is none."""
 
     row: Row | None
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The outcome is unknown: no answer came in time. Keep the belief until its deadline, then try again.
+    """The outcome is unknown: no answer arrived in time. Keep the belief until its deadline, then try again.
 
-    seen: the row with our own earlier write in it, if that moved the counter on; base the next write on it.
+    seen: the row after our own earlier write, if that increased the counter; base the next write on it.
     """
 
     cause: str
@@ -53,7 +53,7 @@ WriteAnswer = Applied | Rejected | Unknown
 
 @dataclass(frozen=True, slots=True)
 class TableScan:
-    """One complete scan (a broken-off one raises instead). read_units: what it cost, in DynamoDB read units."""
+    """One complete scan; an interrupted one raises instead. read_units: its cost, in DynamoDB read units."""
 
     rows: tuple[Row, ...]
     read_units: float
@@ -78,8 +78,7 @@ class LeaseTable(Protocol):
         """One row, strongly consistent."""
 
     def java_state(self) -> JavaState:
-        """What KCL 3.x keeps beside the rows. What cannot be read is no error: the answer says so, and nothing is
-        raised."""
+        """Return the state that KCL 3.x keeps beside the leases; unreadable parts are marked, and nothing is raised."""
 
     def write(self, write: LeaseWrite, *, until: float) -> WriteAnswer:
         """Send a conditional write, again and again while its outcome is unknown, until monotonic time `until`.
@@ -125,47 +124,49 @@ class Stream(Protocol):
         """Kinesis' own clock as last seen (its answers carry it to the second, rounded down), epoch milliseconds."""
 
 
-class Coming(Enum):
-    """How it stands with a page that was asked for. TO_BE_WAITED_FOR: `page` may take its time: the answer is an error,
-    is broken off, or does not say where it ends."""
+class PageStatus(Enum):
+    """Status of a pending page. NEEDS_WAIT: `page` may block, because the answer is an error, is cut off, or has no
+    length."""
 
-    NOT_YET = "not yet"
-    THERE = "there"
-    TO_BE_WAITED_FOR = "to be waited for"
+    PENDING = "pending"
+    READY = "ready"
+    NEEDS_WAIT = "needs wait"
 
 
-class Asked(Protocol):
-    """A page that was asked for and not waited for. For one thread at a time; `page` or `drop` ends it."""
+class PendingRead(Protocol):
+    """A GetRecords request that was sent. Used by one thread at a time; `page` or `drop` ends it."""
 
-    def poll(self) -> Coming:
-        """Take in what has come, without waiting. Does not raise."""
+    def poll(self) -> PageStatus:
+        """Read what has arrived, without waiting. Does not raise."""
 
     def page(self) -> Fetched:
-        """Wait for it. Raises as `Stream.fetch`."""
+        """Wait for the page and return it. Raises as `Stream.fetch`."""
 
     def drop(self) -> None:
-        """It is not wanted any more."""
+        """Abandon the request."""
 
 
 @runtime_checkable
-class AskableStream(Stream, Protocol):
-    """A stream of which one thread can have many pages under way. Optional: a worker does without.
+class NonBlockingStream(Stream, Protocol):
+    """A stream for which one thread can have many requests pending. Optional: a worker runs without it.
 
-    Who wraps a stream to see its pages has to see `ask`, too, or to have none.
+    A wrapper that observes the pages of a stream must wrap `request_page`, too, or not have it.
     """
 
     @property
-    def pages_at_a_time(self) -> int:
-        """How many may be under way at once, as things stand; 0: `ask` is of no use now."""
+    def max_pending_pages(self) -> int:
+        """Maximum number of pending requests at this moment; 0: `request_page` would return None."""
 
-    def ask(self, shard_id: str, iterator: str, limit: int) -> Asked | None:
-        """Send the request for a page and do not wait. None where that cannot be now: `fetch` has to do it. Does not
-        raise: what stands in the way, `fetch` meets, too."""
+    def request_page(self, shard_id: str, iterator: str, limit: int) -> PendingRead | None:
+        """Send the request for a page without waiting. Does not raise.
 
-    def wait_for_answers(self, asked: Sequence[Any], timeout: float) -> None:
-        """Until something has come for one of them, or for more that come right after it.
+        None if it cannot be sent without waiting: call `fetch`, which meets the same obstacle and reports it.
+        """
 
-        timeout: seconds at most until the first.
+    def wait_for_any(self, reads: Sequence[Any], timeout: float) -> None:
+        """Wait until something has arrived for one of the reads, or for more that arrive right after it.
+
+        timeout: maximum wait for the first, seconds.
         """
 
 

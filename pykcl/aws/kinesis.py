@@ -30,7 +30,7 @@ from botocore.exceptions import ClientError
 
 from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure, unreadable
 from pykcl.aws.kinesis_decode import description_of, shards_of
-from pykcl.aws.transport.connection import wait_for_answers
+from pykcl.aws.transport.connection import wait_for_any
 from pykcl.aws.transport.get_records import PageReads, PendingPage
 from pykcl.config import HttpTransport, RecordEncoding
 from pykcl.errors import (
@@ -186,11 +186,11 @@ class KinesisStream:
         return self._page(shard_id, request, self._reads.get_records)
 
     @property
-    def pages_at_a_time(self) -> int:
+    def max_pending_pages(self) -> int:
         """As many as there are connections to keep; 0 unless pages come over the direct transport."""
         return self._reads.max_pending
 
-    def ask(self, shard_id: str, iterator: str, limit: int) -> PendingPage | None:
+    def request_page(self, shard_id: str, iterator: str, limit: int) -> PendingPage | None:
         """Send the request for a page and do not wait. None where that cannot be: `fetch` has to do it.
 
         Never raises: what stands in the way, `fetch` meets, too.
@@ -202,9 +202,9 @@ class KinesisStream:
         wait = partial(self._page, shard_id, request, lambda **_: self._reads.finish(begun), begun=True)
         return PendingPage(begun, wait)
 
-    def wait_for_answers(self, asked: Sequence[PendingPage], timeout: float) -> None:
-        """Until something has come for one of them; see `ports.AskableStream`."""
-        wait_for_answers([one.begun.underway for one in asked], timeout)
+    def wait_for_any(self, asked: Sequence[PendingPage], timeout: float) -> None:
+        """Until something has come for one of them; see `ports.NonBlockingStream`."""
+        wait_for_any([one.begun.underway for one in asked], timeout)
 
     def _page_request(self, iterator: str, limit: int) -> dict[str, Any]:
         request: dict[str, Any] = {"ShardIterator": iterator, "Limit": min(limit, LARGEST_LIMIT)}

@@ -19,7 +19,7 @@ from functools import partial
 
 from pykcl.config import LARGEST_FETCH_BYTES
 from pykcl.errors import PyKclError
-from pykcl.interfaces import AskableStream, Asked, Coming, Fetched, Stream
+from pykcl.interfaces import Fetched, NonBlockingStream, PageStatus, PendingRead, Stream
 from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
 from pykcl.planning.read_schedule import PollWindow, next_poll
@@ -68,7 +68,7 @@ class IdlePoll:
     # own thread. All below is of IdleShardPoller.
     state: _State = _State.WAITING
     over: Event | None = None
-    asked: Asked | None = None
+    asked: PendingRead | None = None
     asked_at: float = 0.0
     there_at: float = 0.0
     answer: Answer | None = None
@@ -79,7 +79,7 @@ class IdlePoll:
 class IdleShardPoller:
     """`delegate`, `time_left`, `reclaim` and `drop` are for the lease workers' threads. limit: records in a page.
 
-    Of no use where the stream is no AskableStream: then there is no thread.
+    Of no use where the stream is no NonBlockingStream: then there is no thread.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class IdleShardPoller:
         limit: int,
         on_fatal: Callable[[Exception], None],
     ) -> None:
-        self._stream = stream if isinstance(stream, AskableStream) else None
+        self._stream = stream if isinstance(stream, NonBlockingStream) else None
         self._runtime, self._gate, self._meter = runtime, gate, meter
         self._limit = limit
         self._on_fatal = on_fatal
@@ -121,7 +121,7 @@ class IdleShardPoller:
 
     @property
     def is_of_use(self) -> bool:
-        return self._stream is not None and self._stream.pages_at_a_time > 0
+        return self._stream is not None and self._stream.max_pending_pages > 0
 
     def delegate(self, poll: IdlePoll) -> None:
         """Have a shard read from `poll.iterator` on, until `reclaim` or `drop`."""
@@ -145,7 +145,7 @@ class IdleShardPoller:
         poll.check_at = now + _CHECK_EVERY
         return _CHECK_EVERY
 
-    def reclaim(self, poll: IdlePoll) -> Answer | Asked | None:
+    def reclaim(self, poll: IdlePoll) -> Answer | PendingRead | None:
         """Have the shard's reads back: its page, whose bytes the caller gives back; or a request whose answer is still
         to be waited for; or nothing, and no request is under way. Raises what reading the page raised.
 
@@ -178,7 +178,7 @@ class IdleShardPoller:
 
     # -- the shared thread -------------------------------------------------------------------------------------
 
-    def _run(self, stream: AskableStream) -> None:
+    def _run(self, stream: NonBlockingStream) -> None:
         while True:
             self.pulse.beat()
             # Cleared before the check: a poll that is left here after it sets it again.
@@ -189,7 +189,7 @@ class IdleShardPoller:
             self._wait(stream)
             self._collect()
 
-    def _wait(self, stream: AskableStream) -> None:
+    def _wait(self, stream: NonBlockingStream) -> None:
         with self._lock:
             until = next_poll(poll.window for poll in self._waiting)
             if self._is_full:
@@ -203,18 +203,18 @@ class IdleShardPoller:
             self.pulse.rest(seconds)
             if self._under_way:
                 asked = [poll.asked for poll in self._under_way if poll.asked is not None]
-                stream.wait_for_answers(asked, seconds)
+                stream.wait_for_any(asked, seconds)
             else:
                 self._work.wait(seconds)
         self._sleeps_until = 0.0
 
-    def _start_due_polls(self, stream: AskableStream) -> None:
+    def _start_due_polls(self, stream: NonBlockingStream) -> None:
         now = self._runtime.monotonic()
         with self._lock:
             if now < next_poll(poll.window for poll in self._waiting):
                 return
             due = [poll for poll in self._waiting if poll.window.earliest <= now]
-        most = min(stream.pages_at_a_time, MAX_UNDER_WAY)
+        most = min(stream.max_pending_pages, MAX_UNDER_WAY)
         for poll in due:
             if self._under_way and len(self._under_way) >= most:
                 self._is_full = True
@@ -235,11 +235,11 @@ class IdleShardPoller:
             poll.state = _State.BUSY
             return True
 
-    def _ask(self, poll: IdlePoll, stream: AskableStream) -> None:
+    def _ask(self, poll: IdlePoll, stream: NonBlockingStream) -> None:
         try:
             if poll.may_ask():
                 poll.asked_at = self._runtime.monotonic()
-                poll.asked = stream.ask(poll.shard_id, poll.iterator, self._limit)
+                poll.asked = stream.request_page(poll.shard_id, poll.iterator, self._limit)
         finally:
             if poll.asked is not None:
                 self._under_way.append(poll)
@@ -271,21 +271,21 @@ class IdleShardPoller:
         if not self._claim(poll, _State.ASKED):
             self._is_full = False
             return False
-        coming, state = Coming.TO_BE_WAITED_FOR, _State.OVER
+        status, state = PageStatus.NEEDS_WAIT, _State.OVER
         try:
             if poll.asked is not None:
-                coming = poll.asked.poll()
+                status = poll.asked.poll()
             poll.there_at = self._runtime.monotonic()
-            is_slow = coming is Coming.NOT_YET and poll.there_at >= poll.asked_at + _SLOW
-            if coming is not Coming.TO_BE_WAITED_FOR and not is_slow:
+            is_slow = status is PageStatus.PENDING and poll.there_at >= poll.asked_at + _SLOW
+            if status is not PageStatus.NEEDS_WAIT and not is_slow:
                 state = _State.ASKED
-            if state is _State.ASKED and coming is Coming.NOT_YET:
+            if state is _State.ASKED and status is PageStatus.PENDING:
                 self._under_way.append(poll)
             else:
                 self._is_full = False
         finally:
             self._back_to(poll, state)
-        return state is _State.ASKED and coming is Coming.THERE
+        return state is _State.ASKED and status is PageStatus.READY
 
     def _read(self, poll: IdlePoll) -> None:
         if poll.asked is None or not self._gate.try_reserve(LARGEST_FETCH_BYTES):
@@ -309,7 +309,7 @@ class IdleShardPoller:
             self._back_to(poll, state)
 
 
-def page_of(poll: IdlePoll, asked: Asked, meter: Meter) -> Fetched:
+def page_of(poll: IdlePoll, asked: PendingRead, meter: Meter) -> Fetched:
     """Wait for it. Measured from when it was asked for, whoever waits."""
     finished = partial(meter.took, catalog.GET_RECORDS, poll.shard_id, poll.asked_at)
     try:

@@ -10,7 +10,7 @@ from math import inf
 from pykcl.config import LARGEST_FETCH_BYTES
 from pykcl.errors import IteratorExpired, ShardGone, TemporaryError
 from pykcl.events import AggregateOutsideShard, AggregateRefused, DataLost, Event, RetentionAlmostExceeded
-from pykcl.interfaces import Asked, Fetched
+from pykcl.interfaces import Fetched, PendingRead
 from pykcl.metrics import catalog
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.kpl import OUTSIDE_SHARD, batches_of
@@ -193,7 +193,7 @@ class ShardReader:
             return self._kept(answer)
         return self._reserved_for(partial(self._ask, iterator), give_up)
 
-    def _waited_for(self, poll: IdlePoll, asked: Asked) -> Answer:
+    def _waited_for(self, poll: IdlePoll, asked: PendingRead) -> Answer:
         return page_of(poll, asked, self._context.meter), self._context.runtime.monotonic()
 
     def _reserved_for(

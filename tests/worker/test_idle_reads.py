@@ -8,7 +8,7 @@ import pytest
 
 from pykcl.errors import IteratorExpired, TemporaryError, Throttled
 from pykcl.events import LossReason
-from pykcl.interfaces import Coming, Fetched
+from pykcl.interfaces import Fetched, PageStatus
 from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
 from pykcl.planning.read_schedule import PollWindow
@@ -38,8 +38,8 @@ class Post:
         self.delays, self.never_ready, self.refused, self.fails = {}, set(), set(), {}
         self._fetch = self.stream.fetch
         self.stream.fetch = self.fetch
-        self.stream.ask = self.ask
-        self.stream.wait_for_answers = self.wait_for_answers
+        self.stream.request_page = self.request_page
+        self.stream.wait_for_any = self.wait_for_any
 
     def now(self):
         return self.fleet.simulation.now
@@ -48,7 +48,7 @@ class Post:
         self.fetched.append((self.now(), shard_id))
         return self._fetch(shard_id, iterator, limit)
 
-    def ask(self, shard_id, iterator, limit):
+    def request_page(self, shard_id, iterator, limit):
         if shard_id in self.refused:
             return None
         self.asked.append((self.now(), shard_id))
@@ -68,7 +68,7 @@ class Post:
             raise self.fails.pop(shard_id)
         return self._fetch(shard_id, iterator, limit)
 
-    def wait_for_answers(self, asked, timeout):
+    def wait_for_any(self, asked, timeout):
         soonest = min((page.there_at for page in asked), default=0.0)
         self.runtime.event().wait(max(0.0, min(timeout, soonest - self.now())))
 
@@ -230,7 +230,7 @@ def test_a_shared_thread_that_hangs_is_a_matter_of_seconds_for_who_is_left_there
     post = start(fleet)
     fleet.simulation.sleep(10)
     hung = post.runtime.event()
-    post.stream.wait_for_answers = lambda asked, timeout: hung.wait()
+    post.stream.wait_for_any = lambda asked, timeout: hung.wait()
     fleet.simulation.sleep(2)
     began = fleet.simulation.now
     put = fleet.put(30)
@@ -280,7 +280,7 @@ def test_a_stream_that_cannot_be_asked_is_read_by_its_shards_threads(new_fleet):
             self._stream = stream
 
         def __getattr__(self, name):
-            if name in ("ask", "wait_for_answers", "pages_at_a_time"):
+            if name in ("request_page", "wait_for_any", "max_pending_pages"):
                 raise AttributeError(name)
             return getattr(self._stream, name)
 
@@ -358,7 +358,7 @@ def test_a_page_that_was_waited_for_counts_from_when_it_was_asked_for(new_fleet)
 def test_no_more_at_a_time_than_the_stream_has_connections_for(new_fleet):
     fleet = new_fleet(shards=12)
     post = start(fleet)
-    post.stream.pages_at_a_time = 5
+    post.stream.max_pending_pages = 5
     fleet.simulation.sleep(5)
     post.most = 0
     since = fleet.simulation.now
@@ -370,13 +370,13 @@ def test_no_more_at_a_time_than_the_stream_has_connections_for(new_fleet):
 class Deck:
     """A stream whose pages come, fail, are slow, or cannot be asked for, as chance has it."""
 
-    name, pages_at_a_time = "orders", 16
+    name, max_pending_pages = "orders", 16
 
     def __init__(self, simulation, runtime):
         self.simulation, self.runtime = simulation, runtime
         self.rng, self.served = simulation.rng, []
 
-    def ask(self, shard_id, iterator, limit):
+    def request_page(self, shard_id, iterator, limit):
         self.simulation.switch()
         if self.rng.random() < 0.1:
             return None
@@ -389,7 +389,7 @@ class Deck:
             never_ready=self.rng.random() < 0.1,
         )
 
-    def wait_for_answers(self, asked, timeout):
+    def wait_for_any(self, asked, timeout):
         self.runtime.event().wait(min(timeout, 0.05))
 
     def page(self, iterator):
@@ -444,7 +444,7 @@ def test_however_the_threads_meet_each_iterator_is_served_once_and_every_byte_is
                 if isinstance(found, tuple):
                     memory.release(5 * MIB)
                 elif found is not None:
-                    if found.poll() is not Coming.THERE and rng.random() < 0.5:
+                    if found.poll() is not PageStatus.READY and rng.random() < 0.5:
                         found.drop()
                         continue
                     try:

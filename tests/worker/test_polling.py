@@ -25,7 +25,7 @@ class Reads:
         sent = self.fleet.simulation.now
         self.travel()
         try:
-            return self.ask(sent, shard_id, iterator, limit)
+            return self.request_page(sent, shard_id, iterator, limit)
         finally:
             self.travel()
 
@@ -33,7 +33,7 @@ class Reads:
         if self.delay:
             self.runtime.event().wait(self.fleet.simulation.rng.uniform(0.1, 1.0) * self.delay)
 
-    def ask(self, sent, shard_id, iterator, limit):
+    def request_page(self, sent, shard_id, iterator, limit):
         try:
             page = self.fetch(shard_id, iterator, limit)
         except Throttled:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
-from pykcl.interfaces import Coming
+from pykcl.interfaces import PageStatus
 
 MOST_HEAD: Final = 64 * 1024
 MOST_BODY: Final = 32 * 1024 * 1024
@@ -344,13 +344,13 @@ class PendingAnswer:
         self._length: int | None = None
         self._ended = self._is_good = False
 
-    def poll(self) -> Coming:
+    def poll(self) -> PageStatus:
         """Take in what has come, without waiting. Whatever is no good answer is to be waited for."""
         if not self._ended and not self._is_whole:
             self._take_in()
         if self._is_whole and self._is_good:
-            return Coming.THERE
-        return Coming.TO_BE_WAITED_FOR if self._is_whole or self._ended else Coming.NOT_YET
+            return PageStatus.READY
+        return PageStatus.NEEDS_WAIT if self._is_whole or self._ended else PageStatus.PENDING
 
     @property
     def _is_whole(self) -> bool:
@@ -375,7 +375,7 @@ class PendingAnswer:
         return self.connection.answer(self._parts)
 
 
-def wait_for_answers(underway: Sequence[PendingAnswer], timeout: float) -> None:
+def wait_for_any(underway: Sequence[PendingAnswer], timeout: float) -> None:
     """Until something has come for one of them, and then for the others, as long as they come one after another.
 
     timeout: seconds at most until the first.

@@ -27,7 +27,7 @@ from pykcl.aws.transport.selector import TransportSelector, is_asking
 from pykcl.aws.transport.transport import Transport, client_error, metadata_of
 from pykcl.config import HttpTransport, RecordEncoding
 from pykcl.errors import AnswerRefused
-from pykcl.interfaces import Coming, Fetched
+from pykcl.interfaces import Fetched, PageStatus
 from pykcl.model.record import Record
 from pykcl.runtime import Runtime
 
@@ -109,12 +109,12 @@ class SentRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PendingPage:
-    """`ports.Asked`. wait: for the page."""
+    """An `interfaces.PendingRead`. wait: for the page."""
 
     begun: SentRequest = field(repr=False)
     wait: Callable[[], Fetched] = field(repr=False)
 
-    def poll(self) -> Coming:
+    def poll(self) -> PageStatus:
         return self.begun.underway.poll()
 
     def page(self) -> Fetched:

@@ -15,7 +15,7 @@ from pykcl.errors import (
     Throttled,
     WrongStream,
 )
-from pykcl.interfaces import Coming, Fetched
+from pykcl.interfaces import Fetched, PageStatus
 from pykcl.local.errors import AwsError
 from pykcl.local.stream import MAX_PAGE_RECORDS, LocalKinesis
 from pykcl.model.checkpoint import ReadFrom
@@ -27,19 +27,19 @@ Answer = TypeVar("Answer")
 
 
 class LaterPage:
-    """`ports.Asked`: fetched when it is polled, and there at once."""
+    """An `interfaces.PendingRead`: fetched when it is polled, and there at once."""
 
     def __init__(self, fetch: Callable[[], Fetched]) -> None:
         self._fetch = fetch
         self._fetched: Fetched | None = None
         self._error: PyKclError | None = None
 
-    def poll(self) -> Coming:
+    def poll(self) -> PageStatus:
         try:
             self._fetched = self._fetch()
         except PyKclError as error:
             self._error = error
-        return Coming.THERE
+        return PageStatus.READY
 
     def page(self) -> Fetched:
         if self._error is not None:
@@ -116,12 +116,12 @@ class MemoryStream:
         size = sum(stored.size for stored in page.records)
         return Fetched(records, page.next_iterator, page.millis_behind_latest, page.children, size)
 
-    pages_at_a_time = 16
+    max_pending_pages = 16
 
-    def ask(self, shard_id: str, iterator: str, limit: int) -> LaterPage:
+    def request_page(self, shard_id: str, iterator: str, limit: int) -> LaterPage:
         return LaterPage(lambda: self.fetch(shard_id, iterator, limit))
 
-    def wait_for_answers(self, asked: Sequence[LaterPage], timeout: float) -> None:
+    def wait_for_any(self, asked: Sequence[LaterPage], timeout: float) -> None:
         """Do nothing: all are available at once."""
 
     def server_time_millis(self) -> int:

@@ -115,13 +115,13 @@ class InstrumentedStream:
             self._asked("idle read", shard_id)
         return fetched
 
-    pages_at_a_time = 16
+    max_pending_pages = 16
 
-    def ask(self, shard_id: str, iterator: str, limit: int) -> SlowPage | None:
-        return self._inner.ask(shard_id, lambda: self.fetch(shard_id, iterator, limit))
+    def request_page(self, shard_id: str, iterator: str, limit: int) -> SlowPage | None:
+        return self._inner.request_page(shard_id, lambda: self.fetch(shard_id, iterator, limit))
 
-    def wait_for_answers(self, asked: Sequence[SlowPage], timeout: float) -> None:
-        self._inner.wait_for_answers(asked, timeout)
+    def wait_for_any(self, asked: Sequence[SlowPage], timeout: float) -> None:
+        self._inner.wait_for_any(asked, timeout)
 
     def server_time_millis(self) -> int:
         return self._inner.server_time_millis()

@@ -16,7 +16,7 @@ from pykcl.errors import (
     TemporaryError,
     Throttled,
 )
-from pykcl.interfaces import Coming, Fetched
+from pykcl.interfaces import Fetched, PageStatus
 from pykcl.local.shards import HOUR_MILLIS
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import ReadFrom
@@ -110,7 +110,7 @@ class Outages:
 
 
 class SlowPage(LaterPage):
-    """`ports.Asked`: there at `there_at` (virtual seconds), or (never_ready) only for who waits for it."""
+    """A PendingRead: ready at `there_at` (virtual seconds), or (never_ready) only for a caller that waits."""
 
     def __init__(
         self,
@@ -126,10 +126,10 @@ class SlowPage(LaterPage):
         self.there_at = there_at
         self._never_ready = never_ready
 
-    def poll(self) -> Coming:
+    def poll(self) -> PageStatus:
         if self._now() < self.there_at:
-            return Coming.NOT_YET
-        return Coming.TO_BE_WAITED_FOR if self._never_ready else super().poll()
+            return PageStatus.PENDING
+        return PageStatus.NEEDS_WAIT if self._never_ready else super().poll()
 
     def page(self) -> Fetched:
         self._runtime.event().wait(max(0.0, self.there_at - self._now()))
@@ -218,9 +218,9 @@ class FaultyStream:
             record.sequence_number = self._numbers.shorten(record.sequence_number)
         return fetched
 
-    pages_at_a_time = 16
+    max_pending_pages = 16
 
-    def ask(self, shard_id: str, fetch: Callable[[], Fetched]) -> SlowPage | None:
+    def request_page(self, shard_id: str, fetch: Callable[[], Fetched]) -> SlowPage | None:
         """fetch: how the page is fetched as soon as it is there."""
         self._switch()
         there_at, never_ready = self._now(), False
@@ -232,7 +232,7 @@ class FaultyStream:
             never_ready = rng.random() < 0.25
         return SlowPage(fetch, self._runtime, self._now, there_at=there_at, never_ready=never_ready)
 
-    def wait_for_answers(self, asked: Sequence[SlowPage], timeout: float) -> None:
+    def wait_for_any(self, asked: Sequence[SlowPage], timeout: float) -> None:
         soonest = min((page.there_at for page in asked), default=0.0)
         self._runtime.event().wait(max(0.0, min(timeout, soonest - self._now())))
 

@@ -35,7 +35,7 @@ from pykcl.errors import (
     TemporaryError,
     Throttled,
 )
-from pykcl.interfaces import Coming
+from pykcl.interfaces import PageStatus
 from pykcl.runtime import SystemRuntime
 
 RECORD = {
@@ -269,7 +269,7 @@ def test_after_a_connection_that_nobody_answers_on_the_others_from_before_are_no
     dead = [Dead(runtime.monotonic(), answered_meanwhile) for _ in range(5)]
     idle[:] = dead
     with pytest.raises(TemporaryError, match="ReadTimeoutError"):
-        fetch(stream) if how == "fetched" else stream.ask("shardId-000000000000", "AAAA", 10).page()
+        fetch(stream) if how == "fetched" else stream.request_page("shardId-000000000000", "AAAA", 10).page()
     assert idle == [alive]
     assert [one.tried for one in dead] == [False] * 4 + [True]
     assert all(one.closed for one in dead)
@@ -387,10 +387,10 @@ def test_requests_under_way_when_a_wrong_clock_is_noticed_are_sent_again_too(ser
     date = datetime.now(timezone.utc).strftime("%a, %d %b %Y %H:%M:%S GMT")
     runtime.millis = -3_600_000
     server.say(refusal("InvalidSignatureException", 403, "Signature expired", Date=date))
-    first = stream.ask("shardId-000000000000", "AAAA", 10)
+    first = stream.request_page("shardId-000000000000", "AAAA", 10)
     transport._clock.ahead_millis = 3_600_000  # as another thread's refusal has found
-    while first.poll() is Coming.NOT_YET:
-        stream.wait_for_answers([first], 5.0)
+    while first.poll() is PageStatus.PENDING:
+        stream.wait_for_any([first], 5.0)
     server.say(http(PAGE))
     assert len(first.page().records) == 1
 

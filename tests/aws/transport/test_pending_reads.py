@@ -30,10 +30,10 @@ from pykcl.aws.transport.connection import (
     Connection,
     PendingAnswer,
     ProtocolError,
-    wait_for_answers,
+    wait_for_any,
 )
 from pykcl.errors import IteratorExpired, TemporaryError, Throttled
-from pykcl.interfaces import AskableStream, Coming
+from pykcl.interfaces import NonBlockingStream, PageStatus
 
 PAGE = {**EMPTY, "NextShardIterator": "AAAA-other", "MillisBehindLatest": 7}
 
@@ -54,28 +54,28 @@ def warm(server, connections=1, **how):
 
 
 def ask(stream, iterator="AAAA-first"):
-    return stream.ask(SHARD, iterator, 1000)
+    return stream.request_page(SHARD, iterator, 1000)
 
 
 def looked(stream, asked):
     """What it says as soon as something has come."""
     for _ in range(100):
-        stream.wait_for_answers([asked], 5.0)
-        coming = asked.poll()
-        if coming is not Coming.NOT_YET:
-            return coming
+        stream.wait_for_any([asked], 5.0)
+        status = asked.poll()
+        if status is not PageStatus.PENDING:
+            return status
     raise AssertionError("nothing came")
 
 
 def test_a_kinesis_stream_can_be_asked():
-    assert isinstance(stream_of(client_of("http://127.0.0.1:1")), AskableStream)
+    assert isinstance(stream_of(client_of("http://127.0.0.1:1")), NonBlockingStream)
 
 
 def test_a_page_that_was_asked_for_is_the_one_that_would_have_been_fetched(server):
     stream = warm(server)
     server.say(http(PAGE))
     asked = ask(stream)
-    assert looked(stream, asked) is Coming.THERE
+    assert looked(stream, asked) is PageStatus.READY
     page = asked.page()
     assert (page.next_iterator, page.millis_behind_latest) == ("AAAA-other", 7)
     assert page == fetch(stream)
@@ -89,7 +89,7 @@ def test_pages_come_over_tls_too(certificate):
         stream = warm(server, connections=2, verify=certificate)
         server.say(http(PAGE))
         several = [ask(stream), ask(stream)]
-        assert [looked(stream, one) for one in several] == [Coming.THERE] * 2
+        assert [looked(stream, one) for one in several] == [PageStatus.READY] * 2
         assert [one.page().millis_behind_latest for one in several] == [7, 7]
         assert len(transport_of(stream)._idle) == 2
 
@@ -97,18 +97,18 @@ def test_pages_come_over_tls_too(certificate):
 def test_nothing_is_sent_where_the_lean_transport_is_not_in_use(server):
     stream = stream_of(client_of(server.url), http_transport="boto3")
     fetch(stream)
-    assert not stream.pages_at_a_time
+    assert not stream.max_pending_pages
     assert ask(stream) is None
     assert len(server.requests) == 1
 
 
 def test_as_many_are_under_way_as_the_client_keeps_connections(server):
-    assert direct_stream(server, client=client_of(server.url, max_pool_connections=7)).pages_at_a_time == 7
+    assert direct_stream(server, client=client_of(server.url, max_pool_connections=7)).max_pending_pages == 7
 
 
 def test_nothing_is_sent_without_a_connection_that_was_kept(server):
     stream = direct_stream(server)
-    assert stream.pages_at_a_time
+    assert stream.max_pending_pages
     assert ask(stream) is None
     fetch(stream)
     first = ask(stream)
@@ -124,8 +124,8 @@ def test_who_is_answered_first_is_there_first(server):
     while len(server.requests) < 4:  # who asks first gets the first answer
         slow.poll()
     quick = ask(stream)
-    assert looked(stream, quick) is Coming.THERE
-    assert slow.poll() is Coming.NOT_YET
+    assert looked(stream, quick) is PageStatus.READY
+    assert slow.poll() is PageStatus.PENDING
     assert quick.page().millis_behind_latest == 7
     slow.drop()
 
@@ -143,7 +143,7 @@ def test_an_error_is_to_be_waited_for_and_is_the_one_that_fetch_raises(server, a
     stream = warm(server)
     server.say(answer)
     asked = ask(stream)
-    assert looked(stream, asked) is Coming.TO_BE_WAITED_FOR
+    assert looked(stream, asked) is PageStatus.NEEDS_WAIT
     with pytest.raises(error) as here:
         asked.page()
     with pytest.raises(error) as there:
@@ -155,7 +155,7 @@ def test_who_closes_without_an_answer_is_asked_once_more(server):
     stream = warm(server)
     server.say(CLOSE, http(PAGE))
     asked = ask(stream)
-    assert looked(stream, asked) is Coming.TO_BE_WAITED_FOR
+    assert looked(stream, asked) is PageStatus.NEEDS_WAIT
     assert asked.page().millis_behind_latest == 7
     assert len(server.lean_requests) == 3
 
@@ -165,7 +165,7 @@ def test_an_answer_that_is_cut_off_is_no_page_and_nobody_is_asked_again(server):
     whole = http(PAGE)
     server.say(Then(whole[:-10], CLOSE), whole)
     asked = ask(stream)
-    assert looked(stream, asked) is Coming.TO_BE_WAITED_FOR
+    assert looked(stream, asked) is PageStatus.NEEDS_WAIT
     with pytest.raises(TemporaryError):
         asked.page()
     assert len(server.lean_requests) == 2
@@ -178,7 +178,7 @@ def test_an_answer_that_does_not_say_where_it_ends_is_waited_for(server):
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
     )
     asked = ask(stream)
-    assert looked(stream, asked) is Coming.TO_BE_WAITED_FOR
+    assert looked(stream, asked) is PageStatus.NEEDS_WAIT
     assert asked.page().millis_behind_latest == 7
 
 
@@ -186,8 +186,8 @@ def test_who_never_answers_is_waited_for_as_long_as_the_client_says(server):
     stream = warm(server, read_timeout=0.2)
     server.say(HANG)
     asked = ask(stream)
-    stream.wait_for_answers([asked], 0.01)
-    assert asked.poll() is Coming.NOT_YET
+    stream.wait_for_any([asked], 0.01)
+    assert asked.poll() is PageStatus.PENDING
     with pytest.raises(TemporaryError):
         asked.page()
 
@@ -230,7 +230,7 @@ def test_credentials_are_not_renewed_for_a_page_that_nobody_waits_for(server, mo
     fetch(stream)
     monkeypatch.setattr(credentials, "refresh_needed", lambda: False, raising=False)
     asked = ask(stream)
-    assert looked(stream, asked) is Coming.THERE
+    assert looked(stream, asked) is PageStatus.READY
     asked.page()
 
 
@@ -240,7 +240,7 @@ def test_a_large_answer_is_left_where_it_is_until_somebody_waits_for_it(server):
     large = {**PAGE, "Records": [{**record, "Data": "QUJD" * (MAX_TAKEN_IN // 2)}]}
     server.say(http(large))
     asked = ask(stream)
-    assert looked(stream, asked) is Coming.TO_BE_WAITED_FOR
+    assert looked(stream, asked) is PageStatus.NEEDS_WAIT
     assert asked.begun.underway._size <= MAX_TAKEN_IN
     assert len(asked.page().records[0].data) == 3 * MAX_TAKEN_IN // 2
     assert len(transport_of(stream)._idle) == 1
@@ -249,7 +249,7 @@ def test_a_large_answer_is_left_where_it_is_until_somebody_waits_for_it(server):
 def test_a_head_without_end_is_not_taken_in_for_ever():
     connection = Connection(Drops(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * MAX_TAKEN_IN, [16384] * 100))
     underway = PendingAnswer(connection, b"", None)
-    while underway.poll() is Coming.NOT_YET:
+    while underway.poll() is PageStatus.PENDING:
         pass
     assert underway._size <= MAX_TAKEN_IN
     with pytest.raises(ProtocolError):
@@ -264,18 +264,18 @@ def test_nothing_more_is_asked_for_than_the_page_and_the_next_one_is_compared(se
     record = {"Data": "YQ==", "PartitionKey": "k", "SequenceNumber": "1", "ApproximateArrivalTimestamp": 1.0}
     server.say(http({**PAGE, "Records": [record]}))
     asked = ask(stream)
-    assert looked(stream, asked) is Coming.THERE
-    assert stream.pages_at_a_time
+    assert looked(stream, asked) is PageStatus.READY
+    assert stream.max_pending_pages
     before = len(server.requests)
     assert len(asked.page().records) == 1
     assert len(server.requests) == before
-    assert not stream.pages_at_a_time
+    assert not stream.max_pending_pages
     assert ask(stream) is None
     fetch(stream)
     assert len(server.requests) == before + 2, (
         "the page, and the comparison, which finds that CBOR cannot be had"
     )
-    assert stream.pages_at_a_time
+    assert stream.max_pending_pages
 
 
 def test_no_text_of_it_shows_an_iterator(server):
@@ -311,7 +311,7 @@ def test_an_answer_is_read_whatever_pieces_it_comes_in_and_however_often_it_is_l
     connection = Connection(Drops(received, sizes))
     underway = PendingAnswer(connection, b"", None)
     for _ in range(looks):
-        if underway.poll() is not Coming.NOT_YET:
+        if underway.poll() is not PageStatus.PENDING:
             break
     answer = underway.answer()
     assert (answer.status, answer.body) == (status, body)
@@ -323,9 +323,9 @@ def test_it_is_there_exactly_when_its_last_byte_is():
     connection = Connection(Drops(received, [1] * len(received)))
     underway = PendingAnswer(connection, b"", None)
     looks = []
-    while underway.poll() is Coming.NOT_YET:
+    while underway.poll() is PageStatus.PENDING:
         looks.append(len(connection._socket.received))
-    assert underway.poll() is Coming.THERE
+    assert underway.poll() is PageStatus.READY
     assert min(looks) == 1
     assert connection._socket.received == b""
 
@@ -336,7 +336,7 @@ def test_a_socket_that_fails_is_to_be_waited_for_and_fails_there():
             raise ConnectionResetError
 
     underway = PendingAnswer(Connection(Broken(b"")), b"", None)
-    assert underway.poll() is Coming.TO_BE_WAITED_FOR
+    assert underway.poll() is PageStatus.NEEDS_WAIT
     with pytest.raises(Exception, match="closed"):
         underway.answer()
 
@@ -349,7 +349,7 @@ def test_a_connection_that_another_thread_closes_is_of_no_harm_without_poll(monk
     monkeypatch.delattr("pykcl.aws.transport.connection.select.poll")
     underway = PendingAnswer(Connection(ours), b"", None)
     monkeypatch.setattr("pykcl.aws.transport.connection.select.select", closed)
-    wait_for_answers([underway], 60.0)
+    wait_for_any([underway], 60.0)
     ours.close()
     theirs.close()
 
@@ -361,10 +361,10 @@ def test_waiting_ends_with_the_first_answer_and_at_once_for_a_closed_connection(
     if not has_poll:
         monkeypatch.delattr("pykcl.aws.transport.connection.select.poll")
     theirs[0].send(b"x")
-    wait_for_answers(underway, 60.0)
+    wait_for_any(underway, 60.0)
     ours[1].close()
-    wait_for_answers(underway, 60.0)
-    wait_for_answers([], 60.0)
+    wait_for_any(underway, 60.0)
+    wait_for_any([], 60.0)
     for one in (*ours, *theirs):
         with suppress(OSError):
             one.close()
