@@ -230,22 +230,22 @@ class Config:
 
     @property
     def request_timeout(self) -> float:
-        """Of one DynamoDB request: three of them fit between the time of a heartbeat and the end of the belief."""
+        """Timeout of one DynamoDB request, seconds: three of them fit between a heartbeat and the end of the belief."""
         return min(2.0, self.failover_time * 0.12)
 
     @property
     def write_timeout(self) -> float:
-        """How long a write outside a lease's own deadline is tried: three requests."""
+        """Deadline of a write that no lease sets a deadline for, seconds: three requests."""
         return 3 * self.request_timeout
 
     @property
     def loss_noticed_within(self) -> float:
-        """Seconds until an owner knows that its row is another's, or gone: its next heartbeat, and the answer to it."""
+        """Seconds until an owner notices that its row is lost or deleted: its next heartbeat, and the answer to it."""
         return self.renew_interval + self.request_timeout
 
     @property
     def belief_time(self) -> float:
-        """How long a lease is believed after its last heartbeat was *sent*: clocks may run 10 % apart."""
+        """Seconds for which a lease is believed after its last heartbeat was *sent*: clocks may run 10 % apart."""
         return self.failover_time * 0.9
 
     @classmethod
@@ -272,7 +272,7 @@ class Config:
 
 
 def nearest_names(name: str, known: Iterable[str], shown: Callable[[str], str]) -> str:
-    """What to add to the message about an unknown name, with a blank in front: the nearest few names that are known."""
+    """Text for the message about an unknown name, with a leading blank: the nearest known names."""
     names = sorted(known)
     akin = [one for one in names if len(name) > 2 and (name in one or one in name)]
     near = [shown(one) for one in dict.fromkeys([*difflib.get_close_matches(name, names), *akin])][:3]
@@ -315,7 +315,7 @@ NO_UTF8 = "holds half of a character (\\ud800 to \\udfff alone), or a byte that 
 
 
 def is_utf8(text: str) -> bool:
-    """Whether it can be written as UTF-8: a JSON or properties file, or the environment, may hold what cannot."""
+    """Return True if the text can be encoded as UTF-8. Text of JSON, a file or the environment may not be."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -375,7 +375,7 @@ _LARGEST = 1_000_000
 
 
 def number_for(name: str) -> str:
-    """What kind of number an option takes, in words."""
+    """Return the kind of number that an option takes, in words."""
     return "a whole number" if name in _WHOLE else "a number of seconds"
 
 
@@ -552,7 +552,7 @@ def from_texts(pairs: Iterable[tuple[str, str]], origin: Callable[[str], str]) -
 
 
 def nearest_option(name: str) -> str:
-    """What to add to the message about an unknown name, with a blank in front."""
+    """Text for the message about an unknown option, with a leading blank."""
     return nearest_names(name, [field.name for field in fields(Config)], shown=repr)
 
 

@@ -183,15 +183,15 @@ class AnswerRefused(TemporaryError):
 
 
 class PositionRefused(TemporaryError):
-    """Kinesis knows the shard but not the position its lease row names: the row must be corrected by a person.
+    """Kinesis knows the shard, but not the position in its lease row: an operator must correct the row.
 
-    Other shards are not concerned. It is asked again now and then, so that a corrected row is picked up.
+    Other shards are not affected. The worker tries again from time to time, and so picks up a corrected row.
     """
 
 
 class Refused(PyKclError):
-    """What an operator asked for would do harm now, or is no longer what was shown. Nothing was written for it."""
+    """The operation would do harm now, or the state has changed since it was shown. Nothing was written."""
 
 
 class InternalError(PyKclError):
-    """A bug in pykcl: a thread nobody can do without has died, so the worker stops. `__cause__` is what it died of."""
+    """A bug in pykcl: a required thread has died, so the worker stops. `__cause__` is the error that ended it."""

@@ -103,7 +103,7 @@ class TableCreated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetJoined(Event):
-    """Who else works on the lease table, by its rows. evidence: signs of KCL 3.x, or of several streams."""
+    """The other workers on the lease table, by its rows. evidence: signs of KCL 3.x, or of several streams."""
 
     TEXT = "fleet joined"
     beside: str

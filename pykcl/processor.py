@@ -1,4 +1,4 @@
-"""What the user writes, and what it is handed: RecordProcessor and the inputs of its methods."""
+"""The interface of a record processor: RecordProcessor and the inputs of its methods."""
 
 from __future__ import annotations
 

@@ -57,11 +57,11 @@ class Task(Protocol):
 
 
 class Runtime(Protocol):
-    """Everything that can wait, and chance. Production: real threads. Simulation: one seed."""
+    """Threads, waits, clocks and randomness. In production they are real; a simulation derives them from one seed."""
 
     @property
     def ends_threads_by(self) -> tuple[type[BaseException], ...]:
-        """What it raises in a thread to end it. User code that lets such a one out has raised nothing."""
+        """Exceptions that this runtime raises in a thread to end it; they are not errors of user code."""
 
     def monotonic(self) -> float:
         """Seconds of a clock that never goes back; only differences mean anything.
@@ -76,16 +76,16 @@ class Runtime(Protocol):
     def lock(self) -> Lock: ...
     def event(self) -> Event: ...
     def signal_event(self) -> Event:
-        """One that the handler of a signal may set, too."""
+        """Return an event that a signal handler may set, too."""
 
     def spawn(self, name: str, body: Callable[[], None]) -> Task:
         """Start `body` in a thread called `name`. A body that raises is logged with its name, never silent."""
 
     def is_current(self, task: Task) -> bool:
-        """Whether the caller runs in that thread."""
+        """Return True if the caller runs in that thread."""
 
     def stack(self, task: Task, *, below: CodeType | None = None) -> tuple[str, ...]:
-        """Where that thread stands, innermost last, each as "file.py:12 in function"; empty once it has ended.
+        """Stack of that thread, innermost frame last, each as "file.py:12 in function"; empty once it has ended.
 
         below: without the innermost frame of this code, and those that lead to it; all frames if there is none.
         """
@@ -148,8 +148,8 @@ class SignalEvent:
     has the event's lock; 2) the signal comes, and its handler, which runs in the main thread, wants that lock. A
     SimpleQueue promises that a handler may put into it while its own thread does anything with it.
 
-    Who waits in the main thread wakes up once a second by itself, because a handler runs only when that thread comes to
-    check: 1) it has checked for the last time before it sleeps; 2) the signal comes, and Python only notes it; 3) it
+    A wait in the main thread wakes up once a second by itself, because a handler runs only when that thread checks for
+    signals: 1) it has checked for the last time before it sleeps; 2) the signal comes, and Python only notes it; 3) it
     sleeps, and nothing interrupts that. Or the system hands the signal to another thread, which interrupts only that.
     On Windows nothing ever interrupts it.
     """
@@ -185,7 +185,7 @@ class SignalEvent:
 
 
 def in_main_thread() -> bool:
-    """Whether the caller may install signal handlers."""
+    """Return True if the caller may install signal handlers."""
     return threading.current_thread() is threading.main_thread()
 
 

@@ -7,8 +7,8 @@ from tests.measure import clauses, cycles, imports, lonely, prose, sources, word
 REACHED = {
     "cycles": 0,
     "small files with one importer": 1,
-    "docstrings that are clauses": 17,
-    "words": 36,
+    "docstrings that are clauses": 0,
+    "words": 34,
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 

@@ -1,4 +1,4 @@
-"""How a command that stays until somebody ends it hears of that."""
+"""Stop signals of a command that runs until it is interrupted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pykcl.worker.signals import stop_signals_go_to
 
 @contextmanager
 def stop_by_signals() -> Iterator[SignalEvent]:
-    """SIGTERM and SIGINT set it; afterwards they do what they did before."""
+    """An event that SIGTERM and SIGINT set during the block. The previous handlers are restored after it."""
     stop = SignalEvent()
     with stop_signals_go_to(lambda *_: stop.set()):
         yield stop

@@ -39,7 +39,7 @@ _LATER_THAN_ALL = 2**52
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What the options say, read and checked before anything is asked of AWS."""
+    """The options, parsed and checked before the first request to AWS."""
 
     render: Render
     pattern: re.Pattern[str] | None
@@ -259,7 +259,7 @@ def _write(shown: list[bytes]) -> None:
 
 
 def _is_unread() -> bool:
-    """Whether the other end of our output is closed; without this, `| head` would hold us until the next record."""
+    """Return True if the reader of our output is gone. Otherwise `| head` would not end before the next record."""
     if not hasattr(select, "poll"):
         return False
     with suppress(OSError, ValueError):

@@ -206,13 +206,13 @@ class HttpServer:
 
     def _over(self, done: asyncio.Task[bool], writer: asyncio.StreamWriter) -> None:
         self._connections.pop(done, None)
-        # Here and not in the task itself, whose body never runs where it is cancelled before it could begin. One that
-        # is closed must not be aborted: asyncio raises for it.
+        # Not in the task itself: its body never runs if it is cancelled before it starts. A closed connection must not
+        # be aborted: asyncio raises for it.
         if done.cancelled() or done.exception() is not None or not done.result():
             writer.transport.abort()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether it came to its end, and is closed."""
+        """Serve one request. Return True if it was answered and the connection is closed."""
         try:
             await asyncio.wait_for(self._exchange(reader, writer), self._seconds)
             return True

@@ -92,7 +92,7 @@ def _stands_still(old: Lease, row: Lease) -> bool:
     The counter alone says so among workers that only let it grow. Where another library puts it back: 1) this worker
     sees owner w1 at 4; 2) the counter is put back to 0; 3) others take the lease, the last of them w1 or another
     process of that name, and it is at 4 again; 4) to the next scan of this worker the lease has not moved since 1.
-    Who has read meanwhile has moved the checkpoint.
+    An owner that has read meanwhile has moved the checkpoint.
     """
     return (
         old.counter == row.counter

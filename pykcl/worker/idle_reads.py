@@ -1,13 +1,12 @@
-"""One thread that reads for all shards at rest, so that their own threads can sleep.
+"""One thread that reads all idle shards, so that their own threads can sleep.
 
-A page costs a thread that has just read another one a fraction of what it costs one that has slept. So a lease
-worker that has caught up leaves the next read of its shard here, as an `IdlePoll`. Its own thread is woken when a page
-comes and brings something; a page that brings nothing is followed by the next read, and nobody wakes up.
+A read by a thread that has just read another page costs a fraction of one by a thread that has slept. So a lease
+worker that has caught up delegates the next read of its shard to this thread, as an `IdlePoll`. The shard's own thread
+is woken by a page with records; after an empty page this thread schedules the next read itself.
 
-This thread waits for nobody: it sends requests, and takes in answers that are there to their last byte. What is slow,
-refused or broken goes back to the shard's own thread, which does as it would have done alone; and so does what was
-left here and is late, whatever the reason. A shard has one request under way at most, and only after the page before
-it was delivered.
+This thread never blocks on one shard: it sends requests, and reads answers that have arrived completely. A request that
+is slow, refused or broken goes back to the shard's own thread, and so does a read that is late, whatever the reason. A
+shard has at most one pending request, and only after the page before it was delivered.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from pykcl.worker.prefetch import Answer, MemoryBudget, bytes_kept
 from pykcl.worker.threads import ThreadHeartbeat
 
 MAX_UNDER_WAY = 16
-"""Requests at a time: each has a connection, of those that the stream keeps."""
+"""Maximum of pending requests: each uses one of the stream's kept connections."""
 _SLOW = 0.25
-"""Seconds after which an answer is waited for by the shard's own thread."""
+"""Seconds after which the shard's own thread waits for an answer."""
 _CROWDED = 0.1
-"""Seconds for which a read that is due waits until others have been answered; then its own thread reads."""
+"""Seconds for which a due read waits for answers to others; then the shard's own thread reads."""
 _SOCKET_WAIT = 0.05
 _LATE = 0.5
-"""Seconds after which the shard's own thread takes a read back that was not started, or not checked."""
+"""Seconds after which the shard's own thread reclaims a read that was not started, or not checked."""
 _CHECK_EVERY = 5.0
 """Seconds between two checks of a sleeping thread whether the shared one is late."""
 _LONGEST_ROUND = 10.0
@@ -51,11 +50,11 @@ class _State(Enum):
 
 @dataclass(eq=False, slots=True)
 class IdlePoll:
-    """The reads of one shard that are left to the shared thread, until a page brings something.
+    """The delegated reads of one shard, until a page has records.
 
-    The callables are called by that thread. may_ask: before each request. on_empty_page: with each page;
-    it gives the next iterator and its time where it has dealt with the page, and None where the shard's own thread has
-    to. wake: set when there is something to take.
+    The shared thread calls the callables. may_ask: before each request. on_empty_page: with each page; it returns the
+    next iterator and its time if it has handled the page, and None if the shard's own thread has to. wake: set when
+    there is something to reclaim.
     """
 
     shard_id: str
@@ -64,8 +63,8 @@ class IdlePoll:
     may_ask: Callable[[], bool]
     on_empty_page: Callable[[Answer], tuple[str, PollWindow] | None]
     wake: Event
-    # WAITING and ASKED: whoever comes first takes it, under the lock. BUSY: the shared thread has it; OVER: the shard's
-    # own thread. All below is of IdleShardPoller.
+    # WAITING and ASKED: either thread may claim it, under the lock. BUSY: the shared thread has it; OVER: the shard's
+    # own thread. The fields below belong to IdleShardPoller.
     state: _State = _State.WAITING
     over: Event | None = None
     asked: PendingRead | None = None
@@ -77,9 +76,9 @@ class IdlePoll:
 
 
 class IdleShardPoller:
-    """`delegate`, `time_left`, `reclaim` and `drop` are for the lease workers' threads. limit: records in a page.
+    """The shared thread. Lease workers call `delegate`, `time_left`, `reclaim` and `drop`. limit: records in a page.
 
-    Of no use where the stream is no NonBlockingStream: then there is no thread.
+    Without a NonBlockingStream there is no thread, and `is_of_use` is False.
     """
 
     def __init__(
@@ -100,9 +99,9 @@ class IdleShardPoller:
         self._stop = runtime.event()
         self._work = runtime.event()
         self._sleeps_until = float("inf")
-        # In the order in which they came, so that chance has no part in it.
+        # In order of arrival, so that a simulation is repeatable.
         self._waiting: dict[IdlePoll, None] = {}
-        # Only the shared thread's. Full: no more can be asked for until one of these has come.
+        # Used by the shared thread only. Full: no request can be sent before one of these is answered.
         self._under_way: list[IdlePoll] = []
         self._is_full = False
         self.pulse = ThreadHeartbeat("pykcl-reads", runtime, patience=_LONGEST_ROUND)
@@ -113,7 +112,7 @@ class IdleShardPoller:
             self.tasks = (self.pulse.spawn(partial(self._run, self._stream), self._on_fatal),)
 
     def stop(self) -> None:
-        """Once nobody leaves a read here any more."""
+        """End the thread, after the last lease worker has ended."""
         self._stop.set()
         self._work.set()
 
@@ -124,7 +123,7 @@ class IdleShardPoller:
         return self._stream is not None and self._stream.max_pending_pages > 0
 
     def delegate(self, poll: IdlePoll) -> None:
-        """Have a shard read from `poll.iterator` on, until `reclaim` or `drop`."""
+        """Read a shard from `poll.iterator` on, until `reclaim` or `drop`."""
         poll.check_at = poll.window.latest + _LATE
         with self._lock:
             self._waiting[poll] = None
@@ -133,7 +132,7 @@ class IdleShardPoller:
             self._work.set()
 
     def time_left(self, poll: IdlePoll) -> float:
-        """Seconds to sleep, unless woken. 0: `reclaim` it, for it is over, or late."""
+        """Return the seconds to sleep unless woken; 0: `reclaim` it now, because it is over or late."""
         now = self._runtime.monotonic()
         if poll.state is not _State.OVER and now < poll.check_at:
             return poll.check_at - now
@@ -146,10 +145,10 @@ class IdleShardPoller:
         return _CHECK_EVERY
 
     def reclaim(self, poll: IdlePoll) -> Answer | PendingRead | None:
-        """Have the shard's reads back: its page, whose bytes the caller gives back; or a request whose answer is still
-        to be waited for; or nothing, and no request is under way. Raises what reading the page raised.
+        """Take the shard's reads back: a page, whose bytes the caller releases; or a pending request; or None, and no
+        request is pending. Raises the error of reading the page.
 
-        Waits only while this very page is being dealt with.
+        Waits only while the shared thread handles this very page.
         """
         with self._lock:
             if poll.state is _State.WAITING:
@@ -166,7 +165,7 @@ class IdleShardPoller:
         return poll.answer if poll.answer is not None else poll.asked
 
     def drop(self, poll: IdlePoll) -> None:
-        """Have them back, and throw away what has come."""
+        """Take the reads back, and discard the page or the request."""
         try:
             found = self.reclaim(poll)
         except PyKclError:
@@ -227,7 +226,7 @@ class IdleShardPoller:
                     self._ask(poll, stream)
 
     def _claim(self, poll: IdlePoll, state: _State) -> bool:
-        """Deal with it, unless its own thread has taken it meanwhile."""
+        """Return True if the shared thread has it now; False if its own thread has reclaimed it meanwhile."""
         with self._lock:
             if poll.state is not state:
                 return False
@@ -246,7 +245,7 @@ class IdleShardPoller:
             self._back_to(poll, _State.OVER if poll.asked is None else _State.ASKED)
 
     def _back_to(self, poll: IdlePoll, state: _State) -> None:
-        """Dealt with for now. OVER, too, where its own thread waits for it."""
+        """Leave the BUSY state. The new one is OVER, too, if its own thread waits for it."""
         with self._lock:
             # 1) Its own thread wants it back; 2) waiting again, it would never be given back.
             poll.state = state if poll.over is None else _State.OVER
@@ -259,8 +258,10 @@ class IdleShardPoller:
             over.set()
 
     def _collect(self) -> None:
-        """Check all that are under way, and then read those that are there: so none of them waits for the others
-        before it counts as answered, and what was asked for together goes on together."""
+        """Check all pending requests, and then read the pages of those that are answered.
+
+        So none of them counts as answered late because of the others, and shards that were read together stay together.
+        """
         under_way, self._under_way = self._under_way, []
         there = [poll for poll in under_way if self._is_there(poll)]
         for poll in there:
@@ -310,7 +311,7 @@ class IdleShardPoller:
 
 
 def page_of(poll: IdlePoll, asked: PendingRead, meter: Meter) -> Fetched:
-    """Wait for it. Measured from when it was asked for, whoever waits."""
+    """Wait for the page. Its latency is measured from the request, whichever thread waits."""
     finished = partial(meter.took, catalog.GET_RECORDS, poll.shard_id, poll.asked_at)
     try:
         fetched = asked.page()

@@ -282,7 +282,7 @@ class ShardReader:
         Return a function that gives the seconds to sleep before `read` is called; None where that thread is of no use.
         """
         poller, iterator = self._poller, self._iterator
-        # Who is behind finds warm caches by itself, and needs no one to be woken by.
+        # A shard that is behind is read without pauses, and gains nothing from the shared thread.
         if iterator is None or not self._is_caught_up or not poller.is_of_use:
             return None
         poll = self._poll = IdlePoll(
