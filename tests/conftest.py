@@ -18,6 +18,7 @@ from botocore.loaders import Loader
 from conformance_report import pytest_report_teststatus, pytest_terminal_summary  # noqa: F401
 from hypothesis import HealthCheck, settings
 
+from pykcl.aws.transport.get_records import PROBES
 from pykcl.testing.fleet import Fleet
 from pykcl.testing.runtime import Simulation
 from tests.simulation.seeds import COMMIT, SEEDS
@@ -121,6 +122,12 @@ def models_are_read_once() -> Iterator[None]:
             botocore.session, "create_loader", lambda paths=None: create_loader(paths) if paths else models
         )
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_endpoint_has_proved_that_it_speaks_cbor() -> None:
+    """The next server may have the port of the last one."""
+    PROBES.clear()
 
 
 @pytest.fixture(autouse=True, scope="session")

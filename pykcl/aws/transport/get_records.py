@@ -4,10 +4,10 @@ The first page of a stream always comes over botocore; what was sent for it is w
 on (`request_template`). An answer is the same either way: as botocore gives it, but with its body still to be decoded,
 by `page`; errors are botocore's own classes.
 
-Pages are asked for in CBOR or in JSON: CBOR is a quarter smaller and much cheaper to read, JSON is documented. Kinesis
-has spoken CBOR to the Java SDK since 2016, but says so nowhere. So "auto" trusts it only after it has read one place of
-the stream both ways, in this process and at this endpoint, and found the same records; and whatever goes wrong with
-CBOR leads back to JSON, for good.
+Pages are requested in CBOR or in JSON: CBOR is a quarter smaller and much cheaper to decode, JSON is documented.
+Kinesis has spoken CBOR to the Java SDK since 2016, but documents it nowhere. So "auto" uses it only after one page was
+read both ways and had the same records. That is done once for an endpoint in a process, and only with a page for which
+CBOR is of use. Any failure with CBOR leads back to JSON, for good.
 """
 
 from __future__ import annotations
@@ -35,19 +35,21 @@ log = logging.getLogger("pykcl.kinesis")
 
 MAX_COMPARED: Final = 100
 MAX_COMPARED_BYTES: Final = 256 * 1024
-"""A comparison reads a little of a page again, and only a little: it counts against the shard's limits."""
+"""A comparison reads only the beginning of a page again, because it counts against the shard's limits."""
+MIN_COMPARED_PAGE: Final = 16 * 1024
+"""Size of the answer from which on CBOR saves more than a second read costs."""
 _MAX_TRIES: Final = 5
 
 REFUSALS: Final = frozenset({"SerializationException", "UnknownOperationException", "UnsupportedMediaType"})
 
 
 class CborProbe:
-    """The proof that one endpoint speaks CBOR. May be used by any number of threads at once."""
+    """The proof that one endpoint speaks CBOR. Thread-safe."""
 
     def __init__(self, choice: RecordEncoding) -> None:
         self.is_cbor = choice == "cbor"
         self.is_open = choice == "auto"
-        """Whether a comparison is still to be made."""
+        """True until a comparison has come to an end."""
         self._tries = 0
 
     def distrust(self, reason: str) -> None:
@@ -57,7 +59,7 @@ class CborProbe:
         self.is_cbor = self.is_open = False
 
     def take_try(self) -> bool:
-        """Return whether one more comparison may start: a few threads may compare at once, but not for ever."""
+        """Return True if one more comparison may start: several threads may compare at once, but not indefinitely."""
         self._tries += 1
         if self._tries > _MAX_TRIES:
             self.distrust(f"{_MAX_TRIES} comparisons of the two came to no end")
@@ -73,6 +75,15 @@ class CborProbe:
             return
         self.is_cbor, self.is_open = True, False
         log.debug("reading CBOR")
+
+
+PROBES: Final[dict[str, CborProbe]] = {}
+"""Probes of "auto" in this process, by the URL of the endpoint."""
+
+
+def probe_of(endpoint: str, choice: RecordEncoding) -> CborProbe:
+    """Return the probe of an endpoint; where the encoding is chosen there is nothing to prove or to remember."""
+    return PROBES.setdefault(endpoint, CborProbe(choice)) if choice == "auto" else CborProbe(choice)
 
 
 def to_compare(records: Sequence[Record]) -> int:
@@ -134,7 +145,7 @@ class PageReads:
         self, client: KinesisClient, runtime: Runtime, transport: HttpTransport, wire: RecordEncoding
     ) -> None:
         self._client = client
-        self._probe = CborProbe(wire)
+        self._probe = probe_of(client.meta.endpoint_url, wire)
         # Records have come by `begin`: the next page is left to `get_records`, which may ask once more to compare.
         self._is_to_compare = False
         self.clock = SigningClock(client, runtime, log=log, service="Kinesis")
@@ -198,7 +209,7 @@ class PageReads:
                 self._probe.distrust("a page of it could not be read")
                 raise
         page = page_of_body(body, shard_id, stream)
-        if self._probe.is_open and page.records:
+        if self._probe.is_open and page.records and len(body) >= MIN_COMPARED_PAGE:
             self._is_to_compare = begun
             if not begun:
                 self._compare(request, page, shard_id, stream)

@@ -24,6 +24,7 @@ from raw_server import (
     stream_of,
 )
 
+from pykcl.aws.transport import get_records
 from pykcl.aws.transport.get_records import MAX_COMPARED, MAX_COMPARED_BYTES, to_compare
 from pykcl.aws.transport.request_template import TemplateError, capture_template
 from pykcl.errors import AnswerRefused, SetupError
@@ -301,6 +302,11 @@ def test_the_stream_of_a_simulation_is_none_of_this():
 # -- CBOR or JSON ----------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def pages_of_any_size_are_compared(monkeypatch):
+    monkeypatch.setattr(get_records, "MIN_COMPARED_PAGE", 0)
+
+
 def asked_as(server):
     return [request.headers["content-type"] for request in server.lean_requests]
 
@@ -372,6 +378,29 @@ def test_comparisons_that_never_come_to_an_end_are_given_up(server):
         server.say(page(3), refusal("ProvisionedThroughputExceededException"))
         assert len(fetch(stream).records) == 3
     assert asked_as(server).count(CBOR) == 5
+
+
+def test_what_one_stream_has_proved_holds_for_all_streams_of_the_endpoint(server):
+    first, second = (direct_stream(server, record_encoding="auto") for _ in range(2))
+    server.say(page(3), page(3, as_cbor=True), page(3, as_cbor=True))
+    fetch(first)
+    assert len(fetch(second).records) == 3
+    assert asked_as(server)[-2:] == [CBOR, CBOR]
+    with RawServer() as other:
+        assert direct_stream(other, record_encoding="auto").transport == "direct, JSON"
+    server.say(http(EMPTY))
+    assert direct_stream(server, record_encoding="json").transport == "direct, JSON"
+
+
+def test_no_second_read_is_made_while_only_small_pages_come(server, monkeypatch):
+    monkeypatch.undo()
+    stream = direct_stream(server, record_encoding="auto")
+    size = get_records.MIN_COMPARED_PAGE // 100
+    server.say(page(3), page(3), page(100, data=bytes(size)), page(100, data=bytes(size), as_cbor=True))
+    for _ in range(3):
+        fetch(stream)
+    assert asked_as(server) == [JSON, JSON, JSON, CBOR]
+    assert stream.transport == "direct, CBOR"
 
 
 def test_only_a_little_of_a_page_is_read_again():

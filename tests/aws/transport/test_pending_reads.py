@@ -25,6 +25,7 @@ from raw_server import (
 )
 from test_connection import BODY, HEAD, WHOLE, Pieces
 
+from pykcl.aws.transport import get_records
 from pykcl.aws.transport.connection import (
     MAX_TAKEN_IN,
     Connection,
@@ -256,8 +257,9 @@ def test_a_head_without_end_is_not_taken_in_for_ever():
         underway.answer()
 
 
-def test_nothing_more_is_asked_for_than_the_page_and_the_next_one_is_compared(server):
-    """Whether CBOR is to be trusted is asked by `fetch`, which may take its time; as soon as there are records."""
+def test_nothing_more_is_asked_for_than_the_page_and_the_next_one_is_compared(server, monkeypatch):
+    """CBOR is compared with JSON by `fetch`, which may block, as soon as there are records."""
+    monkeypatch.setattr(get_records, "MIN_COMPARED_PAGE", 0)
     stream = stream_of(client_of(server.url), http_transport="direct", record_encoding="auto")
     for _ in range(2):
         fetch(stream)
