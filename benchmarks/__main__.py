@@ -25,13 +25,14 @@ QUICK = {
     "idle_leases": "16",
     "lease_scan": "100 5",
     "two_processes": "--rounds 1 --window 1 --shards 8",
+    "memory": "--seconds 24 --shards 4",
     "kclpy_doors": "--records 4000 --rounds 1 --window 8 --idle 5",
 }
 USUAL = (
     "peers", "check", "cost", "failover", "pictures", "idle_leases", "read_path", "lease_scan", "deaggregation",
-    "metrics_cost", "two_processes",
+    "metrics_cost", "two_processes", "memory",
 )  # fmt: skip
-LEAVE_RESULTS = ("peers", "cost", "failover")
+LEAVE_RESULTS = ("peers", "cost", "failover", "memory")
 SAID = {0: "goals met", 1: "GOAL MISSED", NOT_RUN: "NOT RUN: what it needs is missing here"}
 
 

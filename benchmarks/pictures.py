@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.picture import Bar, Chart, svg
 from benchmarks.results import NOT_RUN, loaded, results_folder
 
-SOURCES = ("peers", "rust_peer", "cost", "failover")
+SOURCES = ("peers", "rust_peer", "cost", "failover", "memory")
 """The benchmarks that leave something to draw."""
 
 

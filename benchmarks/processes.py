@@ -99,10 +99,18 @@ class Child:
         self.process.send_signal(signal.SIGCONT)
 
     @property
+    def memory(self) -> int:
+        """The resident set, bytes."""
+        return self._status_bytes("VmRSS:")
+
+    @property
     def peak_memory(self) -> int:
         """The highest resident set so far, bytes."""
+        return self._status_bytes("VmHWM:")
+
+    def _status_bytes(self, name: str) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text("utf-8")
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+        return int(status.partition(name)[2].split()[0]) * 1024
 
     def interrupt(self, seconds: float) -> None:
         """Ctrl-C, and by force if it does not end within so many seconds."""
