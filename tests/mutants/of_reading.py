@@ -11,14 +11,14 @@ from pykcl.planning.read_schedule import SHARD_READ_INTERVAL
 from pykcl.planning.shard_graph import FamilyTree
 from pykcl.processor import RecordProcessor
 from pykcl.testing.simulation import Guarantee
-from pykcl.worker import lease_worker, processor_calls, record_delivery
+from pykcl.worker import lease_worker, processor_calls, record_delivery, shard_reader
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.processor_calls import ProcessorCalls
 from pykcl.worker.record_delivery import RecordDelivery
-from pykcl.worker.shard_reader import Page, ShardReader
+from pykcl.worker.shard_reader import ShardReader
 from pykcl.worker.shard_sync import ShardSync
 from tests.mutants.mutant import Function, Mutant, Patch
 
@@ -67,7 +67,10 @@ def parent_done_when_fetched(patch: Patch) -> None:
 
 
 def rest_of_a_page_dropped(patch: Patch) -> None:
-    patch.replace(Page, "chunks", lambda chunks: lambda self, most: list(chunks(self, most))[:1])
+    def make(batches_of: Function) -> Function:
+        return lambda *arguments, **options: iter(list(batches_of(*arguments, **options))[:1])
+
+    patch.replace(shard_reader, "batches_of", make)
 
 
 def checkpoint_before_delivery(patch: Patch) -> None:

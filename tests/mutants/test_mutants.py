@@ -18,9 +18,9 @@ from pykcl.planning.lease_view import LeaseView
 from pykcl.testing.runtime import Deadlock
 from pykcl.testing.simulation import Guarantee, GuaranteeBroken, Outcome
 from pykcl.testing.simulation.guarantees import Figures
+from pykcl.worker import shard_reader
 from pykcl.worker.held_leases import HeldLease
 from pykcl.worker.lease_worker import LeaseWorker
-from pykcl.worker.shard_reader import Page
 from tests.mutants import __main__ as command
 from tests.mutants import catalog
 from tests.mutants.__main__ import Found, known_seeds, learned, search, table
@@ -126,7 +126,9 @@ def test_a_function_that_is_replaced_by_itself_is_refused():
 
 
 def _harmless(patch):
-    patch.replace(Page, "chunks", lambda chunks: lambda self, most: iter(list(chunks(self, most))))
+    patch.replace(
+        shard_reader, "batches_of", lambda batches_of: lambda *args, **kw: iter(list(batches_of(*args, **kw)))
+    )
 
 
 def _gone(patch):
@@ -157,7 +159,7 @@ def test_a_bug_that_changes_nothing_is_not_caught(hung):
     assert not found.is_caught
     assert (found.caught, found.tries) == ({}, [])
     assert found.results == {"kept": 1}
-    assert found.called["Page.chunks"] > 0
+    assert found.called["pykcl.worker.shard_reader.batches_of"] > 0
     assert found.why_not == "of its simulations 1 kept"
 
 

@@ -253,6 +253,8 @@ def table_of(client, **keys):
 
 class _NoKinesis:
     class meta:  # noqa: N801
+        endpoint_url = "https://kinesis.eu-central-1.amazonaws.com"
+
         class events:  # noqa: N801
             @staticmethod
             def register(*_, **__):
