@@ -12,9 +12,9 @@ from pykcl.runtime import Event, Runtime, Task
 
 
 class MemoryBudget:
-    """Bytes are reserved before a fetch, corrected when its size is known, and given back after delivery.
+    """Bytes that fetched pages may take. Reserved before a fetch, corrected by its size, and released after delivery.
 
-    First come, first served: a shard with large batches cannot be starved by many small ones.
+    First come, first served: many small batches cannot starve a shard with large ones.
     """
 
     def __init__(self, limit: int, runtime: Runtime) -> None:
@@ -25,7 +25,7 @@ class MemoryBudget:
         self._queue: list[tuple[int, Event]] = []
 
     def reserve(self, size: int, *, give_up: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `size` bytes are free and take them. False if `timeout` passed or `give_up()` came true first."""
+        """Wait until `size` bytes are free and take them. False if `timeout` passed or `give_up()` was True first."""
         with self._lock:
             if not self._queue and size <= self._free:
                 self._free -= size
@@ -49,7 +49,7 @@ class MemoryBudget:
             return False
 
     def try_reserve(self, size: int) -> bool:
-        """Take `size` bytes if nobody waits for any and half of all stays free: for what can be done without."""
+        """Take `size` bytes for an optional read: only if no other waits and half of all bytes stays free."""
         with self._lock:
             if self._queue or self._free - size < self._spare_above:
                 return False
@@ -71,19 +71,19 @@ class MemoryBudget:
 log = logging.getLogger("pykcl.worker")
 
 Answer = tuple[Fetched, float]
-"""A page, and the monotonic time at which it was there."""
+"""A page, and the monotonic time at which it arrived."""
 
 
 def bytes_kept(answer: Answer) -> int:
-    """Bytes that a page takes of those that were reserved for it."""
+    """Return the reserved bytes that a page keeps."""
     return min(answer[0].body_bytes, LARGEST_FETCH_BYTES)
 
 
 class Prefetcher:
-    """For one shard's thread; each page is asked for by a short-lived thread of its own.
+    """Fetches the next page of a shard in a short-lived thread. Used by the shard's thread.
 
-    ask: fetches the page of an iterator. gate: of the process; `LARGEST_FETCH_BYTES` of it are taken if they can be
-    spared, and given back but for what the page has.
+    ask: fetches the page of an iterator. gate: the budget of the process. `LARGEST_FETCH_BYTES` are reserved if they
+    can be spared, and released except for the size of the page.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class Prefetcher:
         self._was_refused = False
 
     def start(self, iterator: str, pause: float, may_ask: Callable[[], bool]) -> None:
-        """Ask after `pause` seconds, if it was not taken or dropped by then. may_ask: called just before.
+        """Fetch after `pause` seconds, unless the page was taken or dropped by then. may_ask: called just before.
 
-        Does nothing while a request that was dropped is still under way: there is one such thread at most. Nor where no
-        thread can be started.
+        Does nothing while a dropped request is still pending, because there is at most one such thread, and nothing
+        where no thread can be started.
         """
         self.drop()
         if self._task is not None and self._task.is_alive():
@@ -108,7 +108,7 @@ class Prefetcher:
         try:
             self._task = self._runtime.spawn(self._name, lambda: request.run(pause, may_ask))
         except RuntimeError as error:
-            # The system has no thread to spare (a limit of pids, say): the shard's own thread asks when it gets there.
+            # The system has no free thread (a limit of pids, say): the shard's own thread fetches the page later.
             if not self._was_refused:
                 log.warning("no page is asked for ahead thread=%r: %s", self._name, error)
             self._was_refused = True
@@ -116,9 +116,9 @@ class Prefetcher:
         self._request, self._was_refused = request, False
 
     def take(self, iterator: str) -> Answer | None:
-        """The page of this iterator, whose bytes the caller gives back; waits for a request that is under way.
+        """Return the page of this iterator, whose bytes the caller releases. Waits for a pending request.
 
-        None: nobody has asked for it, and nobody will. Raises what asking for it raised.
+        None: no request was or will be sent. Raises the error of the request.
         """
         if self._request is None:
             return None
@@ -132,13 +132,13 @@ class Prefetcher:
             self._join()  # it has nothing left to do
 
     def drop(self) -> None:
-        """Cancel the request, or throw its page away. Does not wait."""
+        """Cancel the request, or discard its page. Does not wait."""
         request, self._request = self._request, None
         if request is not None:
             request.cancel()
 
     def close(self) -> None:
-        """Drop it, and wait until its thread has ended: so nobody asks for this shard beside who reads it next."""
+        """Drop the request and wait until its thread has ended: the next owner is then the shard's only reader."""
         self.drop()
         self._join()
 
@@ -149,10 +149,10 @@ class Prefetcher:
 
 
 class _PrefetchRequest:
-    """One page to be asked for. `run` in a thread of its own; the rest in the shard's thread, which calls one of them.
+    """One page to fetch. `run` is called in its own thread; the shard's thread calls `result` or `cancel`.
 
-    Both sides may come at the same moment: under the lock either the shard's thread calls it off before the request,
-    or the request is under way and its outcome is waited for (`result`) or thrown away by who made it (`cancel`).
+    Both may run at the same moment. The lock decides: either the shard's thread cancels before the request is sent, or
+    the request is pending, and its outcome is waited for (`result`) or discarded (`cancel`).
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class _PrefetchRequest:
         self._lock = runtime.lock()
         self._cancelled = runtime.event()
         self._over = runtime.event()
-        # Stays so when it is over: what has set out once has an outcome.
+        # Stays True when it is over: a request that was sent has an outcome.
         self._is_started = False
         self._answer: Answer | None = None
         self._error: PyKclError | None = None
@@ -177,7 +177,7 @@ class _PrefetchRequest:
         except PyKclError as found:
             error = found
         finally:
-            # Also where the thread dies of a bug: the shard's thread then asks itself, and meets the same one.
+            # Also if a bug ends the thread: the shard's thread then fetches the page itself, and meets the same bug.
             self._complete(answer, error)
 
     def _try_start(self, may_ask: Callable[[], bool]) -> bool:
@@ -209,7 +209,7 @@ class _PrefetchRequest:
     def result(self) -> Answer | None:
         with self._lock:
             if not self._is_started:
-                # Sees to it that nobody asks: then the caller does.
+                # Prevents the request: the caller sends it.
                 self._cancelled.set()
                 return None
         self._over.wait()

@@ -1,4 +1,4 @@
-"""Every call of user code by a lease worker: one place for retrying, skipping, raising, and for the watchdog."""
+"""Calls of user code by a lease worker: retries, skipped batches, errors, and the state for the watchdog."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class CallResult(Enum):
 class ProcessorCalls:
     """Calls methods of one processor.
 
-    pause: waits so many seconds, returns True when the lease worker shall stop, raises LeaseLostError.
+    check: raises LeaseLostError if the lease is lost. pause: waits for a number of seconds and returns True if the
+    lease worker is to stop; raises LeaseLostError.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ProcessorCalls:
 
     @property
     def busy(self) -> tuple[str, float] | None:
-        """The method that is running and the monotonic time at which it was called. For the watchdog."""
+        """The running method and the monotonic time of its call, for the watchdog."""
         with self._lock:
             return self._busy
 
@@ -70,11 +71,11 @@ class ProcessorCalls:
         argument: Input,
         rest: Callable[[Input], Input] = lambda argument: argument,
     ) -> CallResult:
-        """Call and, while it raises, do what `on_error` says. Raises LeaseLostError.
+        """Call the method and, while it raises, act as `on_error` says. Raises LeaseLostError.
 
-        rest: what is still to be done of a batch that raised, by its checkpoints; where that is nothing, the batch has
+        rest: returns the part of a batch that its checkpoints leave to be done; if nothing is left, the batch counts as
         returned.
-        RESTART where only another instance can go on; `initialize` makes one at each attempt anyway.
+        RESTART: only another instance can continue. `initialize` creates one at each attempt anyway.
         """
         runtime = self._context.runtime
         attempt, began, records = 0, runtime.monotonic(), _records_of(argument)
@@ -86,13 +87,13 @@ class ProcessorCalls:
             if error is None:
                 return self._returned(method, records)
             if isinstance(error, TableGone | NotAProcessor):
-                # A checkpoint met it inside the call, or there is nothing to call. The processor has not failed, and
-                # trying again is of no use.
+                # A checkpoint raised it inside the call, or there is nothing to call. The processor has not failed, and
+                # a retry is of no use.
                 raise error
             argument = rest(argument)
             left = _records_of(argument)
             if len(left) < len(records):
-                # It got further: what fails now is another record, which has not been tried before.
+                # There was progress: another record fails now, which has not been tried before.
                 attempt, began = 1, runtime.monotonic()
             restart = isinstance(error, RestartShard) and method != "initialize"
             if restart:
@@ -106,7 +107,7 @@ class ProcessorCalls:
             if end is CallResult.SKIPPED:
                 self._context.events.emit(BatchSkipped(shard=self._shard, records=len(left), **_span(left)))
             elif end is CallResult.STOPPED:
-                # The worker stops, and this lease is released as all its others are: nothing is handed back.
+                # The worker stops and releases this lease with all others: nothing is handed back.
                 self._context.on_fatal(_failure(method, self._shard, error, left))
             elif end is CallResult.RETURNED:
                 return self._returned(method, records)
@@ -124,7 +125,7 @@ class ProcessorCalls:
         restart: bool,
         out_of_time: bool,
     ) -> CallResult | None:
-        """Decide on a call that raised; None: it is tried again. left: those of the records still to be done."""
+        """Decide on a call that raised; None: retry it. left: the records still to be done."""
         on_error = self._context.config.on_error
         if on_error == "raise":
             return CallResult.STOPPED
@@ -142,7 +143,7 @@ class ProcessorCalls:
         return CallResult.RETURNED
 
     def once(self, method: str, call: Callable[[Input], object], argument: Input) -> None:
-        """Call; report what it raises, once, and go on. For methods after which nothing can be retried."""
+        """Call the method once, and report its error. For methods after which nothing can be retried."""
         error = self._attempt(method, call, argument, only_if_held=False)
         if error is None or isinstance(error, LeaseLostError):
             return
@@ -155,12 +156,12 @@ class ProcessorCalls:
     def _attempt(
         self, method: str, call: Callable[[Input], object], argument: Input, *, only_if_held: bool
     ) -> BaseException | None:
-        """Call, and return what it raised. Raises LeaseLostError instead if the call needs a lease that is lost."""
+        """Call the method and return its error. Raises LeaseLostError if the call needs a lease that is lost."""
         with self._running(method):
             if only_if_held:
-                # The very last thing before the call, behind every wait. 1) The lease is believed; 2) this thread waits
-                # for a lock, if only that of `busy`; 3) a heartbeat is refused, and the lease is another's; 4) the
-                # processor would be handed a batch all the same.
+                # The last step before the call, after every wait. 1) The lease is believed; 2) this thread waits for a
+                # lock, if only that of `busy`; 3) a heartbeat is rejected, and another worker has the lease; 4) the
+                # processor would be given a batch all the same.
                 self._check()
             began, raised = self._context.meter.clock(), None
             try:
@@ -170,8 +171,9 @@ class ProcessorCalls:
             except self._context.runtime.ends_threads_by:
                 raise
             except BaseException as error:  # noqa: BLE001 - user code may raise anything; it is reported
-                # asyncio.CancelledError, say, which would end this thread: its lease would stand still until it
-                # expires, and be taken and left again without end, with no event and without what `on_error` says.
+                # For example asyncio.CancelledError, which would end this thread: its lease would not be renewed until
+                # it expires, and would be taken and left again endlessly, without an event and regardless of
+                # `on_error`.
                 raised = error
             self._measure(method, began, worked=raised is None)
         return raised
@@ -230,7 +232,7 @@ class ProcessorCalls:
 
 
 CALLS_THE_PROCESSOR = ProcessorCalls._attempt.__code__
-"""The frames below one of this code are those of a processor's method."""
+"""Code of the frame below which the frames of a processor's method are."""
 
 
 def _records_of(argument: object) -> Sequence[Record]:
@@ -238,11 +240,11 @@ def _records_of(argument: object) -> Sequence[Record]:
 
 
 class _Restarts:
-    """Count of restarts in a row, and their start: instances that did not get past the place of the first one.
+    """Number of consecutive restarts, and the time of the first: of instances that did not get past its position.
 
-    Not since any batch returned: those before a record that ends every instance return each time. Past a batch without
-    records is the next one that returns; and one that ended without a record in hand, longer than `retry_timeout`
-    seconds after another such one, is the first: it went well since.
+    A returned batch alone does not end the series, because batches before a record that ends every instance return
+    each time. After a restart in an empty batch, the next batch that returns ends it. A restart without a record in
+    hand, more than `retry_timeout` seconds after another such one, starts a new series.
     """
 
     def __init__(self, retry_timeout: float) -> None:
@@ -253,8 +255,10 @@ class _Restarts:
         self._beyond: Checkpoint | None = None
 
     def wanted(self, now: float, records: Sequence[Record], *, at_end: bool) -> tuple[int, float]:
-        """One more; returns how many, and since when. records: of the batch, if it has any. at_end: of the shard, which
-        no batch gets past."""
+        """Count a restart; return the number and the time of the first. records: of the batch.
+
+        at_end: at the end of the shard, which no batch gets past.
+        """
         were_idle = self._beyond is None and not self._at_end
         if not self._count or (were_idle and now - self._last > self._retry_for):
             self._count = 0
@@ -265,7 +269,7 @@ class _Restarts:
         return self._count, self._since
 
     def returned(self, records: Sequence[Record]) -> None:
-        """A batch; not what begins or ends a shard, which returns each time."""
+        """Note a batch that returned; not `initialize` or `shard_ended`, which return each time."""
         if self._at_end:
             return
         if self._beyond is None or (records and records[-1].position >= self._beyond):
@@ -279,9 +283,9 @@ def _span(records: Sequence[Record]) -> dict[str, str]:
 
 
 def _where(error: BaseException) -> str:
-    """File and line of the innermost frame, never the exception's text, which may quote a payload.
+    """Return file and line of the innermost frame, never the exception's text, which may quote a payload.
 
-    The innermost one of the application, if there is one: the error's type says that json.loads rejected something.
+    The innermost frame of the application is preferred: that json.loads rejected something, the error's type says.
     """
     if isinstance(error, NeverRan):
         return error.where
@@ -295,7 +299,7 @@ def _where(error: BaseException) -> str:
 
 
 def _from_user_code(error: BaseException) -> TracebackType | None:
-    """Its frames from the first one of the application on: those before it are of pykcl."""
+    """Return the traceback from the first frame of the application on; those before it are of pykcl."""
     trace = error.__traceback__
     while trace is not None and _is_library(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next

@@ -23,7 +23,7 @@ from pykcl.worker.shard_end import NOT_RETURNED, children_of_a_gone_shard
 from pykcl.worker.shard_reader import Page, ShardReader
 
 _MANY_BATCHES, _LONG = 100, 600.0
-"""Batches and seconds without any checkpoint after which it is likely that one was forgotten."""
+"""Batches and seconds without a checkpoint after which the processor has probably forgotten it."""
 
 
 class RecordDelivery:
@@ -39,7 +39,7 @@ class RecordDelivery:
         lease = held.lease
         after = None if lease.checkpoint.is_sentinel else lease.checkpoint
         first = first_read(lease, context.config.start_position)
-        # Kinesis first, as in Java: anybody may have written the row, and aggregates outside the range are dropped.
+        # Kinesis' range first, as in Java: anybody may have written the row, and aggregates outside it are dropped.
         hash_range = scope.listed or held.lease.hash_range
         self._reader = ShardReader(context, held.key, hash_range, first, after, scope.iterator)
         self._gone_since: float | None = None
@@ -49,11 +49,11 @@ class RecordDelivery:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read(self) -> Signal:
-        """Fetch and deliver until the shard is drained, or stop, loss or a failing processor ends it."""
+        """Fetch and deliver until the shard is drained, the worker stops, the lease is lost, or the processor fails."""
         try:
             return self._read()
         finally:
-            # Not waited for: who gets this lease next would wait, too, and one more page that is read harms nobody.
+            # Not waited for: the next owner of this lease would wait, too, and one more read page is harmless.
             self._reader.stop_others()
 
     def _read(self) -> Signal:
@@ -91,12 +91,14 @@ class RecordDelivery:
         return self._scope.must_stop() or not self._held.is_valid_unlocked()
 
     def drop(self) -> None:
-        """Let go of what was fetched and not delivered; nothing is read here any more."""
+        """Discard what was fetched and not delivered, and read no more."""
         self._reader.close()
 
     def retire(self) -> None:
-        """Another instance of the processor follows: write what automatic checkpoints owe for batches that returned,
-        and let this one's checkpointers write nothing any more. Raises LeaseLostError."""
+        """Prepare for another instance of the processor. Raises LeaseLostError.
+
+        Write the automatic checkpoint of the batches that returned, and invalidate this instance's checkpointers.
+        """
         if self._context.config.checkpoint_mode != "manual":
             self._flush()
         self._progress.retire()
@@ -132,7 +134,7 @@ class RecordDelivery:
         return False
 
     def _deliver_page(self, page: Page) -> Signal | None:
-        """Deliver a page; None means: go on reading."""
+        """Deliver a page. None: continue reading."""
         self._page.began(page.fetched.millis_behind_latest)
         if page.fetched.millis_behind_latest is not None:
             self._scope.lag = (page.fetched.millis_behind_latest, page.answered_at)
@@ -161,13 +163,15 @@ class RecordDelivery:
         return Signal.STOP if self._rest(pause) else None
 
     def _rest(self, pause: float) -> bool:
-        """Until the next page is to be read, or is there; as `pause`."""
+        """Sleep until the next page is due or has arrived. Returns True if the worker stops."""
         left = self._reader.delegate(lambda: not self._is_to_end(), self._on_empty_page, self._scope.wake)
         return self._scope.pause(pause) if left is None else self._scope.sleep(left)
 
     def _on_empty_page(self, answer: Answer) -> tuple[str, PollWindow] | None:
-        """A page came while this thread sleeps, which goes on sleeping if there is nothing for it to do. In the thread
-        that shards share: it must not wait."""
+        """Accept a page that came while this thread sleeps, if it leaves nothing to do; else return None.
+
+        Called by the thread that shards share, so it must not wait.
+        """
         config = self._context.config
         if config.call_with_empty_batches or self._is_of_no_use:
             return None
@@ -204,16 +208,18 @@ class RecordDelivery:
         return None
 
     def _rest_of(self, batch: Batch) -> Batch:
-        """Without the records that are checkpointed, as in Java: the processor has done those before it raised, or an
-        earlier owner had, whose prepared checkpoint it has committed since. Each of them again would be a duplicate,
-        and a checkpoint of it refused."""
+        """Return the batch without the records that are checkpointed, as in Java.
+
+        The processor checkpointed them before it raised, or an earlier owner did, whose prepared checkpoint is
+        committed since. Delivered again, each would be a duplicate, and its checkpoint would be refused.
+        """
         durable = self._held.lease.checkpoint
         if not batch or durable < batch[0].position:
             return batch
         return replace(batch, records=tuple(found for found in batch if durable < found.position))
 
     def _report_a_forgotten_checkpoint(self) -> None:
-        """Report, once, a processor that is to checkpoint by itself and never has: it was forgotten, most likely."""
+        """Report, once, a processor that has to checkpoint by itself and never has."""
         if self._context.config.checkpoint_mode != "manual" or self._has_checked:
             return
         self._batches += 1
@@ -228,12 +234,14 @@ class RecordDelivery:
 
     @property
     def _is_of_no_use(self) -> bool:
-        """True if the processor knows that another instance is needed, though it has nothing to do: an empty batch
-        gives it the occasion to say so (RestartShard). What it was given and has not checkpointed comes again then."""
+        """True if the processor knows that another instance is needed: an empty batch lets it raise RestartShard.
+
+        Records that it was given and has not checkpointed are delivered again then.
+        """
         return bool(getattr(self._processor, "is_of_no_use", False))
 
     def _deliver_nothing(self, millis_behind: int | None) -> Signal | None:
-        """An empty batch; its checkpointer means by default the last record of the batches before it."""
+        """Deliver an empty batch. By default its checkpointer writes the last record of the batches before it."""
         checkpointer = ShardCheckpointer(self._progress, self._progress.done)
         batch = Batch((), checkpointer, millis_behind, self._held.key, self._context.stream.name)
         if self._context.config.on_error == "skip" and not self._is_of_no_use:
@@ -250,7 +258,7 @@ class RecordDelivery:
             self._progress.seconds_since_write() < config.checkpoint_interval
         ):
             return
-        # What could not be written stays owed: the next batch, idle read or hand-over writes it.
+        # A checkpoint that could not be written stays due: the next batch, idle read or hand-over writes it.
         self._flush()
 
     def _flush(self) -> None:
@@ -264,7 +272,7 @@ class RecordDelivery:
             self._context.failures.worked(Activity.CHECKPOINTING, shard=self._held.key)
 
     def _gone(self) -> bool:
-        """True if Kinesis' "no such shard" is confirmed; if not (it still lists the shard), reading goes on."""
+        """Return True if the shard is confirmed to be gone; if Kinesis still lists it, reading continues."""
         now = self._context.runtime.monotonic()
         self._gone_since = now if self._gone_since is None else self._gone_since
         try:
@@ -278,7 +286,7 @@ class RecordDelivery:
     # -- leaving ------------------------------------------------------------------------------------
 
     def shut_down(self) -> None:
-        """shutdown_requested, once. Raises LeaseLostError."""
+        """Call shutdown_requested once. Raises LeaseLostError."""
         self._progress.update = catalog.UPDATE_LEASE_AT_END
         self._held.check()
         checkpointer = ShardCheckpointer(self._progress, self._progress.done)
@@ -286,7 +294,7 @@ class RecordDelivery:
         self._calls.once("shutdown_requested", self._processor.shutdown_requested, request)
 
     def flush_before_leaving(self) -> None:
-        """Write what automatic checkpoints owe. Raises LeaseLostError."""
+        """Write the automatic checkpoint that is due. Raises LeaseLostError."""
         self._held.check()
         if self._context.config.checkpoint_mode != "manual":
             self._flush()

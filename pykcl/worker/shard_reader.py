@@ -1,4 +1,4 @@
-"""Reads one shard: opens it where the checkpoint says, fetches pages, resumes after trouble, notices trimmed data."""
+"""Read one shard: open it at the checkpoint, fetch pages, resume after failures, detect trimmed records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pykcl.worker.idle_reads import IdlePoll, page_of
 from pykcl.worker.prefetch import Answer, Prefetcher, bytes_kept
 
 _MAX_EMPTY_PROBES = 10
-"""Empty pages in a row after which a record that was asked for by its number is taken for gone."""
+"""Consecutive empty pages after which a record that was requested by its number counts as trimmed."""
 _WHOLE_RECORD = 2**63 - 1
 """A sub-sequence number above every real one: (sequence, this) means that the whole record was delivered."""
 
@@ -43,8 +43,8 @@ _WHOLE_RECORD = 2**63 - 1
 class Page:
     """One fetched page.
 
-    answered_at: when it came (monotonic seconds). batches: its user records, de-aggregated when their batch is asked
-    for, so that a small page of a million user records stays small.
+    answered_at: time of its arrival, monotonic seconds. batches: its user records, de-aggregated when their batch is
+    requested, so that a small page of a million user records stays small.
     """
 
     fetched: Fetched
@@ -58,9 +58,9 @@ class Page:
 
 @dataclass(slots=True)
 class _DoubtfulPage:
-    """A page in front of which records may be missing.
+    """A page before which records may be missing.
 
-    after: the number of the last delivered record. probe: an iterator that began at it. empty: the probe's empty pages.
+    after: number of the last delivered record. probe: an iterator that started at it. empty: the probe's empty pages.
     """
 
     fetched: Fetched
@@ -70,10 +70,10 @@ class _DoubtfulPage:
 
 
 class ShardReader:
-    """One reading of one shard, used by one thread; by the shared one (`accept_empty_page`) while it is left to that.
+    """Reader of one shard. Used by one thread, and by the shared one (`accept_empty_page`) while reads are delegated.
 
-    first: where to open. after: drop what is at or below this position; set when resuming from a checkpoint.
-    iterator: one that is open already, at the same place as `first` or more exactly.
+    first: position to open. after: records at or below it are dropped; set when resuming from a checkpoint.
+    iterator: an open iterator, at the position of `first` or more exact.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class ShardReader:
         self.children: tuple[Shard, ...] = ()
 
     def read(self, give_up: Callable[[], bool]) -> Page | None:
-        """The next page, or None when it could not be had now (no buffer space, iterator renewed, a page to be
-        checked for what is missing in front of it): call again.
+        """Return the next page. None: there is none now (no buffer space, a renewed iterator, a page before which
+        records may be missing); call again.
 
-        give_up: polled while waiting for buffer space; True ends the wait. Also called by another thread, before that
-        asks for a page ahead.
+        give_up: polled while waiting for buffer space; True ends the wait. Also called by another thread, before it
+        fetches a page ahead.
         Raises TemporaryError, Throttled, ShardGone, SetupError. The page must be passed to `finish`.
         """
         if self._doubtful is not None:
@@ -148,7 +148,7 @@ class ShardReader:
         self._context.meter.measure(self._shard_id, (catalog.EXPIRED_ITERATOR, 1.0))
         self._refusals += 1
         if self._refusals > 1:
-            # A fresh iterator refused as well is no matter of age: slow down like for any other failure.
+            # A new iterator that is refused as well has not expired: slow down as for any other failure.
             raise TemporaryError(
                 f"Kinesis refused {self._refusals} iterators of {self._shard_id} in a row, fresh ones too."
             ) from None
@@ -175,17 +175,17 @@ class ShardReader:
         )
 
     def _next_answer(self, give_up: Callable[[], bool]) -> Answer | None:
-        """The page, with its bytes reserved and no more than those. None: no buffer space, or it is too soon."""
+        """Return the page, with exactly its bytes reserved. None: no buffer space, or it is too soon."""
         poll, self._poll = self._poll, None
         if poll is not None:
-            # First of all: up to here another thread may go on with the iterator.
+            # First of all: until now another thread may use the iterator.
             found = self._poller.reclaim(poll)
             if isinstance(found, tuple):
                 return self._kept(found)
             if found is not None:
                 return self._reserved_for(partial(self._waited_for, poll, found), give_up, found.drop)
             if self.too_soon:
-                # 1) The shared thread is late, and this one wants the read back; 2) meanwhile it has read.
+                # 1) The shared thread is late, and this one reclaims the read; 2) meanwhile the shared one has read.
                 return None
         iterator = self._iterator or ""
         answer = self._prefetcher.take(iterator)
@@ -202,7 +202,7 @@ class ShardReader:
         give_up: Callable[[], bool],
         instead: Callable[[], None] = lambda: None,
     ) -> Answer | None:
-        """Return the page from `ask`, once there is buffer space. None: there is none, and `instead` was called."""
+        """Return the page from `ask` when there is buffer space. None: there is none, and `instead` was called."""
         if not self._context.memory.reserve(LARGEST_FETCH_BYTES, give_up=give_up, timeout=1.0):
             instead()
             return None
@@ -222,18 +222,18 @@ class ShardReader:
         return answer
 
     def _ask(self, iterator: str) -> Answer:
-        """Also called by the thread that asks for a page ahead."""
+        """Fetch a page. Also called by the thread that fetches ahead."""
         context = self._context
         with context.meter.timed(catalog.GET_RECORDS, self._shard_id):
             fetched = context.stream.fetch(self._shard_id, iterator, context.config.max_records)
         return fetched, context.runtime.monotonic()
 
     def _send_ahead(self, fetched: Fetched, give_up: Callable[[], bool]) -> None:
-        """Have the next page asked for while this one is delivered, if that is of use.
+        """Fetch the next page while this one is delivered, if that is of use.
 
-        Not where the processor is quicker than the shard, which is then waited for anyway; not where the shard is
-        caught up: whatever comes while the processor works would miss that page; and not where `finish` will not go on
-        with this iterator.
+        Not if the processor is faster than the shard, which is waited for anyway; not if the shard is caught up,
+        because records that arrive while the processor works would miss that page; and not if `finish` will not
+        continue with this iterator.
         """
         behind = fetched.millis_behind_latest or 0
         if (
@@ -246,9 +246,9 @@ class ShardReader:
             self._prefetcher.start(fetched.next_iterator, max(0.0, left), lambda: not give_up())
 
     def finish(self, page: Page) -> float:
-        """The page was delivered: go on behind it. Returns the seconds to wait before the next read.
+        """Continue after a delivered page. Returns the seconds to wait before the next read.
 
-        What delivering took is part of the pause: a processor that works for longer waits for the request only.
+        The time of the delivery is part of that pause: a processor that works longer waits for the request only.
         """
         fetched = page.fetched
         if fetched.records:
@@ -260,9 +260,9 @@ class ShardReader:
             self._last_arrival, self._doubtful_gap = last.arrived_at_millis, inf
         self._iterator = fetched.next_iterator
         if self._is_overtaken_soon(page) and self._has_moved:
-            # An iterator would step over trimmed records in silence; opened anew at the last delivered record, the page
-            # says whether that one is still there. Not before the position has moved: an idle shard is crossed in many
-            # empty pages, and opened at the same place again it would be crossed for ever.
+            # An iterator steps over trimmed records silently; opened again at the last delivered record, the page shows
+            # whether that one still exists. Not before the position has moved: an idle shard is crossed in many empty
+            # pages, and opened at the same position again it would never be crossed.
             self._iterator = None
         self.children = fetched.children
         self.drop()
@@ -277,9 +277,9 @@ class ShardReader:
         on_empty_page: Callable[[Answer], tuple[str, PollWindow] | None],
         wake: Flag,
     ) -> Callable[[], float] | None:
-        """Have the next page read by the thread that all shards share; see `IdlePoll`.
+        """Delegate the next read to the thread that all shards share; see `IdlePoll`.
 
-        Return a function that gives the seconds to sleep before `read` is called; None where that thread is of no use.
+        Return a function that returns the seconds to sleep before `read` is called; None if that thread is of no use.
         """
         poller, iterator = self._poller, self._iterator
         # A shard that is behind is read without pauses, and gains nothing from the shared thread.
@@ -292,9 +292,9 @@ class ShardReader:
         return partial(poller.time_left, poll)
 
     def accept_empty_page(self, answer: Answer) -> tuple[str, PollWindow] | None:
-        """Take in a page that brings nothing: the iterator of the next one, and its time. None: `read` has to.
+        """Accept an empty page; return the iterator and the time of the next one. None: `read` has to handle it.
 
-        Called by the shared thread, while this reading is left to it.
+        Called by the shared thread while the reads are delegated to it.
         """
         fetched, answered_at = answer
         brings_nothing = not fetched.records and fetched.millis_behind_latest == 0
@@ -373,7 +373,7 @@ class ShardReader:
         self._has_moved, self._doubtful_gap = False, inf
 
     def _notice_trimming(self, fetched: Fetched) -> None:
-        """AT_SEQUENCE_NUMBER starts with that very record, unless it was trimmed; then others may have been too."""
+        """Report trimmed records: AT_SEQUENCE_NUMBER starts with that very record, unless it was trimmed."""
         if not self._expects_checkpointed_record or self._after is None:
             return
         first = fetched.records[0].sequence_number if fetched.records else None
@@ -384,14 +384,16 @@ class ShardReader:
             self._report_loss(first)
 
     def _report_loss(self, first: str | None) -> None:
-        """first: the sequence number at which reading goes on; None where nothing is left."""
+        """Report lost records. first: the sequence number at which reading continues; None if nothing is left."""
         resumed_at = f"{first}:0" if first else None
         event = DataLost(shard=self._shard_id, checkpoint=str(self._after), resumed_at=resumed_at)
         self._context.events.emit(event)
 
     def _is_doubtful(self, fetched: Fetched) -> bool:
-        """True if records may have been trimmed between the last delivered one and this page, which a good iterator
-        steps over in silence; perhaps at an empty page before this one."""
+        """Return True if records may have been trimmed between the last delivered one and this page.
+
+        An empty page may stand between them. A valid iterator steps over trimmed records silently.
+        """
         reached, last = self._reached, self._last_arrival
         if reached is None or last is None or self._expects_checkpointed_record:
             return False
@@ -408,15 +410,15 @@ class ShardReader:
             return fetched.records[0].arrived_at_millis - last > self._doubtful_gap
         if fetched.next_iterator is None:
             return self._doubtful_gap < inf
-        # At the horizon it is settled at once: 1) a shard is idle, and its last record almost as old as the retention
-        # period; 2) asked for only when the next one comes, hours later, it would be gone by its age alone.
+        # Near the horizon it is checked at once: 1) a shard is idle, and its last record almost as old as the
+        # retention period; 2) checked only when the next one arrives, hours later, it would be trimmed by its age.
         return self._doubtful_gap == 0.0
 
     def _resolve(self, doubtful: _DoubtfulPage, give_up: Callable[[], bool]) -> Page | None:
-        """One request that asks whether the last delivered record is still there. If it is, nothing behind it was
-        trimmed before this page was fetched; if not, records may be missing. The page waits meanwhile.
+        """Check with one request whether the last delivered record still exists; the page waits meanwhile.
 
-        Not counted against the buffer: it is one record, and thrown away at once.
+        If it does, nothing after it was trimmed before this page was fetched; if not, records may be missing. The
+        request is not counted against the buffer: its one record is discarded at once.
         """
         stream, held = self._context.stream, doubtful.fetched
         try:
@@ -429,7 +431,7 @@ class ShardReader:
             self._iterator_refused()
             return None
         except ShardGone:
-            # And the record with it. What was fetched of the shard is delivered all the same.
+            # And the record with it. The fetched page is delivered all the same.
             found = None
         else:
             self._refusals = 0
@@ -458,7 +460,7 @@ class ShardReader:
 
 
 def _size(fetched: Fetched) -> int:
-    """Bytes that count against the shard's rate. The body has more, and is enough to know of most pages."""
+    """Return the bytes that count against the shard's rate. The body is larger, and precise enough for small pages."""
     if fetched.body_bytes <= SMALL_PAGE:
         return fetched.body_bytes
     records = fetched.records
