@@ -42,7 +42,7 @@ def worker(monkeypatch):
         client = boto3.client("kinesis")
         client.create_stream(StreamName="orders", ShardCount=1)
         client.get_waiter("stream_exists").wait(StreamName="orders", WaiterConfig={"Delay": 1})
-        found = Worker("collector", stream="orders", processor=Counting, failover_time=2.0, **START)
+        found = Worker("collector", stream="orders", processor=Counting, failover_time=20.0, **START)
         found.client, found.counting = client, Counting
         yield found
         found.stop()
@@ -83,22 +83,34 @@ def test_start_leaves_the_collector_alone(worker, untouched):
     assert (gc.get_freeze_count(), gc.get_threshold()) == (0, untouched)
 
 
-def test_pages_and_heartbeats_leave_no_cycles(worker):
+def test_pages_checkpoints_and_heartbeats_leave_no_cycles(worker):
     """Everything that they create is freed when its last reference goes, without a collection."""
     worker.start()
     put(worker, 2)
+    for _ in range(10):
+        left = cycles_left(worker)
+        if not any(isinstance(each, Exception) for each in left):
+            break  # No request failed meanwhile: what is tried again leaves tenacity's cycles, with the exception in them.
+    names = {str(getattr(each, "__module__", "")) for each in left}
+    assert not {name for name in names if name.startswith("pykcl.") and not name.startswith("pykcl.local")}
+
+
+def cycles_left(worker):
+    """What a collection finds after five pages, their checkpoints, and five heartbeats."""
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
-        put(worker, 5)  # heartbeats are written meanwhile
+        for _ in range(5):
+            put(worker, 1)
+            for held in worker.held.all():
+                assert held.renew_if_due(give=worker.config.failover_time)
         gc.collect()
-        left = {str(getattr(each, "__module__", "")) for each in gc.garbage}
+        return list(gc.garbage)
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
-    assert not {name for name in left if name.startswith("pykcl.") and not name.startswith("pykcl.local")}
 
 
 def put(worker, pages):
