@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import sys
@@ -37,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # xdist tells its processes how wide its own terminal is; commands under test would cut their tables to that.
     os.environ.pop("COLUMNS", None)
     config.pluginmanager.register(interop_report, "interop-report")
+    # Ten thousand tests and boto3's models live to the end: walking them less often saves an eighth of the processor's time.
+    gc.set_threshold(20_000)
 
 
 @pytest.hookimpl(optionalhook=True)

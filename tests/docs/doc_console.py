@@ -32,7 +32,7 @@ from pathlib import Path
 import pytest
 from doc_pages import ROOT, Block
 
-DEADLINE = 120.0
+DEADLINE = 60.0
 _RUNS_ON = re.compile(r"pykcl (local|run|multilangd)\b|python orders\.py$")
 _INSTALLS = re.compile(r"pip install 'pykcl\[(\w+)\]'")
 _BUILDS = re.compile(r"make |python3 -m venv |\.venv/bin/")
@@ -75,10 +75,16 @@ class Running:
                 seen = len(self.lines)
                 left = deadline - time.monotonic()
                 if left <= 0 or (not self._reader.is_alive() and seen == len(self.lines)):
-                    raise AssertionError(
-                        f"{self.command!r} never said {expected!r}, but:\n" + "\n".join(self.lines)
-                    )
+                    break
                 self._more.wait(min(left, 0.5))
+            else:
+                return
+        if self._process.poll() is None:
+            # Python writes the stacks of its threads (PYTHONFAULTHANDLER).
+            self._process.send_signal(signal.SIGABRT)
+            self._process.wait(DEADLINE)
+        self._reader.join(DEADLINE)
+        raise AssertionError(f"{self.command!r} never said {expected!r}, but:\n" + "\n".join(self.lines))
 
     def wait(self, seconds: float) -> None:
         """Until it prints something, or for so long."""
@@ -127,6 +133,7 @@ class Session:
         self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self.env['PATH']}"
         self.env["PYTHONPATH"] = str(ROOT)
         self.env["PYTHONUNBUFFERED"] = "1"
+        self.env["PYTHONFAULTHANDLER"] = "1"
         self.env["PYTHONIOENCODING"] = "utf-8"
         self.commands: list[str] = []
         self._terminals: dict[int, Running] = {}

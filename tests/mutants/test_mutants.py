@@ -219,6 +219,7 @@ def _outcome(broken):
     return Outcome(0, "d", 1.0, 1, Counter(), Figures(), [], broken)
 
 
+@pytest.mark.slow
 def test_without_checkers_the_bug_is_at_work_the_simulation_ends_and_nothing_is_caught():
     # No record is lost by this one, so that the simulation ends as early as one of the sound worker.
     seeing, blind = _search("B2"), _search("B2", blind=True)

@@ -31,6 +31,9 @@ from pykcl.interfaces import Fetched, PageStatus
 from pykcl.model.record import Record
 from pykcl.runtime import Runtime
 
+if TYPE_CHECKING:
+    from mypy_boto3_kinesis import KinesisClient
+
 log = logging.getLogger("pykcl.kinesis")
 
 MAX_COMPARED: Final = 100
@@ -95,11 +98,6 @@ def to_compare(records: Sequence[Record]) -> int:
             return max(number, 1)
     return min(len(records), MAX_COMPARED)
 
-
-if TYPE_CHECKING:
-    from mypy_boto3_kinesis import KinesisClient
-
-log = logging.getLogger("pykcl.kinesis")
 
 _BODY: Final = "pykcl_body"
 _IS_CBOR: Final = "pykcl_cbor"
