@@ -84,7 +84,7 @@ class Running:
             self._process.send_signal(signal.SIGABRT)
             self._process.wait(DEADLINE)
         self._reader.join(DEADLINE)
-        raise AssertionError(f"{self.command!r} never said {expected!r}, but:\n" + "\n".join(self.lines))
+        raise AssertionError(f"{self.command!r} never printed {expected!r}, but:\n" + "\n".join(self.lines))
 
     def wait(self, seconds: float) -> None:
         """Until it prints something, or for so long."""
