@@ -80,7 +80,7 @@ def test_the_console_blocks_of_a_page_do_what_the_page_says(page, tmp_path):
 
 def test_a_line_that_never_comes_fails_and_so_does_a_program_that_fails(tmp_path):
     (block,) = blocks_of("x.md", "```console\n$ echo hello\ngoodbye …\n```\n")
-    with pytest.raises(AssertionError, match="never said 'goodbye …'"):
+    with pytest.raises(AssertionError, match="never printed 'goodbye …'"):
         Session(tmp_path).run(block)
     (block,) = blocks_of("x.md", "```console\n$ python -c 'raise SystemExit(3)'\n```\n")
     with pytest.raises(AssertionError, match="failed"):
