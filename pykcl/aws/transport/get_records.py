@@ -41,19 +41,24 @@ MAX_COMPARED_BYTES: Final = 256 * 1024
 """A comparison reads only the beginning of a page again, because it counts against the shard's limits."""
 MIN_COMPARED_PAGE: Final = 16 * 1024
 """Size of the answer from which on CBOR saves more than a second read costs."""
-_MAX_TRIES: Final = 5
+_MAX_PAGES_TO_PASS: Final = 1000
 
 REFUSALS: Final = frozenset({"SerializationException", "UnknownOperationException", "UnsupportedMediaType"})
 
 
 class CborProbe:
-    """The proof that one endpoint speaks CBOR. Thread-safe."""
+    """The proof that one endpoint speaks CBOR. Used by the threads of all shards that read from it.
+
+    One comparison runs at a time. One that is throttled or not answered proves nothing, so it is made again; from the
+    second failure on, more and more pages pass before that, because each costs a read.
+    """
 
     def __init__(self, choice: RecordEncoding) -> None:
         self.is_cbor = choice == "cbor"
         self.is_open = choice == "auto"
         """True until a comparison has come to an end."""
-        self._tries = 0
+        self._failures = self._pages_to_pass = 0
+        self._turn = [None]
 
     def distrust(self, reason: str) -> None:
         """JSON from now on."""
@@ -61,12 +66,30 @@ class CborProbe:
             log.warning("reading JSON, which costs more CPU, instead of CBOR: %s", reason)
         self.is_cbor = self.is_open = False
 
-    def take_try(self) -> bool:
-        """Return True if one more comparison may start: several threads may compare at once, but not indefinitely."""
-        self._tries += 1
-        if self._tries > _MAX_TRIES:
-            self.distrust(f"{_MAX_TRIES} comparisons of the two came to no end")
-        return self.is_open
+    def is_due(self) -> bool:
+        """Count a page that could be compared; return True if it should be."""
+        self._pages_to_pass -= 1
+        return self.is_open and self._pages_to_pass < 0
+
+    def begin(self) -> bool:
+        """Return True if the caller may compare; it calls `end` then."""
+        try:
+            # `pop` is atomic: of several threads one gets the turn.
+            self._turn.pop()
+        except IndexError:
+            return False
+        if self.is_open:
+            return True
+        # Another thread came to a result between the caller's `is_due` and this.
+        self._turn.append(None)
+        return False
+
+    def end(self) -> None:
+        """Let the next comparison begin. One that left the question open counts as failed."""
+        if self.is_open:
+            self._failures += 1
+            self._pages_to_pass = min(2**self._failures - 2, _MAX_PAGES_TO_PASS)
+        self._turn.append(None)
 
     def compare(self, json: Sequence[Record], cbor: Sequence[Record]) -> None:
         """json, cbor: records from the same iterator, of which there may be more in one than in the other."""
@@ -207,7 +230,7 @@ class PageReads:
                 self._probe.distrust("a page of it could not be read")
                 raise
         page = page_of_body(body, shard_id, stream)
-        if self._probe.is_open and page.records and len(body) >= MIN_COMPARED_PAGE:
+        if page.records and len(body) >= MIN_COMPARED_PAGE and self._probe.is_open and self._probe.is_due():
             self._is_to_compare = begun
             if not begun:
                 self._compare(request, page, shard_id, stream)
@@ -277,9 +300,11 @@ class PageReads:
         """Read the beginning of `page` again, as CBOR. Nothing of that is delivered."""
         again = {**request, "Limit": to_compare(page.records)}
         unanswered: tuple[type[Exception], ...] = (*aws_errors(), *MALFORMED)
+        if not self._probe.begin():
+            return
         try:
             transport = self._selector.direct(_METHOD, request.get("StreamARN"))
-            if transport is None or not self._probe.take_try():
+            if transport is None:
                 return
             answer = self._post(transport, again, is_cbor=True)
             if answer.status < 300:
@@ -291,6 +316,8 @@ class PageReads:
         except unanswered as error:
             # Throttled, timed out, whatever: the page that was asked for is there, and a later one will do.
             log.debug("comparing CBOR with JSON failed: %s", type(error).__name__)
+        finally:
+            self._probe.end()
 
 
 def _posted(transport: Transport, request: Mapping[str, Any], is_cbor: bool) -> Answer:

@@ -25,7 +25,7 @@ from raw_server import (
 )
 
 from pykcl.aws.transport import get_records
-from pykcl.aws.transport.get_records import MAX_COMPARED, MAX_COMPARED_BYTES, to_compare
+from pykcl.aws.transport.get_records import MAX_COMPARED, MAX_COMPARED_BYTES, CborProbe, to_compare
 from pykcl.aws.transport.request_template import TemplateError, capture_template
 from pykcl.errors import AnswerRefused, SetupError
 from pykcl.model.record import Record
@@ -372,12 +372,34 @@ def test_a_comparison_that_came_to_nothing_harms_no_page_and_is_made_again(serve
     assert stream.transport == "direct, CBOR"
 
 
-def test_comparisons_that_never_come_to_an_end_are_given_up(server):
+def test_comparisons_that_come_to_nothing_are_made_ever_more_rarely(server):
     stream = direct_stream(server, record_encoding="auto")
-    for _ in range(8):
+    compared = []
+    for number in range(40):
+        before = asked_as(server).count(CBOR)
         server.say(page(3), refusal("ProvisionedThroughputExceededException"))
         assert len(fetch(stream).records) == 3
-    assert asked_as(server).count(CBOR) == 5
+        if asked_as(server).count(CBOR) > before:
+            compared.append(number)
+    assert compared == [0, 1, 4, 11, 26]
+    while stream.transport != "direct, CBOR":
+        server.say(page(3), page(3, as_cbor=True))
+        fetch(stream)
+        number += 1
+    assert number == 57
+
+
+def test_of_many_shards_that_are_behind_one_compares_and_the_others_read_on(caplog):
+    """Eight threads have a page at the same moment, and the comparison of the first is not answered yet."""
+    probe = CborProbe("auto")
+    assert [probe.is_due() and probe.begin() for _ in range(8)] == [True] + [False] * 7
+    records = [Record(b"1", "k", "1")]
+    probe.compare(records, records)
+    probe.end()
+    assert probe.is_cbor
+    assert not probe.is_open
+    assert not told(caplog)
+    assert not probe.begin()
 
 
 def test_what_one_stream_has_proved_holds_for_all_streams_of_the_endpoint(server):
