@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, overload
@@ -56,6 +57,28 @@ def tune_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(max(_YOUNG, gc.get_threshold()[0]), *gc.get_threshold()[1:])
+
+
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE_BLOCK: Final = 4 * 1024 * 1024
+
+
+def return_large_blocks() -> bool:
+    """Let glibc return each block of 4 MiB or more to the system as soon as it is freed; return whether it does.
+
+    glibc raises that bound by itself, to the size of the largest block that was freed, at most 32 MiB. So the blocks of
+    pages of 10 MiB would stay in the heap of each thread that read one. Smaller pages are not affected.
+    """
+    if sys.platform != "linux" or "MALLOC_MMAP_THRESHOLD_" in os.environ:
+        return False
+    try:
+        import ctypes  # noqa: PLC0415 - some builds of Python are without it
+
+        mallopt = ctypes.CDLL(None).mallopt
+    except (ImportError, OSError, AttributeError):
+        # musl, for example, has no such option.
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK))
 
 
 _LAST_METRICS_WITHIN = _LAST_EVENTS_WITHIN = 2.0
@@ -124,7 +147,8 @@ class Worker:
         A second signal, a second later or more, does not wait for calls of the processor that run.
 
         tune_gc: once in a process, after the start, exclude the objects that exist by then from garbage collection
-        (`gc.freeze`), and collect when there are 50,000 new ones instead of 700.
+        (`gc.freeze`), and collect when there are 50,000 new ones instead of 700. On Linux with glibc also let freed
+        blocks of 4 MiB or more return to the system at once, unless MALLOC_MMAP_THRESHOLD_ is set.
 
         Raises what stopped it: SetupError (or WrongStream, TableGone…), ProcessorFailed, StopTimedOut, InternalError.
         """
@@ -134,6 +158,7 @@ class Worker:
             self.start()
             if tune_gc:
                 tune_collector()
+                return_large_blocks()
             self.join()
 
     def join(self, timeout: float | None = None) -> bool:
