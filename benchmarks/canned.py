@@ -93,7 +93,7 @@ def as_cbor(answer: dict[str, Any]) -> bytes:
 def canned_server(shapes: tuple[Shape, ...], *, tls: bool) -> Iterator[tuple[str, str | None]]:
     """The URL, and the file of the certificate to trust."""
     with tempfile.TemporaryDirectory() as folder:
-        certificate = _certificate(Path(folder)) if tls else None
+        certificate = certificate_in(Path(folder)) if tls else None
         with server_process(_serve, shapes, certificate) as pipe:
             yield f"{'https' if tls else 'http'}://127.0.0.1:{int(pipe.recv())}", certificate
 
@@ -123,34 +123,39 @@ def _http(body: bytes, content_type: str) -> bytes:
     return head.encode() + body
 
 
-def _certificate(folder: Path) -> str:
-    """Of 127.0.0.1, self-signed, with its key in one file."""
+def certificate_in(folder: Path) -> str:
+    """Create a file with the key and the certificate of a server at 127.0.0.1 and the authority to trust; return its path.
+
+    The authority has a key of its own, because rustls takes no certificate that is both.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    names = [
+        x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) for name in ("authority", "127.0.0.1")
+    ]
     now = datetime.datetime.now(datetime.timezone.utc)
-    made = (
+    server = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificates = [
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
+        .subject_name(names[number])
+        .issuer_name(names[0])
         .public_key(key.public_key())
-        .serial_number(1)
+        .serial_number(number + 1)
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
+        .add_extension(server, False)
+        .add_extension(x509.BasicConstraints(ca=not number, path_length=None), True)
+        .sign(keys[0], hashes.SHA256())
+        for number, key in enumerate(keys)
+    ]
     path = folder / "server.pem"
     path.write_bytes(
-        key.private_bytes(
+        keys[1].private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        + made.public_bytes(serialization.Encoding.PEM)
+        + b"".join(each.public_bytes(serialization.Encoding.PEM) for each in reversed(certificates))
     )
     return str(path)

@@ -6,12 +6,16 @@ costs more than one with N, by 3 N, so what a reader does anyway is in neither.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import signal
+import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from benchmarks.canned import Shape
 from benchmarks.server_process import server_process
@@ -24,13 +28,16 @@ _MAX_TRIES = 3
 _MAX_ENTRIES = 20_000
 
 
-def serve(pipe: Connection, streams: tuple[str, ...], shards: int) -> None:
+def serve(
+    pipe: Connection, streams: tuple[str, ...], shards: int, certificate: Path | None, limits: bool
+) -> None:
     """The local AWS. Puts what it is given: (stream, user records, shape); answers "polls" with those of pykcl and others."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with LocalAws() as aws:
+    with LocalAws(limits=limits) as aws:
         for stream in streams:
             aws.kinesis.create_stream(stream, shards)
-        pipe.send(aws.url)
+        port = int(aws.url.rpartition(":")[2])
+        pipe.send(aws.url if certificate is None else f"https://127.0.0.1:{terminate_tls(certificate, port)}")
         with contextlib.suppress(EOFError):
             while True:
                 said = pipe.recv()
@@ -76,9 +83,42 @@ class Server:
         return others, ours
 
 
+def terminate_tls(certificate: Path, port: int) -> int:
+    """Accept TLS connections, and forward what they carry to a port of this machine; return the port for TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    found: list[int] = []
+    is_listening = threading.Event()
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(1 << 18):
+                target.write(data)
+                await target.drain()
+        target.close()
+
+    async def forward(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        server, to_server = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(copy(client, to_server), copy(server, to_client))
+
+    async def listen() -> None:
+        server = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=context)
+        found.append(server.sockets[0].getsockname()[1])
+        is_listening.set()
+        await server.serve_forever()
+
+    threading.Thread(target=lambda: asyncio.run(listen()), daemon=True).start()
+    if not is_listening.wait(30):
+        raise RuntimeError("no port could be opened for TLS")
+    return found[0]
+
+
 @contextlib.contextmanager
-def local_aws(streams: tuple[str, ...], shards: int) -> Iterator[Server]:
-    with server_process(serve, streams, shards) as pipe:
+def local_aws(
+    streams: tuple[str, ...], shards: int, *, certificate: Path | None = None, limits: bool = False
+) -> Iterator[Server]:
+    """certificate: a file with certificate and key, for TLS. limits: enforce the rates of Kinesis."""
+    with server_process(serve, streams, shards, certificate, limits) as pipe:
         yield Server(pipe)
 
 

@@ -7,7 +7,7 @@ from benchmarks.results import Results
 
 SHAPE_NAMES = ("1,000 x 100 B", "1,000 x 1 KB", "KPL 100x100x100 B", "KPL 40x50x1 KB")
 DAEMON, PYKCL_LOCAL = "MultiLangDaemon", "pykcl, local stream"
-KCL_RS, EMBEDDED = "kcl-rs", "pykcl, embedded"
+KCL_RS, EMBEDDED, RUN = "kcl-rs", "pykcl, embedded", "pykcl run"
 AT_REST, BEHIND = "empty poll at rest", "empty poll behind"
 EVERY_SECOND: dict[str, tuple[float, ...]] = {
     BOTO3: (7, 8, 2.5, 3.5),
@@ -26,6 +26,7 @@ RUST = (1.25, 1.0, 1.25, 1.0)
 RUST_EMPTY = 2.0
 RUST_MEMORY, MEMORY = 2.0, "highest RSS"
 RUST_FIRST_RECORD, FIRST_RECORD = 20.0, "first record, no lease table"
+PACED_CALLS, WORKER_BESIDE_PACED_CALLS = "paced calls", 1.15
 FIRST_RECORD_AGAIN = "first record, with leases"
 
 

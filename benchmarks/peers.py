@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import jvm_peer, kclpy_child, peer_environment, peer_goals, rust_peer
-from benchmarks.canned import Shape, _certificate
+from benchmarks.canned import Shape, certificate_in
 from benchmarks.figures import Ratio, Spread, paired_ratio
 from benchmarks.idle_peers import measure_idle
 from benchmarks.live_shards import Control, bodies_of, live_server
@@ -68,7 +68,7 @@ class Run:
     def __init__(self, stack: ExitStack, shapes: Sequence[Shape], shards: int, tls: bool) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         self._stack, self._folder = stack, folder
-        self.certificate = Path(_certificate(folder)) if tls else None
+        self.certificate = Path(certificate_in(folder)) if tls else None
         self._shapes = (*shapes, EMPTY)
         self._bodies = bodies_of(self._shapes, shards)
         self._shards = shards

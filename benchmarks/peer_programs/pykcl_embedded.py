@@ -29,8 +29,11 @@ class Counting(RecordProcessor):
         self.records += count
 
 
+def counts():
+    """User records and their bytes so far."""
+    return sum(one.records for one in processors), sum(one.bytes for one in processors)
+
+
 if __name__ == "__main__":
-    answer_counts_beside(
-        lambda: (sum(one.records for one in processors), sum(one.bytes for one in processors))
-    )
+    answer_counts_beside(counts)
     Worker(sys.argv[1], stream=sys.argv[2], processor=Counting, initial_position="TRIM_HORIZON").run()

@@ -72,7 +72,8 @@ def return_large_blocks() -> bool:
     if sys.platform != "linux" or "MALLOC_MMAP_THRESHOLD_" in os.environ:
         return False
     try:
-        import ctypes  # noqa: PLC0415 - some builds of Python are without it
+        # Some builds of Python are without it.
+        import ctypes
 
         mallopt = ctypes.CDLL(None).mallopt
     except (ImportError, OSError, AttributeError):
