@@ -26,8 +26,7 @@ from pykcl.aws.table_admin import (
     state_table_of,
     table_of,
 )
-from pykcl.aws.transport.table_requests import TableRequests
-from pykcl.aws.transport.table_rows import RowCache, ScannedRows
+from pykcl.aws.transport.table_requests import RowCache, ScannedRows, TableRequests
 from pykcl.config import HttpTransport
 from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
 from pykcl.interfaces import Applied, Rejected, TableScan, Unknown, WriteAnswer
