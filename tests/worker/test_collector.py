@@ -90,7 +90,7 @@ def test_pages_checkpoints_and_heartbeats_leave_no_cycles(worker):
     for _ in range(10):
         left = cycles_left(worker)
         if not any(isinstance(each, Exception) for each in left):
-            break  # No request failed meanwhile: what is tried again leaves tenacity's cycles, with the exception in them.
+            break  # No request failed meanwhile: an exception holds the frames that it passed, and they hold it.
     names = {str(getattr(each, "__module__", "")) for each in left}
     assert not {name for name in names if name.startswith("pykcl.") and not name.startswith("pykcl.local")}
 
