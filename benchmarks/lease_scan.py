@@ -24,7 +24,7 @@ import boto3
 
 from pykcl.aws.clients import client_config
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.aws.transport.table_rows import RowCache
+from pykcl.aws.transport.table_requests import RowCache
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.lease_writes import parse_row, to_item

@@ -195,16 +195,14 @@ class KinesisStream:
 
         Never raises: what stands in the way, `fetch` meets, too.
         """
-        request = self._page_request(iterator, limit)
-        begun = self._reads.begin(**request)
-        if begun is None:
-            return None
-        wait = partial(self._page, shard_id, request, lambda **_: self._reads.finish(begun), begun=True)
-        return PendingPage(begun, wait)
+        return self._reads.begin(self._page_request(iterator, limit), partial(self._page_of, shard_id))
+
+    def _page_of(self, shard_id: str, pending: PendingPage) -> Fetched:
+        return self._page(shard_id, pending.request, lambda **_: self._reads.finish(pending), begun=True)
 
     def wait_for_any(self, asked: Sequence[PendingPage], timeout: float) -> None:
         """Until something has come for one of them; see `ports.NonBlockingStream`."""
-        wait_for_any([one.begun.underway for one in asked], timeout)
+        wait_for_any([one.underway for one in asked], timeout)
 
     def _page_request(self, iterator: str, limit: int) -> dict[str, Any]:
         request: dict[str, Any] = {"ShardIterator": iterator, "Limit": min(limit, LARGEST_LIMIT)}

@@ -8,12 +8,12 @@ ConditionalCheckFailed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar
-
-from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
 from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure, unreadable
 from pykcl.aws.table_admin import (
@@ -26,8 +26,7 @@ from pykcl.aws.table_admin import (
     state_table_of,
     table_of,
 )
-from pykcl.aws.transport.table_requests import TableRequests
-from pykcl.aws.transport.table_rows import RowCache, ScannedRows
+from pykcl.aws.transport.table_requests import RowCache, ScannedRows, TableRequests
 from pykcl.config import HttpTransport
 from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
 from pykcl.interfaces import Applied, Rejected, TableScan, Unknown, WriteAnswer
@@ -41,53 +40,6 @@ T = TypeVar("T")
 _FEW = 4
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
-
-
-class Attempts:
-    """May be used by any number of threads at once. stop: once set, nothing is tried a second time."""
-
-    def __init__(self, runtime: Runtime, stop: Event) -> None:
-        self._runtime = runtime
-        self._stop = stop
-
-    def few(self, call: Callable[[], T]) -> T:
-        """Return `call()`, tried four times while it raises TemporaryError; the last one is raised."""
-        return self._again(call, lambda state: state.attempt_number >= _FEW, float("inf"))
-
-    def until(self, deadline: float, call: Callable[[], T]) -> T:
-        """Return `call()`, tried until `deadline` (monotonic seconds) while it raises TemporaryError."""
-        return self._again(call, lambda state: self._runtime.monotonic() >= deadline, deadline)
-
-    def _again(self, call: Callable[[], T], enough: Callable[[RetryCallState], bool], until: float) -> T:
-        # Nearly all succeed at once, and to ask tenacity costs as much as to sign a request: it is shown failures only.
-        try:
-            return call()
-        except TemporaryError as error:
-            failed = [error]
-
-        def next_attempt() -> T:
-            if failed:
-                raise failed.pop()
-            return call()
-
-        attempts = Retrying(
-            retry=retry_if_exception_type(TemporaryError),
-            stop=lambda state: self._stop.is_set() or enough(state),
-            wait=self._pause_after,
-            sleep=lambda seconds: self._sleep(min(seconds, until - self._runtime.monotonic())),
-            reraise=True,
-        )
-        return attempts(next_attempt)
-
-    def _pause_after(self, state: RetryCallState) -> float:
-        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(state.attempt_number, 10))
-        return self._runtime.random().uniform(longest / 2, longest)
-
-    def _sleep(self, seconds: float) -> None:
-        if seconds > 0:
-            self._stop.wait(seconds)
-
-
 _USABLE = ("ACTIVE", "UPDATING")
 _MAX_ADOPTIONS = 4
 _STALE_WRITES = 20
@@ -124,7 +76,7 @@ class DynamoDBLeaseTable:
         self._has_owner_index = False
         self._runtime = runtime
         self._request_timeout = request_timeout
-        self._attempts = Attempts(runtime, stop or runtime.event())
+        self._stop = stop or runtime.event()
         self._created = False
         self._row_cache = RowCache()
         self._table_id = ""
@@ -201,12 +153,12 @@ class DynamoDBLeaseTable:
 
     def read(self, key: str) -> Row | None:
         """One row, strongly consistent; None where there is none."""
-        return self._attempts.few(lambda: self._read_once(key))
+        return self._few_times(lambda: self._read_once(key))
 
     def java_state(self) -> JavaState:
         """See `ports.LeaseTable`. The index is that of the last `prepare`."""
         try:
-            found = self._attempts.few(lambda: read_state(self._client, self._state_table, self._calling))
+            found = self._few_times(lambda: read_state(self._client, self._state_table, self._calling))
         except TemporaryError:
             found = JavaState(unread="AWS did not answer")
         return replace(found, has_owner_index=self._has_owner_index)
@@ -221,19 +173,16 @@ class DynamoDBLeaseTable:
     def write(self, write: LeaseWrite, *, until: float) -> WriteAnswer:
         """See `ports.LeaseTable`. Ends at most one request time-out after `until`; two if our clock is wrong."""
         sending = _Sending(write)
-        try:
-            return self._attempts.until(until, lambda: self._attempt(sending, until))
-        except TemporaryError:
-            return Unknown(sending.trouble, sending.adopted)
-
-    def _attempt(self, sending: _Sending, until: float) -> WriteAnswer:
-        if self._runtime.monotonic() >= until:
-            raise TemporaryError(sending.trouble)
-        try:
-            return self._send(sending)
-        except TemporaryError as error:
-            sending.trouble = str(error)
-            raise
+        for attempt in count(1):
+            try:
+                if self._runtime.monotonic() >= until:
+                    raise TemporaryError(sending.trouble)
+                return self._send(sending)
+            except TemporaryError as error:
+                sending.trouble = str(error)
+            if not self._pause(attempt, until):
+                break
+        return Unknown(sending.trouble, sending.adopted)
 
     def _send(self, sending: _Sending) -> WriteAnswer:
         """Send once, and again at once on each row that turns out to be our own earlier write's."""
@@ -354,9 +303,30 @@ class DynamoDBLeaseTable:
             passed.add(after)
             start = {"ExclusiveStartKey": {LEASE_KEY: {"S": after}}}
 
+    def _few_times(self, call: Callable[[], T]) -> T:
+        """Return `call()`, tried four times while it raises TemporaryError; the last one is raised."""
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return call()
+            except TemporaryError:
+                if not self._pause(attempt, math.inf if attempt < _FEW else 0.0):
+                    raise
+
+    def _pause(self, attempt: int, until: float) -> bool:
+        """Wait before the next attempt, at most until then. Return False if there is to be none."""
+        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt, 10))
+        seconds = self._runtime.random().uniform(longest / 2, longest)
+        left = until - self._runtime.monotonic()
+        if self._stop.is_set() or left <= 0:
+            return False
+        self._stop.wait(min(seconds, left))
+        return True
+
     def _patiently(self, doing: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """`call()`, a few times while it fails for a time. Raises TableGone, SetupError, TemporaryError."""
-        return self._attempts.few(lambda: self._call(doing, call))
+        return self._few_times(lambda: self._call(doing, call))
 
     def _call(self, doing: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:

@@ -2,6 +2,8 @@
 
 The jars go into a cache: a folder per POM, with a list of its files, so that the second run starts no Maven and an
 incomplete folder is noticed. No jar is part of pykcl.
+
+`python -m pykcl.demo.java COMMAND …` runs a program that outlives its parent, as a JVM does, under a `Guard`.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -271,5 +275,42 @@ def java_worker(
     command = daemon_command(
         jars, folder, NAME, properties=properties, log=folder / "java-daemon.log", flags=shared_classes(jars)
     )
-    worker.start([sys.executable, "-m", "pykcl.demo.java_guard", *command], environment, where=folder)
+    worker.start([sys.executable, "-m", "pykcl.demo.java", *command], environment, where=folder)
     return worker
+
+
+class Guard:
+    """Run one program. Use once.
+
+    The guard must lead a process group, in which the program and all of its children stay. When standard input ends,
+    because the process that started the guard is gone, even by kill -9, the whole group is killed. SIGTERM is passed to
+    the program alone, so that it can end its children in order; the exit code is 0 then, else the program's.
+    """
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._asked = False
+
+    def run(self, command: Sequence[str]) -> int:
+        signal.signal(signal.SIGTERM, lambda *_: self._end())
+        threading.Thread(target=_kill_with_the_parent, name="guard-parent", daemon=True).start()
+        self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - given by who starts us
+        if self._asked:  # the signal came before there was a child to pass it to
+            self._child.terminate()
+        code = self._child.wait()
+        return 0 if self._asked else code
+
+    def _end(self) -> None:
+        self._asked = True
+        if self._child is not None:
+            self._child.terminate()
+
+
+def _kill_with_the_parent() -> None:
+    while os.read(0, 4096):
+        pass
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(Guard().run(sys.argv[1:]))

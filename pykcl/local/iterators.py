@@ -11,9 +11,9 @@ import hashlib
 import json
 import math
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from pykcl.local.errors import ACCOUNT, AwsError, invalid_argument
 from pykcl.local.shards import LocalShard, LocalStream, StoredRecord, following, millis_in, shard_index_in
@@ -24,8 +24,7 @@ _SIGNATURE_BYTES = 8
 _KEY = b"pykcl.local tokens"  # guards against damaged tokens, not against attackers
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPosition:
+class ReadPosition(NamedTuple):
     """Position of an iterator: the first record of the shard whose sequence number is >= `sequence_number`, 56 digits.
 
     incarnation: distinguishes streams of one name, created one after the other. reached: the stream time up to which
@@ -40,8 +39,7 @@ class ReadPosition:
     issued_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class ListingPosition:
+class ListingPosition(NamedTuple):
     """Position of a listing of shards or streams: after the name `after`. filter_*: its shard filter."""
 
     stream: str
@@ -72,14 +70,7 @@ def _unpack(kind: str, token: str) -> list[Any] | None:
 
 def write_iterator(position: ReadPosition) -> str:
     """Return the shard iterator for a position: at most 512 characters, as Kinesis guarantees."""
-    where = (
-        position.stream,
-        position.incarnation,
-        position.shard_id,
-        position.sequence_number,
-        position.reached,
-    )
-    return _pack("i", *where, position.issued_at)
+    return _pack("i", *position)
 
 
 def read_iterator(token: str, now_millis: int) -> ReadPosition:
@@ -103,14 +94,7 @@ def read_iterator(token: str, now_millis: int) -> ReadPosition:
 
 def write_next_token(position: ListingPosition) -> str:
     """Return the NextToken of a listing."""
-    fields = (
-        position.stream,
-        position.incarnation,
-        position.after,
-        position.filter_type,
-        position.filter_value,
-    )
-    return _pack("n", *fields, position.issued_at)
+    return _pack("n", *position)
 
 
 def read_next_token(token: str, now_millis: int) -> ListingPosition:
@@ -189,14 +173,14 @@ def read_page(
     is_cut = unread < covered
     reached = records[-1].arrived_at_millis if is_cut and records else min(until, now)
     if records:
-        position = replace(position, sequence_number=following(records[-1].sequence_number))
+        position = position._replace(sequence_number=following(records[-1].sequence_number))
     if not is_cut and shard.closed_at is not None and until >= min(shard.closed_at, now):
         behind = max(0, now - shard.closed_at)
         if not (records and end_alone):
             return Page(records, None, behind, stream.children_of(shard))
-        return Page(records, write_iterator(replace(position, reached=reached)), max(1, behind), ())
+        return Page(records, write_iterator(position._replace(reached=reached)), max(1, behind), ())
     behind = now - (shard.records[unread].arrived_at_millis if is_cut else reached)
-    return Page(records, write_iterator(replace(position, reached=reached)), max(0, behind), ())
+    return Page(records, write_iterator(position._replace(reached=reached)), max(0, behind), ())
 
 
 def start_of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from pykcl.local.errors import (
@@ -412,7 +412,7 @@ class LocalKinesis:
             page = read_page(
                 stream,
                 shard,
-                replace(position, issued_at=now),
+                position._replace(issued_at=now),
                 limit=limit,
                 span=self.read_span.millis(self._rng),
                 end_alone=self._rng.random() < self.read_span.end_alone,

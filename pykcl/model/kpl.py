@@ -158,11 +158,6 @@ class _OutsideShard(Exception):
     """A sound aggregate that belongs, at least partly, to another shard."""
 
 
-def may_be_aggregated(data: bytes) -> bool:
-    """Return whether a Kinesis record's data starts like an aggregate; `deaggregate` checks that it is one."""
-    return data.startswith(MAGIC)
-
-
 def deaggregate(
     record: Record,
     hash_range: HashRange | None,

@@ -2,11 +2,6 @@
 
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
-from threading import Event
 
 import boto3
 import pytest
@@ -17,6 +12,7 @@ from pykcl.cli.shadow import Count, Shadow, shadow_config, table_of
 from pykcl.config import Config
 from pykcl.errors import ConfigError
 from pykcl.local.server import LocalAws
+from tests.program import Program
 
 PROCESSOR = """
 import os
@@ -68,42 +64,23 @@ def aws(monkeypatch):
         yield aws
 
 
-class Run:
+class Run(Program):
     def __init__(self, folder, *arguments):
         (folder / "program.py").write_text(PROCESSOR)
         (folder / "app.py").write_text(KCLPY)
         (folder / "app.properties").write_text(PROPERTIES)
         (folder / "pykcl.toml").write_text(TOML)
-        self.out, self.err = folder / "out", folder / "err"
-        with self.out.open("wb") as out, self.err.open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "pykcl.cli", "run", *arguments],
-                cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-            )  # fmt: skip
+        super().__init__(folder, "-m", "pykcl.cli", "run", *arguments)
 
     def counted(self):
         """What its log told last of each shard: records and bytes."""
         found = re.findall(r"shadow counted shard=(\S+) records=(\d+) bytes=(\d+)", self.err.read_text())
         return {shard: (int(records), int(size)) for shard, records, size in found}
 
-    def wait(self, condition):
-        deadline, pause = time.monotonic() + 60, Event()
-        while not condition():
-            assert self.process.poll() is None, self.err.read_text()
-            assert time.monotonic() < deadline, self.err.read_text()
-            pause.wait(0.05)
-
     def wait_until_all_is_counted(self):
-        self.wait(lambda: sum(records for records, _ in self.counted().values()) >= len(RECORDS))
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        self.wait(
+            lambda: sum(records for records, _ in self.counted().values()) >= len(RECORDS), "all records"
+        )
 
 
 @pytest.fixture

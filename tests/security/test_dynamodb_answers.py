@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
-from pykcl.aws.transport.table_rows import METHODS
+from pykcl.aws.transport.table_requests import METHODS
 from pykcl.errors import PyKclError
 from pykcl.interfaces import Applied, Rejected, Unknown
 from pykcl.model import lease_writes

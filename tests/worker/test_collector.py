@@ -166,7 +166,7 @@ def left_by(what):
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
-        # A request failed meanwhile: what is tried again leaves tenacity's cycles, with the exception in them.
+        # A request failed meanwhile: an exception holds the frames that it passed, and they hold it.
         if not failed:
             return kinds
     return "a request failed each time"

@@ -16,15 +16,20 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pykcl.aws.errors import MALFORMED, aws_errors, error_code
 from pykcl.aws.kinesis_decode import page_of_answer, page_of_body, page_of_cbor
 from pykcl.aws.transport.cbor import CBOR_TYPE, text_and_numbers
 from pykcl.aws.transport.connection import Answer, PendingAnswer
-from pykcl.aws.transport.request_template import SigningClock
-from pykcl.aws.transport.selector import TransportSelector, is_asking
-from pykcl.aws.transport.transport import Transport, client_error, metadata_of
+from pykcl.aws.transport.transport import (
+    SigningClock,
+    Transport,
+    TransportSelector,
+    client_error,
+    is_asking,
+    metadata_of,
+)
 from pykcl.config import HttpTransport, RecordEncoding
 from pykcl.errors import AnswerRefused
 from pykcl.interfaces import Fetched, PageStatus
@@ -129,31 +134,28 @@ _OPERATION: Final = "GetRecords"
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
-class SentRequest(NamedTuple):
-    """A request that was sent; its answer has not been waited for. clock_ahead_millis: of the time it was signed at."""
-
-    transport: Transport
-    underway: PendingAnswer
-    request: Mapping[str, Any]
-    is_cbor: bool
-    clock_ahead_millis: int
-
-
 @dataclass(frozen=True, slots=True)
 class PendingPage:
-    """An `interfaces.PendingRead`. wait: for the page."""
+    """An `interfaces.PendingRead`: a request that was sent, and whose answer has not been waited for.
 
-    begun: SentRequest = field(repr=False)
-    wait: Callable[[], Fetched] = field(repr=False)
+    clock_ahead_millis: of the time it was signed at. wait: for the page, given this.
+    """
+
+    request: Mapping[str, Any] = field(repr=False)
+    transport: Transport
+    underway: PendingAnswer
+    is_cbor: bool
+    clock_ahead_millis: int
+    wait: Callable[[PendingPage], Fetched] = field(repr=False)
 
     def poll(self) -> PageStatus:
-        return self.begun.underway.poll()
+        return self.underway.poll()
 
     def page(self) -> Fetched:
-        return self.wait()
+        return self.wait(self)
 
     def drop(self) -> None:
-        self.begun.transport.drop(self.begun.underway)
+        self.transport.drop(self.underway)
 
 
 class PageReads:
@@ -241,8 +243,9 @@ class PageReads:
         """The maximum of requests pending at a time; 0: none can be sent now."""
         return 0 if self._probe.is_open and self._is_to_compare else self._selector.connections_kept(_METHOD)
 
-    def begin(self, **request: Any) -> SentRequest | None:
-        """Send the request, and let `finish` wait for the answer. None where it must go another way: `get_records`."""
+    def begin(self, request: Mapping[str, Any], wait: Callable[[PendingPage], Fetched]) -> PendingPage | None:
+        """Send the request, and let `wait` get the answer from `finish`. None where it must go another way:
+        `get_records`."""
         if not self.max_pending:
             return None
         is_cbor, clock_ahead = self._probe.is_cbor, 0
@@ -255,14 +258,14 @@ class PageReads:
             return None
         if transport is None or underway is None:
             return None
-        return SentRequest(transport, underway, request, is_cbor, clock_ahead)
+        return PendingPage(request, transport, underway, is_cbor, clock_ahead, wait)
 
-    def finish(self, begun: SentRequest) -> dict[str, Any]:
+    def finish(self, begun: PendingPage) -> dict[str, Any]:
         """Raises as `get_records`."""
         return self._direct(begun.transport, begun.request, begun)
 
     def _direct(
-        self, transport: Transport, request: Mapping[str, Any], begun: SentRequest | None = None
+        self, transport: Transport, request: Mapping[str, Any], begun: PendingPage | None = None
     ) -> dict[str, Any]:
         is_cbor = self._probe.is_cbor if begun is None else begun.is_cbor
         answer = self._post(transport, request, is_cbor, begun)
@@ -279,7 +282,7 @@ class PageReads:
         transport: Transport,
         request: Mapping[str, Any],
         is_cbor: bool,
-        begun: SentRequest | None = None,
+        begun: PendingPage | None = None,
     ) -> Answer:
         """Once; once more if the signature's time was refused. begun: it was sent already, so."""
         clock_ahead = begun.clock_ahead_millis if begun else transport.clock_ahead_millis

@@ -11,34 +11,26 @@ Whatever is not understood here raises UnsupportedClient, and all requests go th
 with an underscore are botocore's own: a missing one raises it, too.
 
 **Signatures** are version 4, of a POST to one path, with the key of the day kept: botocore derives it anew for each
-request, which costs ten times the signature itself ("Signature Version 4 signing process", AWS General Reference). AWS
-refuses one that is more than a few minutes old or early, before anything is carried out. botocore signs with the clock
-of the machine; ours is corrected by the time in AWS' answer, and the refused request is sent again, a write as well.
+request, which costs ten times the signature itself ("Signature Version 4 signing process", AWS General Reference).
 """
 
 from __future__ import annotations
 
 import hmac
-import logging
 import os
 import re
 import ssl
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from types import FunctionType
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from botocore.client import BaseClient
-from botocore.exceptions import ClientError
 
-from pykcl.aws import errors
-from pykcl.aws.errors import aws_errors, calling, error_code, http_status
-from pykcl.runtime import Runtime
+from pykcl.aws.errors import calling
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 
@@ -348,97 +340,3 @@ def _text(value: Any) -> str:
 
 def _without_default_port(netloc: str, scheme: str) -> str:
     return netloc.removesuffix({"http": ":80", "https": ":443"}[scheme])
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_SKEWED: Final = frozenset(
-    {
-        "InvalidSignatureException",
-        "SignatureDoesNotMatch",
-        "RequestTimeTooSkewed",
-        "RequestExpired",
-        "RequestInTheFuture",
-    }
-)
-_TOLERATED_SKEW: Final = 60_000
-
-
-class SigningClock:
-    """May be used by any number of threads at once. log: of the service, whose name `service` is.
-
-    ahead_millis: what is added to our clock for signing: the server's is ahead by so much.
-    """
-
-    def __init__(self, client: Any, runtime: Runtime, *, log: logging.Logger, service: str) -> None:
-        self.ahead_millis = 0
-        self._signer: Any = getattr(client, "_request_signer", None)
-        self._runtime = runtime
-        self._log, self._service = log, service
-        if isinstance(client, BaseClient):
-            client.meta.events.register("before-send", sign_with_clock, unique_id="pykcl-signing-clock")
-
-    def calling(self, method: Callable[P, T]) -> Callable[P, T]:
-        """`method` of the client, as `errors.calling`; called once more where its signature's time was refused."""
-        called = errors.calling(method)
-
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            ahead = self.ahead_millis
-            signing = _signing.set(self)
-            try:
-                try:
-                    return called(*args, **kwargs)
-                except ClientError as error:
-                    headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-                    if not self.corrects(error_code(error), http_status(error), headers.get("date"), ahead):
-                        raise
-                # Outside the except block: no error of this call may have the refusal in its chain.
-                return called(*args, **kwargs)
-            finally:
-                _signing.reset(signing)
-
-        return call
-
-    def corrects(self, code: str | None, status: int | None, date: object, ahead: int) -> bool:
-        """Return whether a request was refused for the time it was signed at, and the next is signed at another.
-
-        date: the Date header of the refusal. ahead: the milliseconds that were added to our clock for the request.
-        """
-        if code not in _SKEWED or (status or 500) >= 500:
-            return False
-        if ahead != self.ahead_millis:
-            return True  # another request that was under way has found it out, and corrected it
-        try:
-            theirs = int(parsedate_to_datetime(str(date)).timestamp() * 1000)
-        except (ValueError, TypeError, OverflowError):
-            return False
-        found = theirs - self._runtime.utcnow_millis()
-        if abs(found - ahead) < _TOLERATED_SKEW:
-            return False
-        self._log.warning(
-            "our clock differs from that of %s by %d s: signing with theirs", self._service, found // 1000
-        )
-        self.ahead_millis = found
-        return True
-
-    def sign(self, request: Any) -> None:
-        """Sign what botocore is about to send once more, at the right time. Never raises: it can be sent as it is."""
-        unsigned: tuple[type[Exception], ...] = (*aws_errors(), TemplateError, OSError, *errors.MALFORMED)
-        try:
-            credentials = self._signer._credentials
-            keys = errors.calling(credentials.get_frozen_credentials, parses=False)()
-            sign_anew(request, keys, (self._runtime.utcnow_millis() + self.ahead_millis) // 1000)
-        except unsigned as error:
-            self._log.debug("a request could not be signed anew: %s", type(error).__name__)
-
-
-# Set only while pykcl calls a client, which may be shared with other code.
-_signing: ContextVar[SigningClock | None] = ContextVar("pykcl_signing", default=None)
-
-
-def sign_with_clock(request: Any, **_: object) -> None:
-    """before-send handler."""
-    clock = _signing.get()
-    if clock is not None and clock.ahead_millis:
-        clock.sign(request)

@@ -1,16 +1,26 @@
-"""Signed POSTs of one operation to one host over a few connections that are kept open, with botocore's errors."""
+"""The transport of a client's calls: signed POSTs over connections that are kept open, with botocore's errors.
+
+`TransportSelector` takes the direct transport where nothing stands against it, else botocore. The first call of each
+operation always goes over botocore. The direct transport sends what botocore sent for it from then on
+(`request_template`); so each operation has its own template, whatever endpoint botocore chose for it.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import ssl
 import weakref
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from contextvars import ContextVar
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from zlib import crc32
 
 from botocore.awsrequest import HeadersDict
+from botocore.client import BaseClient
 from botocore.exceptions import (
     BotoCoreError,
     ChecksumError,
@@ -24,6 +34,8 @@ from botocore.exceptions import (
 )
 from botocore.parsers import create_parser
 
+from pykcl.aws import errors
+from pykcl.aws.errors import MALFORMED, aws_errors, error_code, http_status
 from pykcl.aws.transport.cbor import decode
 from pykcl.aws.transport.connection import (
     Answer,
@@ -38,11 +50,20 @@ from pykcl.aws.transport.request_template import (
     ALGORITHM,
     ClientSettings,
     RequestTemplate,
-    SigningClock,
+    TemplateError,
+    UnsupportedClient,
     account_of,
     canonical_request,
+    capture_template,
+    client_settings_of,
+    sign_anew,
 )
+from pykcl.config import HttpTransport
+from pykcl.errors import SetupError
 from pykcl.runtime import Runtime
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _CRC32: Final = "x-amz-crc32"
 
@@ -334,3 +355,239 @@ def _close(idle: list[Connection]) -> None:
             idle.pop().close()
         except IndexError:  # another thread was quicker
             return
+
+
+_SKEWED: Final = frozenset(
+    {
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "RequestTimeTooSkewed",
+        "RequestExpired",
+        "RequestInTheFuture",
+    }
+)
+_TOLERATED_SKEW: Final = 60_000
+
+
+class SigningClock:
+    """The time that requests are signed at. May be used by any number of threads at once.
+
+    AWS refuses a signature that is more than a few minutes old or early, before anything is carried out. botocore signs
+    with the clock of the machine; ours is corrected by the time in AWS' answer, and the refused request is sent again,
+    a write as well.
+
+    log: of the service, whose name `service` is.
+    ahead_millis: what is added to our clock for signing: the server's is ahead by so much.
+    """
+
+    def __init__(self, client: Any, runtime: Runtime, *, log: logging.Logger, service: str) -> None:
+        self.ahead_millis = 0
+        self._signer: Any = getattr(client, "_request_signer", None)
+        self._runtime = runtime
+        self._log, self._service = log, service
+        if isinstance(client, BaseClient):
+            client.meta.events.register("before-send", sign_with_clock, unique_id="pykcl-signing-clock")
+
+    def calling(self, method: Callable[P, T]) -> Callable[P, T]:
+        """`method` of the client, as `errors.calling`; called once more where its signature's time was refused."""
+        called = errors.calling(method)
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            ahead = self.ahead_millis
+            signing = _signing.set(self)
+            try:
+                try:
+                    return called(*args, **kwargs)
+                except ClientError as error:
+                    headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+                    if not self.corrects(error_code(error), http_status(error), headers.get("date"), ahead):
+                        raise
+                # Outside the except block: no error of this call may have the refusal in its chain.
+                return called(*args, **kwargs)
+            finally:
+                _signing.reset(signing)
+
+        return call
+
+    def corrects(self, code: str | None, status: int | None, date: object, ahead: int) -> bool:
+        """Return whether a request was refused for the time it was signed at, and the next is signed at another.
+
+        date: the Date header of the refusal. ahead: the milliseconds that were added to our clock for the request.
+        """
+        if code not in _SKEWED or (status or 500) >= 500:
+            return False
+        if ahead != self.ahead_millis:
+            return True  # another request that was under way has found it out, and corrected it
+        try:
+            theirs = int(parsedate_to_datetime(str(date)).timestamp() * 1000)
+        except (ValueError, TypeError, OverflowError):
+            return False
+        found = theirs - self._runtime.utcnow_millis()
+        if abs(found - ahead) < _TOLERATED_SKEW:
+            return False
+        self._log.warning(
+            "our clock differs from that of %s by %d s: signing with theirs", self._service, found // 1000
+        )
+        self.ahead_millis = found
+        return True
+
+    def sign(self, request: Any) -> None:
+        """Sign what botocore is about to send once more, at the right time. Never raises: it can be sent as it is."""
+        unsigned: tuple[type[Exception], ...] = (*aws_errors(), TemplateError, OSError, *errors.MALFORMED)
+        try:
+            credentials = self._signer._credentials
+            keys = errors.calling(credentials.get_frozen_credentials, parses=False)()
+            sign_anew(request, keys, (self._runtime.utcnow_millis() + self.ahead_millis) // 1000)
+        except unsigned as error:
+            self._log.debug("a request could not be signed anew: %s", type(error).__name__)
+
+
+# Set only while pykcl calls a client, which may be shared with other code.
+_signing: ContextVar[SigningClock | None] = ContextVar("pykcl_signing", default=None)
+
+
+def sign_with_clock(request: Any, **_: object) -> None:
+    """before-send handler."""
+    clock = _signing.get()
+    if clock is not None and clock.ahead_millis:
+        clock.sign(request)
+
+
+_MAX_CAPTURES: Final = 3
+
+
+class TransportSelector:
+    """May be used by any number of threads at once.
+
+    methods: those of the client that are called, such as "get_records". clock: to sign with. handlers: pykcl's own on
+    the client's events, which may be passed by. doing: the start of log lines, such as "reading".
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        runtime: Runtime,
+        wanted: HttpTransport,
+        methods: tuple[str, ...],
+        clock: SigningClock,
+        *,
+        handlers: tuple[Callable[..., Any], ...],
+        log: logging.Logger,
+        doing: str,
+    ) -> None:
+        self._client = client
+        self._runtime = runtime
+        self._wanted = wanted
+        self._methods = methods
+        self._clock = clock
+        self._handlers = frozenset({_watch, sign_with_clock, *handlers})
+        self._log = log
+        self._doing = doing
+        self._obstacle: str | None = None
+        self._captures = 0
+        self._settings: ClientSettings | None = None
+        # method -> (what its requests name, for botocore may send each to a host of its own; how to send there).
+        self._transports: dict[str, tuple[str | None, Transport]] = {}
+        if wanted != "boto3" and isinstance(client, BaseClient):
+            # At the root of all events, and last: what this sees is what is sent.
+            client.meta.events.register_last("before-send", _watch, unique_id="pykcl-watch")
+
+    def direct(self, method: str, resource: str | None, *, renewing: bool = True) -> Transport | None:
+        """Return the transport for a request that names this stream or table; None: use botocore.
+
+        Raises what botocore raises. renewing: whether credentials may be renewed for it, which may take long; if not,
+        None where they are due.
+        """
+        found = self._transports.get(method)
+        if found is None or found[0] != resource:
+            return None
+        if not renewing and found[1].wants_new_credentials():
+            return None
+        return found[1] if found[1].is_current() else None
+
+    def template_resource(self, method: str) -> str | None:
+        """Return what the requests of the template name; for another stream or table a new one is captured first."""
+        found = self._transports.get(method)
+        return None if found is None else found[0]
+
+    def has_template(self, method: str) -> bool:
+        return method in self._transports
+
+    def connections_kept(self, method: str) -> int:
+        """Return the maximum of connections kept for its requests; 0 unless they use the direct transport."""
+        found = self._transports.get(method)
+        return 0 if found is None else found[1].max_kept
+
+    def operation(self, method: str) -> str:
+        """Return AWS' name of the method, such as "GetRecords"."""
+        name: str = self._client.meta.method_to_api_mapping[method]
+        return name
+
+    def over_botocore(self, method: str, resource: str | None, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Call the client, and capture what it sends. Raises what it raises."""
+        asking = _asking.set(_Asking(self, method, resource))
+        try:
+            return dict(self._clock.calling(getattr(self._client, method))(**request))
+        finally:
+            _asking.reset(asking)
+
+    def require_direct(self, method: str) -> None:
+        """Raise SetupError if http_transport="direct" was given and this method cannot use the direct transport."""
+        if self._wanted == "direct" and method not in self._transports:
+            raise SetupError(
+                f"http_transport='direct' cannot be: {self._obstacle or 'the client sends nothing by itself'}. "
+                "Remove that, or use http_transport='auto'."
+            )
+
+    def capture_from(self, request: Any, method: str, resource: str | None) -> None:
+        """Capture the template of a request that botocore is about to send for us. Never raises."""
+        if self._wanted == "boto3" or self._captures >= _MAX_CAPTURES:
+            return
+        unlearned: tuple[type[Exception], ...] = (*aws_errors(), OSError, *MALFORMED)
+        try:
+            if self._settings is None:
+                operations = {one: self.operation(one) for one in self._methods}
+                self._settings = client_settings_of(self._client, request.url, operations, self._handlers)
+            keys = self._settings.frozen_credentials()
+            template = capture_template(request, keys, self.operation(method))
+            if self.direct(method, resource) is None:
+                transport = Transport(template, self._settings, self._runtime, self._clock)
+                self._transports[method] = (resource, transport)
+        except (UnsupportedClient, TemplateError) as error:
+            # The credentials may have been renewed between botocore's use of them and ours: worth another attempt.
+            self._give_up(str(error), 1 if isinstance(error, TemplateError) else _MAX_CAPTURES)
+            return
+        except unlearned as error:
+            self._give_up(f"capturing a request failed ({type(error).__name__})", 1)
+            return
+        self._captures = 0
+        self._log.debug("%s over the direct transport (%s)", self._doing, method)
+
+    def _give_up(self, reason: str, captures: int) -> None:
+        self._obstacle = reason
+        self._captures += captures
+        if self._captures >= _MAX_CAPTURES:
+            self._log.info("%s over boto3, which costs more CPU: %s", self._doing, reason)
+
+
+class _Asking(NamedTuple):
+    selector: TransportSelector
+    method: str
+    resource: str | None
+
+
+# Set only while pykcl calls a client: a context variable is per thread, and the client may be shared with code that
+# wants botocore's own answer, and whose requests teach nothing.
+_asking: ContextVar[_Asking | None] = ContextVar("pykcl_asking", default=None)
+
+
+def is_asking() -> bool:
+    """Return whether the call that botocore is making in this thread is one of a TransportSelector."""
+    return _asking.get() is not None
+
+
+def _watch(request: Any, **_: object) -> None:
+    """before-send handler: capture a request of ours, to send the next ones alike."""
+    asking = _asking.get()
+    if asking is not None:
+        asking.selector.capture_from(request, asking.method, asking.resource)

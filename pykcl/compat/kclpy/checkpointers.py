@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from pykcl.compat.java_checkpoints import (
+from pykcl.compat.kclpy.checkpoint_error import CheckpointError
+from pykcl.compat.kclpy.messages import CheckpointInput
+from pykcl.compat.multilang.protocol import (
     ILLEGAL_ARGUMENT,
     INVALID_STATE,
     JavaCheckpointError,
     JavaCheckpoints,
 )
-from pykcl.compat.kclpy.checkpoint_error import CheckpointError
-from pykcl.compat.kclpy.messages import CheckpointInput
 from pykcl.processor import Checkpointer as PykclCheckpointer
 
 

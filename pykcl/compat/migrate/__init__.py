@@ -5,8 +5,15 @@ Pure: takes what the command has read, and returns findings, a plan and two text
 
 from pykcl.compat.migrate.code import Program, code_findings
 from pykcl.compat.migrate.findings import Finding, TableSnapshot, properties_findings, table_findings
-from pykcl.compat.migrate.plan import Move, consumer_of, plan
-from pykcl.compat.migrate.report import Migration, report, summary, toml_text
+from pykcl.compat.migrate.report import (
+    Migration,
+    Move,
+    consumer_of,
+    plan,
+    report,
+    summary,
+    toml_text,
+)
 
 __all__ = [
     "Finding",

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from pykcl.compat.java_checkpoints import ILLEGAL_ARGUMENT, JavaCheckpointError, JavaCheckpoints
 from pykcl.compat.multilang import protocol
 from pykcl.compat.multilang.child import Child, ChildGone
 from pykcl.compat.multilang.children import AT_ONCE, Children, Patience
-from pykcl.compat.multilang.protocol import CheckpointAsked
+from pykcl.compat.multilang.protocol import (
+    ILLEGAL_ARGUMENT,
+    CheckpointAsked,
+    JavaCheckpointError,
+    JavaCheckpoints,
+)
 from pykcl.errors import RestartShard
 from pykcl.processor import (
     Batch,

@@ -3,6 +3,9 @@
 Fields, values and their order are those of `software.amazon.kinesis.multilang.messages` (multilang 2.7.2 and 3.1.3),
 as Jackson writes them, but in ASCII only: the same JSON, which no child misreads because of its locale, or because of a
 line separator in a partition key.
+
+A checkpoint that a child asks for has Java's meaning, and its error Java's name: `JavaCheckpoints`, which serves the
+programs of amazon_kclpy in this process, too.
 """
 
 from __future__ import annotations
@@ -14,8 +17,18 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
+from pykcl.errors import (
+    CheckpointRefused,
+    LeaseLostError,
+    PyKclError,
+    SetupError,
+    TableGone,
+    TemporaryError,
+    Throttled,
+)
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import Record
+from pykcl.processor import Checkpointer
 
 INITIALIZE = "initialize"
 PROCESS_RECORDS = "processRecords"
@@ -174,3 +187,65 @@ def _whole(value: Any) -> int | None:
     if isinstance(value, _Number) and not value.lstrip("-").isdigit():
         return int(float(value))
     return int(value)
+
+
+# -- checkpoints -----------------------------------------------------------------------------------------------
+
+SHUTDOWN = "ShutdownException"
+THROTTLING = "ThrottlingException"
+INVALID_STATE = "InvalidStateException"
+DEPENDENCY = "KinesisClientLibDependencyException"
+ILLEGAL_ARGUMENT = "IllegalArgumentException"
+
+
+class JavaCheckpointError(Exception):
+    """A checkpoint that was not written. value: the simple name of the exception that Java would have thrown."""
+
+    def __init__(self, value: str, message: str) -> None:
+        super().__init__(message)
+        self.value = value
+
+
+class JavaCheckpoints:
+    """checkpointer: of the running call; None where Java has none either (initialize, leaseLost)."""
+
+    def __init__(self, checkpointer: Checkpointer | None) -> None:
+        self._checkpointer = checkpointer
+
+    def checkpoint(self, sequence_number: str | None = None, sub_sequence_number: int | None = None) -> None:
+        """Checkpoint as Java's RecordProcessorCheckpointer does.
+
+        Without a sequence number at the largest delivered position, or at the end of an ended shard; a sub-sequence
+        number alone has no effect. A sequence number alone means its first record (sub-sequence number 0).
+        Raises JavaCheckpointError; then nothing was written, or after a temporary error possibly so.
+        """
+        if self._checkpointer is None:
+            raise JavaCheckpointError(
+                INVALID_STATE, "There is nothing to checkpoint here: no record was delivered."
+            )
+        try:
+            if sequence_number is None:
+                self._checkpointer.checkpoint()
+            else:
+                self._checkpointer.checkpoint(sequence_number, sub_sequence_number or 0)
+        except (PyKclError, TypeError, ValueError) as error:
+            raise JavaCheckpointError(_name_of(error), str(error)) from error
+
+
+def _name_of(error: Exception) -> str:
+    """Return the simple name of the exception that Java would throw.
+
+    Source: MultiLangDaemon sends the class name of the exception of its checkpointer (2.x, 3.x). Java has one name for
+    a lost lease and a stopping worker; a deleted table is an invalid state.
+    """
+    if isinstance(error, LeaseLostError):
+        return SHUTDOWN
+    if isinstance(error, Throttled):
+        return THROTTLING
+    if isinstance(error, TableGone):
+        return INVALID_STATE
+    if isinstance(error, TemporaryError | SetupError):
+        return DEPENDENCY
+    if isinstance(error, CheckpointRefused | TypeError | ValueError):
+        return ILLEGAL_ARGUMENT
+    return INVALID_STATE

@@ -21,7 +21,7 @@ from pykcl.aws.table_admin import (
     refuse_foreign,
     table_of,
 )
-from pykcl.aws.transport.table_rows import decode_scans
+from pykcl.aws.transport.table_requests import decode_scans
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, TemporaryError, WrongTable
 from pykcl.interfaces import LeaseTable, TableScan, WriteAnswer
 from pykcl.model.lease import AttributeValue, JavaState, Row

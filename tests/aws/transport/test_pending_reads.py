@@ -242,7 +242,7 @@ def test_a_large_answer_is_left_where_it_is_until_somebody_waits_for_it(server):
     server.say(http(large))
     asked = ask(stream)
     assert looked(stream, asked) is PageStatus.NEEDS_WAIT
-    assert asked.begun.underway._size <= MAX_TAKEN_IN
+    assert asked.underway._size <= MAX_TAKEN_IN
     assert len(asked.page().records[0].data) == 3 * MAX_TAKEN_IN // 2
     assert len(transport_of(stream)._idle) == 1
 

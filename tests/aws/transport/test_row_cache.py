@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from pykcl.aws.transport import table_rows as known_rows
-from pykcl.aws.transport.table_rows import ParsedPage, RowCache, ScannedRows, decoded
+from pykcl.aws.transport import table_requests as known_rows
+from pykcl.aws.transport.table_requests import ParsedPage, RowCache, ScannedRows, decoded
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint, PykclMetadata
 from pykcl.model.lease_item import parse_row, to_item

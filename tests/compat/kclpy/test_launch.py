@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from pykcl.compat.java_checkpoints import JavaCheckpoints
 from pykcl.compat.kclpy import checkpointers, kcl, launch
+from pykcl.compat.multilang.protocol import JavaCheckpoints
 from pykcl.errors import ConfigError, SetupError
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
 from pykcl.processor import InitializationInput

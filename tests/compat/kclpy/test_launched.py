@@ -5,9 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from threading import Event
 
 import boto3
 import pytest
@@ -15,6 +13,7 @@ from kclpy_programs import PROGRAMS, after_the_edit
 
 from pykcl.cli.local import local_environment
 from pykcl.local.server import LocalAws
+from tests.program import Program
 
 PROPERTIES = """
 executableName = program.py
@@ -38,25 +37,16 @@ def aws(monkeypatch):
         yield aws
 
 
-class Launched:
+class Launched(Program):
     """One program under the launcher."""
 
     def __init__(
         self, folder, program, *arguments, command=("-m", "pykcl.cli", "run", "--kclpy"), text=PROPERTIES
     ):
-        self.folder = folder
         (folder / "program.py").write_text(program)
         (folder / "kcl.properties").write_text(text)
         self.notes_file = folder / "notes"
-        self.out, self.err = folder / "out", folder / "err"
-        with self.out.open("wb") as out, self.err.open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, *command, "program.py", "-p", "kcl.properties", *arguments, "--", "notes"],
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-            )
+        super().__init__(folder, *command, "program.py", "-p", "kcl.properties", *arguments, "--", "notes")
 
     def notes(self, *begin):
         if not self.notes_file.exists():
@@ -65,22 +55,6 @@ class Launched:
             line for line in self.notes_file.read_text().splitlines(keepends=True) if line.endswith("\n")
         ]
         return [note for note in map(json.loads, whole) if note[: len(begin)] == list(begin)]
-
-    def wait(self, condition, what, seconds=60.0):
-        deadline, pause = time.monotonic() + seconds, Event()
-        while not condition():
-            assert self.process.poll() is None, f"it ended before {what}: {self.err.read_text()}"
-            assert time.monotonic() < deadline, f"{what} did not come: {self.err.read_text()}"
-            pause.wait(0.02)
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture

@@ -1,11 +1,8 @@
 """`pykcl migrate` as a command: what it writes, what it refuses, and that what it writes starts a worker."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
-from threading import Event
 
 import boto3
 import pytest
@@ -16,6 +13,7 @@ from pykcl.cli.local import local_environment
 from pykcl.config import read_toml
 from pykcl.local.server import LocalAws
 from pykcl.model.lease_item import MIGRATION_KEY
+from tests.program import Program
 
 PROPERTIES = """
 executableName = app.py
@@ -229,40 +227,13 @@ def test_it_looks_at_the_table_and_changes_nothing_in_aws(folder, aws, monkeypat
     assert asked <= {"Scan", "DescribeTable", "GetItem"}
 
 
-class Run:
-    """One `pykcl run` in the folder."""
-
-    def __init__(self, folder, *arguments, **environment):
-        self.out, self.err = folder / "out", folder / "err"
-        with self.out.open("wb") as out, self.err.open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "pykcl.cli", "run", *arguments], cwd=folder, env={**NOWHERE, **environment},
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-            )  # fmt: skip
-
-    def wait_for(self, words, where):
-        deadline, pause = time.monotonic() + 60, Event()
-        while words not in where.read_text():
-            assert self.process.poll() is None, self.err.read_text()
-            assert time.monotonic() < deadline, self.err.read_text()
-            pause.wait(0.05)
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-
-
 @pytest.fixture
 def start(folder):
     runs = []
 
     def starter(*arguments, **environment):
-        runs.append(Run(folder, *arguments, **environment))
+        command = ("-m", "pykcl.cli", "run", *arguments)
+        runs.append(Program(folder, *command, environment={**NOWHERE, **environment}))
         return runs[-1]
 
     yield starter

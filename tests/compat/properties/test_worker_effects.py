@@ -1,7 +1,6 @@
 """What a key of the file makes a running worker do, or a running `pykcl multilangd`: seen in its calls, not in the Config."""
 
 import os
-import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -21,6 +20,7 @@ from pykcl.local.server import LocalAws
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.runtime import EPOCH_MILLIS
 from pykcl.worker.worker import Worker
+from tests.program import Program
 
 SHARD = "shardId-000000000000"
 
@@ -248,21 +248,15 @@ def test_children_of_the_executable_of_the_file_have_the_time_it_says(aws, tmp_p
         "kinesisEndpoint": aws.url, "dynamoDBEndpoint": aws.url, "timeoutInSeconds": "1", "maxRecords": "10",
     }  # fmt: skip
     path = written(tmp_path, "\n".join(f"{key} = {value}" for key, value in lines.items()))
-    told = tmp_path / "log"
-    with told.open("w") as log:
-        daemon = subprocess.Popen(
-            [sys.executable, "-m", "pykcl.cli", "multilangd", "--exit-on-child-failure", "-p", str(path)],
-            stderr=log, env={**os.environ, **local_environment(aws.url)}, cwd=tmp_path,
-        )  # fmt: skip
+    arguments = ("-m", "pykcl.cli", "multilangd", "--exit-on-child-failure", "-p", path)
+    daemon = Program(tmp_path, *arguments, environment={**os.environ, **local_environment(aws.url)})
     try:
         began = time.monotonic()
-        assert daemon.wait(60) == 70
+        assert daemon.process.wait(60) == 70
         assert time.monotonic() - began >= 1
     finally:
-        if daemon.poll() is None:
-            daemon.kill()
-            daemon.wait()
-    assert "did not answer within timeoutInSeconds=1" in told.read_text()
+        daemon.end()
+    assert "did not answer within timeoutInSeconds=1" in daemon.err.read_text()
 
 
 JAVA = """executableName = {child}
@@ -294,28 +288,22 @@ def test_the_file_and_the_flags_of_a_java_daemon_start_ours_unchanged(aws, tmp_p
         " print(json.dumps({'action': 'status', 'responseFor': message['action']}), flush=True)\n"
     )
     path = written(tmp_path, JAVA.format(child=f"{sys.executable} -I -S {child}", url=aws.url))
-    told = tmp_path / "log"
-    with told.open("w") as log:
-        daemon = subprocess.Popen(
-            [
-                sys.executable, "-m", "pykcl.cli", "multilangd", "--properties-file", str(path),
-                "--log-configuration", str(tmp_path / "logback.xml"),
-            ],
-            stderr=log, env={**os.environ, **local_environment(aws.url)}, cwd=tmp_path,
-        )  # fmt: skip
+    arguments = (
+        "-m",
+        "pykcl.cli",
+        "multilangd",
+        "--properties-file",
+        path,
+        "--log-configuration",
+        "logback.xml",
+    )
+    daemon = Program(tmp_path, *arguments, environment={**os.environ, **local_environment(aws.url)})
     try:
-        deadline, pause = time.monotonic() + 60, Event()
-        while "GOT 1" not in told.read_text():
-            assert daemon.poll() is None, told.read_text()
-            assert time.monotonic() < deadline, told.read_text()
-            pause.wait(0.05)
-        daemon.terminate()
-        assert daemon.wait(60) == 0
+        daemon.wait_for("GOT 1", daemon.err)
+        assert daemon.stop() == 0
     finally:
-        if daemon.poll() is None:
-            daemon.kill()
-            daemon.wait()
-    text = told.read_text()
+        daemon.end()
+    text = daemon.err.read_text()
     assert "worker started worker_id=java-1" in text
     assert "failover_time=5.0" in text
     # Once in the table at the start, each.

@@ -23,7 +23,7 @@ grandchild.wait()
 
 @contextmanager
 def guarded(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command: Sequence[str] = [sys.executable, "-m", "pykcl.demo.java_guard", sys.executable, "-c", program]
+    command: Sequence[str] = [sys.executable, "-m", "pykcl.demo.java", sys.executable, "-c", program]
     process = subprocess.Popen(
         [*command, *arguments],
         stdin=subprocess.PIPE,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pykcl.compat.java_checkpoints import JavaCheckpointError, JavaCheckpoints
+from pykcl.compat.multilang.protocol import JavaCheckpointError, JavaCheckpoints
 from pykcl.errors import (
     CheckpointRefused,
     LeaseLostError,
