@@ -6,29 +6,29 @@ ARGS ?=
 
 .PHONY: demo test check interop bench verify-aws clean
 
-# With --with-java it finds the jars that `make interop` has brought, or brings them.
+# With --with-java it uses the jars that `make interop` has downloaded, or downloads them.
 demo: export JAVA_KCL_CACHE ?= $(CURDIR)/.cache/java
 demo: $(VENV)/.demo
-	@echo "# to see it on a web page, too: make demo ARGS=--ui"
+	@echo "# for a web page: make demo ARGS=--ui"
 	$(BIN)/pykcl demo $(ARGS)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-# Lint, types, docs, and the suite with its slow tests on every Python found. What takes longer: tox -e sim, mutants, conformance, chaos, interop.
+# Lint, types, docs, and the suite with its slow tests on each installed Python. Longer runs: tox -e sim, mutants, conformance, chaos, interop.
 check: $(VENV)/.dev
 	$(BIN)/tox $(ARGS)
 
-# With real Java workers, two files at a time: the fixtures of a file are made once, and the longest file comes early. Their jars come through Maven, amazon_kclpy through pip, aws-kcl through npm into .cache the first time.
+# With real Java workers, two files at a time: the fixtures of a file are created once, and the longest file starts early. The first run downloads their jars through Maven, amazon_kclpy through pip and aws-kcl through npm into .cache.
 interop: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --java tests/interop $(ARGS)
 
-# All tables and pictures. Peers come through pip and Maven into .cache the first time; what cannot be had is skipped, and told.
+# All tables and pictures. The first run downloads the peers through pip and Maven into .cache; unavailable peers are skipped and listed.
 bench: export JAVA_KCL_CACHE ?= $(CURDIR)/.cache/java
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# In an AWS account: ARGS="--region eu-west-1". Says what it makes and costs, asks, and removes it again: docs/about/verification.md.
+# In an AWS account: ARGS="--region eu-west-1". Lists what it creates and the cost, asks, and deletes it again: docs/about/verification.md.
 verify-aws: $(VENV)/.dev
 	$(BIN)/python tests/verify_aws $(ARGS)
 

@@ -1,7 +1,7 @@
 """Measures of the tree, as `python -m tests.measure` prints them: files, lines, cycles, docstrings, words.
 
 `--walks` also runs a worker on a local AWS and counts the frames and files that a page, a checkpoint and a heartbeat
-pass. tests/test_architecture.py keeps the measures that must not grow.
+pass. tests/test_measure.py keeps the measures that must not grow.
 """
 
 from __future__ import annotations
@@ -122,8 +122,9 @@ def clauses(modules: Mapping[str, str]) -> list[str]:
 
 
 def prose() -> dict[str, str]:
-    """Modules, docs and README."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """Modules, docs and the files beside them that people read."""
+    beside = ("README.md", "CHANGELOG.md", "SECURITY.md", "Makefile", "tox.ini")
+    pages = [*(ROOT / name for name in beside), *sorted((ROOT / "docs").rglob("*.md"))]
     return sources() | {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in pages}
 
 

@@ -8,7 +8,7 @@ REACHED = {
     "cycles": 0,
     "small files with one importer": 1,
     "docstrings that are clauses": 0,
-    "words": 34,
+    "words": 31,
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 

@@ -33,6 +33,13 @@ class ExitCode(IntEnum):
         return member
 
 
+BY_SIGNAL, BY_SIGNAL_MEANING = (
+    "128+n",
+    "put, tail, multilangd, demo: signal n ended the command; 130 is Ctrl-C.",
+)
+"""The row of the exit codes that have no name of their own."""
+
+
 class ProgramCrashed(PyKclError):
     """An exception of the application's own, outside of a worker. Its traceback was logged."""
 

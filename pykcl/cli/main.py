@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from pykcl import __version__
-from pykcl.cli.errors import ExitCode
+from pykcl.cli.errors import BY_SIGNAL, BY_SIGNAL_MEANING, ExitCode
 from pykcl.errors import printable
 
 ARGUMENTS = "pykcl.cli.arguments"
@@ -90,7 +90,8 @@ class LazyGroup(click.Group):
             with formatter.section(title):
                 formatter.write_dl([(f"{verb:<{_LONGEST}}", text) for verb, text in verbs.items()])
         with formatter.section("Exit codes"):
-            formatter.write_dl([(f"{code:<{_LONGEST}}", code.meaning) for code in ExitCode])
+            rows = [*((str(code), code.meaning) for code in ExitCode), (BY_SIGNAL, BY_SIGNAL_MEANING)]
+            formatter.write_dl([(f"{code:<{_LONGEST}}", meaning) for code, meaning in rows])
 
 
 @contextmanager

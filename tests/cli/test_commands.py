@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from pykcl.aws.credentials import CredentialsSource
-from pykcl.cli.errors import ExitCode
+from pykcl.cli.errors import BY_SIGNAL, ExitCode
 from pykcl.cli.main import SECTIONS, VERBS, main
 from pykcl.cli.options import COMMON, first_sentence
 from pykcl.cli.settings import from_arguments
@@ -63,7 +63,7 @@ def test_help_lists_every_verb_in_its_section_and_every_exit_code():
         listed = result.output.partition(f"\n{section}:\n")[2].partition("\n\n")[0].splitlines()
         assert [line.split(maxsplit=1) for line in listed] == [[verb, text] for verb, text in verbs.items()]
     codes = result.output.partition("\nExit codes:\n")[2]
-    assert [int(one) for one in re.findall(r"^  (\d+) ", codes, re.MULTILINE)] == list(ExitCode)
+    assert re.findall(r"^  (\S+) ", codes, re.MULTILINE) == [*map(str, ExitCode), BY_SIGNAL]
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -28,10 +28,10 @@ _CAUSES = {
     "pause": "D3: after a pause",
     "other": "after any other end: lost answers, outages, workers that were killed or lost a thread",
 }
-_RESTING = f"leases that move in {QUIET_SECONDS:.0f} s of rest and {STRAINED_SECONDS:.0f} s of strain"
+_RESTING = f"leases that move in {QUIET_SECONDS:.0f} s idle and {STRAINED_SECONDS:.0f} s under load"
 _NOT_COVERED = (
     "Not covered: free-threaded builds of Python, enhanced fan-out, tables replicated over regions, and what "
-    "processors do outside of the worker."
+    "processors do outside the worker."
 )
 
 
@@ -120,7 +120,7 @@ def figure_rows(run: Run) -> list[tuple[str, str, str]]:
         ("workers, shards", "-", f"{totals.workers}, {totals.shards}"),
         ("records put, delivered with repeats", "-", f"{totals.records}, {totals.deliveries}"),
         ("**records lost or skipped in silence**", "**0**", f"**{totals.lost}**{uncounted}"),
-        ("records that retention took before anybody had them", "-", str(totals.taken_by_retention)),
+        ("records that expired before delivery", "-", str(totals.taken_by_retention)),
     ]
     for cause, words in _CAUSES.items():
         bound = "**0**" if cause == "clean stop" else "since the last checkpoint"
@@ -248,13 +248,13 @@ def as_markdown(run: Run) -> str:
         "|---|---|---|",
         *(f"| {' | '.join(row)} |" for row in figure_rows(run)),
         "",
-        "¹ As long as the two clocks run within 10 % of each other; beyond that, what they drift apart in a lease.",
+        "¹ As long as the two clocks run within 10 % of each other; beyond that, up to the clock drift during one lease.",
         "² Unless the worker was frozen meanwhile.",
         "³ And twice `retry_timeout`, during which a worker takes no lease at which its processor failed.",
         "",
-        "Each kind of fault, how often it was injected, in how many simulations, and how often a simulation took another "
-        "course",
-        "than the same seed without that kind (once that is shown often enough, it is not tried any more):",
+        "Each kind of fault, how often it was injected, in how many simulations, and how often removing the fault changed the "
+        "run",
+        "of the same seed (after enough runs that show this, it is not tried again):",
         "",
         "| fault | what happens | injected | simulations | effective |",
         "|---|---|---|---|---|",

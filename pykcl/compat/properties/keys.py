@@ -266,12 +266,12 @@ _LEASES = (
     ),
     Key(
         name="leaseTableDeletionProtectionEnabled", default="false", verdict="honoured",
-        text="of a lease table that pykcl creates; an existing table is not changed",
+        text="applies only to tables pykcl creates",
         effect=Flag(field="table_deletion_protection"),
     ),
     Key(
         name="leaseTablePitrEnabled", default="false", verdict="honoured",
-        text="of a lease table that pykcl creates; an existing table is not changed",
+        text="applies only to tables pykcl creates",
         effect=Flag(field="point_in_time_recovery"),
     ),
     Key(

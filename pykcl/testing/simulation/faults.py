@@ -77,7 +77,7 @@ KINDS: Mapping[str, Kind] = {
     for kind in (
         Kind("F1", "a worker is killed", _PER_STEP),
         Kind("F2", "one thread of a worker dies", _PER_STEP),
-        Kind("F3", "a worker stands still for up to five failover times", _PER_STEP),
+        Kind("F3", "a worker is suspended for up to five failover times", _PER_STEP),
         Kind("F4.rate", "a worker's clock runs up to 10 % fast or slow", (0.5, 1.0)),
         Kind("F4.wall", "a worker's wall clock jumps by hours", _PER_STEP, is_harmless=True),
         Kind("F5.dynamodb", "DynamoDB throttles, fails or does not answer", _PER_CALL),
@@ -141,7 +141,7 @@ KINDS: Mapping[str, Kind] = {
         Kind("F18.initialize", "a worker is stopped while initialize runs", (0.02, 0.1)),
         Kind("F18.losing", "a worker is stopped while lease_lost runs", (0.1, 0.3)),
         Kind("F18.checkpoint", "a worker is stopped while it writes a checkpoint", (0.01, 0.03)),
-        Kind("F18.releasing", "a worker is stopped, or once more, while it hands a lease back", (0.1, 0.3)),
+        Kind("F18.releasing", "a worker is stopped, or stopped again, while it releases a lease", (0.1, 0.3)),
         Kind("F18.twice", "a worker is stopped twice at the same time", _PER_STEP),
         Kind("F18.processor", "a processor stops its worker", (0.01, 0.03)),
         Kind("F19.rolling", "every worker is replaced, one after the other", (0.01, 0.02)),
