@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.measure import clauses, cycles, imports, lonely, prose, sources, words
+from tests.measure import ROOT, clauses, cycles, imports, is_core, lines_of, lonely, prose, sources, words
 
 REACHED = {
     "cycles": 0,
@@ -11,6 +11,13 @@ REACHED = {
     "words": 34,
 }
 """What each measure may come to; a change that lowers one lowers it here."""
+SIZES = {
+    "files of pykcl/": 285,
+    "lines of pykcl/": 60_500,
+    "lines of the core": 20_900,
+    "lines of tests/": 83_000,
+}
+"""Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +65,13 @@ def test_the_tree_keeps_what_it_has_reached(modules):
         "words": sum(words(prose()).values()),
     }
     assert {name: value for name, value in now.items() if value > REACHED[name]} == {}
+
+
+def test_the_tree_does_not_grow_unnoticed(modules):
+    now = {
+        "files of pykcl/": len(modules),
+        "lines of pykcl/": lines_of(modules.values()),
+        "lines of the core": lines_of(text for path, text in modules.items() if is_core(path)),
+        "lines of tests/": lines_of(sources(ROOT / "tests").values()),
+    }
+    assert {name: value for name, value in now.items() if value > SIZES[name]} == {}

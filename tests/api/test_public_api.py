@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import pykcl
+from pykcl.model.record import PlainRecords
 from pykcl.worker.options import Surroundings, WorkerOptions
 
 ROOT = Path(__file__).parents[2]
@@ -205,3 +206,10 @@ def test_the_user_program_uses_every_public_name():
 
 def test_the_package_tells_type_checkers_that_it_is_typed():
     assert (ROOT / "pykcl" / "py.typed").exists()
+
+
+def test_a_batch_equals_itself_alone_and_can_be_a_key():
+    columns = ([b"a"], ["k"], ["1"], [0.0], "shardId-0", "orders")
+    one, other = (pykcl.Batch(PlainRecords(*columns), None, 0, "shardId-0", "orders") for _ in range(2))
+    assert {one: 1, other: 2} == {other: 2, one: 1}
+    assert (one == one, one == other) == (True, False)
