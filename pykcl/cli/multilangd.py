@@ -127,7 +127,7 @@ def _run(settings: Settings, service: Service) -> None:
 
     def stop_for_good() -> None:
         lacking.set()
-        worker.signals.ask(1)
+        worker._signals.ask(1)
 
     with stop_signals_go_to(partial(_end_of, children)), children:
         processors = child_processors(children, settings.timeout, stop_for_good)

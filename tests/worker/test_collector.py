@@ -103,7 +103,7 @@ def cycles_left(worker):
     try:
         for _ in range(5):
             put(worker, 1)
-            for held in worker.held.all():
+            for held in worker._held.all():
                 assert held.renew_if_due(give=worker.config.failover_time)
         gc.collect()
         return list(gc.garbage)
