@@ -50,7 +50,11 @@ def test_a_small_file_with_one_importer_is_seen():
 
 def test_docstrings_that_are_clauses_and_words_given_up_are_seen():
     assert len(clauses({"a.py": '"""Whether it holds."""\ndef f():\n    """How to do it."""'})) == 2
-    assert clauses({"a.py": '"""Whatever holds."""\ndef f():\n    """Return it."""'}) == []
+    assert (
+        len(clauses({"a.py": '"""Of a record.\n\nAt most one."""\ndef f():\n    """Once; once more."""'}))
+        == 2
+    )
+    assert clauses({"a.py": '"""Whatever holds."""\ndef f():\n    """Return it.\n\n    In order."""'}) == []
     assert words({"pykcl/storm/x.md": "It was told, and looks at the JUDGE's door_way; outlook, retold."}) == {
         "door": 1, "judge": 1, "looks": 1, "storm": 1, "told": 1,
     }  # fmt: skip

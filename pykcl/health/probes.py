@@ -114,7 +114,7 @@ def as_json(page: Mapping[str, Any]) -> bytes:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, pykcl, and those libraries that are loaded."""
+    """Versions of Python, pykcl, and those libraries that are loaded."""
     found = {"pykcl": __version__, "python": platform.python_version()}
     for name in _LIBRARIES:
         version = getattr(sys.modules.get(name), "__version__", None)

@@ -43,7 +43,7 @@ _is_tuned = False
 
 
 def tune_collector() -> None:
-    """Once in a process, exclude all objects that exist from garbage collection, and collect less often.
+    """Exclude all objects that exist from garbage collection, once in a process, and collect less often.
 
     75,000 objects of modules and of boto3's models live as long as the process, and every full collection walks them
     all, with the interpreter's lock held. Records are freed with their batch, without a collection; but a program that
@@ -189,7 +189,10 @@ class Worker:
         )
 
     def _begin_anew(self, *, starts: bool) -> None:
-        """After a run, be as before it. Raises PyKclError while anything of it is left, or another thread starts it."""
+        """Return to the state before a run, after it.
+
+        Raises PyKclError while anything of it is left, or another thread starts it.
+        """
         with self._lock:
             if self._is_starting:
                 raise PyKclError(
