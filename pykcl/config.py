@@ -56,7 +56,7 @@ def _time_of(text: str) -> int:
 
 
 def shown(value: object) -> str:
-    """For an error message: cut, and whatever it is."""
+    """Return a value of any type as an error message shows it: cut."""
     try:
         return repr(value)[:200]
     except ValueError:
@@ -225,7 +225,7 @@ class Config:
 
     @property
     def steal_interval(self) -> float:
-        """Between two passes in which leases may be taken from living owners."""
+        """Seconds between two passes in which leases may be taken from living owners."""
         return self.failover_time / 3
 
     @property
@@ -290,7 +290,7 @@ _FLAGS = (
 
 
 def _check_types(config: Config) -> None:
-    """Of what no other check asks for the type."""
+    """Check the types of the fields that no other check covers."""
     for name in (
         "application",
         "stream",

@@ -144,7 +144,7 @@ _NAMES = re.compile(r"\b(APPLICATION|STREAM|TABLE|SHARD)\b")
 
 
 def hint_of(code: str | None, names: Mapping[str, str] | None = None, *, records: int = 0) -> str | None:
-    """What to do about it, with the names that are known in their places; None where there is no such code.
+    """Return the hint for an error code, with the known names in their places; None where there is no such code.
 
     records: over how many it was made."""
     found = MISTAKES.get(code or "")

@@ -1,4 +1,4 @@
-"""Who hears of events: the log, listeners that are called at once, and listeners that may take their time.
+"""Delivery of events to the log, to listeners that are called at once, and to listeners that may take their time.
 
 None of them can harm a lease: one that raises is reported, and one of the second kind may even never return.
 """

@@ -1,4 +1,4 @@
-"""What happens, as typed values; logging is one listener among others.
+"""Events of a worker as typed values; logging is one listener among others.
 
 Events mark edges (ownership or life cycle changed, trouble began or ended) and carry keys, counts and positions,
 never payloads, partition keys, iterators or the text of foreign exceptions, which may quote any of them.
@@ -44,7 +44,7 @@ class Event(_Named):
 
     @property
     def code(self) -> str | None:
-        """Such as "E16"."""
+        """Error code, such as "E16"."""
         return self.CODE
 
     @property

@@ -20,7 +20,7 @@ _found: tuple[int, tuple[logging.Logger, ...]] = (0, ())
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Around what the program does: pykcl's loggers are not disabled when it begins and when it ends.
+    """Enable pykcl's loggers at the begin and at the end of the block, which runs code of the program.
 
     logging.config disables all loggers that are there, unless configured not to. A process of its own has no others
     that count; here a batch would then fail again and again without a word. 1) The method of one shard configures

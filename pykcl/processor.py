@@ -71,12 +71,14 @@ class InitializationInput:
     checkpointer: Checkpointer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch(Sequence[Record]):
     """A sequence of records of one shard, in order; empty only with `call_with_empty_batches`.
 
     records: the same sequence without what stands beside it. Each Record is created when it is asked for, anew each
-    time: iterate once, and keep only the records you need.
+    time: iterate once, and keep only the records you need. What a program keeps after `process_records` has returned, a
+    record, a slice or the batch, stays in memory and is not counted in `max_buffered_bytes`.
+    A batch equals itself alone, and can be a key of a dict.
     millis_behind_latest: how far the end of this batch's page is behind the tip of the shard, as Kinesis says.
     """
 

@@ -239,7 +239,7 @@ def stack_of(thread: threading.Thread | None, below: CodeType | None = None) -> 
 
 
 def _frames() -> dict[int, FrameType]:
-    """What each thread is doing, without a collection of garbage meanwhile.
+    """Return the frame of each thread, without a collection of garbage meanwhile.
 
     Python 3.11 and older can stop for good there, with all their threads (python/cpython#106883): 1) the interpreter
     locks its list of threads; 2) making the frames is an allocation too many, and garbage is collected; 3) in it is a

@@ -1,4 +1,4 @@
-"""How a worker stands at one moment, as values: what `Worker.status()` returns.
+"""Status of a worker at one moment, as values: the result of `Worker.status()`.
 
 Texts come from pykcl and from the lease table, never from a record, its partition key, or an exception of the
 application's. Names of shards and workers are what somebody wrote into a row: untrusted.

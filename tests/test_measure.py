@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.measure import clauses, cycles, imports, lonely, prose, sources, words
+from tests.measure import ROOT, clauses, cycles, imports, is_core, lines_of, lonely, prose, sources, words
 
 REACHED = {
     "cycles": 0,
@@ -11,6 +11,13 @@ REACHED = {
     "words": 31,
 }
 """What each measure may come to; a change that lowers one lowers it here."""
+SIZES = {
+    "files of pykcl/": 285,
+    "lines of pykcl/": 60_500,
+    "lines of the core": 20_900,
+    "lines of tests/": 83_000,
+}
+"""Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +50,11 @@ def test_a_small_file_with_one_importer_is_seen():
 
 def test_docstrings_that_are_clauses_and_words_given_up_are_seen():
     assert len(clauses({"a.py": '"""Whether it holds."""\ndef f():\n    """How to do it."""'})) == 2
-    assert clauses({"a.py": '"""Whatever holds."""\ndef f():\n    """Return it."""'}) == []
+    assert (
+        len(clauses({"a.py": '"""Of a record.\n\nAt most one."""\ndef f():\n    """Once; once more."""'}))
+        == 2
+    )
+    assert clauses({"a.py": '"""Whatever holds."""\ndef f():\n    """Return it.\n\n    In order."""'}) == []
     assert words({"pykcl/storm/x.md": "It was told, and looks at the JUDGE's door_way; outlook, retold."}) == {
         "door": 1, "judge": 1, "looks": 1, "storm": 1, "told": 1,
     }  # fmt: skip
@@ -58,3 +69,13 @@ def test_the_tree_keeps_what_it_has_reached(modules):
         "words": sum(words(prose()).values()),
     }
     assert {name: value for name, value in now.items() if value > REACHED[name]} == {}
+
+
+def test_the_tree_does_not_grow_unnoticed(modules):
+    now = {
+        "files of pykcl/": len(modules),
+        "lines of pykcl/": lines_of(modules.values()),
+        "lines of the core": lines_of(text for path, text in modules.items() if is_core(path)),
+        "lines of tests/": lines_of(sources(ROOT / "tests").values()),
+    }
+    assert {name: value for name, value in now.items() if value > SIZES[name]} == {}

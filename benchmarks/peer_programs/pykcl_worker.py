@@ -42,7 +42,7 @@ def hear(event: Event) -> None:
 
 def main() -> None:
     options = {"stream": STREAM, "initial_position": "TRIM_HORIZON", **json.loads(sys.argv[1])}
-    with Worker(f"bench-{os.getpid()}", processor=Counting, listeners=[hear], **options):
+    with Worker(f"bench-{os.getpid()}", processor=Counting, on_event=hear, **options):
         tune_collector()
         answer_counts(lambda: (sum(one.records for one in processors), sum(one.bytes for one in processors)))
 

@@ -188,7 +188,7 @@ def _session_with(credentials: Any, profile: str | None = None) -> Any:
 
 
 def _session_of_kind(source: CredentialsSource) -> Any:
-    """With the credentials of the first of botocore's own providers that is of this kind; None where none has any."""
+    """Return a session with the credentials of botocore's first provider of this kind; None where none has any."""
     profile = None
     if source.kind == "profile":
         # By name, also where it is the default one: what the environment holds besides is then ignored.

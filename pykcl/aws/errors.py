@@ -230,7 +230,9 @@ def _without_answer(error: Exception, doing: str) -> PyKclError:
 
 
 def _address(error: Exception) -> str | None:
-    """Of the endpoint that an error of botocore names, without what else its URL may hold: a password, say."""
+    """Return the address of the endpoint that an error of botocore names, without other parts of its URL: a password,
+    say.
+    """
     named = getattr(error, "kwargs", {})
     try:
         url = urlsplit(str(named.get("endpoint_url", "")) if isinstance(named, dict) else "")

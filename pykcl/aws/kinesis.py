@@ -187,7 +187,7 @@ class KinesisStream:
 
     @property
     def max_pending_pages(self) -> int:
-        """As many as there are connections to keep; 0 unless pages come over the direct transport."""
+        """Number of connections that are kept; 0 unless pages come over the direct transport."""
         return self._reads.max_pending
 
     def request_page(self, shard_id: str, iterator: str, limit: int) -> PendingPage | None:
@@ -201,7 +201,7 @@ class KinesisStream:
         return self._page(shard_id, pending.request, lambda **_: self._reads.finish(pending), begun=True)
 
     def wait_for_any(self, asked: Sequence[PendingPage], timeout: float) -> None:
-        """Until something has come for one of them; see `ports.NonBlockingStream`."""
+        """Wait until something has come for one of them; see `ports.NonBlockingStream`."""
         wait_for_any([one.underway for one in asked], timeout)
 
     def _page_request(self, iterator: str, limit: int) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def lag(
                 shards more calls, up to the next record or the tip: some 250 for a day. They count against
                 the five reads a second of each shard. A record is unread if it comes after the checkpoint.
     status      The /status of pykcl workers that run with --http.
-    cloudwatch  The metric MillisBehindLatest of any KCL worker, a minute or two late. $0.01 per 1,000 shards.
+    cloudwatch  The metric MillisBehindLatest of any KCL worker, a minute or two late.
     """
     from pykcl.runtime import SystemRuntime
 

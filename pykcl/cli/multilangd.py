@@ -101,8 +101,10 @@ def multilangd(
 
 
 def _end_of(children: Children, number: int, _: object) -> None:
-    """What SIGTERM and SIGINT do where the worker does not hear them: nothing that leaves a child behind, which would
-    go on with a shard that is somebody else's by then."""
+    """Handle SIGTERM and SIGINT while the worker does not, without leaving a child.
+
+    A child that is left would go on with a shard that belongs to another worker by then.
+    """
     if children.is_closing:
         children.hurry()
     elif number == signal.SIGINT:
@@ -126,7 +128,7 @@ def _run(settings: Settings, service: Service) -> None:
 
     def stop_for_good() -> None:
         lacking.set()
-        worker.signals.ask(1)
+        worker._signals.ask(1)
 
     with stop_signals_go_to(partial(_end_of, children)), children:
         processors = child_processors(children, settings.timeout, stop_for_good)

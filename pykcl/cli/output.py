@@ -352,7 +352,7 @@ def watch_option(command: Command) -> Command:
 
 
 def print_wait(seconds: float) -> None:
-    """For `Sampler.poll_until_moved`: say on standard error why the command seems to hang."""
+    """Say on standard error why the command seems to hang, for `Sampler.poll_until_moved`."""
     print_notice(
         f"scanning again in {format_duration(seconds)} to see which counters move; --no-sample does not wait"
     )

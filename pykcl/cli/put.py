@@ -257,7 +257,7 @@ def _pump(
     *,
     skip_bad: bool,
 ) -> None:
-    """From the first line to the last, the first bad one, or Ctrl-C."""
+    """Put the lines from the first to the last, the first bad one, or Ctrl-C."""
     from pykcl.operate.streams.formats import BadLine
 
     try:

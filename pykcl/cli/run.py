@@ -63,7 +63,7 @@ def begun_as_by_a_main_thread() -> Iterator[None]:
 
 @contextmanager
 def waited_for(seconds: float) -> Iterator[None]:
-    """Around all that a process does: threads begun in the block that are no daemons have so long behind it.
+    """Wait so many seconds after the block for the threads begun in it that are no daemons.
 
     Waiting for them is Python's own business, when the process ends: it also ends the idle ones of a
     ThreadPoolExecutor. But it waits for ever; so those that are left are then cut off with the whole process, and

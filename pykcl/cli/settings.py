@@ -108,7 +108,7 @@ log = logging.getLogger("pykcl.settings")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a worker works by.
+    """Settings of a worker.
 
     specs: what a file says of each service; None: boto3 finds everything by itself. executable, timeout: of the
     children, for the entry point "multilang"; see `Interpretation`.

@@ -108,7 +108,7 @@ class Counter(RecordProcessor):
 
 
 class CounterWithEnd(Counter):
-    """Around a processor with a shard_ended of its own: only then is that what ends the shard."""
+    """A Counter around a processor with a shard_ended of its own, which only then ends the shard."""
 
     def shard_ended(self, end: ShardEndedInput) -> None:
         if self._around is not None:

@@ -51,7 +51,7 @@ class Member:
         """Report this worker from here on, and pass on the stop requests that came before it."""
         with self._lock:
             self._worker = worker
-            worker.signals.ask(self._asked)
+            worker._signals.ask(self._asked)
         self._send({"worker": True})
         return worker
 
@@ -82,7 +82,7 @@ class Member:
             self._asked = max(self._asked, times)
             worker = self._worker
             if worker is not None:
-                worker.signals.ask(self._asked)
+                worker._signals.ask(self._asked)
         if worker is None:
             # Nothing is held yet: as a signal would end this process now.
             os.kill(os.getpid(), signal.SIGTERM)

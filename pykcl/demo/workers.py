@@ -23,6 +23,7 @@ from pykcl.demo.record_log import RecordLogWriter, process_batch
 from pykcl.errors import PyKclError
 from pykcl.events import Event
 from pykcl.processor import Batch, InitializationInput, RecordProcessor
+from pykcl.worker.options import WorkerSeams
 from pykcl.worker.worker import Worker
 
 _LOG_LINES = 15
@@ -210,10 +211,11 @@ def main(worker_id: str, path: Path, stream: str, application: str) -> None:
     record_log = RecordLogWriter(path, worker_id)
     broken = os.environ.get(BREAK_VARIABLE) == CHECKPOINT_BEFORE_DELIVERY
     kind = CheckpointsTooEarly if broken else DemoProcessor
-    worker = Worker(
+    # At once, in the thread of the event: this process is killed, and what happened before has to be in its log.
+    worker = Worker._with(
+        WorkerSeams(listeners=[lambda event: log_event(record_log, event)]),
         processor=lambda: kind(record_log),
         config=config(worker_id, stream=stream, application=application),
-        listeners=[lambda event: log_event(record_log, event)],
     )
     threading.Thread(target=_stop_with_the_parent, name="demo-parent", daemon=True).start()
     worker.run()

@@ -156,7 +156,7 @@ class HttpServer:
         return self._listener.address
 
     def start(self) -> None:
-        """From here on it answers."""
+        """Start to answer."""
         self._thread = threading.Thread(target=self._run, name="pykcl-http", daemon=True)
         self._thread.start()
         # Who connects before is queued by the system; this only makes sure that `stop` finds the loop.
@@ -263,7 +263,7 @@ def parsed(head: bytes, local_address: str = "") -> Request | None:
 
 
 def encoded(answer: Answer, *, has_body: bool) -> bytes:
-    """As it goes over the wire. has_body: False for a HEAD."""
+    """Encode the answer for the wire. has_body: False for a HEAD."""
     headers = {
         "Content-Type": answer.content_type,
         "Content-Length": str(len(answer.body)),

@@ -115,7 +115,7 @@ def as_json(page: Mapping[str, Any]) -> bytes:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, pykcl, and those libraries that are loaded."""
+    """Versions of Python, pykcl, and those libraries that are loaded."""
     found = {"pykcl": __version__, "python": platform.python_version()}
     for name in _LIBRARIES:
         version = getattr(sys.modules.get(name), "__version__", None)
@@ -149,20 +149,12 @@ class HealthSource(Protocol):
         """Return the page for Prometheus and its content type; None where such metrics are off."""
 
 
-class Exposes(Protocol):
-    """Metrics of a worker."""
-
-    def exposition(self) -> tuple[bytes, str] | None:
-        """As in `HealthSource`."""
-
-
 class Watched(Protocol):
     """A worker, as far as its health is concerned: pykcl.Worker is one."""
 
     def status(self) -> WorkerStatus: ...
 
-    @property
-    def metering(self) -> Exposes: ...
+    def prometheus_page(self) -> tuple[bytes, str] | None: ...
 
 
 class WorkerHealth:
@@ -180,7 +172,7 @@ class WorkerHealth:
 
     def exposition(self) -> tuple[bytes, str] | None:
         worker = self._worker()
-        return worker.metering.exposition() if worker is not None else None
+        return worker.prometheus_page() if worker is not None else None
 
     def _status(self) -> WorkerStatus | None:
         worker = self._worker()

@@ -52,14 +52,14 @@ Value = tuple[Measure, float]
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-class Sink(Protocol):
+class MetricsSink(Protocol):
     """Takes what was measured. Called from any thread, on the way of the records: it must be quick and not wait."""
 
-    def take(self, label: str, values: Sequence[Value]) -> None:
-        """label: the shard, or the cause, of those values whose measure is labelled."""
+    def take(self, label: str, values: Sequence[tuple[Measure, float]]) -> None:
+        """Take values of this moment. label: the shard, or the cause, of those values whose measure is labelled."""
 
     def forget(self, shard: str) -> None:
-        """This worker no longer has the lease of the shard: drop its present state."""
+        """Drop the present state of the shard: this worker no longer has its lease."""
 
 
 class Meter:
@@ -71,7 +71,7 @@ class Meter:
     def __init__(
         self,
         runtime: Runtime,
-        sinks: Sequence[Sink] = (),
+        sinks: Sequence[MetricsSink] = (),
         *,
         level: str = "DETAILED",
         dimensions: Sequence[str] = DIMENSIONS,
@@ -92,7 +92,7 @@ class Meter:
         return (self._runtime.monotonic() - began) * 1000.0
 
     def measure(self, label: str, *values: Value) -> None:
-        """Hand the values to every sink. Never raises, never waits. label: see `Sink.take`."""
+        """Hand the values to every sink. Never raises, never waits. label: see `MetricsSink.take`."""
         if not self.is_on:
             return
         wanted: Sequence[Value] = values

@@ -35,7 +35,7 @@ _UNITS = {"Count": "1", "Milliseconds": "ms", "Bytes": "By"}
 
 
 def otel_name(name: str) -> str:
-    """Of KCL's name, the instrument's."""
+    """Return the name of the instrument for a name of KCL."""
     if name in _RENAMED:
         return PREFIX + _RENAMED[name]
     if name.endswith(".Time"):

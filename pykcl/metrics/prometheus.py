@@ -40,7 +40,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 def kind_of(measure: Measure) -> Kind:
-    """Of times a histogram; of what is a state its last value; of everything else the sum."""
+    """Return the kind: a histogram for times, a gauge for states, a counter for everything else."""
     if measure.is_state:
         return "gauge"
     return "histogram" if measure.unit == "Milliseconds" else "counter"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from pykcl.config import Config
 from pykcl.metrics.catalog import ALL, DIMENSIONS, OPERATION, parts
 from pykcl.metrics.cloudwatch import Failures, Publisher, Sender, Statistics
-from pykcl.metrics.meter import Meter, Sink
+from pykcl.metrics.meter import Meter, MetricsSink
 from pykcl.runtime import Runtime
+
+if TYPE_CHECKING:
+    from pykcl.metrics.prometheus import PrometheusSink
 
 
 def dimensions_of(config: Config) -> tuple[str, ...]:
@@ -23,25 +27,29 @@ class MetricsPipeline:
     sinks: of the application's own, besides those that `config` names. Raises ConfigError for a missing package.
     """
 
-    def __init__(self, config: Config, runtime: Runtime, worker_id: str, sinks: Sequence[Sink] = ()) -> None:
+    def __init__(
+        self, config: Config, runtime: Runtime, worker_id: str, sinks: Sequence[MetricsSink] = ()
+    ) -> None:
         self._config = config
         self._runtime = runtime
         self._publisher: Publisher | None = None
         self._statistics: Statistics | None = None
+        self.prometheus: PrometheusSink | None = None
         kinds, dimensions = config.metrics_sinks, dimensions_of(config)
-        own: list[Sink] = []
+        own: list[MetricsSink] = []
         if "cloudwatch" in kinds:
             self._statistics = Statistics(runtime, config.metrics_queue_size)
             own.append(self._statistics)
         if "prometheus" in kinds:
             from pykcl.metrics.prometheus import PrometheusSink
 
-            own.append(PrometheusSink(runtime, worker_id, dimensions=dimensions))
+            self.prometheus = PrometheusSink(runtime, worker_id, dimensions=dimensions)
+            own.append(self.prometheus)
         if "otel" in kinds:
             from pykcl.metrics.opentelemetry import OpenTelemetrySink
 
             own.append(OpenTelemetrySink(worker_id, dimensions=dimensions))
-        self.sinks: tuple[Sink, ...] = (*own, *sinks)
+        self.sinks: tuple[MetricsSink, ...] = (*own, *sinks)
         self.meter = Meter(runtime, self.sinks, level=config.metrics_level, dimensions=dimensions)
 
     def connect(self, sender: Callable[[], Sender], trouble: Failures) -> None:
@@ -57,9 +65,7 @@ class MetricsPipeline:
 
     def exposition(self) -> tuple[bytes, str] | None:
         """Return the page for Prometheus and its content type; None where Prometheus is off."""
-        found = (getattr(sink, "exposition", None) for sink in self.sinks)
-        page = next((exposition for exposition in found if exposition is not None), None)
-        return page() if page is not None else None
+        return self.prometheus.exposition() if self.prometheus is not None else None
 
     def stop(self, within: float) -> None:
         """Publish what is left, for `within` seconds at most."""

@@ -125,7 +125,7 @@ def has_more_parts(body: bytes, most: int) -> bool:
 
 
 def _varint(body: bytes, position: int) -> tuple[int, int]:
-    """And the position after it. Raises IndexError where it is cut off."""
+    """Return the number and the position after it. Raises IndexError where it is cut off."""
     value = shift = 0
     while (byte := body[position]) & 0x80:
         value |= (byte & 0x7F) << shift
@@ -510,7 +510,7 @@ class Aggregator:
 
 
 def _wire_size(user_record: UserRecord, partition_keys: int, explicit_hash_keys: int) -> int:
-    """At most how many bytes a user record adds to an aggregate whose tables hold so many keys.
+    """Return the largest number of bytes that a user record adds to an aggregate whose tables hold so many keys.
 
     Counts its keys as new even when the tables hold them: aws-kinesis-agg 1.2.3 does for keys given as text,
     and both must break at the same record to give the same bytes.

@@ -457,7 +457,9 @@ def _comparable(value: object) -> object:
 
 
 def _anonymous(lease: Lease) -> Lease:
-    """Without who wrote the private map: two workers that create the same lease create equal ones."""
+    """Return the lease without the writer of the private map: two workers that create the same lease create equal
+    ones.
+    """
     metadata = lease.metadata
     if metadata is None:
         return lease

@@ -219,7 +219,6 @@ def total_of(lags: Mapping[str, ShardLag], threshold: float | None = None) -> To
 
 MAX_METRIC_AGE = 180.0
 """Seconds. A datapoint has the start of its minute, is sent some ten seconds later and visible after a minute."""
-_DOLLARS_PER_METRIC = 0.01 / 1000
 _WINDOW = 600.0
 """Seconds before now in which values are read."""
 _MAX_METRICS = 500
@@ -287,9 +286,8 @@ class CloudWatchLag:
     @property
     def cost(self) -> str:
         return (
-            f"CloudWatch was asked for {self._asked} metrics, at about $0.01 per 1,000 "
-            f"(${self._asked * _DOLLARS_PER_METRIC:.5f}). Its values are one to three minutes old, and are those of "
-            "the workers' reads, which may be ahead of their checkpoints."
+            f"CloudWatch was asked for {self._asked} metrics. Its values are one to three minutes old, and are those "
+            "of the workers' reads, which may be ahead of their checkpoints."
         )
 
     def lags(self, leases: Sequence[Lease]) -> Mapping[str, ShardLag]:

@@ -98,7 +98,7 @@ class RowCache:
         self._known: dict[str, tuple[Mapping[str, AttributeValue], Row]] = {}
 
     def parse(self, item: Mapping[str, AttributeValue]) -> Row:
-        """As `parse_row`."""
+        """Parse a row as `parse_row` does."""
         key = str(item.get(LEASE_KEY))
         known = self._known.get(key)
         if known is not None and known[0] == item:

@@ -141,7 +141,7 @@ def _kind(native: bool, multi: bool, java: Set[str], pykcl: Set[str], *, is_3x: 
 
 
 def _owners(leases: Iterable[Lease]) -> frozenset[str]:
-    """During a hand-off both the next owner and the one who still works."""
+    """Owners; during a hand-off both the next owner and the one that still works."""
     both = ((lease.owner, lease.checkpoint_owner) for lease in leases)
     return frozenset(name for names in both for name in names if name is not None)
 
@@ -175,7 +175,7 @@ def _why_native(version: str | None, where: str, foreign: Iterable[ForeignRow], 
 
 
 def _traces(leases: list[Lease], foreign: list[ForeignRow], state: JavaState, measured: int) -> list[str]:
-    """Of 3.x, whatever its mode."""
+    """Traces of KCL 3.x, in any mode."""
     # pykcl marks the rows it creates in the same way; a row it has ever written has its metadata.
     created = sum(lease.entity_type is not None and lease.metadata is None for lease in leases)
     renewed = sum(_THROUGHPUT in lease.extra for lease in leases)

@@ -219,7 +219,7 @@ class Audit:
 
 
 def _ranges(leases: Mapping[str, Lease], shards: Mapping[str, Shard]) -> list[HashRange]:
-    """Of the leases that have not ended. Where the listing and the row differ, Kinesis knows better."""
+    """Hash ranges of the leases that have not ended. Where the listing and the row differ, Kinesis knows better."""
     open_leases = (lease for lease in leases.values() if not lease.is_ended)
     ranges = (_listed_range(lease.key, shards) or lease.hash_range for lease in open_leases)
     return [keys for keys in ranges if keys is not None]
@@ -243,7 +243,9 @@ def _without_range(
 
 
 def _listed_range(key: str, shards: Mapping[str, Shard]) -> HashRange | None:
-    """Only what every reader of the row accepts: in Java a range that is none makes the whole table unreadable."""
+    """Return the listed range, if every reader of the row accepts it: in Java a range that is none makes the whole
+    table unreadable.
+    """
     shard = shards.get(key)
     if shard is None or shard.hash_range is None:
         return None

@@ -203,7 +203,7 @@ class Fleet:
         ]
 
     def _some_of(self, overdue: list[Lease], room: int, rng: Random) -> list[Acquisition]:
-        """About one live worker per pass reaches for its part of them.
+        """Choose leases in such a way that about one live worker per pass takes its part of them.
 
         At least every tenth one, because those that are full do not.
         """
@@ -216,7 +216,7 @@ class Fleet:
         )
 
     def _steal(self, max_steal: int, rng: Random) -> list[Acquisition]:
-        """From one of the most loaded owners, if it has at least two more than this worker.
+        """Steal from one of the most loaded owners, if it has at least two more than this worker.
 
         Ties are broken by chance, so that idle workers, which cannot see each other, do not all rob the same
         owner. A lease in the middle of a KCL 3.x hand-off is about to move anyway: it counts, but it is not

@@ -55,7 +55,7 @@ class PeerFailoverTime:
 
 @dataclass(slots=True)
 class _Stretch:
-    """Of one lease, in which only its counter moved.
+    """A stretch of one lease, in which only its counter moved.
 
     began: monotonic seconds of the scan before the first one, seen: of the first one. moves: of each that showed an
     increment. gap: the longest time between two scans. jumped: it moved by more than one between two scans.
@@ -94,7 +94,7 @@ class FailoverTimeDetector:
         self._scanned = 0.0
 
     def observe(self, leases: Iterable[Lease], now: float, *, worker: str) -> list[PeerFailoverTime]:
-        """After one more complete scan that was answered at `now`, monotonic seconds: what has become clear by it.
+        """Return what one more complete scan shows, answered at `now`, monotonic seconds.
 
         Each owner is reported once. worker: one's own identifier.
         """
@@ -124,7 +124,7 @@ class FailoverTimeDetector:
         return length >= _LONGEST_WINDOW * self._failover or (enough and length >= WINDOW * self._failover)
 
     def _verdict_on(self, stretch: _Stretch, now: float) -> tuple[Verdict, float]:
-        """And about how many seconds lie between two renewals."""
+        """Return the verdict, and the approximate seconds between two renewals."""
         count = stretch.lease.counter - stretch.first
         if count < _FEWEST:
             return "unclear", 0.0

@@ -24,6 +24,7 @@ from pykcl.processor import (
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 from pykcl.testing.memory.stream import MemoryStream
 from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
+from pykcl.worker.options import WorkerSeams
 from pykcl.worker.worker import Worker
 
 STREAM = "orders"
@@ -115,13 +116,16 @@ class Fleet:
         )
         stream = MemoryStream(self.kinesis, STREAM, runtime, self.simulation.switch)
         options = {"initial_position": "TRIM_HORIZON", "worker_id": name, **options}
-        worker = Worker(
-            TABLE,
-            stream=STREAM,
-            processor=processor or (lambda: RecordingProcessor(name, self.ledger)),
+        seams = WorkerSeams(
             adapters=(table, stream),
             listeners=[lambda event: self.events.append((name, event)), self._on_event],
             runtime=runtime,
+        )
+        worker = Worker._with(
+            seams,
+            TABLE,
+            stream=STREAM,
+            processor=processor or (lambda: RecordingProcessor(name, self.ledger)),
             **options,
         )
         self.workers[name] = worker

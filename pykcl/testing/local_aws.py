@@ -18,6 +18,7 @@ from pykcl.processor import ProcessorFactory
 from pykcl.testing.input_records import checked_records, put_all, records
 from pykcl.testing.recorder import Recorder
 from pykcl.testing.result import Result, refuse_unfinished
+from pykcl.worker.options import WorkerSeams
 from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.worker import Worker
 
@@ -123,9 +124,9 @@ class RunningWorker:
         self._recorder = recorder = streams.recorder(stream, application)
         options = {**_QUICK, **options}
         recorder.is_manual = options.get("checkpoint_mode") == "manual"
-        listeners = [recorder.hear, *options.pop("listeners", ())]
         create = recorder.factory(checked_processor(what), f"worker-{next(streams.numbers)}")
-        self.worker = Worker(application, stream=stream, processor=create, listeners=listeners, **options)
+        seams = WorkerSeams(listeners=[recorder.hear])
+        self.worker = Worker._with(seams, application, stream=stream, processor=create, **options)
         self._started = time.monotonic()
         self.worker.start()
 

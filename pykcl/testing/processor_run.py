@@ -39,8 +39,8 @@ FAULTS = {
 
 _SHARES = {"checkpoint_throttled": 1 / 2, "lost_answers": 1 / 4, "throttled_reads": 1 / 3}
 _SET_BY_THE_RUN = {
-    "adapters", "application", "clients", "config", "listeners", "metrics", "metrics_sinks", "on_event", "processor",
-    "region", "runtime", "session", "initial_position", "stream", "table_name", "http_transport", "record_encoding",
+    "application", "clients", "config", "metrics", "metrics_sinks", "on_event", "processor",
+    "region", "session", "initial_position", "stream", "table_name", "http_transport", "record_encoding",
     "worker_id",
 }  # fmt: skip
 """Options of Worker that a run gives by itself."""

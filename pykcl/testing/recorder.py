@@ -158,7 +158,7 @@ class RecordedProcessor(RecordProcessor):
 
     @property
     def is_of_no_use(self) -> bool:
-        """As the worker asks it of every processor."""
+        """The answer of the recorded processor, which the worker asks of every processor."""
         return bool(getattr(self._inner, "is_of_no_use", False))
 
     def initialize(self, init: InitializationInput) -> None:

@@ -129,7 +129,7 @@ class Progress:
             )
 
     def retire(self) -> None:
-        """From now on `check` and every write raise LeaseLostError.
+        """Let `check` and every write raise LeaseLostError from now on.
 
         A write that is already on its way may land: 1) an old thread of the application sends 200; 2) the new instance
         begins at 100; 3) the row says 200. That the records up to 200 are done was said by who had them.

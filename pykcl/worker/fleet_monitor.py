@@ -115,7 +115,7 @@ class FleetMonitor:
             )
 
     def observe(self, rows: Iterable[Row], view: LeaseView) -> None:
-        """After a scan. rows: all of it. view: folded from it."""
+        """Watch the fleet after a scan. rows: all of it. view: folded from it."""
         now = view.observed_at
         rows = tuple(rows)
         leases = [row for row in rows if isinstance(row, Lease)]

@@ -137,7 +137,7 @@ class HeldLease:
         raise self._refusal()
 
     def _refuse_a_fork(self) -> None:
-        """Before any lock: the thread that had it when the process was forked is not there to give it back."""
+        """Refuse a forked process before any lock: the thread that had the lock at the fork cannot release it there."""
         if not self._own_process.is_this:
             raise LeaseLostError(
                 f"This process was forked from the worker that holds the lease of {self.key}, and may write nothing "
@@ -304,7 +304,7 @@ class HeldLeases:
             return list(self._held.values())
 
     def snapshot(self) -> dict[str, HeldLease]:
-        """As `all`, by key. Takes no lock: for an invariant checker that must not let another thread go on."""
+        """Return `all` by key. Takes no lock: for an invariant checker that must not let another thread go on."""
         return dict(self._held)
 
     def __len__(self) -> int:

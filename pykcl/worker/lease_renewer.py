@@ -128,7 +128,10 @@ class LeaseRenewer:
         return min(max(soonest, _LEAST_REST), _LONGEST_REST)
 
     def _enqueue(self, due: Iterable[HeldLease]) -> bool:
-        """And call one helper, if there is anything to send; whether one more could be called after that."""
+        """Enqueue the leases and call one helper if there is anything to send.
+
+        Return whether one more could be called.
+        """
         with self._lock:
             # Under the lock, with the helpers: 1) this thread sees no stop; 2) the stop comes, and its caller waits for
             # the threads that there are; 3) a helper is started that nobody waits for.

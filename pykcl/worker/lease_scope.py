@@ -104,7 +104,7 @@ class LeaseScope:
         return self.sleep(lambda: until - runtime.monotonic())
 
     def sleep(self, left: Callable[[], float]) -> bool:
-        """As `pause`, while `left` gives seconds that are left. It is called again after each `wake`."""
+        """Pause as `pause` does, while `left` returns seconds that are left. It is called again after each `wake`."""
         while True:
             # Cleared before the check of what it announces: a stop requested after that sets it again.
             self.wake.clear()

@@ -13,8 +13,8 @@ from pykcl.worker.context import Context
 
 
 class PageMeasures:
-    """Of one shard, used by one thread at a time, the one that reads: `began`, then for each batch `delivering` and,
-    if it returned, `delivered`, then `ended`.
+    """Measures of one shard, used by one thread at a time, the one that reads: `began`, then for each batch
+    `delivering` and, if it returned, `delivered`, then `ended`.
 
     A page that is broken off is not ended: neither stopping nor losing a lease is a failure of the work.
     """
@@ -102,7 +102,7 @@ class TakeMeasures:
 
 
 class TakeoverTimer:
-    """Of one lease worker, used by its thread only.
+    """Timer of one lease worker, used by its thread only.
 
     still_for: seconds for which the lease had not moved when it was chosen.
     """

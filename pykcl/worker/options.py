@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -11,7 +12,7 @@ from pykcl.errors import ConfigError
 from pykcl.event_dispatch import Listener
 from pykcl.interfaces import LeaseTable, Stream
 from pykcl.metrics.catalog import MetricsLevel
-from pykcl.metrics.meter import Sink
+from pykcl.metrics.meter import MetricsSink
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Runtime
 
@@ -25,11 +26,8 @@ class Surroundings(_Processor, total=False):
 
     session: Any
     clients: Mapping[str, Any] | None
-    adapters: tuple[LeaseTable, Stream] | None
-    listeners: Sequence[Listener]
     on_event: Listener | Sequence[Listener]
-    metrics_sinks: Sequence[Sink]
-    runtime: Runtime | None
+    metrics_sinks: Sequence[MetricsSink]
 
 
 class WorkerOptions(Surroundings, total=False):
@@ -75,8 +73,20 @@ class WorkerOptions(Surroundings, total=False):
     metrics_queue_size: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSeams:
+    """Replacements for parts of a worker, which only simulations, tests and tools of pykcl need.
+
+    adapters: in place of those of AWS. listeners: called with every event at once, in the thread in which it happens.
+    """
+
+    adapters: tuple[LeaseTable, Stream] | None = None
+    listeners: Sequence[Listener] = ()
+    runtime: Runtime | None = None
+
+
 def config_of(application: str | None, config: Config | None, options: dict[str, Any]) -> Config:
-    """Of the arguments of Worker. Raises ConfigError."""
+    """Return the configuration that the arguments of Worker make. Raises ConfigError."""
     if config is None:
         if application is None:
             raise ConfigError(

@@ -343,7 +343,7 @@ class LatestStart:
             self.opened[lease.key] = self._fixed[lease.key]
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Once anybody has taken the lease, reading goes on from the row."""
+        """Forget leases that a worker has taken: reading continues from the row."""
         for key in keys:
             self.opened.pop(key, None)
 

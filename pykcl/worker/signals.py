@@ -35,7 +35,7 @@ class OwnProcess:
 
     @contextmanager
     def alone_leaves(self, method: str, shard: str) -> Iterator[None]:
-        """Around a call of user code: a process that was forked in there ends where it would leave it.
+        """End a process that is forked within the block, a call of user code, where it would leave the block.
 
         It ends as without a worker: sys.exit() with its code, an exception with its traceback.
         """
@@ -63,7 +63,7 @@ def _code_of(error: BaseException) -> int:
 
 
 def _print_error(error: BaseException) -> None:
-    """As Python does."""
+    """Print an error as Python does."""
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
     elif error.code is not None and not isinstance(error.code, int):
@@ -71,7 +71,7 @@ def _print_error(error: BaseException) -> None:
 
 
 def _end_the_fork(code: int, report: Callable[[], object]) -> NoReturn:
-    """At once: what waits for the end of a process belongs to the worker's, such as its threads and its sockets.
+    """End the process at once: its threads and sockets belong to the process of the worker.
 
     What is reported or flushed may run into anything: a stream that is closed, or whose lock another thread had when
     the process was forked, and that thread is not there to give it back. So it has a moment for that, and no more.
@@ -122,9 +122,11 @@ def _do(before: dict[int, Any]) -> None:
 
 
 def _leave_to_the_fork() -> None:
-    """In a process that was forked from this one: a handler would only ask the parent's worker to stop, of which there
-    is nothing there but memory. So whoever forks, multiprocessing for one, could not terminate it, and would wait for
-    it for ever when this process ends."""
+    """Restore the former handlers in a process that was forked from this one.
+
+    A handler would only ask the parent's worker to stop, of which there is nothing there but memory. So whoever forks,
+    multiprocessing for one, could not terminate it, and would wait for it for ever when this process ends.
+    """
     while _formers:
         _do(_formers.pop())
 
@@ -178,7 +180,7 @@ class StopSignals:
         return max(self._came, self._asked)
 
     def ask(self, times: int) -> None:
-        """As if that many signals had come in all. Called by one thread only; it may be any."""
+        """Act as if that many signals had come in all. Called by one thread only; it may be any."""
         self._asked = max(self._asked, times)
         if self._asked:
             self._wake()

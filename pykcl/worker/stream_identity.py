@@ -57,8 +57,10 @@ class StreamIdentity:
             self._retention_hours = now.retention_hours
 
     def confirm_before_opening(self) -> None:
-        """As `confirm`; many shards are opened at once, so an answer of the last seconds will do, and a failure of the
-        last second: an account may ask twenty times a second, and in an outage all shards of all workers want to know.
+        """Confirm as `confirm` does, where an answer of the last seconds or a failure of the last second is enough.
+
+        Many shards are opened at once: an account may ask twenty times a second, and in an outage all shards of all
+        workers want to know.
         """
         with self._one_asks:
             if self._runtime.monotonic() - self._failed_at < _SHARED_FAILURE_SECONDS:

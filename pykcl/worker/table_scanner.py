@@ -65,7 +65,7 @@ class TableScanner:
         return scan.rows
 
     def pace(self, rows: int) -> None:
-        """After a scan of so many rows: when the next is due. Until `calm` is called there may be something to do."""
+        """Plan the next scan after one of so many rows. Until `calm` is called there may be something to do."""
         context, before = self._context, self._schedule
         self._schedule = plan_scans(
             mode=context.config.lease_scan_mode,

@@ -16,10 +16,10 @@ from pykcl.event_dispatch import EventFan, Listener, Relay
 from pykcl.events import ThreadsNotStopped, WorkerStarted, WorkerStopped, WorkerStopping
 from pykcl.interfaces import LeaseTable, Stream
 from pykcl.metrics.cloudwatch import Sender
-from pykcl.metrics.meter import Sink
+from pykcl.metrics.meter import MetricsSink
 from pykcl.metrics.setup import MetricsPipeline
 from pykcl.processor import ProcessorFactory
-from pykcl.runtime import Event, Runtime, SystemRuntime, Task
+from pykcl.runtime import Event, SystemRuntime, Task
 from pykcl.status import WorkerStatus
 from pykcl.worker.context import Context
 from pykcl.worker.failure_tracker import FailureTracker, named, names_of
@@ -28,7 +28,7 @@ from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_renewer import LeaseRenewer
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.measurements import RenewalRounds
-from pykcl.worker.options import Surroundings, WorkerOptions, config_of
+from pykcl.worker.options import Surroundings, WorkerOptions, WorkerSeams, config_of
 from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.signals import StopSignals
 from pykcl.worker.starting import Start
@@ -44,7 +44,7 @@ _is_tuned = False
 
 
 def tune_collector() -> None:
-    """Once in a process, exclude all objects that exist from garbage collection, and collect less often.
+    """Exclude all objects that exist from garbage collection, once in a process, and collect less often.
 
     75,000 objects of modules and of boto3's models live as long as the process, and every full collection walks them
     all, with the interpreter's lock held. Records are freed with their batch, without a collection; but a program that
@@ -92,13 +92,13 @@ class Worker:
     processor: a RecordProcessor subclass or a zero-argument factory; one instance is made per lease.
     session: a boto3.Session; clients: {"kinesis": …, "dynamodb": …}, and "cloudwatch" where metrics go there; by
     default boto3's own chain is used. on_event: called with every event, each in a thread of its own, where it may
-    wait and raise. listeners: the same at once, in the thread to which it happens; they must be quick.
-    metrics_sinks: take what is measured, besides those that the option `metrics` names.
-    options: the fields of Config by name; or pass a whole `config`. held: the leases this worker believes it holds.
-    signals: those that ask it to stop.
+    wait and raise. metrics_sinks: take what is measured, besides those that the option `metrics` names.
+    options: the fields of Config by name; or pass a whole `config`.
 
     Raises ConfigError for options that are unknown or contradict each other.
     """
+
+    _seams = WorkerSeams()
 
     @overload
     def __init__(self, application: str, *, stream: str, **options: Unpack[WorkerOptions]) -> None: ...
@@ -114,31 +114,36 @@ class Worker:
         config: Config | None = None,
         session: Any = None,
         clients: Mapping[str, Any] | None = None,
-        adapters: tuple[LeaseTable, Stream] | None = None,
-        listeners: Sequence[Listener] = (),
         on_event: Listener | Sequence[Listener] = (),
-        metrics_sinks: Sequence[Sink] = (),
-        runtime: Runtime | None = None,
+        metrics_sinks: Sequence[MetricsSink] = (),
         **options: Any,
     ) -> None:
         self.config = config_of(application, config, options)
         self._processor = checked_processor(processor)
-        self._runtime = runtime or SystemRuntime()
-        self._session, self._clients, self._adapters = session, clients, adapters
+        self._runtime = self._seams.runtime or SystemRuntime()
+        self._session, self._clients, self._adapters = session, clients, self._seams.adapters
         self.worker_id = (
             self.config.worker_id or f"{socket.gethostname()}:{os.getpid()}:{self._runtime.token()}"
         )
-        self.metering = MetricsPipeline(self.config, self._runtime, self.worker_id, metrics_sinks)
+        self._metering = MetricsPipeline(self.config, self._runtime, self.worker_id, metrics_sinks)
         self._reporter = WorkerStatusReporter(self.config, self.worker_id, self._runtime)
         patient = (on_event,) if callable(on_event) else on_event
         self._relays = [Relay(listener, self._runtime) for listener in patient]
-        own = (self.metering.meter.hear, self._reporter.errors.on_event)
+        own = (self._metering.meter.hear, self._reporter.errors.on_event)
         self._events = EventFan(
-            (*listeners, *own, *(relay.hear for relay in self._relays)), names_of(self.config)
+            (*self._seams.listeners, *own, *(relay.hear for relay in self._relays)), names_of(self.config)
         )
-        self.held = HeldLeases(self._runtime)
+        self._held = HeldLeases(self._runtime)
         self._lock = self._runtime.lock()
         self._be_new()
+
+    @classmethod
+    def _with(cls, seams: WorkerSeams, application: str | None = None, **arguments: Any) -> Worker:
+        """Create a worker with these seams, for simulations, tests and tools of pykcl."""
+        worker = cls.__new__(cls)
+        worker._seams = seams
+        cls.__init__(worker, application, **arguments)
+        return worker
 
     # -- running -----------------------------------------------------------------------------------------------
 
@@ -155,7 +160,7 @@ class Worker:
         """
         # Here, too: a signal that came between `heard` and `start` would be forgotten by the latter.
         self._begin_anew(starts=False)
-        with self.signals.heard():
+        with self._signals.heard():
             self.start()
             if tune_gc:
                 tune_collector()
@@ -181,7 +186,8 @@ class Worker:
         After a stop that left no thread behind the worker can be started again.
 
         Unlike `run`, it leaves the garbage collector as it is. A program that has created all that it keeps may call
-        `gc.collect()` and `gc.freeze()` after the start: a full collection then walks 75,000 objects fewer.
+        `gc.collect()`, `gc.freeze()` and `gc.set_threshold(50_000)` after the start: a full collection then walks
+        75,000 objects fewer, and collections are rarer while the program keeps the records of a batch.
         """
         self._begin_anew(starts=True)
         self._reporter.enter("starting")
@@ -209,7 +215,10 @@ class Worker:
         )
 
     def _begin_anew(self, *, starts: bool) -> None:
-        """After a run, be as before it. Raises PyKclError while anything of it is left, or another thread starts it."""
+        """Return to the state before a run, after it.
+
+        Raises PyKclError while anything of it is left, or another thread starts it.
+        """
         with self._lock:
             if self._is_starting:
                 raise PyKclError(
@@ -239,7 +248,7 @@ class Worker:
         self._failure: Exception | None = None
         self._manager: LeaseManager | None = None
         self._parts: WorkerThreads | None = None
-        self.signals = StopSignals(self._stop_asked.set, self._runtime.monotonic)
+        self._signals = StopSignals(self._stop_asked.set, self._runtime.monotonic)
         self._stopping = self._is_over = self._is_starting = False
 
     def _start_threads(self, context: Context) -> bool:
@@ -259,7 +268,7 @@ class Worker:
             self._manager = LeaseManager(context, name=name)
             self._parts = self._reporter.parts = WorkerThreads(self._manager, renewer, context.idle_poller)
             self._reporter.enter("running")
-            self.metering.start(f"{name}-metrics")
+            self._metering.start(f"{name}-metrics")
             renewer.start()
             context.idle_poller.start()
             self._manager.start()
@@ -320,7 +329,7 @@ class Worker:
         # No user code runs in these: they get their moment also when a second signal ended the wait for user code.
         soon = self._runtime.monotonic() + self.config.request_timeout + 0.5
         left += self._join(parts.tasks, soon if was_forced else max(deadline, soon))
-        self.metering.stop(0.0 if self._is_forced else _LAST_METRICS_WITHIN)
+        self._metering.stop(0.0 if self._is_forced else _LAST_METRICS_WITHIN)
         self._reporter.enter("stopped")
         # From here on another thread may start the next run.
         failure, cause, is_forced = self._failure, self._cause, self._is_forced
@@ -383,6 +392,14 @@ class Worker:
         """Snapshot of the current state: threads, leases, positions, lag, failures. Cheap, from any thread."""
         return self._reporter.status(self._failure)
 
+    def prometheus_page(self) -> tuple[bytes, str] | None:
+        """Return the page for a scrape and its content type; None unless `metrics` names "prometheus"."""
+        return self._metering.exposition()
+
+    def prometheus_collector(self) -> Any:
+        """Return a collector for a registry of prometheus_client; None unless `metrics` names "prometheus"."""
+        return self._metering.prometheus
+
     @property
     def leases(self) -> tuple[str, ...]:
         """Keys of the leases this worker holds or is about to take, sorted."""
@@ -415,7 +432,7 @@ class Worker:
         """Everything the threads share; None when stopped meanwhile."""
         table, stream = self._adapters or self._aws_adapters()
         failures = self._reporter.failures = FailureTracker(self._events, self._runtime, self.config)
-        self.metering.connect(self._cloudwatch, failures)
+        self._metering.connect(self._cloudwatch, failures)
         return Start(
             config=self.config,
             worker_id=self.worker_id,
@@ -423,9 +440,9 @@ class Worker:
             stream=stream,
             runtime=self._runtime,
             events=self._events,
-            meter=self.metering.meter,
+            meter=self._metering.meter,
             failures=failures,
-            held=self.held,
+            held=self._held,
             processor=self._processor,
             on_fatal=self._fail,
             pulse=self._reporter.starting,
@@ -463,7 +480,7 @@ class Worker:
 
     @property
     def _is_forced(self) -> bool:
-        return self.signals.count > 1
+        return self._signals.count > 1
 
     def _join(self, tasks: Sequence[Task], deadline: float, *workers: LeaseWorker) -> list[str]:
         """Wait for the tasks; return the names of those still alive at the deadline, or at a second signal while the

@@ -60,7 +60,7 @@ class WorkerStatusReporter:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Before each run of the worker."""
+        """Reset the state before each run of the worker."""
         self._state: tuple[WorkerState, float] = ("new", self._runtime.monotonic())
         self.starting = ThreadHeartbeat("start", self._runtime, patience=_LONGEST_ATTEMPT)
         self.failures: FailureTracker | None = None
@@ -134,5 +134,5 @@ class WorkerStatusReporter:
 
 
 def sorted_workers(parts: WorkerThreads | None) -> list[tuple[LeaseWorker, Task]]:
-    """By shard; none before the worker runs."""
+    """Return the lease workers by shard; none before the worker runs."""
     return sorted(parts.manager.workers(), key=lambda entry: entry[0].key) if parts else []

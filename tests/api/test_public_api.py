@@ -1,5 +1,7 @@
 """The public names: there, documented, typed, and cheap to import."""
 
+import ast
+import builtins
 import dataclasses
 import importlib.util
 import inspect
@@ -14,14 +16,17 @@ from typing import Any
 import pytest
 
 import pykcl
+from pykcl.model.record import PlainRecords
 from pykcl.worker.options import Surroundings, WorkerOptions
 
 ROOT = Path(__file__).parents[2]
-CLASSES = sorted(name for name in pykcl.__all__ if not name.startswith("__"))
+NAMES = sorted(name for name in pykcl.__all__ if not name.startswith("__"))
+CLASSES = [name for name in NAMES if isinstance(getattr(pykcl, name), type)]
 HEAVY = ("boto3", "botocore", "google.protobuf", "click", "tenacity", "moto", "rich")
 
 MAY_BE_ANY = {
     "Config.from_options(options)": "options come from outside and are checked one by one",
+    "Worker.prometheus_collector() ->": "of prometheus_client, which need not be installed",
     "Record.json() ->": "whatever the producer put",
     "Worker.__init__(session)": "a boto3.Session: boto3 has no types of its own",
     "Worker.__init__(clients)": "boto3 clients, likewise",
@@ -74,10 +79,10 @@ def test_all_names_exactly_what_can_be_had():
 
 def test_type_checkers_see_the_same_names_as_the_interpreter():
     source = (ROOT / "pykcl" / "__init__.py").read_text("utf-8")
-    for name in CLASSES:
-        home = getattr(pykcl, name).__module__
-        assert f"from {home} import" in source
-        assert pykcl._HOMES[name] == home
+    for name in NAMES:
+        assert f"from {pykcl._HOMES[name]} import" in source
+        if name in CLASSES:
+            assert pykcl._HOMES[name] == getattr(pykcl, name).__module__
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -106,7 +111,7 @@ def untyped(found: type) -> Iterator[str]:
     """What of a class has no type, or Any where no reason is written down."""
     name = found.__name__
     # Names that are imported for type checkers only, or lazily, are filled in from the public ones.
-    names = {public: getattr(pykcl, public) for public in CLASSES}
+    names = {public: getattr(pykcl, public) for public in NAMES}
     if dataclasses.is_dataclass(found):
         hints = typing.get_type_hints(found, localns=names)
         for field in dataclasses.fields(found):
@@ -171,6 +176,59 @@ def test_every_public_signature_is_typed_and_any_has_a_reason():
         assert place.split("(")[0] in places, f"{place} is excused and does not exist"
 
 
+def annotations_of(found: type) -> Iterator[tuple[str, str]]:
+    """(module, annotation as written) of the fields and the public methods of a class."""
+    for home in found.__mro__:
+        if dataclasses.is_dataclass(home) or typing.is_typeddict(home):
+            for name, text in vars(home).get("__annotations__", {}).items():
+                if not name.startswith("_"):
+                    yield home.__module__, text
+    for name, function in own_functions(found):
+        if name == "__init__" and dataclasses.is_dataclass(found):
+            continue
+        if not name.startswith("_") or name.startswith("__"):
+            yield from ((function.__module__, text) for text in function.__annotations__.values())
+
+
+def hidden_names(found: type) -> set[str]:
+    """Names of pykcl's own classes and aliases in the signatures of a class that `pykcl` does not export.
+
+    An alias of literals need not be exported: a program writes the literal.
+    """
+    hidden = set()
+    for module, text in annotations_of(found):
+        for node in ast.walk(ast.parse(text, mode="eval") if isinstance(text, str) else ast.Pass()):
+            if not isinstance(node, ast.Name) or node.id in pykcl.__all__ or hasattr(builtins, node.id):
+                continue
+            value = getattr(sys.modules[module], node.id, None)
+            is_own = isinstance(value, type) and value.__module__.startswith("pykcl")
+            is_alias = typing.get_origin(value) not in (None, typing.Literal)
+            if value is None or is_own or is_alias:
+                hidden.add(node.id)
+    return hidden
+
+
+class _Leaky:
+    def owner(self, batch: "pykcl.Batch", lease: "Surroundings") -> "Hidden":
+        del batch, lease
+
+
+Hidden = dict[str, int]
+
+
+def test_the_walk_sees_a_class_and_an_alias_that_are_not_exported(monkeypatch):
+    monkeypatch.setattr(_Leaky, "__module__", "pykcl.leaky")
+    monkeypatch.setattr(_Leaky.owner, "__module__", "pykcl.leaky")
+    monkeypatch.setitem(sys.modules, "pykcl.leaky", sys.modules[__name__])
+    assert hidden_names(_Leaky) == {"Surroundings", "Hidden"}
+
+
+def test_every_class_in_a_public_signature_is_exported():
+    hidden = {name: hidden_names(getattr(pykcl, name)) for name in CLASSES}
+    hidden["options of Worker"] = hidden_names(WorkerOptions)
+    assert {name: found for name, found in hidden.items() if found} == {}
+
+
 @pytest.mark.slow
 def test_user_programs_pass_mypy_strict_and_their_mistakes_are_found():
     if importlib.util.find_spec("mypy") is None:
@@ -200,8 +258,15 @@ def test_the_options_that_type_checkers_know_are_the_fields_of_config():
 def test_the_user_program_uses_every_public_name():
     source = (ROOT / "tests" / "typing" / "public_api.py").read_text("utf-8")
     body = source.split("from pykcl.events")[1]
-    assert [name for name in CLASSES if name not in body] == []
+    assert [name for name in NAMES if name not in body] == []
 
 
 def test_the_package_tells_type_checkers_that_it_is_typed():
     assert (ROOT / "pykcl" / "py.typed").exists()
+
+
+def test_a_batch_equals_itself_alone_and_can_be_a_key():
+    columns = ([b"a"], ["k"], ["1"], [0.0], "shardId-0", "orders")
+    one, other = (pykcl.Batch(PlainRecords(*columns), None, 0, "shardId-0", "orders") for _ in range(2))
+    assert {one: 1, other: 2} == {other: 2, one: 1}
+    assert (one == one, one == other) == (True, False)

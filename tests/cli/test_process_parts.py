@@ -182,7 +182,7 @@ class Pair:
         self.lines = self.parent.makefile("rb")
         self.member = Member(3, "w-3", self.theirs)
         config = Config(application="orders-app", stream="orders", shutdown_grace=grace)
-        self.worker = SimpleNamespace(signals=StopSignals(), config=config)
+        self.worker = SimpleNamespace(_signals=StopSignals(), config=config)
 
     def tell(self, **what):
         self.parent.sendall(json.dumps(what).encode() + b"\n")
@@ -223,18 +223,18 @@ def test_a_member_passes_on_what_the_parent_was_asked(pair):
     assert pair.hear() == {"answer": "nothing that is known", "value": None}, (
         "a failure is no answer, and no end"
     )
-    assert pair.worker.signals.count == 1
+    assert pair.worker._signals.count == 1
     pair.tell(stop=2)
     pair.tell(ask="again")
     pair.hear()
-    assert pair.worker.signals.count == 2
+    assert pair.worker._signals.count == 2
 
 
 def test_what_came_before_the_worker_was_there_is_asked_of_it():
     early = Pair()
     early.member._asked = 2
     early.member.watch(early.worker)
-    assert early.worker.signals.count == 2
+    assert early.worker._signals.count == 2
     early.close()
     early.theirs.close()
 
@@ -242,7 +242,7 @@ def test_what_came_before_the_worker_was_there_is_asked_of_it():
 def test_without_its_parent_a_process_drains_and_is_gone_after_its_grace(pair):
     pair.close()
     assert pair.gone.wait(10)
-    assert pair.worker.signals.count == 1, "drained, and not forced"
+    assert pair.worker._signals.count == 1, "drained, and not forced"
     assert pair.codes == [70]
 
 

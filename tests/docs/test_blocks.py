@@ -179,7 +179,7 @@ def processed_by(processor, application="pieces"):
         processor=Watched,
         initial_position="TRIM_HORIZON",
         on_error="raise",
-        listeners=[events.append],
+        on_event=events.append,
     )
     with worker:
         seen = [done.get(timeout=DEADLINE) for _ in RECORDS]

@@ -112,7 +112,7 @@ def real_worker(heard, processor=None, **options):
                 processor(batch)
 
     return Worker(
-        TABLE, stream=STREAM, processor=Quiet, listeners=[heard], initial_position="TRIM_HORIZON", **options
+        TABLE, stream=STREAM, processor=Quiet, on_event=heard, initial_position="TRIM_HORIZON", **options
     )
 
 

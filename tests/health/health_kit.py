@@ -27,21 +27,17 @@ CODES = {
 """What docs/operate/monitoring.md says of /livez and /readyz, by what the worker is or has."""
 
 
-class Unmetered:
-    def exposition(self):
-        return None
-
-
 class Frozen:
     """A worker of which only the status is known."""
-
-    metering = Unmetered()
 
     def __init__(self, status):
         self._status = status
 
     def status(self):
         return self._status
+
+    def prometheus_page(self):
+        return None
 
 
 def ask(worker, path, token=None, **headers):

@@ -89,10 +89,8 @@ def test_why_it_is_bad_is_told_line_by_line():
 
 def test_metrics_are_the_page_of_the_sink_that_has_one():
     class Metered(Frozen):
-        def exposition(self):
+        def prometheus_page(self):
             return b"pykcl_records_processed_total 7\n", "text/plain; version=0.0.4"
-
-        metering = property(lambda self: self)
 
     with pages(worker=Metered(WELL)) as server:
         code, body, headers = get(server, "/metrics")

@@ -21,6 +21,7 @@ from pykcl.processor import RecordProcessor
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.runtime import Simulation
+from pykcl.worker.options import WorkerSeams
 from pykcl.worker.worker import Worker
 
 
@@ -30,12 +31,11 @@ def _event(number=0):
 
 def _worker(fleet, on_event, name="w1", **options):
     plain = fleet.worker(name)
-    worker = Worker(
+    worker = Worker._with(
+        WorkerSeams(adapters=plain._adapters, runtime=plain._runtime),
         TABLE,
         stream=STREAM,
         processor=lambda: RecordingProcessor(name, fleet.ledger),
-        adapters=plain._adapters,
-        runtime=plain._runtime,
         worker_id=name,
         initial_position="TRIM_HORIZON",
         on_event=on_event,

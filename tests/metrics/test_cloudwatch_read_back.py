@@ -150,7 +150,7 @@ def test_without_the_permission_records_are_read_all_the_same_and_nothing_is_in_
 
     aws.fault = no_metrics
     heard = []
-    run(aws, listeners=[heard.append], metrics_buffer_time=1)
+    run(aws, on_event=heard.append, metrics_buffer_time=1)
     troubles = [event for event in heard if getattr(event, "what", "") == "publishing metrics"]
     assert len(troubles) == 1
     assert "cloudwatch:PutMetricData" in troubles[0].cause

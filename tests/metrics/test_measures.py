@@ -205,10 +205,10 @@ def test_nothing_is_measured_where_metrics_are_off(fleet):
     fleet.wait_delivered(fleet.put(10))
     fleet.simulation.sleep(10)
     assert sink.values == {}
-    assert not worker.metering.meter.is_on
+    assert not worker._metering.meter.is_on
     plain = fleet.worker("w2")
-    assert plain.metering.sinks == ()
-    assert not plain.metering.meter.is_on
+    assert plain._metering.sinks == ()
+    assert not plain._metering.meter.is_on
 
 
 def test_the_level_summary_leaves_out_what_is_detailed(fleet):

@@ -135,7 +135,8 @@ def test_a_worker_with_prometheus_has_the_page(fleet):
     worker = fleet.start("w1", metrics="prometheus")
     fleet.wait_delivered(fleet.put(10))
     fleet.simulation.sleep(5)
-    (sink,) = worker.metering.sinks
+    sink = worker.prometheus_collector()
+    assert worker.prometheus_page() == sink.exposition()
     found = samples(sink)
     assert sum(value for (name, _), value in found.items() if name == "pykcl_records_processed_total") == 10.0
     assert {

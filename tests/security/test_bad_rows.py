@@ -154,7 +154,7 @@ def test_bad_rows_are_reported_once_and_stay_as_they_are_over_the_wire(monkeypat
             client.put_item(TableName="orders-app", Item=row)
         # As the endpoint gives them back: it writes sets and numbers in its own way.
         put_rows = {item["leaseKey"]["S"]: item for item in scan(client)}
-        with Worker("orders-app", worker_id="w1", listeners=[hear], **options) as worker:
+        with Worker("orders-app", worker_id="w1", on_event=hear, **options) as worker:
             put = put_on_other_shards(aws.kinesis, 10)
             wait(lambda: set(put) <= set(Orders.seen), "the records")
             scans = count_scans(aws)

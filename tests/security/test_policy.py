@@ -206,7 +206,7 @@ def test_without_the_right_to_read_the_state_of_java_everything_else_is_enough(a
     aws.fault = all_but_that_table
     Orders.seen.clear()
     with Worker(
-        "orders-app", stream="orders", processor=Orders, initial_position="TRIM_HORIZON", listeners=[hear]
+        "orders-app", stream="orders", processor=Orders, initial_position="TRIM_HORIZON", on_event=hear
     ):
         put(aws, "a")
         wait(has_seen("a"), "the records")

@@ -454,7 +454,7 @@ def test_nothing_is_said_over_the_wire_either(aws, ear, monkeypatch):
         "initial_position": "TRIM_HORIZON",
         "failover_time": 2.0,
     }
-    worker = Worker(TABLE, listeners=[ear.hear_event], retry_timeout=0.5, **options)
+    worker = Worker(TABLE, on_event=ear.hear_event, retry_timeout=0.5, **options)
     worker.start()
     try:
         for number, code in enumerate(CODES[:5]):
@@ -472,7 +472,7 @@ def test_nothing_is_said_over_the_wire_either(aws, ear, monkeypatch):
     ear.hear_error(worker.failure)
     for code in CODES:
         state["code"] = code
-        starting = Worker(TABLE, listeners=[ear.hear_event], **options)
+        starting = Worker(TABLE, on_event=ear.hear_event, **options)
         threading.Timer(0.2, starting.stop).start()
         try:
             starting.start()

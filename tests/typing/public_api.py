@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from pykcl import (
+    Activity,
     Batch,
+    CallStatus,
     Checkpoint,
     Checkpointer,
     CheckpointRefused,
     Config,
     ConfigError,
+    ErrorStatus,
+    Event,
+    FailureStatus,
     FatalError,
     InitializationInput,
     InternalError,
     LeaseLostError,
     LeaseLostInput,
+    LeaseStatus,
+    Listener,
+    LoopStatus,
+    Measure,
+    MetricsSink,
     NativeFleet,
     PendingCheckpoint,
     PreparedCheckpoint,
+    ProcessorFactory,
     ProcessorFailed,
     PyKclError,
     Record,
@@ -28,15 +39,17 @@ from pykcl import (
     SetupError,
     ShardEndedInput,
     ShutdownRequestedInput,
+    StartPosition,
     StopTimedOut,
     StreamMissing,
     TableGone,
     TemporaryError,
     Worker,
+    WorkerStatus,
     WrongStream,
     WrongTable,
 )
-from pykcl.events import DataLost, Event, LeaseTaken
+from pykcl.events import DataLost, LeaseTaken
 
 
 class Orders(RecordProcessor):
@@ -102,8 +115,30 @@ def watch(event: Event) -> None:
         print(event.shard, event.checkpoint)
 
 
+class Counts:
+    def take(self, label: str, values: Sequence[tuple[Measure, float]]) -> None:
+        print(label, [(measure.name, value) for measure, value in values])
+
+    def forget(self, shard: str) -> None:
+        print(shard)
+
+
+def report(worker: Worker) -> None:
+    status: WorkerStatus = worker.status()
+    loops: tuple[LoopStatus, ...] = status.loops
+    failures: tuple[FailureStatus, ...] = status.troubles
+    leases: tuple[LeaseStatus, ...] = status.leases
+    error: ErrorStatus | None = status.last_error
+    calls: list[CallStatus] = [lease.call for lease in leases if lease.call is not None]
+    activities: list[Activity] = [failure.what for failure in failures]
+    start: StartPosition = worker.config.start_position
+    print(loops, error, calls, activities, start.kind)
+    page = worker.prometheus_page()
+    print(page[1] if page is not None else None, worker.prometheus_collector())
+
+
 def main() -> int:
-    factory: Callable[[], RecordProcessor] = lambda: Orders("eu-")  # noqa: E731 - a factory with an argument bound
+    factory: ProcessorFactory = lambda: Orders("eu-")  # noqa: E731 - a factory with an argument bound
     config = Config(
         application="orders-app",
         stream="orders",
@@ -112,7 +147,10 @@ def main() -> int:
         checkpoint_interval=5,
         on_error="retry",
     )
-    worker = Worker(processor=factory, config=config, listeners=[watch])
+    listener: Listener = watch
+    sink: MetricsSink = Counts()
+    worker = Worker(processor=factory, config=config, on_event=listener, metrics_sinks=[sink])
+    report(worker)
     with Worker(
         "orders-app",
         stream="orders",

@@ -50,21 +50,21 @@ def test_a_lease_is_told_of_before_it_counts_as_held(new_fleet):
         def append(self, entry):
             name, event = entry
             if isinstance(event, LeaseTaken):
-                seen.append((event.shard, event.shard in fleet.workers[name].held.snapshot()))
+                seen.append((event.shard, event.shard in fleet.workers[name]._held.snapshot()))
             super().append(entry)
 
     fleet.events = Watching()
     worker = fleet.start("w1")
-    fleet.wait(lambda: len(worker.held) == 3)
+    fleet.wait(lambda: len(worker._held) == 3)
     assert sorted(seen) == [(_shard(number), False) for number in range(3)]
-    assert sorted(worker.held.snapshot()) == [_shard(number) for number in range(3)]
+    assert sorted(worker._held.snapshot()) == [_shard(number) for number in range(3)]
 
 
 def test_before_the_start_nothing_is_held_and_nothing_is_done(new_fleet):
     worker = new_fleet().worker("w1")
     assert worker.activities == {}
-    assert worker.held.snapshot() == {}
-    assert worker.held.version == 0
+    assert worker._held.snapshot() == {}
+    assert worker._held.version == 0
 
 
 def test_activities_name_the_state_or_the_method_that_runs_for_each_lease(new_fleet):
@@ -101,13 +101,13 @@ def test_activities_survive_a_call_that_returns_at_that_very_moment(new_fleet, m
 def test_a_lease_is_valid_without_a_lock_as_long_as_it_is_believed(new_fleet):
     fleet = new_fleet(shards=1)
     worker = fleet.start("w1", failover_time=10.0)
-    fleet.wait(lambda: len(worker.held) == 1)
-    before = worker.held.version
-    held = worker.held.snapshot()[_shard(0)]
+    fleet.wait(lambda: len(worker._held) == 1)
+    before = worker._held.version
+    held = worker._held.snapshot()[_shard(0)]
     assert held.is_valid_unlocked()
-    copy = worker.held.snapshot()
+    copy = worker._held.snapshot()
     copy.clear()
-    assert worker.held.snapshot(), "a copy is handed out"
+    assert worker._held.snapshot(), "a copy is handed out"
     fleet.dynamodb.fault, _ = _silent("UpdateItem")
     deadline = held.deadline
     runtime = fleet.simulation.runtime("w1")
@@ -116,20 +116,20 @@ def test_a_lease_is_valid_without_a_lock_as_long_as_it_is_believed(new_fleet):
         fleet.simulation.sleep(0.25)
     fleet.simulation.sleep(0.6)
     assert not held.is_valid_unlocked()
-    fleet.wait(lambda: worker.held.snapshot().get(_shard(0)) is not held, 30, "the end of the registration")
-    assert worker.held.version > before
+    fleet.wait(lambda: worker._held.snapshot().get(_shard(0)) is not held, 30, "the end of the registration")
+    assert worker._held.version > before
 
 
 def test_what_was_released_or_lost_is_no_longer_valid_without_a_lock(new_fleet):
     fleet = new_fleet(shards=2)
     worker = fleet.start("w1")
-    fleet.wait(lambda: len(worker.held) == 2)
-    first, second = (worker.held.snapshot()[_shard(number)] for number in range(2))
+    fleet.wait(lambda: len(worker._held) == 2)
+    first, second = (worker._held.snapshot()[_shard(number)] for number in range(2))
     first.lose(Loss.of(LossReason.OTHER))
     assert (first.is_valid_unlocked(), second.is_valid_unlocked()) == (False, True)
     worker.stop()
     assert not second.is_valid_unlocked()
-    assert worker.held.snapshot() == {}
+    assert worker._held.snapshot() == {}
 
 
 def test_two_processes_with_one_worker_identifier_do_not_both_believe_in_a_lease(new_fleet):

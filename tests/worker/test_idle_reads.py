@@ -342,8 +342,8 @@ def test_a_page_that_was_waited_for_counts_from_when_it_was_asked_for(new_fleet)
 
     fleet, times = new_fleet(shards=1), Times()
     worker = fleet.worker("w1", metrics_level="DETAILED")
-    worker.metering.meter._sinks, worker.metering.meter.is_on = (times,), True
-    worker.metering.meter._is_detailed = True
+    worker._metering.meter._sinks, worker._metering.meter.is_on = (times,), True
+    worker._metering.meter._is_detailed = True
     post = Post(fleet, worker)
     worker.start()
     fleet.wait(lambda: len(post.asked) > 3)

@@ -49,12 +49,12 @@ def test_a_failure_and_its_signals_are_forgotten_by_the_next_start(new_fleet):
     put = fleet.put(3)
     with pytest.raises(ProcessorFailed):
         worker.run()
-    worker.signals.ask(2)
+    worker._signals.ask(2)
     failing.clear()
     worker.start()
     fleet.wait_delivered(put)
     assert worker.failure is None
-    assert worker.signals.count == 0
+    assert worker._signals.count == 0
     worker.stop()
 
 

@@ -43,7 +43,7 @@ def test_a_signal_that_comes_while_a_worker_connects_lets_nothing_start(new_flee
 
     def interrupted():
         context = connect()
-        worker.signals.ask(1)
+        worker._signals.ask(1)
         return context
 
     worker._connect = interrupted
@@ -57,8 +57,8 @@ def test_a_second_signal_does_not_force_a_worker_whose_processor_does_not_run(ne
     """The leases were left to expire although nothing of the application's was running."""
     fleet = new_fleet(shards=2)
     worker = fleet.start("w1")
-    fleet.wait(lambda: len(worker.held) == 2, 60.0, "both leases")
-    worker.signals.ask(2)
+    fleet.wait(lambda: len(worker._held) == 2, 60.0, "both leases")
+    worker._signals.ask(2)
     worker.stop()
     assert not fleet.happened(ThreadsNotStopped)
     assert len(fleet.happened(LeaseReleased)) == 2
@@ -73,10 +73,10 @@ def test_a_second_signal_forces_the_busy_processor_and_releases_the_other_leases
     )
     fleet.put(1)
     fleet.wait(
-        lambda: len(worker.held) == 2 and "process_records" in worker.activities.values(), 60.0, "a batch"
+        lambda: len(worker._held) == 2 and "process_records" in worker.activities.values(), 60.0, "a batch"
     )
     (busy,) = [key for key, doing in worker.activities.items() if doing == "process_records"]
-    worker.signals.ask(2)
+    worker._signals.ask(2)
     with pytest.raises(StopTimedOut) as caught:
         worker.stop(grace=60.0)
     assert caught.value.threads == (f"pykcl-{busy}",)

@@ -241,7 +241,7 @@ def test_a_stop_that_came_too_late_names_the_busy_threads_why_and_what_to_do(new
     fleet.put(3)
     fleet.wait(lambda: ("w1", "process_records", FIRST) in fleet.ledger.calls)
     began = fleet.simulation.now
-    worker.signals.ask(signals)
+    worker._signals.ask(signals)
     with pytest.raises(StopTimedOut) as caught:
         worker.stop(grace=7.0)
     took = fleet.simulation.now - began

@@ -30,7 +30,7 @@ _UNSIGNED, _NEGATIVE, _BYTES, _TEXT, _LIST, _MAP, _TAG, _OTHER = range(8)
 
 
 class Allowance:
-    """So many values more may be in one answer: an empty list is one byte of it, and sixty in memory."""
+    """Number of values that may still come in one answer: an empty list is one byte of it, and sixty in memory."""
 
     __slots__ = ("_left",)
 
@@ -211,7 +211,7 @@ _MOST_KEPT: Final = 1024
 
 
 class Member(NamedTuple):
-    """Of a record. at: where its value begins; begin, end: its content; value: raw; None if passed over."""
+    """A member of a record. at: where its value begins; begin, end: its content; value: raw; None if passed over."""
 
     name: str
     at: int
@@ -247,7 +247,7 @@ class Columns:
 
 
 def read_records(body: bytes, position: int, count: int | None, columns: Columns) -> int:
-    """Into `columns`, from `position` on; the position after them. count: None up to a break.
+    """Read records into `columns` from `position` on; return the position after them. count: None up to a break.
 
     Raises ValueError where a record has not the four members and what else stands there can be passed over, and where
     too few are alike for this to be quicker than looking at each value.
@@ -315,7 +315,7 @@ class _Gap:
         self._structs = _Structs(codes)
 
     def read_on(self, body: bytes, end: int, most: int | None, columns: Columns) -> tuple[int, int]:
-        """Behind data that ends at `end`: how many more data were read, and where the last one ends.
+        """Read on after data that ends at `end`. Return the number of data read and the end of the last one.
 
         Raises ValueError where a gap is not as the others, though one record ends and another begins where they should.
         """
@@ -368,7 +368,7 @@ class _Gap:
 
 
 class _Structs(dict[int, tuple[Callable[[bytes, int], tuple[Any, ...]], int]]):
-    """By the head of the key, its bytes as one number: how a gap with such a key is unpacked, and its size."""
+    """Unpackers of gaps and their sizes, by the head of the key, its bytes as one number."""
 
     def __init__(self, codes: tuple[str, str]) -> None:
         super().__init__()
@@ -394,7 +394,10 @@ _remembered = lru_cache(maxsize=32)(_Gap)
 
 
 def _gap_of(body: bytes, start: int, before: list[Member], behind: list[Member], end: int) -> _Gap:
-    """Of a record from `start` to `end`: as if it followed itself. before: members up to the data; behind: the rest."""
+    """Return the gap of a record from `start` to `end`, as if it followed itself.
+
+    before: members up to the data; behind: the rest.
+    """
     data = before[-1]
     text = body[data.end : end] + body[start : data.at]
     # What is to be added to a place in the body for that in the gap.
@@ -423,7 +426,10 @@ def _gap_of(body: bytes, start: int, before: list[Member], behind: list[Member],
 
 
 def _members(body: bytes, position: int, count: int | None, allowance: Allowance) -> tuple[list[Member], int]:
-    """So many, None up to a break; and the position after them. Raises ValueError, also for more than are usual."""
+    """Return `count` members, with None those up to a break, and the position after them.
+
+    Raises ValueError, also for more than are usual.
+    """
     found: list[Member] = []
     while len(found) != count:
         if count is None and is_break(body, position):

@@ -51,7 +51,7 @@ class Unanswered(ProtocolError):
 
 
 class Unsent(Unanswered):
-    """So, and not one byte of the request went out: it cannot have been carried out."""
+    """Failure in which not one byte of the request went out: it cannot have been carried out."""
 
 
 class Connection:
@@ -276,7 +276,7 @@ class Connection:
         return self._socket.recv(most)
 
     def _mind_time(self) -> None:
-        """Before each read but the first. Raises TimeoutError where no time is left."""
+        """Check the time before each read but the first. Raises TimeoutError where none is left."""
         if self.until == math.inf:
             return
         left = self.until - self._clock()
@@ -376,7 +376,7 @@ class PendingAnswer:
 
 
 def wait_for_any(underway: Sequence[PendingAnswer], timeout: float) -> None:
-    """Until something has come for one of them, and then for the others, as long as they come one after another.
+    """Wait until something has come for one of them, and then for the others, as long as they come one after another.
 
     timeout: seconds at most until the first.
     """

@@ -284,7 +284,10 @@ class PageReads:
         is_cbor: bool,
         begun: PendingPage | None = None,
     ) -> Answer:
-        """Once; once more if the signature's time was refused. begun: it was sent already, so."""
+        """Post the request, and a second time if the signature's time was refused.
+
+        begun: the request, if it is sent already.
+        """
         clock_ahead = begun.clock_ahead_millis if begun else transport.clock_ahead_millis
         answer = transport.finish(begun.underway) if begun else _posted(transport, request, is_cbor)
         if answer.status >= 300 and self.clock.corrects(
@@ -329,7 +332,7 @@ def _posted(transport: Transport, request: Mapping[str, Any], is_cbor: bool) -> 
 
 
 def _body(request: Mapping[str, Any], is_cbor: bool) -> tuple[bytes, str | None]:
-    """And its content type; None: what botocore sends."""
+    """Return the body and its content type; None: the one that botocore sends."""
     return (text_and_numbers(request), CBOR_TYPE) if is_cbor else (_JSON.encode(request).encode(), None)
 
 

@@ -58,7 +58,7 @@ class Signer:
         return text
 
     def signature(self, secret: str, amz_date: str, canonical_request: str) -> str:
-        """In hexadecimal digits."""
+        """Return the signature in hexadecimal digits."""
         digest = sha256(canonical_request.encode()).hexdigest()
         to_sign = f"{ALGORITHM}\n{amz_date}\n{self.scope(amz_date)}\n{digest}"
         return hmac.digest(self._key(secret, amz_date[:8]), to_sign.encode(), "sha256").hex()
@@ -74,7 +74,7 @@ class Signer:
 
 
 def canonical_request(path: str, headers: Mapping[str, str], body: bytes) -> str:
-    """Of a POST without a query. headers: those to be signed, lower-case name -> value, in order of the names."""
+    """Return that of a POST without a query. headers: those to be signed, lower-case name -> value, sorted by name."""
     lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
     return f"POST\n{path}\n\n{lines}\n{';'.join(headers)}\n{sha256(body).hexdigest()}"
 
@@ -88,7 +88,7 @@ _EVENTS: Final = (
 
 
 class UnsupportedClient(Exception):
-    """Why requests have to go through botocore. Goes into the log: names no host, no credentials."""
+    """Reason for which requests have to go through botocore. Logged: names no host, no credentials."""
 
 
 @dataclass(frozen=True, slots=True)

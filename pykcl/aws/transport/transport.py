@@ -272,7 +272,7 @@ class Transport:
         return None
 
     def _distrust_others(self, error: Exception, began: float) -> None:
-        """After a connection that was kept open has failed: what befell it has most likely befallen others, too.
+        """Close other connections after one that was kept open has failed: they have most likely failed, too.
 
         A gateway that has forgotten its connections says nothing: each would cost a time-out of its own, and three of
         those are all the time that a heartbeat has. Who was answered since `began` is alive.

@@ -19,7 +19,7 @@ from pykcl.model.record import Record as UserRecord
 
 
 def unwritten(instance: object, method: str) -> NotImplementedError:
-    """To be raised by the method of a base class."""
+    """Return the error that the method of a base class raises."""
     return NotImplementedError(f"{type(instance).__name__} has no {method}() of its own.")
 
 
@@ -142,7 +142,10 @@ class LeaseLostCheckpointer:
 
 
 class ShutdownInput:
-    """For versions 1 and 2. reason: "ZOMBIE", the lease is lost; "TERMINATE", the shard has ended: checkpoint."""
+    """Input of shutdown in versions 1 and 2.
+
+    reason: "ZOMBIE", the lease is lost; "TERMINATE", the shard has ended: checkpoint.
+    """
 
     def __init__(self, reason: str, checkpointer: Any) -> None:
         self._action = "shutdown"
@@ -169,7 +172,7 @@ class ShutdownInput:
 
     @property
     def checkpointer(self) -> Any:
-        """With TERMINATE a `kcl.Checkpointer`, with ZOMBIE one that refuses."""
+        """A `kcl.Checkpointer` with TERMINATE, one that refuses with ZOMBIE."""
         return self._checkpointer
 
 
@@ -183,12 +186,12 @@ class CheckpointInput:
 
     @property
     def sequence_number(self) -> str | None:
-        """As asked for."""
+        """The requested sequence number."""
         return self._sequence_number
 
     @property
     def sub_sequence_number(self) -> int | None:
-        """As asked for."""
+        """The requested sub-sequence number."""
         return self._sub_sequence_number
 
     @property

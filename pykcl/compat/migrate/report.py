@@ -41,9 +41,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What to migrate. properties, config_file: names of the files. program: the file that --kclpy runs; None: children
-    of executableName run under `pykcl multilangd`. consumer: of fan-out, as arguments of the AWS CLI; by default with
-    the name that Java gives it."""
+    """An application to migrate.
+
+    properties, config_file: names of the files. program: the file that --kclpy runs; None: children of executableName
+    run under `pykcl multilangd`. consumer: of fan-out, as arguments of the AWS CLI; by default with the name that Java
+    gives it.
+    """
 
     config: Config
     properties: str

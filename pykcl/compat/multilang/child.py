@@ -239,7 +239,9 @@ class Child:
                 self._outbox[0] = view[written:]
 
     def _close_stdin(self) -> None:
-        """Only on the selector thread, which must unregister the descriptor before its number is reused."""
+        """Close standard input, only on the selector thread, which must unregister the descriptor before its number is
+        reused.
+        """
         self._outbox.clear()
         self._stdin_broken, self._stdin = True, -1
         if self.process.stdin is not None:

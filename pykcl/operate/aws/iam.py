@@ -307,8 +307,9 @@ _KINDS: tuple[tuple[frozenset[str], TroubleKind], ...] = (
 
 
 def identity_of(clients: OperatorClients, service: str) -> Identity:
-    """Whose credentials the clients of this service have. Asks STS unless only one of the two is AWS itself.
+    """Return the identity whose credentials the clients of this service have.
 
+    Asks STS unless only one of the two is AWS itself.
     Raises ConfigError, SetupError and TemporaryError as `OperatorClients.client`; what STS says is in the answer.
     """
     endpoint = str(clients.client(service).meta.endpoint_url)

@@ -23,7 +23,7 @@ _LAST_HASH_KEY = 2**128 - 1
 
 
 def first_leases(shards: Sequence[Shard], start: StartPosition) -> list[JavaLease]:
-    """For an empty table: what was open at the start.
+    """Leases for an empty table: the shards that were open at the start.
 
     Java asks ListShards with a filter. For AT_TIMESTAMP this begins, unlike Java, with the oldest shards.
     """
@@ -36,7 +36,10 @@ def first_leases(shards: Sequence[Shard], start: StartPosition) -> list[JavaLeas
 
 
 def missing_leases(shards: Sequence[Shard], leased: Collection[str], start: StartPosition) -> list[JavaLease]:
-    """For a table with leases. A shard below any lease, an ended one too, gets none: the lease's owner makes it."""
+    """Leases that a table with leases lacks.
+
+    A shard below any lease, an ended one too, gets none: the lease's owner makes it.
+    """
     by_id = {shard.shard_id: shard for shard in shards}
     chosen: dict[str, Shard] = {}
     below: dict[str, bool] = {}

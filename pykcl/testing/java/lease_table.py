@@ -203,7 +203,7 @@ class JavaTable:
         return not self._read(self._client.scan, self._requests.is_empty())["Items"]
 
     def scan(self) -> list[JavaLease]:
-        """Up to 3.4 one row that cannot be read makes the whole scan fail; from 3.5 on it is left out."""
+        """Scan the table; a row that cannot be read fails the scan up to 3.4, and is left out from 3.5 on."""
         items = self._items(self._requests.scan)
         if not self._requests.is_3x:
             return [read_row(item) for item in items]

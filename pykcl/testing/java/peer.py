@@ -162,7 +162,7 @@ class JavaPeer:
                 self._stop_coordinator.wait(_RETRY)
 
     def _fill_empty_table(self) -> None:
-        """Unless somebody else does it first, within a time that chance decides."""
+        """Fill the table unless another worker does so first, within a random time."""
         longest = self._runtime.random().uniform(1.0, max(1.0, self.options.startup_wait))
         until = self._runtime.monotonic() + longest
         while self._table.is_empty():
@@ -283,7 +283,7 @@ class JavaPeer:
                 )
 
     def _advance(self, consumer: ShardConsumer) -> None:
-        """As far as it goes without waiting, one page of records at most."""
+        """Advance the consumer as far as it goes without waiting, one page of records at most."""
         while not self._stopping and consumer.due <= self._runtime.monotonic():
             before = consumer.state
             if before in (State.DONE, State.LOST):

@@ -62,7 +62,7 @@ class LeaseRenewer:
         self._held: dict[str, Held] = {}
 
     def adopt_own(self, worker: str) -> None:
-        """At start: the rows that already name this worker are renewed, expired or not. Raises as `scan`."""
+        """Renew at start the rows that already name this worker, expired or not. Raises as `scan`."""
         for lease in self._table.scan():
             if lease.owner == worker and self._table.renew(lease):
                 self.add(lease.with_(counter=lease.counter + 1))

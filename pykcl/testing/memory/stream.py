@@ -70,7 +70,7 @@ class MemoryStream:
         return self._name
 
     def describe(self) -> StreamDescription:
-        """As over the wire: a stream that is being deleted counts as missing."""
+        """Describe the stream as Kinesis does: a stream that is being deleted counts as missing."""
         view = self._ask(lambda: self._kinesis.describe(self._name))
         if view.status == "DELETING":
             raise StreamMissing(f"stream {self._name!r} is being deleted")

@@ -1,4 +1,4 @@
-"""While a simulation runs, real time, real threads and global chance refuse pykcl's own modules.
+"""Refusal of real time, real threads and global chance to pykcl's own modules while a simulation runs.
 
 A module that read the real clock, or drew from the global generator, would take another course each time and no
 seed could bring a failure back. Only `pykcl.runtime` may, the in-memory services, whose locks nobody waits for, and

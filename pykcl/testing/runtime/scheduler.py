@@ -131,7 +131,7 @@ class GroupClock:
         return self._rate
 
     def run_at(self, rate: float, now: float) -> None:
-        """From now on run at this rate; what the clock shows does not jump."""
+        """Run at this rate from now on; the time that the clock shows does not jump."""
         self._shown, self._since, self._rate = self.monotonic(now), now, rate
 
     def monotonic(self, now: float) -> float:

@@ -35,7 +35,7 @@ class Freezes:
         self._times: dict[str, list[tuple[float, float]]] = {}
 
     def add(self, host: str, seconds: float) -> None:
-        """From now on, for so long."""
+        """Note that the host stands still from now on for so many seconds."""
         self._times.setdefault(host, []).append((self._now(), self._now() + seconds))
 
     def just_ended(self, host: str) -> bool:
@@ -43,7 +43,7 @@ class Freezes:
         return any(end == self._now() for _, end in self._times.get(host, ()))
 
     def seconds_since(self, host: str, then: float) -> float:
-        """For how many of the seconds since `then` it stood still; what lies ahead does not count."""
+        """Number of the seconds since `then` in which it stood still; later ones do not count."""
         now = self._now()
         return sum(max(0.0, min(end, now) - max(start, then)) for start, end in self._times.get(host, ()))
 
@@ -224,7 +224,7 @@ class Faults:
         return True
 
     def is_due(self, name: str) -> bool:
-        """As `happens`, for what may then prove impossible: the caller notes it when it was done."""
+        """Decide as `happens` does, for a fault that may prove impossible: the caller notes it when it was done."""
         rate = self._rates.get(name)
         return rate is not None and not self.healed and self._rngs[name].random() < rate
 

@@ -1,4 +1,4 @@
-"""After the last fault: some workers are left, and the fleet has to come to rest and stay there."""
+"""Rest after the last fault: some workers are left, and the fleet has to come to rest and stay there."""
 
 from __future__ import annotations
 

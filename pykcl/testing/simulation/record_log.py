@@ -113,7 +113,7 @@ class RecordLog:
         self.deliveries = 0
 
     def shard(self, shard_id: str) -> ShardRecords:
-        """As it is now: without what retention has taken."""
+        """Return the shard as it is now, without the records that retention has removed."""
         shard = self.shards[shard_id]
         shard.trim(self._horizon())
         return shard

@@ -217,7 +217,7 @@ class _Child:
 
 
 class Pool:
-    """So many processes. limit: real seconds one simulation may take. body: what a child runs; for tests."""
+    """A pool of processes. limit: real seconds one simulation may take. body: what a child runs; for tests."""
 
     def __init__(
         self,

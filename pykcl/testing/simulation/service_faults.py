@@ -93,7 +93,7 @@ class Outages:
         return "F14.start" if until == float("inf") else "F14.while"
 
     def lock(self, host: str, until: float, rng: random.Random) -> None:
-        """From now on the stream's encryption key is of no use to this host ("": to nobody)."""
+        """Make the stream's encryption key unusable for this host ("": for all) from now on."""
         self.locked[host] = (until, rng.choice(_UNUSABLE_KEYS))
 
     def why_locked(self, host: str, now: float) -> str | None:

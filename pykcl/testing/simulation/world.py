@@ -41,6 +41,7 @@ from pykcl.testing.simulation.service_faults import (
     ShortNumbers,
     StaleScan,
 )
+from pykcl.worker.options import WorkerSeams
 from pykcl.worker.worker import Worker
 
 _POLL_SECONDS = 1.0
@@ -416,19 +417,22 @@ class World:
         )
         self._streams[name] = stream
         self.rows_checker.worker_ids[name] = worker_id or name
-        worker = Worker(
+        seams = WorkerSeams(
+            adapters=(lease_table, InstrumentedStream(stream, name, self.observer)),
+            listeners=[self.simulation.insist(lambda event: self._heard(name, event))],
+            runtime=runtime,
+        )
+        worker = Worker._with(
+            seams,
             TABLE,
             stream=STREAM,
             table_name=table,
             processor=lambda: self._processor(name, stop),
-            adapters=(lease_table, InstrumentedStream(stream, name, self.observer)),
-            listeners=[self.simulation.insist(lambda event: self._heard(name, event))],
-            runtime=runtime,
             worker_id=worker_id or name,
             failover_time=FAILOVER,
             **self.options,
         )
-        self.beliefs.watch(name, worker.held)
+        self.beliefs.watch(name, worker._held)
         return worker
 
     def _processor(self, name: str, stop: Callable[[], bool]) -> FaultyProcessor:

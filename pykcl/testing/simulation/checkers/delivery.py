@@ -291,7 +291,7 @@ class DuplicateChecker:
         self._violations.expect(False, Guarantee.NO_DUPLICATES, what)
 
     def comes_again(self, last: Ownership, repeated: list[Position], cause: str) -> None:
-        """Without faults no more than the batch that ran, and what the interval allows, of what this owner had."""
+        """Check that without faults no more is repeated than the batch that ran and what the interval allows."""
         if self._interval is None or not last.while_healed or cause not in ("crash", "steal"):
             return
         # What returned after the lease was gone could not be written any more.

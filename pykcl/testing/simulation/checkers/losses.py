@@ -89,11 +89,11 @@ class DeletedRows:
         self._deleted: dict[str, tuple[Item, float]] = {}
 
     def deleted(self, key: str, row: Item) -> None:
-        """By an operator, just now."""
+        """Note that an operator has just deleted the row."""
         self._deleted[key] = (row, self._now())
 
     def put_back(self, key: str) -> None:
-        """By the operator who deleted it."""
+        """Note that the operator who deleted the row has put it back."""
         self._deleted.pop(key, None)
 
     @property
