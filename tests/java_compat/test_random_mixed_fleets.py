@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pykcl.testing.java.shard_consumer import LeaseRenewer, ShardConsumer, State
 from tests.java_compat.mixed_fleet import leave_out_of_creations, leave_out_of_updates
 from tests.java_compat.random_mixed_fleet import run_random_mixed_fleet
+from tests.java_peer.shard_consumer import LeaseRenewer, ShardConsumer, State
 
 SEEDS = 24
 MOST_SEEDS = 20
