@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks.simulated_fleets import RunningFleet, quiet
 from pykcl.testing.fleet import TABLE
-from pykcl.testing.java.peer import JavaPeer, java_peer
 from pykcl.testing.memory.values import item_bytes
 from pykcl.testing.runtime import Simulation
+from tests.java_peer.peer import JavaPeer, java_peer
 
 _READS = frozenset({"Scan", "GetItem"})
 _COUNTED = {

@@ -95,8 +95,16 @@ NO_SEED = {
     "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today",
     "os.urandom", "os.getrandom", "uuid.uuid1", "uuid.uuid4", "uuid.getnode", "tempfile.mkstemp",
 }  # fmt: skip
-SIMULATED = ("pykcl/testing/memory/", "pykcl/testing/java/", "pykcl/testing/simulation/")
-AROUND_SIMULATIONS = {"pykcl/testing/simulation/runner.py", "pykcl/testing/simulation/__main__.py"}
+SIMULATED = ("pykcl/testing/memory/", "pykcl/testing/simulation/")
+SIMULATED_IN_TESTS = {
+    path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
+    for room in ("java_peer", "simulation")
+    for path in sorted((ROOT / "tests" / room).rglob("*.py"))
+    if not path.name.startswith("test_")
+}
+AROUND_SIMULATIONS = {
+    f"tests/simulation/{name}.py" for name in ("__main__", "runner", "seeds", "report", "effects", "checking")
+}
 """Modules that run simulations, and are in none."""
 REAL_PROCESSES = "pykcl/compat/multilang/"
 """It starts, hears and ends processes of the operating system: no seed commands those, and no simulated clock moves
@@ -202,7 +210,7 @@ def goes_past_the_runtime(path: str, source: str) -> list[str]:
     """
     if (
         room_of(path) in ("runtime", "local", "cli", "demo", *LOOKS_ON)
-        or (path.startswith("pykcl/testing/") and not is_simulated(path))
+        or (path.startswith(("pykcl/testing/", "tests/")) and not is_simulated(path))
         or path.startswith(REAL_PROCESSES)
     ):
         return []
@@ -220,7 +228,10 @@ def goes_past_the_runtime(path: str, source: str) -> list[str]:
 
 
 def is_simulated(path: str) -> bool:
-    return path.startswith(SIMULATED) and path not in AROUND_SIMULATIONS
+    return (
+        path.startswith((*SIMULATED, "tests/java_peer/", "tests/simulation/"))
+        and path not in AROUND_SIMULATIONS
+    )
 
 
 def is_outside_of_a_seed(name: str) -> bool:
@@ -326,7 +337,7 @@ RULES = {
             ("pykcl/aws/x.py", "from datetime import datetime as at\ndef f(now=at.utcnow): return now()"),
             ("pykcl/testing/memory/x.py", "from datetime import date\ndate.today()"),
             ("pykcl/testing/simulation/x.py", "from time import monotonic as now\nnow()"),
-            ("pykcl/testing/java/x.py", "import threading\nthreading.Lock()"),
+            ("pykcl/testing/memory/x.py", "import threading\nthreading.Lock()"),
             ("pykcl/testing/simulation/x.py", "import random\nrandom.choice([])"),
             ("pykcl/testing/simulation/x.py", "import random\nrandom.Random()"),
             ("pykcl/worker/x.py", "from random import Random\nRandom()"),
@@ -335,7 +346,7 @@ RULES = {
         ],
         [
             ("pykcl/testing/simulation/x.py", "import random\ndef f(rng: random.Random): random.Random(7)"),
-            ("pykcl/testing/simulation/runner.py", "import time\ntime.monotonic()"),
+            ("tests/simulation/runner.py", "import time\ntime.monotonic()"),
             ("pykcl/compat/multilang/x.py", "import time\ntime.monotonic()"),
             ("pykcl/worker/x.py", "import os\nos.path.join('a')\ntime = simulation.now()\ntime.time()"),
             ("pykcl/aws/x.py", "from datetime import datetime\ndatetime.fromtimestamp(0)"),
@@ -381,6 +392,15 @@ def test_the_package_keeps_to_the_rule(name):
         for complaint in rule(path, source)
     ]
     assert not complaints, "\n".join(complaints)
+
+
+def test_the_parts_of_simulations_in_tests_are_decided_by_a_seed():
+    assert len(SIMULATED_IN_TESTS) > 20
+    assert goes_past_the_runtime("tests/java_peer/x.py", "import threading\nthreading.Lock()")
+    complaints = [
+        line for path, source in SIMULATED_IN_TESTS.items() for line in goes_past_the_runtime(path, source)
+    ]
+    assert complaints == []
 
 
 def test_every_module_is_in_a_room_that_has_a_rule():

@@ -109,7 +109,7 @@ class Fleet:
         """A worker of this fleet, not started. options: fields of Config."""
         runtime = self.simulation.runtime(name)
         table = DynamoDBLeaseTable(
-            _Switching(self.dynamodb, self.simulation.switch),
+            SwitchingClient(self.dynamodb, self.simulation.switch),
             options.get("table_name", TABLE),
             runtime,
             request_timeout=1.2,
@@ -176,23 +176,38 @@ class Fleet:
         return [event for _, event in self.events if isinstance(event, kind)]
 
 
-class _Switching:
-    """A DynamoDB client in front of which, and behind which, another thread may go first."""
+class SwitchingClient:
+    """A DynamoDB client in front of which, and behind which, another thread may go first.
 
-    def __init__(self, client: Any, switch: Callable[[], None]) -> None:
-        self._client = client
-        self._switch = switch
+    scan: stands for the client's own.
+    """
+
+    def __init__(
+        self, client: MemoryDynamoDB, switch: Callable[[], None], *, scan: Callable[..., Any] | None = None
+    ) -> None:
+        self._client, self._switch = client, switch
+        self._scan = scan
 
     def __getattr__(self, name: str) -> Any:
-        operation = getattr(self._client, name)
+        operation = (name == "scan" and self._scan) or getattr(self._client, name)
         if not callable(operation):
             return operation
 
         def call(**params: Any) -> Any:
             self._switch()
             try:
-                return operation(**params)
+                answer = operation(**params)
+            except Exception as error:
+                self._answered(name, params, error)
+                raise
+            else:
+                # A thread that is struck down while it waits, and ends with no Exception, hears nothing.
+                self._answered(name, params, None)
+                return answer
             finally:
                 self._switch()
 
         return call
+
+    def _answered(self, name: str, params: dict[str, Any], error: Exception | None) -> None:
+        """Hear of a request that was answered or failed; for those who count them."""

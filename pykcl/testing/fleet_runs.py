@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pykcl.errors import ConfigError
-from pykcl.processor import ProcessorFactory, RecordProcessor
-from pykcl.testing.input_records import refuse_number, refuse_text
+from pykcl.processor import ProcessorFactory
+from pykcl.testing.input_records import InputRecord, checked_records, refuse_number, refuse_text
 from pykcl.testing.recorder import Recorder
 from pykcl.testing.result import from_user_code, shown_error
 from pykcl.testing.runtime.watchdog import UserCodeFailed, Watchdog
 from pykcl.testing.simulation.course import run_simulation
 from pykcl.testing.simulation.faults import known
 from pykcl.testing.simulation.guarantees import Outcome
-from pykcl.testing.simulation.runner import Job
 from pykcl.worker.processor_factory import checked_processor
 
 _SHOWN_EVENTS = 15
@@ -59,14 +55,21 @@ class SimulationResult:
 
 
 def simulate(
-    what: ProcessorFactory, seeds: int = 20, *, first: int = 0, off: Iterable[str] = (), full: bool = False
+    what: ProcessorFactory,
+    seeds: int = 20,
+    *,
+    records: Iterable[Any] | None = None,
+    first: int = 0,
+    off: Iterable[str] = (),
+    full: bool = False,
 ) -> SimulationResult:
     """Run fleets with this processor, one per seed, through crashes, lost answers, throttling and reshards.
 
-    A seed takes a second or two. first: the first seed. off: kinds of faults to leave out, such as "F6.take", or "F6"
-    for all of that family. full: four workers, eight shards and every kind of fault with every seed.
+    A seed takes a second or two. first: the first seed. records: from `pykcl.testing.records`, or plain values, which
+    are put in turn, again and again; small texts by default. off: kinds of faults to leave out, such as "F6.take", or
+    "F6" for all of that family. full: four workers, eight shards and every kind of fault with every seed.
 
-    Raises SimulationFailed with the command that runs the fleet again, UserCodeFailed as `run_processor` does,
+    Raises SimulationFailed with the call that runs the fleet again, UserCodeFailed as `run_processor` does,
     ConfigError for arguments that cannot be used.
     """
     __tracebackhide__ = True
@@ -77,17 +80,20 @@ def simulate(
         left_out = known(off)
     except ValueError as error:
         raise ConfigError(f"off= cannot be used: {error}") from None
+    given = _checked_inputs(records)
     create = checked_processor(what)
     outcomes = []
     for seed in range(first, first + seeds):
         watchdog = Watchdog()
         recorder = Recorder(watchdog)
         recorded = recorder.factory(create, "")
-        outcome = watchdog.run(partial(run_simulation, seed, off=left_out, full=full, processor=recorded))
+        outcome = watchdog.run(
+            partial(run_simulation, seed, off=left_out, full=full, processor=recorded, records=given)
+        )
         if isinstance(outcome.broken, UserCodeFailed):
             raise outcome.broken.with_traceback(None)
         if outcome.broken is not None:
-            _refuse(outcome, _replay(what, seed, left_out, full=full), recorder)
+            _refuse(outcome, _replay(what, seed, left_out, full=full, has_records=bool(given)), recorder)
         outcomes.append(outcome)
     return SimulationResult(
         range(first, first + seeds),
@@ -110,25 +116,23 @@ def _refuse(outcome: Outcome, replay: str, recorder: Recorder) -> NoReturn:
     raise failure from (from_user_code(errors[-1]) if errors else None)
 
 
-def _replay(what: ProcessorFactory, seed: int, off: frozenset[str], *, full: bool) -> str:
-    """Return the command that runs this seed again; where no command can name the processor, the call."""
-    name = _importable(what)
-    if name is not None:
-        return Job(seed, off, full, name).replay
-    options = (f", off={tuple(sorted(off))}" if off else "") + (", full=True" if full else "")
+def _checked_inputs(records: Iterable[Any] | None) -> list[InputRecord]:
+    if records is None:
+        return []
+    given = checked_records(records)
+    if not given:
+        raise ConfigError(
+            "records= is empty, so that no seed would put anything. Do: give records, or drop it."
+        )
+    if any(each.arrived is not None for each in given):
+        raise ConfigError(
+            "arrived= has no meaning in a fleet, whose records arrive as time goes. Do: leave it out."
+        )
+    return given
+
+
+def _replay(what: ProcessorFactory, seed: int, off: frozenset[str], *, full: bool, has_records: bool) -> str:
+    """Return the call that runs this seed again."""
+    options = ", records=..." if has_records else ""
+    options += (f", off={tuple(sorted(off))}" if off else "") + (", full=True" if full else "")
     return f"simulate({getattr(what, '__name__', '...')}, seeds=1, first={seed}{options})"
-
-
-def _importable(what: ProcessorFactory) -> str | None:
-    """Return the class as module:Class, as it can be imported from the current folder or an installed package."""
-    is_class = inspect.isclass(what) and issubclass(what, RecordProcessor)
-    if not is_class or what.__qualname__ != what.__name__:
-        return None
-    module = what.__module__
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None:
-        return None
-    if Path(file).is_relative_to(Path.cwd()):
-        # Tests are often imported under the name of their file alone, whichever folder they are in.
-        module = ".".join(Path(file).relative_to(Path.cwd()).with_suffix("").parts)
-    return f"{module}:{what.__name__}" if all(part.isidentifier() for part in module.split(".")) else None

@@ -16,12 +16,12 @@ from pykcl.model.record import Record
 from pykcl.model.shard import Shard
 from pykcl.processor import Batch, InitializationInput
 from pykcl.testing.fleet import STREAM, TABLE, Fleet, RecordingProcessor
-from pykcl.testing.java import JavaEvent, JavaPeer
-from pykcl.testing.java.lease_table import JavaRequests
-from pykcl.testing.java.peer import java_peer
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.runtime import Simulation
 from pykcl.worker.worker import Worker
+from tests.java_peer import JavaEvent, JavaPeer
+from tests.java_peer.lease_table import JavaRequests
+from tests.java_peer.peer import java_peer
 
 JAVA = {
     "parent_poll": 1.0,

@@ -9,7 +9,9 @@ import pytest
 from pykcl.model.checkpoint import AT_LATEST, AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint, StartPosition
 from pykcl.model.shard import HashRange, Shard
 from pykcl.testing.fleet import STREAM, TABLE
-from pykcl.testing.java.coordination import (
+from pykcl.testing.memory.dynamodb import Fault, failing, timed_out
+from pykcl.testing.memory.stream import MemoryStream
+from tests.java_peer.coordination import (
     LeaseCleanup,
     LeaseTaker,
     first_hole,
@@ -17,10 +19,8 @@ from pykcl.testing.java.coordination import (
     missing_leases,
     ranges_to_fill,
 )
-from pykcl.testing.java.lease import JavaLease
-from pykcl.testing.java.lease_table import JavaRequests, JavaTable
-from pykcl.testing.memory.dynamodb import Fault, failing, timed_out
-from pykcl.testing.memory.stream import MemoryStream
+from tests.java_peer.lease import JavaLease
+from tests.java_peer.lease_table import JavaRequests, JavaTable
 
 OLDEST, NEWEST = StartPosition("TRIM_HORIZON"), StartPosition("LATEST")
 

@@ -8,8 +8,8 @@ import pytest
 
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.shard import HashRange
-from pykcl.testing.java.lease import JavaLease, RowUnreadable, read_row
-from pykcl.testing.java.lease_table import JavaRequests
+from tests.java_peer.lease import JavaLease, RowUnreadable, read_row
+from tests.java_peer.lease_table import JavaRequests
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDED = [json.loads(line) for line in (FIXTURES / "requests-java-2.7.2.jsonl").read_text().splitlines()]

@@ -6,12 +6,13 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from pykcl.testing.simulation import GuaranteeBroken, Outcome, run_simulation
+from pykcl.testing.simulation import GuaranteeBroken, Outcome
 from tests.mutants.mutant import Mutant, Patch
 from tests.mutants.of_fleets import FLEETS
 from tests.mutants.of_leases import BELIEF
 from tests.mutants.of_reading import READING
 from tests.mutants.of_rows import ROWS
+from tests.simulation.course import run_simulation
 
 
 def _number(mutant: Mutant) -> tuple[str, int, str]:

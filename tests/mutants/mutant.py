@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from pykcl.testing.simulation import Guarantee
-from pykcl.testing.simulation.faults import KINDS
+from tests.simulation.faults import KINDS
 
 Function = Callable[..., Any]
 

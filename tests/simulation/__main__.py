@@ -1,5 +1,5 @@
 """`python -m tests.simulation --commit --seeds 400`: simulations over many seeds, what each kind of fault changed in
-them, and their figures, for docs/concepts/guarantees.md too."""
+them, and their figures, for docs/concepts/guarantees.md too; `--seed 3` runs one again."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ from pathlib import Path
 
 import click
 
-from pykcl.testing.simulation.__main__ import parse_off
-from pykcl.testing.simulation.runner import Campaign, Job, SeedResult, cores
+from pykcl.testing.simulation.faults import known
 from tests.simulation.effects import Effects
+from tests.simulation.faults import KINDS
 from tests.simulation.report import BEGIN, END, Run, Totals, as_json, as_markdown, as_text, put_into
+from tests.simulation.runner import (
+    Campaign,
+    Job,
+    SeedResult,
+    cores,
+    failure_line,
+    load_processor,
+    run_job,
+)
 from tests.simulation.seeds import current_commit, first_seed_of
 
 GUARANTEES = Path("docs/concepts/guarantees.md")
@@ -57,15 +66,37 @@ class MeasuredCampaign(Campaign):
         super().show_progress(f"{totals.seeds} of {self.count} seeds{compared}")
 
 
+def _parse_off(_context: click.Context, _option: click.Parameter, text: str) -> frozenset[str]:
+    try:
+        return known((name.strip() for name in text.split(",") if name.strip()), KINDS)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _parse_processor(_context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
+    try:
+        if name is not None:
+            load_processor(name)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return name
+
+
 @click.command(context_settings={"show_default": True})
 @click.option("--seeds", type=click.IntRange(1, 10_000_000), default=100, help="Number of simulations.")
 @click.option(
     "--first", type=click.IntRange(0), default=0, help="The first seed; with --commit, counted from there."
 )
+@click.option(
+    "--seed", type=click.IntRange(0), default=None, help="Run this one simulation, and print its events."
+)
+@click.option(
+    "--processor", callback=_parse_processor, metavar="MODULE:CLASS", help="A processor for all of them."
+)
 @click.option("--commit", is_flag=True, help="Seeds that follow from the hash of the commit.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=None, help="Processes.  [default: one per core]")
 @click.option(
-    "--off", callback=parse_off, default="", metavar="F1,F6.take", help="Kinds of faults to leave out."
+    "--off", callback=_parse_off, default="", metavar="F1,F6.take", help="Kinds of faults to leave out."
 )
 @click.option(
     "--full", is_flag=True, help="Four workers, eight shards and every kind of fault with every seed."
@@ -80,6 +111,8 @@ def main(
     context: click.Context,
     seeds: int,
     first: int,
+    seed: int | None,
+    processor: str | None,
     commit: bool,
     jobs: int | None,
     off: frozenset[str],
@@ -88,7 +121,13 @@ def main(
     figures: Path | None,
     write_docs: bool,
 ) -> None:
-    """Exit with 0 when every guarantee was kept and every kind of fault had an effect, with 1 otherwise."""
+    """Run fleets of the unmodified worker through simulated faults, and check every step of them.
+
+    Exit with 0 when every guarantee was kept and every kind of fault had an effect, with 1 otherwise.
+    """
+    template = Job(seed or 0, off, full, processor)
+    if seed is not None:
+        context.exit(_replay(template))
     version = current_commit()
     if commit:
         first += first_seed_of(version)
@@ -97,11 +136,25 @@ def main(
         _must_hold_figures()
     until = time.monotonic() + minutes * 60 if minutes else float("inf")
     processes = min(jobs or cores(), seeds)
-    campaign = MeasuredCampaign(range(first, first + seeds), Job(0, off, full), until)
+    campaign = MeasuredCampaign(range(first, first + seeds), template, until)
     took = campaign.run(processes)
     totals = campaign.totals
     run = Run(version, first, first + totals.seeds - 1, full, processes, took, totals, campaign.effects)
     context.exit(conclude(run, campaign, figures, write_docs))
+
+
+def _replay(job: Job) -> int:
+    result = run_job(job)
+    click.echo(
+        f"seed {job.seed}: digest {result.digest or '-'}, {result.virtual_seconds:.0f} simulated seconds "
+        f"in {result.cpu_seconds:.1f} s"
+    )
+    if result.kept:
+        click.echo("kept: every guarantee")
+        return 0
+    click.echo(failure_line(job, result.summary))
+    click.echo("\n".join(f"    {line}" for line in result.details))
+    return 1
 
 
 def conclude(run: Run, campaign: MeasuredCampaign, figures: Path | None, write_docs: bool) -> int:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
-from pykcl.testing.simulation.faults import KINDS
-from pykcl.testing.simulation.runner import Job, SeedResult
+from tests.simulation.faults import KINDS
+from tests.simulation.runner import Job, SeedResult
 
 MANY_SEEDS = 100
 """From so many seeds on, a kind of fault that was never injected, or never changed anything, fails the run.

@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pykcl.testing.simulation.faults import KINDS
-from pykcl.testing.simulation.fleet import GRACE, STOP_MARGIN, failover_bound
-from pykcl.testing.simulation.quiescence import BALANCE_SECONDS, QUIET_SECONDS, STRAINED_SECONDS
-from pykcl.testing.simulation.runner import SeedResult
-from pykcl.testing.simulation.world import FAILOVER
+from pykcl.testing.simulation.world import FAILOVER, GRACE
 from tests.simulation.effects import Effects
+from tests.simulation.faults import KINDS
+from tests.simulation.quiescence import BALANCE_SECONDS, QUIET_SECONDS, STRAINED_SECONDS
+from tests.simulation.runner import SeedResult
+from tests.simulation.world import STOP_MARGIN, failover_bound
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 COMMAND = "python -m tests.simulation --seeds 2000 --write-docs"

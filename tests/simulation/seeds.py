@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 
-from pykcl.testing.simulation.faults import KINDS
+from tests.simulation.faults import KINDS
 
 FIXED_COMMIT = "0" * 12
 """Stands for the commit outside of a git repository."""

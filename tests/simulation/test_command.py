@@ -11,17 +11,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pykcl.testing.simulation import __main__ as command
-from pykcl.testing.simulation import runner
-from pykcl.testing.simulation.checkers.delivery import DeliveryChecker
-from pykcl.testing.simulation.checkers.rows import RowChecker
-from pykcl.testing.simulation.checkers.validity import ValidityChecker
-from pykcl.testing.simulation.faults import KINDS
+from pykcl.testing.simulation.delivery import DeliveryChecker
 from pykcl.testing.simulation.guarantees import Figures
-from pykcl.testing.simulation.runner import Job, Pool, SeedResult, load_processor, run_job
-from pykcl.testing.simulation.world import World
 from tests.simulation import __main__ as measuring
+from tests.simulation import runner
+from tests.simulation.checkers.rows import RowChecker
+from tests.simulation.checkers.validity import ValidityChecker
 from tests.simulation.effects import MANY_SEEDS, VERY_MANY_SEEDS, Effects, enough
+from tests.simulation.faults import KINDS
 from tests.simulation.report import (
     BEGIN,
     END,
@@ -34,14 +31,12 @@ from tests.simulation.report import (
     masked,
     put_into,
 )
+from tests.simulation.runner import Job, Pool, SeedResult, load_processor, run_job
 from tests.simulation.seeds import COUNT, FIRST, FIXED_COMMIT, NO_FAULTS, SEEDS, current_commit, first_seed_of
+from tests.simulation.world import CheckedWorld
 
 ROOT = Path(__file__).parents[2]
 OFF = ",".join(sorted(NO_FAULTS))
-
-
-def call(*arguments):
-    return CliRunner().invoke(command.main, list(arguments))
 
 
 def measure(*arguments):
@@ -63,7 +58,7 @@ def measure(*arguments):
     (["extra"], "unexpected extra argument"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_refused_with_a_reason(arguments, said):
-    done = call(*arguments)
+    done = measure(*arguments)
     assert done.exit_code == 2
     assert said in done.output
 
@@ -79,18 +74,18 @@ def test_figures_are_not_written_where_there_is_no_page_for_them(tmp_path, monke
 
 
 def test_a_replay_that_is_kept_ends_with_0_and_tells_its_digest():
-    done = call("--seed", "3", "--off", OFF)
+    done = measure("--seed", "3", "--off", OFF)
     assert done.exit_code == 0
     assert run_job(Job(3, NO_FAULTS)).digest in done.output
     assert "kept" in done.output
 
 
 def test_a_replay_that_breaks_a_guarantee_tells_it_in_one_line_with_the_last_60_events():
-    done = call("--seed", "3", "--off", OFF, "--processor", "tests.simulation.processors:CannotBeMade")
+    done = measure("--seed", "3", "--off", OFF, "--processor", "tests.simulation.processors:CannotBeMade")
     assert done.exit_code == 1
     (line,) = [line for line in done.output.splitlines() if line.startswith("seed=3 ")]
     assert re.search(r"ALL_DELIVERED|BUDGETS", line)
-    assert "; replay: python -m pykcl.testing.simulation --seed 3 --off " in line
+    assert "; replay: python -m tests.simulation --seed 3 --off " in line
     assert line.endswith("--processor tests.simulation.processors:CannotBeMade")
     assert sum(line.startswith("    ") for line in done.output.splitlines()) == 60
 
@@ -108,14 +103,14 @@ def test_many_simulations_in_two_processes_end_with_figures_and_a_verdict(tmp_pa
 
 @pytest.mark.slow
 def test_many_simulations_end_with_what_was_simulated():
-    done = call("--seeds", "2", "--first", "3", "--jobs", "1", "--off", OFF)
+    done = measure("--seeds", "2", "--first", "3", "--jobs", "1", "--off", OFF)
     assert done.exit_code == 0, done.output
     assert re.fullmatch(r"PASS: 2 seeds, every guarantee kept in 0.\d simulated hours\n", done.stdout)
 
 
 @pytest.mark.slow
 def test_one_broken_simulation_fails_the_run():
-    done = call(
+    done = measure(
         "--seeds",
         "1",
         "--first",
@@ -158,17 +153,17 @@ def test_a_simulation_that_dies_of_what_is_no_exception_fails_with_its_seed(monk
         raise SystemExit(0)
 
     monkeypatch.setattr(runner, "run_simulation", exits)
-    done = call("--seed", "3")
+    done = measure("--seed", "3")
     assert done.exit_code == 1
     assert (
-        "CRASH of the simulation itself: SystemExit: 0; replay: python -m pykcl.testing.simulation --seed 3"
+        "CRASH of the simulation itself: SystemExit: 0; replay: python -m tests.simulation --seed 3"
         in done.output
     )
 
 
 @pytest.mark.parametrize(("owner", "method"), [
-    (World, "_heard"),
-    (World, "_row_changed"),
+    (CheckedWorld, "_heard"),
+    (CheckedWorld, "_row_changed"),
     (RowChecker, "request_sent"),
     (DeliveryChecker, "ownership_starts"),
     (DeliveryChecker, "batch_starts"),
@@ -447,13 +442,3 @@ def test_a_figure_that_is_missing_or_has_another_bound_is_noticed():
     assert masked(section) == masked(
         section.replace("0123abcd", "ffff0000").replace("seeds 3 to 5", "seeds 7 to 99")
     )
-
-
-def test_the_page_names_every_option_with_its_default():
-    page = (ROOT / "docs/guides/testing.md").read_text("utf-8")
-    rows = re.findall(r"^\| `(--[a-z-]+)` \|.*\| (.*?) ?\|$", page, re.M)
-    options = {parameter.opts[0]: parameter for parameter in command.main.params}
-    assert {name for name, _ in rows} == set(options)
-    for name, default in rows:
-        if default.startswith("`"):
-            assert default.strip("`") == str(options[name].default)

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from pykcl.testing.simulation import run_simulation
-from pykcl.testing.simulation.faults import KINDS, Faults
-from pykcl.testing.simulation.runner import Job, run_job
+from tests.simulation.course import run_simulation
+from tests.simulation.faults import KINDS, FleetFaults
 from tests.simulation.report import Totals
+from tests.simulation.runner import Job, run_job
 from tests.simulation.seeds import NO_FAULTS
 
 SEED = 7
-_OTHER_PROCESS = "from pykcl.testing.simulation import run_simulation; print(run_simulation({}).digest)"
+_OTHER_PROCESS = "from tests.simulation.course import run_simulation; print(run_simulation({}).digest)"
 
 
 def test_the_same_seed_takes_the_same_course_in_every_process_and_another_seed_another():
@@ -38,7 +38,7 @@ def test_leaving_out_what_did_not_happen_changes_nothing_and_what_mattered_somet
 @pytest.mark.slow
 def test_a_wall_clock_that_jumps_changes_nothing():
     for seed in range(3, 60):
-        if not Faults(seed).has("F4.wall"):
+        if not FleetFaults(seed).has("F4.wall"):
             continue
         jumping = run_simulation(seed)
         if jumping.injected["F4.wall"]:
@@ -48,7 +48,10 @@ def test_a_wall_clock_that_jumps_changes_nothing():
 
 
 def test_leaving_one_kind_out_moves_no_other():
-    alone, beside = Faults(SEED, everything=True), Faults(SEED, everything=True, off=frozenset({"F1"}))
+    alone, beside = (
+        FleetFaults(SEED, everything=True),
+        FleetFaults(SEED, everything=True, off=frozenset({"F1"})),
+    )
     for name in KINDS:
         if name != "F1":
             assert [alone.happens(name) for _ in range(50)] == [beside.happens(name) for _ in range(50)]
@@ -57,10 +60,7 @@ def test_leaving_one_kind_out_moves_no_other():
 
 def test_a_replay_tells_the_same_digest_and_its_command_names_every_option():
     job = Job(SEED, frozenset({"F1", "F6.take"}), full=True, processor="shop:Orders")
-    assert (
-        job.replay
-        == "python -m pykcl.testing.simulation --seed 7 --full --off F1,F6.take --processor shop:Orders"
-    )
+    assert job.replay == "python -m tests.simulation --seed 7 --full --off F1,F6.take --processor shop:Orders"
     one = run_job(Job(SEED, NO_FAULTS))
     assert one.kept
     assert one.digest == run_job(Job(SEED, NO_FAULTS)).digest

@@ -12,21 +12,23 @@ from pykcl.model import lease_writes
 from pykcl.model.lease_writes import LeaseWrite
 from pykcl.model.shard import HashRange
 from pykcl.planning.lease_view import LeaseView
+from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB, timed_out
-from pykcl.testing.simulation import Guarantee, GuaranteeBroken, run_simulation
-from pykcl.testing.simulation.checkers.delivery import DeliveryChecker
+from pykcl.testing.simulation import Guarantee, GuaranteeBroken
 from pykcl.testing.simulation.course import draw_options
-from pykcl.testing.simulation.faults import KINDS, Faults
+from pykcl.testing.simulation.delivery import DeliveryChecker
 from pykcl.testing.simulation.guarantees import Violations
 from pykcl.testing.simulation.processors import Skips
 from pykcl.testing.simulation.record_log import RecordLog
 from pykcl.testing.simulation.service_faults import DynamoFaults, Outages, StaleScan
-from pykcl.testing.simulation.world import TABLE, World
 from pykcl.worker.leader import Leader
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.record_delivery import RecordDelivery
 from pykcl.worker.shard_sync import DeletedLeaseRestorer
+from tests.simulation.course import run_simulation
+from tests.simulation.faults import KINDS, FleetFaults
 from tests.simulation.seeds import NO_FAULTS
+from tests.simulation.world import CheckedWorld
 
 FIRST = 62000
 MOST = 60
@@ -36,7 +38,7 @@ def simulations_with(*kinds, options=None):
     """Simulations with these kinds of faults and no others, and where those are on: (seed, outcome)."""
     off = NO_FAULTS - set(kinds)
     for seed in range(FIRST, FIRST + MOST):
-        faults = Faults(seed, off=off)
+        faults = FleetFaults(seed, off=off)
         if all(map(faults.has, kinds)) and (options is None or options(_options(seed, faults))):
             yield seed, run_simulation(seed, off=off)
 
@@ -159,7 +161,7 @@ def test_a_worker_that_makes_a_row_where_it_wants_to_fill_in_a_hash_range(monkey
     if is_careless:
         always = "attribute_exists(leaseCounter) OR attribute_not_exists(leaseCounter)"
         _filling_without_condition(monkeypatch, always)
-    worlds, make, fill = [], World.__init__, Leader._fill_one
+    worlds, make, fill = [], CheckedWorld.__init__, Leader._fill_one
 
     def made(self, *args, **options):
         make(self, *args, **options)
@@ -170,7 +172,7 @@ def test_a_worker_that_makes_a_row_where_it_wants_to_fill_in_a_hash_range(monkey
         worlds[-1].dynamodb.tables[TABLE].rows.pop(one.seen.key, None)
         fill(self, one, until)
 
-    monkeypatch.setattr(World, "__init__", made)
+    monkeypatch.setattr(CheckedWorld, "__init__", made)
     monkeypatch.setattr(Leader, "_fill_one", the_row_goes_first)
     # With the condition it makes no row; that rows go is what other guarantees suffer from.
     assert (broken_in_a_simulation_with("F15.ranges") is Guarantee.CONDITIONAL) is is_careless
@@ -333,7 +335,7 @@ def test_a_write_that_other_hands_made_void_is_not_kept_under_way(by_hand, count
     5; 4) the write arrives, and moves the checkpoint back. No condition protects from a counter that was put back.
     """
 
-    class Late(Faults):
+    class Late(FleetFaults):
         def is_due(self, name):
             return name == "F7"
 
@@ -352,7 +354,7 @@ def test_a_write_that_other_hands_made_void_is_not_kept_under_way(by_hand, count
 
 
 def test_a_forbidden_action_counts_when_it_is_refused():
-    faults, outages = Faults(1, off=NO_FAULTS), Outages()
+    faults, outages = FleetFaults(1, off=NO_FAULTS), Outages()
     client = _table(
         DynamoFaults(
             faults, outages, host=lambda: "w1", now=lambda: 0.0, spares=lambda host: False, rows=dict
@@ -368,7 +370,7 @@ def test_a_forbidden_action_counts_when_it_is_refused():
 
 
 def test_a_scan_that_is_a_moment_old_shows_what_was_deleted_and_not_what_is_new():
-    class Always(Faults):
+    class Always(FleetFaults):
         def happens(self, name, about=""):
             return name == "F8.stale"
 

@@ -4,9 +4,10 @@ import logging
 
 import pytest
 
-from pykcl.testing.simulation import Guarantee, GuaranteeBroken, run_simulation
-from pykcl.testing.simulation.runner import Job, failure_line
+from pykcl.testing.simulation import Guarantee, GuaranteeBroken
 from tests.simulation import processors
+from tests.simulation.course import run_simulation
+from tests.simulation.runner import Job, failure_line
 from tests.simulation.seeds import FIXED, NO_FAULTS, SEEDS
 
 

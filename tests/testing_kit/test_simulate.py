@@ -1,17 +1,14 @@
-"""simulate: a processor in whole fleets; what fails can be run again."""
+"""simulate: a processor in whole fleets, with records of its own; what fails can be run again."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
+from datetime import datetime, timezone
+from typing import ClassVar
 
 import pytest
 from kit_processors import Orders
 
 from pykcl import ConfigError, RecordProcessor
-from pykcl.testing import SimulationFailed, simulate
-
-ROOT = Path(__file__).parents[2]
+from pykcl.testing import SimulationFailed, records, simulate
 
 
 class Stuck(RecordProcessor):
@@ -34,51 +31,66 @@ def test_a_good_processor_keeps_every_guarantee():
     )
 
 
-def test_a_processor_that_never_gets_on_fails_with_the_command_that_runs_it_again(monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_a_processor_that_never_gets_on_fails_with_the_call_that_runs_it_again():
     with pytest.raises(SimulationFailed) as caught:
-        simulate(Stuck, seeds=3, first=5, off=["F1", "F13"])
+        simulate(Stuck, seeds=3, first=5, off=["F1", "F12"])
     replay = caught.value.replay
+    assert replay == "simulate(Stuck, seeds=1, first=5, off=('F1', 'F12', 'F12.lowered'))"
     assert f"  replay: {replay}\n" in str(caught.value)
-    assert "Seed 5 failed: " in str(caught.value)
+    assert "Seed 5 failed: ALL_DELIVERED" in str(caught.value)
     assert caught.value.seed == 5
-    assert replay.startswith("python -m pykcl.testing.simulation --seed 5 --off F1")
-    assert replay.endswith("--processor tests.testing_kit.test_simulate:Stuck")
-
-
-@pytest.mark.slow
-def test_the_command_does_run_it_again(tmp_path, monkeypatch):
-    (tmp_path / "stuck.py").write_text(
-        "from pykcl import RecordProcessor\n\nclass Stuck(RecordProcessor):\n"
-        "    def process_records(self, batch):\n        raise ValueError\n",
-        "utf-8",
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    from stuck import Stuck as FromFile
-
-    with pytest.raises(SimulationFailed) as caught:
-        simulate(FromFile, seeds=1)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = caught.value.replay.replace("python", sys.executable, 1).split()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
-    verdict = str(caught.value).splitlines()[0].removeprefix("Seed 0 failed: ")
-    assert verdict in done.stdout
     assert re.search(
-        r"The processor raised \d+ times, last ValueError at stuck.py:5: \(no text\)", str(caught.value)
+        r"The processor raised \d+ times, last ValueError at test_simulate.py:\d+: never", str(caught.value)
     )
     assert isinstance(caught.value.__cause__, ValueError)
 
 
 @pytest.mark.slow
-def test_what_no_command_can_name_is_run_again_by_a_call():
-    def make_stuck():
-        return Stuck()
-
+def test_the_call_does_run_it_again():
     with pytest.raises(SimulationFailed) as caught:
-        simulate(make_stuck, seeds=1, first=5, off=["F2"])
-    assert caught.value.replay == "simulate(make_stuck, seeds=1, first=5, off=('F2',))"
+        simulate(Stuck, seeds=2, first=5)
+    with pytest.raises(SimulationFailed) as again:
+        eval(caught.value.replay, {"simulate": simulate, "Stuck": Stuck})
+    assert str(again.value) == str(caught.value)
+
+
+# -- records of the user's own ---------------------------------------------------------------------------------
+
+
+class Totals(RecordProcessor):
+    """Breaks on an order without a total."""
+
+    seen: ClassVar[list] = []
+
+    def process_records(self, batch):
+        self.seen += [record.json()["total"] for record in batch]
+
+
+def test_the_records_of_the_user_are_put_and_no_others():
+    Totals.seen.clear()
+    given = [
+        *records(*({"total": n} for n in range(40))),
+        *records({"total": 40}, {"total": 41}, aggregated=True),
+    ]
+    result = simulate(Totals, seeds=2, first=3, records=given)
+    assert set(Totals.seen) == set(range(42))
+    assert result.records > 2 * 42
+
+
+@pytest.mark.parametrize("aggregated", [False, True])
+def test_a_processor_that_breaks_only_on_a_record_of_the_user_is_caught(aggregated):
+    assert simulate(Totals, seeds=1, first=3, records=records({"total": 1}, {"total": 2})).records
+    given = records({"total": 1}, {"id": 2}, aggregated=aggregated)
+    with pytest.raises(SimulationFailed, match="ALL_DELIVERED") as caught:
+        simulate(Totals, seeds=1, first=3, records=given)
+    assert caught.value.replay == "simulate(Totals, seeds=1, first=3, records=...)"
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_every_record_of_the_user_is_put_however_many_there_are():
+    Totals.seen.clear()
+    simulate(Totals, seeds=1, first=3, records=[{"total": n} for n in range(2000)])
+    assert set(Totals.seen) == set(range(2000))
 
 
 @pytest.mark.parametrize(
@@ -88,6 +100,9 @@ def test_what_no_command_can_name_is_run_again_by_a_call():
         ({"first": -1}, "first=-1 is not a whole number from 0"),
         ({"off": "F1"}, r"Do: write off=\('F1',\)"),
         ({"off": ["F99"]}, "no kind of fault called 'F99'"),
+        ({"records": {"id": 1}}, "The records are one dict, not a list"),
+        ({"records": []}, "records= is empty"),
+        ({"records": records("a", arrived=datetime.now(timezone.utc))}, "arrived= has no meaning in a fleet"),
         ({"what": Orders()}, "one instance per shard"),
     ],
 )

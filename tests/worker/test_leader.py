@@ -13,9 +13,9 @@ from pykcl.events import (
     UncoveredHashRangeFound,
 )
 from pykcl.testing.fleet import STREAM, TABLE
-from pykcl.testing.java.peer import java_peer
 from pykcl.testing.memory.dynamodb import Fault, denied
 from pykcl.testing.memory.stream import MemoryStream
+from tests.java_peer.peer import java_peer
 
 RANGE = {"startingHashKey", "endingHashKey"}
 AUDIT = 10.0

@@ -1,7 +1,7 @@
-"""Fleets of unmodified workers in simulated time, with every fault we know, under checkers of the guarantees.
+"""Fleets of unmodified workers in simulated time, through faults, under checkers of what a processor is guaranteed.
 
-`run_simulation(seed)` is one fleet from its first worker through chaos to rest; `python -m pykcl.testing.simulation
---seeds 100` runs many, with a processor of yours, too.
+`run_simulation(seed)` is one fleet from its first worker through chaos to the delivery of every record. Other hosts,
+faults and checkers come with a subclass of `course.Course`.
 """
 
 from pykcl.testing.simulation.course import run_simulation

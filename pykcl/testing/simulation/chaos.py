@@ -9,14 +9,19 @@ import random
 from collections.abc import Callable
 
 from pykcl.local.shards import HOUR_MILLIS
+from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Params
 from pykcl.testing.runtime import SimTask
 from pykcl.testing.simulation.faults import Faults
-from pykcl.testing.simulation.fleet import SimulatedFleet
-from pykcl.testing.simulation.lease_table_actions import Foreigners, Operators
 from pykcl.testing.simulation.producer import Producer
 from pykcl.testing.simulation.service_faults import kind_of_write, past_retention
-from pykcl.testing.simulation.world import FAILOVER, LONG_RETENTION_HOURS, TABLE, WorkerHost, World
+from pykcl.testing.simulation.world import (
+    FAILOVER,
+    LONG_RETENTION_HOURS,
+    SimulatedFleet,
+    WorkerHost,
+    World,
+)
 
 
 class StopPhases:
@@ -68,10 +73,12 @@ class Chaos:
     def __init__(self, world: World, fleet: SimulatedFleet, producer: Producer, rng: random.Random) -> None:
         self._world, self._fleet, self._producer, self._rng = world, fleet, producer, rng
         self._faults: Faults = world.faults
-        self._foreigners = Foreigners(world, fleet)
-        operators = Operators(world, fleet)
         world.on_request = StopPhases(world, fleet).request_sent
-        self._actions: dict[str, Callable[[random.Random], bool]] = {
+        self._actions = self.actions()
+
+    def actions(self) -> dict[str, Callable[[random.Random], bool]]:
+        """Return what may be done under each kind of fault, in the order of the kinds; whether it could be done."""
+        return {
             "F1": self._kill,
             "F2": self._strike,
             "F3": self._freeze,
@@ -81,13 +88,8 @@ class Chaos:
             "F11": self._reshard_wildly,
             "F12": self._let_retention_pass,
             "F12.lowered": self._lower_retention,
-            "F13.foreign": self._foreigners.visit_another_table,
             "F14.start": self._start_forbidden,
             "F14.while": self._forbid,
-            "F15": self._foreigners.put_rows,
-            "F15.deleted": operators.delete_row,
-            "F15.counter": operators.put_counter_back,
-            "F15.ranges": operators.drop_ranges,
             "F18.stop": lambda rng: self._stop(self._any_host(rng)),
             "F18.starting": self._stop_at_once,
             "F18.busy": lambda rng: self._stop(self._doing(rng, "process_records")),
@@ -96,7 +98,6 @@ class Chaos:
             "F18.twice": self._stop_twice,
             "F19.rolling": self._roll,
             "F19.same": self._start_duplicate,
-            "F20": self._start_java,
         }
 
     def step(self) -> None:
@@ -113,10 +114,6 @@ class Chaos:
         for name, act in self._actions.items():
             if self._faults.is_due(name) and act(self._faults.rng(name)) and name not in _NOTED_WHEN_FELT:
                 self._faults.note(name)
-
-    def check(self) -> None:
-        self._foreigners.check()
-        self._world.violations.check()
 
     # -- deaths ------------------------------------------------------------------------------------------------
 
@@ -144,8 +141,7 @@ class Chaos:
             tasks = [t for t in self._world.simulation.unfinished(host.name) if t.name.startswith("pykcl-")]
         if host is None or not tasks:
             return False
-        self._fleet.struck.add(host.name)
-        self._world.simulation.strike(rng.choice(tasks))
+        self._fleet.strike(host.name, rng.choice(tasks))
         return True
 
     def _freeze(self, rng: random.Random) -> bool:
@@ -200,9 +196,6 @@ class Chaos:
         self._fleet.start()
         return True
 
-    def _start_java(self, rng: random.Random) -> bool:
-        return self._fleet.start_java(rng)
-
     # -- surroundings ------------------------------------------------------------------------------------------
 
     def _forbid(self, rng: random.Random) -> bool:
@@ -252,7 +245,7 @@ class Chaos:
         return True
 
     def _lower_retention(self, rng: random.Random) -> bool:
-        """Lower the retention while workers read the hours that passed: records older than a day are removed at once."""
+        """Lower the retention while workers read past hours: records older than a day are removed at once."""
         world = self._world
         for _ in range(rng.randint(3, 8)):
             self._producer.put_some()

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from pykcl.processor import RecordProcessor
+from pykcl.testing.input_records import InputRecord
 from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
 from pykcl.testing.simulation.chaos import Chaos
 from pykcl.testing.simulation.faults import Faults
-from pykcl.testing.simulation.fleet import GRACE, SimulatedFleet
-from pykcl.testing.simulation.guarantees import Figures, Guarantee, Outcome
-from pykcl.testing.simulation.lease_table_actions import lose_and_restore_the_table
+from pykcl.testing.simulation.guarantees import Figures, Guarantee, Outcome, Violations
 from pykcl.testing.simulation.producer import Producer
-from pykcl.testing.simulation.quiescence import Quiescence
-from pykcl.testing.simulation.record_log import position_of
-from pykcl.testing.simulation.world import World
+from pykcl.testing.simulation.record_log import END, checkpoint_position
+from pykcl.testing.simulation.world import GRACE, Host, SimulatedFleet, WorkerHost, World
 
 FEW_LEASES = 5
 """With two workers all shards of a simulation still find an owner."""
 _SIMULATION_BEGINS = 1000
 _START_AFTER = 3
 """Seconds."""
+_DELIVERY_SECONDS = 400.0
+_POLL_SECONDS = 0.5
 
 
 def draw_options(seed: int, rng: random.Random, faults: Faults, *, own_processor: bool) -> dict[str, Any]:
@@ -82,32 +82,154 @@ _FULL_SECONDS = 440.0
 _READY_SECONDS = 120.0
 
 
+class Quiescence:
+    """After the last fault: some workers are left, and everything that was put has to be delivered."""
+
+    def __init__(self, world: World, fleet: SimulatedFleet, producer: Producer, figures: Figures) -> None:
+        self._world, self._fleet, self._producer, self._figures = world, fleet, producer, figures
+
+    def run(self) -> None:
+        """Raises GuaranteeBroken."""
+        self._heal()
+        self._everything_is_delivered()
+        self._a_deploy_repeats_nothing()
+        self._everybody_stops()
+
+    def _heal(self) -> None:
+        world, fleet = self._world, self._fleet
+        fleet.replace_dead()
+        world.faults.healed = True
+        world.outages.heal()
+        world.dynamodb.deliver_postponed()
+        world.set_retention(24)
+        world.note_trimming()
+        fleet.phase = "rest"
+        world.healed_at = world.simulation.now
+        fleet.clock_rate = lambda: 1.0
+        self._wait(lambda: not any(map(world.simulation.is_frozen, fleet.alive)), 60.0)
+        seen: set[str] = set()
+        for name, host in sorted(fleet.alive.items()):
+            # All but one of those that share an identifier go: what is left is to be checked.
+            if not self._may_stay(host) or host.worker_id in seen:
+                self._leave(name)
+            seen.add(host.worker_id)
+        while len(fleet.alive) < 2:
+            fleet.start()
+
+    def _may_stay(self, host: Host) -> bool:
+        return isinstance(host, WorkerHost)
+
+    def _leave(self, name: str) -> None:
+        self._fleet.ask_to_stop(self._fleet.alive[name])
+
+    def _everything_is_delivered(self) -> None:
+        self._producer.put_some()
+        record_log = self._world.record_log
+        self._expect_soon(
+            lambda: not record_log.owed(),
+            _DELIVERY_SECONDS + 2 * self._patience(),
+            Guarantee.ALL_DELIVERED,
+            lambda: f"owed {record_log.owed()}, owners {self._world.owners()}",
+        )
+        self._expect_soon(
+            lambda: not self._unended(),
+            _DELIVERY_SECONDS + 2 * self._patience(),
+            Guarantee.ALL_DELIVERED,
+            lambda: f"drained shards that do not end: {self._unended()}",
+        )
+
+    def _a_deploy_repeats_nothing(self) -> None:
+        old = self._fleet.workers()[0]
+        self._fleet.start()
+        self._sleep(3.0)
+        for _ in range(2):
+            # What is checkpointed at intervals owes the second of them.
+            self._producer.put_on_every_shard(aggregated=True)
+            self._sleep(1.5)
+        self._fleet.ask_to_stop(old)
+        self._everything_is_delivered()
+
+    def _everybody_stops(self) -> None:
+        for host in self._fleet.workers():
+            self._fleet.ask_to_stop(host)
+        self._expect_soon(
+            self._fleet.all_have_left,
+            60.0,
+            Guarantee.STOP,
+            lambda: f"not over: {sorted(self._fleet.leaving)}",
+        )
+
+    # -- state of the fleet ------------------------------------------------------------------------------------
+
+    def _patience(self) -> float:
+        return float(self._world.options["retry_timeout"])
+
+    def _is_active(self, key: str) -> bool:
+        return checkpoint_position(self._world.rows()[key]) != END
+
+    def _unended(self) -> list[str]:
+        """Closed shards whose leases have not come to SHARD_END: their children wait for that."""
+        still_open = set(self._world.open_shards())
+        return sorted(key for key in self._world.rows().keys() - still_open if self._is_active(key))
+
+    def _sleep(self, seconds: float) -> None:
+        self._world.simulation.sleep(seconds)
+        self._fleet.replace_dead()
+        self._world.violations.check()
+
+    def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        deadline = self._world.simulation.now + seconds
+        while not condition() and self._world.simulation.now < deadline:
+            self._sleep(_POLL_SECONDS)
+        return condition()
+
+    def _expect_soon(
+        self, condition: Callable[[], bool], seconds: float, guarantee: Guarantee, what: Callable[[], str]
+    ) -> None:
+        if not self._wait(condition, seconds):
+            self._world.violations.expect(False, guarantee, what())
+        self._world.violations.check()
+
+
 def run_simulation(
     seed: int,
     *,
     off: frozenset[str] = frozenset(),
     full: bool = False,
     processor: Callable[[], RecordProcessor] | None = None,
-    blind: bool = False,
+    records: Sequence[InputRecord] = (),
+    violations: Violations | None = None,
+    course: type[Course] | None = None,
 ) -> Outcome:
     """Run one simulation; the same arguments take the same course. Raises no broken guarantee: see the outcome.
 
     off: kinds of faults to leave out (see `faults.KINDS`). full: four workers, eight shards and every kind of fault,
     instead of what the seed says. processor: creates the user's processors, whose work becomes part of the simulation.
-    They must wait through nothing but what they are given, or the course will differ each time. blind: check nothing.
+    They must wait through nothing but what they are given, or the course will differ each time. records: what is put,
+    again and again, instead of small texts. violations: where
+    checkers note what is broken. course: with other hosts, faults and checkers.
     """
     quiet = logging.getLogger("pykcl")
     level = quiet.level
     quiet.setLevel(logging.CRITICAL + 1)
     figures = Figures()
     simulation = Simulation(seed=seed)
-    faults = Faults(
+    chosen = course or Course
+    faults = chosen.faults(
         seed, off=off, everything=full, remark=lambda text: simulation.trace.remark(simulation.now, text)
     )
     broken: AssertionError | None = None
     try:
         with simulation:
-            _Course(simulation, faults, figures, full=full, processor=processor, blind=blind).run()
+            chosen(
+                simulation,
+                faults,
+                figures,
+                violations or Violations(),
+                full=full,
+                processor=processor,
+                records=records,
+            ).run()
     except AssertionError as error:
         broken = error
     finally:
@@ -125,33 +247,42 @@ def run_simulation(
     )
 
 
-class _Course:
+class Course:
+    """One simulation. Subclasses choose other classes for its parts, and add to what happens before the rest."""
+
+    faults: type[Faults] = Faults
+    world: type[World] = World
+    fleet: type[SimulatedFleet] = SimulatedFleet
+    chaos: type[Chaos] = Chaos
+    quiescence: type[Quiescence] = Quiescence
+
     def __init__(
         self,
         simulation: Simulation,
         faults: Faults,
         figures: Figures,
+        violations: Violations,
         *,
         full: bool,
         processor: Callable[[], RecordProcessor] | None,
-        blind: bool,
+        records: Sequence[InputRecord],
     ) -> None:
         # Not the simulation's generator: so the story does not depend on how often its threads switch.
         self._rng = rng = random.Random(f"{simulation.seed}/story")  # noqa: S311 - reproducible
         self._simulation, self._faults, self._figures = simulation, faults, figures
         self._seconds = _FULL_SECONDS if full else rng.uniform(60, 300)
         options = draw_options(simulation.seed, rng, faults, own_processor=processor is not None)
-        self._world = World(
+        self._world = self.world(
             simulation,
             faults,
             options,
+            violations,
             shards=8 if full else rng.randint(1, 5),
             processor=processor,
-            blind=blind,
         )
-        self._fleet = SimulatedFleet(self._world, wanted=4 if full else rng.randint(2, 4))
-        self._producer = Producer(self._world, rng)
-        self._chaos = Chaos(self._world, self._fleet, self._producer, rng)
+        self._fleet = self.fleet(self._world, wanted=4 if full else rng.randint(2, 4))
+        self._producer = Producer(self._world, rng, records)
+        self._chaos = self.chaos(self._world, self._fleet, self._producer, rng)
         self._fleet.clock_rate = self._chaos.clock_rate
 
     def run(self) -> None:
@@ -169,17 +300,27 @@ class _Course:
             self._fleet.replace_dead()
             self._world.violations.check()
         self._producer.put_some()
-        if self._faults.happens("F13.deleted"):
-            lose_and_restore_the_table(self._world, self._fleet, self._producer)
-        elif self._faults.happens("F13.recreated"):
-            lose_and_restore_the_table(self._world, self._fleet, self._producer, is_made_anew=True)
-        Quiescence(self._world, self._fleet, self._producer, self._figures).run()
-        self._chaos.check()
-        self._note_figures()
+        self._producer.put_the_rest()
+        self.before_the_rest()
+        self.quiescence(self._world, self._fleet, self._producer, self._figures).run()
+        self.at_the_end()
+        self._world.violations.check()
+
+    def before_the_rest(self) -> None:
+        """Do what is to happen after the last step and before all faults end."""
+
+    def at_the_end(self) -> None:
+        """Note the figures, and check what shows at the end only."""
+        world, figures = self._world, self._figures
+        figures.records = world.record_log.records()
+        figures.deliveries = world.record_log.deliveries
+        figures.taken_by_retention = sum(len(s.never_delivered()) for s in world.record_log.shards.values())
+        figures.workers = self._fleet.started
+        figures.shards = len(world.record_log.parents)
 
     def _start_at_latest(self) -> None:
         """Put records before the start, which are not read; once the first worker is ready, all are."""
-        self._put_before()
+        self._producer.put_before()
         self._producer.is_on = False
         self._simulation.sleep(3.0)
         host = self._fleet.start()
@@ -199,26 +340,8 @@ class _Course:
         self._faults.healed = False
         self._producer.is_on = True
 
-    def _put_before(self) -> None:
-        put = self._world.kinesis.put_record("orders", b"before", "before")
-        position = position_of(self._world.numbers.shorten(put.sequence_number), 0)
-        self._world.record_log.shard(put.shard_id).before.add(position)
-
     def _let_time_pass_until(self, start: datetime) -> None:
         """Put a record before that time, which is not read."""
-        self._put_before()
+        self._producer.put_before()
         millis = int(start.timestamp() * 1000)
         self._simulation.sleep((millis - self._world.kinesis_millis()) / 1000 + 0.5)
-
-    def _note_figures(self) -> None:
-        world, figures = self._world, self._figures
-        figures.records = world.record_log.records()
-        figures.deliveries = world.record_log.deliveries
-        figures.lost += sum(world.record_log.owed().values())
-        figures.taken_by_retention = sum(len(s.never_delivered()) for s in world.record_log.shards.values())
-        figures.duplicates = world.delivery.duplicates
-        figures.most_duplicates = world.delivery.most_duplicates
-        figures.overlap = world.beliefs.worst
-        figures.stops = self._fleet.stops
-        figures.workers = self._fleet.started
-        figures.shards = len(world.record_log.parents)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -68,21 +68,21 @@ class Kind:
     is_harmless: bool = False
 
 
-_PER_STEP = (0.01, 0.03, 0.06)
+PER_STEP = (0.01, 0.03, 0.06)
 _PER_CALL = (0.01, 0.05, 0.2)
 _PER_BATCH = (0.02, 0.1, 0.3)
 
 KINDS: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("F1", "a worker is killed", _PER_STEP),
-        Kind("F2", "one thread of a worker dies", _PER_STEP),
-        Kind("F3", "a worker is suspended for up to five failover times", _PER_STEP),
+        Kind("F1", "a worker is killed", PER_STEP),
+        Kind("F2", "one thread of a worker dies", PER_STEP),
+        Kind("F3", "a worker is suspended for up to five failover times", PER_STEP),
         Kind("F4.rate", "a worker's clock runs up to 10 % fast or slow", (0.5, 1.0)),
-        Kind("F4.wall", "a worker's wall clock jumps by hours", _PER_STEP, is_harmless=True),
+        Kind("F4.wall", "a worker's wall clock jumps by hours", PER_STEP, is_harmless=True),
         Kind("F5.dynamodb", "DynamoDB throttles, fails or does not answer", _PER_CALL),
         Kind("F5.kinesis", "Kinesis throttles or fails", _PER_CALL),
-        Kind("F5.outage", "DynamoDB or Kinesis is down for up to 40 s, for all or for one worker", _PER_STEP),
+        Kind("F5.outage", "DynamoDB or Kinesis is down for up to 40 s, for all or for one worker", PER_STEP),
         Kind("F5.slow", "DynamoDB answers after up to 2 s", _PER_CALL),
         Kind("F6.create", "a lease was created, the answer is lost", _PER_BATCH),
         Kind("F6.take", "a lease was taken, the answer is lost", _PER_BATCH),
@@ -104,25 +104,14 @@ KINDS: Mapping[str, Kind] = {
         Kind("F10.empty", "GetRecords answers with an empty page", _PER_CALL),
         Kind("F10.refused", "GetRecords ends a shard that has not ended", _PER_CALL),
         Kind("F10.slow", "GetRecords lets a worker wait that asked for many pages at a time", _PER_CALL),
-        Kind("F10.kms", "GetRecords is refused for its encryption key for up to 40 s", _PER_STEP),
-        Kind("F11", "a burst of splits and merges, nested up to six deep", _PER_STEP),
+        Kind("F10.kms", "GetRecords is refused for its encryption key for up to 40 s", PER_STEP),
+        Kind("F11", "a burst of splits and merges, nested up to six deep", PER_STEP),
         Kind("F12", "retention overtakes the fleet", (0.004, 0.01)),
         Kind(
             "F12.lowered", "the retention period is lowered while the fleet lags, and raised", (0.004, 0.01)
         ),
-        Kind("F13.deleted", "the lease table is deleted, and restored", (0.3,)),
-        Kind("F13.recreated", "the lease table is deleted and made anew, and restored", (0.3,)),
-        Kind("F13.foreign", "a worker is started on a table that is not its own", _PER_STEP),
-        Kind("F14.start", "a worker is not allowed one action from its start", _PER_STEP),
-        Kind("F14.while", "one action is forbidden to a worker for up to 40 s", _PER_STEP),
-        Kind("F15", "foreign rows of every kind lie in the lease table", (0.5, 1.0)),
-        Kind("F15.deleted", "an operator deletes the row of a lease that is being read", _PER_STEP),
-        Kind("F15.counter", "another library takes a lease and puts its counter back", _PER_STEP),
-        Kind(
-            "F15.ranges",
-            "rows lack the hash range of their shard, as those of old versions do",
-            (0.03, 0.06, 0.1),
-        ),
+        Kind("F14.start", "a worker is not allowed one action from its start", PER_STEP),
+        Kind("F14.while", "one action is forbidden to a worker for up to 40 s", PER_STEP),
         Kind("F16", "malformed aggregates and aggregates of other shards", (0.05, 0.3)),
         Kind("F17.raises", "the processor raises", _PER_BATCH),
         Kind("F17.hangs", "the processor works for longer than the lease", (0.01, 0.05)),
@@ -132,9 +121,9 @@ KINDS: Mapping[str, Kind] = {
         Kind("F17.thread", "the processor checkpoints from another thread", _PER_BATCH),
         Kind("F17.lost", "the processor checkpoints after it lost the lease", (0.3, 1.0)),
         Kind("F17.never", "the processor never checkpoints", (0.2, 0.5)),
-        Kind("F18.stop", "a worker is stopped, in whatever phase it is", _PER_STEP),
-        Kind("F18.starting", "a worker is stopped while it starts", _PER_STEP),
-        Kind("F18.busy", "a worker is stopped while a processor works", _PER_STEP),
+        Kind("F18.stop", "a worker is stopped, in whatever phase it is", PER_STEP),
+        Kind("F18.starting", "a worker is stopped while it starts", PER_STEP),
+        Kind("F18.busy", "a worker is stopped while a processor works", PER_STEP),
         Kind("F18.waiting", "a worker is stopped while a shard waits for its parents", (0.3, 0.6)),
         Kind("F18.ending", "a worker is stopped while a shard ends", (0.3, 0.6)),
         Kind("F18.creating", "a worker is stopped while it creates the lease table", (0.5,)),
@@ -142,22 +131,21 @@ KINDS: Mapping[str, Kind] = {
         Kind("F18.losing", "a worker is stopped while lease_lost runs", (0.1, 0.3)),
         Kind("F18.checkpoint", "a worker is stopped while it writes a checkpoint", (0.01, 0.03)),
         Kind("F18.releasing", "a worker is stopped, or stopped again, while it releases a lease", (0.1, 0.3)),
-        Kind("F18.twice", "a worker is stopped twice at the same time", _PER_STEP),
+        Kind("F18.twice", "a worker is stopped twice at the same time", PER_STEP),
         Kind("F18.processor", "a processor stops its worker", (0.01, 0.03)),
         Kind("F19.rolling", "every worker is replaced, one after the other", (0.01, 0.02)),
-        Kind("F19.same", "two workers run under one worker identifier", _PER_STEP),
-        Kind("F20", "Java KCL 2.x workers share the lease table", (0.4, 0.8)),
+        Kind("F19.same", "two workers run under one worker identifier", PER_STEP),
     )
 }
 
 
-def known(names: Iterable[str]) -> frozenset[str]:
+def known(names: Iterable[str], kinds: Iterable[str] = KINDS) -> frozenset[str]:
     """The names, checked; a family such as "F6" stands for all of its kinds. Raises ValueError."""
     chosen: set[str] = set()
     for name in names:
-        family = {kind for kind in KINDS if kind == name or kind.startswith(f"{name}.")}
+        family = {kind for kind in kinds if kind == name or kind.startswith(f"{name}.")}
         if not family:
-            raise ValueError(f"There is no kind of fault called {name!r}. Known: {', '.join(KINDS)}.")
+            raise ValueError(f"There is no kind of fault called {name!r}. Known: {', '.join(kinds)}.")
         chosen |= family
     return frozenset(chosen)
 
@@ -170,6 +158,8 @@ class Faults:
     lost, and processors take longer than a lease lasts: nobody is dead, so nothing may move. far_away: a host to which
     every answer takes almost as long as a client waits.
     """
+
+    kinds: Mapping[str, Kind] = KINDS
 
     def __init__(
         self,
@@ -184,24 +174,23 @@ class Faults:
         self.strained = False
         self.far_away = ""
         self._remark = remark
-        self._rngs = {name: random.Random(f"{seed}/{name}") for name in KINDS}  # noqa: S311 - reproducible
+        self._rngs = {name: random.Random(f"{seed}/{name}") for name in self.kinds}  # noqa: S311 - reproducible
         self._rates: dict[str, float] = {}
-        for name, kind in KINDS.items():
+        for name, kind in self.kinds.items():
             rng = self._rngs[name]
             rate = rng.choice(kind.rates)
             if rng.random() < 0.5 or everything:
                 self._rates[name] = rate
-        if everything:
-            # Java 2.x cannot read a table with foreign rows in it: one of the two.
-            self._have_one_of({"F15"}, {"F20"})
-        # Where a week is kept, a day takes nothing.
-        self._have_one_of({"F12"}, {"F12.lowered"})
-        # Two processes of one identifier differ by the counter alone: not guaranteed where it starts again.
-        self._have_one_of({"F15.deleted", "F15.counter"}, {"F19.same"})
-        # Without a listing a worker cannot recognize an aggregate of another shard where the row lacks the range.
-        self._have_one_of({"F15.ranges"}, {"F16"})
+        for some, others in self.exclusive(everything=everything):
+            self._have_one_of(some, others)
         for name in off:
             self._rates.pop(name, None)
+
+    def exclusive(self, *, everything: bool) -> Sequence[tuple[set[str], set[str]]]:
+        """Return pairs of sets of kinds of which a simulation has one at most."""
+        del everything
+        # Where a week is kept, a day takes nothing.
+        return [({"F12"}, {"F12.lowered"})]
 
     def _have_one_of(self, some: set[str], others: set[str]) -> None:
         if some & self._rates.keys() and others & self._rates.keys():
@@ -230,4 +219,4 @@ class Faults:
 
     def note(self, name: str, about: str = "") -> None:
         self.injected[name] += 1
-        self._remark(f"{name}: {KINDS[name].what}{' - ' if about else ''}{about}")
+        self._remark(f"{name}: {self.kinds[name].what}{' - ' if about else ''}{about}")

@@ -26,7 +26,7 @@ from pykcl.processor import (
     ShutdownRequestedInput,
 )
 from pykcl.testing.runtime import Simulation
-from pykcl.testing.simulation.checkers.delivery import DeliveryChecker, Ownership
+from pykcl.testing.simulation.delivery import DeliveryChecker, Ownership
 from pykcl.testing.simulation.faults import Faults
 from pykcl.testing.simulation.guarantees import Guarantee
 from pykcl.testing.simulation.record_log import Position, position_in, position_of
@@ -46,9 +46,13 @@ class _ClaimingCheckpointer:
         self._owning, self._checker = owning, checker
 
     def checkpoint(self, at: Record | Checkpoint | str | None = None, sub_sequence_number: int = 0) -> None:
-        upto = self._claim(at, sub_sequence_number)
+        self._write(
+            self._claim(at, sub_sequence_number), lambda: self._inner.checkpoint(at, sub_sequence_number)
+        )
+
+    def _write(self, upto: Position | None, write: Callable[[], None]) -> None:
         try:
-            self._inner.checkpoint(at, sub_sequence_number)
+            write()
         except BaseException:
             # The outcome is unknown: records that are repeated from here on do not break the guarantee of a clean stop.
             self._owning.perhaps = upto
@@ -63,8 +67,9 @@ class _ClaimingCheckpointer:
         *,
         state: bytes | None = None,
     ) -> PreparedCheckpoint:
-        self._claim(at, sub_sequence_number)
-        return self._inner.prepare_checkpoint(at, sub_sequence_number, state=state)
+        upto = self._claim(at, sub_sequence_number)
+        prepared = self._inner.prepare_checkpoint(at, sub_sequence_number, state=state)
+        return _ClaimingPrepared(prepared, lambda: self._write(upto, prepared.checkpoint))
 
     def _claim(self, at: Record | Checkpoint | str | None, sub_sequence_number: int) -> Position | None:
         upto = self._position(at, sub_sequence_number)
@@ -83,6 +88,14 @@ class _ClaimingCheckpointer:
         except ValueError:
             # Not a position: the worker refuses it, and nothing is claimed.
             return None
+
+
+class _ClaimingPrepared:
+    """A `processor.PreparedCheckpoint`. put_in_force: writes it, and notes whether it is written."""
+
+    def __init__(self, inner: PreparedCheckpoint, put_in_force: Callable[[], None]) -> None:
+        self.position = inner.position
+        self.checkpoint = put_in_force
 
 
 class Skips:

@@ -1,25 +1,48 @@
-"""Puts records, alone and aggregated, sound and malformed, and reshards; the record log gets all of it."""
+"""Puts records, alone and aggregated, sound and malformed, or those of a user, and reshards; all of it gets logged."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Sequence
 
 from pykcl.local.errors import AwsError
 from pykcl.model.kpl import aggregate
+from pykcl.model.record import Record
 from pykcl.model.shard import Shard
-from pykcl.testing.simulation.service_faults import STREAM
-from pykcl.testing.simulation.world import World
-
-MOST_SHARDS = 8
+from pykcl.testing.fleet import STREAM
+from pykcl.testing.input_records import InputRecord, put_all
+from pykcl.testing.simulation.record_log import position_of
+from pykcl.testing.simulation.world import MOST_SHARDS, World
 
 
 class Producer:
-    """is_on: whether records are put and shards are split; before a start at LATEST nothing may happen."""
+    """inputs: records of a user, which are put in turn, again and again, instead of small texts.
 
-    def __init__(self, world: World, rng: random.Random) -> None:
+    is_on: whether records are put and shards are split; before a start at LATEST nothing may happen.
+    """
+
+    def __init__(self, world: World, rng: random.Random, inputs: Sequence[InputRecord] = ()) -> None:
         self._world, self._rng = world, rng
+        self._inputs = inputs
         self._count = 0
         self.is_on = True
+
+    def put_before(self) -> None:
+        """Put a record before the start of the first worker, which is owed to nobody."""
+        if self._inputs:
+            puts = [(r.shard_id, r.sequence_number, r.sub_sequence_number) for r in self._put_input()]
+        else:
+            put = self._world.kinesis.put_record(STREAM, b"before", "before")
+            puts = [(put.shard_id, put.sequence_number, 0)]
+        for shard_id, number, sub in puts:
+            position = position_of(self._world.numbers.shorten(number), sub)
+            self._world.record_log.shard(shard_id).before.add(position)
+
+    def put_the_rest(self) -> None:
+        """Put the records of the user that had no turn yet."""
+        while self._count < len(self._inputs):
+            self._put_one()
 
     def put_some(self) -> None:
         if not self.is_on:
@@ -32,6 +55,10 @@ class Producer:
         for shard in self._world.kinesis.list_shards(STREAM, operation=None):
             if not shard.is_open:
                 continue
+            if self._inputs:
+                # Each where its key belongs: the order of a key holds within a shard.
+                self._put_one()
+                continue
             first = _first_key(shard)
             if aggregated:
                 (packed,) = aggregate(("k", str(first), b"calm") for _ in range(3))
@@ -40,6 +67,11 @@ class Producer:
                 self._put(b"calm", "k", first, 1)
 
     def _put_one(self) -> None:
+        if self._inputs:
+            counts = Counter((record.shard_id, record.sequence_number) for record in self._put_input())
+            for (shard_id, number), count in counts.items():
+                self._enter(shard_id, number, count)
+            return
         self._count += 1
         key = f"k{self._rng.randint(0, 50)}"
         count = self._rng.choice([1, 1, 1, self._rng.randint(2, 6)])
@@ -53,6 +85,11 @@ class Producer:
             self._put_malformed(packed.data, packed.partition_key)
         else:
             self._put(packed.data, packed.partition_key, None, count)
+
+    def _put_input(self) -> list[Record]:
+        given = self._inputs[self._count % len(self._inputs)]
+        self._count += 1
+        return put_all(self._world.kinesis, STREAM, [given])
 
     def _put_malformed(self, blob: bytes, key: str) -> None:
         rng = self._world.faults.rng("F16")

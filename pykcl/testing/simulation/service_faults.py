@@ -220,8 +220,11 @@ class FaultyStream:
 
     max_pending_pages = 16
 
-    def request_page(self, shard_id: str, fetch: Callable[[], Fetched]) -> SlowPage | None:
-        """fetch: how the page is fetched as soon as it is there."""
+    def request_page(
+        self, shard_id: str, iterator: str, limit: int, fetch: Callable[[], Fetched] | None = None
+    ) -> SlowPage | None:
+        """fetch: how the page is fetched as soon as it is there, if not by `fetch`."""
+        fetch = fetch or (lambda: self.fetch(shard_id, iterator, limit))
         self._switch()
         there_at, never_ready = self._now(), False
         if self._faults.happens("F10.slow", shard_id):

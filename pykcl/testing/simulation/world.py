@@ -1,40 +1,36 @@
-"""Hosts and their surroundings: stream, lease table, clocks and checkers of one simulation."""
+"""Workers of a simulation and all that surrounds them: stream, lease table, clocks, and the checker of deliveries.
+
+Checkers of other guarantees are added in subclasses of World and SimulatedFleet.
+"""
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import PyKclError, StopTimedOut
-from pykcl.events import BatchSkipped, DataLost, Event, ThreadsNotStopped
+from pykcl.events import BatchSkipped, Event
+from pykcl.interfaces import Stream
 from pykcl.local.shards import HOUR_MILLIS
 from pykcl.local.stream import LocalKinesis, ReadSpan
-from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.record import Record
 from pykcl.model.shard import ShardListing
 from pykcl.processor import RecordProcessor
-from pykcl.testing.java.options import JavaOptions
-from pykcl.testing.java.peer import JavaPeer
+from pykcl.runtime import Runtime
+from pykcl.testing.fleet import STREAM, TABLE, SwitchingClient
 from pykcl.testing.memory.dynamodb import Change, Fault, MemoryDynamoDB, Params
 from pykcl.testing.memory.values import Item
 from pykcl.testing.runtime import EPOCH_MILLIS, SimTask, Simulation
-from pykcl.testing.simulation.checkers.delivery import DeliveryChecker
-from pykcl.testing.simulation.checkers.losses import DeletedRows
-from pykcl.testing.simulation.checkers.observer import Observer
-from pykcl.testing.simulation.checkers.rows import RowChecker, is_about_the_shard_only
-from pykcl.testing.simulation.checkers.validity import ValidityChecker
-from pykcl.testing.simulation.clients import InstrumentedClient, InstrumentedStream
+from pykcl.testing.simulation.delivery import DeliveryChecker
 from pykcl.testing.simulation.faults import Faults
-from pykcl.testing.simulation.guarantees import Guarantee, Violations
+from pykcl.testing.simulation.guarantees import Violations
 from pykcl.testing.simulation.processors import FaultyProcessor, Skips
-from pykcl.testing.simulation.record_log import END, Position, RecordLog, checkpoint_position, position_of
+from pykcl.testing.simulation.record_log import RecordLog, checkpoint_position
 from pykcl.testing.simulation.service_faults import (
     REQUEST_SECONDS,
-    STREAM,
     DynamoFaults,
     FaultyStream,
     Outages,
@@ -44,7 +40,16 @@ from pykcl.testing.simulation.service_faults import (
 from pykcl.worker.options import WorkerSeams
 from pykcl.worker.worker import Worker
 
+FAILOVER = 10.0
+GRACE = 25.0
+LONG_RETENTION_HOURS = 168
+MOST_SHARDS = 8
 _POLL_SECONDS = 1.0
+_PAGE_BYTES_PER_SHARD = 600
+_DESCRIBES_UNTIL_ACTIVE = 3
+_ASKED_BY_PROCESSORS = (
+    "ownership_starts", "called", "batch_starts", "delivered", "shard_ends", "ownership_lost",
+)  # fmt: skip
 
 
 class Host(Protocol):
@@ -124,41 +129,6 @@ class WorkerHost:
             self.timed_out = True
 
 
-class JavaHost:
-    """A scripted Java KCL 2.x worker."""
-
-    def __init__(self, peer: JavaPeer, simulation: Simulation) -> None:
-        self.name = self.worker_id = peer.name
-        self._peer = peer
-        self._simulation = simulation
-        self._stopping: SimTask | None = None
-        peer.start()
-
-    @property
-    def is_over(self) -> bool:
-        return self._stopping is not None and self._stopping.finished
-
-    def ask_to_stop(self) -> None:
-        if self._stopping is None:
-            self._stopping = self._simulation.spawn(f"{self.name}-stop", self.name, self._peer.stop)
-
-
-TABLE = "orders-app"
-FAILOVER = 10.0
-_PAGE_BYTES_PER_SHARD = 600
-_DESCRIBES_UNTIL_ACTIVE = 3
-LONG_RETENTION_HOURS = 168
-SETTLING = FAILOVER / 2 + REQUEST_SECONDS
-"""Seconds in which a robbed owner notices, and for which its thief waits: a heartbeat, and the answer to it."""
-SLOWEST_CLOCK = 0.9
-_MOMENT = 0.25
-_ASKED_BY_PROCESSORS = (
-    "ownership_starts", "called", "batch_starts", "delivered", "shard_ends", "ownership_lost",
-)  # fmt: skip
-_LAST_ANSWERS = 20.0
-"""Seconds after the simulation in which the last of its delayed answers come."""
-
-
 class World:
     """All services around the workers. processor: of the user, or None for one that only misbehaves."""
 
@@ -167,14 +137,14 @@ class World:
         simulation: Simulation,
         faults: Faults,
         options: dict[str, Any],
+        violations: Violations,
         *,
         shards: int,
         processor: Callable[[], RecordProcessor] | None,
-        blind: bool,
     ) -> None:
         self.simulation, self.faults, self.options = simulation, faults, options
         self.processor = processor
-        self.violations = Violations(blind=blind)
+        self.violations = violations
         self.retention_hours = 24
         self.record_log = RecordLog(lambda: self.kinesis_millis() - self.retention_hours * HOUR_MILLIS)
         self.outages = Outages()
@@ -204,12 +174,8 @@ class World:
             rows=self.rows,
         )
         self.dynamodb.fault = simulation.insist(self._request)
-        self._streams: dict[str, FaultyStream] = {}
         self.healed_at = float("inf")
-        self.left_behind: dict[str, frozenset[str]] = {}
-        self.lost: list[DataLost] = []
         self._recent: deque[tuple[float, Change]] = deque(maxlen=100)
-        self.must_be_reported: dict[str, set[Position]] = {}
         self._create_checkers()
         self.skips = Skips(self.delivery)
 
@@ -218,47 +184,6 @@ class World:
         for asked in _ASKED_BY_PROCESSORS:
             # A worker takes an error for its processor's own and tries again: one of a checker must not pass for that.
             setattr(self.delivery, asked, self.simulation.insist(getattr(self.delivery, asked)))
-        self.rows_checker = RowChecker(
-            self.record_log,
-            self.violations,
-            is_peer=lambda h: not h.startswith("w"),
-            rows=self.rows,
-            is_gone=self.is_gone,
-        )
-        self.rows_checker.has_ended = self.delivery.has_ended
-        self.beliefs = ValidityChecker(
-            self.violations,
-            now=lambda: self.simulation.now,
-            is_frozen=self.simulation.is_frozen,
-            steal_overlap=self._steal_overlap,
-            drift_overlap=self._drift_overlap,
-        )
-        self.simulation.on_switch = self.beliefs.poll
-        self.delivery.believes = self._may_believe
-        self.observer = Observer(
-            self.simulation,
-            self.record_log,
-            self.violations,
-            self.delivery,
-            self.beliefs,
-            options=self.options,
-            failover=FAILOVER,
-            settling=SETTLING,
-            row=self.row,
-            rows=self.rows,
-            worker_ids=self.rows_checker.worker_ids,
-            is_gone=self.is_gone,
-            by_user=self.processor is not None,
-        )
-        self.deleted_rows = DeletedRows(
-            self.must_be_reported, now=lambda: self.simulation.now, joined=self.observer.joined
-        )
-        self.observer.ownership.on_taken = lambda host, key: self._streams[host].starts_anew(key)
-
-    @property
-    def taken(self) -> int:
-        """Number of leases that moved to a pykcl worker, as the rows say."""
-        return self.observer.ownership.taken
 
     # -- time and shards ---------------------------------------------------------------------------------------
 
@@ -292,16 +217,7 @@ class World:
             self.record_log.shard(shard_id)
 
     def note_trimming(self) -> None:
-        """Retention took something: from now on its loss has to be reported, where the table says that it was read."""
-        # Java steps over what retention took without a word.
-        rows = {} if self.faults.has("F20") else self.rows()
-        for key, row in rows.items():
-            position = checkpoint_position(row)
-            # What went before anybody had read that far was never known to anybody. And of the rest a batch that is
-            # under way may still come to be delivered.
-            unread = {lost for lost in self.record_log.shard(key).never_delivered() if lost > position}
-            if 0 < position[0] < END[0] and unread:
-                self.must_be_reported.setdefault(key, set()).update(unread)
+        """Note that retention has taken records; for checkers of that."""
 
     def rows(self) -> dict[str, Any]:
         """The lease rows of this stream by key; without taking a lock, and not to be changed."""
@@ -317,47 +233,19 @@ class World:
     def owners(self) -> dict[str, str | None]:
         return {key: row.get("leaseOwner", {}).get("S") for key, row in self.rows().items()}
 
-    def _steal_overlap(self) -> float:
-        """Return the seconds until the previous owner notices: its next heartbeat, or its deadline if none succeeds."""
-        if self.simulation.now < self.healed_at + _LAST_ANSWERS:
-            return FAILOVER
-        return SETTLING / SLOWEST_CLOCK + _MOMENT
-
-    def _may_believe(self, host: str, shard_id: str) -> bool:
-        # A host that checked its deadline, was frozen and continues cannot know how late it is.
-        return self.beliefs.believes(host, shard_id) or self.observer.frozen.just_ended(host)
-
-    def _drift_overlap(self, first: str, second: str) -> float:
-        """Return the seconds by which the slower clock lets its worker hold a lease longer than the other waits."""
-        rates = [self.simulation.clock(name).rate for name in (first, second)]
-        return max(0.0, FAILOVER * (0.9 / min(rates) - 1 / max(rates)))
-
     # -- requests and events -----------------------------------------------------------------------------------
 
     def _request(self, operation: str, params: Params) -> Fault | None:
-        host = self.simulation.current_group
-        if params.get("TableName") == TABLE:
-            self.rows_checker.request_sent(operation, params, host)
-        self.on_request(operation, params, host)
+        self.on_request(operation, params, self.simulation.current_group)
         return self.dynamo_faults(operation, params)
 
     def _row_changed(self, change: Change) -> None:
         self._recent.append((self.simulation.now, change))
-        if change.table != TABLE:
-            return
-        shown = _short(change.after)
-        self.simulation.trace.add(
-            self.simulation.now, f"{change.author}: {change.operation} {change.key} -> {shown}"
-        )
-        self.rows_checker.row_changed(change)
-        self.deleted_rows.row_changed(change)
-        if is_about_the_shard_only(change):
-            # It says nothing of who works on the lease, neither to workers nor to the checkers of that.
-            return
-        self.observer.row_changed(change)
-        if change.after:
-            owner = change.after.get("leaseOwner", {}).get("S")
-            self.beliefs.wrote_owner(change.author, change.key, owner)
+        if change.table == TABLE:
+            shown = _short(change.after)
+            self.simulation.trace.add(
+                self.simulation.now, f"{change.author}: {change.operation} {change.key} -> {shown}"
+            )
 
     def _rows_before(self, table: str, seconds: float) -> dict[str, Item | None]:
         """Return what changed in the last `seconds`, as it was before."""
@@ -373,11 +261,6 @@ class World:
     def _heard(self, host: str, event: Event) -> None:
         if isinstance(event, BatchSkipped):
             self.skips.heard(host, event)
-        if isinstance(event, ThreadsNotStopped):
-            self.left_behind[host] = frozenset(event.threads)
-        if isinstance(event, DataLost):
-            self.lost.append(event)
-        self.observer.heard(host, event)
         self.simulation.trace.add(self.simulation.now, f"{host}: {event}")
 
     # -- hosts -------------------------------------------------------------------------------------------------
@@ -387,42 +270,16 @@ class World:
     ) -> Worker:
         """A pykcl worker of host `name`, not started. stop: what its processors call to stop it; whether it was new."""
         runtime = self.simulation.runtime(name)
+        scan = StaleScan(self.dynamodb, self.faults, name, partial(self._rows_before, table))
         lease_table = DynamoDBLeaseTable(
-            InstrumentedClient(
-                self.dynamodb,
-                self.simulation.switch,
-                StaleScan(self.dynamodb, self.faults, name, partial(self._rows_before, table)),
-                name,
-                self.observer,
-            ),
-            table,
-            runtime,
-            request_timeout=REQUEST_SECONDS,
+            self._client(name, scan), table, runtime, request_timeout=REQUEST_SECONDS
         )
-        stream = FaultyStream(
-            self.kinesis,
-            runtime,
-            host=name,
-            numbers=self.numbers,
-            faults=self.faults,
-            outages=self.outages,
-            now=lambda: self.simulation.now,
-            kinesis_millis=self.kinesis_millis,
-            switch=self.simulation.switch,
-            over_budget=lambda shard: self.violations.expect(
-                False, Guarantee.BUDGETS, f"{name} reads {shard} more than five times a second"
-            ),
-            listing_before=self.listing_before,
-            on_fetch=self._fetched,
-        )
-        self._streams[name] = stream
-        self.rows_checker.worker_ids[name] = worker_id or name
         seams = WorkerSeams(
-            adapters=(lease_table, InstrumentedStream(stream, name, self.observer)),
+            adapters=(lease_table, self._stream(name, runtime)),
             listeners=[self.simulation.insist(lambda event: self._heard(name, event))],
             runtime=runtime,
         )
-        worker = Worker._with(
+        return Worker._with(
             seams,
             TABLE,
             stream=STREAM,
@@ -432,8 +289,31 @@ class World:
             failover_time=FAILOVER,
             **self.options,
         )
-        self.beliefs.watch(name, worker._held)
-        return worker
+
+    def _client(self, name: str, scan: StaleScan) -> SwitchingClient:
+        del name
+        return SwitchingClient(self.dynamodb, self.simulation.switch, scan=scan)
+
+    def _stream(self, name: str, runtime: Runtime) -> Stream:
+        return self._faulty_stream(name, runtime)
+
+    def _faulty_stream(
+        self, name: str, runtime: Runtime, over_budget: Callable[[str], None] = lambda shard: None
+    ) -> FaultyStream:
+        return FaultyStream(
+            self.kinesis,
+            runtime,
+            host=name,
+            numbers=self.numbers,
+            faults=self.faults,
+            outages=self.outages,
+            now=lambda: self.simulation.now,
+            kinesis_millis=self.kinesis_millis,
+            switch=self.simulation.switch,
+            over_budget=over_budget,
+            listing_before=self.listing_before,
+            on_fetch=self._fetched,
+        )
 
     def _processor(self, name: str, stop: Callable[[], bool]) -> FaultyProcessor:
         return FaultyProcessor(
@@ -452,40 +332,105 @@ class World:
             self.malformed.discard((shard_id, sequence_number))
             self.faults.note("F16", f"{shard_id} {sequence_number}")
 
-    def java(self, name: str, rng: random.Random) -> JavaHost:
-        """A Java worker, started."""
-        runtime = self.simulation.runtime(name)
-        stream = FaultyStream(
-            self.kinesis,
-            runtime,
-            host=name,
-            numbers=self.numbers,
-            faults=self.faults,
-            outages=Outages(),
-            now=lambda: self.simulation.now,
-            kinesis_millis=self.kinesis_millis,
-            switch=self.simulation.switch,
-            over_budget=lambda _: None,
-            listing_before=None,
-        )
-        options = JavaOptions(
-            failover=FAILOVER, startup_wait=rng.uniform(1, 5), parent_poll=2.0, two_phase=rng.random() < 0.3
-        )
-        peer = JavaPeer(
-            name,
-            runtime=runtime,
-            client=self.dynamodb,
-            table=TABLE,
-            stream=stream,
-            on_records=self._java_delivers,
-            options=options,
-        )
-        return JavaHost(peer, self.simulation)
 
-    def _java_delivers(self, name: str, shard_id: str, records: Sequence[Record]) -> Checkpoint | None:
-        positions = [position_of(r.sequence_number, r.sub_sequence_number) for r in records]
-        self.delivery.java_delivers(name, shard_id, positions)
-        return None
+class SimulatedFleet:
+    """alive: hosts that have neither been killed nor asked to stop. leaving: those that were asked to stop, or ended.
+
+    wanted: how many workers there should be. clock_rate: how fast the next worker's clock runs. phase: "faults", or
+    "rest" after the last of them.
+    """
+
+    def __init__(self, world: World, wanted: int) -> None:
+        self._world = world
+        self.wanted = wanted
+        self.clock_rate: Callable[[], float] = lambda: 1.0
+        self.alive: dict[str, Host] = {}
+        self.leaving: dict[str, Host] = {}
+        self.phase = "faults"
+        self._asked_at_rest: set[str] = set()
+        self._count = 0
+
+    @property
+    def started(self) -> int:
+        """Number of workers so far."""
+        return self._count
+
+    def next_name(self) -> str:
+        return f"w{self._count + 1}"
+
+    def start(self, worker_id: str | None = None) -> WorkerHost:
+        name = self.next_name()
+        self._count += 1
+        self._world.simulation.clock(name).run_at(self.clock_rate(), self._world.simulation.now)
+        worker = self._world.worker(name, worker_id=worker_id, stop=lambda: self._stopped_by_processor(name))
+        host = WorkerHost(name, worker, self._world.simulation, self._ended)
+        self.alive[name] = host
+        return host
+
+    def fewest(self) -> int:
+        """Return the number of workers that can hold the leases of all shards of a simulation."""
+        most = self._world.options.get("max_leases", MOST_SHARDS)
+        return int(-(-MOST_SHARDS // most))
+
+    def workers(self) -> list[WorkerHost]:
+        return [host for _, host in sorted(self.alive.items()) if isinstance(host, WorkerHost)]
+
+    def awake_workers(self) -> list[WorkerHost]:
+        return [host for host in self.workers() if not self._world.simulation.is_frozen(host.name)]
+
+    def kill(self, name: str) -> None:
+        self._world.simulation.kill(name)
+        self._world.delivery.fates[name] = "crash"
+        for hosts in (self.alive, self.leaving):
+            hosts.pop(name, None)
+
+    def freeze(self, name: str, seconds: float) -> None:
+        self._world.simulation.freeze(name, seconds)
+        self._world.delivery.fates[name] = "pause"
+
+    def strike(self, name: str, task: SimTask) -> None:
+        """End one thread of this host."""
+        del name
+        self._world.simulation.strike(task)
+
+    def ask_to_stop(self, host: Host) -> None:
+        self.alive.pop(host.name, None)
+        self._leaves(host)
+        if self.phase == "rest":
+            self._asked_at_rest.add(host.name)
+        host.ask_to_stop()
+
+    def _stopped_by_processor(self, name: str) -> bool:
+        """False: it was asked before."""
+        host = self.alive.get(name)
+        if not isinstance(host, WorkerHost):
+            return False
+        # Called by its own processor: the first call only asks, the process then stops in order.
+        host.was_asked = True
+        host.worker.stop()
+        self.alive.pop(name, None)
+        self._leaves(host)
+        host.ask_to_stop()
+        return True
+
+    def _leaves(self, host: Host) -> None:
+        self.leaving[host.name] = host
+
+    def all_have_left(self) -> bool:
+        return all(host.is_over for host in self.leaving.values())
+
+    def replace_dead(self) -> None:
+        """Hosts that ended by themselves leave the fleet."""
+        for host in self.workers():
+            if host.is_over or host.worker.failure is not None:
+                del self.alive[host.name]
+                self._leaves(host)
+
+    def _ended(self, host: WorkerHost, seconds: float) -> None:
+        """Called by the host's own thread when its worker's stop returned, with the seconds that took."""
+        del seconds
+        if host.name in self._asked_at_rest and not host.timed_out:
+            self._world.delivery.fates[host.name] = "clean stop"
 
 
 def _page_bytes(faults: Faults, shards: int) -> int:

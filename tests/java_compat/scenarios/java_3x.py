@@ -14,8 +14,8 @@ from typing import Any, Literal
 from botocore.exceptions import ClientError
 
 from pykcl.runtime import Runtime
-from pykcl.testing.java.lease import JavaLease, is_lease_row, read_row
 from tests.java_compat.scenarios.java_by_hand import JavaByHand
+from tests.java_peer.lease import JavaLease, is_lease_row, read_row
 
 Params = dict[str, Any]
 

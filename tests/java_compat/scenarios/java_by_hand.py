@@ -11,9 +11,9 @@ from typing import Any
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.shard import Shard
 from pykcl.runtime import Runtime
-from pykcl.testing.java.lease import JavaLease, new_lease
-from pykcl.testing.java.lease_table import JavaTable
-from pykcl.testing.java.options import JavaVersion
+from tests.java_peer.lease import JavaLease, new_lease
+from tests.java_peer.lease_table import JavaTable
+from tests.java_peer.options import JavaVersion
 
 
 class JavaByHand:

@@ -9,13 +9,13 @@ from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.shard import Shard
 from pykcl.processor import Batch, InitializationInput
 from pykcl.testing.fleet import TABLE
-from pykcl.testing.java.options import JavaVersion
 from pykcl.testing.memory.dynamodb import Change, Fault
 from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
 from tests.java_compat.mixed_fleet import Changes, CheckedProcessor, MixedFleet
 from tests.java_compat.scenarios.java_3x import OWNER_INDEX
 from tests.java_compat.scenarios.java_by_hand import JavaByHand
 from tests.java_compat.scenarios.table_backends import BACKENDS, Senders, SigningClient
+from tests.java_peer.options import JavaVersion
 
 FAILOVER = 10.0
 HEARTBEAT = FAILOVER / 3

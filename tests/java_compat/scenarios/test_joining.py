@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from pykcl.testing.fleet import TABLE
-from pykcl.testing.java.lease import read_row
 from tests.java_compat.scenarios.scenario_fleet import owner_in
+from tests.java_peer.lease import read_row
 
 
 def test_scenario_01_pykcl_joins_java_s_fleet_and_steals_up_to_its_share(new_fleet):

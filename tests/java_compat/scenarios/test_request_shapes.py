@@ -11,9 +11,9 @@ import pytest
 
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.shard import HashRange
-from pykcl.testing.java.lease import JavaLease
-from pykcl.testing.java.lease_table import JavaRequests
 from tests.java_compat.scenarios.request_shapes import shape
+from tests.java_peer.lease import JavaLease
+from tests.java_peer.lease_table import JavaRequests
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 RECORDED = {"2.7.2": "requests-java-2.7.2.jsonl", "3.5.1": "requests-java-3.5.1-phase1.jsonl"}

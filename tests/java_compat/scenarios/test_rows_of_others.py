@@ -6,7 +6,6 @@ from pykcl.errors import WrongStream
 from pykcl.events import InvalidLeaseRow, LeaseTaken
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.testing.fleet import TABLE
-from pykcl.testing.java.lease import read_row
 from tests.java_compat.scenarios.careless_worker import CarelessWorker
 from tests.java_compat.scenarios.scenario_fleet import (
     FAILOVER,
@@ -15,6 +14,7 @@ from tests.java_compat.scenarios.scenario_fleet import (
     kind_of,
     owner_in,
 )
+from tests.java_peer.lease import read_row
 
 N0 = {"N": "0"}
 LEASE = {

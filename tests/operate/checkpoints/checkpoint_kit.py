@@ -12,9 +12,9 @@ from pykcl.operate.checkpoints.plan import Destination
 from pykcl.operate.checkpoints.reset import plan_reset_to, read_situation
 from pykcl.operate.snapshot import wait_until_idle
 from pykcl.testing.fleet import STREAM, TABLE, Fleet
-from pykcl.testing.java.peer import java_peer
 from pykcl.testing.memory.stream import MemoryStream
 from pykcl.testing.runtime import EPOCH_MILLIS
+from tests.java_peer.peer import java_peer
 
 FAILOVER = 10.0
 JAVA = {

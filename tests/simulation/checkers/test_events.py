@@ -8,16 +8,17 @@ from pykcl.events import FleetJoined
 from pykcl.planning import fleet_protocol
 from pykcl.planning.fleet_protocol import sense_fleet
 from pykcl.planning.peer_anomalies import DuplicateWorkerIdDetector, FailoverTimeDetector, PeerFailoverTime
+from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Change
-from pykcl.testing.simulation import Guarantee, GuaranteeBroken, run_simulation
-from pykcl.testing.simulation.checkers.events import EventChecker
+from pykcl.testing.simulation import Guarantee, GuaranteeBroken
 from pykcl.testing.simulation.faults import Freezes
 from pykcl.testing.simulation.guarantees import Violations
-from pykcl.testing.simulation.lease_table_actions import _check_writes, _Writes, lose_and_restore_the_table
-from pykcl.testing.simulation.world import TABLE
 from pykcl.worker import fleet_monitor
 from pykcl.worker.fleet_monitor import FleetMonitor
+from tests.simulation.checkers.events import EventChecker
 from tests.simulation.checking import broken_by, broken_in_simulation, row
+from tests.simulation.course import run_simulation
+from tests.simulation.lease_table_actions import _check_writes, _Writes, lose_and_restore_the_table
 from tests.simulation.seeds import NO_FAULTS
 
 

@@ -14,18 +14,13 @@ from pykcl.events import LeaseReleased, LeaseTaken, RetriesExhausted
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.planning.lease_assignment import Fleet
 from pykcl.planning.lifecycle import Signal
+from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.runtime import Simulation
-from pykcl.testing.simulation import Guarantee, GuaranteeBroken, course, run_simulation
-from pykcl.testing.simulation.checkers.lifecycle import LifecycleChecker
-from pykcl.testing.simulation.checkers.losses import DeletedRows
-from pykcl.testing.simulation.faults import Faults, Freezes, Marks
-from pykcl.testing.simulation.fleet import SimulatedFleet
+from pykcl.testing.simulation import Guarantee, GuaranteeBroken, course
+from pykcl.testing.simulation.faults import Freezes, Marks
 from pykcl.testing.simulation.guarantees import Figures, Violations
-from pykcl.testing.simulation.lease_table_actions import Operators
-from pykcl.testing.simulation.quiescence import Quiescence
 from pykcl.testing.simulation.record_log import END, RecordLog
-from pykcl.testing.simulation.world import TABLE
 from pykcl.worker import lease_worker, shard_reader
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager
@@ -34,8 +29,15 @@ from pykcl.worker.record_delivery import RecordDelivery
 from pykcl.worker.shard_reader import ShardReader
 from pykcl.worker.worker import Worker
 from tests.simulation import processors
+from tests.simulation.checkers.lifecycle import LifecycleChecker
+from tests.simulation.checkers.losses import DeletedRows
 from tests.simulation.checking import broken_by, broken_in_simulation, row
+from tests.simulation.course import run_simulation
+from tests.simulation.faults import FleetFaults
+from tests.simulation.lease_table_actions import Operators
+from tests.simulation.quiescence import FleetQuiescence
 from tests.simulation.seeds import NO_FAULTS
+from tests.simulation.world import CheckedFleet
 
 
 def test_a_simulation_in_fine_weather_breaks_nothing():
@@ -92,7 +94,7 @@ def test_a_loss_that_nobody_reports_and_an_alarm_about_none(must, reported, fine
     world.record_log.shard("whole").add((2, 0), 150)
     world.must_be_reported, world.is_gone = {"s": must}, lambda key: False
     world.lost = [SimpleNamespace(shard=shard) for shard in reported]
-    quiescence = Quiescence(world, fleet, SimpleNamespace(), Figures())
+    quiescence = FleetQuiescence(world, fleet, SimpleNamespace(), Figures())
     if fine:
         quiescence._losses_were_reported()
         return
@@ -128,7 +130,7 @@ def test_a_loss_may_stay_unreported_only_where_a_newcomer_made_the_deleted_row_a
     assert Operators(world, fleet).delete_row(None)
     if anew is not None:
         world.deleted_rows.row_changed(Change("PutItem", TABLE, deleted, None, row(anew), author="w1"))
-    quiescence = Quiescence(world, fleet, SimpleNamespace(), Figures())
+    quiescence = FleetQuiescence(world, fleet, SimpleNamespace(), Figures())
     if fine:
         quiescence._losses_were_reported()
         return
@@ -151,7 +153,7 @@ def test_the_owner_of_a_deleted_row_has_to_report_where_its_shard_expired(
     world.simulation.sleep = lambda seconds: setattr(world.simulation, "now", world.simulation.now + seconds)
     monkeypatch.setattr(fleet, "workers", lambda: [SimpleNamespace(worker_id="w1")] if is_alive else [])
     monkeypatch.setattr(fleet, "replace_dead", lambda: None)
-    quiescence = Quiescence(world, fleet, SimpleNamespace(), Figures())
+    quiescence = FleetQuiescence(world, fleet, SimpleNamespace(), Figures())
     with nullcontext() if fine else pytest.raises(GuaranteeBroken) as broken:
         quiescence._owners_of_deleted_rows_report_expired_shards()
     assert fine or broken.value.guarantee is Guarantee.LOSS_REPORTED
@@ -195,7 +197,7 @@ def _fleet_of_one():
         violations=violations, simulation=simulation, delivery=SimpleNamespace(fates={}), taken=0, left_behind={},
         faults=SimpleNamespace(strained=False), observer=observer, outages=SimpleNamespace(refused=set()), options={},
     )  # fmt: skip
-    return world, SimulatedFleet(world, 2)
+    return world, CheckedFleet(world, 2)
 
 
 def _host(*, failure=None, was_asked=True, fine_at=0.0, timed_out=False, had_joined=False):
@@ -340,7 +342,7 @@ def _emit_instead(monkeypatch, change):
 def test_a_gap_that_nobody_reports_beside_java_workers_who_never_report(monkeypatch):
     monkeypatch.setattr(ShardReader, "_notice_trimming", lambda self, fetched: None)
     with_java = NO_FAULTS - {"F20"}
-    seed = next(seed for seed in range(100) if Faults(seed, off=with_java).has("F20"))
+    seed = next(seed for seed in range(100) if FleetFaults(seed, off=with_java).has("F20"))
     assert broken_in_simulation(seed, with_java) is Guarantee.LOSS_REPORTED
 
 
@@ -416,7 +418,7 @@ def test_leases_that_move_at_rest():
 
     world.simulation = SimpleNamespace(sleep=sleep, now=0.0)
     with pytest.raises(GuaranteeBroken) as broken:
-        quiescence = Quiescence(world, fleet, SimpleNamespace(), figures)
+        quiescence = FleetQuiescence(world, fleet, SimpleNamespace(), figures)
         quiescence._nothing_moves()
         world.violations.check()
     assert broken.value.guarantee is Guarantee.NO_CHURN

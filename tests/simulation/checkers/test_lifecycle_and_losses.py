@@ -9,12 +9,13 @@ from pykcl.events import BatchSkipped, DataLost
 from pykcl.model.record import Record
 from pykcl.processor import Batch
 from pykcl.testing.simulation import Guarantee
-from pykcl.testing.simulation.checkers.delivery import DuplicateChecker, Ownership
-from pykcl.testing.simulation.checkers.lifecycle import REPORTED_WITHIN, LifecycleChecker
-from pykcl.testing.simulation.checkers.losses import LossChecker
+from pykcl.testing.simulation.delivery import Ownership
 from pykcl.testing.simulation.guarantees import Violations
 from pykcl.testing.simulation.processors import Skips, claiming
 from pykcl.testing.simulation.record_log import RecordLog, position_of
+from tests.simulation.checkers.duplicates import DuplicateChecker
+from tests.simulation.checkers.lifecycle import REPORTED_WITHIN, LifecycleChecker
+from tests.simulation.checkers.losses import LossChecker
 from tests.simulation.checking import broken_by, delivery_checker, given
 
 
@@ -184,12 +185,17 @@ class Written:
     def __init__(self, error):
         self.error = error
 
-    def checkpoint(self, at, sub_sequence_number=0):
+    position = None
+
+    def checkpoint(self, at=None, sub_sequence_number=0):
         if self.error is not None:
             raise self.error
 
+    def prepare_checkpoint(self, at, sub_sequence_number=0, *, state=None):
+        return self
 
-def _raises_behind_a_checkpoint(delivery, error):
+
+def _raises_behind_a_checkpoint(delivery, error, *, is_prepared=False):
     """Of records 1 to 3 the first is checkpointed; then the batch raises."""
     owning = delivery.ownership_starts("w1", "parent", (0, 0))
     records = tuple(Record(b"", "", str(number)) for number in (1, 2, 3))
@@ -197,7 +203,11 @@ def _raises_behind_a_checkpoint(delivery, error):
     with suppress(ValueError), owning.tried_again_if_it_raises():
         delivery.batch_starts(owning, [(1, 0), (2, 0), (3, 0)])
         with suppress(TemporaryError):
-            claiming(batch, owning, delivery).checkpointer.checkpoint(records[0])
+            checkpointer = claiming(batch, owning, delivery).checkpointer
+            if is_prepared:
+                checkpointer.prepare_checkpoint(records[0]).checkpoint()
+            else:
+                checkpointer.checkpoint(records[0])
         raise ValueError
     return owning
 
@@ -213,8 +223,11 @@ def _raises_behind_a_checkpoint(delivery, error):
         (TemporaryError("no answer"), (3,), False),
     ],
 )
-def test_a_batch_that_raised_comes_again_behind_what_is_checkpointed(delivery, error, again, fine):
-    given(delivery, _raises_behind_a_checkpoint(delivery, error), *again)
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_a_batch_that_raised_comes_again_behind_what_is_checkpointed(
+    delivery, error, again, fine, is_prepared
+):
+    given(delivery, _raises_behind_a_checkpoint(delivery, error, is_prepared=is_prepared), *again)
     assert broken_by(delivery.violations) is (None if fine else Guarantee.NO_GAP)
 
 

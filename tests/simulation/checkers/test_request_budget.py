@@ -12,15 +12,15 @@ from pykcl.model import lease_writes
 from pykcl.planning.lifecycle import Signal
 from pykcl.testing.runtime.scheduler import ThreadStruck
 from pykcl.testing.simulation import Guarantee
-from pykcl.testing.simulation.checkers.request_budget import RequestBudgetChecker, Rule, rules_for
-from pykcl.testing.simulation.clients import InstrumentedClient, InstrumentedStream
 from pykcl.testing.simulation.guarantees import Violations
 from pykcl.worker import shard_reader, table_scanner
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.shard_reader import ShardReader
 from pykcl.worker.shard_sync import ShardSync
+from tests.simulation.checkers.request_budget import RequestBudgetChecker, Rule, rules_for
 from tests.simulation.checking import broken_by, broken_in_simulation
+from tests.simulation.clients import InstrumentedClient, InstrumentedStream
 
 OPTIONS = {
     "shard_sync_interval": 5.0,

@@ -7,9 +7,9 @@ import pytest
 from pykcl.model.shard import HashRange
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.simulation import Guarantee
-from pykcl.testing.simulation.checkers.rows import RowChecker
-from pykcl.testing.simulation.checkers.validity import ValidityChecker
 from pykcl.testing.simulation.guarantees import Violations
+from tests.simulation.checkers.rows import RowChecker
+from tests.simulation.checkers.validity import ValidityChecker
 from tests.simulation.checking import broken_by, delivery_checker, row
 
 

@@ -9,16 +9,17 @@ from pykcl.events import DataLost, Event, FleetJoined, ProcessorRaised
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.memory.values import Item
 from pykcl.testing.runtime import Simulation
-from pykcl.testing.simulation.checkers.delivery import DeliveryChecker, DuplicateChecker, Ownership
-from pykcl.testing.simulation.checkers.events import EventChecker
-from pykcl.testing.simulation.checkers.lifecycle import LifecycleChecker
-from pykcl.testing.simulation.checkers.losses import LossChecker
-from pykcl.testing.simulation.checkers.ownership import OwnershipChecker
-from pykcl.testing.simulation.checkers.request_budget import RequestBudgetChecker, rules_for
-from pykcl.testing.simulation.checkers.validity import ValidityChecker
+from pykcl.testing.simulation.delivery import DeliveryChecker, Ownership
 from pykcl.testing.simulation.faults import Freezes, Marks
 from pykcl.testing.simulation.guarantees import Violations
 from pykcl.testing.simulation.record_log import RecordLog
+from tests.simulation.checkers.duplicates import DuplicateChecker
+from tests.simulation.checkers.events import EventChecker
+from tests.simulation.checkers.lifecycle import LifecycleChecker
+from tests.simulation.checkers.losses import LossChecker
+from tests.simulation.checkers.ownership import OwnershipChecker
+from tests.simulation.checkers.request_budget import RequestBudgetChecker, rules_for
+from tests.simulation.checkers.validity import ValidityChecker
 
 _DENIED = ("AccessDeniedException",)
 _MISSING = ("ResourceNotFoundException",)

@@ -20,9 +20,9 @@ from pykcl.model.kpl import deaggregate_batch
 from pykcl.model.record import Record
 from pykcl.model.shard import Shard
 from pykcl.runtime import Lock, Runtime
-from pykcl.testing.java.lease import DependencyFailed, JavaLease, new_lease
-from pykcl.testing.java.lease_table import JavaTable
-from pykcl.testing.java.options import JavaAction, JavaOptions
+from tests.java_peer.lease import DependencyFailed, JavaLease, new_lease
+from tests.java_peer.lease_table import JavaTable
+from tests.java_peer.options import JavaAction, JavaOptions
 
 
 @dataclass(slots=True, eq=False)

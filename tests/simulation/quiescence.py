@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 from pykcl.local.stream import ReadSpan
 from pykcl.testing.runtime import SimTask
-from pykcl.testing.simulation.fleet import SimulatedFleet, failover_bound
-from pykcl.testing.simulation.guarantees import Figures, Guarantee
-from pykcl.testing.simulation.producer import Producer
+from pykcl.testing.simulation.course import Quiescence
+from pykcl.testing.simulation.guarantees import Guarantee
 from pykcl.testing.simulation.record_log import END, checkpoint_position
 from pykcl.testing.simulation.service_faults import past_retention
-from pykcl.testing.simulation.world import FAILOVER, JavaHost, WorkerHost, World
+from pykcl.testing.simulation.world import FAILOVER, WorkerHost
+from tests.simulation.world import CheckedFleet, CheckedWorld, JavaHost, failover_bound
 
-DELIVERY_SECONDS, BALANCE_SECONDS, REST_SECONDS, QUIET_SECONDS = 400.0, 120.0, 30.0, 50.0
+BALANCE_SECONDS, REST_SECONDS, QUIET_SECONDS = 120.0, 30.0, 50.0
 STRAINED_SECONDS = 25.0
 FILLING_SECONDS = 150.0
 """Until a leader that is dead is believed to be, and the next one has audited."""
@@ -25,11 +24,11 @@ _POLL_SECONDS = 0.5
 _WHOLE_SHARD = ReadSpan(1e9, 1e9)
 
 
-class Quiescence:
-    """The liveness half of a simulation."""
+class FleetQuiescence(Quiescence):
+    """After the last fault the fleet has to come to rest and stay there: the liveness half of a simulation."""
 
-    def __init__(self, world: World, fleet: SimulatedFleet, producer: Producer, figures: Figures) -> None:
-        self._world, self._fleet, self._producer, self._figures = world, fleet, producer, figures
+    _world: CheckedWorld
+    _fleet: CheckedFleet
 
     def run(self) -> None:
         """Raises GuaranteeBroken."""
@@ -54,49 +53,12 @@ class Quiescence:
         self._everybody_stops()
         self._losses_were_reported()
 
-    def _heal(self) -> None:
-        world, fleet = self._world, self._fleet
-        fleet.replace_dead()
-        world.faults.healed = True
-        world.outages.heal()
-        world.dynamodb.deliver_postponed()
-        world.set_retention(24)
-        world.note_trimming()
-        fleet.phase = "rest"
-        world.healed_at = world.simulation.now
-        fleet.clock_rate = lambda: 1.0
-        self._wait(lambda: not any(map(world.simulation.is_frozen, fleet.alive)), 60.0)
-        seen: set[str] = set()
-        for name, host in sorted(fleet.alive.items()):
-            # Java workers, and all but one of those that share an identifier, go: what is left is to be checked.
-            if isinstance(host, JavaHost) or host.worker_id in seen:
-                self._leave(name)
-            seen.add(host.worker_id)
-        while len(fleet.alive) < 2:
-            fleet.start()
-
     def _leave(self, name: str) -> None:
         host = self._fleet.alive[name]
         if isinstance(host, JavaHost):
             self._fleet.kill(name)
         else:
-            self._fleet.ask_to_stop(host)
-
-    def _everything_is_delivered(self) -> None:
-        self._producer.put_some()
-        record_log = self._world.record_log
-        self._expect_soon(
-            lambda: not record_log.owed(),
-            DELIVERY_SECONDS + 2 * self._patience(),
-            Guarantee.ALL_DELIVERED,
-            lambda: f"owed {record_log.owed()}, owners {self._world.owners()}",
-        )
-        self._expect_soon(
-            lambda: not self._unended(),
-            DELIVERY_SECONDS + 2 * self._patience(),
-            Guarantee.ALL_DELIVERED,
-            lambda: f"drained shards that do not end: {self._unended()}",
-        )
+            super()._leave(name)
 
     def _owners_of_deleted_rows_report_expired_shards(self) -> None:
         """1) An operator deletes a row; 2) before it is restored, retention drops the whole shard; 3) no worker can
@@ -194,8 +156,7 @@ class Quiescence:
             lambda: bool(self._readers()), BALANCE_SECONDS, Guarantee.BALANCE, lambda: "nobody reads anything"
         )
         host, task = world.faults.rng("F2").choice(self._readers())
-        self._fleet.struck.add(host)
-        world.simulation.strike(task)
+        self._fleet.strike(host, task)
         self._is_read_again({task.name.removeprefix(_READER)}, f"its reader in {host} died", _NOBODY)
         self._everything_is_delivered()
 
@@ -248,26 +209,8 @@ class Quiescence:
         owners = self._world.owners().items()
         return {key for key, owner in owners if owner == host.worker_id and self._is_active(key)}
 
-    def _a_deploy_repeats_nothing(self) -> None:
-        old = self._fleet.workers()[0]
-        self._fleet.start()
-        self._sleep(3.0)
-        for _ in range(2):
-            # What is checkpointed at intervals owes the second of them.
-            self._producer.put_on_every_shard(aggregated=True)
-            self._sleep(1.5)
-        self._fleet.ask_to_stop(old)
-        self._everything_is_delivered()
-
     def _everybody_stops(self) -> None:
-        for host in self._fleet.workers():
-            self._fleet.ask_to_stop(host)
-        self._expect_soon(
-            self._fleet.all_have_left,
-            60.0,
-            Guarantee.STOP,
-            lambda: f"not over: {sorted(self._fleet.leaving)}",
-        )
+        super()._everybody_stops()
         hosts = [host for host in self._fleet.leaving.values() if isinstance(host, WorkerHost)]
         stuck = {host.worker_id for host in hosts if host.timed_out}
         owned = {
@@ -315,12 +258,6 @@ class Quiescence:
 
     # -- state of the fleet ------------------------------------------------------------------------------------
 
-    def _patience(self) -> float:
-        return float(self._world.options["retry_timeout"])
-
-    def _is_active(self, key: str) -> bool:
-        return checkpoint_position(self._world.rows()[key]) != END
-
     def _load(self) -> Counter[str | None]:
         rows, record_log = self._world.rows(), self._world.record_log
         loads: Counter[str | None] = Counter()
@@ -330,11 +267,6 @@ class Quiescence:
             if ended and self._is_active(key):
                 loads[owner] += 1
         return loads
-
-    def _unended(self) -> list[str]:
-        """Closed shards whose leases have not come to SHARD_END: their children wait for that."""
-        still_open = set(self._world.open_shards())
-        return sorted(key for key in self._world.rows().keys() - still_open if self._is_active(key))
 
     def _unleased(self) -> list[str]:
         return sorted(set(self._world.open_shards()) - self._world.rows().keys())
@@ -350,21 +282,3 @@ class Quiescence:
         ids = {host.worker_id for host in self._fleet.workers()}
         held = [loads[worker_id] for worker_id in ids]
         return loads.keys() <= ids and max(held) - min(held) <= 1
-
-    def _sleep(self, seconds: float) -> None:
-        self._world.simulation.sleep(seconds)
-        self._fleet.replace_dead()
-        self._world.violations.check()
-
-    def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
-        deadline = self._world.simulation.now + seconds
-        while not condition() and self._world.simulation.now < deadline:
-            self._sleep(_POLL_SECONDS)
-        return condition()
-
-    def _expect_soon(
-        self, condition: Callable[[], bool], seconds: float, guarantee: Guarantee, what: Callable[[], str]
-    ) -> None:
-        if not self._wait(condition, seconds):
-            self._world.violations.expect(False, guarantee, what())
-        self._world.violations.check()

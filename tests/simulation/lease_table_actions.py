@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pykcl.errors import NativeFleet, SetupError, TableGone
+from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Change, Table
 from pykcl.testing.memory.values import Item
-from pykcl.testing.simulation.fleet import SimulatedFleet
 from pykcl.testing.simulation.guarantees import Guarantee
 from pykcl.testing.simulation.producer import Producer
 from pykcl.testing.simulation.record_log import END, LIBRARY, checkpoint_position
 from pykcl.testing.simulation.service_faults import REQUEST_SECONDS
-from pykcl.testing.simulation.world import FAILOVER, TABLE, WorkerHost, World
+from pykcl.testing.simulation.world import FAILOVER, WorkerHost
+from tests.simulation.world import CheckedFleet, CheckedWorld
 
 _WAIT_SECONDS = 0.5
 _PATIENCE = 120.0
@@ -33,7 +34,7 @@ _WITHOUT_RANGE: tuple[tuple[set[str], Item], ...] = ((_RANGE, {}), ({"endingHash
 class Operators:
     """F15.deleted, F15.counter, F15.ranges. What they do is their own fault; that nothing is lost by it is pykcl's."""
 
-    def __init__(self, world: World, fleet: SimulatedFleet) -> None:
+    def __init__(self, world: CheckedWorld, fleet: CheckedFleet) -> None:
         self._world, self._fleet = world, fleet
         self._taken = 0
 
@@ -165,7 +166,7 @@ _ROWS: dict[str, dict[str, Any]] = {
 class Foreigners:
     """F13.foreign and F15: pykcl reads past all of it, and touches none of it."""
 
-    def __init__(self, world: World, fleet: SimulatedFleet) -> None:
+    def __init__(self, world: CheckedWorld, fleet: CheckedFleet) -> None:
         self._world, self._fleet = world, fleet
         self._put: dict[str, dict[str, Any]] = {}
         self._tables = 0
@@ -259,7 +260,7 @@ _THE_DEAD = ""
 
 
 def lose_and_restore_the_table(
-    world: World, fleet: SimulatedFleet, producer: Producer, *, is_made_anew: bool = False
+    world: CheckedWorld, fleet: CheckedFleet, producer: Producer, *, is_made_anew: bool = False
 ) -> None:
     """Delete the table: each worker must stop with a clear error, deliver nothing, and not create the table or rows."""
     backup = world.dynamodb.tables[TABLE]
@@ -305,7 +306,7 @@ class _Writes:
     row into the new table; 3) it thaws, and takes the lease, before its next scan shows the loss.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CheckedWorld) -> None:
         self._world = world
         self._lost_at, self._first = world.simulation.now, len(world.dynamodb.changes)
         self._late_from: dict[str, float] = {}
@@ -328,7 +329,7 @@ class _Writes:
         return early, late
 
 
-def _keep_only_who_works(world: World, fleet: SimulatedFleet) -> list[WorkerHost]:
+def _keep_only_who_works(world: CheckedWorld, fleet: CheckedFleet) -> list[WorkerHost]:
     """Kill all hosts but those that work. A starting host may create a table, or use the new one, as it never saw the
     old one; so may one that was asked to stop while it starts, because it creates a missing table before it stops.
     """
@@ -340,7 +341,7 @@ def _keep_only_who_works(world: World, fleet: SimulatedFleet) -> list[WorkerHost
     return fleet.workers()
 
 
-def _make_anew(world: World, old: Table, rng: random.Random) -> None:
+def _make_anew(world: CheckedWorld, old: Table, rng: random.Random) -> None:
     """Create the table empty, or with the rows of another deploy, at the start position and without owners."""
     world.dynamodb.create_table(
         TableName=TABLE,
@@ -374,7 +375,9 @@ def _at_the_start(row: Item) -> Item:
     }
 
 
-def _check_writes(world: World, backup: Table, early: Sequence[Change], late: Sequence[Change]) -> None:
+def _check_writes(
+    world: CheckedWorld, backup: Table, early: Sequence[Change], late: Sequence[Change]
+) -> None:
     """Check that a worker of the old table writes nothing after it has noticed the loss.
 
     Exception: 1) another deploy puts the row of a lease into the new table; 2) a scan shows it to a worker that has not
@@ -401,7 +404,7 @@ def _is_take(change: Change) -> bool:
     return owner is not None and owner != change.before.get("leaseOwner")
 
 
-def _check_ends(world: World, fleet: SimulatedFleet, working: Sequence[WorkerHost]) -> None:
+def _check_ends(world: CheckedWorld, fleet: CheckedFleet, working: Sequence[WorkerHost]) -> None:
     for host in working:
         failure = host.failure
         reported = host.was_asked or host.name in fleet.struck or isinstance(failure, TableGone)
@@ -413,7 +416,7 @@ def _check_ends(world: World, fleet: SimulatedFleet, working: Sequence[WorkerHos
         fleet.alive.pop(host.name, None)
 
 
-def _nothing_is_delivered(world: World, producer: Producer) -> None:
+def _nothing_is_delivered(world: CheckedWorld, producer: Producer) -> None:
     before = world.delivery.batches
     producer.put_some()
     world.simulation.sleep(5.0)

@@ -15,7 +15,8 @@ from pykcl.model.record import Record
 from pykcl.planning.leader import is_leader
 from pykcl.runtime import Runtime, Task
 from pykcl.testing.fleet import STREAM, TABLE, Fleet
-from pykcl.testing.java.coordination import (
+from pykcl.testing.memory.stream import MemoryStream
+from tests.java_peer.coordination import (
     LeaseCleanup,
     LeaseTaker,
     first_hole,
@@ -23,11 +24,10 @@ from pykcl.testing.java.coordination import (
     missing_leases,
     ranges_to_fill,
 )
-from pykcl.testing.java.lease import DependencyFailed, JavaLease
-from pykcl.testing.java.lease_table import JavaTable
-from pykcl.testing.java.options import JavaAction, JavaEvent, JavaOptions
-from pykcl.testing.java.shard_consumer import LeaseRenewer, ShardConsumer, State
-from pykcl.testing.memory.stream import MemoryStream
+from tests.java_peer.lease import DependencyFailed, JavaLease
+from tests.java_peer.lease_table import JavaTable
+from tests.java_peer.options import JavaAction, JavaEvent, JavaOptions
+from tests.java_peer.shard_consumer import LeaseRenewer, ShardConsumer, State
 
 OnRecords = Callable[[str, str, Sequence[Record]], Checkpoint | None]
 

@@ -16,8 +16,8 @@ from pykcl.errors import IteratorExpired, ShardGone, TemporaryError
 from pykcl.interfaces import Stream
 from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.shard import HashRange, Shard
-from pykcl.testing.java.lease import DependencyFailed, JavaLease, new_lease
-from pykcl.testing.java.lease_table import JavaTable
+from tests.java_peer.lease import DependencyFailed, JavaLease, new_lease
+from tests.java_peer.lease_table import JavaTable
 
 _LAST_HASH_KEY = 2**128 - 1
 

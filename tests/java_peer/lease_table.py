@@ -14,8 +14,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.shard import HashRange
 from pykcl.runtime import Runtime
-from pykcl.testing.java.lease import DependencyFailed, JavaLease, RowUnreadable, is_lease_row, read_row
-from pykcl.testing.java.options import JavaVersion
+from tests.java_peer.lease import DependencyFailed, JavaLease, RowUnreadable, is_lease_row, read_row
+from tests.java_peer.options import JavaVersion
 
 Params = dict[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from pykcl.testing.simulation.checkers.delivery import Ownership
+from pykcl.testing.simulation.delivery import Ownership
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
 
 REPORTED_WITHIN = 40.0

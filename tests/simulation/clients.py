@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pykcl.aws.errors import error_code
 from pykcl.aws.table_admin import STATE_SUFFIX
@@ -13,9 +13,10 @@ from pykcl.local.request_log import ROW_WRITES
 from pykcl.local.shards import HOUR_MILLIS
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import ShardListing, StreamDescription
+from pykcl.testing.fleet import SwitchingClient
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB, Params
-from pykcl.testing.simulation.checkers.observer import Observer
 from pykcl.testing.simulation.service_faults import FaultyStream, SlowPage, StaleScan, kind_of_write
+from tests.simulation.checkers.observer import Observer
 
 _REFUSED = "ConditionalCheckFailedException"
 _MISSING = "ResourceNotFoundException"
@@ -26,7 +27,7 @@ _IDLE_AFTER = 2
 Answer = TypeVar("Answer")
 
 
-class InstrumentedClient:
+class InstrumentedClient(SwitchingClient):
     """The DynamoDB client of one host: another thread may go first before and after each call."""
 
     def __init__(
@@ -37,30 +38,11 @@ class InstrumentedClient:
         host: str,
         observer: Observer,
     ) -> None:
-        self._client, self._switch, self._scan = client, switch, scan
+        super().__init__(client, switch, scan=scan)
         self._host, self._observer = host, observer
 
-    def __getattr__(self, name: str) -> Any:
-        operation = self._scan if name == "scan" else getattr(self._client, name)
-        kind = name.title().replace("_", "")
-
-        def call(**params: Any) -> Any:
-            self._switch()
-            try:
-                answer = operation(**params)
-            except Exception as error:
-                self._report(kind, params, error)
-                raise
-            else:
-                # A thread that is struck down while it waits, and ends with no Exception, reports nothing.
-                self._report(kind, params, None)
-                return answer
-            finally:
-                self._switch()
-
-        return call
-
-    def _report(self, operation: str, params: Params, error: Exception | None) -> None:
+    def _answered(self, name: str, params: Params, error: Exception | None) -> None:
+        operation = name.title().replace("_", "")
         kind = kind_of_write(operation, params) if operation in ROW_WRITES else operation
         code = (error_code(error) or "") if error else ""
         failed = error is not None and code != _REFUSED
@@ -118,7 +100,9 @@ class InstrumentedStream:
     max_pending_pages = 16
 
     def request_page(self, shard_id: str, iterator: str, limit: int) -> SlowPage | None:
-        return self._inner.request_page(shard_id, lambda: self.fetch(shard_id, iterator, limit))
+        return self._inner.request_page(
+            shard_id, iterator, limit, lambda: self.fetch(shard_id, iterator, limit)
+        )
 
     def wait_for_any(self, asked: Sequence[SlowPage], timeout: float) -> None:
         self._inner.wait_for_any(asked, timeout)

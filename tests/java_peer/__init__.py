@@ -6,7 +6,7 @@ pykcl's worker or planning: a mistake they share would show in no test. Only the
 both, for Java's own class was asked about it.
 """
 
-from pykcl.testing.java.options import JavaAction, JavaEvent, JavaOptions
-from pykcl.testing.java.peer import JavaPeer
+from tests.java_peer.options import JavaAction, JavaEvent, JavaOptions
+from tests.java_peer.peer import JavaPeer
 
 __all__ = ["JavaAction", "JavaEvent", "JavaOptions", "JavaPeer"]

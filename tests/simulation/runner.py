@@ -23,8 +23,8 @@ from pathlib import Path
 import click
 
 from pykcl.processor import RecordProcessor
-from pykcl.testing.simulation.course import run_simulation
 from pykcl.testing.simulation.guarantees import Figures
+from tests.simulation.course import run_simulation
 
 KEPT = "kept"
 HANG_SECONDS = 120.0
@@ -48,7 +48,7 @@ class Job:
     @property
     def replay(self) -> str:
         """The command that runs it again."""
-        words = [f"python -m pykcl.testing.simulation --seed {self.seed}"]
+        words = [f"python -m tests.simulation --seed {self.seed}"]
         words += ["--full"] if self.full else []
         words += [f"--off {','.join(sorted(self.off))}"] if self.off else []
         words += [f"--processor {self.processor}"] if self.processor else []

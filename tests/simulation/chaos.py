@@ -1,0 +1,35 @@
+"""Actions that only the project's own simulations take: those of operators, other applications and Java workers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from pykcl.testing.simulation.chaos import Chaos
+from pykcl.testing.simulation.producer import Producer
+from tests.simulation.faults import family
+from tests.simulation.lease_table_actions import Foreigners, Operators
+from tests.simulation.world import CheckedFleet, CheckedWorld
+
+
+class FleetChaos(Chaos):
+    """Chaos with all kinds of faults."""
+
+    def __init__(
+        self, world: CheckedWorld, fleet: CheckedFleet, producer: Producer, rng: random.Random
+    ) -> None:
+        self.foreigners, self._operators = Foreigners(world, fleet), Operators(world, fleet)
+        self._start_java = fleet.start_java
+        super().__init__(world, fleet, producer, rng)
+
+    def actions(self) -> dict[str, Callable[[random.Random], bool]]:
+        found = {
+            **super().actions(),
+            "F13.foreign": self.foreigners.visit_another_table,
+            "F15": self.foreigners.put_rows,
+            "F15.deleted": self._operators.delete_row,
+            "F15.counter": self._operators.put_counter_back,
+            "F15.ranges": self._operators.drop_ranges,
+            "F20": self._start_java,
+        }
+        return dict(sorted(found.items(), key=lambda entry: family(entry[0])))

@@ -1,0 +1,63 @@
+"""One simulation of the project's own: every kind of fault, Java peers, and checkers of all guarantees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pykcl.processor import RecordProcessor
+from pykcl.testing.simulation import course
+from pykcl.testing.simulation.course import Course
+from pykcl.testing.simulation.guarantees import Outcome, Violations
+from tests.simulation.chaos import FleetChaos
+from tests.simulation.faults import FleetFaults
+from tests.simulation.lease_table_actions import lose_and_restore_the_table
+from tests.simulation.quiescence import FleetQuiescence
+from tests.simulation.world import CheckedFleet, CheckedWorld
+
+
+def run_simulation(
+    seed: int,
+    *,
+    off: frozenset[str] = frozenset(),
+    full: bool = False,
+    processor: Callable[[], RecordProcessor] | None = None,
+    blind: bool = False,
+) -> Outcome:
+    """Run one simulation; the same arguments take the same course. Raises no broken guarantee: see the outcome.
+
+    off, full, processor: as in pykcl.testing.simulation. blind: no guarantee counts as broken.
+    """
+    return course.run_simulation(
+        seed, off=off, full=full, processor=processor, violations=Violations(blind=blind), course=FleetCourse
+    )
+
+
+class FleetCourse(Course):
+    """Course with everything that only the project's own tests need."""
+
+    faults = FleetFaults
+    world = CheckedWorld
+    fleet = CheckedFleet
+    chaos = FleetChaos
+    quiescence = FleetQuiescence
+
+    _world: CheckedWorld
+    _fleet: CheckedFleet
+    _chaos: FleetChaos
+
+    def before_the_rest(self) -> None:
+        if self._faults.happens("F13.deleted"):
+            lose_and_restore_the_table(self._world, self._fleet, self._producer)
+        elif self._faults.happens("F13.recreated"):
+            lose_and_restore_the_table(self._world, self._fleet, self._producer, is_made_anew=True)
+
+    def at_the_end(self) -> None:
+        self._chaos.foreigners.check()
+        self._world.violations.check()
+        super().at_the_end()
+        world, figures = self._world, self._figures
+        figures.lost += sum(world.record_log.owed().values())
+        figures.duplicates = world.delivery.duplicates
+        figures.most_duplicates = world.delivery.most_duplicates
+        figures.overlap = world.beliefs.worst
+        figures.stops = self._fleet.stops
