@@ -192,8 +192,14 @@ def _lease_row(status: LeaseStatus, kinds: Mapping[str, OwnerKind], found: Obser
         "stream": found.snapshot.streams.get(status.key),
     }
     if lease is None:
-        what = getattr(status.other, "kind", None) or getattr(status.other, "problem", None)
-        return {**row, "what": what, "checkpoint": None, "parents": [], "children": [], "waits_for": []}
+        return {
+            **row,
+            "what": _what(status),
+            "checkpoint": None,
+            "parents": [],
+            "children": [],
+            "waits_for": [],
+        }
     owner = lease.actual_owner
     return {
         **row,
@@ -241,29 +247,24 @@ def describe_answer(target: Target, found: Observation, key: str) -> Answer:
     """Return everything `leases describe` shows, one fact a row."""
     failover, is_known = known_failover(target.failover, found.snapshot.leases.values())
     states = states_of(found, failover)
-    kinds = owner_kinds(found.snapshot, found.renewed_after_end)
-    facts = lease_facts(found, states, kinds, key)
-    mine = {key: states[key], **{one: states[one] for one in states[key].waits_for if one in states}}
+    status = states[key]
+    facts: list[tuple[str, Any]] = [("lease key", key), ("state", status.state.value)]
+    if status.lease is None:
+        facts.append(("what it is", _what(status)))
+    else:
+        kinds = owner_kinds(found.snapshot, found.renewed_after_end)
+        facts += _facts_of(status, status.lease, kinds, states, found)
+    mine = {key: status, **{one: states[one] for one in status.waits_for if one in states}}
     return Answer(
-        [{"name": name, "value": value} for name, value in facts],
+        [{"name": name, "value": value} for name, value in facts if value not in (None, "", [], ())],
         {"application": target.table, "stream": stream_of(target, found.snapshot)},
         hints_of(found, mine, failover, is_known=is_known),
     )
 
 
-def lease_facts(
-    found: Observation, states: Mapping[str, LeaseStatus], kinds: Mapping[str, OwnerKind], key: str
-) -> list[tuple[str, Any]]:
-    """Return the facts of one row as (name, value)."""
-    status = states[key]
-    facts: list[tuple[str, Any]] = [("lease key", key), ("state", status.state.value)]
-    if status.lease is None:
-        facts += [
-            ("what it is", getattr(status.other, "kind", None) or getattr(status.other, "problem", None))
-        ]
-    else:
-        facts += _facts_of(status, status.lease, kinds, states, found)
-    return [(name, value) for name, value in facts if value not in (None, "", [], ())]
+def _what(status: LeaseStatus) -> str | None:
+    """Return what a row is that is not a lease."""
+    return getattr(status.other, "kind", None) or getattr(status.other, "problem", None)
 
 
 def _facts_of(

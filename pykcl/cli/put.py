@@ -51,17 +51,19 @@ class LineTooLong(Exception):
 
 
 def opened(path: Path | None) -> BinaryIO:
-    """Open the file, or standard input. Raises ConfigError if it cannot be read."""
+    """Open the file until the command ends, or standard input. Raises ConfigError if it cannot be read."""
     if path is None or str(path) == "-":
         if sys.stdin is None:
             raise ConfigError("Standard input is closed. Do: pipe lines into this command, or name a --file.")
         return sys.stdin.buffer
     try:
-        return path.open("rb")
+        file = path.open("rb")
     except OSError as error:
         raise ConfigError(
             f"{str(path)!r} cannot be read ({error.strerror}). Do: name a file that can."
         ) from None
+    click.get_current_context().call_on_close(file.close)
+    return file
 
 
 def size_of(source: BinaryIO) -> int | None:

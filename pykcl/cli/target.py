@@ -368,9 +368,9 @@ def _clients(
     specs: Mapping[str, ClientSpec] | None = None,
     fallback_region: str | None = None,
 ) -> OperatorClients:
-    from pykcl.operate.aws.clients import Access, OperatorClients
+    from pykcl.operate.aws.clients import OperatorClients
 
-    return OperatorClients(Access(profile, region, endpoint_url, specs or {}, fallback_region))
+    return OperatorClients(profile, region, endpoint_url, specs or {}, fallback_region)
 
 
 # -- streams ---------------------------------------------------------------------------------------------------
@@ -378,12 +378,11 @@ def _clients(
 
 def admin_for(clients: OperatorClients, stream: str | None = None) -> StreamAdmin:
     """Raises ConfigError without a region, SetupError without credentials. An ARN names its region."""
-    from pykcl.operate.aws.clients import OperatorClients
     from pykcl.operate.aws.streams import StreamAdmin
 
     parts = (stream or "").split(":")
-    if parts[0] == "arn" and len(parts) > 3 and clients.access.fallback_region is None:
-        clients = OperatorClients(replace(clients.access, fallback_region=parts[3]))
+    if parts[0] == "arn" and len(parts) > 3 and clients.fallback_region is None:
+        clients = replace(clients, fallback_region=parts[3])
     return StreamAdmin(clients.client("kinesis"))
 
 

@@ -111,7 +111,7 @@ def ui(
     fleet = Fleet(
         application=table,
         stream=target.stream_name,
-        region=target.clients.region(),
+        region=target.clients.region_of("dynamodb"),
         failover=target.failover,
         every=every,
     )

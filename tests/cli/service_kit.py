@@ -32,6 +32,36 @@ def hang_here():
 """
 
 
+def clean(monkeypatch):
+    """No variable of AWS or pykcl."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "PYKCL_", "NO_COLOR"))]:
+        monkeypatch.delenv(name)
+
+
+def lead_to(monkeypatch, aws):
+    """An environment of that AWS alone."""
+    clean(monkeypatch)
+    for name, text in local_environment(aws.url).items():
+        monkeypatch.setenv(name, text)
+
+
+def lead_nowhere(monkeypatch):
+    """An environment without region and credentials."""
+    clean(monkeypatch)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def create_lease_table(dynamodb, name="orders-app", key="leaseKey"):
+    dynamodb.create_table(
+        TableName=name,
+        KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+
+
 class Service:
     """One process, its standard error in a file."""
 

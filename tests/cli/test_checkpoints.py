@@ -11,6 +11,7 @@ from pathlib import Path
 import boto3
 import pytest
 from click.testing import CliRunner
+from service_kit import create_lease_table
 
 from pykcl.cli.local import local_environment
 from pykcl.cli.main import main
@@ -55,12 +56,7 @@ class Bench:
         self.app = f"{stream}-app"
         aws.kinesis.create_stream(stream, 2)
         self.arn = aws.kinesis.describe(stream).arn
-        dynamodb.create_table(
-            TableName=self.app,
-            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
+        create_lease_table(dynamodb, self.app)
         self.records = {A: [], B: []}
 
     def put(self, count, pause=1000):

@@ -82,6 +82,20 @@ def test_every_help_begins_with_a_whole_sentence_and_ends_with_the_common_option
     assert "Common options" not in sections[:-1]
 
 
+def test_no_help_needs_a_library_of_aws():
+    code = (
+        "import sys\nfrom pykcl.cli.main import main\n"
+        f"for words in {WORDS!r}:\n"
+        "    try: main([*words.split(), '--help'])\n    except SystemExit: pass\n"
+        "late = ('boto3', 'botocore', 'moto', 'google.protobuf', 'pykcl.aws.lease_table')\n"
+        "print([name for name in late if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr == "[]\n"
+
+
 def texts_of(words, section=None):
     """Flag: help text, of the options of a command, or of those in one section of its help."""
     options = [one for one in COMMANDS[words].params if isinstance(one, click.Option)]

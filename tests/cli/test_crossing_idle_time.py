@@ -1,13 +1,9 @@
 """`pykcl run` against a local AWS whose stream is a day older than the test: one GetRecords call covers two hours of it."""
 
-import sys
 import time
-from pathlib import Path
 
 import boto3
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from service_kit import Service
 
 from pykcl.local.server import LocalAws

@@ -10,17 +10,15 @@ import re
 import subprocess
 import sys
 import zipfile
-from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from service_kit import create_lease_table, lead_nowhere, lead_to
 
 from pykcl import RecordProcessor, Worker, __version__
-from pykcl.cli.local import local_environment
 from pykcl.cli.main import main
-from pykcl.local.server import LocalAws
 from pykcl.operate.aws.iam import actions_of, operator_policy, worker_policy
 
 ROOT = Path(__file__).parents[2]
@@ -30,33 +28,20 @@ ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
 HOSTILE = "\x1b[2J<script>alert(1)</script>\x1b]0;owned\x07"
 
 
-@pytest.fixture
-def aws(monkeypatch):
-    with LocalAws() as running:
-        running.kinesis.create_stream("orders", 2)
-        for name in [name for name in os.environ if name.startswith(("AWS_", "PYKCL_"))]:
-            monkeypatch.delenv(name)
-        for name, text in local_environment(running.url).items():
-            monkeypatch.setenv(name, text)
-        yield running
-
-
 def pykcl(*arguments, **more):
     return CliRunner().invoke(main, list(arguments), catch_exceptions=False, **more)
 
 
 @pytest.fixture
-def dynamodb(aws):
-    import boto3
+def aws(aws, monkeypatch):
+    lead_to(monkeypatch, aws)
+    return aws
 
-    with closing(boto3.client("dynamodb")) as client:
-        client.create_table(
-            TableName="orders-app",
-            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
-        yield client
+
+@pytest.fixture
+def dynamodb(dynamodb):
+    create_lease_table(dynamodb)
+    return dynamodb
 
 
 def put_lease(dynamodb, number, **more):
@@ -115,15 +100,7 @@ def test_an_error_found_is_exit_code_4_and_comes_with_its_code_and_its_command(a
 
 
 def test_without_region_or_credentials_that_is_a_finding_and_no_crash(monkeypatch):
-    nowhere = {
-        "AWS_CONFIG_FILE": os.devnull,
-        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    for name in [name for name in os.environ if name.startswith(("AWS_", "PYKCL_"))]:
-        monkeypatch.delenv(name)
-    for name, text in nowhere.items():
-        monkeypatch.setenv(name, text)
+    lead_nowhere(monkeypatch)
     done = pykcl("doctor", *FLEET, "--region", "us-east-1", "-o", "jsonl")
     assert done.exit_code == 3
     told = [one["id"] for one in map(json.loads, done.output.splitlines()) if one["level"] == "error"]
@@ -231,12 +208,10 @@ def test_a_file_decides_what_flags_do_not(tmp_path):
 
 @pytest.fixture
 def nothing_of_aws(monkeypatch, tmp_path):
-    for name in [name for name in os.environ if name.startswith(("AWS_", "PYKCL_"))]:
-        monkeypatch.delenv(name)
+    lead_nowhere(monkeypatch)
     config = tmp_path / "config"
     config.write_text("[default]\n\n[profile shop]\nregion = eu-north-1\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
     return monkeypatch
 
 
@@ -258,14 +233,10 @@ def test_the_region_is_the_one_that_boto3_would_use(nothing_of_aws, environment,
     assert "put in ACCOUNT," in done.stderr
 
 
-def test_a_profile_that_is_missing_leaves_the_region_open(nothing_of_aws):
-    nothing_of_aws.setenv("AWS_PROFILE", "nobody")
-    done = pykcl("iam", "--application", "a-b", "--stream", "s")
-    assert done.exit_code == 0
-    assert "arn:aws:kinesis:REGION:ACCOUNT:stream/s" in done.stdout
-
-
-def test_without_account_and_region_it_says_what_to_put_in(nothing_of_aws):
+@pytest.mark.parametrize("profile", [None, "nobody"])
+def test_without_account_and_region_it_says_what_to_put_in(nothing_of_aws, profile):
+    if profile is not None:
+        nothing_of_aws.setenv("AWS_PROFILE", profile)
     done = pykcl("iam", "--application", "a-b", "--stream", "s")
     assert done.exit_code == 0
     assert "arn:aws:kinesis:REGION:ACCOUNT:stream/s" in done.stdout
@@ -440,11 +411,7 @@ def test_a_bundle_overwrites_nothing_and_says_so(aws, tmp_path):
 
 
 def test_a_bundle_is_made_even_where_nothing_works(monkeypatch, tmp_path):
-    for name in [name for name in os.environ if name.startswith(("AWS_", "PYKCL_"))]:
-        monkeypatch.delenv(name)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, os.devnull)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    lead_nowhere(monkeypatch)
     path = tmp_path / "report.zip"
     assert pykcl("doctor", "--bundle", str(path)).exit_code == 3
     assert "credentials-missing" in bundle(path)["doctor.json"]

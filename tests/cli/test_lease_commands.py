@@ -14,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import boto3
 import pytest
 from click.testing import CliRunner
+from service_kit import create_lease_table, lead_to
 
-from pykcl.cli.local import local_environment
 from pykcl.cli.main import main
 from pykcl.cli.target import complete_applications, complete_shards
 from pykcl.local.server import LocalAws
@@ -44,20 +44,11 @@ def aws(server, monkeypatch):
     server._parts.forget()
     for view in server.kinesis.list_streams():
         server.kinesis.delete_stream(view.name)
-    for name in list(os.environ):
-        if name.startswith(("AWS_", "PYKCL_")):
-            monkeypatch.delenv(name)
-    for name, value in local_environment(server.url).items():
-        monkeypatch.setenv(name, value)
+    lead_to(monkeypatch, server)
     server.kinesis.create_stream("orders", 2)
     boto3.setup_default_session()
     client = boto3.client("dynamodb")
-    client.create_table(
-        TableName=APP,
-        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    create_lease_table(client)
     return client
 
 
@@ -220,12 +211,7 @@ def test_the_environment_and_files_name_it_too(aws, tmp_path):
 
 def test_a_missing_table_and_one_of_another_shape_are_told_apart(aws):
     assert "There is no lease table 'nowhere'" in pykcl("leases", "list", "--app", "nowhere", code=1)
-    aws.create_table(
-        TableName="invoices",
-        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    create_lease_table(aws, "invoices", key="id")
     for verb in (
         ["leases", "list"],
         ["lag", "--stream", "orders"],
@@ -443,20 +429,6 @@ def test_applications_and_shards_are_completed_and_trouble_completes_to_nothing(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     assert complete_applications(context, None, "ord") == []
     assert complete_shards(context, None, "1") == []
-
-
-def test_help_needs_no_aws_library():
-    program = (
-        "import sys\nfrom pykcl.cli.main import main\n"
-        "for verb in (['leases', 'list'], ['leases', 'prune'], ['lag'], ['streams', 'describe']):\n"
-        "    try: main([*verb, '--help'])\n    except SystemExit: pass\n"
-        "late = [name for name in ('boto3', 'botocore', 'pykcl.aws.lease_table') if name in sys.modules]\n"
-        "sys.exit(f'imported early: {late}' if late else 0)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_reader_that_has_had_enough_is_no_crash(aws):

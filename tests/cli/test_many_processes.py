@@ -9,14 +9,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import boto3
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from service_kit import Service
 
-from pykcl.cli.local import local_environment
-from pykcl.local.server import LocalAws
 from pykcl.worker.signals import REPEAT_SECONDS
 
 PROGRAM = """
@@ -65,20 +60,6 @@ failoverTimeMillis = 2000
 NAMED = ("program:Orders", "--app", "orders-app", "--stream", "orders", "--start", "TRIM_HORIZON")
 QUICK = ("--option", "failover_time=2")
 TOLD = ("--http", "0", "--log-format", "json", *QUICK)
-
-
-@pytest.fixture
-def aws():
-    with LocalAws() as aws:
-        aws.kinesis.create_stream("orders", 2)
-        yield aws
-
-
-@pytest.fixture
-def dynamodb(aws, monkeypatch):
-    for name, value in local_environment(aws.url).items():
-        monkeypatch.setenv(name, value)
-    return boto3.client("dynamodb")
 
 
 class Crew(Service):

@@ -1,15 +1,11 @@
 """Real processes: `pykcl run` twice beside the embedded local AWS, killed, stopped, and stopped by Ctrl-C."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
-import boto3
 import pytest
+from service_kit import Service
 
-from pykcl.cli.local import local_environment
 from pykcl.local.server import LocalAws
 from pykcl.worker.signals import REPEAT_SECONDS
 
@@ -33,71 +29,26 @@ def aws():
         yield aws
 
 
-@pytest.fixture
-def dynamodb(aws, monkeypatch):
-    for name, value in local_environment(aws.url).items():
-        monkeypatch.setenv(name, value)
-    return boto3.client("dynamodb")
-
-
-class Process:
-    """One `pykcl run`, its output in a file."""
-
-    def __init__(self, folder, aws, name):
-        self.name = name
-        self.out = folder / f"{name}.out"
-        self.err = folder / f"{name}.err"
-        (folder / "program.py").write_text(PROGRAM)
-        options = ["--option", "failover_time=2", "--start", "TRIM_HORIZON", "--worker-id", name]
-        with self.out.open("wb") as out, self.err.open("wb") as err:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "pykcl.cli",
-                    "run",
-                    "program:Orders",
-                    "--app",
-                    "orders-app",
-                    "--stream",
-                    "orders",
-                    *options,
-                ],
-                cwd=folder,
-                env={**os.environ, **local_environment(aws.url)},
-                stdout=out,
-                stderr=err,
-            )
-
+class Worker(Service):
     @property
     def seen(self):
-        return set(self.out.read_text().split())
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        return set(self.output.read_text().split())
 
 
 @pytest.fixture
 def start(tmp_path, aws):
     started = []
 
-    def begin(name):
-        started.append(Process(tmp_path, aws, name))
+    def begin(name, program=PROGRAM):
+        (folder := tmp_path / name).mkdir()
+        words = ("--app", "orders-app", "--stream", "orders", "--start", "TRIM_HORIZON", "--worker-id", name)
+        quick = ("--option", "failover_time=2")
+        started.append(Worker(folder, aws, "run", "program:Orders", *words, *quick, program=program))
         return started[-1]
 
     yield begin
     for process in started:
         process.end()
-
-
-def _wait(condition, what, seconds=45.0):
-    deadline = time.monotonic() + seconds
-    pause = __import__("threading").Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come within {seconds:g} s"
-        pause.wait(0.02)
 
 
 def _owners(dynamodb):
@@ -122,26 +73,26 @@ def _put(aws, count, prefix):
 
 def test_the_shards_of_a_killed_process_are_delivered_by_the_other(start, aws, dynamodb):
     one, two = start("one"), start("two")
-    _wait(lambda: _shared(dynamodb), "an even share")
+    two.until(lambda: _shared(dynamodb), "an even share")
     first = _put(aws, 40, "first")
-    _wait(lambda: one.seen | two.seen >= first, "delivery")
+    two.until(lambda: one.seen | two.seen >= first, "delivery")
     one.process.send_signal(signal.SIGKILL)
     one.process.wait()
     second = _put(aws, 40, "second")
-    _wait(lambda: two.seen >= second, "delivery by the survivor")
+    two.until(lambda: two.seen >= second, "delivery by the survivor")
     assert set(_owners(dynamodb).values()) == {"two"}
 
 
 def test_sigterm_releases_at_counter_plus_one_and_the_other_takes_over(start, aws, dynamodb):
     one, two = start("one"), start("two")
-    _wait(lambda: _shared(dynamodb), "an even share")
+    two.until(lambda: _shared(dynamodb), "an even share")
     first = _put(aws, 40, "first")
-    _wait(lambda: one.seen | two.seen >= first, "delivery")
+    two.until(lambda: one.seen | two.seen >= first, "delivery")
     mine = {key for key, owner in _owners(dynamodb).items() if owner == "one"}
     one.process.send_signal(signal.SIGTERM)
     assert one.process.wait(30) == 0
     second = _put(aws, 40, "second")
-    _wait(lambda: two.seen >= second, "delivery by the other")
+    two.until(lambda: two.seen >= second, "delivery by the other")
     writes = [r for r in aws.requests if r.operation == "UpdateItem" and r.error_code is None]
     for key in mine:
         by_one = [
@@ -154,17 +105,17 @@ def test_sigterm_releases_at_counter_plus_one_and_the_other_takes_over(start, aw
         values = last["ExpressionAttributeValues"]
         assert "leaseOwner" in last["UpdateExpression"].split("REMOVE")[1]
         assert int(values[":leaseCounter"]["N"]) == int(values[":seenCounter"]["N"]) + 1
-    assert "Traceback" not in one.err.read_text()
+    assert "Traceback" not in one.text
 
 
 def test_ctrl_c_ends_a_worker_cleanly_with_exit_code_zero(start, aws, dynamodb):
     one = start("one")
     put = _put(aws, 8, "r")
-    _wait(lambda: one.seen >= put, "delivery")
+    one.until(lambda: one.seen >= put, "delivery")
     one.process.send_signal(signal.SIGINT)
     assert one.process.wait(30) == 0
     assert set(_owners(dynamodb).values()) == {None}
-    assert "Traceback" not in one.err.read_text()
+    assert "Traceback" not in one.text
 
 
 STUCK = """
@@ -178,15 +129,14 @@ class Orders(RecordProcessor):
 """
 
 
-def test_a_second_signal_forces_the_end_of_a_worker_whose_processor_hangs(start, aws, dynamodb, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "PROGRAM", STUCK)
+def test_a_second_signal_forces_the_end_of_a_worker_whose_processor_hangs(start, aws):
     _put(aws, 8, "r")
-    one = start("one")
-    _wait(lambda: "stuck" in one.seen, "the hanging batch")
+    one = start("one", STUCK)
+    one.until(lambda: "stuck" in one.seen, "the hanging batch")
     one.process.send_signal(signal.SIGTERM)
-    _wait(lambda: "worker stops" in one.err.read_text(), "the drain")
+    one.until(lambda: "worker stops" in one.text, "the drain")
     heard_at = time.monotonic()
-    _wait(lambda: time.monotonic() - heard_at >= REPEAT_SECONDS, "the end of one request")
+    one.until(lambda: time.monotonic() - heard_at >= REPEAT_SECONDS, "the end of one request")
     one.process.send_signal(signal.SIGINT)
     assert one.process.wait(30) == 70
-    assert "still busy when a second signal came" in one.err.read_text()
+    assert "still busy when a second signal came" in one.text

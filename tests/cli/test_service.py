@@ -6,14 +6,9 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from service_kit import PROGRAM, Service
-
-from pykcl.local.server import LocalAws
 
 CHILD = """
 import json, sys
@@ -22,13 +17,6 @@ for line in sys.stdin:
 """
 TOKEN = "a-token-of-16-letters-or-more"
 QUICK = ("--option", "failover_time=2")
-
-
-@pytest.fixture
-def aws():
-    with LocalAws() as aws:
-        aws.kinesis.create_stream("orders", 2)
-        yield aws
 
 
 @pytest.fixture

@@ -1,18 +1,15 @@
 """`pykcl run --shadow`: it counts what is there under a table of its own, and leaves the application's alone."""
 
-import os
 import re
+import signal
 
-import boto3
 import pytest
+from service_kit import Service, create_lease_table
 
-from pykcl.cli.local import local_environment
 from pykcl.cli.settings import Settings
 from pykcl.cli.shadow import Count, Shadow, shadow_config, table_of
 from pykcl.config import Config
 from pykcl.errors import ConfigError
-from pykcl.local.server import LocalAws
-from tests.program import Program
 
 PROCESSOR = """
 import os
@@ -48,39 +45,35 @@ WAYS = {
     "properties and class": ("--properties", "app.properties", "program:Orders"),
     "config": ("--config", "pykcl.toml"),
 }
-RECORDS = [f"order {number}".encode() for number in range(20)]
+ALL = 20
+RECORDS = [f"order {number}".encode() for number in range(ALL)]
 
 
 @pytest.fixture
-def aws(monkeypatch):
-    with LocalAws() as aws:
-        for name, value in local_environment(aws.url).items():
-            monkeypatch.setenv(name, value)
-        for name in [name for name in os.environ if name.startswith("PYKCL_")]:
-            monkeypatch.delenv(name)
-        aws.kinesis.create_stream("orders", 2)
-        for data in RECORDS:
-            aws.kinesis.put_record("orders", data, data.decode())
-        yield aws
+def aws(aws):
+    for data in RECORDS:
+        aws.kinesis.put_record("orders", data, data.decode())
+    return aws
 
 
-class Run(Program):
-    def __init__(self, folder, *arguments):
-        (folder / "program.py").write_text(PROCESSOR)
+class Run(Service):
+    def __init__(self, folder, aws, *arguments):
         (folder / "app.py").write_text(KCLPY)
         (folder / "app.properties").write_text(PROPERTIES)
         (folder / "pykcl.toml").write_text(TOML)
-        super().__init__(folder, "-m", "pykcl.cli", "run", *arguments)
+        super().__init__(folder, aws, "run", *arguments, program=PROCESSOR)
 
     def counted(self):
         """What its log told last of each shard: records and bytes."""
-        found = re.findall(r"shadow counted shard=(\S+) records=(\d+) bytes=(\d+)", self.err.read_text())
+        found = re.findall(r"shadow counted shard=(\S+) records=(\d+) bytes=(\d+)", self.text)
         return {shard: (int(records), int(size)) for shard, records, size in found}
 
-    def wait_until_all_is_counted(self):
-        self.wait(
-            lambda: sum(records for records, _ in self.counted().values()) >= len(RECORDS), "all records"
-        )
+    def wait_until_all_is_counted(self, count=ALL):
+        self.until(lambda: sum(records for records, _ in self.counted().values()) >= count, "the counts", 60)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
 
 
 @pytest.fixture
@@ -88,7 +81,7 @@ def shadow(aws, tmp_path):
     runs = []
 
     def start(*arguments, name="orders-shadow"):
-        runs.append(Run(tmp_path, "--shadow", name, "--shadow-interval", "0.2", *arguments))
+        runs.append(Run(tmp_path, aws, "--shadow", name, "--shadow-interval", "0.2", *arguments))
         return runs[-1]
 
     yield start
@@ -106,7 +99,7 @@ def test_a_shadow_counts_everything_calls_nobody_and_never_asks_for_the_applicat
     run.wait_until_all_is_counted()
     assert run.stop() == 0
     assert tables_asked(aws) == {"orders-shadow", "orders-shadow-CoordinatorState"}
-    log, out = run.err.read_text(), run.out.read_text()
+    log, out = run.text, run.output.read_text()
     assert "shares the five reads and 2 MB a second" in log
     assert log.index("shares the five reads") < log.index("worker started")
     assert re.search(rf"^all +{len(RECORDS)} +{sum(map(len, RECORDS))} +0 +0$", out, re.MULTILINE), out
@@ -121,7 +114,7 @@ def test_with_the_processor_it_is_called_on_every_record_and_still_in_the_other_
     run = shadow("--shadow-call-processor", *WAYS[way])
     run.wait_until_all_is_counted()
     assert run.stop() == 0
-    assert sorted(re.findall(r"^processed (.*)$", run.out.read_text(), re.MULTILINE)) == sorted(
+    assert sorted(re.findall(r"^processed (.*)$", run.output.read_text(), re.MULTILINE)) == sorted(
         map(bytes.decode, RECORDS)
     )
     assert tables_asked(aws) == {"orders-shadow", "orders-shadow-CoordinatorState"}
@@ -133,37 +126,33 @@ def test_a_shadow_that_starts_again_goes_on_where_it_was(shadow, aws):
     assert run.stop() == 0
     aws.kinesis.put_record("orders", b"one more", "x")
     again = shadow(*WAYS["config"])
-    again.wait(lambda: sum(records for records, _ in again.counted().values()) >= 1)
+    again.wait_until_all_is_counted(1)
     assert again.stop() == 0
-    assert re.search(r"^all +1 +8 ", again.out.read_text(), re.MULTILINE), again.out.read_text()
+    assert re.search(r"^all +1 +8 ", again.output.read_text(), re.MULTILINE), again.output.read_text()
 
 
-def test_a_table_in_which_somebody_works_is_refused_and_left_as_it_is(shadow, aws):
-    dynamodb = boto3.client("dynamodb")
-    dynamodb.create_table(
-        TableName="payments-app", BillingMode="PAY_PER_REQUEST", KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
-    )  # fmt: skip
+def test_a_table_in_which_somebody_works_is_refused_and_left_as_it_is(shadow, dynamodb):
+    create_lease_table(dynamodb, "payments-app")
     row = {"leaseKey": {"S": "shardId-000000000000"}, "leaseCounter": {"N": "3"}, "checkpoint": {"S": "TRIM_HORIZON"},
            "ownerSwitchesSinceCheckpoint": {"N": "0"}, "checkpointSubSequenceNumber": {"N": "0"}}  # fmt: skip
     for owner in ({}, {"leaseOwner": {"S": "java"}}):
         dynamodb.put_item(TableName="payments-app", Item={**row, **owner})
         run = shadow(*WAYS["config"], name="payments-app")
         assert run.process.wait(30) == 78
-        assert "belongs to an application that works" in run.err.read_text()
+        assert "belongs to an application that works" in run.text
         assert dynamodb.scan(TableName="payments-app")["Items"] == [{**row, **owner}]
 
 
 def test_the_rows_of_an_ordinary_pykcl_application_are_refused_too(shadow, aws, tmp_path):
-    run = Run(tmp_path, *WAYS["config"], "program:Orders")
+    run = Run(tmp_path, aws, *WAYS["config"], "program:Orders")
     try:
-        run.wait(lambda: run.out.read_text().count("processed") == len(RECORDS))
+        run.until(lambda: run.output.read_text().count("processed") == len(RECORDS), "the records", 60)
         assert run.stop() == 0
     finally:
         run.end()
     other = shadow("--app", "other-app", "--stream", "orders", name="orders-app")
     assert other.process.wait(30) == 78
-    assert "belongs to an application that works" in other.err.read_text()
+    assert "belongs to an application that works" in other.text
 
 
 # -- parts -----------------------------------------------------------------------------------------------------
@@ -212,10 +201,10 @@ def test_what_is_no_factory_is_left_for_the_worker_to_refuse():
 
 
 def test_a_shadow_that_could_not_start_says_nothing_of_a_table_that_was_never_made(aws, tmp_path):
-    run = Run(tmp_path, "--shadow", "other-shadow", "--app", "other", "--stream", "missing")
+    run = Run(tmp_path, aws, "--shadow", "other-shadow", "--app", "other", "--stream", "missing")
     assert run.process.wait(30) == 78
-    assert "There is no stream 'missing'" in run.err.read_text()
-    assert "stays" not in run.err.read_text()
+    assert "There is no stream 'missing'" in run.text
+    assert "stays" not in run.text
 
 
 def test_the_table_adds_up_and_tells_the_shard_that_is_furthest_behind():
@@ -242,6 +231,6 @@ def test_the_table_adds_up_and_tells_the_shard_that_is_furthest_behind():
     ],
 )
 def test_wrong_use_is_told(aws, tmp_path, arguments, told):
-    run = Run(tmp_path, *arguments)
+    run = Run(tmp_path, aws, *arguments)
     assert run.process.wait(30) in (2, 78)
-    assert told in run.err.read_text()
+    assert told in run.text

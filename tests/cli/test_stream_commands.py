@@ -10,10 +10,14 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from click.testing import CliRunner
+from service_kit import create_lease_table, lead_to
 
 from pykcl.cli.local import local_environment
+from pykcl.cli.main import main
 from pykcl.local.faults import FaultRule
 from pykcl.local.server import LocalAws
 
@@ -23,22 +27,21 @@ DEADLINE = 60.0
 FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
 
 
-@pytest.fixture
-def aws():
-    """A local AWS with the stream "orders" of two shards. A reshard is listed at once, however soon a command asks."""
-    with LocalAws(listing_lag=0) as running:
-        running.kinesis.create_stream("orders", 2)
-        yield running
+class Done(NamedTuple):
+    returncode: int
+    stdout: bytes
+    stderr: bytes
 
 
 @pytest.fixture
-def pykcl(aws):
-    """pykcl("tail", "orders", input=b"…") runs it to its end."""
+def pykcl(aws, monkeypatch):
+    """pykcl("tail", "orders", input=b"…") runs it to its end, in this process."""
+    lead_to(monkeypatch, aws)
 
-    def run(*arguments, input=b"", **more):
-        return subprocess.run(
-            command(arguments), env=environment(aws), input=input, capture_output=True, timeout=DEADLINE, check=False, **more
-        )  # fmt: skip
+    def run(*arguments, input=b"", **environment):
+        done = CliRunner().invoke(main, arguments, input=input, env=environment)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
+        return Done(done.exit_code, done.stdout_bytes, done.stderr_bytes)
 
     return run
 
@@ -173,38 +176,22 @@ def test_a_closed_shard_has_nothing_new(aws, pykcl):
     assert b"has nothing to show from there on" in done.stderr
 
 
-def test_tail_begins_where_an_application_stands(aws, pykcl):
-    import boto3
-
+def test_tail_begins_where_an_application_stands(aws, dynamodb, pykcl):
     numbers = [aws.kinesis.put_record("orders", b"%d" % n, "k", 0).sequence_number for n in range(4)]
     put(aws, b"high", high=True)
-    with boto3_client(boto3, "dynamodb", aws) as dynamodb:
-        dynamodb.create_table(
+    create_lease_table(dynamodb)
+    for shard, number in ((FIRST, numbers[1]), (SECOND, "SHARD_END")):
+        dynamodb.put_item(
             TableName="orders-app",
-            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
+            Item={
+                "leaseKey": {"S": shard},
+                "checkpoint": {"S": number},
+                "checkpointSubSequenceNumber": {"N": "0"},
+                "leaseCounter": {"N": "5"},
+                "ownerSwitchesSinceCheckpoint": {"N": "0"},
+            },
         )
-        for shard, number in ((FIRST, numbers[1]), (SECOND, "SHARD_END")):
-            dynamodb.put_item(
-                TableName="orders-app",
-                Item={
-                    "leaseKey": {"S": shard},
-                    "checkpoint": {"S": number},
-                    "checkpointSubSequenceNumber": {"N": "0"},
-                    "leaseCounter": {"N": "5"},
-                    "ownerSwitchesSinceCheckpoint": {"N": "0"},
-                },
-            )
     assert pykcl("tail", "orders", "--from-app", "orders-app", "-e").stdout == b"2\n3\n"
-
-
-def boto3_client(boto3, service, aws):
-    from contextlib import closing
-
-    return closing(
-        boto3.Session("local", "local", region_name="us-east-1").client(service, endpoint_url=aws.url)
-    )
 
 
 def test_tail_gets_through_faults(aws, pykcl):
@@ -281,9 +268,7 @@ def test_put_gets_past_the_limits_of_a_shard(pykcl):
     with LocalAws(limits=True) as limited:
         limited.kinesis.create_stream("orders", 1)
         lines = b"".join(b"%d\n" % number for number in range(2500))
-        done = subprocess.run(
-            command(["put", "orders"]), env=environment(limited), input=lines, capture_output=True, timeout=DEADLINE, check=False
-        )  # fmt: skip
+        done = pykcl("put", "orders", input=lines, **local_environment(limited.url))
         assert done.stdout == b"put 2500 records into orders\n"
         assert b"sent again after a refusal" in done.stderr
         assert Counter(stored(limited)) == Counter(lines.split())
@@ -424,25 +409,7 @@ def test_a_stream_is_described_with_its_family_and_coverage(aws, pykcl):
 
 
 def test_a_narrow_terminal_keeps_what_matters(aws, pykcl):
-    text = subprocess.run(
-        command(["streams", "describe", "orders"]), env={**environment(aws), "COLUMNS": "40"}, capture_output=True, timeout=DEADLINE, check=False
-    ).stdout.decode()  # fmt: skip
+    text = pykcl("streams", "describe", "orders", COLUMNS="40").stdout.decode()
     table = text[text.index("SHARD ") :].splitlines()
     assert all(len(line) <= 40 for line in table)
     assert table[1].split()[:2] == [FIRST, "open"]
-
-
-@pytest.mark.parametrize("verb", ["tail", "put", "streams"])
-def test_help_needs_neither_aws_nor_boto3(verb):
-    code = (
-        "import sys\n"
-        "from click.testing import CliRunner\n"
-        "from pykcl.cli.main import main\n"
-        f"result = CliRunner().invoke(main, [{verb!r}, '--help'])\n"
-        "assert result.exit_code == 0, result.output\n"
-        "print(sorted({'boto3', 'botocore', 'google.protobuf'} & sys.modules.keys()))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**CLEAN, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=DEADLINE, check=False
-    )  # fmt: skip
-    assert done.stdout == "[]\n", done.stderr

@@ -11,11 +11,9 @@ import time
 from fcntl import ioctl
 from pathlib import Path
 
-import boto3
 import pytest
+from service_kit import create_lease_table
 
-from pykcl.cli.local import local_environment
-from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.model.lease_item import to_item
@@ -32,27 +30,14 @@ def shard(number):
 
 
 @pytest.fixture
-def aws(monkeypatch):
-    with LocalAws() as server:
-        for name in list(os.environ):
-            if name.startswith(("AWS_", "PYKCL_", "NO_COLOR")):
-                monkeypatch.delenv(name)
-        for name, value in local_environment(server.url).items():
-            monkeypatch.setenv(name, value)
-        boto3.setup_default_session()
-        client = boto3.client("dynamodb")
-        client.create_table(
-            TableName=APP,
-            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
-        for one in (
-            Lease(shard(0), Checkpoint("4917", 3), owner=EVIL, counter=7),
-            Lease(shard(1), AT_TRIM_HORIZON),
-        ):
-            client.put_item(TableName=APP, Item=to_item(one))
-        yield server
+def aws(aws, dynamodb):
+    create_lease_table(dynamodb)
+    for one in (
+        Lease(shard(0), Checkpoint("4917", 3), owner=EVIL, counter=7),
+        Lease(shard(1), AT_TRIM_HORIZON),
+    ):
+        dynamodb.put_item(TableName=APP, Item=to_item(one))
+    return aws
 
 
 class Terminal:

@@ -18,7 +18,7 @@ from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.lease_item import parse_row, to_item
-from pykcl.operate.aws.clients import Access, OperatorClients
+from pykcl.operate.aws.clients import OperatorClients
 from pykcl.operate.doctor.checks import diagnose
 from pykcl.operate.doctor.gather import Question, gather
 from pykcl.runtime import SystemRuntime
@@ -74,7 +74,7 @@ class World:
             "failover_time": FAILOVER,
             "metrics": "cloudwatch",
         }
-        self.access = Access()
+        self.clients = OperatorClients()
         self.asked: dict = {"stream": STREAM, "failover": FAILOVER}
         self.aws = LocalAws(now_millis=self.now_millis, state_seconds=state_seconds)
         self._shards = shards
@@ -178,7 +178,7 @@ class World:
     def facts(self):
         question = Question(
             config=Config.from_options(self.config),
-            clients=OperatorClients(self.access),
+            clients=replace(self.clients),
             named_regions=_regions_of_environment(),
             **{"application": APPLICATION, "table": APPLICATION, **self.asked},
         )
@@ -189,4 +189,4 @@ class World:
         return {one.id: one for one in diagnose(self.facts())}
 
     def in_region(self, region: str) -> None:
-        self.access = replace(self.access, region=region)
+        self.clients = replace(self.clients, region=region)

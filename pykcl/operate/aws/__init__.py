@@ -1,1 +1,1 @@
-"""AWS requests of operators that no worker sends: streams, single rows, scans, IAM and metrics."""
+"""AWS requests of operators that no worker sends: streams, the lease table and IAM."""

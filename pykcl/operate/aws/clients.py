@@ -19,12 +19,13 @@ _CONNECT_TIMEOUT = 5.0
 _READ_TIMEOUT = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """The AWS account and region. profile, region, endpoint (URL, for every service): None for boto3's default.
+@dataclass(frozen=True)
+class OperatorClients:
+    """boto3 clients, each opened once. Used by one thread; the clients themselves are thread-safe.
 
-    specs: of "kinesis" and "dynamodb" in a worker's file; profile, region and endpoint override them.
-    fallback_region: used if neither region nor specs name one.
+    profile, region, endpoint (URL, for every service): None for boto3's default. specs: of "kinesis" and "dynamodb" in
+    a worker's file; profile, region and endpoint override them. fallback_region: used if neither region nor specs name
+    one.
     """
 
     profile: str | None = None
@@ -32,15 +33,8 @@ class Access:
     endpoint: str | None = None
     specs: Mapping[str, ClientSpec] = field(default_factory=dict, repr=False)
     fallback_region: str | None = None
-
-
-class OperatorClients:
-    """Opens each client once. Used by one thread; the clients themselves are thread-safe."""
-
-    def __init__(self, access: Access) -> None:
-        self.access = access
-        self._sessions: dict[object, Any] = {}
-        self._clients: dict[str, Any] = {}
+    _sessions: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+    _clients: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def client(self, service: str, *, attempts: int = 1) -> Any:
         """Return a boto3 client of "dynamodb", "kinesis", "cloudwatch", "sts" … attempts: per call.
@@ -55,10 +49,10 @@ class OperatorClients:
 
     def session(self, service: str) -> Any:
         """Return the boto3 session of the clients of this service. Raises SetupError, TemporaryError."""
-        spec = self.access.specs.get(service, ClientSpec())
-        return self._session(spec, self.access.region or spec.region or self.access.fallback_region)
+        spec = self._spec(service)
+        return self._session(spec, self._named_region(spec))
 
-    def region(self, service: str = "dynamodb") -> str:
+    def region_of(self, service: str = "dynamodb") -> str:
         """Return the region of a client. Raises ConfigError without one."""
         return str(self.client(service).meta.region_name)
 
@@ -67,19 +61,16 @@ class OperatorClients:
 
         It does not load boto3, which takes a while.
         """
-        access, spec = self.access, self.access.specs.get(service, ClientSpec())
         return (
-            access.region
-            or spec.region
-            or access.fallback_region
+            self._named_region(self._spec(service))
             or os.environ.get("AWS_DEFAULT_REGION")
-            or _region_of_profile(access.profile or os.environ.get("AWS_PROFILE") or "default")
+            or _region_of_profile(self.profile or os.environ.get("AWS_PROFILE") or "default")
             or os.environ.get("AWS_REGION")
         )
 
     def _open(self, service: str, attempts: int) -> Any:
-        access, spec = self.access, self.access.specs.get(service, ClientSpec())
-        region = access.region or spec.region or access.fallback_region
+        spec = self._spec(service)
+        region = self._named_region(spec)
         session = self._session(spec, region)
         region = region or session.region_name or os.environ.get("AWS_REGION")
         if not region:
@@ -97,18 +88,24 @@ class OperatorClients:
                 BotocoreConfig(retries={"total_max_attempts": attempts, "mode": "standard"})
             )
         return create_client(
-            session, service, region_name=region, endpoint_url=access.endpoint or spec.endpoint, config=config
+            session, service, region_name=region, endpoint_url=self.endpoint or spec.endpoint, config=config
         )
 
+    def _spec(self, service: str) -> ClientSpec:
+        return self.specs.get(service, ClientSpec())
+
+    def _named_region(self, spec: ClientSpec) -> str | None:
+        return self.region or spec.region or self.fallback_region
+
     def _session(self, spec: ClientSpec, region: str | None) -> Any:
-        if self.access.profile is None and spec.credentials:
+        if self.profile is None and spec.credentials:
             key: object = (spec.credentials, region)
             if key not in self._sessions:
                 self._sessions[key] = open_session(spec.credentials, region)
         else:
-            key = self.access.profile
+            key = self.profile
             if key not in self._sessions:
-                session = new_session(profile=self.access.profile)
+                session = new_session(profile=self.profile)
                 refuse_missing_credentials(session)
                 self._sessions[key] = session
         return self._sessions[key]

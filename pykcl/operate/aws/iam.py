@@ -319,8 +319,8 @@ def identity_of(clients: OperatorClients, service: str) -> Identity:
     sts = create_client(
         session,
         "sts",
-        region_name=clients.region(service),
-        endpoint_url=clients.access.endpoint,
+        region_name=clients.region_of(service),
+        endpoint_url=clients.endpoint,
         config=client_config(connect_timeout=3.0, read_timeout=5.0, connections=1),
     )
     if _is_aws(endpoint) != _is_aws(str(sts.meta.endpoint_url)):

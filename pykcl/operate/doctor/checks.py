@@ -234,7 +234,7 @@ def _state(facts: Facts, stream: StreamFacts) -> Iterator[Finding]:
         )
     elif status is not None:
         mode = f", {stream.mode}" if stream.mode else ""
-        shards = many(stream.open_shards, "open shard")
+        shards = many(stream.open_shards or 0, "open shard")
         yield found(
             "stream-ok", f"{stream.name} {status}, {shards}, kept {_hours(stream.retention_hours)}{mode}"
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pykcl.config import Config
 from pykcl.model.lease import Lease
 from pykcl.operate.aws.iam import Identity, Probe, Simulation
+from pykcl.operate.aws.streams import StreamSummary
 from pykcl.operate.lag import ShardLag
 from pykcl.operate.snapshot import TableSnapshot
 from pykcl.operate.states import OwnerKind
@@ -64,21 +65,11 @@ class AccountFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamFacts:
-    """The stream. created_at: epoch milliseconds. shards: ids of all listed shards; None if they were not listed.
-
-    consumers: number registered for enhanced fan-out. nearby: other streams, if there is none of this name. A missing
-    stream has only a name and `nearby`.
+class StreamFacts(StreamSummary):
+    """The stream. shards: ids of all listed shards; None if they were not listed. nearby: other streams, if there is
+    none of this name. A missing stream has only a name and `nearby`.
     """
 
-    name: str
-    arn: str | None = None
-    status: str | None = None
-    mode: str | None = None
-    created_at: int | None = None
-    retention_hours: int | None = None
-    open_shards: int = 0
-    consumers: int = 0
     shards: frozenset[str] | None = None
     nearby: tuple[str, ...] = ()
 

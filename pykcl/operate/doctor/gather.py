@@ -7,7 +7,7 @@ import platform
 import sysconfig
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata, util
 
 from pykcl import __version__
@@ -123,7 +123,7 @@ def _open_files() -> int | None:
 def _account(question: Question, account: AccountFacts) -> AccountFacts:
     clients = question.clients
     try:
-        regions = {service: clients.region(service) for service in ("kinesis", "dynamodb")}
+        regions = {service: clients.region_of(service) for service in ("kinesis", "dynamodb")}
         identity = identity_of(clients, "kinesis")
     except ConfigError as error:
         return replace(account, no_region=str(error))
@@ -255,16 +255,7 @@ class _Gatherer:
             summary = admin.summary(stream)
         except PyKclError:
             return StreamFacts(name=name)
-        found = StreamFacts(
-            name=summary.name,
-            arn=summary.arn,
-            status=summary.status,
-            mode=summary.mode,
-            created_at=summary.created_at,
-            retention_hours=summary.retention_hours,
-            open_shards=summary.open_shards or 0,
-            consumers=summary.consumers or 0,
-        )
+        found = StreamFacts(**asdict(summary))
         return found if summary.status in ("CREATING", "DELETING") else self._shards(found, named)
 
     def _shards(self, found: StreamFacts, named: Mapping[str, str]) -> StreamFacts:

@@ -7,10 +7,10 @@ parents, are harmless.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from pykcl.model.shard import Shard
+from pykcl.model.shard import HashRange, Shard
 from pykcl.operate.aws.streams import Consumer, StreamSummary
 from pykcl.operate.states import LeaseStatus
 from pykcl.planning.shard_graph import FamilyTree, without_successors
@@ -55,7 +55,7 @@ def coverage(shards: Iterable[Shard]) -> Coverage:
         elif first < expected:
             overlaps.append((first, min(last, expected - 1)))
         expected = max(expected, last + 1)
-        sizes.append((last - first + 1) / HASH_KEYS)
+        sizes.append(_share(HashRange(first, last)))
     if expected < HASH_KEYS and not unknown:
         gaps.append((expected, HASH_KEYS - 1))
     return Coverage(
@@ -65,17 +65,7 @@ def coverage(shards: Iterable[Shard]) -> Coverage:
 
 def stream_row(stream: StreamSummary) -> dict[str, Any]:
     """Return the row of one stream in a list. created: UTC time as text."""
-    return {
-        "name": stream.name,
-        "status": stream.status,
-        "mode": stream.mode,
-        "open_shards": stream.open_shards,
-        "retention_hours": stream.retention_hours,
-        "encryption": stream.encryption,
-        "consumers": stream.consumers,
-        "created": _time(stream.created_at),
-        "arn": stream.arn,
-    }
+    return {**asdict(stream), "created": _time(stream.created_at)}
 
 
 def shard_rows(shards: Sequence[Shard]) -> list[dict[str, Any]]:
@@ -85,7 +75,7 @@ def shard_rows(shards: Sequence[Shard]) -> list[dict[str, Any]]:
         {
             "shard": shard.shard_id,
             "state": "open" if shard.is_open else "closed",
-            "share": _share(shard),
+            "share": _share(shard.hash_range) if shard.hash_range else None,
             "parents": sorted(shard.parents),
             "children": sorted(tree.children_of(shard.shard_id)),
             "starting_hash_key": str(shard.hash_range.first) if shard.hash_range else None,
@@ -152,20 +142,14 @@ def hints(stream: StreamSummary, shards: Sequence[Shard], unread: str) -> list[s
     return found
 
 
-def _share(shard: Shard) -> float | None:
-    if shard.hash_range is None:
-        return None
-    first, last = shard.hash_range.first, shard.hash_range.last
-    return (last - first + 1) / HASH_KEYS
+def _share(keys: HashRange) -> float:
+    return (keys.last - keys.first + 1) / HASH_KEYS
 
 
 def _consumer(consumer: Consumer) -> Mapping[str, Any]:
     return {
-        "name": consumer.name,
-        "status": consumer.status,
-        "created": _time(consumer.created_at),
-        "arn": consumer.arn,
-    }
+        "name": consumer.name, "status": consumer.status, "created": _time(consumer.created_at), "arn": consumer.arn,
+    }  # fmt: skip
 
 
 def _time(millis: int | None) -> str | None:

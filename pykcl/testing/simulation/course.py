@@ -83,7 +83,7 @@ _READY_SECONDS = 120.0
 
 
 class Quiescence:
-    """After the last fault: some workers are left, and everything that was put has to be delivered."""
+    """State after the last fault: some workers are left, and everything that was put has to be delivered."""
 
     def __init__(self, world: World, fleet: SimulatedFleet, producer: Producer, figures: Figures) -> None:
         self._world, self._fleet, self._producer, self._figures = world, fleet, producer, figures

@@ -10,7 +10,7 @@ from doctor_world import World
 
 from pykcl.aws.credentials import ClientSpec
 from pykcl.errors import TemporaryError
-from pykcl.operate.aws.clients import Access, OperatorClients
+from pykcl.operate.aws.clients import OperatorClients
 from pykcl.operate.aws.iam import Prober, identity_of, simulate, trouble_from, worker_policy
 from pykcl.runtime import SystemRuntime
 
@@ -143,7 +143,7 @@ def test_iam_refusing_to_simulate_is_told(iam):
 def test_sts_of_aws_is_not_asked_about_the_credentials_of_a_local_kinesis(monkeypatch):
     with World(monkeypatch) as world:
         monkeypatch.delenv("AWS_ENDPOINT_URL")
-        clients = OperatorClients(Access(specs={"kinesis": ClientSpec(endpoint=world.aws.url)}))
+        clients = OperatorClients(specs={"kinesis": ClientSpec(endpoint=world.aws.url)})
         found = identity_of(clients, "kinesis")
         assert found.arn is None
         assert "STS has not" in found.why_not

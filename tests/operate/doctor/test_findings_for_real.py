@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from urllib.parse import parse_qs
@@ -166,7 +167,7 @@ def _(world):
 
 @makes("regions-two", "dynamodb in eu-west-1, kinesis in us-east-1")
 def _(world):
-    world.access = type(world.access)(specs={"dynamodb": ClientSpec(region="eu-west-1")})
+    world.clients = replace(world.clients, specs={"dynamodb": ClientSpec(region="eu-west-1")})
 
 
 @makes("clock-off", "s behind AWS'")

@@ -1,17 +1,17 @@
-"""Release of a lease by an operator."""
+"""Release of a lease by an operator, and deletion of leases of shards that are gone."""
 
 import pytest
-from fleet_table import at, ended, lease, shard
+from fleet_table import ARN, NAME, at, ended, lease, note, shard
 
 from pykcl.errors import Refused, SetupError, TemporaryError
+from pykcl.local.stream import LocalKinesis
+from pykcl.model.checkpoint import AT_LATEST
 from pykcl.model.lease import PendingCheckpoint
-from pykcl.operate.leases import plan_release, release
+from pykcl.model.shard import ShardListing
+from pykcl.operate.leases import plan_prune, plan_release, prune, release
 from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.memory.stream import MemoryStream
 from pykcl.testing.memory.values import aws_error
-
-
-def planned(table, number):
-    return plan_release(shard(number), table.rows.read(shard(number)))
 
 
 def failing(*, before=None, after=None, operation="UpdateItem", times=1):
@@ -25,6 +25,10 @@ def failing(*, before=None, after=None, operation="UpdateItem", times=1):
         return Fault(before=error if before else None, after=error if after else None)
 
     return fault
+
+
+def planned(table, number):
+    return plan_release(shard(number), table.rows.read(shard(number)))
 
 
 def test_a_plan_writes_nothing_and_shows_the_counter_and_owner_it_depends_on(table):
@@ -46,26 +50,17 @@ def test_a_released_lease_has_no_owner_one_more_on_its_counter_and_its_checkpoin
     assert table.operations()[-1] == "GetItem"
 
 
-def test_an_owner_that_renewed_meanwhile_is_shown_again_and_only_then_released(table):
+@pytest.mark.parametrize("renewals", [1, 2])
+def test_an_owner_that_renewed_meanwhile_is_shown_again_and_only_then_released(table, renewals):
+    """Nor is a renewal by exactly one taken for our own write. An owner may take it so: the row has its own name."""
     table.put(lease(0, "w1", counter=5))
     plan = planned(table, 0)
-    table.renew(0)
-    table.renew(0)
+    table.renew(*[0] * renewals)
     shown = []
     result = release(table.rows, plan, shown.append)
-    assert [one.seen.counter for one in shown] == [7]
+    assert [one.seen.counter for one in shown] == [5 + renewals]
     assert result.plan is shown[0]
-    assert table.row(0).counter == 8
-
-
-def test_a_renewal_by_exactly_one_is_not_taken_for_our_own_write(table):
-    # An owner may take it so, as the row carries its own name.
-    table.put(lease(0, "w1", counter=5))
-    plan = planned(table, 0)
-    table.renew(0)
-    shown = []
-    release(table.rows, plan, shown.append)
-    assert [one.seen.counter for one in shown] == [6]
+    assert table.row(0).counter == 6 + renewals
 
 
 def test_an_owner_that_is_always_faster_is_left_alone_after_three_tries(table):
@@ -189,3 +184,103 @@ def test_rows_that_are_no_leases_are_never_written(table, item, why):
     table.put_item(**item)
     with pytest.raises(Refused, match=why):
         planned(table, 0)
+
+
+# -- prune -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kinesis(clock):
+    # A listing that lags behind a split keeps rows; what goes is asked here.
+    found = LocalKinesis(lambda: 1_790_000_000_000 + int(clock.now * 1000), listing_lag=0)
+    found.create_stream("orders", 1)
+    return found
+
+
+@pytest.fixture
+def stream(kinesis, clock):
+    """shard 0 was split into 1 and 2."""
+    kinesis.split("orders", shard(0))
+    return MemoryStream(kinesis, "orders", clock)
+
+
+def noted(stream, one):
+    told = stream.describe()
+    return one.with_(metadata=note("w1").__class__(stream_arn=told.arn, stream_created_at=told.created_at))
+
+
+def keys(plan):
+    return [one.seen.key for one in plan.deletions]
+
+
+def test_an_ended_lease_goes_once_all_its_children_have_been_started(table, stream):
+    table.put(ended(0, 1, 2), lease(1, "w1", at(5), parents=(shard(0),)), lease(2, "w1", parents=(shard(0),)))
+    assert keys(plan_prune(table.view(), stream)) == []
+    table.put(lease(2, "w1", AT_LATEST, parents=(shard(0),)))
+    plan = plan_prune(table.view(), stream)
+    assert (keys(plan), plan.kept) == ([shard(0)], 2)
+    assert table.writes() == []
+    assert [one.outcome for one in prune(table.rows, plan)] == ["deleted"]
+    assert table.row(0) is None
+    assert table.row(1) is not None
+
+
+def test_generations_go_in_one_run_parents_first_and_a_row_that_changed_holds_its_descendants_back(
+    table, kinesis, stream
+):
+    kinesis.split("orders", shard(1))
+    rows = (
+        ended(0, 1, 2, owner="java"),
+        ended(1, 3, 4, parents=(shard(0),)),
+        lease(2, "w1", at(5), parents=(shard(0),)),
+        lease(3, "w1", at(6), parents=(shard(1),)),
+        lease(4, "w1", at(7), parents=(shard(1),)),
+    )
+    table.put(*rows)
+    plan = plan_prune(table.view(), stream)
+    assert keys(plan) == [shard(0), shard(1)]
+    table.renew(0)
+    assert [one.outcome for one in prune(table.rows, plan)] == ["changed", "held back"]
+    assert table.row(0) is not None
+    assert table.row(1) is not None
+    table.put(*rows)
+    assert [one.outcome for one in prune(table.rows, plan)] == ["deleted", "deleted"]
+
+
+def test_a_shard_kinesis_has_dropped_goes_and_one_it_only_does_not_list_stays(table, stream, monkeypatch):
+    table.put(lease(1, "w1", at(5)), lease(2, "w1", at(5)), lease(77, None, at(5)))
+    assert keys(plan_prune(table.view(), stream)) == [shard(77)]
+    whole = stream.list_shards()
+    lacking = ShardListing(tuple(one for one in whole.shards if one.shard_id != shard(2)))
+    monkeypatch.setattr(stream, "list_shards", lambda: lacking)
+    assert keys(plan_prune(table.view(), stream)) == [shard(77)]
+
+
+def test_nothing_is_concluded_from_a_listing_that_is_incomplete(table, stream, monkeypatch):
+    whole = stream.list_shards()
+    monkeypatch.setattr(stream, "list_shards", lambda: ShardListing(whole.shards, complete=False))
+    table.put(lease(77, "w1", at(5)), lease(1, "w1", at(5)))
+    with pytest.raises(Refused, match="listed completely"):
+        plan_prune(table.view(), stream)
+
+
+def test_leases_of_another_stream_are_refused_altogether(table, stream):
+    table.put(noted(stream, lease(1, "w1", at(5))), lease(2, "w1", metadata=note("w1")))
+    with pytest.raises(Refused, match=ARN):
+        plan_prune(table.view(), stream)
+
+
+def test_a_table_of_several_streams_is_refused(table, stream):
+    table.put_item(leaseKey={"S": f"123456789012:orders:1:{shard(0)}"}, streamName={"S": "x"}, shardId={"S": shard(0)}, leaseCounter={"N": "1"}, ownerSwitchesSinceCheckpoint={"N": "0"}, checkpoint={"S": "SHARD_END"})  # fmt: skip
+    with pytest.raises(Refused, match="several streams"):
+        plan_prune(table.view(), stream)
+
+
+def test_a_deletion_whose_answer_was_lost_counts_when_the_row_is_gone(table, stream):
+    table.put(
+        ended(0, 1, 2), lease(1, "w1", at(5), parents=(shard(0),)), lease(2, "w1", at(5), parents=(shard(0),))
+    )
+    plan = plan_prune(table.view(), stream)
+    table.client.fault = failing(after=True, operation="DeleteItem")
+    assert [one.outcome for one in prune(table.rows, plan)] == ["deleted"]
+    assert shard(0) not in table.client.rows(NAME)
