@@ -11,13 +11,16 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from queue import Empty, SimpleQueue
 from types import CodeType, FrameType, TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 log = logging.getLogger("pykcl.runtime")
+
+Key = TypeVar("Key")
+Result = TypeVar("Result")
 
 _one_at_a_time = threading.Lock()
 
@@ -182,6 +185,41 @@ class SignalEvent:
                 # One put wakes one thread: whoever else waits is woken by this one.
                 self._wakes.put(None)
         return self._is_set
+
+
+def parallel_map(
+    call: Callable[[Key], Result], keys: Iterable[Key], runtime: Runtime, *, max_threads: int, name: str
+) -> dict[Key, Result]:
+    """Return `call(key)` by key, called in their order, at most `max_threads` at a time. name: prefix of the threads.
+
+    Raises the first exception of a call; no further call is made then.
+    """
+    waiting = list(keys)[::-1]
+    results: dict[Key, Result] = {}
+    failures: list[Exception] = []
+    lock = runtime.lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                if failures or not waiting:
+                    return
+                key = waiting.pop()
+            try:
+                result = call(key)
+            except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
+                with lock:
+                    failures.append(error)
+                return
+            with lock:
+                results[key] = result
+
+    tasks = [runtime.spawn(f"{name}-{number}", work) for number in range(min(max_threads, len(waiting)))]
+    for task in tasks:
+        task.join()
+    if failures:
+        raise failures[0]
+    return results
 
 
 def in_main_thread() -> bool:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from pykcl.cli.durations import Duration
 from pykcl.cli.errors import ExitCode
-from pykcl.cli.help import VerbGroup
+from pykcl.cli.options import Decorator, Duration, VerbGroup, gathered
 from pykcl.cli.output import Column, Format, format_option, say, show
 from pykcl.cli.target import Target, complete_shards, fleet_options
 from pykcl.errors import ConfigError, PyKclError, printable
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from pykcl.interfaces import LeaseTable, Stream
     from pykcl.operate.checkpoints.plan import Destination, Plan, Situation
     from pykcl.runtime import Runtime
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _HEAD = 4
 _TAILS = (4, 6, 8, 10, 12, 14, 16, 20)
@@ -39,9 +35,14 @@ class Moving:
     """The options of every move. execute: write; otherwise only show the plan."""
 
     execute: bool
-    wait_idle: float
+    wait_idle: float | None
     backup: Path | None
     output: Format
+
+    def __post_init__(self) -> None:
+        """Raises click.UsageError."""
+        if self.wait_idle is not None and not self.execute:
+            raise click.UsageError("--wait-idle goes with --execute.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,33 +55,29 @@ class Surroundings:
     on_read: Callable[[], None]
 
 
-def moving_options(command: Command) -> Command:
-    """--execute, --wait-idle, --backup and -o, handed to the command as `moving`."""
-
-    @functools.wraps(command)
-    def with_moving(
-        *args: Any, execute: bool, wait_idle: float | None, backup: Path | None, output: Format, **given: Any
-    ) -> Any:
-        if wait_idle is not None and not execute:
-            raise click.UsageError("--wait-idle goes with --execute.")
-        return command(*args, moving=Moving(execute, wait_idle or 0.0, backup, output), **given)
-
-    wrapped = format_option(with_moving)
-    wrapped = click.option(
-        "--backup",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Save the present checkpoints to this file first (default: a new file in the current folder).",
-    )(wrapped)
-    wrapped = click.option(
-        "--wait-idle",
-        type=Duration(),
-        metavar="DURATION",
-        help="With --execute: wait up to this long, such as 5m, for the fleet to stop.",
-    )(wrapped)
-    return click.option(  # type: ignore[return-value]
-        "--execute", is_flag=True, help="Apply the changes. Without it the command is a dry run."
-    )(wrapped)
+moving_options = gathered(
+    "moving",
+    Moving,
+    (
+        click.option(
+            "--execute", is_flag=True, help="Apply the changes. Without it the command is a dry run."
+        ),
+        click.option(
+            "--wait-idle",
+            type=Duration(),
+            metavar="DURATION",
+            help="With --execute: wait up to this long, such as 5m, for the fleet to stop.",
+        ),
+        click.option(
+            "--backup",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="Save the present checkpoints to this file first (default: a new file in the current folder).",
+        ),
+        format_option,
+    ),
+)
+"""Decorator: the options of `Moving`, handed to the command as one `moving`."""
 
 
 def move(
@@ -94,7 +91,7 @@ def move(
     Raises Refused, ConfigError, SetupError, TemporaryError and PyKclError as the steps do.
     """
     from pykcl.operate.checkpoints.reset import read_situation
-    from pykcl.operate.sampler import describe_moved, moved_leases
+    from pykcl.operate.snapshot import describe_moved, moved_leases
     from pykcl.runtime import SystemRuntime
 
     table, runtime = open_table(target), SystemRuntime()
@@ -122,14 +119,9 @@ def move(
 
 def open_table(target: Target) -> LeaseTable:
     """Return the lease table, with scans that leave the fleet its capacity. Raises WrongTable, SetupError."""
-    from pykcl.operate.aws.table_scan import PacedTable, TableScanner
-    from pykcl.runtime import SystemRuntime
-
     table = target.lease_table()
     table.prepare(create=False)
-    return PacedTable(
-        table, TableScanner(target.clients.client("dynamodb"), str(target.table), SystemRuntime())
-    )
+    return table
 
 
 def stream_of(target: Target, table: LeaseTable) -> Stream:
@@ -200,7 +192,7 @@ def _colour(row: Mapping[str, Any]) -> str | None:
 
 def _wait_until_still(table: LeaseTable, runtime: Runtime, target: Target, moving: Moving) -> None:
     from pykcl.model.lease import Lease
-    from pykcl.operate.sampler import describe_moved, known_failover, wait_until_idle
+    from pykcl.operate.snapshot import describe_moved, known_failover, wait_until_idle
 
     leases = [row for row in table.scan().rows if isinstance(row, Lease)]
     failover, is_known = known_failover(target.failover, leases)
@@ -219,7 +211,7 @@ def _wait_until_still(table: LeaseTable, runtime: Runtime, target: Target, movin
             say(f"waiting for the fleet to stop: {printable(text)}", err=True)
         last[0] = text
 
-    wait_until_idle(table, runtime, failover=failover, patience=moving.wait_idle, on_moving=report)
+    wait_until_idle(table, runtime, failover=failover, patience=moving.wait_idle or 0.0, on_moving=report)
 
 
 def _execute(
@@ -231,7 +223,7 @@ def _execute(
     moving: Moving,
     what: str,
 ) -> None:
-    from pykcl.cli.logs import logged_to_stderr
+    from pykcl.cli.settings import logged_to_stderr
     from pykcl.operate.checkpoints.apply import AUDIT_LOG, Audit, apply_plan, positions
     from pykcl.operate.checkpoints.backup import backup_lines
     from pykcl.operate.checkpoints.plan import Step
@@ -270,7 +262,7 @@ def _execute(
 
 def caller_of(target: Target) -> str:
     """Return the ARN of the caller from STS; `UNKNOWN_CALLER` if STS does not answer."""
-    from pykcl.operate.aws.permissions import identity_of
+    from pykcl.operate.aws.iam import identity_of
     from pykcl.operate.checkpoints.apply import UNKNOWN_CALLER
 
     try:
@@ -390,8 +382,8 @@ class Way:
     positions_only: bool
     show_data: bool
 
-    def check(self) -> None:
-        """Raise click.UsageError for options that do not go together."""
+    def __post_init__(self) -> None:
+        """Raises click.UsageError for options that do not go together."""
         times = [self.to_earliest, self.to_latest, self.to_datetime is not None, self.by_duration is not None]
         others = [bool(self.to_sequence), self.shift_by is not None, self.from_file is not None]
         if sum(times) + sum(others) != 1:
@@ -424,7 +416,7 @@ class Way:
         return Destination("time", at_millis=at_millis)
 
 
-_WAYS = (
+_WAYS: tuple[Decorator, ...] = (
     click.option("--to-earliest", is_flag=True, help="Move to the oldest record that the stream still has."),
     click.option("--to-latest", is_flag=True, help="Move after the newest record."),
     click.option(
@@ -478,21 +470,6 @@ _WAYS = (
 )
 
 
-def way_options(command: Command) -> Command:
-    """The options of `Way`, handed to the command as `way`."""
-
-    @functools.wraps(command)
-    def with_way(*args: Any, **given: Any) -> Any:
-        way = Way(**{one.name: given.pop(one.name) for one in fields(Way)})
-        way.check()
-        return command(*args, way=way, **given)
-
-    wrapped: Any = with_way
-    for option in reversed(_WAYS):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[no-any-return]
-
-
 @checkpoints.command("show")
 @fleet_options("table")
 @click.option(
@@ -543,8 +520,7 @@ def _lease_row(lease: Any, arrived: str | None) -> dict[str, Any]:
 def _arrivals(target: Target, leases: list[Any]) -> dict[str, str]:
     from pykcl.operate.checkpoints.reset import MAX_PARALLEL
     from pykcl.operate.checkpoints.search import ShardSearch
-    from pykcl.operate.parallel import parallel_map
-    from pykcl.runtime import SystemRuntime
+    from pykcl.runtime import SystemRuntime, parallel_map
     from pykcl.times import format_time
 
     runtime = SystemRuntime()
@@ -593,7 +569,7 @@ def export(target: Target, path: Path | None) -> None:
 
 @checkpoints.command()
 @fleet_options("table")
-@way_options
+@gathered("way", Way, _WAYS)
 @moving_options
 def reset(target: Target, way: Way, moving: Moving) -> NoReturn:
     """Reset the checkpoints of a stopped fleet, like kafka-consumer-groups --reset-offsets.

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pykcl.cli.errors import ExitCode, exit_codes
-from pykcl.cli.help import Verb
 from pykcl.cli.local import NEEDED_MODULES
+from pykcl.cli.options import Verb
 from pykcl.errors import ConfigError
 from pykcl.local import local_environment
 
@@ -161,7 +161,7 @@ def _page(state: DemoState, say: Callable[[str], None]) -> Iterator[None]:
 
     refuse_missing_parts()
     from pykcl.aws.kinesis import KinesisStream
-    from pykcl.operate.aws.table_scan import TableScanner
+    from pykcl.operate.aws.lease_table import TableScanner
     from pykcl.operate.lag import KinesisLag
     from pykcl.runtime import SystemRuntime
     from pykcl.ui.poller import READS_PER_ROUND, Fleet, LagPoller

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pykcl.cli.errors import ExitCode
-from pykcl.cli.help import Verb
+from pykcl.cli.options import Verb
 from pykcl.cli.output import (
     Colour,
     Column,

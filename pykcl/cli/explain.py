@@ -12,7 +12,7 @@ from urllib.parse import urljoin
 
 import click
 
-from pykcl.cli.help import Verb
+from pykcl.cli.options import Verb
 from pykcl.cli.output import say
 from pykcl.error_catalog import DOCS, MISTAKES, docs_of
 

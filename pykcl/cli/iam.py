@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pykcl.cli.help import Verb
+from pykcl.cli.options import Verb
 from pykcl.cli.output import say
 from pykcl.cli.target import Target, fleet_options
 from pykcl.errors import ConfigError
@@ -81,7 +81,7 @@ def iam(
     file of -c or -p. ACCOUNT and REGION stand in the policy where neither an ARN, an option, the environment nor the
     AWS profile says them.
     """
-    from pykcl.operate.aws.iam_policy import operator_policy, terraform_of, worker_policy
+    from pykcl.operate.aws.iam import operator_policy, terraform_of, worker_policy
 
     _refuse_mixture(
         whose, create_table, metrics, steer=steer, put=put, simulate=simulate, read_metrics=read_metrics

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pykcl.cli.durations import Duration
 from pykcl.cli.errors import ExitCode
-from pykcl.cli.help import Verb
+from pykcl.cli.options import Duration, Verb
 from pykcl.cli.output import Column, Format, format_option, render, repeat, watch_option
 from pykcl.cli.settings import worker_token
 from pykcl.cli.target import Target, fleet_options
@@ -86,12 +85,10 @@ def lag(
     status      The /status of pykcl workers that run with --http.
     cloudwatch  The metric MillisBehindLatest of any KCL worker, a minute or two late. $0.01 per 1,000 shards.
     """
-    from pykcl.operate.aws.table_scan import TableScanner
     from pykcl.runtime import SystemRuntime
 
     _refuse_mixture(source, urls, token_file, namespace)
-    runtime = SystemRuntime()
-    scanner = TableScanner(target.clients.client("dynamodb"), str(target.table), runtime)
+    runtime, scanner = SystemRuntime(), target.scanner()
     lag_source = _other_source(target, source, urls, token_file, namespace, runtime)
     marks: Marks | None = None
 
@@ -107,7 +104,7 @@ def lag(
             )
         leases = [view.leases[key] for key in sorted(view.leases)]
         # The same one each time: it goes on where it ended on a shard without records.
-        lag_source = lag_source or _kinesis(target, view, runtime)
+        lag_source = lag_source or kinesis_lag(target, view, runtime)
         lags = lag_source.lags(leases)
         total = total_of(lags, max_behind)
         marks = marks_among((lease.actual_owner for lease in leases), marks or NO_MARKS)
@@ -159,7 +156,6 @@ def _other_source(
 
         return StatusLag(partial(StatusClient(urls, runtime, worker_token(token_file)).ask, counts=False))
     if source == "cloudwatch":
-        from pykcl.operate.aws.cloudwatch_reads import MetricReader
         from pykcl.operate.lag import CloudWatchLag
 
         named = namespace or target.config.metrics_namespace or target.application
@@ -168,7 +164,7 @@ def _other_source(
                 "Which metrics? They are in a namespace with the application's name, unless configured. "
                 "Do: --application NAME, or --namespace NAME."
             )
-        return CloudWatchLag(MetricReader(target.clients.client("cloudwatch", attempts=3), named), runtime)
+        return CloudWatchLag(target.clients.client("cloudwatch", attempts=3), named, runtime)
     return None
 
 
@@ -178,15 +174,21 @@ def _code(total: TotalLag) -> int:
     return ExitCode.FAILED if total.unknown else ExitCode.OK
 
 
-def _kinesis(target: Target, view: TableSnapshot, runtime: Runtime) -> LagSource:
-    from pykcl.operate.lag import KinesisLag
+def kinesis_lag(
+    target: Target, view: TableSnapshot, runtime: Runtime, *, max_reads: int | None = None
+) -> LagSource:
+    """Return the lag by Kinesis of the given stream, else of the one that the leases name. max_reads: as there.
 
-    arns = view.stream_arns
-    if target.stream is None and len(arns) != 1:
+    Raises ConfigError, SetupError, TemporaryError.
+    """
+    from pykcl.operate.lag import MAX_READS, KinesisLag
+
+    name = target.stream or view.stream_arn
+    if name is None:
         raise ConfigError("The lease table does not name its stream. Do: --stream NAME.")
-    stream = target.kinesis(target.stream or arns[0])
+    stream = target.kinesis(name)
     stream.describe()
-    return KinesisLag(stream, runtime, start=target.config.start_position)
+    return KinesisLag(stream, runtime, start=target.config.start_position, max_reads=max_reads or MAX_READS)
 
 
 def _columns() -> tuple[Column, ...]:

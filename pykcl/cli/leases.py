@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pykcl.cli.durations import Duration
 from pykcl.cli.errors import ExitCode
-from pykcl.cli.help import VerbGroup
+from pykcl.cli.options import Duration, VerbGroup
 from pykcl.cli.output import (
     Colour,
     Column,
@@ -31,8 +30,7 @@ from pykcl.cli.target import Target, complete_shards, fleet_options
 from pykcl.errors import printable
 from pykcl.model.lease import Lease
 from pykcl.operate.hints import hints_of
-from pykcl.operate.sampler import Observation, known_failover
-from pykcl.operate.snapshot import TableSnapshot, short_shard
+from pykcl.operate.snapshot import Observation, Sampler, TableSnapshot, known_failover, short_shard
 from pykcl.operate.states import (
     NO_MARKS,
     LeaseState,
@@ -45,10 +43,12 @@ from pykcl.operate.states import (
     states_of,
 )
 from pykcl.planning.lease_deletion import Deletion
+from pykcl.runtime import SystemRuntime
 from pykcl.times import format_duration
 
 if TYPE_CHECKING:
-    from pykcl.operate.release import ReleasePlan
+    from pykcl.operate.aws.lease_table import TableScanner
+    from pykcl.operate.leases import ReleasePlan
 
 _STATE_COLOURS: Mapping[str, Colour] = {
     "ACTIVE": "green",
@@ -175,10 +175,7 @@ def _facts(
 
 def stream_of(target: Target, view: TableSnapshot) -> str | None:
     """Return the given stream, else the one that the leases name; None without either, or with several."""
-    if target.stream_name is not None:
-        return target.stream_name
-    arns = view.stream_arns
-    return arns[0].rpartition("/")[2] if len(arns) == 1 else None
+    return target.stream_name or view.stream_name
 
 
 def _workers(kinds: Mapping[str, OwnerKind]) -> dict[str, int]:
@@ -389,19 +386,10 @@ def list_leases(
     ENDED     its shard was read to the end
     FOREIGN   not a lease: a row that KCL 3.x keeps in the table
     """
-    from pykcl.operate.aws.table_scan import TableScanner
-    from pykcl.operate.sampler import Sampler
-    from pykcl.operate.states import NO_MARKS
-    from pykcl.runtime import SystemRuntime
-
     if no_sample and sample is not None:
         raise click.UsageError("--sample and --no-sample contradict each other.")
     wanted = wanted_states(states)
-    runtime = SystemRuntime()
-    scanner = TableScanner(target.clients.client("dynamodb"), str(target.table), runtime)
-    sampler = Sampler(scanner.scan, runtime)
-    _print_pace(scanner.pace)
-
+    sampler = Sampler(_scanner(target).scan, SystemRuntime())
     marks = NO_MARKS
 
     def poll() -> tuple[str, int]:
@@ -428,14 +416,7 @@ def describe(target: Target, shard: str, output: Format, no_sample: bool) -> Non
 
     Needs --application or --table. SHARD is a lease key, a shard number, such as 3, or the end of a single key.
     """
-    from pykcl.operate.aws.table_scan import TableScanner
-    from pykcl.operate.sampler import Sampler
-    from pykcl.runtime import SystemRuntime
-
-    runtime = SystemRuntime()
-    scanner = TableScanner(target.clients.client("dynamodb"), str(target.table), runtime)
-    sampler = Sampler(scanner.scan, runtime)
-    _print_pace(scanner.pace)
+    sampler = Sampler(_scanner(target).scan, SystemRuntime())
     found = sampler.poll()
     key = key_of(shard, found.snapshot)
     lease = found.snapshot.leases.get(key)
@@ -461,15 +442,10 @@ def release(target: Target, shard: str, execute: bool) -> None:
     counter and owner are still as shown. A live owner notices at its next renewal. The next owner reads again what
     came after the last checkpoint, so no record is lost.
     """
-    from pykcl.operate.aws.row_writes import RowWriter
-    from pykcl.operate.aws.table_scan import TableScanner
-    from pykcl.operate.release import plan_release
-    from pykcl.operate.release import release as do_release
-    from pykcl.runtime import SystemRuntime
+    from pykcl.operate.leases import plan_release
+    from pykcl.operate.leases import release as do_release
 
-    runtime, client = SystemRuntime(), target.clients.client("dynamodb")
-    key = key_of(shard, TableScanner(client, str(target.table), runtime).scan())
-    table = RowWriter(client, str(target.table), runtime)
+    key, table = key_of(shard, target.scanner().scan()), target.row_writer()
     plan = plan_release(key, table.read(key))
     _show_release(plan, execute)
     if not execute:
@@ -506,17 +482,10 @@ def prune(target: Target, output: Format, execute: bool) -> None:
     has deleted. Workers prune by the same rules; use this where the fleet is gone. Each row is deleted only if it is
     still as shown, parents before children.
     """
-    from pykcl.operate.aws.row_writes import RowWriter
-    from pykcl.operate.aws.table_scan import TableScanner
-    from pykcl.operate.prune import plan_prune
-    from pykcl.operate.prune import prune as do_prune
-    from pykcl.operate.states import marks_among
-    from pykcl.runtime import SystemRuntime
+    from pykcl.operate.leases import plan_prune
+    from pykcl.operate.leases import prune as do_prune
 
-    runtime, client = SystemRuntime(), target.clients.client("dynamodb")
-    scanner = TableScanner(client, str(target.table), runtime)
-    _print_pace(scanner.pace)
-    view = scanner.scan()
+    view = _scanner(target).scan()
     plan = plan_prune(view, target.kinesis())
     facts: dict[str, Any] = {
         "application": target.table,
@@ -533,7 +502,7 @@ def prune(target: Target, output: Format, execute: bool) -> None:
     show(rows, PRUNE_COLUMNS, output, facts=facts, hints=hints)
     if not execute:
         return
-    results = list(_reported(do_prune(RowWriter(client, str(target.table), runtime), plan)))
+    results = list(_reported(do_prune(target.row_writer(), plan)))
     if any(one != "deleted" for one in results):
         sys.exit(ExitCode.FAILED)
 
@@ -550,6 +519,9 @@ def _inert(text: str | None) -> str:
     return "-" if text is None else printable(text)
 
 
-def _print_pace(pace: str) -> None:
-    if pace:
-        print_notice(pace)
+def _scanner(target: Target) -> TableScanner:
+    """Return the scanner of the lease table; print why its scans are slow, if they are."""
+    scanner = target.scanner()
+    if scanner.pace:
+        print_notice(scanner.pace)
+    return scanner

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from pykcl.cli.errors import exit_codes
-from pykcl.cli.help import Verb
-from pykcl.cli.stopping import stop_by_signals
+from pykcl.cli.options import Verb
 from pykcl.errors import ConfigError
 from pykcl.local import local_environment
+from pykcl.runtime import SignalEvent
+from pykcl.worker.signals import stop_signals_go_to
 
 if TYPE_CHECKING:
     from pykcl.local.server import LocalAws
@@ -89,7 +90,8 @@ def local(
                 click.echo(f"# stream {name} with {shards} shards", err=True)
             for name, value in local_environment(aws.url).items():
                 click.echo(f"export {name}={value}")
-            with stop_by_signals() as stop:
+            stop = SignalEvent()
+            with stop_signals_go_to(lambda *_: stop.set()):
                 click.echo("# ready; Ctrl-C ends it", err=True)
                 stop.wait()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pykcl.cli.errors import exit_codes
-from pykcl.cli.help import Verb
+from pykcl.cli.options import Verb
 from pykcl.errors import ConfigError, PyKclError, TableGone
 from pykcl.runtime import SystemRuntime
 

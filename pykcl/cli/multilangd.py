@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from pykcl.cli.errors import exit_codes
-from pykcl.cli.help import COMMON, Verb, option_in
-from pykcl.cli.logs import log_to_stderr
-from pykcl.cli.run_kclpy import ACCEPT_POLLING, OPTION
-from pykcl.cli.settings import Service, Settings, from_arguments, service_options, settings_of
+from pykcl.cli.options import COMMON, Verb, option_in
+from pykcl.cli.run import ACCEPT_POLLING, OPTION
+from pykcl.cli.settings import Service, Settings, from_arguments, log_to_stderr, service_options, settings_of
 from pykcl.cli.supervisor import Processes, processes_option
 from pykcl.errors import ConfigError, ProcessorFailed, RestartShard
 from pykcl.worker.signals import stop_signals_go_to

@@ -21,9 +21,8 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from pykcl.cli.durations import Duration
 from pykcl.cli.errors import ExitCode
-from pykcl.cli.help import COMMON, option_in
+from pykcl.cli.options import COMMON, Duration, option_in
 from pykcl.errors import TemporaryError, printable
 from pykcl.times import format_duration
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from pykcl.cli.errors import ExitCode, usage
-from pykcl.cli.help import Verb
+from pykcl.cli.options import Verb
 from pykcl.cli.output import print_notice, quiet_when_unread
 from pykcl.cli.target import (
     admin_for,

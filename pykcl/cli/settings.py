@@ -1,4 +1,5 @@
-"""The settings of `pykcl run` and `pykcl multilangd`: a file, the environment and the command line, in one order.
+"""The settings of `pykcl run` and `pykcl multilangd`: a file, the environment and the command line, in one order; and
+the log of the commands.
 
 What comes later wins: defaults, the file (--config or --properties), PYKCL_ variables, --option, the flags. `Settings`
 is what the worker works by, `Service` how its process reports health and logs.
@@ -6,30 +7,98 @@ is what the worker works by, `Service` how its process reports health and logs.
 
 from __future__ import annotations
 
-import functools
+import copy
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from pykcl.cli.durations import Duration
-from pykcl.cli.help import option_in
-from pykcl.cli.logs import LOG_FORMATS, LogFormat
+from pykcl.cli.options import Duration, gathered, option_in
+from pykcl.cli.target import options_of, refuse_two_files, specs_in
 from pykcl.config import HTTP_TOKEN, Config, from_environment, from_texts, read_toml
-from pykcl.errors import ConfigError
+from pykcl.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from pykcl.aws.credentials import ClientSpec
     from pykcl.cli.supervised import Member
     from pykcl.compat.properties import Interpretation
+    from pykcl.health.probes import HealthSource
     from pykcl.health.service import HealthService
-    from pykcl.health.source import HealthSource
     from pykcl.worker.worker import Worker
+
+LogFormat = Literal["text", "json"]
+LOG_FORMATS = ("text", "json")
+_TEXT = "%(asctime)s %(levelname)-7s "
+_NAME = "%(name)s "
+_MESSAGE = "%(message)s"
+_CHATTY = ("botocore", "boto3", "urllib3", "s3transfer")
+
+
+class _TextFormatter(logging.Formatter):
+    """Make the name of the logger printable: some contain a lease key."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its parent's name
+        if not record.name.isprintable():
+            record = copy.copy(record)  # other handlers get the record as it was
+            record.name = printable(record.name)
+        return super().formatMessage(record)
+
+
+def formatter(
+    log_format: LogFormat, *, with_names: bool = False, process: int | None = None
+) -> logging.Formatter:
+    """Return a formatter. with_names: the text has the name of the logger, too. process: number of this process."""
+    if log_format == "json":
+        from pykcl.logs import JsonFormatter
+
+        return JsonFormatter(process)
+    number = "" if process is None else f"[{process}] "
+    return _TextFormatter(_TEXT + number + (_NAME if with_names else "") + _MESSAGE)
+
+
+def log_to_stderr(
+    log_format: LogFormat, *, verbose: bool, with_names: bool = False, process: int | None = None
+) -> None:
+    """Log the whole process to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(log_format, with_names=with_names, process=process))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+    for chatty in _CHATTY:
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def log_beside_the_program(log_format: LogFormat, *, verbose: bool, process: int | None = None) -> None:
+    """Log pykcl to stderr, and leave the root logger to the program, whose logging.basicConfig() must still work."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(log_format, process=process))
+    ours = logging.getLogger("pykcl")
+    ours.addHandler(handler)
+    ours.setLevel(logging.DEBUG if verbose else logging.INFO)
+    ours.propagate = False
+    # The program's own logging may be at DEBUG, for it had no AWS in its process: there botocore logs what it signs,
+    # with the session's token. Who wants that sets these levels after this.
+    for chatty in _CHATTY:
+        logging.getLogger(chatty).setLevel(logging.INFO)
+
+
+@contextmanager
+def logged_to_stderr(name: str) -> Iterator[None]:
+    """Log that logger to standard error in the block, for a command that prints everything else itself."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter("text"))
+    logger = logging.getLogger(name)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
 
 EntryPoint = Literal["native", "kclpy", "multilang"]
 Watch = Callable[["Worker"], "Worker"]
@@ -78,8 +147,7 @@ def settings_of(
     key of a .properties file comes to.
     profile, endpoint (URL): for every service, before what the file says.
     """
-    if properties is not None and config_file is not None:
-        raise click.UsageError("Both --config and --properties were given. Use one of them.")
+    refuse_two_files(properties, config_file)
     if use_local and (profile or endpoint):
         flag = "--profile" if profile else "--endpoint-url"
         raise click.UsageError(f"{flag} and --local do not go together. Drop one of them.")
@@ -91,7 +159,7 @@ def settings_of(
     found: Interpretation | None = None
     if properties is not None:
         found = _interpreted(properties, entry_point, accept_polling, shows_verdicts=shows_verdicts)
-        base = {option.name: getattr(found.config, option.name) for option in fields(Config)} | of_local
+        base = options_of(found.config) | of_local
         specs = found.clients
     elif config_file is not None:
         options, specs = _from_toml(config_file)
@@ -132,11 +200,7 @@ def from_arguments(pairs: Iterable[str]) -> dict[str, Any]:
 
 def _from_toml(path: Path) -> tuple[Mapping[str, Any], Mapping[str, ClientSpec] | None]:
     found = read_toml(path)
-    specs = None
-    if found.clients:
-        from pykcl.aws.credentials import specs_of
-
-        specs = specs_of(found.clients, found.source)
+    specs = specs_in(found)
     if "application" in found.options and "stream" in found.options:
         # By itself first, so that an error in the file is reported with the name of the file.
         found.config()
@@ -251,20 +315,6 @@ class Service:
             yield health
 
 
-def service_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: the options of `Service`, handed to the command as one `service`, and --verbose as `verbose`."""
-
-    @functools.wraps(command)
-    def wrapped(**given: Any) -> None:
-        names = [option.name for option in fields(Service) if option.name in given]
-        command(service=Service(**{name: given.pop(name) for name in names}), **given)
-
-    decorated: Callable[..., None] = wrapped
-    for option in reversed((*SERVICE_OPTIONS, _VERBOSE)):
-        decorated = option(decorated)
-    return decorated
-
-
 def worker_token(path: Path | None) -> str | None:
     """Return the token in the file, else in the environment, else None. Raises ConfigError for an invalid one."""
     from pykcl.health.pages import checked_token, token_from_file
@@ -339,3 +389,5 @@ SERVICE_OPTIONS = (
     ),
 )
 _VERBOSE = _option("-v", "--verbose", is_flag=True, help="Log at level DEBUG.")
+service_options = gathered("service", Service, (*SERVICE_OPTIONS, _VERBOSE))
+"""Decorator: the options of `Service`, handed to the command as one `service`, and --verbose as `verbose`."""

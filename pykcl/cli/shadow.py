@@ -12,11 +12,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import click
 
+from pykcl.cli.output import Column, render
 from pykcl.cli.settings import Settings
 from pykcl.config import Config
 from pykcl.errors import ConfigError, SetupError, TableGone
@@ -241,31 +242,22 @@ def shadow_config(original: Config, application: str, *, calls: bool) -> Config:
 
 def table_of(counts: dict[str, Count]) -> str:
     """Return the counts as a table, a line for each shard and one for all."""
-    rows = [("SHARD", "RECORDS", "BYTES", "MILLIS BEHIND", "RAISED")]
-    rows += [_row(shard, count) for shard, count in counts.items()]
     behind = [count.millis_behind for count in counts.values() if count.millis_behind is not None]
-    rows.append(
-        _row(
-            "all",
-            Count(
-                sum(count.records for count in counts.values()),
-                sum(count.data_bytes for count in counts.values()),
-                max(behind, default=None),
-                sum(count.raised for count in counts.values()),
-            ),
-        )
+    total = Count(
+        sum(count.records for count in counts.values()),
+        sum(count.data_bytes for count in counts.values()),
+        max(behind, default=None),
+        sum(count.raised for count in counts.values()),
     )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    align: tuple[Callable[[str, int], str], ...] = (str.ljust, str.rjust, str.rjust, str.rjust, str.rjust)
-    return "\n".join(
-        "  ".join(place(cell, width) for place, cell, width in zip(align, row, widths, strict=True))
-        for row in rows
-    )
-
-
-def _row(name: str, count: Count) -> tuple[str, str, str, str, str]:
-    behind = "-" if count.millis_behind is None else str(count.millis_behind)
-    return name, str(count.records), str(count.data_bytes), behind, str(count.raised)
+    rows = [{"shard": shard, **asdict(count)} for shard, count in {**counts, "all": total}.items()]
+    columns = [
+        Column("shard"),
+        Column("records", right=True),
+        Column("data_bytes", "BYTES", right=True),
+        Column("millis_behind", right=True),
+        Column("raised", right=True),
+    ]
+    return render(rows, columns, "wide")
 
 
 def _is_of_a_shadow(row: object) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pykcl.cli.help import VerbGroup
+from pykcl.cli.options import VerbGroup
 from pykcl.cli.output import (
     Column,
     Format,
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pykcl.model.shard import Shard
     from pykcl.operate.aws.clients import OperatorClients
     from pykcl.operate.aws.streams import Consumer, StreamAdmin, StreamSummary
-    from pykcl.operate.lineage import TreeLine
     from pykcl.operate.states import Marks
+    from pykcl.operate.streams.describe import TreeLine
 
 
 def _percent(share: float | None) -> str:
@@ -226,32 +226,25 @@ def _tree_poll(
     target: Target, output: Format, *, watch: float | None, no_sample: bool, hide_ended: bool
 ) -> Callable[[], tuple[str, int]]:
     """Return the function that scans the table, lists the shards and returns (text, exit code)."""
-    from pykcl.operate.aws.table_scan import TableScanner
-    from pykcl.operate.sampler import Sampler
+    from pykcl.operate.snapshot import Sampler
     from pykcl.runtime import SystemRuntime
 
-    sampler = None
-    if target.table is not None:
-        runtime = SystemRuntime()
-        scanner = TableScanner(target.clients.client("dynamodb"), target.table, runtime)
-        sampler = Sampler(scanner.scan, runtime)
-
+    sampler = Sampler(target.scanner().scan, SystemRuntime()) if target.table is not None else None
     marks: Marks | None = None
 
     def poll() -> tuple[str, int]:
         nonlocal marks
-        from pykcl.operate.lineage import tree_lines
-        from pykcl.operate.sampler import known_failover
+        from pykcl.operate.snapshot import known_failover
         from pykcl.operate.states import NO_MARKS, marks_among, states_of
+        from pykcl.operate.streams.describe import tree_lines
 
-        states = None
-        arns: tuple[str, ...] = ()
+        states = named = None
         if sampler is not None:
             once = no_sample or watch is not None
             found = sampler.poll() if once else sampler.poll_until_moved(target.failover, on_wait=print_wait)
             failover, _ = known_failover(target.failover, found.snapshot.leases.values())
-            states, arns = states_of(found, failover), found.snapshot.stream_arns
-        listed, hints = _listing(target, arns)
+            states, named = states_of(found, failover), found.snapshot.stream_arn
+        listed, hints = _listing(target, named)
         marks = marks_among((one.owner for one in (states or {}).values()), marks or NO_MARKS)
         lines = tree_lines(states, listed)
         if hide_ended:
@@ -261,9 +254,9 @@ def _tree_poll(
     return poll
 
 
-def _listing(target: Target, arns: tuple[str, ...]) -> tuple[tuple[Shard, ...], list[str]]:
+def _listing(target: Target, named: str | None) -> tuple[tuple[Shard, ...], list[str]]:
     """Return the shards, and a hint if they cannot be listed: the leases alone are worth showing."""
-    name = target.stream or (arns[0] if len(arns) == 1 else None)
+    name = target.stream or named
     if name is None:
         return (), ["Only leases are shown. With --stream NAME, shards without a lease are seen, too."]
     try:
@@ -277,7 +270,7 @@ def _listing(target: Target, arns: tuple[str, ...]) -> tuple[tuple[Shard, ...], 
 
 
 def _without_the_past(lines: list[TreeLine]) -> list[TreeLine]:
-    from pykcl.operate.lineage import CLEANED_UP, CLOSED
+    from pykcl.operate.streams.describe import CLEANED_UP, CLOSED
 
     return [line for line in lines if line.state not in ("ENDED", CLEANED_UP, CLOSED)]
 

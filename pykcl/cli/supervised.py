@@ -88,7 +88,7 @@ class Member:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _answer(self, what: str) -> Any:
-        from pykcl.health.source import WorkerHealth
+        from pykcl.health.probes import WorkerHealth
 
         source = WorkerHealth(lambda: self._worker)
         try:

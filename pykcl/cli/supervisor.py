@@ -22,8 +22,7 @@ import click
 from pykcl.cli.errors import ExitCode
 from pykcl.cli.main import ARGUMENTS
 from pykcl.cli.supervised import Member
-from pykcl.health.probes import FORMAT, Verdict, versions
-from pykcl.health.source import HealthCheck
+from pykcl.health.probes import FORMAT, HealthCheck, Verdict, versions
 from pykcl.runtime import SystemRuntime
 from pykcl.worker.signals import StopSignals, woken_by_signals
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pykcl.cli.errors import ExitCode, usage
-from pykcl.cli.help import Verb
+from pykcl.cli.options import Verb
 from pykcl.cli.output import forget_output, print_notice
 from pykcl.cli.target import (
     Target,
@@ -212,14 +212,11 @@ def _starts(
 
 
 def _leases(target: Target, application: str, stream: str) -> Mapping[str, Lease]:
-    from pykcl.operate.aws.table_scan import TableScanner
     from pykcl.operate.streams.reader import leases_of_stream
-    from pykcl.runtime import SystemRuntime
 
     is_target = target.table is not None and target.application in (None, application)
     name = target.table if is_target and target.table else application
-    scanner = TableScanner(target.clients.client("dynamodb"), name, SystemRuntime())
-    return leases_of_stream(scanner.scan(), stream)
+    return leases_of_stream(target.scanner(name).scan(), stream)
 
 
 def _print(following: StreamReader, wanted: _Wanted) -> None:

@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from pykcl.cli.durations import Duration
 from pykcl.cli.errors import exit_codes
-from pykcl.cli.help import COMMON, Decorator, option_in
-from pykcl.config import Config, from_environment, read_toml
+from pykcl.cli.options import COMMON, Decorator, Duration, option_in, with_options
+from pykcl.config import Config, TomlFile, from_environment, read_toml
 from pykcl.errors import ConfigError, PyKclError, SetupError
 
 if TYPE_CHECKING:
     from pykcl.aws.credentials import ClientSpec
     from pykcl.aws.kinesis import KinesisStream
-    from pykcl.aws.lease_table import DynamoDBLeaseTable
     from pykcl.operate.aws.clients import OperatorClients
+    from pykcl.operate.aws.lease_table import PacedTable, RowWriter, TableScanner
     from pykcl.operate.aws.streams import StreamAdmin, StreamSummary
 
 Need = Literal["table", "stream", "application"]
@@ -59,23 +58,37 @@ class Target:
     def stream_name(self) -> str | None:
         return self.config.stream_name if self.stream is not None else None
 
-    def lease_table(self) -> DynamoDBLeaseTable:
+    def lease_table(self) -> PacedTable:
         """Return the adapter over the lease table; nothing is sent yet.
 
         Raises ConfigError, SetupError, TemporaryError.
         """
-        from pykcl.aws.lease_table import DynamoDBLeaseTable
+        from pykcl.operate.aws.lease_table import PacedTable
         from pykcl.runtime import SystemRuntime
 
         if self.table is None:
             raise ConfigError("No lease table. Do: --application NAME, or --table NAME.")
-        return DynamoDBLeaseTable(
+        return PacedTable(
             self.clients.client("dynamodb"),
             self.table,
             SystemRuntime(),
             request_timeout=5.0,
             coordinator_state_table=self.config.coordinator_state_table,
         )
+
+    def scanner(self, table: str | None = None) -> TableScanner:
+        """Return the scanner of the lease table, or of that one. Raises as `lease_table`."""
+        from pykcl.operate.aws.lease_table import TableScanner
+        from pykcl.runtime import SystemRuntime
+
+        return TableScanner(self.clients.client("dynamodb"), table or str(self.table), SystemRuntime())
+
+    def row_writer(self) -> RowWriter:
+        """Return the reads and conditional writes of single rows of the lease table. Raises as `lease_table`."""
+        from pykcl.operate.aws.lease_table import RowWriter
+        from pykcl.runtime import SystemRuntime
+
+        return RowWriter(self.clients.client("dynamodb"), str(self.table), SystemRuntime())
 
     def kinesis(self, stream: str | None = None) -> KinesisStream:
         """Return the adapter over the stream, by default that of the target. Raises as `lease_table`."""
@@ -130,12 +143,12 @@ def aws_options(command: Command) -> Command:
             clients = _clients(**{name: given.pop(name) for name in _AWS})
             return command(*args, clients=clients, **given)
 
-    return _with(with_clients, _AWS_OPTIONS)  # type: ignore[return-value]
+    return with_options(with_clients, _AWS_OPTIONS)  # type: ignore[return-value]
 
 
 def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the options themselves, each handed to the command by its own name."""
-    return _with(command, (*_FLEET_OPTIONS, *_AWS_OPTIONS, PROPERTIES_OPTION, CONFIG_OPTION))
+    return with_options(command, (*_FLEET_OPTIONS, *_AWS_OPTIONS, PROPERTIES_OPTION, CONFIG_OPTION))
 
 
 # -- completion ------------------------------------------------------------------------------------------------
@@ -241,12 +254,6 @@ _AWS_OPTIONS: tuple[Decorator, ...] = (
 )
 
 
-def _with(command: Callable[..., Any], options: Iterable[Decorator]) -> Callable[..., Any]:
-    for option in reversed(tuple(options)):
-        command = option(command)
-    return command
-
-
 # -- from the options to a target ------------------------------------------------------------------------------
 
 _MISSING: Mapping[Need, str] = {
@@ -321,22 +328,36 @@ def _target(
 
 
 def _file_options(properties: Path | None, config_file: Path | None) -> _File:
-    if properties is not None and config_file is not None:
-        raise click.UsageError("Both --config and --properties were given. Use one of them.")
+    refuse_two_files(properties, config_file)
     if properties is not None:
         from pykcl.compat.properties import interpret, read_properties
 
         found = interpret(read_properties(properties), entry_point="kclpy")
-        return _File({one.name: getattr(found.config, one.name) for one in fields(Config)}, found.clients)
+        return _File(options_of(found.config), found.clients)
     if config_file is not None:
         file = read_toml(config_file)
-        specs: Mapping[str, ClientSpec] = {}
-        if file.clients:
-            from pykcl.aws.credentials import specs_of
-
-            specs = specs_of(file.clients, file.source)
-        return _File(file.options, specs)
+        return _File(file.options, specs_in(file) or {})
     return _File({}, is_given=False)
+
+
+def refuse_two_files(properties: Path | None, config_file: Path | None) -> None:
+    """Raise click.UsageError for two files."""
+    if properties is not None and config_file is not None:
+        raise click.UsageError("Both --config and --properties were given. Use one of them.")
+
+
+def options_of(config: Config) -> dict[str, Any]:
+    """Return the fields of the Config by name."""
+    return {one.name: getattr(config, one.name) for one in fields(Config)}
+
+
+def specs_in(file: TomlFile) -> Mapping[str, ClientSpec] | None:
+    """Return what the file says of the clients, by service; None if it says nothing. Raises ConfigError."""
+    if not file.clients:
+        return None
+    from pykcl.aws.credentials import specs_of
+
+    return specs_of(file.clients, file.source)
 
 
 def _clients(

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pykcl.cli.durations import Duration
-from pykcl.cli.help import Verb
+from pykcl.cli.lag import kinesis_lag
+from pykcl.cli.options import Duration, Verb
 from pykcl.cli.output import say
 from pykcl.cli.settings import worker_token
-from pykcl.cli.stopping import stop_by_signals
 from pykcl.cli.target import Target, fleet_options
 from pykcl.config import HTTP_TOKEN
 from pykcl.errors import ConfigError, printable
+from pykcl.runtime import SignalEvent
+from pykcl.worker.signals import stop_signals_go_to
 
 if TYPE_CHECKING:
-    from pykcl.aws.kinesis import KinesisStream
     from pykcl.operate.lag import LagSource
     from pykcl.runtime import Runtime
 
@@ -100,7 +100,6 @@ def ui(
     from elsewhere.
     """
     refuse_missing_parts()
-    from pykcl.operate.aws.table_scan import TableScanner
     from pykcl.operate.worker_status import StatusClient
     from pykcl.runtime import SystemRuntime
     from pykcl.ui.poller import Fleet, LagPoller, WorkerPoller
@@ -108,7 +107,6 @@ def ui(
     from pykcl.ui.state_store import Rates
 
     runtime, table = SystemRuntime(), str(target.table)
-    client = target.clients.client("dynamodb")
     token = worker_token(token_file) if workers else None
     fleet = Fleet(
         application=table,
@@ -120,7 +118,7 @@ def ui(
     lags = LagPoller(lambda: _kinesis_lag(target, runtime), lag_every, runtime)
     server = page_server(
         fleet,
-        TableScanner(client, table, runtime),
+        target.scanner(),
         runtime,
         bind=bind,
         names=names,
@@ -128,7 +126,8 @@ def ui(
         lags=None if no_lag else lags,
         workers=WorkerPoller(StatusClient(workers, runtime, token), every, runtime) if workers else None,
     )
-    with stop_by_signals() as stop, server:
+    stop = SignalEvent()
+    with stop_signals_go_to(lambda *_: stop.set()), server:
         say(f"{printable(table)} at {server.link}")
         say("Anyone with this address can see the fleet. Ctrl-C stops the page.", err=True)
         with opened_in_browser(server.link, wanted=opens):
@@ -167,25 +166,11 @@ def refuse_missing_parts() -> None:
         )
 
 
-def _stream(target: Target, runtime: Runtime) -> KinesisStream:
-    """Return the given stream, else the one that the rows name. Raises ConfigError."""
-    from pykcl.operate.aws.table_scan import TableScanner
-
-    if target.stream is not None:
-        return target.kinesis()
-    view = TableScanner(target.clients.client("dynamodb"), str(target.table), runtime).scan()
-    if view.streams:
-        raise ConfigError("The table holds leases of several streams; this can be asked of one stream only.")
-    arns = view.stream_arns
-    if len(arns) != 1:
-        raise ConfigError("The lease table does not name its stream. Do: --stream NAME.")
-    return target.kinesis(arns[0])
-
-
 def _kinesis_lag(target: Target, runtime: Runtime) -> LagSource:
-    from pykcl.operate.lag import KinesisLag
+    from pykcl.operate.snapshot import TableSnapshot
     from pykcl.ui.poller import READS_PER_ROUND
 
-    stream = _stream(target, runtime)
-    stream.describe()
-    return KinesisLag(stream, runtime, start=target.config.start_position, max_reads=READS_PER_ROUND)
+    view = TableSnapshot() if target.stream is not None else target.scanner().scan()
+    if view.streams:
+        raise ConfigError("The table holds leases of several streams; this can be asked of one stream only.")
+    return kinesis_lag(target, view, runtime, max_reads=READS_PER_ROUND)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from pykcl.errors import ConfigError
 from pykcl.health.http import Answer, Request
-from pykcl.health.probes import Verdict, as_json
-from pykcl.health.source import HealthSource
+from pykcl.health.probes import HealthSource, Verdict, as_json
 from pykcl.host_names import is_own
 
 SHORTEST = 16

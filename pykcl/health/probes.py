@@ -1,6 +1,7 @@
-"""Liveness and readiness of a worker by its status, and that status as JSON. Pure functions.
+"""Liveness and readiness of a worker by its status, that status as JSON, and the sources of both.
 
-Live means that the process should be left alone, ready that it does its work.
+Live means that the process should be left alone, ready that it does its work. A source is one worker here, or the
+processes of a command that starts several.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pykcl import __version__
-from pykcl.status import Activity, LoopStatus, WorkerStatus
+from pykcl.status import Activity, LoopStatus, WorkerState, WorkerStatus
 
 STOPPING_TOO_LONG_AFTER = 30.0
 """Seconds beyond the grace period."""
@@ -125,3 +126,62 @@ def versions() -> dict[str, str]:
 
 def _is_stalled(lease: Any) -> bool:
     return lease.call is not None and lease.call.stalled
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """The verdicts of one moment."""
+
+    live: Verdict
+    ready: Verdict
+    state: WorkerState
+
+
+class HealthSource(Protocol):
+    """A source of health. Called again and again, from several threads."""
+
+    def check(self) -> HealthCheck: ...
+
+    def report(self) -> dict[str, Any]:
+        """Return the content of /status, to be written as JSON."""
+
+    def exposition(self) -> tuple[bytes, str] | None:
+        """Return the page for Prometheus and its content type; None where such metrics are off."""
+
+
+class Exposes(Protocol):
+    """Metrics of a worker."""
+
+    def exposition(self) -> tuple[bytes, str] | None:
+        """As in `HealthSource`."""
+
+
+class Watched(Protocol):
+    """A worker, as far as its health is concerned: pykcl.Worker is one."""
+
+    def status(self) -> WorkerStatus: ...
+
+    @property
+    def metering(self) -> Exposes: ...
+
+
+class WorkerHealth:
+    """The health of one worker. worker: called each time, as the worker may be created later."""
+
+    def __init__(self, worker: Callable[[], Watched | None]) -> None:
+        self._worker = worker
+
+    def check(self) -> HealthCheck:
+        status = self._status()
+        return HealthCheck(liveness(status), readiness(status), status.state if status is not None else "new")
+
+    def report(self) -> dict[str, Any]:
+        return report(self._status())
+
+    def exposition(self) -> tuple[bytes, str] | None:
+        worker = self._worker()
+        return worker.metering.exposition() if worker is not None else None
+
+    def _status(self) -> WorkerStatus | None:
+        worker = self._worker()
+        return worker.status() if worker is not None else None

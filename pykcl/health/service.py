@@ -19,8 +19,7 @@ from types import TracebackType
 from pykcl.errors import SetupError
 from pykcl.health.http import Address, HttpServer, listen
 from pykcl.health.pages import Pages, new_token
-from pykcl.health.probes import Verdict
-from pykcl.health.source import HealthCheck, HealthSource, Watched, WorkerHealth
+from pykcl.health.probes import HealthCheck, HealthSource, Verdict, Watched, WorkerHealth
 from pykcl.host_names import allowed_names
 
 log = logging.getLogger("pykcl.health")

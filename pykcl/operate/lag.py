@@ -15,19 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
+from pykcl.aws.errors import MALFORMED, unreadable
 from pykcl.errors import PyKclError, SetupError, ShardGone, TemporaryError, Throttled
 from pykcl.interfaces import Stream
+from pykcl.metrics.catalog import MILLIS_BEHIND_LATEST
 from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.kpl import deaggregate
 from pykcl.model.lease import Lease, first_read
 from pykcl.model.record import Record
-from pykcl.operate.aws.cloudwatch_reads import MetricReader, ReportedLag
-from pykcl.operate.parallel import parallel_map
+from pykcl.operate.aws.clients import answer_of
 from pykcl.operate.worker_status import WorkerReport
-from pykcl.runtime import Runtime
+from pykcl.runtime import Runtime, parallel_map
 
 MAX_PARALLEL = 16
 """Shards read at the same time."""
@@ -218,6 +220,12 @@ def total_of(lags: Mapping[str, ShardLag], threshold: float | None = None) -> To
 MAX_METRIC_AGE = 180.0
 """Seconds. A datapoint has the start of its minute, is sent some ten seconds later and visible after a minute."""
 _DOLLARS_PER_METRIC = 0.01 / 1000
+_WINDOW = 600.0
+"""Seconds before now in which values are read."""
+_MAX_METRICS = 500
+_PERIOD = 60
+_ASKING = "asking CloudWatch for MillisBehindLatest (cloudwatch:GetMetricData)"
+_BAD = frozenset({"InternalError", "Forbidden"})
 _MAX_PROBLEMS = 5
 
 
@@ -261,10 +269,19 @@ def _reported_by_owner(lease: Lease, reports: Sequence[WorkerReport]) -> ShardLa
 
 
 class CloudWatchLag:
-    """Lag from the metrics of workers, Java's and pykcl's, under KCL's names."""
+    """Lag from the metrics of workers, Java's and pykcl's, under KCL's names.
 
-    def __init__(self, reader: MetricReader, runtime: Runtime) -> None:
-        self._reader, self._runtime = reader, runtime
+    client: of boto3, for CloudWatch; it retries by itself. namespace: of KCL's metrics, which is the application's name
+    unless configured.
+
+    Facts of the CloudWatch API (2010-08-01) this rests on: a call names at most 500 metrics, and its pages are linked
+    by NextToken; a datapoint stands for a period and has its start; the Id of a query starts with a lower-case letter;
+    the StatusCode of a result without values may be InternalError or Forbidden. AWS charges by requested metric, not
+    by call.
+    """
+
+    def __init__(self, client: Any, namespace: str, runtime: Runtime) -> None:
+        self._cloudwatch, self._namespace, self._runtime = client, namespace, runtime
         self._asked = 0
 
     @property
@@ -279,11 +296,13 @@ class CloudWatchLag:
         open_ones = [lease.key for lease in leases if not lease.is_ended]
         self._asked = len(open_ones)
         now = self._runtime.utcnow_millis()
-        reported = self._reader.behind(open_ones, now) if open_ones else {}
+        reported: dict[str, tuple[int, float]] = {}
+        for first in range(0, len(open_ones), _MAX_METRICS):
+            reported |= self._newest(open_ones[first : first + _MAX_METRICS], now)
         if open_ones and not reported:
             raise TemporaryError(
                 "CloudWatch has no MillisBehindLatest of the last ten minutes in the namespace "
-                f"{self._reader.namespace!r}. No worker is running, or its metrics are off, lack the dimension ShardId "
+                f"{self._namespace!r}. No worker is running, or its metrics are off, lack the dimension ShardId "
                 "or go elsewhere. Do: check --namespace and --region, or use --source kinesis."
             )
         return {
@@ -291,18 +310,60 @@ class CloudWatchLag:
             for lease in leases
         }
 
+    def _newest(self, shards: Sequence[str], now_millis: int) -> dict[str, tuple[int, float]]:
+        """Return the start of the newest minute with a value, epoch milliseconds, and its maximum, by shard id."""
+        now = datetime.fromtimestamp(now_millis / 1000, tz=timezone.utc)
+        request: dict[str, Any] = {
+            "MetricDataQueries": [self._query(f"s{at}", shard) for at, shard in enumerate(shards)],
+            "StartTime": now - timedelta(seconds=_WINDOW),
+            # The current minute has datapoints, too.
+            "EndTime": now + timedelta(seconds=_PERIOD),
+            "ScanBy": "TimestampDescending",
+        }
+        found: dict[str, tuple[int, float]] = {}
+        while True:
+            answer = answer_of(_ASKING, self._cloudwatch.get_metric_data, request)
+            try:
+                for result in answer["MetricDataResults"]:
+                    _fold(found, shards[int(result["Id"][1:])], result)
+            except MALFORMED as error:
+                failure = unreadable(error, doing=_ASKING)
+                break
+            if not answer.get("NextToken"):
+                return found
+            request["NextToken"] = answer["NextToken"]
+        raise failure
 
-def _recent(reported: ReportedLag | None, now_millis: int) -> ShardLag:
+    def _query(self, name: str, shard: str) -> Mapping[str, Any]:
+        dimensions = {"Operation": MILLIS_BEHIND_LATEST.operation, "ShardId": shard}
+        metric = {
+            "Namespace": self._namespace,
+            "MetricName": MILLIS_BEHIND_LATEST.name,
+            "Dimensions": [{"Name": key, "Value": value} for key, value in dimensions.items()],
+        }
+        return {"Id": name, "MetricStat": {"Metric": metric, "Period": _PERIOD, "Stat": "Maximum"}}
+
+
+def _fold(found: dict[str, tuple[int, float]], shard: str, result: Mapping[str, Any]) -> None:
+    if result.get("StatusCode") in _BAD:
+        raise TemporaryError(f"{_ASKING} was not answered for {shard} ({result['StatusCode']}). Try again.")
+    for at, value in zip(result["Timestamps"], result["Values"], strict=True):
+        newest = (round(at.timestamp() * 1000), float(value))
+        if shard not in found or newest[0] > found[shard][0]:
+            found[shard] = newest
+
+
+def _recent(reported: tuple[int, float] | None, now_millis: int) -> ShardLag:
     if reported is None:
         return ShardLag(None, "unknown", "CloudWatch has no value of the last ten minutes")
-    age = (now_millis - reported.at_millis) / 1000
+    age = (now_millis - reported[0]) / 1000
     if age > MAX_METRIC_AGE:
         return ShardLag(
             None,
             "unknown",
             f"the last value in CloudWatch is {age / 60:.0f} min old: is a worker reading it?",
         )
-    return ShardLag(reported.millis / 1000, "reported")
+    return ShardLag(reported[1] / 1000, "reported")
 
 
 def _some(problems: Sequence[str]) -> str:

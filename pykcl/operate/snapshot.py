@@ -1,14 +1,20 @@
-"""One scan of a lease table as values: leases of one stream or of several, rows of KCL 3.x, unreadable rows. Pure."""
+"""Scans of a lease table as values: what one shows, which counters move between several, whether a fleet has stopped.
+
+Rows carry no time. Only a counter that moves between two scans shows that its owner is alive.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pykcl.errors import printable
+from pykcl.errors import Refused, printable
+from pykcl.interfaces import LeaseTable
 from pykcl.model.lease import AttributeValue, ForeignRow, Lease, Row, UnreadableRow
 from pykcl.model.lease_item import LEASE_KEY, parse_row
 from pykcl.planning.fleet_protocol import MULTI_STREAM_LEASE
+from pykcl.planning.lease_view import LeaseView
+from pykcl.runtime import Runtime
 
 MAX_SHOWN = 200
 """Characters of a name in output."""
@@ -73,6 +79,16 @@ class TableSnapshot:
         """The streams that pykcl workers noted on their leases."""
         notes = (lease.metadata for lease in self.leases.values())
         return tuple(sorted({note.stream_arn for note in notes if note is not None and note.stream_arn}))
+
+    @property
+    def stream_arn(self) -> str | None:
+        """The stream that the leases name; None if they name none, or several."""
+        arns = self.stream_arns
+        return arns[0] if len(arns) == 1 else None
+
+    @property
+    def stream_name(self) -> str | None:
+        return self.stream_arn.rpartition("/")[2] if self.stream_arn is not None else None
 
 
 class RowCache:
@@ -142,3 +158,226 @@ def _of_several_streams(key: str, item: Mapping[str, AttributeValue]) -> tuple[L
         ),
         stream,
     )
+
+
+DEFAULT_FAILOVER = 60.0
+"""Seconds, where the fleet's failover time is unknown: every fleet met so far renews within it."""
+_PLAUSIBLE_FAILOVER = range(1_000, 3_600_001)
+"""Milliseconds. Any other value in a row was not written by pykcl, and could make a command wait for days."""
+_DEFAULT_SAMPLING = 6.0
+"""Seconds, where the failover time is unknown: workers renew twice per failover time (Java three times), and Java's
+default is 10 s."""
+_MAX_SAMPLING = 20.0
+
+
+def known_failover(given: float | None, leases: Iterable[Lease]) -> tuple[float, bool]:
+    """Return the fleet's failover time in seconds, and True if it is known; else DEFAULT_FAILOVER and False.
+
+    given: by flag or file; it wins. Without it, the longest one that pykcl workers noted on their leases counts, if
+    every owner noted one: an owner without a note, such as a Java worker, may have a longer one.
+    """
+    if given is not None:
+        return given, True
+    longest = 0
+    for lease in leases:
+        note = lease.metadata
+        millis = note.failover_millis if note is not None else None
+        is_of_owner = note is not None and note.owner == lease.actual_owner
+        if lease.actual_owner is not None and (millis is None or not is_of_owner):
+            return DEFAULT_FAILOVER, False
+        if millis is not None and millis not in _PLAUSIBLE_FAILOVER:
+            return DEFAULT_FAILOVER, False
+        longest = max(longest, millis or 0)
+    return (longest / 1000, True) if longest else (DEFAULT_FAILOVER, False)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The result of all scans so far.
+
+    snapshot: the latest scan. moved: lease key -> change of its counter since the scan before, or since the first one
+    of `poll_until_moved`; absent for a lease that was not there then. alive: leases whose counter ever moved.
+    renewed_after_end: leases that had ended, with an owner, and that this owner renewed once more.
+    unmoved_for: seconds for which each lease was seen unchanged, up to the last scan. span: seconds from the first scan
+    to the last. samples: number of scans.
+    """
+
+    snapshot: TableSnapshot
+    moved: Mapping[str, int] = field(default_factory=dict)
+    alive: frozenset[str] = frozenset()
+    renewed_after_end: frozenset[str] = frozenset()
+    unmoved_for: Mapping[str, float] = field(default_factory=dict)
+    span: float = 0.0
+    samples: int = 1
+
+
+class Sampler:
+    """Scans a table and compares each scan with those before. Used by one thread."""
+
+    def __init__(self, scan: Callable[[], TableSnapshot], runtime: Runtime) -> None:
+        self._scan, self._runtime = scan, runtime
+        self._fold = LeaseView()
+        self._first_seen: dict[str, float] = {}
+        self._renewed: frozenset[str] = frozenset()
+        self._started: float | None = None
+        self._samples = 0
+
+    def poll(self, since: Mapping[str, Lease] | None = None) -> Observation:
+        """Scan once more. since: the leases that `moved` is measured from, by default those of the scan before.
+
+        Raises as the scan does; the result then stays as it was.
+        """
+        snapshot = self._scan()
+        now = self._runtime.monotonic()
+        before = self._fold.leases
+        since = before if since is None else since
+        fold = self._fold.observe(snapshot.leases.values(), now)
+        self._started = now if self._started is None else self._started
+        self._samples += 1
+        self._fold = fold
+        self._renewed |= {
+            key
+            for key, lease in fold.leases.items()
+            if key in before and _renewed_an_ended(before[key], lease)
+        }
+        self._first_seen = {key: self._first_seen.get(key, now) for key in fold.leases}
+        return Observation(
+            snapshot=snapshot,
+            moved={
+                key: lease.counter - since[key].counter for key, lease in fold.leases.items() if key in since
+            },
+            alive=frozenset(
+                key for key, since in fold.unchanged_since.items() if since > self._first_seen[key]
+            ),
+            renewed_after_end=self._renewed,
+            unmoved_for={key: fold.unchanged_for(key) for key in fold.leases},
+            span=now - self._started,
+            samples=self._samples,
+        )
+
+    def poll_until_moved(
+        self,
+        failover: float | None,
+        *,
+        longest: float | None = None,
+        until: Callable[[Observation], bool] | None = None,
+        on_wait: Callable[[float], None] = lambda _: None,
+    ) -> Observation:
+        """Poll until every owned lease has moved, or long enough to see that some do not. Return the last observation.
+
+        failover: seconds, None where unknown. longest: seconds; by default the failover time, if it is known and
+        short, else the time of a renewal or two. until: another condition to wait for. on_wait: called with the seconds
+        of the first wait, before it.
+        """
+        enough = until or everybody_moved
+        renewal = (failover or 10.0) / 2
+        pause = max(0.2, renewal * 1.2)
+        if longest is None:
+            longest = _DEFAULT_SAMPLING if failover is None else failover + 0.2
+            if longest > _MAX_SAMPLING:
+                longest = pause
+        found = self.poll()
+        first = found.snapshot.leases
+        end = self._runtime.monotonic() + longest
+        has_waited = False
+        while not enough(found):
+            left = end - self._runtime.monotonic()
+            if left <= 0:
+                break
+            # The last scan must come after the end: a lease is stale once it was unchanged for all of it.
+            wait = left if left < 1.5 * pause else pause
+            if not has_waited:
+                on_wait(wait)
+            has_waited = True
+            self._runtime.event().wait(wait)
+            found = self.poll(since=first)
+        return found
+
+
+def _renewed_an_ended(before: Lease, lease: Lease) -> bool:
+    """Return True for an ended lease with the same owner in both scans whose counter moved."""
+    same = before.owner is not None and before.owner == lease.owner
+    return same and before.is_ended and lease.is_ended and lease.counter > before.counter
+
+
+def everybody_moved(found: Observation) -> bool:
+    """Return True when every open lease with an owner was seen moving: more scans would show nothing new."""
+    return all(
+        key in found.alive or lease.actual_owner is None or lease.is_ended
+        for key, lease in found.snapshot.leases.items()
+    )
+
+
+_MAX_PAUSE = 2.0
+"""Seconds between two scans: a live worker shows with its next heartbeat, and the refusal should follow soon."""
+_MAX_SHOWN = 5
+
+
+def moved_leases(before: Iterable[Row], after: Iterable[Row]) -> dict[str, str]:
+    """Return lease key -> worker, as far as the rows name it, of every lease that changed between two scans.
+
+    A row that appeared or disappeared was changed, too.
+    """
+    first, second = _leases(before), _leases(after)
+    return {
+        key: _worker(second.get(key) or first[key])
+        for key in sorted(first.keys() | second.keys())
+        if _heartbeat(first.get(key)) != _heartbeat(second.get(key))
+    }
+
+
+def wait_until_idle(
+    table: LeaseTable,
+    runtime: Runtime,
+    *,
+    failover: float,
+    patience: float = 0.0,
+    on_moving: Callable[[Mapping[str, str]], None] = lambda _: None,
+) -> tuple[Row, ...]:
+    """Return the rows once no lease has changed for `failover` seconds.
+
+    patience: seconds to wait for the fleet to stop, in addition. on_moving: called with the leases that still move.
+    Raises Refused when the fleet does not stop, TemporaryError, SetupError.
+    """
+    pause = runtime.event()
+    started = runtime.monotonic()
+    rows, since = table.scan().rows, runtime.monotonic()
+    while (left := since + failover - runtime.monotonic()) > 0:
+        pause.wait(min(left, _MAX_PAUSE))
+        now = table.scan().rows
+        moving = moved_leases(rows, now)
+        if moving:
+            on_moving(moving)
+            if runtime.monotonic() - started >= patience:
+                raise Refused(_refusal(moving, failover, patience))
+            since = runtime.monotonic()
+        rows = now
+    return rows
+
+
+def describe_moved(moving: Mapping[str, str]) -> str:
+    """Return one sentence: "2 leases moved during the check; active: w1, w2"."""
+    workers = list(dict.fromkeys(moving.values()))
+    names = ", ".join(workers[:_MAX_SHOWN]) + (", …" if len(workers) > _MAX_SHOWN else "")
+    leases = "1 lease" if len(moving) == 1 else f"{len(moving)} leases"
+    return f"{leases} moved during the check; active: {names}"
+
+
+def _refusal(moving: Mapping[str, str], failover: float, patience: float) -> str:
+    waited = f" within {patience:g} s" if patience else ""
+    return (
+        f"The fleet has not stopped{waited}: {describe_moved(moving)}. Nothing was written. Do: stop its workers, or "
+        f"wait for them with --wait-idle 5m. A lease counts as idle after {failover:g} s without a change."
+    )
+
+
+def _leases(rows: Iterable[Row]) -> dict[str, Lease]:
+    return {row.key: row for row in rows if isinstance(row, Lease)}
+
+
+def _heartbeat(lease: Lease | None) -> tuple[int, str | None, str | None] | None:
+    return None if lease is None else (lease.counter, lease.owner, lease.checkpoint_owner)
+
+
+def _worker(lease: Lease) -> str:
+    return lease.actual_owner or "somebody unknown"

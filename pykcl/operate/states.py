@@ -33,8 +33,7 @@ from enum import Enum
 from typing import Literal
 
 from pykcl.model.lease import ForeignRow, Lease, UnreadableRow
-from pykcl.operate.sampler import Observation
-from pykcl.operate.snapshot import TableSnapshot
+from pykcl.operate.snapshot import Observation, TableSnapshot
 from pykcl.planning.fleet_protocol import is_of_pykcl
 from pykcl.planning.shard_graph import FamilyTree
 
@@ -151,7 +150,7 @@ UNKNOWN_KIND = OwnerKind("unknown", "nothing in the table shows which library it
 
 
 def owner_kinds(view: TableSnapshot, renewed_after_end: Collection[str] = ()) -> dict[str, OwnerKind]:
-    """Return worker identifier -> kind of every owner. renewed_after_end: see `sampler.Observation`."""
+    """Return worker identifier -> kind of every owner. renewed_after_end: see `snapshot.Observation`."""
     java = _java_workers(view, frozenset(renewed_after_end))
     pykcl = _pykcl_workers(view.leases)
     found = {}

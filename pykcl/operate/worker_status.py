@@ -16,8 +16,7 @@ from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 from pykcl.errors import ConfigError
-from pykcl.operate.parallel import parallel_map
-from pykcl.runtime import Runtime
+from pykcl.runtime import Runtime, parallel_map
 
 log = logging.getLogger("pykcl.operate")
 

@@ -24,8 +24,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pykcl.ui.broadcast import Broadcast
 from pykcl.ui.poller import FleetPoller
+from pykcl.ui.state_store import Broadcast
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

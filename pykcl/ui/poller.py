@@ -12,11 +12,9 @@ from typing import Any, Protocol
 
 from pykcl.errors import PyKclError, TemporaryError, printable
 from pykcl.model.lease import Lease
-from pykcl.operate.changes import LeaseChange, changes_between
-from pykcl.operate.hints import hints_of
+from pykcl.operate.hints import LeaseChange, changes_between, hints_of
 from pykcl.operate.lag import MAX_PARALLEL, LagSource
-from pykcl.operate.sampler import Observation, Sampler, known_failover
-from pykcl.operate.snapshot import TableSnapshot, shown
+from pykcl.operate.snapshot import Observation, Sampler, TableSnapshot, known_failover, shown
 from pykcl.operate.states import (
     NO_MARKS,
     LeaseState,
@@ -395,7 +393,7 @@ class FleetPoller:
     def _facts(
         self, found: Observation, states: Mapping[str, LeaseStatus], failover: float
     ) -> dict[str, Any]:
-        stream = self.fleet.stream or _stream_of(found.snapshot)
+        stream = self.fleet.stream or found.snapshot.stream_name
         _, is_known = known_failover(self.fleet.failover, found.snapshot.leases.values())
         return {
             "application": shown(self.fleet.application),
@@ -435,8 +433,3 @@ def _readable(states: Mapping[str, LeaseStatus]) -> Iterable[tuple[str, Lease]]:
     for key, status in states.items():
         if status.lease is not None and status.state not in (LeaseState.ENDED, LeaseState.WAITING):
             yield key, status.lease
-
-
-def _stream_of(view: TableSnapshot) -> str | None:
-    arns: Sequence[str] = view.stream_arns
-    return arns[0].rpartition("/")[2] if len(arns) == 1 else None

@@ -16,9 +16,8 @@ from pykcl.health.http import Address, Listener, listen
 from pykcl.health.pages import new_token
 from pykcl.runtime import Runtime
 from pykcl.ui.app import Sessions, Site
-from pykcl.ui.broadcast import Broadcast
 from pykcl.ui.poller import Fleet, FleetPoller, LagPoller, Scans, WorkerPoller
-from pykcl.ui.state_store import Rates, StateStore
+from pykcl.ui.state_store import Broadcast, Rates, StateStore
 
 MAX_CONNECTIONS = 128
 """Five browsers use less than half of them. A process may usually open 1,024 files."""

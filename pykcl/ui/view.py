@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pykcl.model.lease import ForeignRow, Lease, UnreadableRow
-from pykcl.operate.changes import LeaseChange
+from pykcl.operate.hints import LeaseChange
 from pykcl.operate.snapshot import short_shard, shown
 from pykcl.operate.states import (
     COLOURS,

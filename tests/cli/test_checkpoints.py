@@ -206,7 +206,7 @@ def test_a_caller_whom_nobody_can_tell_moves_checkpoints_all_the_same(bench, mon
     def cannot(clients, service):
         raise TemporaryError("STS does not answer")
 
-    monkeypatch.setattr("pykcl.operate.aws.permissions.identity_of", cannot)
+    monkeypatch.setattr("pykcl.operate.aws.iam.identity_of", cannot)
     result = bench.run("reset", "--to-earliest", "--execute")
     assert result.exit_code == 0, result.output
     assert f"by=unknown caller backup={saved_files()[0]}" in result.output

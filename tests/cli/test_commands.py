@@ -13,12 +13,13 @@ from click.testing import CliRunner
 
 from pykcl.aws.credentials import CredentialsSource
 from pykcl.cli.errors import BY_SIGNAL, ExitCode
-from pykcl.cli.help import COMMON, first_sentence
 from pykcl.cli.main import SECTIONS, VERBS, main
+from pykcl.cli.options import COMMON, first_sentence
 from pykcl.cli.settings import from_arguments
-from pykcl.cli.stopping import stop_by_signals
 from pykcl.config import from_environment
 from pykcl.errors import ConfigError
+from pykcl.runtime import SignalEvent
+from pykcl.worker.signals import stop_signals_go_to
 
 CLEAN = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "PYKCL_"))}
 NOWHERE = {
@@ -290,7 +291,8 @@ def test_a_port_that_is_taken_is_named_with_a_way_out():
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_who_waits_for_signals_leaves_their_handlers_as_they_were(number):
     before = signal.getsignal(number)
-    with stop_by_signals() as stop:
+    stop = SignalEvent()
+    with stop_signals_go_to(lambda *_: stop.set()):
         os.kill(os.getpid(), number)
         stop.wait()
     assert signal.getsignal(number) is before

@@ -21,7 +21,7 @@ from pykcl import RecordProcessor, Worker, __version__
 from pykcl.cli.local import local_environment
 from pykcl.cli.main import main
 from pykcl.local.server import LocalAws
-from pykcl.operate.aws.iam_policy import actions_of, operator_policy, worker_policy
+from pykcl.operate.aws.iam import actions_of, operator_policy, worker_policy
 
 ROOT = Path(__file__).parents[2]
 CLEAN = {name: text for name, text in os.environ.items() if not name.startswith(("AWS_", "PYKCL_"))}

@@ -2,7 +2,7 @@
 
 import logging
 
-from pykcl.cli.logs import formatter
+from pykcl.cli.settings import formatter
 
 
 def test_a_name_of_a_logger_forges_no_line_and_drives_no_terminal():

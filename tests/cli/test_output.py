@@ -9,8 +9,8 @@ import click
 import pytest
 
 from pykcl.cli import output
-from pykcl.cli.durations import Duration
 from pykcl.cli.errors import exit_codes
+from pykcl.cli.options import Duration
 from pykcl.cli.output import FORMATS, Column, clipped, render, say, text_width
 from pykcl.errors import ConfigError, Refused, SetupError, TemporaryError
 

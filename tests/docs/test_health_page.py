@@ -14,9 +14,8 @@ from pykcl import event_dispatch
 from pykcl.cli.settings import SERVICE_OPTIONS
 from pykcl.config import OF_COMMANDS
 from pykcl.health import http, pages
-from pykcl.health.probes import Verdict
+from pykcl.health.probes import Verdict, WorkerHealth
 from pykcl.health.service import HealthFile
-from pykcl.health.source import WorkerHealth
 from pykcl.worker import lease_manager, lease_renewer
 
 sys.path.insert(0, str(ROOT / "tests" / "health"))

@@ -21,7 +21,7 @@ from pykcl.metrics.catalog import SINKS as METRICS_SINKS
 from pykcl.model.lease import ForeignRow
 from pykcl.model.lease_item import FIELD_ATTRIBUTES, LEASE_KEY, parse_row, to_item
 from pykcl.model.lease_writes import release, take
-from pykcl.operate.aws.iam_policy import METRICS_ACTIONS
+from pykcl.operate.aws.iam import METRICS_ACTIONS
 from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State
 from pykcl.planning.read_schedule import READ_UNITS_PER_SECOND
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pykcl.errors import TemporaryError
 from pykcl.health.http import Request
 from pykcl.health.pages import Pages
-from pykcl.health.source import WorkerHealth
+from pykcl.health.probes import WorkerHealth
 from pykcl.status import CallStatus, FailureStatus, LeaseStatus, LoopStatus, WorkerStatus
 from pykcl.testing.fleet import Fleet
 from pykcl.testing.memory.dynamodb import Fault, unreachable

@@ -15,8 +15,8 @@ from health_kit import WELL, Frozen, lease
 from pykcl.errors import ConfigError, SetupError
 from pykcl.health.http import Address, Answer, HttpServer, Request, listen, parsed
 from pykcl.health.pages import Pages, checked_token, is_authorized, new_token, token_from_file
+from pykcl.health.probes import WorkerHealth
 from pykcl.health.service import HealthService
-from pykcl.health.source import WorkerHealth
 from pykcl.host_names import allowed_names, is_own
 
 TOKEN = "a-token-of-16-letters-or-more"

@@ -13,7 +13,7 @@ from pykcl import RecordProcessor, Worker
 from pykcl.cli.local import local_environment
 from pykcl.local.errors import AwsError
 from pykcl.local.server import LocalAws
-from pykcl.operate.aws.iam_policy import actions_of, worker_policy
+from pykcl.operate.aws.iam import actions_of, worker_policy
 
 
 def wait(condition, what, seconds=60.0):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.lease_item import parse_row, to_item
-from pykcl.operate.aws.row_writes import RowWriter
-from pykcl.operate.aws.table_scan import TableScanner
-from pykcl.operate.sampler import Sampler
+from pykcl.operate.aws.lease_table import RowWriter, TableScanner
+from pykcl.operate.snapshot import Sampler
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB
 

@@ -11,7 +11,6 @@ from pykcl.errors import SetupError, TemporaryError, Throttled
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import AT_LATEST, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.kpl import UserRecord, aggregate
-from pykcl.operate.aws.cloudwatch_reads import MetricReader, ReportedLag
 from pykcl.operate.lag import (
     MAX_METRIC_AGE,
     MAX_PARALLEL,
@@ -279,13 +278,13 @@ class Clock:
 
 
 def by_cloudwatch(leases, metrics):
-    return CloudWatchLag(MetricReader(metrics, "orders-app"), Clock()).lags(leases)
+    return CloudWatchLag(metrics, "orders-app", Clock()).lags(leases)
 
 
 @pytest.mark.parametrize("points", [[(130, 9000.0), (70, 4200.0)], [(70, 4200.0), (130, 9000.0)]])
 def test_the_newest_minute_counts_and_ended_shards_are_not_asked_for(points):
     metrics = Metrics(s0=points)
-    source = CloudWatchLag(MetricReader(metrics, "orders-app"), Clock())
+    source = CloudWatchLag(metrics, "orders-app", Clock())
     found = source.lags([lease(0, "a"), ended(1, 2)])
     assert found == {shard(0): ShardLag(4.2, "reported"), shard(1): ShardLag(0.0, "ended")}
     (request,) = metrics.asked
@@ -341,9 +340,3 @@ def test_a_metric_that_cloudwatch_does_not_answer_for_is_no_zero():
     metrics.status, metrics.get_metric_data = "Complete", lambda **_: {"nonsense": 1}
     with pytest.raises(TemporaryError, match="cannot be read"):
         by_cloudwatch([lease(0, "a")], metrics)
-
-
-def test_what_was_told_has_its_moment():
-    assert MetricReader(Metrics(s0=[(60, 7.0)]), "orders-app").behind([shard(0)], NOW) == {
-        shard(0): ReportedLag(7.0, NOW - 60_000)
-    }

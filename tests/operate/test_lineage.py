@@ -3,10 +3,9 @@
 from fleet_table import ended, lease, shard
 
 from pykcl.model.shard import Shard
-from pykcl.operate.lineage import CLEANED_UP, NO_LEASE, tree_lines
-from pykcl.operate.sampler import Observation
-from pykcl.operate.snapshot import TableSnapshot
+from pykcl.operate.snapshot import Observation, TableSnapshot
 from pykcl.operate.states import states_of
+from pykcl.operate.streams.describe import CLEANED_UP, NO_LEASE, tree_lines
 
 
 def lines(leases, shards=()):

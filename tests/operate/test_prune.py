@@ -7,7 +7,7 @@ from pykcl.errors import Refused
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.checkpoint import AT_LATEST
 from pykcl.model.shard import ShardListing
-from pykcl.operate.prune import plan_prune, prune
+from pykcl.operate.leases import plan_prune, prune
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.stream import MemoryStream
 from pykcl.testing.memory.values import aws_error

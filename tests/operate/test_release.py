@@ -5,7 +5,7 @@ from fleet_table import at, ended, lease, shard
 
 from pykcl.errors import Refused, SetupError, TemporaryError
 from pykcl.model.lease import PendingCheckpoint
-from pykcl.operate.release import plan_release, release
+from pykcl.operate.leases import plan_release, release
 from pykcl.testing.memory.dynamodb import Fault
 from pykcl.testing.memory.values import aws_error
 

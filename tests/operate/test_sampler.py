@@ -4,7 +4,7 @@ import pytest
 from fleet_table import NAME, FleetTable, ended, lease, note, shard
 
 from pykcl.operate.hints import hints_of
-from pykcl.operate.sampler import known_failover
+from pykcl.operate.snapshot import known_failover
 from pykcl.operate.states import (
     LeaseState,
     states_of,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pykcl.cli.leases import lease_answer
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease_item import to_item
-from pykcl.operate.sampler import Sampler
-from pykcl.operate.snapshot import snapshot_of
+from pykcl.operate.snapshot import Sampler, snapshot_of
 from pykcl.operate.states import (
     COLOURS,
     MARKS,

@@ -16,7 +16,7 @@ import pytest
 from pykcl import RecordProcessor, Worker
 from pykcl.cli.local import local_environment
 from pykcl.local.server import LocalAws
-from pykcl.operate.aws.iam_policy import actions_of, worker_policy
+from pykcl.operate.aws.iam import actions_of, worker_policy
 
 ROOT = Path(__file__).parents[2]
 POLICY = worker_policy(stream="orders", table="orders-app", region="us-east-1", account="123456789012")

@@ -10,9 +10,8 @@ from ui_page import Page
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.operate.snapshot import MAX_SHOWN
 from pykcl.operate.states import COLOURS, SHAPES, mark_of
-from pykcl.ui.broadcast import MAX_WAITING, VISIT_SECONDS, Broadcast
 from pykcl.ui.poller import QUIET_PAUSE, Fleet, FleetPoller, LagPoller
-from pykcl.ui.state_store import Rates, StateStore
+from pykcl.ui.state_store import MAX_WAITING, VISIT_SECONDS, Broadcast, Rates, StateStore
 
 EVIL = [
     "<script>document.title='owned'</script>",

@@ -3,7 +3,7 @@
 import pytest
 from fleet_table import at, ended, lease, shard
 
-from pykcl.operate.changes import MAX_PER_KIND, changes_between
+from pykcl.operate.hints import MAX_PER_KIND, changes_between
 from pykcl.operate.states import NO_MARKS, LeaseState, LeaseStatus
 from pykcl.ui.view import event_of
 

@@ -7,16 +7,16 @@ time or later; PutRecords returns one entry per record, in order, and those with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from pykcl.aws.errors import MALFORMED, aws_errors, calling, sort_failure
 from pykcl.aws.kinesis_decode import shards_of
 from pykcl.errors import AnswerRefused
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import Shard
+from pykcl.operate.aws.clients import answer_of
 
 DEFAULT_RECORD_KIB = 1024
 """Default max record size, payload and partition key (UpdateMaxRecordSize)."""
@@ -89,7 +89,7 @@ class StreamAdmin:
         found: dict[str, StreamSummary] = {}
         request: dict[str, Any] = {}
         while True:
-            answer = self._call("Listing the streams", self._kinesis.list_streams, request)
+            answer = answer_of("Listing the streams", self._kinesis.list_streams, request)
             before = len(found)
             for entry in _list(answer, "StreamSummaries"):
                 found[_text(entry, "StreamName")] = _summary(entry)
@@ -105,7 +105,7 @@ class StreamAdmin:
 
     def summary(self, stream: str) -> StreamSummary:
         """Describe the stream of this name or ARN. Raises SetupError without one."""
-        answer = self._call(
+        answer = answer_of(
             f"Describing stream {stream!r}", self._kinesis.describe_stream_summary, _stream(stream)
         )
         return _summary(answer.get("StreamDescriptionSummary"))
@@ -115,7 +115,7 @@ class StreamAdmin:
         found: dict[str, Consumer] = {}
         request: dict[str, Any] = {"StreamARN": arn}
         while True:
-            answer = self._call(
+            answer = answer_of(
                 "Listing the consumers of the stream", self._kinesis.list_stream_consumers, request
             )
             before = len(found)
@@ -138,7 +138,7 @@ class StreamAdmin:
         doing = f"Listing the shards of stream {stream!r}"
         found: dict[str, Shard] = {}
         while True:
-            answer = self._call(doing, self._kinesis.list_shards, request)
+            answer = answer_of(doing, self._kinesis.list_shards, request)
             before = len(found)
             found |= shards_of(answer)
             token = answer.get("NextToken")
@@ -151,27 +151,13 @@ class StreamAdmin:
     def put(self, stream: str, records: Sequence[NewRecord]) -> list[PutAnswer]:
         """Put records; return one answer per record, in order. Raises AnswerRefused for an answer of another length."""
         request = {**_stream(stream), "Records": [_entry(record) for record in records]}
-        answer = self._call(
-            f"StreamWriter records into stream {stream!r}", self._kinesis.put_records, request
-        )
+        answer = answer_of(f"Putting records into stream {stream!r}", self._kinesis.put_records, request)
         answers = [_put_answer(entry) for entry in _list(answer, "Records")]
         if len(answers) != len(records):
             raise AnswerRefused(
                 f"PutRecords of {len(records)} records answered for {len(answers)}: it is unknown which were put."
             )
         return answers
-
-    def _call(
-        self, doing: str, method: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        try:
-            return calling(method)(**request)
-        except aws_errors() as error:
-            failure = sort_failure(error, doing=doing)
-        except MALFORMED as error:
-            failure = AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
-        # Outside the except blocks: botocore's errors may quote the request, and a traceback prints the whole chain.
-        raise failure
 
 
 def _stream(stream: str) -> dict[str, Any]:

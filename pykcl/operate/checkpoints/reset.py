@@ -29,8 +29,7 @@ from pykcl.operate.checkpoints.plan import (
     unfinished_ancestors,
 )
 from pykcl.operate.checkpoints.search import ShardSearch, skip_records
-from pykcl.operate.parallel import parallel_map
-from pykcl.runtime import Runtime
+from pykcl.runtime import Runtime, parallel_map
 from pykcl.times import format_time
 
 MAX_PARALLEL = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from pykcl.operate.aws.iam_policy import actions_of, worker_policy
+from pykcl.operate.aws.iam import actions_of, worker_policy
 from pykcl.operate.doctor.facts import RENEWALS_SHOW, Facts, StreamFacts, TableFacts, WatchFacts
 from pykcl.operate.doctor.findings import Finding, command, found, listed, many
 from pykcl.operate.snapshot import short_shard

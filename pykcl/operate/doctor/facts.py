@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pykcl.config import Config
 from pykcl.model.lease import Lease
-from pykcl.operate.aws.permissions import Identity, Probe, Simulation
+from pykcl.operate.aws.iam import Identity, Probe, Simulation
 from pykcl.operate.lag import ShardLag
 from pykcl.operate.snapshot import TableSnapshot
 from pykcl.operate.states import OwnerKind

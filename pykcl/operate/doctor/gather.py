@@ -18,9 +18,9 @@ from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, WrongTable
 from pykcl.model.lease import JavaState, Lease
 from pykcl.operate.aws.clients import OperatorClients
-from pykcl.operate.aws.permissions import Prober, Simulation, identity_of, simulate
+from pykcl.operate.aws.iam import Prober, Simulation, identity_of, simulate
+from pykcl.operate.aws.lease_table import TableScanner, describe
 from pykcl.operate.aws.streams import StreamAdmin
-from pykcl.operate.aws.table_scan import TableScanner, describe
 from pykcl.operate.doctor.checks import needed_policy
 from pykcl.operate.doctor.facts import (
     RENEWALS_SHOW,
@@ -33,8 +33,7 @@ from pykcl.operate.doctor.facts import (
     WatchFacts,
 )
 from pykcl.operate.lag import KinesisLag, ShardLag
-from pykcl.operate.sampler import Observation, Sampler, everybody_moved
-from pykcl.operate.snapshot import TableSnapshot
+from pykcl.operate.snapshot import Observation, Sampler, TableSnapshot, everybody_moved
 from pykcl.operate.states import owner_kinds
 from pykcl.planning.fleet_protocol import Fleet, sense_fleet
 from pykcl.runtime import Runtime
@@ -145,7 +144,7 @@ class _Gatherer:
     def all(self, facts: Facts) -> Facts:
         table = self._table(self._question.table) if self._question.table is not None else None
         view = table.watch.snapshot if table is not None and table.watch is not None else None
-        stream = self._stream(self._stream_meant(view))
+        stream = self._stream(self._question.stream or (view.stream_arn if view is not None else None))
         lags = self._lags(stream, view)
         account = replace(facts.account, skew=self._prober.skew)
         facts = replace(
@@ -238,12 +237,6 @@ class _Gatherer:
         )
 
     # -- the stream --------------------------------------------------------------------------------------------
-
-    def _stream_meant(self, view: TableSnapshot | None) -> str | None:
-        if self._question.stream is not None:
-            return self._question.stream
-        arns = view.stream_arns if view is not None else ()
-        return arns[0] if len(arns) == 1 else None
 
     def _stream(self, stream: str | None) -> StreamFacts | None:
         if stream is None:

@@ -14,7 +14,7 @@ from pykcl.config import Config
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.events import LeaseDeleted, ShardEnded
 from pykcl.local.server import LocalAws
-from pykcl.operate.aws.iam_policy import actions_of, worker_policy
+from pykcl.operate.aws.iam import actions_of, worker_policy
 from pykcl.runtime import SystemRuntime
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import MemoryDynamoDB, denied

@@ -11,8 +11,7 @@ from doctor_world import World
 from pykcl.aws.credentials import ClientSpec
 from pykcl.errors import TemporaryError
 from pykcl.operate.aws.clients import Access, OperatorClients
-from pykcl.operate.aws.iam_policy import worker_policy
-from pykcl.operate.aws.permissions import Prober, identity_of, simulate, trouble_from
+from pykcl.operate.aws.iam import Prober, identity_of, simulate, trouble_from, worker_policy
 from pykcl.runtime import SystemRuntime
 
 POLICY = {"Statement": [{"Action": ["kinesis:GetRecords"], "Resource": "arn:aws:kinesis:x:1:stream/s"}]}

@@ -94,7 +94,7 @@ def test_a_table_of_another_shape_is_refused_before_a_row_is_read(table):
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
         BillingMode="PAY_PER_REQUEST",
     )
-    from pykcl.operate.aws.table_scan import TableScanner
+    from pykcl.operate.aws.lease_table import TableScanner
 
     with pytest.raises(WrongTable, match="its key is id"):
         TableScanner(table.client, "invoices", table.clock).scan()

@@ -10,7 +10,7 @@ from pykcl.operate.checkpoints.apply import Audit, apply_plan
 from pykcl.operate.checkpoints.backup import backup_lines, plan_restore, read_backup
 from pykcl.operate.checkpoints.plan import Destination
 from pykcl.operate.checkpoints.reset import plan_reset_to, read_situation
-from pykcl.operate.sampler import wait_until_idle
+from pykcl.operate.snapshot import wait_until_idle
 from pykcl.testing.fleet import STREAM, TABLE, Fleet
 from pykcl.testing.java.peer import java_peer
 from pykcl.testing.memory.stream import MemoryStream

@@ -15,7 +15,7 @@ from checkpoint_kit import (
 from pykcl.errors import Refused
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
 from pykcl.operate.checkpoints.plan import Destination
-from pykcl.operate.sampler import known_failover, wait_until_idle
+from pykcl.operate.snapshot import known_failover, wait_until_idle
 from pykcl.testing.fleet import STREAM
 
 A, B, C = (f"shardId-{number:012d}" for number in range(3))

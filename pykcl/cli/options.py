@@ -1,11 +1,15 @@
-"""The layout of --help: options in sections, verbs with their whole first sentence."""
+"""The options of verbs: their sections in --help, several of them as one value, and durations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from typing import Any
 
 import click
+
+from pykcl.times import format_duration, parse_duration
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -29,6 +33,27 @@ def option_in(section: str) -> Callable[..., Decorator]:
         return click.option(*names, cls=SectionOption, section=section, **settings)
 
     return option
+
+
+def with_options(command: Callable[..., Any], options: Iterable[Decorator]) -> Callable[..., Any]:
+    """Return the command with these options, which --help lists in this order."""
+    for option in reversed(tuple(options)):
+        command = option(command)
+    return command
+
+
+def gathered(name: str, kind: type[Any], options: Iterable[Decorator]) -> Decorator:
+    """Decorator: these options, handed to the command as one `name`: an instance of the dataclass `kind`."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_one(*args: Any, **given: Any) -> Any:
+            values = {one.name: given.pop(one.name) for one in fields(kind) if one.name in given}
+            return command(*args, **{name: kind(**values)}, **given)
+
+        return with_options(with_one, options)
+
+    return decorate
 
 
 class Verb(click.Command):
@@ -62,3 +87,26 @@ class VerbGroup(click.Group):
 def first_sentence(verb: click.Command) -> str:
     text = " ".join((verb.help or "").partition("\n\n")[0].split())
     return text.partition(". ")[0].removesuffix(".") + "."
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """Seconds as float. minimum, maximum: seconds."""
+
+    name = "duration"
+
+    def __init__(self, *, minimum: float = 0.0, maximum: float = 366 * 86_400.0) -> None:
+        self._minimum, self._maximum = minimum, maximum
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value) if isinstance(value, int | float) else parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not self._minimum <= seconds <= self._maximum:
+            self.fail(
+                f"{format_duration(seconds)} is out of range: from {format_duration(self._minimum)} to "
+                f"{format_duration(self._maximum)}.",
+                param,
+                ctx,
+            )
+        return seconds

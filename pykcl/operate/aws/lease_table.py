@@ -1,4 +1,4 @@
-"""Scans of a lease table by an operator, which leave the fleet the read units that it needs.
+"""The lease table of an operator: scans that leave the fleet the read units that it needs, and writes of single rows.
 
 Several threads may scan an on-demand table. A PROVISIONED table is scanned slowly and in small pages by one thread: the
 fleet's own scans need its read units, and a page of 1 MiB costs 128 of them at once.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from pykcl.aws.errors import MALFORMED, OPERATOR, aws_errors, calling, error_code, sort_failure
+from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.aws.table_admin import (
     items_of,
     last_key_of,
@@ -23,13 +23,13 @@ from pykcl.aws.table_admin import (
 )
 from pykcl.aws.transport.table_rows import decode_scans
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, TemporaryError, WrongTable
-from pykcl.interfaces import LeaseTable, TableScan, WriteAnswer
-from pykcl.model.lease import AttributeValue, JavaState, Row
-from pykcl.model.lease_item import LEASE_KEY, OWNER_INDEX
+from pykcl.interfaces import Applied, Rejected, TableScan, Unknown, WriteAnswer
+from pykcl.model.lease import AttributeValue, Lease, Row
+from pykcl.model.lease_item import LEASE_KEY, OWNER_INDEX, parse_row
 from pykcl.model.lease_writes import LeaseWrite
-from pykcl.operate.parallel import parallel_map
+from pykcl.operate.aws.clients import answer_of
 from pykcl.operate.snapshot import RowCache, TableSnapshot, snapshot_of
-from pykcl.runtime import Runtime
+from pykcl.runtime import Runtime, parallel_map
 
 Item = Mapping[str, AttributeValue]
 
@@ -80,10 +80,9 @@ def describe(client: Any, table: str, runtime: Runtime) -> TableFacts:
 
     Raises WrongTable for a table that is not a lease table, SetupError where there is none, TemporaryError.
     """
-    doing = f"describing lease table {table!r}"
     try:
-        answer = _patiently(
-            lambda: _call(doing, lambda: calling(client.describe_table)(TableName=table), table), runtime
+        answer = _call(
+            f"describing lease table {table!r}", client.describe_table, {"TableName": table}, runtime
         )
     except _Denied as error:
         return TableFacts(table, None, why_not=str(error))
@@ -136,7 +135,12 @@ class _Segment:
         after: Mapping[str, AttributeValue] | None = None
         while True:
             started = self._runtime.monotonic()
-            answer = _patiently(partial(self._page, after, rate), self._runtime)
+            answer = _call(
+                f"scanning lease table {self._facts.name!r}",
+                self._client.scan,
+                self._request(after, rate),
+                self._runtime,
+            )
             self.items += items_of(answer)
             units = read_units_of(answer)
             self.units += units
@@ -150,7 +154,7 @@ class _Segment:
                 spent = self._runtime.monotonic() - started
                 self._runtime.event().wait(max(0.0, units / rate - spent))
 
-    def _page(self, after: Mapping[str, AttributeValue] | None, rate: float | None) -> dict[str, Any]:
+    def _request(self, after: Mapping[str, AttributeValue] | None, rate: float | None) -> dict[str, Any]:
         request: dict[str, Any] = {"TableName": self._facts.name, "ReturnConsumedCapacity": "TOTAL"}
         request |= self._part
         if after is not None:
@@ -158,38 +162,31 @@ class _Segment:
         if rate is not None:
             per_unit = len(self.items) / self.units if self.units and self.items else _ROWS_PER_UNIT
             request["Limit"] = max(1, min(1000, int(rate * min(per_unit, 4 * _ROWS_PER_UNIT))))
-        doing = f"scanning lease table {self._facts.name!r}"
-        return _call(doing, lambda: calling(self._client.scan)(**request), self._facts.name)
+        return request
 
 
 class _Denied(SetupError):
     """DescribeTable or Scan is not permitted."""
 
 
-def _call(doing: str, call: Callable[[], Any], table: str) -> dict[str, Any]:
-    failure: PyKclError
-    try:
-        answer = call()
-    except aws_errors() as error:
-        failure = sort_failure(error, doing=doing, who=OPERATOR)
-        code = error_code(error)
+def _call(
+    doing: str, method: Callable[..., Mapping[str, Any]], request: Mapping[str, Any], runtime: Runtime
+) -> dict[str, Any]:
+    """Call a method of the client for a table, several times if needed. Raises _Denied, SetupError, TemporaryError."""
+
+    def refusal(code: str | None, failure: PyKclError) -> PyKclError:
         if code == "ResourceNotFoundException":
-            failure = SetupError(
-                f"There is no lease table {table!r} in that region and account. Check --application (or --table), "
-                "--region, and whose credentials these are."
+            return SetupError(
+                f"There is no lease table {request['TableName']!r} in that region and account. Check --application (or "
+                "--table), --region, and whose credentials these are."
             )
-        elif code in ("AccessDeniedException", "AccessDenied"):
-            failure = _Denied(str(failure))
-    except MALFORMED as error:
-        failure = AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
-    else:
+        return _Denied(str(failure)) if code in ("AccessDeniedException", "AccessDenied") else failure
+
+    def call() -> dict[str, Any]:
+        answer = answer_of(doing, method, request, refusal=refusal)
         refuse_foreign(answer, doing)
         return dict(answer)
-    # Outside the except blocks: botocore's errors may quote a request.
-    raise failure
 
-
-def _patiently(call: Callable[[], dict[str, Any]], runtime: Runtime) -> dict[str, Any]:
     def sleep(seconds: float) -> None:
         runtime.event().wait(seconds)
 
@@ -236,29 +233,91 @@ class TableScanner:
         return ""
 
 
-class PacedTable:
-    """A `ports.LeaseTable` that scans with a `TableScanner`, and does everything else as `table`."""
+class PacedTable(DynamoDBLeaseTable):
+    """A lease table that scans with a `TableScanner`."""
 
-    def __init__(self, table: LeaseTable, scanner: TableScanner) -> None:
-        self._table, self._scanner = table, scanner
-
-    def prepare(self, *, create: bool) -> bool:
-        return self._table.prepare(create=create)
+    def __init__(self, client: Any, table: str, runtime: Runtime, **options: Any) -> None:
+        super().__init__(client, table, runtime, **options)
+        self._scanner = TableScanner(client, table, runtime)
 
     def scan(self, *, consistent: bool = False) -> TableScan:
         if consistent:
-            return self._table.scan(consistent=True)
+            return super().scan(consistent=True)
         found = self._scanner.scan()
         return TableScan(found.rows, found.read_units)
 
-    def scan_part(self, segment: int, segments: int) -> TableScan:
-        return self._table.scan_part(segment, segments)
+
+_TRIES = 4
+_PAUSE = 0.5
+
+
+class RowWriter:
+    """One lease table. client: of DynamoDB, one attempt per call. Used by one thread."""
+
+    def __init__(self, client: Any, table: str, runtime: Runtime) -> None:
+        self._client, self._name, self._runtime = client, table, runtime
+        self._rows = DynamoDBLeaseTable(client, table, runtime)
 
     def read(self, key: str) -> Row | None:
-        return self._table.read(key)
+        """Return a row, strongly consistent; None without one. Raises TemporaryError, TableGone, SetupError."""
+        return self._rows.read(key)
 
-    def java_state(self) -> JavaState:
-        return self._table.java_state()
+    def write(self, write: LeaseWrite) -> WriteAnswer:
+        """Send the write under its own condition. Only a write that certainly did not happen is sent again.
 
-    def write(self, write: LeaseWrite, *, until: float) -> WriteAnswer:
-        return self._table.write(write, until=until)
+        Applied(confirmed_by_read=True): no answer confirmed it, but the row is exactly as this write leaves it.
+        Unknown: the outcome is unknown. Raises SetupError for a write that is not permitted or invalid.
+        """
+        trouble = ""
+        for attempt in range(_TRIES):
+            if attempt:
+                self._runtime.event().wait(_PAUSE * 2**attempt)
+            try:
+                return self._send(write)
+            except TemporaryError as error:
+                trouble = str(error)
+            try:
+                found = self.read(write.key)
+            except TemporaryError as error:
+                trouble = str(error)
+                continue
+            if found != write.seen:
+                return (
+                    Applied(write.after, confirmed_by_read=True)
+                    if _is_as_written(found, write)
+                    else Rejected(found)
+                )
+        return Unknown(trouble)
+
+    def _send(self, write: LeaseWrite) -> WriteAnswer:
+        """Send the write once. Raises TemporaryError if the outcome is unknown."""
+        operation, params = write.request()
+        doing = f"writing {write.kind!r} to lease table {self._name!r}"
+        failure: PyKclError
+        try:
+            answer = calling(getattr(self._client, operation))(TableName=self._name, **params)
+        except aws_errors() as error:
+            if error_code(error) == "ConditionalCheckFailedException":
+                item = getattr(error, "response", {}).get("Item")
+                refusal: Row | None = parse_row(item) if item else self.read(write.key)
+                # An earlier attempt of this call may have landed without an answer.
+                return (
+                    Applied(write.after, confirmed_by_read=True)
+                    if _is_as_written(refusal, write)
+                    else Rejected(refusal)
+                )
+            failure = sort_failure(error, doing=doing, who=OPERATOR)
+        except MALFORMED as error:
+            failure = TemporaryError(f"{doing} got an answer that cannot be read ({type(error).__name__}).")
+        else:
+            row = parse_row(answer["Attributes"]) if answer.get("Attributes") else None
+            return Applied(row if isinstance(row, Lease) else write.after)
+        # Outside the except blocks: botocore's errors may quote the request.
+        raise failure
+
+
+def _is_as_written(row: Row | None, write: LeaseWrite) -> bool:
+    """Return True if the row is exactly the result of this write on the row it saw."""
+    if write.after is None:
+        return row is None
+    return isinstance(row, Lease) and row == write.after
