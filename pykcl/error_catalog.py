@@ -50,7 +50,7 @@ _MISTAKES = (
     ),
     Mistake(
         "E05",
-        "The table is no lease table",
+        "The table is not a lease table",
         "name another application, or another table: --option table_name=APPLICATION-leases",
     ),
     Mistake(
@@ -104,7 +104,7 @@ _MISTAKES = (
     ),
     Mistake(
         "E15",
-        "processor= is no factory",
+        "processor= is not a class or factory",
         "processor=Orders (the class), or processor=lambda: Orders(settings)",
     ),
     Mistake(

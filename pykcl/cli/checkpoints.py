@@ -320,7 +320,7 @@ MAX_FILE_BYTES = 1 << 30
 def checkpoints() -> None:
     """Show, export and reset the checkpoints of a fleet.
 
-    They work on the lease table of any KCL. `reset` is a dry run without --execute.
+    Works with lease tables of any KCL version. `reset` is a dry run without --execute.
     """
 
 
@@ -442,7 +442,7 @@ _WAYS: tuple[Decorator, ...] = (
         "--shift-by",
         type=click.IntRange(1, 10_000),
         metavar="N",
-        help="Skip the next N user records of one --shard, and list them.",
+        help="Skip the next N user records of the given --shard.",
     ),
     click.option(
         "--from-file",
@@ -544,7 +544,7 @@ def _arrivals(target: Target, leases: list[Any]) -> dict[str, str]:
     help="Write to a new file instead of standard output.",
 )
 def export(target: Target, path: Path | None) -> None:
-    """Export the checkpoints, one JSON object a line.
+    """Export the checkpoints as JSON Lines.
 
     Needs --application or --table. `pykcl checkpoints reset --from-file` restores them.
     """

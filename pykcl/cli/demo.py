@@ -53,8 +53,8 @@ def demo(fast: bool, headless: bool, with_java: bool, with_page: bool, keep: boo
     verdict compares these logs with the records of the stream. The exit code is 0 only if no record was lost or out of
     order.
 
-    --with-java adds a Java worker on the same lease table, which takes its share and is killed, too. It needs Java, and
-    Maven the first time; without them the demo says why and runs without it.
+    --with-java adds a Java worker on the same lease table, which takes its share and is killed as well. It needs Java,
+    and Maven the first time; without them the demo says why and runs without it.
 
     --ui opens the web page of `pykcl ui` in a browser if there is one. On a terminal the demo then runs until Ctrl-C,
     as with --keep.

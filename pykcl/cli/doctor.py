@@ -56,7 +56,7 @@ _WIDE = 110
 @click.option(
     "--simulate-iam",
     is_flag=True,
-    help="Ask IAM whether a worker has all its permissions, also those to write.",
+    help="Ask IAM whether a worker has all required permissions, including write permissions.",
 )
 @click.option(
     "--bundle",
@@ -80,7 +80,7 @@ def doctor(
 
     No option is required; with --application and --stream it checks more. It only reads, and does not disturb the
     fleet. If it knows the failover time (from --failover or a file), it watches the heartbeats of the workers for one
-    and a half times as long. Each problem comes with the command that solves it; `-o wide` also shows the ids.
+    and a half times as long. Prints a fix for each problem; `-o wide` also shows the ids.
 
     --bundle writes versions, options, leases and findings as text into a new zip file. Names of applications, tables,
     streams, workers, accounts and roles are replaced by hashes; credentials, records, endpoints and the contents of a

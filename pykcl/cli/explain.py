@@ -33,7 +33,7 @@ _ANCHOR = re.compile(r'^<a id="(e\d\d)"></a>$', re.MULTILINE)
 def explain(code: str | None) -> None:
     """Explain an error code, such as E12.
 
-    CODE stands in an error message or a log line. Without it all codes are listed.
+    CODE appears in error messages and logs. Without CODE, lists all codes.
     """
     if code is None:
         for mistake in MISTAKES.values():

@@ -45,17 +45,19 @@ _ARN = re.compile(
 @click.option(
     "--create-table/--no-create-table",
     default=None,
-    help="With --for worker: allow the creation of the lease table, or not.",
+    help="With --for worker: include permission to create the lease table.",
 )
 @click.option(
-    "--metrics/--no-metrics", default=None, help="With --for worker: allow metrics in CloudWatch, or not."
+    "--metrics/--no-metrics",
+    default=None,
+    help="With --for worker: include permission to publish metrics in CloudWatch.",
 )
 @click.option(
     "--steer",
     is_flag=True,
     help="With --for operator: also allow changes of leases and checkpoints.",
 )
-@click.option("--put", is_flag=True, help="With --for operator: also allow to put records.")
+@click.option("--put", is_flag=True, help="With --for operator: also allow putting records.")
 @click.option("--simulate", is_flag=True, help="With --for operator: also allow `doctor --simulate-iam`.")
 @click.option(
     "--read-metrics", is_flag=True, help="With --for operator: also allow `lag --source cloudwatch`."
@@ -78,8 +80,8 @@ def iam(
     """Print the minimal IAM policy of a worker or an operator.
 
     Needs --application and --stream. Nothing is sent to AWS. Metrics, table creation and the state table are as in the
-    file of -c or -p. ACCOUNT and REGION stand in the policy where neither an ARN, an option, the environment nor the
-    AWS profile says them.
+    file of -c or -p. If account or region are unknown, the policy contains the placeholders ACCOUNT
+    and REGION.
     """
     from pykcl.operate.aws.iam import operator_policy, terraform_of, worker_policy
 

@@ -76,11 +76,11 @@ def lag(
     """Show how far each shard is behind the tip of the stream.
 
     Needs --application or --table. The lag of a shard is the age of its oldest unread record; the lag of the fleet is
-    the largest of these. The lease table has no timestamps, so --source says where they come from:
+    the largest of these. The lease table has no timestamps: --source selects the data source:
 
     \b
     kinesis     One GetShardIterator at each checkpoint and one GetRecords call for two records; on idle
-                shards more calls, up to the next record or the tip: some 250 for a day. They count against
+                shards more calls, up to the next record or the tip: about 250 calls per idle day. They count against
                 the five reads a second of each shard. A record is unread if it comes after the checkpoint.
     status      The /status of pykcl workers that run with --http.
     cloudwatch  The metric MillisBehindLatest of any KCL worker, a minute or two late.

@@ -344,8 +344,8 @@ EXECUTE = click.option(
 def leases() -> None:
     """List, describe, release and prune the leases of a fleet.
 
-    They work on the lease table of any KCL. `list` and `describe` only read; `release` and `prune` are dry runs without
-    --execute.
+    Works with lease tables of any KCL version. `list` and `describe` only read; `release` and `prune` are dry runs
+    without --execute.
     """
 
 
@@ -357,13 +357,11 @@ def leases() -> None:
     "--sample",
     type=Duration(minimum=0.2, maximum=3600.0),
     metavar="DURATION",
-    help="Watch the counters for at most this long (default: the failover time, or 4s if it is unknown).",
+    help="Watch the counters for at most this long (default: the failover time, or 6s if it is unknown).",
 )
 @NO_SAMPLE
-@click.option("--owner", metavar="TEXT", help="Show only leases whose owner's name contains this text.")
-@click.option(
-    "--state", "states", multiple=True, metavar="STATE", help="Show only leases in this state (repeatable)."
-)
+@click.option("--owner", metavar="TEXT", help="Filter by a substring of the owner.")
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Filter by state (repeatable).")
 def list_leases(
     target: Target,
     output: Format,
@@ -413,7 +411,7 @@ def list_leases(
 @format_option
 @NO_SAMPLE
 def describe(target: Target, shard: str, output: Format, no_sample: bool) -> None:
-    """Describe one lease: everything the lease table says about it.
+    """Describe one lease.
 
     Needs --application or --table. SHARD is a lease key, a shard number, such as 3, or the end of a single key.
     """
@@ -439,9 +437,9 @@ def release(target: Target, shard: str, execute: bool) -> None:
     Needs --application or --table. SHARD is a lease key, a shard number or the end of a single key. A dry run without
     --execute.
 
-    The write is the one of a worker that stops: no owner, the counter one higher, the checkpoint as it is; and only if
-    counter and owner are still as shown. A live owner notices at its next renewal. The next owner reads again what
-    came after the last checkpoint, so no record is lost.
+    Removes the owner and increments the counter; the checkpoint does not change. The write is conditional: it fails if
+    the lease has changed since the plan. A live owner notices at its next renewal. The next owner reads again
+    everything after the last checkpoint, so no record is lost.
     """
     from pykcl.operate.leases import plan_release
     from pykcl.operate.leases import release as do_release
@@ -480,8 +478,8 @@ def prune(target: Target, output: Format, execute: bool) -> None:
     Needs --application and --stream. A dry run without --execute.
 
     These are the leases of shards that were read to the end and whose children have started, and of shards that Kinesis
-    has deleted. Workers prune by the same rules; use this where the fleet is gone. Each row is deleted only if it is
-    still as shown, parents before children.
+    has deleted. Workers prune by the same rules; use this command if no worker is
+    running. Each row is deleted only if it has not changed since the plan, parents before children.
     """
     from pykcl.operate.leases import plan_prune
     from pykcl.operate.leases import prune as do_prune

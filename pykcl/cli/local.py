@@ -35,14 +35,14 @@ _STREAM = re.compile(r"(?P<name>[A-Za-z0-9_.-]{1,128})(?::(?P<shards>[0-9]{1,6})
     metavar="PORT",
     default=DEFAULT_PORT,
     show_default=True,
-    help="Listen on this port; 0 for any free one.",
+    help="Listen on this port; 0 selects a free port.",
 )
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Listen on this address, such as 0.0.0.0 in a container. There is no password.",
+    help="Listen on this address, such as 0.0.0.0 in a container. Requests are not authenticated.",
 )
 @click.option(
     "--allow-host",
@@ -74,7 +74,7 @@ def local(
     """Run a local AWS with Kinesis, DynamoDB and CloudWatch.
 
     Needs the extra `local`. Everything is kept in memory until Ctrl-C. The command prints the environment variables
-    that point boto3, the AWS CLI and pykcl to it.
+    that configure boto3, the AWS CLI and pykcl to use it.
 
     Faults (throttling, resets, latency, lost answers) are injected by rules that are posted to /_pykcl/faults on the
     same port; GET shows what was injected. docs/guides/testing.md lists the kinds.
@@ -129,7 +129,7 @@ def _started(aws: LocalAws, host: str, port: int) -> Iterator[LocalAws]:
     except OSError as error:
         raise ConfigError(
             f"Port {port} of {host} cannot be used ({error.strerror or error}); another `pykcl local` may have it. "
-            "Do: --port 0 for any free one, or name another; --host takes an address of this machine."
+            "Do: --port 0 to select a free port, or name another; --host takes an address of this machine."
         ) from None
     try:
         yield aws

@@ -36,15 +36,15 @@ _MOST_BYTES = 4 * 1024 * 1024
     "--check-table/--no-check-table",
     "reads_table",
     default=True,
-    help="Read the lease table with the credentials of FILE, or not. Nothing is written to it.",
+    help="Read the lease table with the credentials of FILE. Nothing is written to it.",
 )
 @click.option("--force", is_flag=True, help=f"Overwrite {CONFIG_FILE} and {REPORT_FILE}.")
 def migrate(file: Path, code: tuple[Path, ...], reads_table: bool, force: bool) -> None:
     """Plan the move from MultiLangDaemon or amazon_kclpy to pykcl.
 
     Needs FILE, the .properties file of the daemon. Writes two files into the current folder: pykcl.toml, with the
-    options of FILE for pykcl; and migrate-report.md: what maps, what is not needed any more, what behaves differently,
-    who works on the lease table, and a plan in steps, each with its way back.
+    options of FILE for pykcl; and migrate-report.md: the key mapping, obsolete keys, behavior changes, current
+    lease owners, and a migration plan with rollback steps.
     """
     with exit_codes():
         wanted = [Path(CONFIG_FILE), Path(REPORT_FILE)]

@@ -38,7 +38,7 @@ _LACKS_KCLPY = (
     "--log-configuration",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Accepted for compatibility with MultiLangDaemon, and ignored.",
+    help="Accepted for compatibility; ignored.",
 )
 @click.option(
     "--exit-on-child-failure",

@@ -338,8 +338,12 @@ def terminal_width() -> int | None:
 _TO_THE_TOP = "\x1b[H\x1b[J"
 
 
-def watch_option(command: Command) -> Command:
-    """`--watch[=DURATION]`, handed to the command as `watch`: seconds, or None for one answer."""
+def watch_option(command: Command, *, only_with: str = "") -> Command:
+    """`--watch[=DURATION]`, passed to the command as `watch`: seconds, or None for one answer.
+
+    only_with: the option that it needs.
+    """
+    text = " every 2s, or every DURATION, until Ctrl-C."
     return click.option(
         "--watch",
         is_flag=False,
@@ -347,7 +351,7 @@ def watch_option(command: Command) -> Command:
         default=None,
         metavar="[=DURATION]",
         type=Duration(minimum=0.2),
-        help="Refresh every 2s, or every DURATION, until Ctrl-C.",
+        help=f"With {only_with}: refresh{text}" if only_with else f"Refresh{text}",
     )(command)
 
 

@@ -156,7 +156,9 @@ class _Course:
     show_default=True,
     help="Take each line as a payload, as a payload in JSON, or as a record of `tail -o jsonl`.",
 )
-@click.option("--key", metavar="TEXT", help="Partition key of every record.  [default: a random one each]")
+@click.option(
+    "--key", metavar="TEXT", help="Partition key of every record.  [default: random for each record]"
+)
 @click.option(
     "--key-field",
     metavar="NAME",
@@ -204,8 +206,8 @@ def put(
 
     Each line is a record; empty lines are skipped. Records that Kinesis throttles are sent again until they are in the
     stream; then their number is printed. A record whose request timed out is sent again, too, and may be in the stream
-    twice; the command then says so. Ctrl-C puts what was read so far and prints the last line that is in; a second
-    Ctrl-C drops what is still being sent again.
+    twice; the command then says so. Ctrl-C puts what was read so far and prints the last line that was
+    stored; a second Ctrl-C drops what is still being sent again.
     """
     from pykcl.operate.streams.formats import LineReader
     from pykcl.runtime import SystemRuntime

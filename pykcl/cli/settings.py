@@ -359,7 +359,7 @@ SERVICE_OPTIONS = (
         type=click.Path(path_type=Path),
         metavar="FILE",
         envvar="PYKCL_HEALTH_FILE",
-        help="Touch this file every second while the worker is live.",
+        help="Update this file's timestamp every second while the worker is healthy.",
     ),
     _option(
         "--stall-warning",
@@ -371,7 +371,7 @@ SERVICE_OPTIONS = (
         "--stall-timeout",
         type=Duration(),
         metavar="DURATION",
-        help="Give up the lease of a processor that has not returned for this long (default: never).",
+        help="Release the lease if a call takes longer than this (default: never).",
     ),
     _option(
         "--log-format",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -120,7 +121,7 @@ def list_streams(output: Format, clients: OperatorClients) -> None:
 @click.option(
     "--tree", is_flag=True, help="Show the lineage of the shards, with the leases of --application."
 )
-@watch_option
+@partial(watch_option, only_with="--tree")
 @click.option(
     "--no-sample",
     is_flag=True,

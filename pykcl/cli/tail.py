@@ -57,7 +57,7 @@ class _Wanted:
     "--format",
     "format_text",
     metavar="TEMPLATE",
-    help="Print each record by a template like that of kcat -f, such as '%p %k %s\\n'.",
+    help="Print each record with a kcat-style template, such as '%p %k %s\\n'.",
 )
 @click.option(
     "-o",
@@ -72,7 +72,7 @@ class _Wanted:
     type=click.Choice(("text", "json", "raw", "base64", "hex")),
     default="text",
     show_default=True,
-    help="Encoding of the payloads. All but raw are safe for a terminal.",
+    help="Encoding of the payloads. All except raw escape control characters.",
 )
 @click.option(
     "--since",
@@ -122,8 +122,8 @@ def tail(
     """Print the records of a stream as they arrive.
 
     Needs the stream: STREAM or --stream. KPL aggregates are unpacked. Each shard is read in order, parents before
-    children; no lease is taken and no checkpoint is written. It uses one of the five reads a second that all consumers
-    of a shard share (four until it has caught up).
+    children. Does not take leases or write checkpoints. Uses one of the five reads a second that all consumers of a
+    shard share (four until it has caught up).
 
     Template of --format: %s payload, %S its size, %R its size as 4 bytes, %k partition key, %K its size, %T arrival in
     epoch milliseconds, %D as UTC time, %t stream, %p shard, %o position, %i sub-sequence number, %H explicit hash key,

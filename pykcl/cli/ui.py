@@ -41,7 +41,7 @@ NEEDED_MODULES = ("hypercorn", "starlette")
     default=DEFAULT_BIND,
     show_default=True,
     metavar="[HOST:]PORT",
-    help="Listen on this address; port 0 for any free one.",
+    help="Listen on this address; port 0 selects a free port.",
 )
 @click.option(
     "--allow-host",
@@ -96,8 +96,7 @@ def ui(
     """Serve a web page that shows a fleet.
 
     Needs --application or --table, and the extra `ui`. The page shows lag, throughput, lineage and events; it only
-    reads. The address that is printed contains a token, for which the browser gets a cookie. The page loads nothing
-    from elsewhere.
+    reads. Prints a URL with an access token. The page loads no external resources.
     """
     refuse_missing_parts()
     from pykcl.operate.worker_status import StatusClient
