@@ -19,11 +19,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
 from random import Random
 from typing import Any
 
 from pykcl.local.errors import AwsError
+from pykcl.local.request_log import members_of
 from pykcl.local.wire import read_json
 
 CONTROL_PATH = "/_pykcl/faults"
@@ -72,8 +72,9 @@ class FaultRule:
         """Raise FaultRefused for an invalid rule."""
         _check_choice("kind", self.kind, sorted(KINDS))
         _check_choice("service", self.service, [ANY, *SERVICES])
+        # A rule with a misspelt operation would never match.
         services = SERVICES if self.service == ANY else (self.service,)
-        known = sorted({name for service in services for name in _operations(service)})
+        known = sorted({name for service in services for name in members_of(service)})
         _check_choice("operation", self.operation, [ANY, *known])
         _check_number("probability", self.probability, 0.0, 1.0)
         _check_number("seconds", self.seconds, 0.0, MAX_SECONDS)
@@ -219,14 +220,6 @@ def _check_number(what: str, given: object, smallest: float, largest: float) -> 
         raise FaultRefused(
             f"{what}={_shown(given)} is not a number from {smallest:g} to {largest:g}. Give one."
         )
-
-
-@cache
-def _operations(service: str) -> frozenset[str]:
-    """Return every operation of a service: a rule with a misspelt one would never match."""
-    from botocore.loaders import Loader
-
-    return frozenset(Loader().load_service_model(service, "service-2")["operations"])
 
 
 def refusal(rule: FaultRule, service: str, operation: str) -> AwsError:

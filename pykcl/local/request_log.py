@@ -37,18 +37,20 @@ class LoggedRequest:
 
 def known(service: str, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters that the operation has at AWS; empty for an operation that AWS does not have."""
-    names = _members(service).get(operation, frozenset()) if service else ()
+    names = members_of(service).get(operation, frozenset()) if service else ()
     return {name: value for name, value in parameters.items() if name in names}
 
 
 @cache
-def _members(service: str) -> dict[str, frozenset[str]]:
+def members_of(service: str) -> dict[str, frozenset[str]]:
+    """Return the members of each operation's request."""
     from botocore.loaders import Loader
 
     model = Loader().load_service_model(service, "service-2")
     inputs = {name: operation.get("input") for name, operation in model["operations"].items()}
     return {
-        name: frozenset(model["shapes"][given["shape"]]["members"]) for name, given in inputs.items() if given
+        name: frozenset(model["shapes"][given["shape"]]["members"] if given else ())
+        for name, given in inputs.items()
     }
 
 

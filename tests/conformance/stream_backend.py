@@ -91,10 +91,10 @@ class LearnedStream(KinesisStream):
     """Every page over the direct transport, the first one too: it has learned from a page that was refused."""
 
     def fetch(self, shard_id, iterator, limit):
-        if self.transport == "boto3" or self._reads.template_resource != self.arn:
+        if self._reads._selector.direct("get_records", self.arn) is None:
             with suppress(IteratorExpired, StreamMissing, ShardGone):
                 super().fetch(shard_id, "nonsense", 1)
-        assert self.transport != "boto3", self._reads._obstacle
+        assert self.transport != "boto3", self._reads._selector._obstacle
         return super().fetch(shard_id, iterator, limit)
 
 

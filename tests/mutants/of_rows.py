@@ -149,10 +149,10 @@ def refused_heartbeat_taken_for_a_loss(patch: Patch) -> None:
 
 
 def unanswered_take_believed(patch: Patch) -> None:
-    def make(attempt: Function) -> Function:
-        def hopeful(self, sending, until):
+    def make(send: Function) -> Function:
+        def hopeful(self, sending):
             try:
-                return attempt(self, sending, until)
+                return send(self, sending)
             except TemporaryError:
                 if sending.write.kind == "take":
                     return Applied(sending.write.after)
@@ -160,7 +160,7 @@ def unanswered_take_believed(patch: Patch) -> None:
 
         return hopeful
 
-    patch.replace(DynamoDBLeaseTable, "_attempt", make)
+    patch.replace(DynamoDBLeaseTable, "_send", make)
 
 
 def table_loss_taken_for_an_outage(patch: Patch) -> None:

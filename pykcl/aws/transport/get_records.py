@@ -193,11 +193,6 @@ class PageReads:
             return "boto3"
         return "direct, CBOR" if self._probe.is_cbor else "direct, JSON"
 
-    @property
-    def template_resource(self) -> str | None:
-        """The ARN that requests over the direct transport name; for another one a new template is captured first."""
-        return self._selector.template_resource(_METHOD)
-
     def get_records(self, **request: Any) -> dict[str, Any]:
         """Raises `aws_errors`, what botocore's parser raises; SetupError where the direct transport is insisted on and
         cannot be."""

@@ -277,11 +277,6 @@ class TableRequests:
         )
         decode_scans(client)
 
-    @property
-    def direct_methods(self) -> frozenset[str]:
-        """The methods whose next call goes over the direct transport."""
-        return frozenset(filter(self._selector.has_template, METHODS))
-
     def scan(self, seen: ScannedRows | None = None, **request: Any) -> dict[str, Any]:
         """seen: then its rows may be a ParsedPage. Raises `aws_errors`, what botocore's parser raises; SetupError where
         the direct transport is insisted on and cannot be."""

@@ -505,11 +505,6 @@ class TransportSelector:
             return None
         return found[1] if found[1].is_current() else None
 
-    def template_resource(self, method: str) -> str | None:
-        """Return what the requests of the template name; for another stream or table a new one is captured first."""
-        found = self._transports.get(method)
-        return None if found is None else found[0]
-
     def has_template(self, method: str) -> bool:
         return method in self._transports
 
