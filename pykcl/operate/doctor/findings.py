@@ -208,6 +208,13 @@ _KINDS = (
         "E08",
     ),
     Kind(
+        "worker-id-shared",
+        "fleet",
+        "warning",
+        "two processes renew leases under one worker identifier",
+        "E08",
+    ),
+    Kind(
         "start-latest",
         "fleet",
         "info",

@@ -252,7 +252,7 @@ class Chaos:
         return True
 
     def _lower_retention(self, rng: random.Random) -> bool:
-        """Lower the retention while workers read the hours that passed: records older than a day are removed at once."""
+        """Lower the retention while workers read the hours that passed: records older than a day go at once."""
         world = self._world
         for _ in range(rng.randint(3, 8)):
             self._producer.put_some()
