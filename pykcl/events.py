@@ -27,7 +27,7 @@ class _Named:
 class Event(_Named):
     """Base of all events. LEVEL: logging level. TEXT: the line's first words, in the past tense.
 
-    CODE: error code that the event is about, such as "E16"; None: `code`, `hint` and `docs` are None.
+    CODE: error code that the event is about, such as "E16". Without a `code`, `hint` and `docs` are None.
     """
 
     LEVEL: ClassVar[int] = logging.INFO
@@ -35,8 +35,8 @@ class Event(_Named):
     CODE: ClassVar[str | None] = None
 
     def with_names(self: Same, names: Mapping[str, str]) -> Same:
-        """Return an equal event whose hint has these names, by the words that stand for them; itself without a CODE."""
-        if self.CODE is None:
+        """Return an equal event whose hint has these names, by the words that stand for them; itself without a code."""
+        if self.code is None:
             return self
         named = replace(self)
         object.__setattr__(named, "_names", names)
@@ -136,29 +136,6 @@ class FleetUpgradedToV3(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DuplicateWorkerId(Event):
-    """Do: leave worker_id to pykcl, or make it unique per process. Leases are safe, but move to and fro."""
-
-    LEVEL = logging.WARNING
-    TEXT = "another living process has our worker identifier; make it unique, or leave it out"
-    CODE = "E08"
-    worker_id: str
-    shard: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailoverTimeMismatch(Event):
-    """A peer renews its leases in the rhythm of another failover time; both are in seconds, theirs is an estimate."""
-
-    LEVEL = logging.WARNING
-    TEXT = "a peer has another failover time; make them equal, or the shorter side takes living leases"
-    owner: str
-    their_failover_time: float
-    our_failover_time: float
-    who_takes: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StartingAtLatest(Event):
     LEVEL = logging.WARNING
     TEXT = "starting at LATEST: records put before now are not read"
@@ -250,6 +227,10 @@ class LeaseLost(Event):
     cause: str
     new_owner: str | None
     reason: LossReason = field(default=LossReason.OTHER, repr=False)
+
+    @property
+    def code(self) -> str | None:
+        return "E08" if self.reason is LossReason.IDENTIFIER_IN_USE else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from pykcl.config import Config
 from pykcl.errors import NativeFleet, TemporaryError, WrongStream
 from pykcl.events import (
-    DuplicateWorkerId,
-    FailoverTimeMismatch,
     FleetChanged,
     FleetJoined,
     FleetUpgradedToV3,
@@ -18,7 +16,6 @@ from pykcl.interfaces import Events, LeaseTable, TableScan
 from pykcl.model.lease import JavaState, Lease, Row
 from pykcl.planning.fleet_protocol import Fleet, FleetKind, sense_fleet
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.peer_anomalies import DuplicateWorkerIdDetector, FailoverTimeDetector
 from pykcl.runtime import Runtime
 
 STATE_INTERVAL = 60.0
@@ -43,7 +40,6 @@ class FleetMonitor:
         self,
         config: Config,
         worker_id: str,
-        process_token: str,
         table: LeaseTable,
         events: Events,
         runtime: Runtime,
@@ -60,8 +56,6 @@ class FleetMonitor:
         self._hand_offs: dict[str, tuple[int, bool]] = {}
         self._handing_off = False
         self._went_native = False
-        self._rhythms = FailoverTimeDetector(config.failover_time)
-        self._duplicates = DuplicateWorkerIdDetector(worker_id, process_token, config.failover_time)
 
     @property
     def may_steal(self) -> bool:
@@ -118,21 +112,7 @@ class FleetMonitor:
         """Watch the fleet after a scan. rows: all of it. view: folded from it."""
         now = view.observed_at
         rows = tuple(rows)
-        leases = [row for row in rows if isinstance(row, Lease)]
-        self._watch_hand_offs(leases)
-        for rhythm in self._rhythms.observe(leases, now, worker=self._worker_id):
-            who = "it takes living leases of ours" if rhythm.is_faster else "we take living leases of its"
-            self._events.emit(
-                FailoverTimeMismatch(
-                    owner=rhythm.owner,
-                    their_failover_time=rhythm.failover_time,
-                    our_failover_time=self._config.failover_time,
-                    who_takes=who,
-                )
-            )
-        duplicate = self._duplicates.observe(leases, now)
-        if duplicate is not None:
-            self._events.emit(DuplicateWorkerId(worker_id=self._worker_id, shard=duplicate))
+        self._watch_hand_offs(row for row in rows if isinstance(row, Lease))
         if now < self._next_comparison:
             return
         self._next_comparison = now + self._config.renew_interval

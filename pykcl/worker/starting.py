@@ -77,7 +77,7 @@ class Start:
             failures=self.failures,
             held=self.held,
             expired_shards=ExpiredShardCheck(stream, runtime),
-            fleet=FleetMonitor(config, self.worker_id, token, table, self.events, runtime),
+            fleet=FleetMonitor(config, self.worker_id, table, self.events, runtime),
             memory=memory,
             idle_poller=IdleShardPoller(
                 stream, runtime, memory, self.meter, limit=config.max_records, on_fatal=self.on_fatal

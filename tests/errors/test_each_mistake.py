@@ -26,11 +26,12 @@ from pykcl.errors import (
 from pykcl.event_dispatch import line_of
 from pykcl.events import (
     DataLost,
-    DuplicateWorkerId,
     Event,
     FailureResolved,
     FailureStarted,
     InitialPositionIgnored,
+    LeaseLost,
+    LossReason,
     ProcessorRaised,
     RetentionAlmostExceeded,
     RetriesExhausted,
@@ -231,8 +232,13 @@ def test_e08_two_processes_with_one_worker_identifier(new_fleet):
     fleet = new_fleet(shards=4)
     fleet.start("w1")
     fleet.wait(lambda: fleet.load().get("w1") == 4)
-    fleet.worker("w2", worker_id="w1").start()
-    check(told(fleet, DuplicateWorkerId, "E08"), "E08", "--worker-id", "host:pid:random")
+    # The other process renews a lease that it holds under the same name.
+    row = dict(next(iter(fleet.items().values())))
+    row["leaseCounter"] = {"N": str(int(row["leaseCounter"]["N"]) + 5)}
+    fleet.dynamodb.put_raw(TABLE, row)
+    event = told(fleet, LeaseLost, "E08")
+    assert event.reason is LossReason.IDENTIFIER_IN_USE
+    check(event, "E08", "--worker-id", "host:pid:random")
 
 
 def test_e20_too_few_leases_for_the_shards(new_fleet):

@@ -331,9 +331,9 @@ def test_a_worker_that_loses_a_lease_says_why_in_words_and_in_the_metrics(fleet,
     assert {(event.reason.value, event.cause, event.new_owner) for event in lost} == {
         (label, cause, new_owner)
     }
-    assert line_of(lost[0]) == (
-        f"lease lost shard={lost[0].shard} cause={cause!r} new_owner={new_owner or '-'}"
-    )
+    line, _, hint = line_of(lost[0]).partition(" code=")
+    assert line == f"lease lost shard={lost[0].shard} cause={cause!r} new_owner={new_owner or '-'}"
+    assert hint[:3] == ("E08" if label == "WorkerIdentifierInUse" else "")
 
 
 def test_a_lease_whose_release_got_no_answer_is_not_counted_as_lost_and_its_checkpointer_says_why(fleet):

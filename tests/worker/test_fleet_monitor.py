@@ -9,8 +9,6 @@ from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import NativeFleet, WrongStream
 from pykcl.event_dispatch import log_event
 from pykcl.events import (
-    DuplicateWorkerId,
-    FailoverTimeMismatch,
     FailureStarted,
     FleetChanged,
     FleetJoined,
@@ -304,56 +302,3 @@ def test_the_state_table_is_looked_at_once_a_minute_beside_java(new_fleet):
     assert 4 <= len(state_requests(fleet)) <= 7
     put_state(fleet, "CLIENT_VERSION_3X_WITH_ROLLBACK", table=COORDINATOR_STATE_TABLE)
     fleet.wait(lambda: fleet.happened(FleetUpgradedToV3), 80)
-
-
-# -- twins and rhythms -----------------------------------------------------------------------------------------
-
-
-def test_another_process_of_our_name_is_told_by_both(new_fleet):
-    fleet = new_fleet(shards=4)
-    fleet.start("p1")
-    fleet.wait(lambda: fleet.load().get("p1") == 4)
-    twin = fleet.worker("p2", worker_id="p1")
-    twin.start()
-    start = fleet.simulation.now
-    fleet.wait(lambda: [who for who, event in fleet.events if isinstance(event, DuplicateWorkerId)], 60)
-    fleet.simulation.sleep(120 - (fleet.simulation.now - start))
-    told = [who for who, event in fleet.events if isinstance(event, DuplicateWorkerId)]
-    assert len(told) == len(set(told))
-
-
-def test_a_restart_under_the_same_name_has_no_twin(new_fleet):
-    fleet = new_fleet(shards=4)
-    fleet.start("p1")
-    fleet.wait(lambda: fleet.load().get("p1") == 4)
-    fleet.simulation.kill("p1")
-    again = fleet.worker("p2", worker_id="p1")
-    again.start()
-    fleet.simulation.sleep(90)
-    assert not fleet.happened(DuplicateWorkerId)
-
-
-@pytest.mark.parametrize(("theirs", "faster"), [(4.0, True), (20.0, False)])
-def test_a_java_worker_with_another_fail_over_time_is_told_of_once(new_fleet, theirs, faster):
-    fleet = new_fleet(shards=4)
-    start_java(fleet, "j1", failover=theirs)
-    fleet.start("p1")
-    fleet.wait(lambda: fleet.happened(FailoverTimeMismatch), 600)
-    fleet.simulation.sleep(300)
-    (told,) = fleet.happened(FailoverTimeMismatch)
-    assert (told.owner, told.our_failover_time) == ("j1", 10.0)
-    assert told.their_failover_time == pytest.approx(theirs, rel=0.2)
-    assert told.who_takes.startswith("it takes" if faster else "we take")
-
-
-def test_java_workers_of_our_fail_over_time_are_never_told_of(new_fleet):
-    fleet = new_fleet(shards=6)
-    start_java(fleet, "j1", "j2")
-    fleet.start("p1")
-    fleet.start("p2")
-    for _ in range(20):
-        fleet.put(12)
-        fleet.simulation.sleep(15)
-    fleet.simulation.freeze("j1", 25)
-    fleet.simulation.sleep(300)
-    assert not fleet.happened(FailoverTimeMismatch)

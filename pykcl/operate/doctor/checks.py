@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from pykcl.operate.aws.iam import actions_of, worker_policy
-from pykcl.operate.doctor.facts import RENEWALS_SHOW, Facts, StreamFacts, TableFacts, WatchFacts
+from pykcl.operate.aws.iam import actions_of
+from pykcl.operate.doctor.facts import (
+    RENEWALS_SHOW,
+    Facts,
+    StreamFacts,
+    TableFacts,
+    WatchFacts,
+    needed_policy,
+)
 from pykcl.operate.doctor.findings import Finding, command, found, listed, many
 from pykcl.operate.snapshot import short_shard
 from pykcl.planning.fleet_protocol import FleetKind
@@ -520,28 +527,6 @@ def _simulated(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def needed_policy(facts: Facts) -> dict[str, object]:
-    """Return the policy of a worker as configured here."""
-    config, identity = facts.config, facts.account.identity
-    arn = facts.stream.arn if facts.stream is not None else None
-    parts = (arn or "arn:aws:kinesis:::").split(":")
-    table = facts.table
-    return worker_policy(
-        stream=facts.stream_word,
-        table=table.name if table is not None else facts.application_word,
-        region=facts.account.regions.get("dynamodb") or "REGION",
-        account=(identity.account if identity is not None else None) or parts[4] or "ACCOUNT",
-        partition=parts[1],
-        create_table=config.create_table and (table is None or table.exists is not True),
-        point_in_time_recovery=config.point_in_time_recovery,
-        application=facts.application,
-        coordinator_state_table=config.coordinator_state_table,
-        metrics_namespace=(config.metrics_namespace or facts.application_word)
-        if "cloudwatch" in config.metrics_sinks
-        else None,
-    )
-
-
 # -- the fleet -----------------------------------------------------------------------------------------------
 
 
@@ -652,11 +637,26 @@ def check_room(facts: Facts) -> Iterator[Finding]:
             f"{config.max_leases} leases each: {facts.shards_to_read - room} are not read.",
             f"pykcl run … --option max_leases={-(-facts.shards_to_read // workers)}   (Java: maxLeasesForWorker)",
         )
-    if config.worker_id is not None and watch is not None and config.worker_id in watch.live_owners:
+
+
+def check_worker_ids(facts: Facts) -> Iterator[Finding]:
+    config, watch = facts.config, facts.watch
+    if watch is None:
+        return
+    if config.worker_id is not None and config.worker_id in watch.live_owners:
         yield found(
             "worker-id-taken",
             f"A live worker is called {config.worker_id!r}, as is configured here. If that is another process, the two "
             "take each other's leases for their own.",
+            "drop worker_id (workerId): every process then gets a name of its own",
+        )
+    shared = watch.shared_worker_ids
+    if shared:
+        yield found(
+            "worker-id-shared",
+            f"Several processes renewed leases as {listed(map(repr, shared))} within {watch.span:.1f} s. They take "
+            "each other's leases for their own, so leases move back and forth. (A process that was killed and started "
+            "again within this time is no second one.)",
             "drop worker_id (workerId): every process then gets a name of its own",
         )
 
@@ -690,7 +690,7 @@ def check_start(facts: Facts) -> Iterator[Finding]:
 
 CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     check_process, check_file, check_credentials, check_region, check_clock, check_reach, check_stream, check_lag,
-    check_table, check_rows, check_permissions, check_peers, check_timing, check_room, check_start,
+    check_table, check_rows, check_permissions, check_peers, check_timing, check_room, check_worker_ids, check_start,
 )  # fmt: skip
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pykcl.config import Config
 from pykcl.model.lease import Lease
-from pykcl.operate.aws.iam import Identity, Probe, Simulation
+from pykcl.operate.aws.iam import Identity, Probe, Simulation, worker_policy
 from pykcl.operate.aws.streams import StreamSummary
 from pykcl.operate.lag import ShardLag
 from pykcl.operate.snapshot import TableSnapshot
@@ -96,6 +97,22 @@ class WatchFacts:
         return frozenset(owner for key in self.alive if (owner := leases[key].actual_owner) is not None)
 
     @property
+    def shared_worker_ids(self) -> list[str]:
+        """Identifiers of pykcl workers under which several processes renewed leases while the table was watched."""
+        tokens: defaultdict[str, set[str]] = defaultdict(set)
+        for key in self.alive:
+            lease, metadata = self.snapshot.leases[key], self.snapshot.leases[key].metadata
+            # A row that Java took from pykcl keeps the metadata of its former owner.
+            if (
+                metadata
+                and metadata.owner
+                and metadata.process_token
+                and metadata.owner == lease.actual_owner
+            ):
+                tokens[metadata.owner].add(metadata.process_token)
+        return sorted(owner for owner, found in tokens.items() if len(found) > 1)
+
+    @property
     def open_leases(self) -> list[Lease]:
         """Leases not read to the end, by key."""
         return [lease for _, lease in sorted(self.snapshot.leases.items()) if not lease.is_ended]
@@ -160,3 +177,25 @@ class Facts:
         if self.stream is not None and self.stream.open_shards:
             return self.stream.open_shards
         return len(self.watch.open_leases) if self.watch is not None else 0
+
+
+def needed_policy(facts: Facts) -> dict[str, object]:
+    """Return the policy of a worker as configured here."""
+    config, identity = facts.config, facts.account.identity
+    arn = facts.stream.arn if facts.stream is not None else None
+    parts = (arn or "arn:aws:kinesis:::").split(":")
+    table = facts.table
+    return worker_policy(
+        stream=facts.stream_word,
+        table=table.name if table is not None else facts.application_word,
+        region=facts.account.regions.get("dynamodb") or "REGION",
+        account=(identity.account if identity is not None else None) or parts[4] or "ACCOUNT",
+        partition=parts[1],
+        create_table=config.create_table and (table is None or table.exists is not True),
+        point_in_time_recovery=config.point_in_time_recovery,
+        application=facts.application,
+        coordinator_state_table=config.coordinator_state_table,
+        metrics_namespace=(config.metrics_namespace or facts.application_word)
+        if "cloudwatch" in config.metrics_sinks
+        else None,
+    )

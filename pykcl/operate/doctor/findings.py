@@ -118,6 +118,7 @@ _KINDS: Mapping[str, Sequence[tuple[str, Level, str | None, str]]] = {
          "the fleet's heartbeats are much more frequent than the failover time given here requires"),
         ("max-leases-small", "warning", "E20", "all workers together may hold fewer leases than there are open shards"),
         ("worker-id-taken", "warning", "E08", "a live worker has the `worker_id` that is configured here"),
+        ("worker-id-shared", "warning", "E08", "two processes renew leases under one worker identifier"),
         ("start-latest", "info", "E16",
          "no lease yet, and the start is LATEST: records from before the first lease are not read"),
         ("start-ignored", "info", "E17", "a start is configured, but every lease has a checkpoint"),

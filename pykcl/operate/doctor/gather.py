@@ -21,7 +21,6 @@ from pykcl.operate.aws.clients import OperatorClients
 from pykcl.operate.aws.iam import Prober, Simulation, identity_of, simulate
 from pykcl.operate.aws.lease_table import TableScanner, describe
 from pykcl.operate.aws.streams import StreamAdmin
-from pykcl.operate.doctor.checks import needed_policy
 from pykcl.operate.doctor.facts import (
     RENEWALS_SHOW,
     AccountFacts,
@@ -31,6 +30,7 @@ from pykcl.operate.doctor.facts import (
     StreamFacts,
     TableFacts,
     WatchFacts,
+    needed_policy,
 )
 from pykcl.operate.lag import KinesisLag, ShardLag
 from pykcl.operate.snapshot import Observation, Sampler, TableSnapshot, everybody_moved

@@ -486,6 +486,24 @@ def _(world):
     world.config["worker_id"] = OWNER
 
 
+@makes("worker-id-shared", "as 'py-worker-1' within")
+def _(world):
+    world.put(*(world.lease(number, metadata=world.note(process_token=f"t{number}")) for number in range(2)))
+
+
+def test_processes_that_do_not_renew_and_rows_that_java_took_show_no_second_process(world):
+    """One was restarted under its name, and its former rows wait; of another row Java is the owner."""
+    old, java = world.note(process_token="old"), world.note(process_token="older")
+    world.put(
+        world.lease(0, metadata=world.note(process_token="new"), owner="java-1"),
+        world.lease(1, metadata=java),
+    )
+    assert "worker-id-shared" not in world.findings()
+    world.put(world.lease(0, metadata=old), world.lease(1, metadata=java))
+    world.beats_every = None
+    assert "worker-id-shared" not in world.findings()
+
+
 @makes("start-latest", "the start is LATEST")
 def _(world):
     world.forget_leases()

@@ -1,18 +1,11 @@
-"""Events about the fleet: peers, duplicate worker identifiers and other failover times are true when reported."""
+"""Events about the fleet: its workers and its kind are true when reported."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from pykcl.events import (
-    DuplicateWorkerId,
-    Event,
-    FailoverTimeMismatch,
-    FleetChanged,
-    FleetJoined,
-    FleetUpgradedToV3,
-)
+from pykcl.events import Event, FleetChanged, FleetJoined, FleetUpgradedToV3
 from pykcl.planning.fleet_protocol import FleetKind
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.memory.values import Item
@@ -21,13 +14,11 @@ from pykcl.testing.simulation.guarantees import Guarantee, Violations
 
 _SCAN_SECONDS = 20.0
 """Within which a scan has read what it shows: its pages are tried again, and may be old."""
-_NOTICE_SECONDS = 60.0
-"""Within which a worker sees what another one did: with DynamoDB down for 40 s its next scan is that much later."""
 _NATIVE = (FleetKind.JAVA_3X_NATIVE.value,)
 
 
 class EventChecker:
-    """No fleet of a simulation is native, and all of it has one failover time.
+    """No fleet of a simulation is native.
 
     rows: the leases as they are. worker_ids: of each pykcl host there ever was. frozen: when hosts stood still:
     what one has read before, it reports afterwards.
@@ -44,14 +35,11 @@ class EventChecker:
     ) -> None:
         self._violations, self._now, self._rows, self._worker_ids = violations, now, rows, worker_ids
         self._frozen = frozen
-        self._wrote: dict[str, float] = {}
         self._owners: dict[str, tuple[str | None, float]] = {}
         self._named: deque[tuple[float, str]] = deque(maxlen=2000)
-        self.duplicates_reported = 0
 
     def row_changed(self, change: Change) -> None:
         now = self._now()
-        self._wrote[change.author] = now
         for item in (change.before, change.after):
             self.names(item or {})
         owner, before = _lease_owner_of(change.after), _lease_owner_of(change.before)
@@ -68,13 +56,8 @@ class EventChecker:
             self._check_joined(host, event)
         elif isinstance(event, FleetChanged):
             self._expect(event.kind not in _NATIVE, f"{host}: {event}")
-        elif isinstance(event, FleetUpgradedToV3 | FailoverTimeMismatch):
+        elif isinstance(event, FleetUpgradedToV3):
             self._expect(False, f"{host}: {event}")
-        elif isinstance(event, DuplicateWorkerId):
-            self.duplicates_reported += 1
-            self._expect(
-                self._has_duplicate(host), f"{host} reports a duplicate of its identifier, and has none"
-            )
 
     def _check_joined(self, host: str, event: FleetJoined) -> None:
         mine = self._worker_ids[host]
@@ -101,14 +84,6 @@ class EventChecker:
             if owner is not None and started < since and owner in _owners_in(row):
                 found.add(owner)
         return found
-
-    def _has_duplicate(self, host: str) -> bool:
-        since = self._frozen.awake_seconds_before(host, self._now(), _NOTICE_SECONDS)
-        name = self._worker_ids[host]
-        return any(
-            other != host and self._worker_ids.get(other) == name and at >= since
-            for other, at in self._wrote.items()
-        )
 
     def _expect(self, holds: bool, what: str) -> None:
         self._violations.expect(holds, Guarantee.NO_FALSE_ALARM, what)
