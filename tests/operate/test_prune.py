@@ -9,8 +9,8 @@ from pykcl.model.checkpoint import AT_LATEST
 from pykcl.model.shard import ShardListing
 from pykcl.operate.prune import plan_prune, prune
 from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.memory.expressions import aws_error
 from pykcl.testing.memory.stream import MemoryStream
-from pykcl.testing.memory.values import aws_error
 
 
 def failing(*, before=None, after=None, operation="UpdateItem", times=1):

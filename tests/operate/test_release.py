@@ -7,7 +7,7 @@ from pykcl.errors import Refused, SetupError, TemporaryError
 from pykcl.model.lease import PendingCheckpoint
 from pykcl.operate.release import plan_release, release
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.values import aws_error
+from pykcl.testing.memory.expressions import aws_error
 
 
 def planned(table, number):

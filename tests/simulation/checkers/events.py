@@ -15,7 +15,7 @@ from pykcl.events import (
 )
 from pykcl.planning.fleet_protocol import FleetKind
 from pykcl.testing.memory.dynamodb import Change
-from pykcl.testing.memory.values import Item
+from pykcl.testing.memory.expressions import Item
 from pykcl.testing.simulation.faults import Freezes
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
 
