@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.simulated_fleets import RunningFleet, quiet
 from pykcl.testing.fleet import TABLE
-from pykcl.testing.memory.values import item_bytes
+from pykcl.testing.memory.expressions import item_bytes
 from pykcl.testing.runtime import Simulation
 from tests.java_peer.peer import JavaPeer, java_peer
 

@@ -5,8 +5,7 @@
         assert_at_least_once(result)
 
 Below it: `runtime`, threads and time under a seed; `memory`, a DynamoDB that evaluates real requests; `simulation`,
-whole fleets over both, with faults and checkers; `java`, a scripted Java KCL. It may import everything but `cli`;
-nothing in pykcl may import it.
+whole fleets over both, with faults and checkers. It may import everything but `cli`; nothing in pykcl may import it.
 """
 
 import importlib
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pykcl.local.faults import FaultRule
     from pykcl.local.server import LocalAws
+    from pykcl.testing.clock import SimulatedClock
     from pykcl.testing.fleet_runs import SimulationFailed, SimulationResult, simulate
     from pykcl.testing.input_records import InputRecord, records
     from pykcl.testing.local_aws import LocalStreams, RunningWorker
@@ -33,6 +33,7 @@ __all__ = [
     "Result",
     "RunFailed",
     "RunningWorker",
+    "SimulatedClock",
     "SimulationFailed",
     "SimulationResult",
     "UserCodeFailed",
@@ -54,6 +55,7 @@ _HOMES = {
     "Result": "pykcl.testing.result",
     "RunFailed": "pykcl.testing.result",
     "RunningWorker": "pykcl.testing.local_aws",
+    "SimulatedClock": "pykcl.testing.clock",
     "SimulationFailed": "pykcl.testing.fleet_runs",
     "SimulationResult": "pykcl.testing.fleet_runs",
     "UserCodeFailed": "pykcl.testing.runtime.watchdog",

@@ -1,4 +1,4 @@
-"""Fixtures for pytest: `kinesis`, streams of a local AWS, and `worker`, real workers on them.
+"""Fixtures for pytest: `kinesis`, streams of a local AWS, `worker`, real workers on them, and `kcl_clock`.
 
 pytest loads this module in every project that has pykcl installed. So it imports nothing but pytest until a fixture is
 used, and adds no option, marker or hook. `-p no:pykcl` switches it off.
@@ -14,6 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from pykcl.local.server import LocalAws
     from pykcl.processor import ProcessorFactory
+    from pykcl.testing.clock import SimulatedClock
     from pykcl.testing.local_aws import LocalStreams, RunningWorker
 
 
@@ -74,3 +75,11 @@ def worker(kinesis: LocalStreams) -> Iterator[WorkerStarter]:
     starter = WorkerStarter(kinesis)
     yield starter
     starter.stop_all()
+
+
+@pytest.fixture
+def kcl_clock() -> SimulatedClock:
+    """Give the clock of `run_processor` and `simulate`: kcl_clock.advance(30) in a processor is work of 30 seconds."""
+    from pykcl.testing.clock import SimulatedClock
+
+    return SimulatedClock()

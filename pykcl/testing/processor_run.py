@@ -20,7 +20,7 @@ from pykcl.processor import ProcessorFactory
 from pykcl.testing.fleet import STREAM, TABLE, Fleet
 from pykcl.testing.input_records import InputRecord, checked_records, put_all, refuse_number, refuse_text
 from pykcl.testing.memory.dynamodb import Change, Fault, Params, throttled, timed_out, unreachable
-from pykcl.testing.memory.values import Item
+from pykcl.testing.memory.expressions import Item
 from pykcl.testing.recorder import Call, Recorder
 from pykcl.testing.result import Result, RunFailed, refuse_unfinished
 from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
@@ -76,8 +76,8 @@ def run_processor(
     the run continues until all records are processed. times: how many crashes, or losses of each lease; of "stop",
     how many workers follow one another, each stopped after its part of the records.
 
-    Worker, lease table, stream and time are simulated; user code and threads of its own are not. A call may start
-    threads if it waits for them, and only the thread that pykcl calls may use the checkpointer.
+    Worker, lease table, stream and time are simulated; user code and threads of its own are not: only SimulatedClock
+    lets a call take simulated time, and only the thread that pykcl calls may use that clock and the checkpointer.
 
     Raises RunFailed when the processor does not get to that end, UserCodeFailed when it hangs, waits for real time or
     checkpoints in a thread of its own, ConfigError for arguments that cannot be used.

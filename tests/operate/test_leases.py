@@ -10,8 +10,8 @@ from pykcl.model.lease import PendingCheckpoint
 from pykcl.model.shard import ShardListing
 from pykcl.operate.leases import plan_prune, plan_release, prune, release
 from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.memory.expressions import aws_error
 from pykcl.testing.memory.stream import MemoryStream
-from pykcl.testing.memory.values import aws_error
 
 
 def failing(*, before=None, after=None, operation="UpdateItem", times=1):

@@ -46,7 +46,7 @@ from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import parse_row
 from pykcl.testing.fleet import STREAM, TABLE, Fleet, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.values import aws_error
+from pykcl.testing.memory.expressions import aws_error
 from pykcl.testing.runtime import Simulation
 
 QUOTING = f"{PAYLOAD} {PARTITION_KEY} x-amz-security-token:{TOKEN} {ACCESS_KEY}/{SECRET} {STATE}"

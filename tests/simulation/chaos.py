@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from pykcl.testing.simulation.chaos import Chaos
-from pykcl.testing.simulation.producer import Producer
+from pykcl.testing.simulation.chaos import Chaos, Producer
 from tests.simulation.faults import family
 from tests.simulation.lease_table_actions import Foreigners, Operators
 from tests.simulation.world import CheckedFleet, CheckedWorld

@@ -1,9 +1,8 @@
 """What the tests of the checkers share: broken simulations, checkers over made-up shards, and rows."""
 
 from pykcl.testing.simulation import GuaranteeBroken
-from pykcl.testing.simulation.delivery import DeliveryChecker
+from pykcl.testing.simulation.delivery import DeliveryChecker, RecordLog
 from pykcl.testing.simulation.guarantees import Violations
-from pykcl.testing.simulation.record_log import RecordLog
 from tests.simulation.course import run_simulation
 from tests.simulation.seeds import NO_FAULTS
 

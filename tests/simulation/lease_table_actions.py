@@ -14,10 +14,10 @@ from typing import Any
 from pykcl.errors import NativeFleet, SetupError, TableGone
 from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Change, Table
-from pykcl.testing.memory.values import Item
+from pykcl.testing.memory.expressions import Item
+from pykcl.testing.simulation.chaos import Producer
+from pykcl.testing.simulation.delivery import END, LIBRARY, checkpoint_position
 from pykcl.testing.simulation.guarantees import Guarantee
-from pykcl.testing.simulation.producer import Producer
-from pykcl.testing.simulation.record_log import END, LIBRARY, checkpoint_position
 from pykcl.testing.simulation.service_faults import REQUEST_SECONDS
 from pykcl.testing.simulation.world import FAILOVER, WorkerHost
 from tests.simulation.world import CheckedFleet, CheckedWorld

@@ -7,8 +7,8 @@ from collections import Counter
 from pykcl.local.stream import ReadSpan
 from pykcl.testing.runtime import SimTask
 from pykcl.testing.simulation.course import Quiescence
+from pykcl.testing.simulation.delivery import END, checkpoint_position
 from pykcl.testing.simulation.guarantees import Guarantee
-from pykcl.testing.simulation.record_log import END, checkpoint_position
 from pykcl.testing.simulation.service_faults import past_retention
 from pykcl.testing.simulation.world import FAILOVER, WorkerHost
 from tests.simulation.world import CheckedFleet, CheckedWorld, JavaHost, failover_bound

@@ -16,10 +16,9 @@ from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Fault, MemoryDynamoDB, timed_out
 from pykcl.testing.simulation import Guarantee, GuaranteeBroken
 from pykcl.testing.simulation.course import draw_options
-from pykcl.testing.simulation.delivery import DeliveryChecker
+from pykcl.testing.simulation.delivery import DeliveryChecker, RecordLog
 from pykcl.testing.simulation.guarantees import Violations
 from pykcl.testing.simulation.processors import Skips
-from pykcl.testing.simulation.record_log import RecordLog
 from pykcl.testing.simulation.service_faults import DynamoFaults, Outages, StaleScan
 from pykcl.worker.leader import Leader
 from pykcl.worker.lease_worker import LeaseWorker
@@ -401,7 +400,7 @@ def _pages(scan):
 
 @pytest.mark.slow
 def test_a_malformed_record_counts_when_it_is_fetched():
-    from pykcl.testing.simulation.producer import Producer
+    from pykcl.testing.simulation.chaos import Producer
 
     put = []
     note = Producer._note_malformed

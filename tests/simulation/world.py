@@ -13,8 +13,8 @@ from pykcl.runtime import Runtime
 from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Change, Fault, Params
 from pykcl.testing.runtime import SimTask, Simulation
+from pykcl.testing.simulation.delivery import END, Position, checkpoint_position, position_of
 from pykcl.testing.simulation.guarantees import Guarantee
-from pykcl.testing.simulation.record_log import END, Position, checkpoint_position, position_of
 from pykcl.testing.simulation.service_faults import REQUEST_SECONDS, FaultyStream, Outages, StaleScan
 from pykcl.testing.simulation.world import FAILOVER, GRACE, Host, SimulatedFleet, WorkerHost, World
 from pykcl.worker.worker import Worker

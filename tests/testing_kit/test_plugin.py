@@ -305,11 +305,11 @@ def test_the_tests_on_the_page_pass(installed):
     page = (ROOT / "docs" / "guides" / "testing.md").read_text("utf-8")
     blocks = [text.split("```")[0] for text in page.split("```python\n")[1:]]
     (processor,) = [text for text in blocks if "class Orders" in text]
-    simulated, real = [text for text in blocks if "def test_" in text]
+    simulated, slow, real = [text for text in blocks if "def test_" in text]
     (installed / "orders.py").write_text(processor, "utf-8")
-    (installed / "test_orders.py").write_text(f"{simulated}\n\n{real}", "utf-8")
+    (installed / "test_orders.py").write_text(f"{simulated}\n\n{slow}\n\n{real}", "utf-8")
     done = pytest_in(installed)
-    assert "2 passed" in done.stdout, done.stdout
+    assert "3 passed" in done.stdout, done.stdout
 
 
 def test_a_project_may_switch_the_plugin_off(installed):

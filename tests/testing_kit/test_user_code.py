@@ -1,5 +1,6 @@
 """User code that hangs, waits, uses threads or raises what is not an Exception; a failure names the call."""
 
+import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -138,6 +139,43 @@ def test_threads_that_a_call_waits_for_are_a_part_of_it():
     assert sorted(Orders.done) == sorted(map(str, [*range(20), *range(20)]))
     first, second = ([(call.shard, call.method) for call in run.calls] for run in runs)
     assert first == second
+    assert_no_simulation_is_left()
+
+
+class Background(Orders):
+    """Hands its work to a thread that a library might have started, and waits for none of it."""
+
+    def initialize(self, init):
+        self.queue = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def serve(self):
+        while (text := self.queue.get()) is not None:
+            self.done.append(text)
+
+    def process_records(self, batch):
+        for record in batch:
+            self.queue.put(record.text())
+
+    def shard_ended(self, end):
+        self.queue.put(None)
+
+
+@pytest.mark.parametrize("end", ["shard_end", "crash"])
+def test_a_thread_that_nobody_waits_for_harms_no_run(end):
+    Orders.done.clear()
+    made = []
+
+    def create():
+        made.append(Background())
+        return made[-1]
+
+    assert run_processor(create, records(*range(20)), shards=2, end=end).lost == 0
+    for each in made:
+        each.queue.put(None)
+        each.thread.join(10)
+    assert set(Orders.done) == {str(number) for number in range(20)}
     assert_no_simulation_is_left()
 
 

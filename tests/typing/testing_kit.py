@@ -14,6 +14,7 @@ from pykcl.testing import (
     Result,
     RunFailed,
     RunningWorker,
+    SimulatedClock,
     SimulationFailed,
     SimulationResult,
     UserCodeFailed,
@@ -49,12 +50,19 @@ def test_in_simulated_time() -> None:
 
 def test_failures() -> None:
     try:
-        result: SimulationResult = simulate(Orders, seeds=2, off=["F1"])
+        result: SimulationResult = simulate(Orders, seeds=2, off=["F1"], records=records("a") + records("b"))
         print(result.records)
     except SimulationFailed as failed:
         print(failed.replay)
     except (UserCodeFailed, RunFailed) as error:
         print(error)
+
+
+def test_the_clock(kcl_clock: SimulatedClock) -> None:
+    kcl_clock.advance(30)
+    kcl_clock.freeze(0.5)
+    times: tuple[datetime, float] = (kcl_clock.now(), kcl_clock.monotonic())
+    del times
 
 
 def test_in_real_time(kinesis: LocalStreams, worker: WorkerStarter) -> None:

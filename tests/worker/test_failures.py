@@ -16,7 +16,7 @@ from pykcl.events import (
 from pykcl.local.errors import AwsError
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault, throttled
-from pykcl.testing.memory.values import aws_error
+from pykcl.testing.memory.expressions import aws_error
 
 FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
 

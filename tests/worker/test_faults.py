@@ -8,7 +8,7 @@ from botocore.exceptions import ReadTimeoutError
 from pykcl.events import FailureResolved, FailureStarted, LeaseLost, ReleaseUnacknowledged
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.values import aws_error
+from pykcl.testing.memory.expressions import aws_error
 from pykcl.testing.runtime import ThreadStruck
 
 

@@ -8,7 +8,7 @@ from pykcl.errors import LeaseLostError, ProcessorFailed, RestartShard
 from pykcl.events import LeaseLost, LeaseReleased, LeaseTaken, ProcessorRaised, RetriesExhausted
 from pykcl.testing.fleet import STREAM, RecordingProcessor
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.values import aws_error
+from pykcl.testing.memory.expressions import aws_error
 
 KEY = "shardId-000000000000"
 

@@ -5,7 +5,7 @@ import pytest
 from pykcl.errors import SetupError
 from pykcl.events import FailureResolved, FailureStarted, RetriesExhausted
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.values import aws_error
+from pykcl.testing.memory.expressions import aws_error
 
 REFUSALS = ["AccessDeniedException", "UnrecognizedClientException"]
 

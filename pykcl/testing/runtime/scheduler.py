@@ -327,6 +327,10 @@ class Simulation:
     def is_current(self, task: Task) -> bool:
         return task is self._current
 
+    def runs_this_thread(self) -> bool:
+        """Return whether the calling thread is the one of the simulation that runs now; False in its first one."""
+        return self._current.thread is threading.current_thread()
+
     def sleep(self, seconds: float) -> None:
         """Let the others run for `seconds` of simulated time."""
         self.wait([], seconds)

@@ -11,11 +11,10 @@ from typing import Any
 from pykcl.processor import RecordProcessor
 from pykcl.testing.input_records import InputRecord
 from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
-from pykcl.testing.simulation.chaos import Chaos
+from pykcl.testing.simulation.chaos import Chaos, Producer
+from pykcl.testing.simulation.delivery import END, checkpoint_position
 from pykcl.testing.simulation.faults import Faults
 from pykcl.testing.simulation.guarantees import Figures, Guarantee, Outcome, Violations
-from pykcl.testing.simulation.producer import Producer
-from pykcl.testing.simulation.record_log import END, checkpoint_position
 from pykcl.testing.simulation.world import GRACE, Host, SimulatedFleet, WorkerHost, World
 
 FEW_LEASES = 5

@@ -26,10 +26,9 @@ from pykcl.processor import (
     ShutdownRequestedInput,
 )
 from pykcl.testing.runtime import Simulation
-from pykcl.testing.simulation.delivery import DeliveryChecker, Ownership
+from pykcl.testing.simulation.delivery import DeliveryChecker, Ownership, Position, position_in, position_of
 from pykcl.testing.simulation.faults import Faults
 from pykcl.testing.simulation.guarantees import Guarantee
-from pykcl.testing.simulation.record_log import Position, position_in, position_of
 
 
 def claiming(batch: Batch, owning: Ownership, checker: DeliveryChecker) -> Batch:

@@ -28,13 +28,13 @@ from pykcl.testing.memory.dynamodb import (
     Params,
     denied,
     failing,
+    segment_of,
     spread_order,
     throttled,
     timed_out,
 )
-from pykcl.testing.memory.requests import segment_of
+from pykcl.testing.memory.expressions import Item, copy_item
 from pykcl.testing.memory.stream import LaterPage, MemoryStream
-from pykcl.testing.memory.values import Item, copy_item
 from pykcl.testing.simulation.faults import Faults
 
 STREAM = "orders"

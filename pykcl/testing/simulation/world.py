@@ -22,13 +22,12 @@ from pykcl.processor import RecordProcessor
 from pykcl.runtime import Runtime
 from pykcl.testing.fleet import STREAM, TABLE, SwitchingClient
 from pykcl.testing.memory.dynamodb import Change, Fault, MemoryDynamoDB, Params
-from pykcl.testing.memory.values import Item
+from pykcl.testing.memory.expressions import Item
 from pykcl.testing.runtime import EPOCH_MILLIS, SimTask, Simulation
-from pykcl.testing.simulation.delivery import DeliveryChecker
+from pykcl.testing.simulation.delivery import DeliveryChecker, RecordLog, checkpoint_position
 from pykcl.testing.simulation.faults import Faults
 from pykcl.testing.simulation.guarantees import Violations
 from pykcl.testing.simulation.processors import FaultyProcessor, Skips
-from pykcl.testing.simulation.record_log import RecordLog, checkpoint_position
 from pykcl.testing.simulation.service_faults import (
     REQUEST_SECONDS,
     DynamoFaults,

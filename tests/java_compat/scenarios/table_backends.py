@@ -14,7 +14,7 @@ from botocore.awsrequest import AWSResponse
 from pykcl.aws.clients import client_config
 from pykcl.local.services import MotoServices
 from pykcl.testing.memory.dynamodb import Change, Fault, MemoryDynamoDB
-from pykcl.testing.memory.values import copy_item
+from pykcl.testing.memory.expressions import copy_item
 
 OPERATIONS = {
     "create_table": "CreateTable",

@@ -5,7 +5,7 @@ from fleet_table import NAME, FleetTable, lease, shard
 
 from pykcl.errors import SetupError, WrongTable
 from pykcl.testing.memory.dynamodb import Fault
-from pykcl.testing.memory.values import aws_error
+from pykcl.testing.memory.expressions import aws_error
 
 
 def denied(operation_name):

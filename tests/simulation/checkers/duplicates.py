@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pykcl.testing.simulation.delivery import Ownership
+from pykcl.testing.simulation.delivery import Ownership, Position
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
-from pykcl.testing.simulation.record_log import Position
 
 _MOMENT = 0.05
 

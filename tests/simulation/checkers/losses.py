@@ -8,10 +8,16 @@ from collections.abc import Callable, Mapping
 
 from pykcl.events import DataLost
 from pykcl.testing.memory.dynamodb import Change
-from pykcl.testing.memory.values import Item
-from pykcl.testing.simulation.delivery import Ownership
+from pykcl.testing.memory.expressions import Item
+from pykcl.testing.simulation.delivery import (
+    FIRST,
+    Ownership,
+    Position,
+    RecordLog,
+    checkpoint_position,
+    position_in,
+)
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
-from pykcl.testing.simulation.record_log import FIRST, Position, RecordLog, checkpoint_position, position_in
 
 
 class LossChecker:

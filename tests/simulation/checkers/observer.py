@@ -7,12 +7,11 @@ from typing import Any
 
 from pykcl.events import DataLost, Event, FleetJoined, ProcessorRaised
 from pykcl.testing.memory.dynamodb import Change
-from pykcl.testing.memory.values import Item
+from pykcl.testing.memory.expressions import Item
 from pykcl.testing.runtime import Simulation
-from pykcl.testing.simulation.delivery import DeliveryChecker, Ownership
+from pykcl.testing.simulation.delivery import DeliveryChecker, Ownership, RecordLog
 from pykcl.testing.simulation.faults import Freezes, Marks
 from pykcl.testing.simulation.guarantees import Violations
-from pykcl.testing.simulation.record_log import RecordLog
 from tests.simulation.checkers.duplicates import DuplicateChecker
 from tests.simulation.checkers.events import EventChecker
 from tests.simulation.checkers.lifecycle import LifecycleChecker

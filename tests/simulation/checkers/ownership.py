@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from pykcl.events import Event, LeaseTaken, RetriesExhausted
 from pykcl.testing.memory.dynamodb import Change
-from pykcl.testing.memory.values import Item
+from pykcl.testing.memory.expressions import Item
+from pykcl.testing.simulation.delivery import Position, checkpoint_position
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
-from pykcl.testing.simulation.record_log import Position, checkpoint_position
 from pykcl.testing.simulation.service_faults import kind_of_write
 
 _REPORTED_WITHIN = 3.0

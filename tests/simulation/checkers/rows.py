@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pykcl.local.request_log import ROW_WRITES
 from pykcl.model.shard import HashRange
 from pykcl.testing.memory.dynamodb import Change, Params
-from pykcl.testing.memory.values import Item
-from pykcl.testing.simulation.guarantees import Guarantee, Violations
-from pykcl.testing.simulation.record_log import (
+from pykcl.testing.memory.expressions import Item
+from pykcl.testing.simulation.delivery import (
     AT_LATEST,
     END,
     LIBRARY,
@@ -17,6 +16,7 @@ from pykcl.testing.simulation.record_log import (
     RecordLog,
     checkpoint_position,
 )
+from pykcl.testing.simulation.guarantees import Guarantee, Violations
 
 _OURS = {
     "leaseKey", "leaseOwner", "leaseCounter", "ownerSwitchesSinceCheckpoint", "checkpoint",

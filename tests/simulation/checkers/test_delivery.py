@@ -3,7 +3,7 @@
 import pytest
 
 from pykcl.testing.simulation import Guarantee
-from pykcl.testing.simulation.record_log import position_of
+from pykcl.testing.simulation.delivery import position_of
 from tests.simulation.checking import broken_by, delivery_checker, given
 
 

@@ -18,9 +18,9 @@ from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.runtime import Simulation
 from pykcl.testing.simulation import Guarantee, GuaranteeBroken, course
+from pykcl.testing.simulation.delivery import END, RecordLog
 from pykcl.testing.simulation.faults import Freezes, Marks
 from pykcl.testing.simulation.guarantees import Figures, Violations
-from pykcl.testing.simulation.record_log import END, RecordLog
 from pykcl.worker import lease_worker, shard_reader
 from pykcl.worker.checkpointer import Progress
 from pykcl.worker.lease_manager import LeaseManager

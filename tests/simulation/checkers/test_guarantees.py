@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pykcl.testing.simulation import Guarantee
+from pykcl.testing.simulation.delivery import RecordLog, position_of
 from pykcl.testing.simulation.guarantees import Violations
-from pykcl.testing.simulation.record_log import RecordLog, position_of
 from tests.simulation.checking import broken_by
 
 

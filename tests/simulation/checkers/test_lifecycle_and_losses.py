@@ -9,10 +9,9 @@ from pykcl.events import BatchSkipped, DataLost
 from pykcl.model.record import Record
 from pykcl.processor import Batch
 from pykcl.testing.simulation import Guarantee
-from pykcl.testing.simulation.delivery import Ownership
+from pykcl.testing.simulation.delivery import Ownership, RecordLog, position_of
 from pykcl.testing.simulation.guarantees import Violations
 from pykcl.testing.simulation.processors import Skips, claiming
-from pykcl.testing.simulation.record_log import RecordLog, position_of
 from tests.simulation.checkers.duplicates import DuplicateChecker
 from tests.simulation.checkers.lifecycle import REPORTED_WITHIN, LifecycleChecker
 from tests.simulation.checkers.losses import LossChecker

@@ -5,9 +5,9 @@ import pytest
 from pykcl.events import LeaseTaken, RetriesExhausted
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.simulation import Guarantee
+from pykcl.testing.simulation.delivery import position_of
 from pykcl.testing.simulation.faults import Freezes, Marks
 from pykcl.testing.simulation.guarantees import Violations
-from pykcl.testing.simulation.record_log import position_of
 from tests.simulation.checkers.ownership import OwnershipChecker
 from tests.simulation.checking import broken_by, row
 
