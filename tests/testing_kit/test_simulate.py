@@ -31,6 +31,30 @@ def test_a_good_processor_keeps_every_guarantee():
     )
 
 
+class EachRecord(RecordProcessor):
+    """Checkpoints after each record."""
+
+    def process_records(self, batch):
+        for record in batch:
+            batch.checkpointer.checkpoint(record)
+
+    def shard_ended(self, end):
+        end.checkpointer.checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("seed", "full"),
+    [
+        (5, False),
+        pytest.param(0, True, marks=pytest.mark.slow),
+        pytest.param(3, True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_batch_that_is_checkpointed_whole_and_fails_all_the_same_is_not_owed_again(seed, full):
+    """It fails without raising, as a function with a stray yield does, so nothing of it is left to be done."""
+    assert simulate(EachRecord, seeds=1, first=seed, full=full).deliveries
+
+
 def test_a_processor_that_never_gets_on_fails_with_the_call_that_runs_it_again():
     with pytest.raises(SimulationFailed) as caught:
         simulate(Stuck, seeds=3, first=5, off=["F1", "F12"])

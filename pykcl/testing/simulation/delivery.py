@@ -191,16 +191,23 @@ class Ownership:
             self.busy = ""
 
     @contextmanager
-    def tried_again_if_it_raises(self) -> Iterator[None]:
-        """Keep what was delivered; the batch comes again from its first record that is not checkpointed."""
+    def tried_again_if_it_raises(self) -> Iterator[Callable[[], None]]:
+        """Keep what was delivered; the batch comes again from its first record that is not checkpointed.
+
+        Yields what to call for a batch that fails without raising.
+        """
         before, reported = self.after, self.reported
-        try:
-            yield
-        except BaseException:
+
+        def comes_again() -> None:
             # Also where every record was delivered, and only its checkpoint was refused.
             self.after = before if self.confirmed is None else max(before, self.confirmed)
             if self.after == before:
                 self.reported = reported
+
+        try:
+            yield comes_again
+        except BaseException:
+            comes_again()
             raise
 
     def goes_on_with(self, given: list[Position]) -> None:

@@ -176,14 +176,16 @@ class FaultyProcessor(RecordProcessor):
     def process_records(self, batch: Batch) -> Any:
         owning = self._must_own("process_records")
         positions = [position_of(r.sequence_number, r.sub_sequence_number) for r in batch]
-        with owning.call(self._checker, "process_records"), owning.tried_again_if_it_raises():
+        with owning.call(self._checker, "process_records"), owning.tried_again_if_it_raises() as comes_again:
             self._checker.batch_starts(owning, positions)
             self._dawdle_perhaps(batch.shard_id)
             claimed = claiming(batch, owning, self._checker)
             if self._inner is not None:
                 self._inner.process_records(claimed)
             if self._faults.happens("F17.raises", f"{self._host} {batch.shard_id}"):
-                return self._fail(claimed, owning, positions)
+                never_run = self._fail(claimed, owning, positions)
+                comes_again()
+                return never_run
             self._checker.delivered(owning, positions)
             self._last = (batch.checkpointer, batch.records[-1])
             self._checkpoint_somehow(batch)
