@@ -1,8 +1,8 @@
 """Records in the form of a Lambda event: `{"Records": [...]}`, as an event source mapping of Kinesis sends it.
 
 A record that arrived alone has exactly the fields that Lambda sends. A user record out of an aggregate also has
-`aggregated`, `subSequenceNumber` and `explicitHashKey`, as in the output of aws-kinesis-agg, and its `eventID` ends with
-its sub-sequence number.
+`aggregated`, `subSequenceNumber` and `explicitHashKey`, as in the output of aws-kinesis-agg, and its `eventID` ends
+with its sub-sequence number.
 """
 
 from __future__ import annotations
