@@ -1,5 +1,6 @@
-"""Protocols of the services that a worker uses: LeaseTable, Stream, DeadLetterDestination, Events (Runtime is in `runtime`).
+"""Protocols of the services that a worker uses: LeaseTable, Stream, DeadLetterDestination, Events.
 
+The protocol Runtime is in `runtime`.
 `aws/` implements them; `testing/` and users may implement their own.
 """
 
