@@ -1,6 +1,7 @@
 """Protocols of the services that a worker uses: LeaseTable, Stream, DeadLetterDestination, Events.
 
-Runtime is in `runtime`. `aws/` implements them; `testing/` and users may implement their own.
+The protocol Runtime is in `runtime`.
+`aws/` implements them; `testing/` and users may implement their own.
 """
 
 from __future__ import annotations
@@ -171,6 +172,7 @@ class NonBlockingStream(Stream, Protocol):
         """
 
 
+@runtime_checkable
 class DeadLetterDestination(Protocol):
     """Keeps dead letters. Called by the threads of several shards at the same time."""
 

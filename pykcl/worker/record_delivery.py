@@ -12,8 +12,9 @@ from pykcl.model.lease import first_read
 from pykcl.model.record import Record
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, PollWindow, backoff
-from pykcl.processor import Batch, ShutdownRequestedInput
+from pykcl.processor import Batch, FailedAt, ShutdownRequestedInput
 from pykcl.status import Activity
+from pykcl.worker.batch_delivery import BatchDelivery, index_of
 from pykcl.worker.checkpointer import ShardCheckpointer
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.measurements import PageMeasures
@@ -44,6 +45,7 @@ class RecordDelivery:
         self._reader = ShardReader(context, held.key, hash_range, first, after, scope.iterator)
         self._gone_since: float | None = None
         self._began_at, self._batches, self._has_checked = lease.checkpoint, 0, False
+        self._policies = BatchDelivery(scope, self._settle) if context.config.has_policies else None
         scope.children, scope.lag = (), None
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -188,6 +190,11 @@ class RecordDelivery:
         last = records[-1].position
         self._page.delivering()
         self._progress.handing_over(last)
+        if self._policies is not None:
+            signal = self._policies.deliver(records, millis_behind)
+            if signal is not None and signal is not Signal.STOP:
+                self._page.ended(worked=False)
+            return signal
         checkpointer = ShardCheckpointer(self._progress, last)
         batch = self._rest_of(
             Batch(records, checkpointer, millis_behind, self._held.key, self._context.stream.name)
@@ -195,7 +202,7 @@ class RecordDelivery:
         result = CallResult.RETURNED
         if batch:
             call = self._processor.process_records
-            result = self._calls.until_it_returns("process_records", call, batch, self._rest_of)
+            result = self._calls.until_it_returns("process_records", call, batch, self._rest_after)
         if result in NOT_RETURNED:
             if result is not CallResult.STOPPED:
                 self._page.ended(worked=False)
@@ -206,6 +213,27 @@ class RecordDelivery:
         self._progress.batch_done(last)
         self._checkpoint_if_due()
         return None
+
+    def _settle(self, records: Sequence[Record], is_processed: bool) -> None:
+        """Note records that are settled; automatic checkpoints may pass them now."""
+        last = records[-1].position
+        if is_processed:
+            self._page.delivered(records)
+            self._report_a_forgotten_checkpoint()
+            self._progress.batch_done(last)
+        else:
+            self._progress.given_up(last)
+        self._checkpoint_if_due()
+
+    def _rest_after(self, batch: Batch, error: BaseException) -> Batch:
+        """Return what the error and the checkpoints leave to be done of a batch."""
+        if isinstance(error, FailedAt) and self._context.config.on_error == "retry":
+            at = index_of(error.record, batch.records)
+            if at:
+                self._progress.batch_done(batch[at - 1].position)
+                self._checkpoint_if_due()
+                batch = replace(batch, records=batch.records[at:])
+        return self._rest_of(batch)
 
     def _rest_of(self, batch: Batch) -> Batch:
         """Return the batch without the records that are checkpointed, as in Java.

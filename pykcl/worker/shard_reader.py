@@ -157,7 +157,7 @@ class ShardReader:
         self._send_ahead(fetched, give_up)
         batches = batches_of(
             fetched.records,
-            self._context.config.max_records,
+            self._context.config.batch_size or self._context.config.max_records,
             self._hash_range,
             after=self._after,
             on_refused=self._aggregate_refused,
