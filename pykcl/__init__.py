@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         WrongStream,
         WrongTable,
     )
+    from pykcl.handlers.lambda_processor import lambda_processor
     from pykcl.interfaces import DeadLetterDestination
     from pykcl.model.checkpoint import Checkpoint
     from pykcl.model.dead_letter import Condition, DeadLetter
@@ -84,6 +85,7 @@ __all__ = [
     "WrongStream",
     "WrongTable",
     "__version__",
+    "lambda_processor",
 ]
 
 # Each name is fetched from its home when it is first used: `import pykcl` costs milliseconds, and a program
@@ -125,6 +127,7 @@ _HOMES = {
     "Worker": "pykcl.worker.worker",
     "WrongStream": "pykcl.errors",
     "WrongTable": "pykcl.errors",
+    "lambda_processor": "pykcl.handlers.lambda_processor",
 }
 
 

@@ -129,6 +129,9 @@ class Config:
     """Most leases taken from live owners in one pass; a pass comes every third of the failover time."""
     max_records: int = 10_000
     """Most records per GetRecords call and per process_records call."""
+    deaggregate: bool = True
+    """Whether the user records of an aggregated (KPL) record are delivered one by one. False: as the one record they
+    came in."""
     call_with_empty_batches: bool = False
     """Whether process_records is called with an empty batch, too, when a read brought nothing."""
     idle_time_between_reads: float | None = None
@@ -305,7 +308,7 @@ def nearest_names(name: str, known: Iterable[str], shown: Callable[[str], str]) 
 _METRICS_TEXTS = ("metrics", "metrics_dimensions", "metrics_namespace")
 _NEVER_NONE = ("application", "stream", "metrics", "metrics_dimensions")
 _FLAGS = (
-    "bisect", "call_with_empty_batches", "show_errors", "create_table", "table_deletion_protection",
+    "bisect", "call_with_empty_batches", "deaggregate", "show_errors", "create_table", "table_deletion_protection",
     "point_in_time_recovery", "unsafe_join_v3",
 )  # fmt: skip
 

@@ -307,6 +307,10 @@ class DataLost(Event):
     resumed_at: str | None
 
 
+_CODES_OF_HANDLERS = {"HandlerRanNothing": "E23", "ResponseRefused": "E24"}
+"""By the name of the exception, of mistakes that a Lambda handler makes when it is called."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorRaised(Event):
     LEVEL = logging.ERROR
@@ -321,6 +325,10 @@ class ProcessorRaised(Event):
     first: str
     last: str
     next_attempt_in: float | None
+
+    @property
+    def code(self) -> str | None:
+        return _CODES_OF_HANDLERS.get(self.error, self.CODE)
 
     @property
     def failed_records(self) -> int:

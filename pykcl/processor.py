@@ -61,7 +61,7 @@ class InitializationInput:
     undo it now: the first checkpoint after `initialize`, an automatic one too, erases it from the row.
 
     fencing_token: greater than the token of every earlier owner of this lease; hand it to sinks that can refuse
-    writes of a smaller one.
+    writes of a smaller one. application, stream_arn: of the worker.
     """
 
     shard_id: str
@@ -70,6 +70,8 @@ class InitializationInput:
     pending: PendingCheckpoint | None
     fencing_token: int
     checkpointer: Checkpointer
+    application: str = ""
+    stream_arn: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ ALLOWED = {
     "planning": VALUES | {"planning"},
     "aws": {"aws", "config", "errors", "interfaces", "metrics", "model", "runtime"},
     "worker": WIRING | {"worker", "planning"},
+    "handlers": WIRING | {"handlers", "planning", "worker"},
     "local": {"host_names", "local", "model"},
     "compat": WIRING | {"compat", "logs", "planning", "worker", "aws"},
     "testing": WIRING | {"testing", "planning", "worker", "aws", "local"},
@@ -60,6 +61,7 @@ ALLOWED = {
     | {
         "logs",
         "error_catalog",
+        "handlers",
         "health",
         "ui",
         "cli",
@@ -71,7 +73,7 @@ ALLOWED = {
         "aws",
         "local",
     },
-    "": {"config", "errors", "interfaces", "model", "processor", "worker"},
+    "": {"config", "errors", "handlers", "interfaces", "model", "processor", "worker"},
 }
 """Room -> rooms of pykcl it may import. "" is pykcl/__init__.py."""
 EXCEPT = {
@@ -280,6 +282,8 @@ RULES = {
             ("pykcl/planning/x.py", "def f():\n    import pykcl.interfaces"),
             ("pykcl/worker/lease_worker.py", "from pykcl.aws.clients import connect"),
             ("pykcl/aws/x.py", "from pykcl import planning"),
+            ("pykcl/handlers/x.py", "from pykcl.aws.clients import connect"),
+            ("pykcl/worker/x.py", "from pykcl.handlers.filters import criteria_of"),
             ("pykcl/local/x.py", "from pykcl.runtime import Runtime"),
             ("pykcl/cli/run.py", "from pykcl.testing.fleet import Fleet"),
             ("pykcl/demo/x.py", "from pykcl.cli.ui import ui"),

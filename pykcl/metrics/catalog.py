@@ -166,6 +166,10 @@ RECORDS_DISCARDED = _one(
 BATCH_SPLITS = _one(
     _P, "BatchSplits", "Count", "SUMMARY", "ShardId", "Number of batches that failed and were split.", is_ours=True,
 )  # fmt: skip
+RECORDS_FILTERED = _one(
+    _P, "RecordsFiltered", "Count", "SUMMARY", "ShardId",
+    "Number of user records that the filter of a Lambda handler refused.", is_ours=True,
+)  # fmt: skip
 PROCESSOR_STALLED = _one(
     _P, "ProcessorStalled", "Count", "SUMMARY", "ShardId",
     "Number of processor calls that ran longer than processor_warn_after.", is_ours=True,

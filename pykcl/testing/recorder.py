@@ -16,6 +16,7 @@ from pykcl.model.record import Record
 from pykcl.processor import (
     Batch,
     Checkpointer,
+    FailedAt,
     InitializationInput,
     LeaseLostInput,
     PreparedCheckpoint,
@@ -165,10 +166,11 @@ class RecordedProcessor(RecordProcessor):
         self._create, self._worker, self._recorder = create, worker, recorder
         self._inner: RecordProcessor | None = None
 
-    @property
-    def is_of_no_use(self) -> bool:
-        """As the worker asks it of every processor."""
-        return bool(getattr(self._inner, "is_of_no_use", False))
+    def __getattr__(self, name: str) -> Any:
+        """Return what the worker asks of some processors: is_of_no_use, turn, records_filtered, handler_name."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
 
     def initialize(self, init: InitializationInput) -> None:
         recorder = self._recorder
@@ -195,6 +197,11 @@ class RecordedProcessor(RecordProcessor):
             recorder.before(call)
             try:
                 _run(self._inner, call, _recorded(batch, call, recorder))
+            except FailedAt as failure:
+                done = _before(failure.record, records)
+                recorder.delivered += done
+                recorder.done |= set(map(id_of, done))
+                raise
             except Exception:
                 # Part of the work was done after a checkpoint of the whole batch, and nobody knows which.
                 if call.checkpoint is not None and records[-1].position <= call.checkpoint:
@@ -275,6 +282,12 @@ def _recorded(argument: Any, call: Call, recorder: Recorder) -> Any:
     if not hasattr(argument, "checkpointer"):
         return argument
     return replace(argument, checkpointer=_RecordedCheckpointer(argument.checkpointer, call, recorder))
+
+
+def _before(failed: object, records: tuple[Record, ...]) -> tuple[Record, ...]:
+    """Return the records that a FailedAt says are done: none if it names no record of the batch."""
+    ids = [id_of(record) for record in records]
+    return records[: ids.index(id_of(failed))] if isinstance(failed, Record) and id_of(failed) in ids else ()
 
 
 def _run(processor: RecordProcessor, call: Call, argument: Any) -> None:

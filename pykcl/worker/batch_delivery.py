@@ -196,7 +196,7 @@ class BatchDelivery:
         return DeadLetter(
             condition=condition,
             application=context.config.application,
-            processor=f"{kind.__module__}:{kind.__qualname__}",
+            processor=getattr(self._processor, "handler_name", f"{kind.__module__}:{kind.__qualname__}"),
             worker_id=context.worker_id,
             stream=stream.name,
             stream_arn=stream.arn,

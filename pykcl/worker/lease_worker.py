@@ -233,6 +233,8 @@ class LeaseWorker:
             pending=held.lease.pending,
             fencing_token=held.fencing_token,
             checkpointer=ShardCheckpointer(progress, None),
+            application=context.config.application,
+            stream_arn=context.identity.description.arn,
         )
         result = scope.calls.until_it_returns("initialize", self._make_processor, init)
         if result in NOT_RETURNED or scope.processor is None:

@@ -60,6 +60,7 @@ class WorkerOptions(Surroundings, total=False):
     max_leases: int
     max_leases_to_steal_at_one_time: int
     max_records: int
+    deaggregate: bool
     call_with_empty_batches: bool
     show_errors: bool
     idle_time_between_reads: float | None

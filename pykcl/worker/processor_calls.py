@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,7 @@ from pykcl.model.dead_letter import DeadLetter
 from pykcl.model.record import Record
 from pykcl.planning.read_schedule import backoff
 from pykcl.processor import Batch
+from pykcl.runtime import Event, Runtime, SystemRuntime
 from pykcl.worker.context import Context
 from pykcl.worker.processor_factory import NeverRan, must_have_run
 from pykcl.worker.signals import OwnProcess
@@ -37,6 +39,9 @@ log = logging.getLogger("pykcl.worker")
 
 SENDING = "dead_letters"
 """What a call of a destination is called, beside the methods of a processor."""
+
+_TURN_POLL = 0.1
+"""Seconds between two checks of the lease, and for a stop, while a call waits for its turn."""
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _LIBRARY_HOMES = (Path(traceback.__file__).parent, Path(__file__).parents[1])
@@ -50,8 +55,69 @@ class CallResult(Enum):
     RESTART = "restart"
 
 
+class StopAsked(Exception):
+    """The lease worker is to stop, and its call of process_records has not begun."""
+
+
+class Turns:
+    """One call of process_records at a time, among all processors with a `Turn` of it; first come, first served.
+
+    A lock would not do: the thread that lets it go takes it again before one that waits for it has woken up.
+    """
+
+    def __init__(self) -> None:
+        self._lock = SystemRuntime().lock()
+        self._queue: deque[Event] = deque()
+
+    @contextmanager
+    def taken(self, runtime: Runtime, pause: Callable[[float], bool]) -> Iterator[None]:
+        """Wait for the turn, and have it in the block. pause: polled meanwhile; as that of ProcessorCalls.
+
+        Raises StopAsked, and LeaseLostError as `pause` does.
+        """
+        mine = runtime.event()
+        with self._lock:
+            self._queue.append(mine)
+            if self._queue[0] is mine:
+                mine.set()
+        try:
+            while not mine.wait(_TURN_POLL):
+                if pause(0.0):
+                    raise StopAsked
+            yield
+        finally:
+            with self._lock:
+                self._queue.remove(mine)
+                if self._queue:
+                    self._queue[0].set()
+
+
+class Turn:
+    """The turn of one processor, as its attribute `turn`: the worker takes it before each call of process_records."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._is_taken = False
+
+    @contextmanager
+    def taken(self, runtime: Runtime, pause: Callable[[float], bool] = lambda _: False) -> Iterator[None]:
+        """As `Turns.taken`; at once if the same call has it already."""
+        if self._is_taken:
+            yield
+            return
+        with self._turns.taken(runtime, pause):
+            self._is_taken = True
+            try:
+                yield
+            finally:
+                self._is_taken = False
+
+
 class ProcessorCalls:
     """Calls methods of one processor.
+
+    turn: what process_records waits for, if the processor has one. Such a wait is no call that is under way, neither
+    for `busy` nor for a worker that stops.
 
     check: raises LeaseLostError if the lease is lost. pause: waits for a number of seconds and returns True if the
     lease worker is to stop; raises LeaseLostError.
@@ -69,6 +135,7 @@ class ProcessorCalls:
         self._restarts = _Restarts(context.config.retry_timeout)
         self._own_process = OwnProcess()
         self._shown: tuple[type[BaseException], str] | None = None
+        self.turn: Turn | None = None
 
     @property
     def busy(self) -> tuple[str, float] | None:
@@ -194,8 +261,9 @@ class ProcessorCalls:
     def _attempt(
         self, method: str, call: Callable[[Input], object], argument: Input, *, only_if_held: bool
     ) -> BaseException | None:
-        """Call the method and return its error. Raises LeaseLostError if the call needs a lease that is lost."""
-        with self._running(method):
+        """Call the method and return its error. Raises LeaseLostError if the call needs a lease that is lost, and
+        StopAsked instead of a wait for its turn while the worker stops."""
+        with self._taken_turn(method), self._running(method):
             if only_if_held:
                 # The last step before the call, after every wait. 1) The lease is believed; 2) this thread waits for a
                 # lock, if only that of `busy`; 3) a heartbeat is rejected, and another worker has the lease; 4) the
@@ -231,6 +299,11 @@ class ProcessorCalls:
             else (catalog.SHUTDOWN_TIME, catalog.SHUTDOWN_TASK)
         )
         meter.measure("", (call, took), (task.success, float(worked)), (task.time, took))
+
+    def _taken_turn(self, method: str) -> AbstractContextManager[None]:
+        if self.turn is None or method != "process_records":
+            return nullcontext()
+        return self.turn.taken(self._context.runtime, self._pause)
 
     @contextmanager
     def _running(self, method: str) -> Iterator[None]:

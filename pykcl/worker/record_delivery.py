@@ -19,7 +19,7 @@ from pykcl.worker.checkpointer import ShardCheckpointer
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.measurements import PageMeasures
 from pykcl.worker.prefetch import Answer
-from pykcl.worker.processor_calls import CallResult
+from pykcl.worker.processor_calls import CallResult, StopAsked
 from pykcl.worker.shard_end import NOT_RETURNED, children_of_a_gone_shard
 from pykcl.worker.shard_reader import Page, ShardReader
 
@@ -36,7 +36,10 @@ class RecordDelivery:
         self._held = held = scope.mine
         self._processor, self._progress = scope.initialized
         self._calls = scope.calls
-        self._page = PageMeasures(context.meter, held.key)
+        self._calls.turn = getattr(self._processor, "turn", None)
+        self._page = PageMeasures(
+            context.meter, held.key, lambda: getattr(self._processor, "records_filtered", 0)
+        )
         lease = held.lease
         after = None if lease.checkpoint.is_sentinel else lease.checkpoint
         first = first_read(lease, context.config.start_position)
@@ -54,6 +57,8 @@ class RecordDelivery:
         """Fetch and deliver until the shard is drained, the worker stops, the lease is lost, or the processor fails."""
         try:
             return self._read()
+        except StopAsked:
+            return Signal.STOP
         finally:
             # Not waited for: the next owner of this lease would wait, too, and one more read page is harmless.
             self._reader.stop_others()

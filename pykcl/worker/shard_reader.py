@@ -161,6 +161,7 @@ class ShardReader:
             self._hash_range,
             after=self._after,
             on_refused=self._aggregate_refused,
+            whole=not self._context.config.deaggregate,
         )
         return Page(fetched, self._answered_at, batches)
 

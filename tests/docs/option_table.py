@@ -29,7 +29,7 @@ SINCE = dict.fromkeys(
         "processor_timeout", "show_errors", "create_table", "table_deletion_protection", "point_in_time_recovery", "lease_scan_mode", "coordinator_state_table",
         "unsafe_join_v3", "metrics", "metrics_level", "metrics_dimensions", "metrics_namespace", "metrics_buffer_time",
         "metrics_queue_size", "batch_size", "max_attempts", "bisect", "max_record_age", "dead_letters",
-        "dead_letters_in_a_row",
+        "dead_letters_in_a_row", "deaggregate",
     ),
     "0.1.0",
 )  # fmt: skip

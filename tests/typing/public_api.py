@@ -42,8 +42,23 @@ from pykcl import (
     Worker,
     WrongStream,
     WrongTable,
+    lambda_processor,
 )
 from pykcl.events import DataLost, Event, LeaseTaken
+
+
+class LambdaContext:
+    """Of a library for Lambda functions."""
+
+    function_name: str
+
+
+def lambda_handler(event: dict[str, object], context: LambdaContext) -> dict[str, list[str]]:
+    return {"batchItemFailures": []}
+
+
+def has_key(record: Record) -> bool:
+    return bool(record.partition_key)
 
 
 class Orders(RecordProcessor):
@@ -137,6 +152,7 @@ def policies() -> None:
     destination: DeadLetterDestination = Kept()
     Worker("orders-app", stream="orders", processor=Strict, max_attempts=3, bisect=True, dead_letters=keep)
     Worker("orders-app", stream="orders", processor=Strict, max_record_age=60, dead_letters=destination)
+    Worker("orders-app", stream="orders", processor=lambda_processor(lambda_handler, filter=has_key))
     config = Config(application="orders-app", stream="orders", batch_size=100, dead_letters="discard")
     try:
         Worker(config=config, processor=Strict).run()
