@@ -16,6 +16,7 @@ from pykcl.model.record import Record
 from pykcl.processor import (
     Batch,
     Checkpointer,
+    FailedAt,
     InitializationInput,
     LeaseLostInput,
     PreparedCheckpoint,
@@ -26,6 +27,7 @@ from pykcl.processor import (
 )
 from pykcl.testing.runtime.scheduler import SimulationOver, ThreadStruck
 from pykcl.testing.runtime.watchdog import Watchdog
+from pykcl.worker.batch_delivery import index_of
 from pykcl.worker.options import DeadLetters
 from pykcl.worker.processor_factory import must_have_run
 
@@ -195,6 +197,11 @@ class RecordedProcessor(RecordProcessor):
             recorder.before(call)
             try:
                 _run(self._inner, call, _recorded(batch, call, recorder))
+            except FailedAt as error:
+                at = index_of(error.record, records) or 0
+                recorder.delivered += records[:at]
+                recorder.done |= set(map(id_of, records[:at]))
+                raise
             except Exception:
                 # Part of the work was done after a checkpoint of the whole batch, and nobody knows which.
                 if call.checkpoint is not None and records[-1].position <= call.checkpoint:
