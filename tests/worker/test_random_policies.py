@@ -164,13 +164,13 @@ def test_a_mutant_of_the_policies_is_caught(mutant):
 
 
 def _by_the_host(expire):
-    def by_the_host(self, work, chosen):
+    def by_the_host(self, work, first, chosen):
         context = self._context
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 type(context.stream), "server_time_millis", lambda stream: context.runtime.utcnow_millis()
             )
-            return expire(self, work, chosen)
+            return expire(self, work, first, chosen)
 
     return by_the_host
 
