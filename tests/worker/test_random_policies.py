@@ -73,6 +73,7 @@ def course(seed):
         max_attempts=rng.randrange(2, 4),
         bisect=True,
         batch_size=rng.choice([None, 1, 4]),
+        batch_window=rng.choice([0.0, 0.0, 3.0]),
         checkpoint_mode=rng.choice(["auto", "interval"]),
         retry_timeout=30.0,
         dead_letters_in_a_row=0,
