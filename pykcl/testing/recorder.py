@@ -168,6 +168,11 @@ class RecordedProcessor(RecordProcessor):
         self._inner: RecordProcessor | None = None
 
     @property
+    def wrapped(self) -> RecordProcessor | None:
+        """The processor of the user, whose name is in dead letters."""
+        return self._inner
+
+    @property
     def is_of_no_use(self) -> bool:
         """As the worker asks it of every processor."""
         return bool(getattr(self._inner, "is_of_no_use", False))

@@ -191,7 +191,9 @@ class BatchDelivery:
         return None
 
     def _letter(self, part: Part, condition: Condition, records: Sequence[Record]) -> DeadLetter:
-        context, kind = self._context, type(self._processor)
+        context = self._context
+        # An adapter is not what failed.
+        kind = type(getattr(self._processor, "wrapped", self._processor))
         stream = context.identity.description
         return DeadLetter(
             condition=condition,
