@@ -108,6 +108,9 @@ class Config:
     """How long a batch is retried before its lease is handed back, and how long it is then left alone."""
     batch_size: int | None = None
     """Most records per process_records call. None: max_records."""
+    batch_window: float = 0.0
+    """How long the first record of a batch waits for more, over several reads, until there are batch_size or 6 MiB of
+    them. 0: what a read brings is delivered at once."""
     max_attempts: int | None = None
     """How many calls in all may fail before their records go to the dead letters. Errors of AWS do not count. None: a
     batch that fails holds up its shard, and retry_timeout ends it."""
@@ -376,6 +379,7 @@ _SMALLEST: dict[str, float] = {
     "checkpoint_interval": 0.1,
     "retry_timeout": 0.0,
     "batch_size": 1,
+    "batch_window": 0.0,
     "max_attempts": 1,
     "max_record_age": 1.0,
     "dead_letters_in_a_row": 0,
@@ -427,6 +431,8 @@ def _check_numbers(config: Config) -> None:
         raise ConfigError(f"max_records={config.max_records} is more than the 10000 Kinesis allows per call")
     if config.batch_size is not None and config.batch_size > 10_000:
         raise ConfigError(f"batch_size={config.batch_size} is more than 10000. Write 1 to 10000.")
+    if config.batch_window > 300:
+        raise ConfigError(f"batch_window={config.batch_window} is more than 300 s. Write 0 to 300.")
     if config.max_buffered_bytes < 2 * LARGEST_FETCH_BYTES:
         # With room for one only, a shard whose processor hangs on its page would starve all others.
         raise ConfigError(

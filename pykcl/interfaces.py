@@ -1,7 +1,6 @@
 """Protocols of the services that a worker uses: LeaseTable, Stream, DeadLetterDestination, Events.
 
-The protocol Runtime is in `runtime`.
-`aws/` implements them; `testing/` and users may implement their own.
+Runtime is in `runtime`. `aws/` implements them; `testing/` and users may implement their own.
 """
 
 from __future__ import annotations

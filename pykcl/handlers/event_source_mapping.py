@@ -168,9 +168,7 @@ def _batch_size(reading: _Reading, key: str, value: Any, _: Mapping[str, Any]) -
 
 
 def _window(reading: _Reading, key: str, value: Any, _: Mapping[str, Any]) -> str:
-    if not _whole(key, value, 0, 300):
-        return "as here: a batch is not waited for"
-    return "not used: a batch holds what one read brought, up to batch_size; see idle_time_between_reads"
+    return reading.set("batch_window", float(_whole(key, value, 0, 300)))
 
 
 def _parallelization(reading: _Reading, key: str, value: Any, _: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ from pykcl.processor import (
 )
 from pykcl.testing.runtime.scheduler import SimulationOver, ThreadStruck
 from pykcl.testing.runtime.watchdog import Watchdog
+from pykcl.worker.batch_delivery import index_of
 from pykcl.worker.options import DeadLetters
 from pykcl.worker.processor_factory import must_have_run
 
@@ -166,6 +167,11 @@ class RecordedProcessor(RecordProcessor):
         self._create, self._worker, self._recorder = create, worker, recorder
         self._inner: RecordProcessor | None = None
 
+    @property
+    def wrapped(self) -> RecordProcessor | None:
+        """The processor of the user, whose name is in dead letters."""
+        return self._inner
+
     def __getattr__(self, name: str) -> Any:
         """Return what the worker asks of some processors: is_of_no_use, turn, records_filtered, handler_name."""
         if name.startswith("_"):
@@ -197,10 +203,10 @@ class RecordedProcessor(RecordProcessor):
             recorder.before(call)
             try:
                 _run(self._inner, call, _recorded(batch, call, recorder))
-            except FailedAt as failure:
-                done = _before(failure.record, records)
-                recorder.delivered += done
-                recorder.done |= set(map(id_of, done))
+            except FailedAt as error:
+                at = index_of(error.record, records) or 0
+                recorder.delivered += records[:at]
+                recorder.done |= set(map(id_of, records[:at]))
                 raise
             except Exception:
                 # Part of the work was done after a checkpoint of the whole batch, and nobody knows which.
@@ -282,12 +288,6 @@ def _recorded(argument: Any, call: Call, recorder: Recorder) -> Any:
     if not hasattr(argument, "checkpointer"):
         return argument
     return replace(argument, checkpointer=_RecordedCheckpointer(argument.checkpointer, call, recorder))
-
-
-def _before(failed: object, records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """Return the records that a FailedAt says are done: none if it names no record of the batch."""
-    ids = [id_of(record) for record in records]
-    return records[: ids.index(id_of(failed))] if isinstance(failed, Record) and id_of(failed) in ids else ()
 
 
 def _run(processor: RecordProcessor, call: Call, argument: Any) -> None:

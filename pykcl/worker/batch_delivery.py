@@ -56,52 +56,52 @@ class BatchDelivery:
     def deliver(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
         """Settle every record of the batch; None: done. Raises LeaseLostError, DeadLettersUnsent."""
         work = WorkList(len(records), self._policy)
-        while (part := self._next(work, records)) is not None:
+        while (part := work.next()) is not None:
             if self._scope.must_stop():
                 return Signal.STOP
+            first = records[part.start]
+            if not self._held.lease.checkpoint < first.position:
+                # The processor has checkpointed further than the calls that returned, or an earlier owner had, whose
+                # prepared checkpoint is committed since.
+                work.settled(self._durable(records, part.start))
+                continue
             chosen = records[part.start : part.stop]
             if part.condition is not None:
                 signal = self._give_up(work, part, part.condition, chosen)
-            elif self._expire(work, chosen):
+            elif self._expire(work, first, chosen):
                 continue
             else:
-                signal = self._call(work, part, records, millis_behind)
+                signal = self._call(work, part, records, chosen, millis_behind)
             if signal is not None:
                 return signal
         return None
-
-    def _next(self, work: WorkList, records: Sequence[Record]) -> Part | None:
-        """Return the first part that is not settled.
-
-        The processor may have checkpointed further than the calls that returned, or an earlier owner, whose prepared
-        checkpoint is committed since.
-        """
-        part = work.next()
-        if part is None or self._held.lease.checkpoint < records[part.start].position:
-            return part
-        work.settled(self._durable(records, part.start))
-        return work.next()
 
     def _durable(self, records: Sequence[Record], start: int) -> int:
         """Return the index of the first record from `start` on that is not checkpointed."""
         return bisect_right(records, self._held.lease.checkpoint, start, key=lambda record: record.position)
 
-    def _expire(self, work: WorkList, records: Sequence[Record]) -> bool:
+    def _expire(self, work: WorkList, first: Record, records: Sequence[Record]) -> bool:
+        """Give up those of the records that are too old. Only the first one is checked, unless that is."""
         max_age = self._policy.max_age
         if max_age is None:
             return False
         # The clock of Kinesis: that of the host may be wrong by hours.
         now = self._context.stream.server_time_millis()
-        if not 0 < records[0].arrived_at_millis < now - max_age:
+        if not 0 < first.arrived_at_millis < now - max_age:
             return False
         return work.expire(now, [record.arrived_at_millis for record in records])
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def _call(
-        self, work: WorkList, part: Part, records: Sequence[Record], millis_behind: int | None
+        self,
+        work: WorkList,
+        part: Part,
+        records: Sequence[Record],
+        chosen: Sequence[Record],
+        millis_behind: int | None,
     ) -> Signal | None:
-        chosen = records[part.start : part.stop]
+        """chosen: the records of the part."""
         checkpointer = ShardCheckpointer(self._progress, chosen[-1].position)
         batch = Batch(chosen, checkpointer, millis_behind, self._held.key, self._context.stream.name)
         began = self._context.runtime.monotonic()
@@ -191,7 +191,9 @@ class BatchDelivery:
         return None
 
     def _letter(self, part: Part, condition: Condition, records: Sequence[Record]) -> DeadLetter:
-        context, kind = self._context, type(self._processor)
+        context = self._context
+        # An adapter is not what failed.
+        kind = type(getattr(self._processor, "wrapped", self._processor))
         stream = context.identity.description
         return DeadLetter(
             condition=condition,

@@ -52,6 +52,7 @@ class WorkerOptions(Surroundings, total=False):
     on_error: OnError
     retry_timeout: float
     batch_size: int | None
+    batch_window: float
     max_attempts: int | None
     bisect: bool
     max_record_age: float | None

@@ -15,6 +15,7 @@ from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, PollWindow, backof
 from pykcl.processor import Batch, FailedAt, ShutdownRequestedInput
 from pykcl.status import Activity
 from pykcl.worker.batch_delivery import BatchDelivery, index_of
+from pykcl.worker.batch_window import BatchWindow
 from pykcl.worker.checkpointer import ShardCheckpointer
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.measurements import PageMeasures
@@ -48,6 +49,11 @@ class RecordDelivery:
         self._reader = ShardReader(context, held.key, hash_range, first, after, scope.iterator)
         self._gone_since: float | None = None
         self._began_at, self._batches, self._has_checked = lease.checkpoint, 0, False
+        config = context.config
+        self._window = BatchWindow(
+            config.batch_size or config.max_records, config.batch_window, context.memory, context.runtime
+        )
+        self._behind: int | None = None
         self._policies = BatchDelivery(scope, self._settle) if context.config.has_policies else None
         scope.children, scope.lag = (), None
 
@@ -67,13 +73,13 @@ class RecordDelivery:
         failures = 0
         while True:
             self._held.check()
-            if self._scope.must_stop():
-                return Signal.STOP
+            if (signal := self._before_read()) is not None:
+                return signal
             try:
                 page = self._reader.read(self._is_to_end)
             except ShardGone:
                 if self._gone():
-                    return Signal.DRAINED
+                    return self._deliver_gathered() or Signal.DRAINED
                 failures += 1
                 if self._scope.pause(self._back_off(failures)):
                     return Signal.STOP
@@ -84,9 +90,13 @@ class RecordDelivery:
                     return Signal.STOP
                 continue
             if page is None:
+                # Perhaps there is no buffer space, and what is gathered takes some of it.
+                signal = self._deliver_gathered()
                 # A refused iterator was a read too, and a shard allows five a second.
-                if self._scope.pause(max(SHARD_READ_INTERVAL, self._reader.too_soon)):
-                    return Signal.STOP
+                if signal is None and self._scope.pause(max(SHARD_READ_INTERVAL, self._reader.too_soon)):
+                    signal = Signal.STOP
+                if signal is not None:
+                    return signal
                 continue
             failures = 0
             self._answered()
@@ -99,6 +109,7 @@ class RecordDelivery:
 
     def drop(self) -> None:
         """Discard what was fetched and not delivered, and read no more."""
+        self._window.clear()
         self._reader.close()
 
     def retire(self) -> None:
@@ -142,7 +153,8 @@ class RecordDelivery:
 
     def _deliver_page(self, page: Page) -> Signal | None:
         """Deliver a page. None: continue reading."""
-        self._page.began(page.fetched.millis_behind_latest)
+        self._behind = page.fetched.millis_behind_latest
+        self._page.began(self._behind)
         if page.fetched.millis_behind_latest is not None:
             self._scope.lag = (page.fetched.millis_behind_latest, page.answered_at)
         is_empty = True
@@ -150,9 +162,11 @@ class RecordDelivery:
             is_empty = False
             if self._scope.must_stop():
                 return Signal.STOP
-            signal = self._deliver(records, page.fetched.millis_behind_latest)
+            signal = self._gather(records) if self._gathers else self._deliver(records, self._behind)
             if signal is not None:
                 return signal
+        if page.is_last and (signal := self._deliver_gathered()) is not None:
+            return signal
         if (
             is_empty
             and (self._context.config.call_with_empty_batches or self._is_of_no_use)
@@ -161,18 +175,62 @@ class RecordDelivery:
             signal = self._deliver_nothing(page.fetched.millis_behind_latest)
             if signal is not None:
                 return signal
-        pause = self._reader.finish(page)
+        pause = self._reader.finish(page, self._window.reserve)
         self._checkpoint_if_due()
         self._page.ended()
         if page.is_last:
             self._scope.children = self._reader.children
             return Signal.DRAINED
-        return Signal.STOP if self._rest(pause) else None
+        return self._rest(pause)
 
-    def _rest(self, pause: float) -> bool:
-        """Sleep until the next page is due or has arrived. Returns True if the worker stops."""
+    def _before_read(self) -> Signal | None:
+        if self._scope.must_stop():
+            return Signal.STOP
+        return self._deliver_gathered() if self._window and self._window.is_due else None
+
+    @property
+    def _gathers(self) -> bool:
+        return self._context.config.batch_window > 0
+
+    def _gather(self, records: Sequence[Record]) -> Signal | None:
+        """Deliver the records together with those that wait for them, or let them wait for more."""
+        self._window.add(records)
+        while self._window and self._window.is_due:
+            if (signal := self._deliver_one_gathered()) is not None:
+                return signal
+        return None
+
+    def _deliver_gathered(self) -> Signal | None:
+        """Deliver the records that wait, though there are few of them."""
+        while self._window:
+            if (signal := self._deliver_one_gathered()) is not None:
+                return signal
+        return None
+
+    def _deliver_one_gathered(self) -> Signal | None:
+        if self._scope.must_stop():
+            return Signal.STOP
+        signal = self._deliver(self._window.take(), self._behind)
+        self._window.give_back()
+        return signal
+
+    def _rest_while_gathering(self, pause: float) -> Signal | None:
+        """Sleep until the next page is due; deliver in between if the window is over before."""
+        now = self._context.runtime.monotonic
+        until = now() + pause
+        if self._scope.pause(max(0.0, min(pause, self._window.left))):
+            return Signal.STOP
+        if self._window.left <= 0 and (signal := self._deliver_gathered()) is not None:
+            return signal
+        return Signal.STOP if self._scope.pause(max(0.0, until - now())) else None
+
+    def _rest(self, pause: float) -> Signal | None:
+        """Sleep until the next page is due or has arrived."""
+        if self._window:
+            return self._rest_while_gathering(pause)
         left = self._reader.delegate(lambda: not self._is_to_end(), self._on_empty_page, self._scope.wake)
-        return self._scope.pause(pause) if left is None else self._scope.sleep(left)
+        stops = self._scope.pause(pause) if left is None else self._scope.sleep(left)
+        return Signal.STOP if stops else None
 
     def _on_empty_page(self, answer: Answer) -> tuple[str, PollWindow] | None:
         """Accept a page that came while this thread sleeps, if it leaves nothing to do; else return None.

@@ -42,8 +42,7 @@ OUTCOMES = {
     "StartingPosition": "initial_position='2026-11-20T09:00:00+01:00'",
     "StartingPositionTimestamp": "initial_position='2026-11-20T09:00:00+01:00'",
     "BatchSize": "batch_size=500",
-    "MaximumBatchingWindowInSeconds": "not used: a batch holds what one read brought, up to batch_size; see "
-    "idle_time_between_reads",
+    "MaximumBatchingWindowInSeconds": "batch_window=5.0",
     "ParallelizationFactor": "not used: one call at a time for each shard; split shards, and start more processes "
     "(--processes)",
     "EventSourceArn": f"stream={ARN!r}",
@@ -68,6 +67,7 @@ OUTCOMES = {
 OPTIONS = {
     "initial_position": "2026-11-20T09:00:00+01:00",
     "batch_size": 500,
+    "batch_window": 5.0,
     "stream": ARN,
     "dead_letters": QUEUE,
     "max_record_age": 3600.0,
@@ -106,6 +106,7 @@ def test_the_defaults_of_lambda_change_nothing():
         "stream": ARN,
         "initial_position": "LATEST",
         "batch_size": 100,
+        "batch_window": 0.0,
         "max_record_age": None,
         "max_attempts": None,
         "bisect": False,

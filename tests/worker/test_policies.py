@@ -20,6 +20,7 @@ from pykcl import (
     TemporaryError,
     Worker,
 )
+from pykcl.event_dispatch import line_of
 from pykcl.events import (
     BatchSplit,
     Checkpointed,
@@ -82,7 +83,8 @@ EXHAUSTED, EXPIRED, REJECTED = (
 
 
 @pytest.mark.parametrize(
-    ("size", "index"), [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2), (100, 0), (100, 57), (100, 99)]
+    ("size", "index"),
+    [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2), (100, 0), (100, 57), (100, 99), (10_000, 6_789)],
 )
 def test_a1_1_one_poison_record_is_the_only_dead_letter(size, index):
     result = run_processor(poisoned_by(str(index)), numbered(size), max_attempts=3, bisect=True)
@@ -388,6 +390,7 @@ def test_a_letter_says_what_failed_where_and_since_when():
     result = run_processor(poisoned_by("0"), numbered(1), max_attempts=2)
     (letter,) = result.dead_letters
     assert (letter.error, letter.message) == ("ValueError", "0")
+    assert letter.processor.endswith(":Scripted")
     assert (letter.application, letter.stream, letter.shard_id) == (TABLE, STREAM, SHARD)
     assert letter.stream_arn.endswith(":stream/orders")
     assert letter.first_failed_at <= letter.created_at
@@ -622,6 +625,27 @@ def test_discard_keeps_nothing_and_says_so_for_each_letter():
         str(result.records[1].position),
     )
     assert result.lost == 0
+
+
+def test_no_event_quotes_a_record_or_what_was_raised_about_it():
+    def process(batch):
+        first = batch[0]
+        if first.text() == "secret-a":
+            raise Reject(first, f"no such {first.text()}") from ValueError(first.text())
+        raise ValueError(first.text(), first.partition_key)
+
+    def keep(letters):
+        if not sent:
+            sent.append(letters)
+            raise KeyError(letters[0].records[0].text())
+
+    sent = []
+    inputs = records("secret-a", "secret-b", partition_key="secret-key")
+    result = run_processor(processor(process), inputs, max_attempts=2, bisect=True, dead_letters=keep)
+    assert len(result.dead_letters) == 2
+    assert result.dead_letters[0].reason == "no such secret-a"
+    lines = [line_of(event) for event in result.events] + [repr(event) for event in result.events]
+    assert [line for line in lines if "secret" in line] == []
 
 
 class Orders(RecordProcessor):

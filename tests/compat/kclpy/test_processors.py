@@ -578,3 +578,4 @@ def test_policies_apply_and_the_poison_alone_is_given_up(simulation):
     fleet.wait(lambda: kept, what="the dead letter")
     assert [[record.data for record in letter.records] for letter in kept] == [[b"r2"]]
     assert sorted(told.payloads) == sorted(p for p in payloads if p != b"r2")
+    assert {letter.processor.rpartition(":")[2] for letter in kept} == {"Version3"}
