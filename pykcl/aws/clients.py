@@ -92,7 +92,7 @@ def open_clients(config: Config, *, session: Any = None, max_pool_connections: i
     Raises ConfigError without a region, SetupError without credentials.
     """
     session = session or new_session()
-    region = _region(config, session)
+    region = region_of(config, session)
     refuse_missing_credentials(session)
     return {
         service: open_client(session, service, config, region=region, connections=max_pool_connections)
@@ -105,10 +105,11 @@ def cloudwatch_client(config: Config, *, session: Any = None) -> Any:
     credentials."""
     session = session or new_session()
     refuse_missing_credentials(session)
-    return open_client(session, "cloudwatch", config, region=_region(config, session), connections=1)
+    return open_client(session, "cloudwatch", config, region=region_of(config, session), connections=1)
 
 
-def _region(config: Config, session: Any) -> str:
+def region_of(config: Config, session: Any) -> str:
+    """Return the region of a worker's clients. Raises ConfigError without one."""
     # boto3 itself knows AWS_DEFAULT_REGION only; the other SDKs, and the platforms that set it, say AWS_REGION.
     region = config.effective_region or session.region_name or os.environ.get("AWS_REGION")
     if not region:
@@ -127,7 +128,7 @@ def open_client(
         "kinesis": (5.0, _KINESIS_TIMEOUT),
         "dynamodb": (min(1.0, config.request_timeout), config.request_timeout),
         "cloudwatch": (2.0, 5.0),
-    }[service]
+    }.get(service, (5.0, _KINESIS_TIMEOUT))
     return create_client(
         session,
         service,
