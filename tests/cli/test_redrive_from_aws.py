@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 
 import boto3
 import pytest
@@ -83,6 +84,8 @@ def put(aws, *payloads):
     for data in payloads:
         aws.kinesis.put_record("orders", data, "key")
     page = aws.kinesis.get_records(aws.kinesis.get_shard_iterator("orders", SHARD, "TRIM_HORIZON"))
+    while not page.records:
+        page = aws.kinesis.get_records(page.next_iterator)
     return [
         Record(
             one.data, one.partition_key, one.sequence_number, float(one.arrived_at_millis), SHARD, "orders"
@@ -142,7 +145,7 @@ def test_lambdas_letters_in_a_queue_find_their_records_in_the_stream(aws, tmp_pa
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"startSequenceNumber": "49"}, "that is no position of this shard"),
+        ({"startSequenceNumber": "49"}, "its first position is none of shardId-000000000000"),
         ({"endSequenceNumber": "9" * 56}, "older than the retention"),
         ({"batchSize": 7}, "older than the retention"),
         ({"shardId": "shardId-000000000009"}, "older than the retention"),
@@ -162,14 +165,24 @@ def test_letters_whose_records_are_gone_are_reported_and_left(aws, tmp_path, fie
     assert len(rows(pykcl("list", arn, "-o", "json"))) == 1
 
 
-def test_a_letter_whose_first_record_was_trimmed_is_reported_and_left(aws):
-    records = put(aws, b"one", b"two")
-    url, arn = queue()
-    before = str(int(records[0].sequence_number) - 16)
-    text = lambda_letter(records, startSequenceNumber=before, batchSize=2)
-    boto3.client("sqs").send_message(QueueUrl=url, MessageBody=text)
-    [row] = rows(redrive(arn, "--execute"))
-    assert (row["action"], "older than the retention" in row["why"]) == ("leave", True)
+def test_letters_whose_records_were_trimmed_are_reported_and_left(aws, monkeypatch):
+    ahead = [0]
+    with LocalAws(listing_lag=0, now_millis=lambda: time.time_ns() // 10**6 + ahead[0]) as other:
+        for name, value in local_environment(other.url).items():
+            monkeypatch.setenv(name, value)
+        boto3.setup_default_session()
+        other.kinesis.create_stream("orders", 1)
+        old = put(other, b"old")
+        ahead[0] = 25 * 3_600_000
+        new = put(other, b"new")
+        url, arn = queue()
+        for records in (old, [*old, *new], new):
+            boto3.client("sqs").send_message(QueueUrl=url, MessageBody=lambda_letter(records))
+        actions = {(row["records"], row["action"]): row["why"] for row in rows(redrive(arn, "--execute"))}
+    assert [record.data for record in new] == [b"new"]
+    assert actions.keys() == {(1, "leave"), (2, "leave"), (1, "redriven")}
+    assert "older than the retention" in actions[1, "leave"]
+    assert "older than the retention" in actions[2, "leave"]
 
 
 def test_lambdas_objects_in_s3_are_redriven_with_their_payload_and_moved(aws, tmp_path):

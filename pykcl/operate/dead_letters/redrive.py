@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Protocol
 
 from pykcl.aws.kinesis import LARGEST_LIMIT
-from pykcl.errors import CheckpointRefused, PyKclError, ShardGone, TemporaryError
+from pykcl.errors import CheckpointRefused, PositionRefused, PyKclError, ShardGone, TemporaryError
 from pykcl.interfaces import Fetched, Stream
 from pykcl.model.checkpoint import Checkpoint, ReadFrom
 from pykcl.model.kpl import deaggregate_batch
@@ -198,6 +198,8 @@ def fetched(letter: KeptLetter, stream: Stream, runtime: Runtime) -> Sequence[Re
             iterator = page.next_iterator
     except ShardGone:
         raise gone from None
+    except PositionRefused:
+        raise NotRedriven(f"its first position is none of {letter.shard_id}") from None
     raw = [record for record in found if int(record.sequence_number) <= last]
     if len(raw) != letter.count or int(raw[-1].sequence_number) != last:
         raise gone
