@@ -20,7 +20,7 @@ ARGUMENTS = "pykcl.cli.arguments"
 SECTIONS = {
     "Try it here": {
         "demo": "Watch a local fleet survive kills, a shard split and a merge.",
-        "local": "Run a local AWS with Kinesis, DynamoDB and CloudWatch.",
+        "local": "Run a local AWS: Kinesis, DynamoDB, CloudWatch, SQS, SNS and S3.",
     },
     "Run a worker": {
         "run": "Run a record processor as a worker of a fleet.",

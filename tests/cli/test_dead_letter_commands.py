@@ -3,13 +3,18 @@
 import json
 import os
 
+import boto3
 import pytest
 from click.testing import CliRunner
 
+from pykcl.aws.dead_letters import aws_destination
 from pykcl.cli.local import local_environment
 from pykcl.cli.main import main
+from pykcl.config import Config
 from pykcl.dead_letters import LetterFiles
 from pykcl.local.server import LocalAws
+from pykcl.model.dead_letter import Address
+from pykcl.operate.aws.iam_policy import actions_of
 from pykcl.runtime import SystemRuntime
 from tests.letters import SECRET, SECRET_KEY, letter, record
 
@@ -185,6 +190,48 @@ def test_redrive_into_a_stream_gives_the_same_bytes_and_keys(pykcl, letters, ser
     assert found[given[0].data][0] == given[0].partition_key
     assert (found[b"sub"], found[b"other"]) == ((SECRET_KEY, "0"), (SECRET_KEY, "1"))
     assert [row["first"] for row in rows(pykcl("list", "letters", "-o", "json"))] == ["103:0"]
+
+
+IAM_NAMES = {
+    "sqs:SendMessageBatch": {"sqs:SendMessage"},
+    "s3:ListObjectsV2": {"s3:ListBucket"},
+    "s3:CopyObject": {"s3:GetObject", "s3:PutObject"},
+    "sts:GetCallerIdentity": set(),
+}
+
+
+@pytest.mark.parametrize("kind", ["sqs", "s3"])
+def test_the_policies_allow_exactly_what_a_worker_and_a_redrive_call(pykcl, server, monkeypatch, kind):
+    for name, value in local_environment(server.url).items():
+        monkeypatch.setenv(name, value)
+    boto3.setup_default_session()
+    server.reset()
+    text = "s3://letters/team"
+    if kind == "sqs":
+        url = boto3.client("sqs").create_queue(QueueName="dlq")["QueueUrl"]
+        found = boto3.client("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+        text = found["Attributes"]["QueueArn"]
+    else:
+        boto3.client("s3").create_bucket(Bucket="letters")
+
+    def called(do):
+        before = len(list(server.requests))
+        do()
+        names = {f"{one.service}:{one.operation}" for one in list(server.requests)[before:]}
+        return {action for name in names for action in IAM_NAMES.get(name, {name})}
+
+    def allowed(*arguments):
+        iam = ["iam", "-a", "orders-app", "--stream", "orders", *arguments, "-o", "json"]
+        with_letters = actions_of(json.loads(CliRunner().invoke(main, [*iam, "--dead-letters", text]).stdout))
+        return with_letters - actions_of(json.loads(CliRunner().invoke(main, iam).stdout))
+
+    target = aws_destination(
+        Address.parse(text), Config(application="orders-app", stream="orders"), SystemRuntime()
+    )
+    poison = letter(record(101, b"poison"))
+    assert called(lambda: target.send([letter(), poison])) == allowed()
+    redrive = ("redrive", text, "--to-handler", "mended_handler:Orders", "--execute")
+    assert called(lambda: pykcl(*redrive)) == allowed("--for", "operator")
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,8 @@ def parsed(text: bytes | str, place: str, handle: Any = None) -> Found:
 class FileSource:
     """A file of letters, one per line, or a directory of such files.
 
-    A letter is settled by a line in the file FILE.done: the number of its first byte, and its identifier.
+    A file of one letter may also have it as JSON over several lines. A letter is settled by a line in the file
+    FILE.done: the number of its first byte, and its identifier.
     """
 
     note = ""
@@ -103,7 +104,7 @@ class FileSource:
         done, chunk, size = _settled(path), list[Found](), 0
         try:
             with path.open("rb") as file:
-                for number, start, line in _lines(file):
+                for number, start, line in _letters(file):
                     if start in done:
                         continue
                     chunk.append(_found(path, number, start, line))
@@ -115,6 +116,15 @@ class FileSource:
             raise _unusable(path, error, "read") from None
         if chunk:
             yield chunk
+
+
+def _letters(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
+    """Return the lines, or the whole file as the first where its first line only opens an object."""
+    if file.readline(MAX_LETTER_BYTES).rstrip() == b"{":
+        file.seek(0)
+        return iter([(1, 0, file.read(MAX_LETTER_BYTES + 1))])
+    file.seek(0)
+    return _lines(file)
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:

@@ -280,6 +280,14 @@ def test_a_note_that_was_cut_off_does_not_count(folder):
     assert left(folder) == []
 
 
+def test_a_file_may_have_one_letter_over_several_lines(tmp_path):
+    path = tmp_path / "letter.json"
+    path.write_text(json.dumps(json.loads(letter_text(letter())), indent=2))
+    assert left(path) == [letter().id]
+    assert [one.problem for one in run(path, ToHandler(Recorder))] == [""]
+    assert left(path) == []
+
+
 def test_a_source_that_cannot_be_read_says_so(tmp_path):
     with pytest.raises(Exception, match="No such file"):
         left(tmp_path / "nothing")
