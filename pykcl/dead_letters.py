@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,44 +42,18 @@ def open_destination(
     session: Any = None,
     clients: Mapping[str, Any] | None = None,
 ) -> DeadLetterDestination:
-    """Return the destination. Nothing is sent to AWS, and no directory is created, before the first letter.
+    """Return the destination of any address but "discard".
+
+    Nothing is sent to AWS, and no directory is created, before the first letter.
 
     session, clients: as in `aws.clients.connect`, with clients of "sqs", "sns", "s3" and "sts". Raises ConfigError
     without a region, SetupError without credentials.
     """
-    if address.kind == "discard":
-        return Discarded()
     if address.kind == "file":
         return LetterFiles(Path(address.name), worker_id, runtime)
     from pykcl.aws.dead_letters import aws_destination
 
     return aws_destination(address, config, runtime, session=session, clients=clients)
-
-
-class Discarded:
-    """Keeps nothing."""
-
-    def send(self, letters: Sequence[DeadLetter]) -> None:
-        """Return at once."""
-
-
-class CallableDestination:
-    """A function of the application: it has kept the letters when it returns, and has not when it raises."""
-
-    def __init__(self, keep: Callable[[Sequence[DeadLetter]], object]) -> None:
-        self._keep = keep
-
-    def send(self, letters: Sequence[DeadLetter]) -> None:
-        try:
-            self._keep(letters)
-        except PyKclError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the application's own code
-            name = type(error).__name__
-        else:
-            return
-        # Outside the except block: the exception may quote a record.
-        raise TemporaryError(f"The function that dead_letters= names raised {name}. It is called again.")
 
 
 class LetterFiles:

@@ -343,6 +343,63 @@ class BatchSkipped(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSplit(Event):
+    """Records that failed together are tried again in parts. next_records: the number of records in the next call."""
+
+    TEXT = "batch split"
+    shard: str
+    records: int
+    first: str
+    last: str
+    next_records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsDeadLettered(Event):
+    """Records were given up, and the destination has acknowledged them; the checkpoint may pass them now.
+
+    condition: "RetryAttemptsExhausted", "RecordAgeExpired", "Rejected" or "DecodeFailed". attempts: calls that failed.
+    letter: its identifier, the same for the same records.
+    """
+
+    LEVEL = logging.WARNING
+    TEXT = "records dead-lettered"
+    shard: str
+    condition: str
+    records: int
+    first: str
+    last: str
+    attempts: int
+    letter: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsDiscarded(Event):
+    """Records were given up and kept nowhere. The fields are those of RecordsDeadLettered."""
+
+    LEVEL = logging.ERROR
+    TEXT = 'records discarded as dead_letters="discard" says'
+    shard: str
+    condition: str
+    records: int
+    first: str
+    last: str
+    attempts: int
+    letter: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeBatchesAreGivenUp(Event):
+    """At the start, where attempts are counted and batches are not split."""
+
+    TEXT = (
+        "a batch that fails max_attempts times is given up as a whole, as in Lambda, unless the processor raises "
+        "FailedAt; set bisect to give up the failing record only"
+    )
+    max_attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetriesExhausted(Event):
     """This worker cannot work on the lease now: for `left_alone_for` seconds it will not take it again."""
 

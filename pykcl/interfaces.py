@@ -171,6 +171,7 @@ class NonBlockingStream(Stream, Protocol):
         """
 
 
+@runtime_checkable
 class DeadLetterDestination(Protocol):
     """Keeps dead letters. Called by the threads of several shards at the same time."""
 

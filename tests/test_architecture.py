@@ -72,7 +72,7 @@ ALLOWED = {
         "aws",
         "local",
     },
-    "": {"config", "errors", "model", "processor", "worker"},
+    "": {"config", "errors", "interfaces", "model", "processor", "worker"},
 }
 """Room -> rooms of pykcl it may import. "" is pykcl/__init__.py."""
 EXCEPT = {

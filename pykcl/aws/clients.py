@@ -25,6 +25,8 @@ log = logging.getLogger("pykcl.aws")
 SERVICES = ("kinesis", "dynamodb")
 ALL_SERVICES = (*SERVICES, "cloudwatch")
 """With the one that is asked only where `Config.metrics` names it."""
+LETTER_SERVICES = ("sqs", "sns", "s3", "sts")
+"""Asked only where dead letters go to AWS."""
 _SPARE_CONNECTIONS = 12
 _MAX_CONNECTIONS = 512
 _KINESIS_TIMEOUT = 10.0
@@ -51,10 +53,11 @@ def connect(
     from pykcl.aws.lease_table import DynamoDBLeaseTable
 
     given = dict(clients or {})
-    unknown = sorted(given.keys() - set(ALL_SERVICES))
+    unknown = sorted(given.keys() - {*ALL_SERVICES, *LETTER_SERVICES})
     if unknown:
         raise ConfigError(
-            f"clients= has {', '.join(map(repr, unknown))}; it may have 'kinesis', 'dynamodb' and 'cloudwatch'."
+            f"clients= has {', '.join(map(repr, unknown))}; it may have 'kinesis', 'dynamodb' and 'cloudwatch', "
+            "and for dead letters 'sqs', 'sns', 's3' and 'sts'."
         )
     if not given.keys() >= set(SERVICES):
         connections = connections_for(config)

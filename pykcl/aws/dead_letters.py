@@ -23,8 +23,6 @@ from pykcl.model.letter_json import MAX_PART_BYTES, LetterTooLarge, letters_with
 from pykcl.model.record import Record
 from pykcl.runtime import Runtime
 
-SERVICES = ("sqs", "sns", "s3", "sts")
-"""Of clients that a worker needs for dead letters only, besides "kinesis"."""
 MAX_TOPIC_BYTES = 256 * 1024
 MAX_BATCH = 10
 MAX_PUT_RECORDS = 500

@@ -65,7 +65,7 @@ _ARN = re.compile(
 @click.option(
     "--dead-letters",
     metavar="DESTINATION",
-    help="Also allow to send dead letters there, or with --for operator to redrive them: an ARN or s3://BUCKET/PREFIX.",
+    help="Allow to send dead letters there, or with --for operator to redrive them (default: as in the file).",
 )
 @click.option("--name", metavar="NAME", help="Name of the policy in Terraform.")
 def iam(
@@ -97,7 +97,7 @@ def iam(
     config = target.config
     places = _places(target, account, partition)
     with usage():
-        address = None if dead_letters is None else Address.parse(dead_letters)
+        address = _letters_to(dead_letters or config.dead_letters)
     common: dict[str, Any] = {
         "stream": config.stream_name,
         "table": config.table,
@@ -126,6 +126,10 @@ def iam(
             f"pykcl: put in {' and '.join(missing)}, or give the stream as ARN (or --region, --account).",
             err=True,
         )
+
+
+def _letters_to(text: str | None) -> Address | None:
+    return None if text in (None, "callable") else Address.parse(text)
 
 
 def _places(target: Target, account: str | None, partition: str | None) -> dict[str, str]:

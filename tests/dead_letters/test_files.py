@@ -12,7 +12,7 @@ import pytest
 
 from pykcl import dead_letters
 from pykcl.config import Config
-from pykcl.dead_letters import CallableDestination, Discarded, LetterFiles, open_destination
+from pykcl.dead_letters import LetterFiles, open_destination
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.model.dead_letter import Address
 from pykcl.model.letter_json import read_letter
@@ -178,31 +178,6 @@ def test_a_large_letter_is_divided_and_its_parts_come_back(tmp_path, monkeypatch
     records = tuple(record(number, b"x" * 300) for number in range(20))
     destination(tmp_path).send([letter(*records)])
     assert tuple(one for part in found(tmp_path) for one in part.letter.records()) == records
-
-
-def test_a_callable_keeps_letters_when_it_returns_and_its_error_is_temporary():
-    kept = []
-    CallableDestination(kept.extend).send([letter()])
-    assert kept == [letter()]
-
-    def refuse(letters):
-        raise KeyError(letters[0].records[0].data)
-
-    with pytest.raises(TemporaryError, match="raised KeyError") as caught:
-        CallableDestination(refuse).send([letter()])
-    assert caught.value.__context__ is None
-
-    def denied(_):
-        raise SetupError("no such table")
-
-    with pytest.raises(SetupError, match="no such table"):
-        CallableDestination(denied).send([letter()])
-
-
-def test_discard_keeps_nothing():
-    discarded = open_destination(Address.parse("discard"), CONFIG, SystemRuntime(), worker_id="w")
-    assert isinstance(discarded, Discarded)
-    discarded.send([letter()])
 
 
 def test_a_file_is_json_lines(tmp_path):

@@ -94,6 +94,12 @@ def test_every_option_can_be_set_by_its_environment_variable():
         "idle_time_between_reads": "0.5",
         "region": "eu-west-1",
     }
+    values |= {
+        "batch_size": "100",
+        "max_attempts": "3",
+        "max_record_age": "60.0",
+        "dead_letters": "file:letters",
+    }
     values |= {"table_name": "orders-leases", "worker_id": "w1", "metrics_namespace": "orders"}
     for field in dataclasses.fields(Config):
         text = values.get(field.name, str(field.default))

@@ -581,7 +581,7 @@ def test_e19_reads_that_others_use_up(local_aws):
 def test_every_mistake_is_made_above():
     made = {name[5:8].upper() for name in globals() if name.startswith("test_e") and name[6:8].isdigit()}
     assert made == MISTAKES.keys()
-    assert len(made) == 19
+    assert len(made) == 21
 
 
 def test_a_check_of_this_file_fails_without_code_hint_or_page():
@@ -630,3 +630,32 @@ def test_the_config_of_the_worker_names_the_hint(local_aws, dynamodb):
     ):
         pass
     assert "table_name=shop-app-leases" in raised.value.hint
+
+
+def test_e21_attempts_that_end_and_nothing_to_keep_what_is_given_up():
+    for options in ({"max_attempts": 3}, {"max_record_age": 3600}):
+        with pytest.raises(ConfigError) as raised:
+            Config(application=TABLE, stream=STREAM, **options)
+        check(raised.value, "E21", "dead_letters='file:DIRECTORY'", "discard")
+
+
+def test_e22_a_destination_that_keeps_nothing(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.put(1)
+
+    def fail(batch):
+        raise ValueError
+
+    def refuse(letters):
+        raise SetupError("no such queue")
+
+    fleet.start(
+        "w1",
+        processor=lambda: RecordingProcessor("w1", fleet.ledger, fail),
+        max_attempts=1,
+        dead_letters=refuse,
+    )
+    check(told(fleet, FailureStarted, "E22"), "E22", "correct the destination", f"pykcl lag --app {TABLE}")
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), what="the lease to be handed back")
+    (back,) = fleet.happened(RetriesExhausted)
+    assert is_on_page("E22", line_of(back)), line_of(back)

@@ -78,7 +78,8 @@ def test_what_an_ordinary_life_measures(fleet):
     assert max(two.of(catalog.HAND_OVER_TIME)) < 7_000
     rare = {
         catalog.EXPIRED_ITERATOR, catalog.PROCESSOR_RETRIES, catalog.SKIPPED_RECORDS, catalog.PROCESSOR_STALLED,
-        catalog.DATA_LOST, catalog.DROPPED_METRICS,
+        catalog.DATA_LOST, catalog.DROPPED_METRICS, catalog.BATCH_SPLITS, catalog.RECORDS_DEAD_LETTERED,
+        catalog.RECORDS_DISCARDED,
     }  # fmt: skip
     assert one.seen() | two.seen() == set(CATALOGUE) - rare
 
@@ -153,6 +154,24 @@ def test_records_that_were_skipped_do_not_count_as_processed(fleet):
     fleet.simulation.sleep(5)
     assert sum(sink.of(catalog.RECORDS_PROCESSED)) == 0.0
     assert sink.of(catalog.PROCESSOR_RETRIES) == []
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_records_that_were_given_up_count_as_such_and_not_as_processed(fleet, keeps):
+    class Broken(RecordProcessor):
+        def process_records(self, batch):
+            if any(record.data == b"r3" for record in batch):
+                raise ValueError
+
+    kept = []
+    options = {"max_attempts": 2, "bisect": True, "dead_letters": kept.extend if keeps else "discard"}
+    fleet.put(10)
+    _, sink = started(fleet, "w1", processor=Broken, **options)
+    measure = catalog.RECORDS_DEAD_LETTERED if keeps else catalog.RECORDS_DISCARDED
+    fleet.wait(lambda: sum(sink.of(catalog.RECORDS_PROCESSED)) == 9.0, what="nine processed records")
+    fleet.wait(lambda: sum(sink.of(measure)) == 1.0, what="a record given up")
+    assert sum(sink.of(catalog.BATCH_SPLITS)) >= 1.0
+    assert len(kept) == keeps
 
 
 def test_a_processor_that_hangs_is_counted_once_and_its_lease_is_lost_as_stalled(fleet):

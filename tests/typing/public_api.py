@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 
 from pykcl import (
@@ -10,8 +10,13 @@ from pykcl import (
     Checkpoint,
     Checkpointer,
     CheckpointRefused,
+    Condition,
     Config,
     ConfigError,
+    DeadLetter,
+    DeadLetterDestination,
+    DeadLettersUnsent,
+    FailedAt,
     FatalError,
     InitializationInput,
     InternalError,
@@ -20,10 +25,12 @@ from pykcl import (
     NativeFleet,
     PendingCheckpoint,
     PreparedCheckpoint,
+    ProcessingError,
     ProcessorFailed,
     PyKclError,
     Record,
     RecordProcessor,
+    Reject,
     RestartShard,
     SetupError,
     ShardEndedInput,
@@ -100,6 +107,41 @@ def watch(event: Event) -> None:
         print(event.shard, event.from_owner)
     elif isinstance(event, DataLost):
         print(event.shard, event.checkpoint)
+
+
+def keep(letters: Sequence[DeadLetter]) -> None:
+    for letter in letters:
+        is_old: bool = letter.condition is Condition.RECORD_AGE_EXPIRED
+        print(letter.id, is_old, [record.data for record in letter.records])
+
+
+class Kept:
+    def send(self, letters: Sequence[DeadLetter]) -> None:
+        keep(letters)
+
+
+class Strict(Orders):
+    def process_records(self, batch: Batch) -> None:
+        for record in batch:
+            if not record.data:
+                raise Reject(record, "empty")
+            try:
+                self.handle(record)
+            except ProcessingError:
+                raise
+            except ValueError as error:
+                raise FailedAt(record) from error
+
+
+def policies() -> None:
+    destination: DeadLetterDestination = Kept()
+    Worker("orders-app", stream="orders", processor=Strict, max_attempts=3, bisect=True, dead_letters=keep)
+    Worker("orders-app", stream="orders", processor=Strict, max_record_age=60, dead_letters=destination)
+    config = Config(application="orders-app", stream="orders", batch_size=100, dead_letters="discard")
+    try:
+        Worker(config=config, processor=Strict).run()
+    except DeadLettersUnsent as error:
+        print(error.hint)
 
 
 def main() -> int:
