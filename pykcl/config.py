@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pykcl.errors import ConfigError
 from pykcl.metrics.catalog import MetricsLevel, metrics_problem, parts
 from pykcl.model.checkpoint import StartPosition
+from pykcl.model.dead_letter import Address
 from pykcl.model.shard import STREAM_ARN
 from pykcl.times import epoch_millis, parse_time
 
@@ -474,9 +475,6 @@ def _check_choices(config: Config) -> None:
 
 
 _POLICIES = ("max_attempts", "max_record_age", "dead_letters")
-_DESTINATION = re.compile(
-    r"discard|callable|file:.+|s3://.+|arn:aws[a-z-]*:(sqs|sns|s3|kinesis):.+", re.DOTALL
-)
 
 
 def _check_policies(config: Config) -> None:
@@ -496,11 +494,8 @@ def _check_policies(config: Config) -> None:
                     f"{name}={used[name]} gives up records, and dead_letters=None keeps them nowhere. Name a "
                     'destination such as dead_letters="file:letters"; dead_letters="discard" drops them.'
                 ).about("E21")
-    elif not _DESTINATION.fullmatch(config.dead_letters):
-        raise ConfigError(
-            f"dead_letters={shown(config.dead_letters)} is no destination. Write file:DIRECTORY, s3://BUCKET/PREFIX, "
-            "the ARN of a queue, a topic, a bucket or a stream, or discard."
-        )
+    elif config.dead_letters != "callable":
+        Address.parse(config.dead_letters)
 
 
 PREFIX = "PYKCL_"

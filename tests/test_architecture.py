@@ -41,6 +41,7 @@ ALLOWED = {
     "health": {"errors", "health", "host_names", "status"},
     "host_names": {"errors"},
     "model": VALUES,
+    "dead_letters": VALUES | {"aws", "config", "interfaces", "runtime"},
     "config": VALUES | {"times"},
     "times": {"errors"},
     "examples": {"Batch", "InitializationInput", "RecordProcessor", "Worker"},
@@ -54,7 +55,7 @@ ALLOWED = {
     "local": {"host_names", "local", "model"},
     "compat": WIRING | {"compat", "logs", "planning", "worker", "aws"},
     "testing": WIRING | {"testing", "planning", "worker", "aws", "local"},
-    "operate": WIRING | {"operate", "planning", "aws"},
+    "operate": WIRING | {"operate", "planning", "aws", "dead_letters"},
     "ui": WIRING | {"ui", "health", "operate", "planning", "aws"},
     "demo": WIRING | {"aws", "demo", "local", "worker"},
     "cli": WIRING
@@ -77,11 +78,12 @@ ALLOWED = {
 }
 """Room -> rooms of pykcl it may import. "" is pykcl/__init__.py."""
 EXCEPT = {
-    "pykcl/worker/worker.py": {"aws"},
+    "pykcl/worker/worker.py": {"aws", "dead_letters"},
+    "pykcl/operate/dead_letters/redrive.py": {"worker"},
     "pykcl/config.py": {"metrics"},
     "pykcl/compat/kclpy/__main__.py": {"cli"},
 }
-"""The composition root alone knows the adapters, Config (when asked) where it can be read from, a module run as a command the command line."""
+"""The composition root alone knows the adapters, a redrive checks a processor as a worker does, Config (when asked) where it can be read from, a module run as a command the command line."""
 
 AWS_LIBRARIES = {"boto3", "botocore"}
 OPERATORS_AWS = "pykcl/operate/aws/"

@@ -95,20 +95,17 @@ _CALLABLE = "callable"
 
 
 def destination_of(config: Config, given: DeadLetters | None) -> DeadLetterDestination | None:
-    """Return the destination of dead letters; None: they are discarded, or there are none. Raises ConfigError."""
+    """Return the object that keeps the dead letters; None where a text names the destination, or there is none.
+
+    Raises ConfigError.
+    """
     if given is None or isinstance(given, str):
-        if config.dead_letters in (None, "discard"):
-            return None
         if config.dead_letters == _CALLABLE:
             raise ConfigError(
                 "dead_letters='callable' wants an object of yours. Do: Worker(dead_letters=keep), with a function that "
                 "takes the letters; or name another destination."
             )
-        # The one place in which a text becomes a destination.
-        raise ConfigError(
-            f"dead_letters={config.dead_letters!r} is not available in this version. Use Worker(dead_letters=keep) "
-            "with a function of yours, or dead_letters='discard'."
-        )
+        return None
     if isinstance(given, DeadLetterDestination):
         return given
     if not callable(given):

@@ -19,10 +19,11 @@ from pykcl.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from pykcl.interfaces import LeaseTable, Stream
+from pykcl.interfaces import DeadLetterDestination, LeaseTable, Stream
 from pykcl.metrics.cloudwatch import Sender
 from pykcl.metrics.meter import Sink
 from pykcl.metrics.setup import MetricsPipeline
+from pykcl.model.dead_letter import Address
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, Runtime, SystemRuntime, Task
 from pykcl.status import WorkerStatus
@@ -416,8 +417,24 @@ class Worker:
             on_fatal=self._fail,
             pulse=self._reporter.starting,
             stop_asked=self._stop_asked,
-            dead_letters=self._dead_letters,
+            dead_letters=self._destination(),
         ).context()
+
+    def _destination(self) -> DeadLetterDestination | None:
+        """Return the destination of dead letters; None: they are discarded, or there are none."""
+        text = self.config.dead_letters
+        if self._dead_letters is not None or text in (None, "discard"):
+            return self._dead_letters
+        from pykcl.dead_letters import open_destination
+
+        return open_destination(
+            Address.parse(text),
+            self.config,
+            self._runtime,
+            worker_id=self.worker_id,
+            session=self._session,
+            clients=self._clients,
+        )
 
     def _aws_adapters(self) -> tuple[LeaseTable, Stream]:
         from pykcl.aws.clients import connect

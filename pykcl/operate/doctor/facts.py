@@ -131,6 +131,17 @@ class TableFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LetterFacts:
+    """The destination of dead letters. text: as configured. account: that it names. trouble: why it is of no use, or
+    ""; is_tried: False if nothing short of a letter would show that."""
+
+    text: str
+    account: str | None = None
+    is_tried: bool = False
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All facts. config: with defaults for options not given; knows_failover: True if the failover time was given.
 
@@ -149,6 +160,7 @@ class Facts:
     simulation: Simulation | None = None
     file: FileFacts | None = None
     lags: Mapping[str, ShardLag] | None = None
+    letters: LetterFacts | None = None
 
     @property
     def watch(self) -> WatchFacts | None:

@@ -32,6 +32,7 @@ from pykcl.operate.doctor.facts import (
     TableFacts,
     WatchFacts,
 )
+from pykcl.operate.doctor.letters import letter_facts
 from pykcl.operate.lag import KinesisLag, ShardLag
 from pykcl.operate.sampler import Observation, Sampler, everybody_moved
 from pykcl.operate.snapshot import TableSnapshot
@@ -151,6 +152,7 @@ class _Gatherer:
         facts = replace(
             facts, account=account, table=table, stream=stream, lags=lags, probes=tuple(self._prober.probes)
         )
+        facts = replace(facts, letters=letter_facts(self._question.config, self._question.clients))
         return replace(facts, simulation=self._simulation(facts))
 
     # -- the table ---------------------------------------------------------------------------------------------
