@@ -249,7 +249,9 @@ class ToHandler:
         letter = letters[0][0]
         shard_id, stream, checkpointer = letter.shard_id, letter.stream, _NotedCheckpoints(letter.first)
         processor = self._create()
-        begin = InitializationInput(shard_id, stream, letter.first, None, 0, checkpointer)
+        begin = InitializationInput(
+            shard_id, stream, letter.first, None, 0, checkpointer, letter.application, letter.stream_arn
+        )
         failed = _failure("initialize", partial(processor.initialize, begin))
         for number, (_, records) in zip(numbers, letters, strict=True):
             checkpointer.delivered = records[-1].position

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import pytest
 
+from pykcl import lambda_processor
 from pykcl.dead_letters import LetterFiles
 from pykcl.errors import CheckpointRefused, SetupError
 from pykcl.model.checkpoint import Checkpoint
@@ -81,6 +82,17 @@ def test_one_instance_for_each_shard_gets_its_letters_in_order_and_is_shut_down(
         ("process", 0, ["100:0", "101:0"]), ("process", 0, ["300:0"]), ("shutdown", 0),
         ("new", 1), ("initialize", 1, other, "5:0", 0), ("process", 1, ["5:0"]), ("shutdown", 1),
     ]  # fmt: skip
+    assert left(folder) == []
+
+
+def test_a_lambda_handler_gets_the_event_and_the_context_of_the_failed_call(folder):
+    calls = []
+    keep(folder, letter(record(1)))
+    handler = lambda_processor(lambda event, context: calls.append((event, context)))
+    assert [outcome.problem for outcome in run(folder, ToHandler(handler))] == [""]
+    ((event, context),) = calls
+    assert event["Records"][0]["eventSourceARN"] == ARN
+    assert (context.function_name, context.log_stream_name) == ("orders-app", letter(record(1)).shard_id)
     assert left(folder) == []
 
 
