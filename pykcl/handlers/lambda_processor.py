@@ -34,11 +34,10 @@ _TURNS = Turns()
 
 Handler = Callable[[Any, Any], object]
 """Called with the event, a dict, and a LambdaContext."""
-Filter = Callable[[Record], bool]
 
 
 def lambda_processor(
-    handler: Callable[[Any, Any], Any],
+    handler: Callable[[Any, Any], object],
     *,
     report_batch_item_failures: bool = False,
     handler_is_thread_safe: bool = False,
