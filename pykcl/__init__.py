@@ -8,10 +8,12 @@ if TYPE_CHECKING:
     from pykcl.errors import (
         CheckpointRefused,
         ConfigError,
+        DeadLettersUnsent,
         FatalError,
         InternalError,
         LeaseLostError,
         NativeFleet,
+        ProcessingError,
         ProcessorFailed,
         PyKclError,
         RestartShard,
@@ -25,19 +27,24 @@ if TYPE_CHECKING:
     )
     from pykcl.event_dispatch import Listener
     from pykcl.events import Event
+    from pykcl.handlers.lambda_processor import lambda_processor
+    from pykcl.interfaces import DeadLetterDestination
     from pykcl.metrics.catalog import Measure
     from pykcl.metrics.meter import MetricsSink
     from pykcl.model.checkpoint import Checkpoint, StartPosition
+    from pykcl.model.dead_letter import Condition, DeadLetter
     from pykcl.model.lease import PendingCheckpoint
     from pykcl.model.record import Record
     from pykcl.processor import (
         Batch,
         Checkpointer,
+        FailedAt,
         InitializationInput,
         LeaseLostInput,
         PreparedCheckpoint,
         ProcessorFactory,
         RecordProcessor,
+        Reject,
         ShardEndedInput,
         ShutdownRequestedInput,
     )
@@ -50,6 +57,7 @@ if TYPE_CHECKING:
         LoopStatus,
         WorkerStatus,
     )
+    from pykcl.worker.options import DeadLetters
     from pykcl.worker.worker import Worker
 
 __version__ = "0.1.0"
@@ -61,10 +69,16 @@ __all__ = [
     "Checkpoint",
     "CheckpointRefused",
     "Checkpointer",
+    "Condition",
     "Config",
     "ConfigError",
+    "DeadLetter",
+    "DeadLetterDestination",
+    "DeadLetters",
+    "DeadLettersUnsent",
     "ErrorStatus",
     "Event",
+    "FailedAt",
     "FailureStatus",
     "FatalError",
     "InitializationInput",
@@ -79,11 +93,13 @@ __all__ = [
     "NativeFleet",
     "PendingCheckpoint",
     "PreparedCheckpoint",
+    "ProcessingError",
     "ProcessorFactory",
     "ProcessorFailed",
     "PyKclError",
     "Record",
     "RecordProcessor",
+    "Reject",
     "RestartShard",
     "SetupError",
     "ShardEndedInput",
@@ -98,6 +114,7 @@ __all__ = [
     "WrongStream",
     "WrongTable",
     "__version__",
+    "lambda_processor",
 ]
 
 # Each name is fetched from its home when it is first used: `import pykcl` costs milliseconds, and a program
@@ -110,9 +127,15 @@ _HOMES = {
     "CheckpointRefused": "pykcl.errors",
     "Checkpointer": "pykcl.processor",
     "Config": "pykcl.config",
+    "Condition": "pykcl.model.dead_letter",
     "ConfigError": "pykcl.errors",
+    "DeadLetter": "pykcl.model.dead_letter",
+    "DeadLetterDestination": "pykcl.interfaces",
+    "DeadLetters": "pykcl.worker.options",
+    "DeadLettersUnsent": "pykcl.errors",
     "ErrorStatus": "pykcl.status",
     "Event": "pykcl.events",
+    "FailedAt": "pykcl.processor",
     "FailureStatus": "pykcl.status",
     "FatalError": "pykcl.errors",
     "InitializationInput": "pykcl.processor",
@@ -127,8 +150,10 @@ _HOMES = {
     "NativeFleet": "pykcl.errors",
     "PendingCheckpoint": "pykcl.model.lease",
     "PreparedCheckpoint": "pykcl.processor",
+    "ProcessingError": "pykcl.errors",
     "ProcessorFactory": "pykcl.processor",
     "ProcessorFailed": "pykcl.errors",
+    "Reject": "pykcl.processor",
     "PyKclError": "pykcl.errors",
     "Record": "pykcl.model.record",
     "RecordProcessor": "pykcl.processor",
@@ -145,6 +170,7 @@ _HOMES = {
     "WorkerStatus": "pykcl.status",
     "WrongStream": "pykcl.errors",
     "WrongTable": "pykcl.errors",
+    "lambda_processor": "pykcl.handlers.lambda_processor",
 }
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pykcl.errors import ConfigError
 from pykcl.metrics.catalog import MetricsLevel, metrics_problem, parts
 from pykcl.model.checkpoint import StartPosition
+from pykcl.model.dead_letter import Address
 from pykcl.model.shard import STREAM_ARN
 from pykcl.times import epoch_millis, parse_time
 
@@ -106,6 +107,24 @@ class Config:
     """What a raising process_records costs: "retry" the batch, "skip" it (as Java does), "raise" and stop."""
     retry_timeout: float = 300.0
     """How long a batch is retried before its lease is handed back, and how long it is then left alone."""
+    batch_size: int | None = None
+    """Most records per process_records call. None: max_records."""
+    batch_window: float = 0.0
+    """How long the first record of a batch waits for more, over several reads, until there are batch_size or 6 MiB of
+    them. 0: what a read brings is delivered at once."""
+    max_attempts: int | None = None
+    """How many calls in all may fail before their records go to the dead letters. Errors of AWS do not count. None: a
+    batch that fails holds up its shard, and retry_timeout ends it."""
+    bisect: bool = False
+    """Whether a batch that fails is split in halves, which costs no attempt, until the failing record stands alone."""
+    max_record_age: float | None = None
+    """Records that arrived longer ago go to the dead letters without a call. By the clock of Kinesis. None: none do."""
+    dead_letters: str | None = None
+    """Where given-up records go before the checkpoint passes them: "file:DIRECTORY", an ARN of SQS, SNS or Kinesis,
+    "s3://BUCKET/PREFIX", "discard" (nowhere), or "callable": what Worker(dead_letters=…) was given. None: no record is
+    given up."""
+    dead_letters_in_a_row: int = 100
+    """After so many exhausted parts of a shard with no success between them the lease is handed back. 0: never."""
     failover_time: float = 10.0
     """A lease whose counter stood still for so long may be taken. Must be the same in the whole fleet, Java too."""
     max_leases: int = 1000
@@ -114,6 +133,9 @@ class Config:
     """Most leases taken from live owners in one pass; a pass comes every third of the failover time."""
     max_records: int = 10_000
     """Most records per GetRecords call and per process_records call."""
+    deaggregate: bool = True
+    """Whether the user records of an aggregated (KPL) record are delivered one by one. False: as the one record they
+    came in."""
     call_with_empty_batches: bool = False
     """Whether process_records is called with an empty batch, too, when a read brought nothing."""
     idle_time_between_reads: float | None = None
@@ -180,6 +202,7 @@ class Config:
         _check_names(self)
         _check_numbers(self)
         _check_choices(self)
+        _check_policies(self)
         problem = metrics_problem(self.metrics, self.metrics_dimensions, self.metrics_namespace)
         if problem:
             raise ConfigError(problem)
@@ -216,6 +239,11 @@ class Config:
     def metrics_sinks(self) -> tuple[str, ...]:
         """`metrics` as the names of sinks; none where the level is NONE."""
         return () if self.metrics == "none" or self.metrics_level == "NONE" else parts(self.metrics)
+
+    @property
+    def has_policies(self) -> bool:
+        """True if an option decides on records that cannot be processed, other than `on_error`."""
+        return self.bisect or any(getattr(self, name) is not None for name in _POLICIES)
 
     @property
     def renew_interval(self) -> float:
@@ -284,8 +312,8 @@ def nearest_names(name: str, known: Iterable[str], shown: Callable[[str], str]) 
 _METRICS_TEXTS = ("metrics", "metrics_dimensions", "metrics_namespace")
 _NEVER_NONE = ("application", "stream", "metrics", "metrics_dimensions")
 _FLAGS = (
-    "call_with_empty_batches", "show_errors", "create_table", "table_deletion_protection", "point_in_time_recovery",
-    "unsafe_join_v3",
+    "bisect", "call_with_empty_batches", "deaggregate", "show_errors", "create_table", "table_deletion_protection",
+    "point_in_time_recovery", "unsafe_join_v3",
 )  # fmt: skip
 
 
@@ -298,6 +326,7 @@ def _check_types(config: Config) -> None:
         "region",
         "worker_id",
         "coordinator_state_table",
+        "dead_letters",
         *_METRICS_TEXTS,
     ):
         value = getattr(config, name)
@@ -350,6 +379,11 @@ def _check_names(config: Config) -> None:
 _SMALLEST: dict[str, float] = {
     "checkpoint_interval": 0.1,
     "retry_timeout": 0.0,
+    "batch_size": 1,
+    "batch_window": 0.0,
+    "max_attempts": 1,
+    "max_record_age": 1.0,
+    "dead_letters_in_a_row": 0,
     "failover_time": 1.0,
     "max_leases": 1,
     "max_leases_to_steal_at_one_time": 1,
@@ -368,7 +402,7 @@ _SMALLEST: dict[str, float] = {
 }
 _WHOLE = (
     "max_leases", "max_leases_to_steal_at_one_time", "max_records", "max_buffered_bytes", "audit_confidence_threshold",
-    "metrics_queue_size",
+    "metrics_queue_size", "batch_size", "max_attempts", "dead_letters_in_a_row",
 )  # fmt: skip
 _LARGEST = 1_000_000
 """Of every time and count above: no wait overflows the operating system's (11 days), no number a float."""
@@ -382,7 +416,7 @@ def number_for(name: str) -> str:
 def _check_numbers(config: Config) -> None:
     for name, smallest in _SMALLEST.items():
         value = getattr(config, name)
-        if value is None and name in ("idle_time_between_reads", "processor_timeout"):
+        if value is None and Config.__dataclass_fields__[name].default is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"{name} takes {number_for(name)}, not {value!r}")
@@ -390,10 +424,16 @@ def _check_numbers(config: Config) -> None:
             # Without the value: a whole number of thousands of digits cannot be shown.
             raise ConfigError(f"{name} is out of range. Write {smallest:g} to {_LARGEST}.")
     for name in _WHOLE:
-        if isinstance(getattr(config, name), bool) or not isinstance(getattr(config, name), int):
-            raise ConfigError(f"{name} takes {number_for(name)}, not {getattr(config, name)!r}")
+        value = getattr(config, name)
+        is_none = value is None and Config.__dataclass_fields__[name].default is None
+        if not is_none and (isinstance(value, bool) or not isinstance(value, int)):
+            raise ConfigError(f"{name} takes {number_for(name)}, not {value!r}")
     if config.max_records > 10_000:
         raise ConfigError(f"max_records={config.max_records} is more than the 10000 Kinesis allows per call")
+    if config.batch_size is not None and config.batch_size > 10_000:
+        raise ConfigError(f"batch_size={config.batch_size} is more than 10000. Write 1 to 10000.")
+    if config.batch_window > 300:
+        raise ConfigError(f"batch_window={config.batch_window} is more than 300 s. Write 0 to 300.")
     if config.max_buffered_bytes < 2 * LARGEST_FETCH_BYTES:
         # With room for one only, a shard whose processor hangs on its page would starve all others.
         raise ConfigError(
@@ -434,6 +474,30 @@ def _check_choices(config: Config) -> None:
         )
 
 
+_POLICIES = ("max_attempts", "max_record_age", "dead_letters")
+
+
+def _check_policies(config: Config) -> None:
+    used = {name: value for name in _POLICIES if (value := getattr(config, name)) is not None}
+    if config.bisect:
+        used["bisect"] = True
+    if used and config.on_error != "retry":
+        name, value = next(iter(used.items()))
+        raise ConfigError(
+            f"{name}={shown(value)} contradicts on_error={config.on_error!r}, which decides about a batch that fails. "
+            "Use on_error='retry', or drop the former."
+        )
+    if config.dead_letters is None:
+        for name in ("max_attempts", "max_record_age"):
+            if name in used:
+                raise ConfigError(
+                    f"{name}={used[name]} gives up records, and dead_letters=None keeps them nowhere. Name a "
+                    'destination such as dead_letters="file:letters"; dead_letters="discard" drops them.'
+                ).about("E21")
+    elif config.dead_letters != "callable":
+        Address.parse(config.dead_letters)
+
+
 PREFIX = "PYKCL_"
 MOST_BYTES = 1024 * 1024
 CLIENTS = "clients"
@@ -445,7 +509,8 @@ OF_COMMANDS = (
 """Variables that set no option of a Config but one of the command line."""
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
-_FLOATS_WITHOUT_DEFAULT = ("idle_time_between_reads", "processor_timeout")
+_FLOATS_WITHOUT_DEFAULT = ("idle_time_between_reads", "processor_timeout", "max_record_age")
+_WHOLE_WITHOUT_DEFAULT = ("batch_size", "max_attempts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -561,7 +626,7 @@ def _value(name: str, default: Any, text: str) -> Any:
         if text.lower() not in _TRUE + _FALSE:
             raise ValueError(text)
         return text.lower() in _TRUE
-    if isinstance(default, int):
+    if isinstance(default, int) or name in _WHOLE_WITHOUT_DEFAULT:
         return int(text)
     if isinstance(default, float) or name in _FLOATS_WITHOUT_DEFAULT:
         return float(text)

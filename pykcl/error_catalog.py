@@ -136,6 +136,29 @@ _MISTAKES = (
         "raise max_leases (maxLeasesForWorker) or start another worker; pykcl leases list --app APPLICATION shows what "
         "nobody reads",
     ),
+    Mistake(
+        "E21",
+        "Records to give up, and nowhere to keep them",
+        "name a destination: dead_letters='file:DIRECTORY', or Worker(dead_letters=keep) with a function of yours; "
+        "dead_letters='discard' drops them for good",
+    ),
+    Mistake(
+        "E22",
+        "Dead letters cannot be sent",
+        "correct the destination (does it exist, may this identity write to it?) or name another by dead_letters=; "
+        f"nothing is lost while the stream keeps its records: pykcl lag {_OF}",
+    ),
+    Mistake(
+        "E23",
+        "The Lambda handler cannot be called",
+        "write a plain def handler(event, context), without yield; run a coroutine in it by asyncio.run(...)",
+    ),
+    Mistake(
+        "E24",
+        "The response of the Lambda handler names no record of the batch",
+        "return {'batchItemFailures': [{'itemIdentifier': record['kinesis']['sequenceNumber']}]} for records of this "
+        "event, and an empty list if none failed",
+    ),
 )
 
 MISTAKES: Mapping[str, Mistake] = {mistake.code: mistake for mistake in _MISTAKES}

@@ -148,6 +148,17 @@ class RestartShard(PyKclError):
     """
 
 
+class ProcessingError(PyKclError):
+    """Raised *by* `process_records` to say which of its records are done, and which are not: FailedAt, Reject."""
+
+
+class DeadLettersUnsent(SetupError):
+    """The destination did not keep the dead letters of a shard. Its checkpoint stands before them, and its lease was
+    handed back. `__cause__` is the error of the destination."""
+
+    code = "E22"
+
+
 class ProcessorFailed(PyKclError):
     """A record processor raised and `on_error="raise"` stops the worker. `__cause__` is its exception."""
 

@@ -288,6 +288,10 @@ class DataLost(Event):
     resumed_at: str | None
 
 
+_CODES_OF_HANDLERS = {"HandlerRanNothing": "E23", "ResponseRefused": "E24"}
+"""By the name of the exception, of mistakes that a Lambda handler makes when it is called."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorRaised(Event):
     LEVEL = logging.ERROR
@@ -302,6 +306,10 @@ class ProcessorRaised(Event):
     first: str
     last: str
     next_attempt_in: float | None
+
+    @property
+    def code(self) -> str | None:
+        return _CODES_OF_HANDLERS.get(self.error, self.CODE)
 
     @property
     def failed_records(self) -> int:
@@ -321,6 +329,63 @@ class BatchSkipped(Event):
     records: int
     first: str
     last: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSplit(Event):
+    """Records that failed together are tried again in parts. next_records: the number of records in the next call."""
+
+    TEXT = "batch split"
+    shard: str
+    records: int
+    first: str
+    last: str
+    next_records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsDeadLettered(Event):
+    """Records were given up, and the destination has acknowledged them; the checkpoint may pass them now.
+
+    condition: "RetryAttemptsExhausted", "RecordAgeExpired", "Rejected" or "DecodeFailed". attempts: calls that failed.
+    letter: its identifier, the same for the same records.
+    """
+
+    LEVEL = logging.WARNING
+    TEXT = "records dead-lettered"
+    shard: str
+    condition: str
+    records: int
+    first: str
+    last: str
+    attempts: int
+    letter: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsDiscarded(Event):
+    """Records were given up and kept nowhere. The fields are those of RecordsDeadLettered."""
+
+    LEVEL = logging.ERROR
+    TEXT = 'records discarded as dead_letters="discard" says'
+    shard: str
+    condition: str
+    records: int
+    first: str
+    last: str
+    attempts: int
+    letter: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeBatchesAreGivenUp(Event):
+    """Hint at startup: attempts are counted, and batches are not split."""
+
+    TEXT = (
+        "a batch that fails max_attempts times is given up as a whole, as in Lambda, unless the processor raises "
+        "FailedAt; set bisect to give up the failing record only"
+    )
+    max_attempts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

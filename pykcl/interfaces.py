@@ -1,6 +1,6 @@
-"""Protocols of the services that a worker uses: LeaseTable, Stream, Events (Runtime is in `runtime`).
+"""Protocols of the services that a worker uses: LeaseTable, Stream, DeadLetterDestination, Events.
 
-`aws/` implements them; `testing/` and users may implement their own.
+Runtime is in `runtime`. `aws/` implements them; `testing/` and users may implement their own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pykcl.events import Event
 from pykcl.model.checkpoint import ReadFrom
+from pykcl.model.dead_letter import DeadLetter
 from pykcl.model.lease import JavaState, Lease, Row
 from pykcl.model.lease_writes import LeaseWrite
 from pykcl.model.record import Record
@@ -167,6 +168,18 @@ class NonBlockingStream(Stream, Protocol):
         """Wait until something has arrived for one of the reads, or for more that arrive right after it.
 
         timeout: maximum wait for the first, seconds.
+        """
+
+
+@runtime_checkable
+class DeadLetterDestination(Protocol):
+    """Keeps dead letters. Called by the threads of several shards at the same time."""
+
+    def send(self, letters: Sequence[DeadLetter]) -> None:
+        """Keep the letters; return when all of them are durable, never before.
+
+        Raises TemporaryError and SetupError; some of the letters may be kept then. All are sent again, so that a letter
+        may be kept twice, with the same id.
         """
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, overload
 
+from pykcl.errors import ProcessingError
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import PendingCheckpoint
 from pykcl.model.record import Record
@@ -60,7 +61,7 @@ class InitializationInput:
     undo it now: the first checkpoint after `initialize`, an automatic one too, erases it from the row.
 
     fencing_token: greater than the token of every earlier owner of this lease; hand it to sinks that can refuse
-    writes of a smaller one.
+    writes of a smaller one. application, stream_arn: of the worker.
     """
 
     shard_id: str
@@ -69,6 +70,8 @@ class InitializationInput:
     pending: PendingCheckpoint | None
     fencing_token: int
     checkpointer: Checkpointer
+    application: str = ""
+    stream_arn: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,6 +133,38 @@ class LeaseLostInput:
 
     shard_id: str
     stream: str
+
+
+class FailedAt(ProcessingError):
+    """Raise it in `process_records`: everything before `record` is done; it and the records after it are not.
+
+    What is done is checkpointed as `checkpoint_mode` says, and the rest is delivered again. `raise FailedAt(record)
+    from error` reports the cause.
+    """
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(f"failed at {_place_of(record)}")
+        self.record = record
+
+
+class Reject(ProcessingError):
+    """Raise it in `process_records`: this record can never be processed. It goes to the dead letters at once; the
+    others of its batch are delivered again without it.
+
+    record: may be left out where the batch has one record; `Reject("no such product")` is a reason alone.
+    """
+
+    def __init__(self, record: Record | str | None = None, reason: str = "") -> None:
+        if isinstance(record, str):
+            reason = reason or record
+            record = None
+        super().__init__(f"rejected {_place_of(record)}")
+        self.record = record
+        self.reason = reason
+
+
+def _place_of(record: object) -> str:
+    return str(record.position) if isinstance(record, Record) else "a record"
 
 
 class RecordProcessor(ABC):

@@ -31,6 +31,7 @@ class Activity(str, Enum):
     READING_PARENTS = "reading the parents"
     READING = "reading"
     CHECKPOINTING = "checkpointing"
+    SENDING_DEAD_LETTERS = "sending dead letters"
     ENDING = "ending"
     PUBLISHING_METRICS = "publishing metrics"
 

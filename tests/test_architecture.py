@@ -41,6 +41,7 @@ ALLOWED = {
     "health": {"errors", "health", "host_names", "status"},
     "host_names": {"errors"},
     "model": VALUES,
+    "dead_letters": VALUES | {"aws", "config", "interfaces", "runtime"},
     "config": VALUES | {"times"},
     "times": {"errors"},
     "examples": {"Batch", "InitializationInput", "RecordProcessor", "Worker"},
@@ -50,16 +51,18 @@ ALLOWED = {
     "planning": VALUES | {"planning"},
     "aws": {"aws", "config", "errors", "interfaces", "metrics", "model", "runtime"},
     "worker": WIRING | {"worker", "planning"},
+    "handlers": WIRING | {"handlers", "planning", "worker"},
     "local": {"host_names", "local", "model"},
     "compat": WIRING | {"compat", "logs", "planning", "worker", "aws"},
     "testing": WIRING | {"testing", "planning", "worker", "aws", "local"},
-    "operate": WIRING | {"operate", "planning", "aws"},
+    "operate": WIRING | {"operate", "planning", "aws", "dead_letters"},
     "ui": WIRING | {"ui", "health", "operate", "planning", "aws"},
     "demo": WIRING | {"aws", "demo", "local", "worker"},
     "cli": WIRING
     | {
         "logs",
         "error_catalog",
+        "handlers",
         "health",
         "ui",
         "cli",
@@ -71,15 +74,28 @@ ALLOWED = {
         "aws",
         "local",
     },
-    "": {"config", "errors", "event_dispatch", "events", "metrics", "model", "processor", "status", "worker"},
+    "": {
+        "config",
+        "errors",
+        "event_dispatch",
+        "events",
+        "handlers",
+        "interfaces",
+        "metrics",
+        "model",
+        "processor",
+        "status",
+        "worker",
+    },
 }
 """Room -> rooms of pykcl it may import. "" is pykcl/__init__.py."""
 EXCEPT = {
-    "pykcl/worker/worker.py": {"aws"},
+    "pykcl/worker/worker.py": {"aws", "dead_letters"},
+    "pykcl/operate/dead_letters/redrive.py": {"worker"},
     "pykcl/config.py": {"metrics"},
     "pykcl/compat/kclpy/__main__.py": {"cli"},
 }
-"""The composition root alone knows the adapters, Config (when asked) where it can be read from, a module run as a command the command line."""
+"""The composition root alone knows the adapters, a redrive checks a processor as a worker does, Config (when asked) where it can be read from, a module run as a command the command line."""
 
 AWS_LIBRARIES = {"boto3", "botocore"}
 OPERATORS_AWS = "pykcl/operate/aws/"
@@ -291,6 +307,8 @@ RULES = {
             ("pykcl/planning/x.py", "def f():\n    import pykcl.interfaces"),
             ("pykcl/worker/lease_worker.py", "from pykcl.aws.clients import connect"),
             ("pykcl/aws/x.py", "from pykcl import planning"),
+            ("pykcl/handlers/x.py", "from pykcl.aws.clients import connect"),
+            ("pykcl/worker/x.py", "from pykcl.handlers.filters import criteria_of"),
             ("pykcl/local/x.py", "from pykcl.runtime import Runtime"),
             ("pykcl/cli/run.py", "from pykcl.testing.fleet import Fleet"),
             ("pykcl/demo/x.py", "from pykcl.cli.ui import ui"),

@@ -25,6 +25,8 @@ log = logging.getLogger("pykcl.aws")
 SERVICES = ("kinesis", "dynamodb")
 ALL_SERVICES = (*SERVICES, "cloudwatch")
 """With the one that is asked only where `Config.metrics` names it."""
+LETTER_SERVICES = ("sqs", "sns", "s3", "sts")
+"""Asked only where dead letters go to AWS."""
 _SPARE_CONNECTIONS = 12
 _MAX_CONNECTIONS = 512
 _KINESIS_TIMEOUT = 10.0
@@ -51,10 +53,11 @@ def connect(
     from pykcl.aws.lease_table import DynamoDBLeaseTable
 
     given = dict(clients or {})
-    unknown = sorted(given.keys() - set(ALL_SERVICES))
+    unknown = sorted(given.keys() - {*ALL_SERVICES, *LETTER_SERVICES})
     if unknown:
         raise ConfigError(
-            f"clients= has {', '.join(map(repr, unknown))}; it may have 'kinesis', 'dynamodb' and 'cloudwatch'."
+            f"clients= has {', '.join(map(repr, unknown))}; it may have 'kinesis', 'dynamodb' and 'cloudwatch', "
+            "and for dead letters 'sqs', 'sns', 's3' and 'sts'."
         )
     if not given.keys() >= set(SERVICES):
         connections = connections_for(config)
@@ -92,7 +95,7 @@ def open_clients(config: Config, *, session: Any = None, max_pool_connections: i
     Raises ConfigError without a region, SetupError without credentials.
     """
     session = session or new_session()
-    region = _region(config, session)
+    region = region_of(config, session)
     refuse_missing_credentials(session)
     return {
         service: open_client(session, service, config, region=region, connections=max_pool_connections)
@@ -105,10 +108,11 @@ def cloudwatch_client(config: Config, *, session: Any = None) -> Any:
     credentials."""
     session = session or new_session()
     refuse_missing_credentials(session)
-    return open_client(session, "cloudwatch", config, region=_region(config, session), connections=1)
+    return open_client(session, "cloudwatch", config, region=region_of(config, session), connections=1)
 
 
-def _region(config: Config, session: Any) -> str:
+def region_of(config: Config, session: Any) -> str:
+    """Return the region of a worker's clients. Raises ConfigError without one."""
     # boto3 itself knows AWS_DEFAULT_REGION only; the other SDKs, and the platforms that set it, say AWS_REGION.
     region = config.effective_region or session.region_name or os.environ.get("AWS_REGION")
     if not region:
@@ -127,7 +131,7 @@ def open_client(
         "kinesis": (5.0, _KINESIS_TIMEOUT),
         "dynamodb": (min(1.0, config.request_timeout), config.request_timeout),
         "cloudwatch": (2.0, 5.0),
-    }[service]
+    }.get(service, (5.0, _KINESIS_TIMEOUT))
     return create_client(
         session,
         service,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
@@ -13,12 +15,13 @@ from pykcl.aws.clients import (
     ALL_SERVICES,
     SERVICES,
     botocore_session,
+    client_config,
     connections_for,
     create_client,
     new_session,
     open_client,
 )
-from pykcl.aws.errors import MALFORMED, aws_errors, sort_failure
+from pykcl.aws.errors import MALFORMED, aws_errors, calling, sort_failure
 from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, SetupError, TemporaryError
 
@@ -26,6 +29,9 @@ SourceKind = Literal[
     "default", "profile", "environment", "container", "instance", "web identity", "assume role"
 ]
 
+log = logging.getLogger("pykcl.aws")
+
+_ASSUMED_ROLE = re.compile(r"arn:([a-z0-9-]+):sts::([0-9]{12}):assumed-role/([^/]+)/")
 _METHODS: Mapping[str, frozenset[str]] = {
     "profile": frozenset(
         {"assume-role", "assume-role-with-web-identity", "sso", "login", "shared-credentials-file"}
@@ -113,6 +119,33 @@ def open_specified_clients(config: Config, specs: Mapping[str, ClientSpec]) -> d
             connections=connections_for(config),
         )
     return clients
+
+
+def identity_arn(config: Config, spec: ClientSpec | None) -> str:
+    """ARN of the role, or the user, whose credentials the client of `spec` has; "" if STS does not say.
+
+    spec: None: boto3 finds everything. One request of at most a few seconds. The path of a role is not in the answer.
+    """
+    spec = spec or ClientSpec()
+    region = spec.region or config.effective_region
+    expected: tuple[type[Exception], ...] = (*aws_errors(), PyKclError, LookupError)
+    try:
+        session = open_session(spec.credentials, region)
+        sts = create_client(
+            session,
+            "sts",
+            region_name=region or session.region_name or os.environ.get("AWS_REGION"),
+            endpoint_url=spec.endpoint,
+            config=client_config(connect_timeout=2.0, read_timeout=3.0, connections=1),
+        )
+        arn = str(calling(sts.get_caller_identity)()["Arn"])
+    except expected as error:
+        log.info(
+            "the identity of the worker is not known, and left out of events cause=%s", type(error).__name__
+        )
+        return ""
+    found = _ASSUMED_ROLE.match(arn)
+    return f"arn:{found[1]}:iam::{found[2]}:role/{found[3]}" if found else arn
 
 
 def open_session(sources: Sequence[CredentialsSource], region: str | None) -> Any:

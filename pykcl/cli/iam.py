@@ -8,10 +8,12 @@ from typing import Any
 
 import click
 
+from pykcl.cli.errors import usage
 from pykcl.cli.options import Verb
 from pykcl.cli.output import say
 from pykcl.cli.target import Target, fleet_options
 from pykcl.errors import ConfigError
+from pykcl.model.dead_letter import Address
 
 _ARN = re.compile(
     r"arn:(?P<partition>[a-z0-9-]+):kinesis:(?P<region>[a-z0-9-]+):(?P<account>[0-9]{12}):stream/"
@@ -62,6 +64,11 @@ _ARN = re.compile(
 @click.option(
     "--read-metrics", is_flag=True, help="With --for operator: also allow `lag --source cloudwatch`."
 )
+@click.option(
+    "--dead-letters",
+    metavar="DESTINATION",
+    help="Allow to send dead letters there, or with --for operator to redrive them (default: as in the file).",
+)
 @click.option("--name", metavar="NAME", help="Name of the policy in Terraform.")
 def iam(
     target: Target,
@@ -75,6 +82,7 @@ def iam(
     put: bool,
     simulate: bool,
     read_metrics: bool,
+    dead_letters: str | None,
     name: str | None,
 ) -> None:
     """Print the minimal IAM policy of a worker or an operator.
@@ -90,11 +98,14 @@ def iam(
     )
     config = target.config
     places = _places(target, account, partition)
+    with usage():
+        address = _letters_to(dead_letters or config.dead_letters)
     common: dict[str, Any] = {
         "stream": config.stream_name,
         "table": config.table,
         "application": config.application,
         "coordinator_state_table": config.coordinator_state_table,
+        "dead_letters": address,
         **places,
     }
     if whose == "operator":
@@ -117,6 +128,10 @@ def iam(
             f"pykcl: put in {' and '.join(missing)}, or give the stream as ARN (or --region, --account).",
             err=True,
         )
+
+
+def _letters_to(text: str | None) -> Address | None:
+    return None if text in (None, "callable") else Address.parse(text)
 
 
 def _places(target: Target, account: str | None, partition: str | None) -> dict[str, str]:

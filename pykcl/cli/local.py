@@ -71,7 +71,7 @@ def local(
     limits: bool,
     request_log: Path | None,
 ) -> None:
-    """Run a local AWS with Kinesis, DynamoDB and CloudWatch.
+    """Run a local AWS: Kinesis, DynamoDB, CloudWatch, SQS, SNS and S3.
 
     Needs the extra `local`. Everything is kept in memory until Ctrl-C. The command prints the environment variables
     that configure boto3, the AWS CLI and pykcl to use it.

@@ -20,7 +20,7 @@ ARGUMENTS = "pykcl.cli.arguments"
 SECTIONS = {
     "Try it here": {
         "demo": "Watch a local fleet survive kills, a shard split and a merge.",
-        "local": "Run a local AWS with Kinesis, DynamoDB and CloudWatch.",
+        "local": "Run a local AWS: Kinesis, DynamoDB, CloudWatch, SQS, SNS and S3.",
     },
     "Run a worker": {
         "run": "Run a record processor as a worker of a fleet.",
@@ -29,6 +29,7 @@ SECTIONS = {
         "leases": "List, describe, release and prune the leases of a fleet.",
         "lag": "Show how far each shard is behind the tip of the stream.",
         "checkpoints": "Show, export and reset the checkpoints of a fleet.",
+        "dead-letters": "List, show and redrive dead letters.",
         "ui": "Serve a web page that shows a fleet.",
     },
     "Work with streams": {
@@ -60,7 +61,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command = getattr(importlib.import_module(f"pykcl.cli.{cmd_name}"), cmd_name)
+        module = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"pykcl.cli.{module}"), module)
         if not isinstance(command, click.Command):
             raise TypeError(f"{cmd_name} is not a command")
         return command

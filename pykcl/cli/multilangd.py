@@ -85,6 +85,8 @@ def multilangd(
         log.warning(
             "--log-configuration is not used: everything is logged to standard error, by Python's logging."
         )
+    from pykcl.compat.multilang.processor import refuse_policies
+
     with exit_codes(processes.name, runs_worker=True):
         given = {"on_error": "raise"} if exit_on_child_failure else {}
         settings = settings_of(
@@ -95,6 +97,7 @@ def multilangd(
             accept_polling=accept_polling,
             shows_verdicts=processes.member is None,
         )
+        refuse_policies(settings.config)
         if processes.is_parent:
             sys.exit(processes.run(settings.config, service))
         _run(processes.own(settings), service)

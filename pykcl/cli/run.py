@@ -1,5 +1,5 @@
-"""`pykcl run MODULE:CLASS`, or `pykcl run --kclpy APP.py`: one worker in the foreground; and
-`python -m pykcl.compat.kclpy APP.py`.
+"""`pykcl run MODULE:CLASS`, `pykcl run --kclpy APP.py` or `pykcl run --lambda MODULE:HANDLER`: one worker in the
+foreground; and `python -m pykcl.compat.kclpy APP.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import click
 from pykcl import logs
 from pykcl.cli.errors import ExitCode, ProgramCrashed, exit_codes
 from pykcl.cli.options import Duration, Verb, option_in
+from pykcl.cli.run_lambda import LambdaFunction, lambda_options
 from pykcl.cli.settings import (
     Service,
     Settings,
@@ -211,10 +212,18 @@ _shadow_option = option_in("Shadow options")
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """The program of the worker: kclpy, with its arguments in `words`; or one MODULE:CLASS in `words`."""
+    """The program of the worker: kclpy, with its arguments in `words`; a Lambda function; or one MODULE:CLASS in
+    `words`."""
 
     kclpy: Path | None
     words: tuple[str, ...]
+    function: LambdaFunction
+
+    def processor(self, settings: Settings) -> Any:
+        """Import the record processor, or the handler. Raises click.UsageError, ConfigError and ProgramCrashed."""
+        if self.function.target is not None:
+            return self.function.processor(settings, load)
+        return load(self.target)
 
     @property
     def target(self) -> str:
@@ -263,6 +272,7 @@ def _grouped_flags(command: Callable[..., None]) -> Callable[..., None]:
 )
 @ON_ERROR
 @ACCEPT_POLLING
+@lambda_options
 @click.option(
     "--worker-id",
     metavar="NAME",
@@ -292,6 +302,7 @@ def run(
     target: str | None,
     arguments: tuple[str, ...],
     kclpy: Path | None,
+    function: LambdaFunction,
     properties: Path | None,
     config_file: Path | None,
     accept_polling: bool,
@@ -316,14 +327,15 @@ def run(
     the file of --config or --properties. The command line takes precedence, then the environment.
 
     --kclpy runs a program written for amazon_kclpy in this process, unchanged and without Java, with the options of its
-    --properties or --config file. The program gets the arguments after --.
+    --properties or --config file; it gets the arguments after --. --lambda runs the handler of a Lambda function.
 
     --shadow processes nothing, and does not touch the lease table of the application.
 
     Ctrl-C or SIGTERM waits for the running batch, checkpoints and releases the leases. A second one, after a second or
     more, does not wait for the batch.
     """
-    program = _Program(kclpy, arguments if target is None else (target, *arguments))
+    program = _Program(kclpy, arguments if target is None else (target, *arguments), function)
+    function.refuse_others({"--kclpy": kclpy, "--properties": properties, "MODULE:CLASS": target})
     _refuse_what_does_not_go_together(program, processes, shadow, calls=shadow_call_processor)
     log = log_to_stderr if kclpy is None else log_beside_the_program
     log(service.log_format, verbose=verbose, process=processes.number)
@@ -332,7 +344,8 @@ def run(
             entry_point="native" if kclpy is None else "kclpy",
             properties=properties,
             config_file=config_file,
-            overrides={**from_arguments(options), **service.config_options(), **given},
+            defaults=function.options(shows_outcomes=processes.member is None),
+            overrides=from_arguments(options) | function.overrides | service.config_options() | given,
             accept_polling=accept_polling,
             use_local=use_local,
             shows_verdicts=processes.member is None,
@@ -356,7 +369,7 @@ def _refuse_what_does_not_go_together(
         raise click.UsageError(
             "--processes and --shadow do not go together. Do: start the shadow several times."
         )
-    if program.kclpy is None and (shadow is None or calls):
+    if program.kclpy is None and program.function.target is None and (shadow is None or calls):
         _ = program.target
 
 
@@ -381,14 +394,14 @@ def _run(
     if program.kclpy is not None:
         run_kclpy(program.kclpy, program.words, settings, service, surroundings=surroundings)
         return
-    processor = _load(program.target)
     with surroundings:
-        _work(processor, settings, service)
+        _work(program.processor(settings), settings, service)
 
 
 def _rehearse(program: _Program, shadow: Shadow, service: Service, *, calls: bool, use_local: bool) -> None:
     """Run as a shadow. Without `calls` a MODULE:CLASS is imported all the same, to check that it can be."""
-    processor = None if program.kclpy is not None or not program.words else _load(program.target)
+    is_named = bool(program.words or program.function.target)
+    processor = program.processor(shadow.settings) if is_named and program.kclpy is None else None
     if program.kclpy is not None and not program.kclpy.is_file():
         raise ConfigError(
             f"There is no program {program.kclpy}. Do: name the file that calls KCLProcess(...).run()."
@@ -416,7 +429,8 @@ def _work(processor: Any, settings: Settings, service: Service) -> None:
         watch(worker).run()
 
 
-def _load(target: str) -> Any:
+def load(target: str) -> Any:
+    """Import MODULE:NAME. Raises click.UsageError, PyKclError and ProgramCrashed."""
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or module_name.startswith(".") or not attribute:
         hint = _as_module(module_name, attribute) or _with_a_colon(target)

@@ -135,6 +135,7 @@ def settings_of(
     config_file: Path | None,
     overrides: Mapping[str, Any],
     accept_polling: bool,
+    defaults: Mapping[str, Any] | None = None,
     use_local: bool = False,
     shows_verdicts: bool = True,
     profile: str | None = None,
@@ -142,9 +143,9 @@ def settings_of(
 ) -> Settings:
     """Return the settings. Raises ConfigError for a wrong file, variable or option, click.UsageError for a missing one.
 
-    overrides: fields of Config from the command line. use_local: what the file says of clients is left out, as all
-    requests go to the local AWS, and errors are shown. shows_verdicts: print what each
-    key of a .properties file comes to.
+    overrides: fields of Config from the command line. defaults: fields that --config takes precedence over.
+    use_local: what the file says of clients is left out, as all requests go to the local AWS, and errors are shown.
+    shows_verdicts: print what each key of a .properties file comes to.
     profile, endpoint (URL): for every service, before what the file says.
     """
     refuse_two_files(properties, config_file)
@@ -152,9 +153,7 @@ def settings_of(
         flag = "--profile" if profile else "--endpoint-url"
         raise click.UsageError(f"{flag} and --local do not go together. Drop one of them.")
     of_local: dict[str, Any] = {"show_errors": True} if use_local else {}
-    base: dict[str, Any] = (
-        {**of_local} if entry_point == "native" else {"checkpoint_mode": "manual", **of_local}
-    )
+    base = ({"checkpoint_mode": "manual"} if entry_point != "native" else dict(defaults or {})) | of_local
     specs: Mapping[str, ClientSpec] | None = None
     found: Interpretation | None = None
     if properties is not None:

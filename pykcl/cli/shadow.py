@@ -83,6 +83,7 @@ class Counter(RecordProcessor):
 
     def __init__(self, tally: Tally, around: RecordProcessor | None = None, empty: bool = False) -> None:
         self._tally, self._around, self._empty = tally, around, empty
+        self.turn = getattr(around, "turn", None)
 
     def initialize(self, init: InitializationInput) -> None:
         if self._around is not None:

@@ -43,7 +43,7 @@ KINDS = {
 """Kinds of faults. A reset of an HTTP/2 connection hits all requests that are under way on it."""
 WITH_SECONDS = frozenset({"slow", "late"})
 NOT_DONE = frozenset({"throttle", "error", "reset-before"})
-SERVICES = ("kinesis", "dynamodb", "cloudwatch")
+SERVICES = ("kinesis", "dynamodb", "cloudwatch", "sqs", "sns", "s3")
 ANY = "*"
 
 _DATA_OPERATIONS = ("GetRecords", "GetShardIterator", "PutRecord", "PutRecords")

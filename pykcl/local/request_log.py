@@ -20,7 +20,7 @@ ROW_WRITES = ("PutItem", "UpdateItem", "DeleteItem")
 
 @dataclass(frozen=True, slots=True)
 class LoggedRequest:
-    """One request. at_millis: time of the response, epoch. service: kinesis, dynamodb or cloudwatch.
+    """One request. at_millis: time of the response, epoch. service: such as kinesis.
 
     parameters: those that the operation has, without Kinesis payloads, keys and iterators. error_code: None for
     success. user_agent: name of the client, with AWS_SDK_UA_APP_ID of its environment as `app/…`.

@@ -1,4 +1,4 @@
-"""`LocalAws`: Kinesis, DynamoDB and CloudWatch on one port, over HTTP/1.1 and HTTP/2.
+"""`LocalAws`: Kinesis, DynamoDB, CloudWatch, SQS, SNS and S3 on one port, over HTTP/1.1 and HTTP/2.
 
 `AwsApp` is the ASGI application: it reads a request, finds its service, serves and logs it.
 """
@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from pykcl.host_names import allowed_names, is_own
-from pykcl.local import kinesis_api, services
+from pykcl.local import destinations, kinesis_api, services
 from pykcl.local.errors import AwsError
 from pykcl.local.faults import CONTROL_PATH, NOT_DONE, Connections, FaultRule, Faults, refusal
 from pykcl.local.request_log import LoggedRequest, RequestLog, known
@@ -284,7 +284,7 @@ class AwsApp:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
             body = await _read_body(receive)
-            if body is not None and "content-encoding" in headers:
+            if body is not None and headers.get("content-encoding", "aws-chunked") != "aws-chunked":
                 body = _unpacked(headers.pop("content-encoding"), body)
         except AwsError as error:
             service, operation = _target(scope, headers, b"")
@@ -304,7 +304,7 @@ class AwsApp:
         service, operation = _target(scope, headers, body)
         rule = self.faults.choose(service, operation) if service else None
         if rule is None:
-            response = await self._respond(service, operation, scope["path"], headers, body)
+            response = await self._respond(service, operation, scope, headers, body)
             await _send_response(send, response, self._now())
             return
         with self.connections.held(scope.get("client")):
@@ -369,7 +369,7 @@ class AwsApp:
             return None if rule.kind == "reset-before" else _error_response(service, error, headers)
         if rule.kind == "late":
             await asyncio.sleep(rule.seconds)
-        response = await self._respond(service, operation, scope["path"], headers, body)
+        response = await self._respond(service, operation, scope, headers, body)
         if rule.kind == "slow":
             await asyncio.sleep(rule.seconds)
         if rule.kind in ("reset-after", "lost-answer"):
@@ -381,7 +381,7 @@ class AwsApp:
         )
 
     async def _respond(
-        self, service: str, operation: str, path: str, headers: dict[str, str], body: bytes
+        self, service: str, operation: str, scope: Scope, headers: dict[str, str], body: bytes
     ) -> ServiceResponse:
         params: dict[str, Any] = {}
         try:
@@ -396,13 +396,22 @@ class AwsApp:
                     200, {"content-type": services.STS_CONTENT_TYPE}, services.sts_identity()
                 )
             elif service:
-                serve = partial(self._moto.serve, service, path, headers, body)
+                serve = partial(self._moto.serve, service, scope["path"], headers, body)
+                if service in destinations.SERVICES:
+                    raw_path, query = (
+                        scope["raw_path"].decode("latin-1"),
+                        scope["query_string"].decode("latin-1"),
+                    )
+                    serve = partial(
+                        self._moto.serve_destination, service, scope["method"], raw_path, query, headers, body
+                    )
                 if services.is_rpc(headers):
                     serve = partial(services.serve_rpc, self._moto, operation, headers, params)
                 response = await asyncio.get_running_loop().run_in_executor(self._pool, serve)
             else:
                 raise AwsError(
-                    "UnknownOperationException", "The local AWS has Kinesis, DynamoDB and CloudWatch only."
+                    "UnknownOperationException",
+                    "The local AWS has Kinesis, DynamoDB, CloudWatch, SQS, SNS and S3 only.",
                 )
         except AwsError as error:
             response, lose = _error_response(service, error, headers), False
@@ -446,14 +455,18 @@ def _failure(error: Exception) -> AwsError:
 
 def _target(scope: Scope, headers: dict[str, str], body: bytes) -> tuple[str, str]:
     """Return service and operation of a request; the service is empty if it is unknown."""
+    unknown = "", str(scope["path"])
     if services.is_rpc(headers):
         operation = services.rpc_operation(scope["path"])
-        return ("cloudwatch", operation) if operation else ("", str(scope["path"]))
+        return ("cloudwatch", operation) if operation else unknown
+    if destinations.is_s3(headers):
+        return "s3", destinations.s3_operation(scope["method"], scope["path"], scope["query_string"], headers)
     target = headers.get("x-amz-target", "")
     for prefix, service in (
         (kinesis_api.TARGET_PREFIX, "kinesis"),
         (DYNAMODB_PREFIX, "dynamodb"),
         (CLOUDWATCH_PREFIX, "cloudwatch"),
+        (destinations.SQS_PREFIX, "sqs"),
     ):
         if target.startswith(prefix):
             return service, target[len(prefix) :]
@@ -462,14 +475,15 @@ def _target(scope: Scope, headers: dict[str, str], body: bytes) -> tuple[str, st
         if found is None:
             return "", ""
         action = found[1].decode()
-        return "sts" if action == services.STS_OPERATION else "cloudwatch", action
-    return "", str(scope["path"])
+        service = "sns" if destinations.is_sns(body) else "cloudwatch"
+        return "sts" if action == services.STS_OPERATION else service, action
+    return unknown
 
 
 def _parameters(service: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
     if service == "kinesis":
         return format_of(headers).decode(body)
-    if not service:
+    if not service or service in destinations.SERVICES:
         return {}
     if services.is_rpc(headers):
         return services.decode_rpc(body)
@@ -514,12 +528,11 @@ def _too_large() -> AwsError:
 
 
 def _error_response(service: str, error: AwsError, headers: dict[str, str]) -> ServiceResponse:
-    if service == "sts":
-        return ServiceResponse(
-            error.status, {"content-type": services.STS_CONTENT_TYPE}, services.sts_error(error), error.code
-        )
+    if service in ("sts", "sns", "s3"):
+        content = services.s3_error(error) if service == "s3" else services.sts_error(error)
+        return ServiceResponse(error.status, {"content-type": services.STS_CONTENT_TYPE}, content, error.code)
     wire = format_of(headers)
-    # DynamoDB and CloudWatch have content types of their own.
+    # Others have content types of their own.
     content_type = (
         wire.content_type if service == "kinesis" else headers.get("content-type", wire.content_type)
     )

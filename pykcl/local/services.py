@@ -1,4 +1,4 @@
-"""Services of the local AWS besides Kinesis: DynamoDB and CloudWatch by moto's request handlers, and one call of STS.
+"""Services of the local AWS besides Kinesis: DynamoDB, CloudWatch and `destinations` by moto, and one call of STS.
 
 One lock for the whole process: moto checks a condition and then writes without a lock, which loses updates. There is no
 web framework around the handlers.
@@ -21,13 +21,14 @@ from xml.sax.saxutils import escape
 
 import cbor2
 
-from pykcl.local import wire_cbor
+from pykcl.local import destinations, wire_cbor
 from pykcl.local.errors import ACCOUNT, REGION, AwsError
 from pykcl.local.wire import Params, not_serialized
 
 DYNAMODB_PREFIX = "DynamoDB_20120810."
 CLOUDWATCH_PREFIX = "GraniteServiceVersion20100801."
 _HOSTS = {"dynamodb": f"dynamodb.{REGION}.amazonaws.com", "cloudwatch": f"monitoring.{REGION}.amazonaws.com"}
+_XML_CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,100})</Code>")
 _PASSED_ON = ("content-type", "x-amz-target", "x-amzn-query-mode")
 
 _moto_lock = threading.Lock()
@@ -45,10 +46,11 @@ class ServiceResponse:
 
 
 class MotoServices:
-    """DynamoDB and CloudWatch with data of their own: every instance uses another account of moto's."""
+    """DynamoDB, CloudWatch, SQS, SNS and S3 with data of their own: every instance uses another account of moto's."""
 
     def __init__(self) -> None:
         self.account = f"{int(ACCOUNT) + next(_accounts):012d}"
+        self._destinations: dict[str, Any] = {}
 
     def warm_up(self) -> None:
         """Do the slow imports now instead of at the first request."""
@@ -80,28 +82,52 @@ class MotoServices:
 
             for backends in (dynamodb_backends, cloudwatch_backends):
                 backends[self.account][REGION].reset()
+            for service, backends in self._destinations.items():
+                backends[self.account][destinations.place_of(service)].reset()
+            self._destinations = {}
+
+    def serve_destination(
+        self, service: str, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
+    ) -> ServiceResponse:
+        """Serve one request to SQS, SNS or S3 as `serve` does. path: as it was sent, with its escapes."""
+        if service == "s3":
+            destinations.refuse_another_owner(headers)
+        if service == "sqs":
+            body = destinations.without_waiting(body)
+        url = f"http://{headers.get('host', 'localhost')}{path}{'?' if query else ''}{query}"
+        with _moto_lock:
+            if not self._destinations:
+                # Imported with the first request: most processes never need them.
+                self._destinations = dict(zip(destinations.SERVICES, destinations.backends(), strict=True))
+            return self._handled(destinations.handler_of(service, path), method, url, headers, body)
 
     def _serve(self, service: str, path: str, headers: Mapping[str, str], body: bytes) -> ServiceResponse:
-        from botocore.awsrequest import AWSPreparedRequest
-        from botocore.compat import HTTPHeaders
-        from botocore.model import OperationNotFoundError
         from moto.cloudwatch.responses import CloudWatchResponse
-        from moto.core.request import normalize_request
-        from werkzeug.exceptions import HTTPException
 
         # The signature's region is not passed on: whatever region a client uses, it sees the same data.
-        sent = HTTPHeaders()
-        for name in _PASSED_ON:
-            if name in headers:
-                sent[name] = headers[name]
-        sent["x-moto-account-id"] = self.account
+        passed = {name: headers[name] for name in _PASSED_ON if name in headers}
         url = f"https://{_HOSTS[service]}{path}"
         if service == "dynamodb":
             body = with_expressions(body)
         handler = fast_handler() if service == "dynamodb" else CloudWatchResponse
-        request = normalize_request(AWSPreparedRequest("POST", url, sent, body, False))
+        return self._handled(handler.dispatch, "POST", url, passed, body)
+
+    def _handled(
+        self, handler: Any, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> ServiceResponse:
+        from botocore.awsrequest import AWSPreparedRequest
+        from botocore.compat import HTTPHeaders
+        from botocore.model import OperationNotFoundError
+        from moto.core.request import normalize_request
+        from werkzeug.exceptions import HTTPException
+
+        sent = HTTPHeaders()
+        for name, value in headers.items():
+            sent[name] = value
+        sent["x-moto-account-id"] = self.account
+        request = normalize_request(AWSPreparedRequest(method, url, sent, body, False))
         try:
-            status, sent_back, content = handler.dispatch(request, url, sent)
+            status, sent_back, content = handler(request, url, sent)
         except HTTPException as error:
             status, sent_back, content = error.code or 500, dict(error.get_headers()), error.get_body()
         except (NotImplementedError, OperationNotFoundError) as error:
@@ -116,6 +142,9 @@ class MotoServices:
 
 
 def _error_code(body: bytes) -> str:
+    found = _XML_CODE.search(body)
+    if found is not None:
+        return found[1].decode()
     try:
         content: Any = json.loads(body)
     except ValueError:
@@ -334,6 +363,11 @@ def sts_identity(user: str = "local") -> bytes:
         f"<Arn>arn:aws:iam::{ACCOUNT}:user/{escape(user)}</Arn><UserId>LOCAL</UserId><Account>{ACCOUNT}</Account>"
         f"</GetCallerIdentityResult>{_sts_metadata()}</GetCallerIdentityResponse>"
     )
+
+
+def s3_error(error: AwsError) -> bytes:
+    """Return an error in the form of S3."""
+    return _xml(f"<Error><Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message></Error>")
 
 
 def sts_error(error: AwsError) -> bytes:

@@ -155,6 +155,21 @@ SKIPPED_RECORDS = _one(
     _P, "SkippedRecords", "Count", "SUMMARY", "ShardId", 'Number of user records skipped because of on_error="skip".',
     is_ours=True,
 )  # fmt: skip
+RECORDS_DEAD_LETTERED = _one(
+    _P, "RecordsDeadLettered", "Count", "SUMMARY", "ShardId",
+    "Number of user records that were given up and kept as dead letters.", is_ours=True,
+)  # fmt: skip
+RECORDS_DISCARDED = _one(
+    _P, "RecordsDiscarded", "Count", "SUMMARY", "ShardId",
+    'Number of user records that were given up and dropped because of dead_letters="discard".', is_ours=True,
+)  # fmt: skip
+BATCH_SPLITS = _one(
+    _P, "BatchSplits", "Count", "SUMMARY", "ShardId", "Number of batches that failed and were split.", is_ours=True,
+)  # fmt: skip
+RECORDS_FILTERED = _one(
+    _P, "RecordsFiltered", "Count", "SUMMARY", "ShardId",
+    "Number of user records that the filter of a Lambda handler refused.", is_ours=True,
+)  # fmt: skip
 PROCESSOR_STALLED = _one(
     _P, "ProcessorStalled", "Count", "SUMMARY", "ShardId",
     "Number of processor calls that ran longer than processor_warn_after.", is_ours=True,

@@ -11,6 +11,7 @@ from typing import Protocol
 from pykcl.errors import CheckpointRefused, LeaseLostError
 from pykcl.events import (
     BatchSkipped,
+    BatchSplit,
     DataLost,
     Event,
     LeaseLost,
@@ -19,6 +20,8 @@ from pykcl.events import (
     LeaseTaken,
     ProcessorRaised,
     ProcessorSlow,
+    RecordsDeadLettered,
+    RecordsDiscarded,
     ShardEnded,
 )
 from pykcl.metrics import catalog
@@ -40,6 +43,12 @@ def measured(event: Event) -> Iterator[tuple[str, tuple[Measure, float]]]:
             yield event.shard, (catalog.PROCESSOR_RETRIES, 1.0)
     elif isinstance(event, BatchSkipped):
         yield event.shard, (catalog.SKIPPED_RECORDS, float(event.records))
+    elif isinstance(event, BatchSplit):
+        yield event.shard, (catalog.BATCH_SPLITS, 1.0)
+    elif isinstance(event, RecordsDeadLettered):
+        yield event.shard, (catalog.RECORDS_DEAD_LETTERED, float(event.records))
+    elif isinstance(event, RecordsDiscarded):
+        yield event.shard, (catalog.RECORDS_DISCARDED, float(event.records))
     elif isinstance(event, ProcessorSlow):
         yield event.shard, (catalog.PROCESSOR_STALLED, 1.0)
     elif isinstance(event, DataLost):

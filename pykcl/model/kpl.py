@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from hashlib import md5
 from itertools import dropwhile, takewhile
 from operator import attrgetter
@@ -176,7 +176,7 @@ def deaggregate(
     refuse = None if on_refused is None else lambda _, problem: on_refused(problem)
     if not record.data.startswith(MAGIC):
         return iter((record,))
-    return iter(_user_records(record, hash_range, max_sub_records, refuse))
+    return iter(_user_records(record, hash_range, refuse, max_sub_records))
 
 
 def deaggregate_batch(
@@ -207,14 +207,17 @@ def batches_of(
     *,
     after: Checkpoint | None = None,
     on_refused: Callable[[Record, str], None] | None = None,
+    whole: bool = False,
 ) -> Iterator[Sequence[Record]]:
     """The user records of one page as `deaggregate_batch` gives them, in batches of at most `size`.
 
     No Record is created before it is asked for, and an aggregate is opened when the batch of its first record is.
+    whole: an aggregate is one record, with the position of the last user record in it; it is never refused.
     """
     batch: list[Sequence[Record]] = []
     room = size
-    for part in _parts_after(_parts(records, hash_range, on_refused), after):
+    open_one = _whole if whole else partial(_user_records, hash_range=hash_range, on_refused=on_refused)
+    for part in _parts_after(_parts(records, open_one), after):
         start = 0
         while start < len(part):
             chosen = part[start : start + room]
@@ -228,9 +231,7 @@ def batches_of(
 
 
 def _parts(
-    records: Sequence[Record],
-    hash_range: HashRange | None,
-    on_refused: Callable[[Record, str], None] | None,
+    records: Sequence[Record], open_one: Callable[[Record], Sequence[Record]]
 ) -> Iterator[Sequence[Record]]:
     """Runs of plain records, and between them the records of each aggregate."""
     data = records.data if isinstance(records, PlainRecords) else [record.data for record in records]
@@ -238,7 +239,7 @@ def _parts(
     for index in [index for index, each in enumerate(data) if each.startswith(MAGIC)]:
         if start < index:
             yield records[start:index]
-        yield _user_records(records[index], hash_range, MAX_SUB_RECORDS, on_refused)
+        yield open_one(records[index])
         start = index + 1
     if start < len(records):
         yield records[start:]
@@ -264,7 +265,7 @@ def _walk(
 ) -> Iterator[Record]:
     for record in records:
         if record.data.startswith(MAGIC):
-            yield from _user_records(record, hash_range, max_sub_records, on_refused)
+            yield from _user_records(record, hash_range, on_refused, max_sub_records)
         else:
             yield record
 
@@ -279,8 +280,8 @@ def _at_or_below(after: Checkpoint) -> Callable[[Record], bool]:
 def _user_records(
     record: Record,
     hash_range: HashRange | None,
-    max_sub_records: int,
     on_refused: Callable[[Record, str], None] | None,
+    max_sub_records: int = MAX_SUB_RECORDS,
 ) -> Sequence[Record]:
     left: tuple[Record, ...] = ()
     try:
@@ -292,6 +293,26 @@ def _user_records(
     if on_refused is not None:
         on_refused(record, problem)
     return left
+
+
+def _whole(record: Record) -> Sequence[Record]:
+    """Return the aggregate as one record, whose checkpoint says that all of its user records are done.
+
+    With that of a plain record: 1) a worker that opens aggregates is stopped within this one, after user record 5; 2)
+    one that does not reads on, and takes the whole for done, because its position lies before that of record 5.
+    """
+    number = max(0, len(_user_records(record, None, None)) - 1)
+    return (
+        Record(
+            record.data,
+            record.partition_key,
+            record.sequence_number,
+            record.arrived_at_millis,
+            record.shard_id,
+            record.stream,
+            number,
+        ),
+    )
 
 
 def _opened(record: Record, hash_range: HashRange | None, max_sub_records: int) -> SubRecords:

@@ -55,7 +55,7 @@ class LocalStreams:
 
     @property
     def url(self) -> str:
-        """The endpoint URL for Kinesis, DynamoDB and CloudWatch."""
+        """The endpoint URL of all services."""
         return self.aws.url
 
     def create_stream(self, name: str, shards: int = 1) -> str:

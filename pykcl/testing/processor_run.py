@@ -21,10 +21,11 @@ from pykcl.testing.fleet import STREAM, TABLE, Fleet
 from pykcl.testing.input_records import InputRecord, checked_records, put_all, refuse_number, refuse_text
 from pykcl.testing.memory.dynamodb import Change, Fault, Params, throttled, timed_out, unreachable
 from pykcl.testing.memory.expressions import Item
-from pykcl.testing.recorder import Call, Recorder
+from pykcl.testing.recorder import Call, RecordedLetters, Recorder
 from pykcl.testing.result import Result, RunFailed, refuse_unfinished
 from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
 from pykcl.testing.runtime.watchdog import UserCodeFailed, Watchdog
+from pykcl.worker.options import destination_of
 from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.worker import Worker
 
@@ -66,7 +67,8 @@ def run_processor(
     """Run a processor over records, in simulated time, and return what happened to it.
 
     what: a RecordProcessor subclass or a zero-argument factory. records: from `records`, or plain values.
-    options: fields of Config, such as checkpoint_mode="manual". timeout: simulated seconds. faults: names in `FAULTS`.
+    options: fields of Config, such as checkpoint_mode="manual". dead_letters: as Worker takes it; by default, if an
+    option gives up records, they are kept in memory. timeout: simulated seconds. faults: names in `FAULTS`.
     seed: decides which thread runs first, and which calls the faults hit; the same seed takes the same course.
 
     end: "shard_end": the shards are closed and read to their end. "stop": the worker is stopped once all records are
@@ -91,9 +93,10 @@ def run_processor(
         watchdog = Watchdog()
 
         def body() -> Result:
-            run = _Run(Recorder(watchdog), config, chosen, end=end, seed=seed, times=times, timeout=timeout)
+            recorder = Recorder(watchdog)
+            run = _Run(recorder, config, chosen, end=end, seed=seed, times=times, timeout=timeout)
             with _log_off():
-                return run.run(create, given, shards, options)
+                return run.run(create, given, shards, _with_recorded_letters(options, recorder))
 
         return watchdog.run(body)
     except (RunFailed, UserCodeFailed, ConfigError) as error:
@@ -359,7 +362,23 @@ def _checked_config(
         raise ConfigError(
             f"{name}= is decided by run_processor, which provides the stream and the table. Do: drop it."
         )
+    if _is_kept_here(options):
+        options = {**options, "dead_letters": "callable"}
     return Config.from_options({"application": TABLE, "stream": STREAM, **options})
+
+
+def _is_kept_here(options: dict[str, Any]) -> bool:
+    """Return whether the dead letters go to an object of the test, or, with such a policy, to nobody that it names."""
+    if options.get("dead_letters") is None:
+        return any(options.get(name) for name in ("max_attempts", "bisect", "max_record_age"))
+    return not isinstance(options["dead_letters"], str)
+
+
+def _with_recorded_letters(options: dict[str, Any], recorder: Recorder) -> dict[str, Any]:
+    if not _is_kept_here(options):
+        return options
+    destination_of(Config(application=TABLE, stream=STREAM), options.get("dead_letters"))
+    return {**options, "dead_letters": RecordedLetters(recorder, options.get("dead_letters"))}
 
 
 def _checked_faults(faults: Any) -> frozenset[str]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pykcl.errors import CheckpointRefused
-from pykcl.events import BatchSkipped, Checkpointed, Event, ShardEnded
+from pykcl.events import BatchSkipped, Checkpointed, Event, RecordsDeadLettered, RecordsDiscarded, ShardEnded
+from pykcl.interfaces import DeadLetterDestination
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
+from pykcl.model.dead_letter import DeadLetter
 from pykcl.model.record import Record
 from pykcl.processor import (
     Batch,
     Checkpointer,
+    FailedAt,
     InitializationInput,
     LeaseLostInput,
     PreparedCheckpoint,
@@ -24,6 +27,8 @@ from pykcl.processor import (
 )
 from pykcl.testing.runtime.scheduler import SimulationOver, ThreadStruck
 from pykcl.testing.runtime.watchdog import Watchdog
+from pykcl.worker.batch_delivery import index_of
+from pykcl.worker.options import DeadLetters
 from pykcl.worker.processor_factory import must_have_run
 
 RecordId = tuple[str, str, int]
@@ -79,13 +84,17 @@ class Recorder:
         self.done: set[RecordId] = set()
         self.claimed: set[RecordId] = set()
         self._reached: dict[str, Checkpoint] = {}
+        self.dead_letters: list[DeadLetter] = []
         self._skips: list[tuple[str, Checkpoint, Checkpoint]] = []
+        self._given_up: list[tuple[str, Checkpoint, Checkpoint]] = []
 
     def hear(self, event: Event) -> None:
         """Note an event of a worker; a listener."""
         self.events.append(event)
         if isinstance(event, BatchSkipped):
             self._skips.append((event.shard, _position(event.first), _position(event.last)))
+        if isinstance(event, RecordsDeadLettered | RecordsDiscarded):
+            self._given_up.append((event.shard, _position(event.first), _position(event.last)))
         if self.hears_checkpoints and isinstance(event, Checkpointed):
             self.checkpoint(event.shard, _position(event.checkpoint))
         elif self.hears_checkpoints and isinstance(event, ShardEnded):
@@ -111,7 +120,7 @@ class Recorder:
 
     def is_settled(self, record: Record) -> bool:
         """Return whether nothing more will happen to this record."""
-        return self.is_done(record) or self.is_skipped(record) or self.is_checkpointed(record)
+        return self.is_done(record) or self.is_given_up(record) or self.is_checkpointed(record)
 
     def is_done(self, record: Record) -> bool:
         """Return whether a call that had this record returned, or checkpointed it by itself."""
@@ -120,9 +129,11 @@ class Recorder:
 
     def is_skipped(self, record: Record) -> bool:
         """Return whether its batch was given up as on_error="skip" says."""
-        return any(
-            first <= record.position <= last for shard, first, last in self._skips if shard == record.shard_id
-        )
+        return _is_in(record, self._skips)
+
+    def is_given_up(self, record: Record) -> bool:
+        """Return whether it was skipped, or is in a dead letter that was kept, or discarded as the options say."""
+        return _is_in(record, self._skips) or _is_in(record, self._given_up)
 
     def failure_of(self, record: Record) -> Call | None:
         """Return the last call that had this record and raised."""
@@ -157,9 +168,15 @@ class RecordedProcessor(RecordProcessor):
         self._inner: RecordProcessor | None = None
 
     @property
-    def is_of_no_use(self) -> bool:
-        """The answer of the recorded processor, which the worker asks of every processor."""
-        return bool(getattr(self._inner, "is_of_no_use", False))
+    def wrapped(self) -> RecordProcessor | None:
+        """The processor of the user, whose name is in dead letters."""
+        return self._inner
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the worker asks of some processors: is_of_no_use, turn, records_filtered, handler_name."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
 
     def initialize(self, init: InitializationInput) -> None:
         recorder = self._recorder
@@ -186,6 +203,11 @@ class RecordedProcessor(RecordProcessor):
             recorder.before(call)
             try:
                 _run(self._inner, call, _recorded(batch, call, recorder))
+            except FailedAt as error:
+                at = index_of(error.record, records) or 0
+                recorder.delivered += records[:at]
+                recorder.done |= set(map(id_of, records[:at]))
+                raise
             except Exception:
                 # Part of the work was done after a checkpoint of the whole batch, and nobody knows which.
                 if call.checkpoint is not None and records[-1].position <= call.checkpoint:
@@ -271,6 +293,23 @@ def _recorded(argument: Any, call: Call, recorder: Recorder) -> Any:
 def _run(processor: RecordProcessor, call: Call, argument: Any) -> None:
     """Call a method that is declared to return nothing: a user's may return a coroutine."""
     must_have_run(call.method, getattr(processor, call.method)(argument))
+
+
+def _is_in(record: Record, runs: Iterable[tuple[str, Checkpoint, Checkpoint]]) -> bool:
+    return any(first <= record.position <= last for shard, first, last in runs if shard == record.shard_id)
+
+
+class RecordedLetters:
+    """A DeadLetterDestination that records what `inner` has kept; without one it keeps all in memory."""
+
+    def __init__(self, recorder: Recorder, inner: DeadLetters | None) -> None:
+        self._recorder = recorder
+        self._send = inner.send if isinstance(inner, DeadLetterDestination) else inner
+
+    def send(self, letters: Sequence[DeadLetter]) -> None:
+        if callable(self._send):
+            must_have_run("dead_letters", self._send(letters))
+        self._recorder.dead_letters += letters
 
 
 def _position(text: str) -> Checkpoint:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from pykcl.errors import ConfigError
 from pykcl.events import Event, ShardEndNotCheckpointed
+from pykcl.model.dead_letter import DeadLetter
 from pykcl.model.record import Record
 from pykcl.testing.recorder import Call, Recorder, id_of
 
@@ -82,10 +83,17 @@ class Result:
         return [record for record in self.records if self._recorder.is_skipped(record)]
 
     @property
+    def dead_letters(self) -> list[DeadLetter]:
+        """Every dead letter that its destination has kept, in order, with those that were sent again."""
+        return self._recorder.dead_letters
+
+    @property
     def lost(self) -> int:
-        """The number of records that the checkpoint has passed though nobody has processed or skipped them."""
+        """The number of records that the checkpoint has passed, and that nobody has processed, skipped or given up."""
         recorder = self._recorder
-        return sum(not recorder.is_done(each) and not recorder.is_skipped(each) for each in self.checkpointed)
+        return sum(
+            not recorder.is_done(each) and not recorder.is_given_up(each) for each in self.checkpointed
+        )
 
     @property
     def duplicates(self) -> int:
@@ -94,7 +102,7 @@ class Result:
 
     @property
     def unsettled(self) -> list[Record]:
-        """The records that are neither processed nor skipped nor checkpointed."""
+        """The records that are neither processed nor skipped nor dead-lettered nor checkpointed."""
         return [record for record in self.records if not self._recorder.is_settled(record)]
 
     @property
@@ -104,10 +112,11 @@ class Result:
 
     def __repr__(self) -> str:
         error = f", error={type(self.error).__name__}" if self.error is not None else ""
+        letters = f", {len(self.dead_letters)} dead letters" if self.dead_letters else ""
         return (
             f"<Result of {len(self._recorder.records)} records: {len(set(map(id_of, self.delivered)))} delivered in "
             f"{len(self.batches)} batches, {len(self.checkpointed)} checkpointed, {self.lost} lost, "
-            f"{self.duplicates} duplicates, {len(self.skipped)} skipped, {self.seconds:.1f} s, "
+            f"{self.duplicates} duplicates, {len(self.skipped)} skipped{letters}, {self.seconds:.1f} s, "
             f"seed={self.seed}{error}>"
         )
 
@@ -126,11 +135,12 @@ def assert_at_least_once(result: Result, done: Iterable[Any] | None = None, *, b
 def assert_no_loss(result: Result, done: Iterable[Any] | None = None, *, by: By | None = None) -> None:
     """Fail if the checkpoint has passed a record that was not processed, so that no restart brings it back.
 
-    done, by: as in `assert_at_least_once`. Records that `on_error="skip"` gave up count as processed.
+    done, by: as in `assert_at_least_once`. Records that `on_error="skip"` gave up count as processed, and so do
+    dead letters.
     """
     __tracebackhide__ = True
     recorder = result._recorder
-    _refuse(result, "Lost", lambda r: recorder.is_checkpointed(r) and not recorder.is_skipped(r), done, by)
+    _refuse(result, "Lost", lambda r: recorder.is_checkpointed(r) and not recorder.is_given_up(r), done, by)
 
 
 def assert_in_order(

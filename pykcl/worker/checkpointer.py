@@ -19,7 +19,8 @@ from pykcl.worker.held_leases import HeldLease
 class Progress:
     """Progress of one shard during this ownership: delivered, done and checkpointed. Thread-safe.
 
-    delivered: last position handed to the processor. done: last position of a batch that returned normally.
+    delivered: last position handed to the processor. returned: last position of a batch that returned normally. done:
+    the same, or of later records that were given up.
     What is durable is in the lease itself. update: as what a write is measured.
     """
 
@@ -32,6 +33,7 @@ class Progress:
         self._lock = runtime.lock()
         self._delivered: Checkpoint | None = None
         self._done: Checkpoint | None = None
+        self._returned: Checkpoint | None = None
         self._prepared_here = False
         self._retired = False
         self._written_at = runtime.monotonic()
@@ -48,6 +50,11 @@ class Progress:
             self._delivered = last
 
     def batch_done(self, last: Checkpoint) -> None:
+        with self._lock:
+            self._done = self._returned = last
+
+    def given_up(self, last: Checkpoint) -> None:
+        """Note the last of some records that are settled without the processor, right behind those before."""
         with self._lock:
             self._done = last
 
@@ -74,10 +81,10 @@ class Progress:
 
     @property
     def all_durable(self) -> bool:
-        """True if every record delivered during this ownership has been checkpointed."""
+        """True if every record that the processor returned for during this ownership has been checkpointed."""
         with self._lock:
-            delivered = self._delivered
-        return delivered is None or delivered <= self._held.lease.checkpoint
+            returned = self._returned
+        return returned is None or returned <= self._held.lease.checkpoint
 
     def seconds_since_write(self) -> float:
         with self._lock:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pykcl.config import Config
 from pykcl.errors import FatalError, PyKclError, SetupError
-from pykcl.interfaces import Events, LeaseTable, Stream
+from pykcl.interfaces import DeadLetterDestination, Events, LeaseTable, Stream
 from pykcl.metrics.meter import Meter
 from pykcl.model.lease import Lease, PykclMetadata, metadata_for
 from pykcl.processor import ProcessorFactory
@@ -26,7 +26,7 @@ class Context:
 
     on_fatal: called with an error that the whole worker must stop for. initialized: set once a first round worked, and
     whatever was taken in it is read; see `Readiness`. has_taken, has_read: set once a lease was taken or a shard read,
-    by any thread. Each is proof that it can work: see `must_stop`.
+    by any thread. Each is proof that it can work: see `must_stop`. dead_letters: None: given-up records are discarded.
     """
 
     config: Config
@@ -50,6 +50,7 @@ class Context:
     initialized: Event
     has_taken: Event
     has_read: Event
+    dead_letters: DeadLetterDestination | None = None
 
     def must_stop(self, error: PyKclError, proof: Event) -> bool:
         """Decide whether the whole worker must stop for this error.

@@ -25,8 +25,9 @@ class LeaseScope:
     on_change: called after the first answer of Kinesis and at the end.
 
     wake: set by whoever has news for the thread. stop_requested: the worker stops. held: None until the lease is taken.
-    processor, progress: None until the processor was initialized. children: of the shard, once it was read to its end.
-    has_answered: Kinesis has answered a read. lag: milliseconds behind the tip by the last page, and when that came
+    why_handed_back: the cause to report if the lease is. processor, progress: None until the processor was initialized.
+    children: of the shard, once it was read to its end. has_answered: Kinesis has answered a read. lag: milliseconds
+    behind the tip by the last page, and when that came
     (monotonic seconds).
     """
 
@@ -49,6 +50,7 @@ class LeaseScope:
         self.wake = context.runtime.event()
         self.calls = ProcessorCalls(context, self.key, self.check, self.pause)
         self.held: HeldLease | None = None
+        self.why_handed_back = "its processor kept failing"
         self.processor: RecordProcessor | None = None
         self.progress: Progress | None = None
         self.children: tuple[Shard, ...] = ()

@@ -60,7 +60,6 @@ class LeaseWorker:
         self.state = State.ACQUIRING
         self.released_after_failure = False
         self._context = scope.context
-        self._why_handed_back = "its processor kept failing"
         self._delivery: RecordDelivery | None = None
 
     @property
@@ -150,7 +149,7 @@ class LeaseWorker:
         once, it would move without end.
         """
         if self.scope.held is not None:
-            self._why_handed_back = str(error)
+            self.scope.why_handed_back = str(error)
             return Signal.GIVE_UP
         if self._context.must_stop(error, self._context.has_taken):
             self._context.on_fatal(error)
@@ -234,6 +233,8 @@ class LeaseWorker:
             pending=held.lease.pending,
             fencing_token=held.fencing_token,
             checkpointer=ShardCheckpointer(progress, None),
+            application=context.config.application,
+            stream_arn=context.identity.description.arn,
         )
         result = scope.calls.until_it_returns("initialize", self._make_processor, init)
         if result in NOT_RETURNED or scope.processor is None:
@@ -274,7 +275,7 @@ class LeaseWorker:
         self._context.events.emit(
             RetriesExhausted(
                 shard=self.key,
-                cause=self._why_handed_back,
+                cause=self.scope.why_handed_back,
                 checkpoint=str(self.scope.mine.lease.checkpoint),
                 left_alone_for=self._context.config.retry_timeout,
             )

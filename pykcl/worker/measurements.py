@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter, Value
@@ -17,10 +17,12 @@ class PageMeasures:
     `delivering` and, if it returned, `delivered`, then `ended`.
 
     A page that is broken off is not ended: neither stopping nor losing a lease is a failure of the work.
+    filtered: returns the number of records that the processor's own filter has refused since the start.
     """
 
-    def __init__(self, meter: Meter, shard: str) -> None:
+    def __init__(self, meter: Meter, shard: str, filtered: Callable[[], int]) -> None:
         self._meter = meter
+        self._filtered, self._known_filtered = filtered, 0
         self._shard = shard
         self._began = 0.0
         self._is_empty = True
@@ -51,6 +53,10 @@ class PageMeasures:
                 (catalog.DATA_BYTES_PROCESSED, float(data_bytes(records))),
             ),
         )
+        filtered = self._filtered()
+        if filtered > self._known_filtered:
+            new, self._known_filtered = filtered - self._known_filtered, filtered
+            self._meter.summary(self._shard, ((catalog.RECORDS_FILTERED, float(new)),))
 
     def ended(self, *, worked: bool = True) -> None:
         if not self._meter.is_on:

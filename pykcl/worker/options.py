@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypedDict
 
 from pykcl.config import CheckpointMode, Config, HttpTransport, LeaseScanMode, OnError, RecordEncoding
 from pykcl.errors import ConfigError
 from pykcl.event_dispatch import Listener
-from pykcl.interfaces import LeaseTable, Stream
+from pykcl.interfaces import DeadLetterDestination, LeaseTable, Stream
 from pykcl.metrics.catalog import MetricsLevel
 from pykcl.metrics.meter import MetricsSink
+from pykcl.model.dead_letter import DeadLetter
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Runtime
+from pykcl.worker.batch_delivery import CallableDestination
+from pykcl.worker.processor_factory import why_it_runs_nothing
+
+DeadLetters = str | DeadLetterDestination | Callable[[Sequence[DeadLetter]], None]
+"""What the argument `dead_letters` of a Worker may be. A function is called in the thread of the shard."""
 
 
 class _Processor(TypedDict):
@@ -28,6 +34,7 @@ class Surroundings(_Processor, total=False):
     clients: Mapping[str, Any] | None
     on_event: Listener | Sequence[Listener]
     metrics_sinks: Sequence[MetricsSink]
+    dead_letters: DeadLetters | None
 
 
 class WorkerOptions(Surroundings, total=False):
@@ -41,10 +48,17 @@ class WorkerOptions(Surroundings, total=False):
     checkpoint_interval: float
     on_error: OnError
     retry_timeout: float
+    batch_size: int | None
+    batch_window: float
+    max_attempts: int | None
+    bisect: bool
+    max_record_age: float | None
+    dead_letters_in_a_row: int
     failover_time: float
     max_leases: int
     max_leases_to_steal_at_one_time: int
     max_records: int
+    deaggregate: bool
     call_with_empty_batches: bool
     show_errors: bool
     idle_time_between_reads: float | None
@@ -85,8 +99,47 @@ class WorkerSeams:
     runtime: Runtime | None = None
 
 
-def config_of(application: str | None, config: Config | None, options: dict[str, Any]) -> Config:
+_CALLABLE = "callable"
+"""The option dead_letters of a worker that is given an object."""
+
+
+def destination_of(config: Config, given: DeadLetters | None) -> DeadLetterDestination | None:
+    """Return the object that keeps the dead letters; None where a text names the destination, or there is none.
+
+    Raises ConfigError.
+    """
+    if given is None or isinstance(given, str):
+        if config.dead_letters == _CALLABLE:
+            raise ConfigError(
+                "dead_letters='callable' wants an object of yours. Do: Worker(dead_letters=keep), with a function that "
+                "takes the letters; or name another destination."
+            )
+        return None
+    if isinstance(given, DeadLetterDestination):
+        return given
+    if not callable(given):
+        raise ConfigError(
+            f"dead_letters={type(given).__name__} is neither text nor a function nor a DeadLetterDestination."
+        )
+    kind = why_it_runs_nothing(given)
+    if kind is not None:
+        raise ConfigError(
+            f"dead_letters= names {kind}: a call of it runs nothing, and its letters would count as kept. "
+            "Do: write a plain def without yield."
+        )
+    return CallableDestination(given)
+
+
+def config_of(
+    application: str | None,
+    config: Config | None,
+    options: dict[str, Any],
+    dead_letters: DeadLetters | None = None,
+) -> Config:
     """Return the configuration that the arguments of Worker make. Raises ConfigError."""
+    is_text = isinstance(dead_letters, str)
+    if dead_letters is not None and (config is None or is_text):
+        options = {**options, "dead_letters": dead_letters if is_text else _CALLABLE}
     if config is None:
         if application is None:
             raise ConfigError(
@@ -105,4 +158,11 @@ def config_of(application: str | None, config: Config | None, options: dict[str,
         raise ConfigError(
             f"Application {application!r} contradicts config.application={config.application!r}."
         )
-    return config
+    if dead_letters is None or config.dead_letters == _CALLABLE:
+        return config
+    if config.dead_letters is not None:
+        raise ConfigError(
+            f"config.dead_letters={config.dead_letters!r} contradicts the destination that dead_letters= gives. "
+            "Use one of them."
+        )
+    return replace(config, dead_letters=_CALLABLE)

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from pykcl.errors import LeaseLostError, NotAProcessor, ProcessorFailed, PyKclError, RestartShard, TableGone
+from pykcl.errors import (
+    LeaseLostError,
+    NotAProcessor,
+    ProcessingError,
+    ProcessorFailed,
+    PyKclError,
+    RestartShard,
+    TableGone,
+)
 from pykcl.events import BatchSkipped, ProcessorRaised
 from pykcl.metrics import catalog
 from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.dead_letter import DeadLetter
 from pykcl.model.record import Record
 from pykcl.planning.read_schedule import backoff
 from pykcl.processor import Batch
+from pykcl.runtime import Event, Runtime, SystemRuntime
 from pykcl.worker.context import Context
 from pykcl.worker.processor_factory import NeverRan, must_have_run
 from pykcl.worker.signals import OwnProcess
@@ -25,6 +36,12 @@ from pykcl.worker.signals import OwnProcess
 Input = TypeVar("Input")
 
 log = logging.getLogger("pykcl.worker")
+
+SENDING = "dead_letters"
+"""What a call of a destination is called, beside the methods of a processor."""
+
+_TURN_POLL = 0.1
+"""Seconds between two checks of the lease, and for a stop, while a call waits for its turn."""
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _LIBRARY_HOMES = (Path(traceback.__file__).parent, Path(__file__).parents[1])
@@ -38,8 +55,69 @@ class CallResult(Enum):
     RESTART = "restart"
 
 
+class StopAsked(Exception):
+    """The lease worker is to stop, and its call of process_records has not begun."""
+
+
+class Turns:
+    """One call of process_records at a time, among all processors with a `Turn` of it; first come, first served.
+
+    A lock would not do: the thread that lets it go takes it again before one that waits for it has woken up.
+    """
+
+    def __init__(self) -> None:
+        self._lock = SystemRuntime().lock()
+        self._queue: deque[Event] = deque()
+
+    @contextmanager
+    def taken(self, runtime: Runtime, pause: Callable[[float], bool]) -> Iterator[None]:
+        """Wait for the turn, and have it in the block. pause: polled meanwhile; as that of ProcessorCalls.
+
+        Raises StopAsked, and LeaseLostError as `pause` does.
+        """
+        mine = runtime.event()
+        with self._lock:
+            self._queue.append(mine)
+            if self._queue[0] is mine:
+                mine.set()
+        try:
+            while not mine.wait(_TURN_POLL):
+                if pause(0.0):
+                    raise StopAsked
+            yield
+        finally:
+            with self._lock:
+                self._queue.remove(mine)
+                if self._queue:
+                    self._queue[0].set()
+
+
+class Turn:
+    """The turn of one processor, as its attribute `turn`: the worker takes it before each call of process_records."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._is_taken = False
+
+    @contextmanager
+    def taken(self, runtime: Runtime, pause: Callable[[float], bool] = lambda _: False) -> Iterator[None]:
+        """Take a turn as `Turns.taken` does; at once if the same call has it already."""
+        if self._is_taken:
+            yield
+            return
+        with self._turns.taken(runtime, pause):
+            self._is_taken = True
+            try:
+                yield
+            finally:
+                self._is_taken = False
+
+
 class ProcessorCalls:
     """Calls methods of one processor.
+
+    turn: what process_records waits for, if the processor has one. Such a wait is no call that is under way, neither
+    for `busy` nor for a worker that stops.
 
     check: raises LeaseLostError if the lease is lost. pause: waits for a number of seconds and returns True if the
     lease worker is to stop; raises LeaseLostError.
@@ -57,6 +135,7 @@ class ProcessorCalls:
         self._restarts = _Restarts(context.config.retry_timeout)
         self._own_process = OwnProcess()
         self._shown: tuple[type[BaseException], str] | None = None
+        self.turn: Turn | None = None
 
     @property
     def busy(self) -> tuple[str, float] | None:
@@ -69,12 +148,12 @@ class ProcessorCalls:
         method: str,
         call: Callable[[Input], object],
         argument: Input,
-        rest: Callable[[Input], Input] = lambda argument: argument,
+        rest: Callable[[Input, BaseException], Input] = lambda argument, error: argument,
     ) -> CallResult:
         """Call the method and, while it raises, act as `on_error` says. Raises LeaseLostError.
 
-        rest: returns the part of a batch that its checkpoints leave to be done; if nothing is left, the batch counts as
-        returned.
+        rest: returns the part of a batch that its checkpoints, and the error, leave to be done; if nothing is left, the
+        batch counts as returned.
         RESTART: only another instance can continue. `initialize` creates one at each attempt anyway.
         """
         runtime = self._context.runtime
@@ -90,7 +169,7 @@ class ProcessorCalls:
                 # A checkpoint raised it inside the call, or there is nothing to call. The processor has not failed, and
                 # a retry is of no use.
                 raise error
-            argument = rest(argument)
+            argument = rest(argument, error)
             left = _records_of(argument)
             if len(left) < len(records):
                 # There was progress: another record fails now, which has not been tried before.
@@ -102,10 +181,10 @@ class ProcessorCalls:
             pause = backoff(attempt, runtime.random())
             out_of_time = runtime.monotonic() - began + pause > self._context.config.retry_timeout
             end = self._end_of_trying(error, records, left, restart=restart, out_of_time=out_of_time)
-            self._report(method, error, attempt, left, None if end else pause)
+            self.report(method, error, attempt, left, None if end else pause)
             records = left or records
             if end is CallResult.SKIPPED:
-                self._context.events.emit(BatchSkipped(shard=self._shard, records=len(left), **_span(left)))
+                self._context.events.emit(BatchSkipped(shard=self._shard, records=len(left), **span_of(left)))
             elif end is CallResult.STOPPED:
                 # The worker stops and releases this lease with all others: nothing is handed back.
                 self._context.on_fatal(_failure(method, self._shard, error, left))
@@ -131,9 +210,7 @@ class ProcessorCalls:
             return CallResult.STOPPED
         if records and not left and not restart:
             return CallResult.RETURNED
-        # Never for our own errors (a checkpoint that could not be written), sys.exit or Ctrl-C: the batch is not to
-        # blame.
-        if on_error == "skip" and left and not isinstance(error, PyKclError | SystemExit | KeyboardInterrupt):
+        if on_error == "skip" and left and blames_records(error):
             return CallResult.SKIPPED
         return CallResult.RETRIES_EXHAUSTED if out_of_time else None
 
@@ -142,12 +219,40 @@ class ProcessorCalls:
             self._restarts.returned(records)
         return CallResult.RETURNED
 
+    def attempt(self, call: Callable[[Batch], object], batch: Batch) -> BaseException | None:
+        """Call process_records once; return its error. Raises LeaseLostError, and what no retry can help."""
+        error = self._attempt("process_records", call, batch, only_if_held=True)
+        # A processor that raises because its checkpoint was refused has not failed: its lease is gone.
+        self._check()
+        if error is None:
+            self._returned("process_records", batch)
+        elif isinstance(error, TableGone | NotAProcessor):
+            raise error
+        return error
+
+    def restart(self, error: RestartShard, records: Sequence[Record], left: Sequence[Record]) -> CallResult:
+        """Act on a RestartShard as `until_it_returns` does. records: of the call. left: those still to be done."""
+        runtime = self._context.runtime
+        attempt, began = self._restarts.wanted(runtime.monotonic(), records, at_end=False)
+        pause = backoff(attempt, runtime.random())
+        out_of_time = runtime.monotonic() - began + pause > self._context.config.retry_timeout
+        self.report("process_records", error, attempt, left, None if out_of_time else pause)
+        if out_of_time:
+            return CallResult.RETRIES_EXHAUSTED
+        return CallResult.STOPPED if self._pause(pause) else CallResult.RESTART
+
+    def send_letters(
+        self, send: Callable[[Sequence[DeadLetter]], object], letters: Sequence[DeadLetter]
+    ) -> BaseException | None:
+        """Call a destination once, under the eyes of the watchdog; return its error. Raises LeaseLostError."""
+        return self._attempt(SENDING, send, letters, only_if_held=True)
+
     def once(self, method: str, call: Callable[[Input], object], argument: Input) -> None:
         """Call the method once, and report its error. For methods after which nothing can be retried."""
         error = self._attempt(method, call, argument, only_if_held=False)
         if error is None or isinstance(error, LeaseLostError):
             return
-        self._report(method, error, 1, (), None)
+        self.report(method, error, 1, (), None)
         dead = isinstance(error, RestartShard) and method == "lease_lost"
         if dead and self._context.config.on_error == "raise":
             # As at any other call: its process is gone. After shutdown_requested the worker stops anyway.
@@ -156,8 +261,9 @@ class ProcessorCalls:
     def _attempt(
         self, method: str, call: Callable[[Input], object], argument: Input, *, only_if_held: bool
     ) -> BaseException | None:
-        """Call the method and return its error. Raises LeaseLostError if the call needs a lease that is lost."""
-        with self._running(method):
+        """Call the method and return its error. Raises LeaseLostError if the call needs a lease that is lost, and
+        StopAsked instead of a wait for its turn while the worker stops."""
+        with self._taken_turn(method), self._running(method):
             if only_if_held:
                 # The last step before the call, after every wait. 1) The lease is believed; 2) this thread waits for a
                 # lock, if only that of `busy`; 3) a heartbeat is rejected, and another worker has the lease; 4) the
@@ -175,7 +281,8 @@ class ProcessorCalls:
                 # it expires, and would be taken and left again endlessly, without an event and regardless of
                 # `on_error`.
                 raised = error
-            self._measure(method, began, worked=raised is None)
+            if method != SENDING:
+                self._measure(method, began, worked=raised is None)
         return raised
 
     def _measure(self, method: str, began: float, *, worked: bool) -> None:
@@ -193,6 +300,11 @@ class ProcessorCalls:
         )
         meter.measure("", (call, took), (task.success, float(worked)), (task.time, took))
 
+    def _taken_turn(self, method: str) -> AbstractContextManager[None]:
+        if self.turn is None or method != "process_records":
+            return nullcontext()
+        return self.turn.taken(self._context.runtime, self._pause)
+
     @contextmanager
     def _running(self, method: str) -> Iterator[None]:
         with self._lock:
@@ -203,7 +315,7 @@ class ProcessorCalls:
             with self._lock:
                 self._busy = None
 
-    def _report(
+    def report(
         self, method: str, error: BaseException, attempt: int, records: Sequence[Record], pause: float | None
     ) -> None:
         self._context.events.emit(
@@ -211,14 +323,14 @@ class ProcessorCalls:
                 shard=self._shard,
                 method=method,
                 error=type(error).__name__,
-                where=_where(error),
+                where=where_of(error),
                 attempt=attempt,
                 records=len(records),
                 next_attempt_in=pause,
-                **_span(records),
+                **span_of(records),
             )
         )
-        what = type(error), _where(error)
+        what = type(error), where_of(error)
         if self._context.config.show_errors and (attempt == 1 or what != self._shown):
             self._shown = what
             trace = _from_user_code(error)
@@ -276,13 +388,23 @@ class _Restarts:
             self._count = 0
 
 
-def _span(records: Sequence[Record]) -> dict[str, str]:
+def blames_records(error: BaseException) -> bool:
+    """True if this error of process_records may be due to its records.
+
+    Never for our own errors (a checkpoint that could not be written), sys.exit or Ctrl-C.
+    """
+    if isinstance(error, ProcessingError):
+        return True
+    return not isinstance(error, PyKclError | SystemExit | KeyboardInterrupt)
+
+
+def span_of(records: Sequence[Record]) -> dict[str, str]:
     if not records:
         return {"first": "-", "last": "-"}
     return {"first": str(records[0].position), "last": str(records[-1].position)}
 
 
-def _where(error: BaseException) -> str:
+def where_of(error: BaseException) -> str:
     """Return file and line of the innermost frame, never the exception's text, which may quote a payload.
 
     The innermost frame of the application is preferred: that json.loads rejected something, the error's type says.
@@ -317,7 +439,7 @@ def _is_library(filename: str) -> bool:
 def _failure(
     method: str, shard: str, error: BaseException, records: Sequence[Record] = ()
 ) -> ProcessorFailed:
-    where = _where(error)
+    where = where_of(error)
     at = "" if where == "-" else f" at {where}"
     what = str(error) if isinstance(error, NeverRan) else f"{method} raised {type(error).__name__}"
     failure = ProcessorFailed(

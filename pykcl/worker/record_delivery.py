@@ -12,13 +12,15 @@ from pykcl.model.lease import first_read
 from pykcl.model.record import Record
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, PollWindow, backoff
-from pykcl.processor import Batch, ShutdownRequestedInput
+from pykcl.processor import Batch, FailedAt, ShutdownRequestedInput
 from pykcl.status import Activity
+from pykcl.worker.batch_delivery import BatchDelivery, index_of
+from pykcl.worker.batch_window import BatchWindow
 from pykcl.worker.checkpointer import ShardCheckpointer
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.measurements import PageMeasures
 from pykcl.worker.prefetch import Answer
-from pykcl.worker.processor_calls import CallResult
+from pykcl.worker.processor_calls import CallResult, StopAsked
 from pykcl.worker.shard_end import NOT_RETURNED, children_of_a_gone_shard
 from pykcl.worker.shard_reader import Page, ShardReader
 
@@ -35,7 +37,10 @@ class RecordDelivery:
         self._held = held = scope.mine
         self._processor, self._progress = scope.initialized
         self._calls = scope.calls
-        self._page = PageMeasures(context.meter, held.key)
+        self._calls.turn = getattr(self._processor, "turn", None)
+        self._page = PageMeasures(
+            context.meter, held.key, lambda: getattr(self._processor, "records_filtered", 0)
+        )
         lease = held.lease
         after = None if lease.checkpoint.is_sentinel else lease.checkpoint
         first = first_read(lease, context.config.start_position)
@@ -44,6 +49,12 @@ class RecordDelivery:
         self._reader = ShardReader(context, held.key, hash_range, first, after, scope.iterator)
         self._gone_since: float | None = None
         self._began_at, self._batches, self._has_checked = lease.checkpoint, 0, False
+        config = context.config
+        self._window = BatchWindow(
+            config.batch_size or config.max_records, config.batch_window, context.memory, context.runtime
+        )
+        self._behind: int | None = None
+        self._policies = BatchDelivery(scope, self._settle) if context.config.has_policies else None
         scope.children, scope.lag = (), None
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -52,6 +63,8 @@ class RecordDelivery:
         """Fetch and deliver until the shard is drained, the worker stops, the lease is lost, or the processor fails."""
         try:
             return self._read()
+        except StopAsked:
+            return Signal.STOP
         finally:
             # Not waited for: the next owner of this lease would wait, too, and one more read page is harmless.
             self._reader.stop_others()
@@ -60,13 +73,13 @@ class RecordDelivery:
         failures = 0
         while True:
             self._held.check()
-            if self._scope.must_stop():
-                return Signal.STOP
+            if (signal := self._before_read()) is not None:
+                return signal
             try:
                 page = self._reader.read(self._is_to_end)
             except ShardGone:
                 if self._gone():
-                    return Signal.DRAINED
+                    return self._deliver_gathered() or Signal.DRAINED
                 failures += 1
                 if self._scope.pause(self._back_off(failures)):
                     return Signal.STOP
@@ -77,9 +90,13 @@ class RecordDelivery:
                     return Signal.STOP
                 continue
             if page is None:
+                # Perhaps there is no buffer space, and what is gathered takes some of it.
+                signal = self._deliver_gathered()
                 # A refused iterator was a read too, and a shard allows five a second.
-                if self._scope.pause(max(SHARD_READ_INTERVAL, self._reader.too_soon)):
-                    return Signal.STOP
+                if signal is None and self._scope.pause(max(SHARD_READ_INTERVAL, self._reader.too_soon)):
+                    signal = Signal.STOP
+                if signal is not None:
+                    return signal
                 continue
             failures = 0
             self._answered()
@@ -92,6 +109,7 @@ class RecordDelivery:
 
     def drop(self) -> None:
         """Discard what was fetched and not delivered, and read no more."""
+        self._window.clear()
         self._reader.close()
 
     def retire(self) -> None:
@@ -135,7 +153,8 @@ class RecordDelivery:
 
     def _deliver_page(self, page: Page) -> Signal | None:
         """Deliver a page. None: continue reading."""
-        self._page.began(page.fetched.millis_behind_latest)
+        self._behind = page.fetched.millis_behind_latest
+        self._page.began(self._behind)
         if page.fetched.millis_behind_latest is not None:
             self._scope.lag = (page.fetched.millis_behind_latest, page.answered_at)
         is_empty = True
@@ -143,9 +162,11 @@ class RecordDelivery:
             is_empty = False
             if self._scope.must_stop():
                 return Signal.STOP
-            signal = self._deliver(records, page.fetched.millis_behind_latest)
+            signal = self._gather(records) if self._gathers else self._deliver(records, self._behind)
             if signal is not None:
                 return signal
+        if page.is_last and (signal := self._deliver_gathered()) is not None:
+            return signal
         if (
             is_empty
             and (self._context.config.call_with_empty_batches or self._is_of_no_use)
@@ -154,18 +175,62 @@ class RecordDelivery:
             signal = self._deliver_nothing(page.fetched.millis_behind_latest)
             if signal is not None:
                 return signal
-        pause = self._reader.finish(page)
+        pause = self._reader.finish(page, self._window.reserve)
         self._checkpoint_if_due()
         self._page.ended()
         if page.is_last:
             self._scope.children = self._reader.children
             return Signal.DRAINED
-        return Signal.STOP if self._rest(pause) else None
+        return self._rest(pause)
 
-    def _rest(self, pause: float) -> bool:
-        """Sleep until the next page is due or has arrived. Returns True if the worker stops."""
+    def _before_read(self) -> Signal | None:
+        if self._scope.must_stop():
+            return Signal.STOP
+        return self._deliver_gathered() if self._window and self._window.is_due else None
+
+    @property
+    def _gathers(self) -> bool:
+        return self._context.config.batch_window > 0
+
+    def _gather(self, records: Sequence[Record]) -> Signal | None:
+        """Deliver the records together with those that wait for them, or let them wait for more."""
+        self._window.add(records)
+        while self._window and self._window.is_due:
+            if (signal := self._deliver_one_gathered()) is not None:
+                return signal
+        return None
+
+    def _deliver_gathered(self) -> Signal | None:
+        """Deliver the records that wait, though there are few of them."""
+        while self._window:
+            if (signal := self._deliver_one_gathered()) is not None:
+                return signal
+        return None
+
+    def _deliver_one_gathered(self) -> Signal | None:
+        if self._scope.must_stop():
+            return Signal.STOP
+        signal = self._deliver(self._window.take(), self._behind)
+        self._window.give_back()
+        return signal
+
+    def _rest_while_gathering(self, pause: float) -> Signal | None:
+        """Sleep until the next page is due; deliver in between if the window is over before."""
+        now = self._context.runtime.monotonic
+        until = now() + pause
+        if self._scope.pause(max(0.0, min(pause, self._window.left))):
+            return Signal.STOP
+        if self._window.left <= 0 and (signal := self._deliver_gathered()) is not None:
+            return signal
+        return Signal.STOP if self._scope.pause(max(0.0, until - now())) else None
+
+    def _rest(self, pause: float) -> Signal | None:
+        """Sleep until the next page is due or has arrived."""
+        if self._window:
+            return self._rest_while_gathering(pause)
         left = self._reader.delegate(lambda: not self._is_to_end(), self._on_empty_page, self._scope.wake)
-        return self._scope.pause(pause) if left is None else self._scope.sleep(left)
+        stops = self._scope.pause(pause) if left is None else self._scope.sleep(left)
+        return Signal.STOP if stops else None
 
     def _on_empty_page(self, answer: Answer) -> tuple[str, PollWindow] | None:
         """Accept a page that came while this thread sleeps, if it leaves nothing to do; else return None.
@@ -188,6 +253,11 @@ class RecordDelivery:
         last = records[-1].position
         self._page.delivering()
         self._progress.handing_over(last)
+        if self._policies is not None:
+            signal = self._policies.deliver(records, millis_behind)
+            if signal is not None and signal is not Signal.STOP:
+                self._page.ended(worked=False)
+            return signal
         checkpointer = ShardCheckpointer(self._progress, last)
         batch = self._rest_of(
             Batch(records, checkpointer, millis_behind, self._held.key, self._context.stream.name)
@@ -195,7 +265,7 @@ class RecordDelivery:
         result = CallResult.RETURNED
         if batch:
             call = self._processor.process_records
-            result = self._calls.until_it_returns("process_records", call, batch, self._rest_of)
+            result = self._calls.until_it_returns("process_records", call, batch, self._rest_after)
         if result in NOT_RETURNED:
             if result is not CallResult.STOPPED:
                 self._page.ended(worked=False)
@@ -206,6 +276,27 @@ class RecordDelivery:
         self._progress.batch_done(last)
         self._checkpoint_if_due()
         return None
+
+    def _settle(self, records: Sequence[Record], is_processed: bool) -> None:
+        """Note records that are settled; automatic checkpoints may pass them now."""
+        last = records[-1].position
+        if is_processed:
+            self._page.delivered(records)
+            self._report_a_forgotten_checkpoint()
+            self._progress.batch_done(last)
+        else:
+            self._progress.given_up(last)
+        self._checkpoint_if_due()
+
+    def _rest_after(self, batch: Batch, error: BaseException) -> Batch:
+        """Return what the error and the checkpoints leave to be done of a batch."""
+        if isinstance(error, FailedAt) and self._context.config.on_error == "retry":
+            at = index_of(error.record, batch.records)
+            if at:
+                self._progress.batch_done(batch[at - 1].position)
+                self._checkpoint_if_due()
+                batch = replace(batch, records=batch.records[at:])
+        return self._rest_of(batch)
 
     def _rest_of(self, batch: Batch) -> Batch:
         """Return the batch without the records that are checkpointed, as in Java.

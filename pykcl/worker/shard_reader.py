@@ -157,10 +157,11 @@ class ShardReader:
         self._send_ahead(fetched, give_up)
         batches = batches_of(
             fetched.records,
-            self._context.config.max_records,
+            self._context.config.batch_size or self._context.config.max_records,
             self._hash_range,
             after=self._after,
             on_refused=self._aggregate_refused,
+            whole=not self._context.config.deaggregate,
         )
         return Page(fetched, self._answered_at, batches)
 
@@ -245,9 +246,10 @@ class ShardReader:
             left = self._answered_at + self._schedule.pause - self._context.runtime.monotonic()
             self._prefetcher.start(fetched.next_iterator, max(0.0, left), lambda: not give_up())
 
-    def finish(self, page: Page) -> float:
+    def finish(self, page: Page, keep: Callable[[int], int] = lambda reserved: 0) -> float:
         """Continue after a delivered page. Returns the seconds to wait before the next read.
 
+        keep: called with the reserved bytes; returns how many of them stay reserved, for its caller to release.
         The time of the delivery is part of that pause: a processor that works longer waits for the request only.
         """
         fetched = page.fetched
@@ -265,6 +267,7 @@ class ShardReader:
             # pages, and opened at the same position again it would never be crossed.
             self._iterator = None
         self.children = fetched.children
+        self._reserved -= keep(self._reserved)
         self.drop()
         left = self._answered_at + self._schedule.pause - self._context.runtime.monotonic()
         self._is_slow = left <= 0

@@ -9,7 +9,7 @@ from typing import TypeVar
 from pykcl.config import Config
 from pykcl.errors import TemporaryError
 from pykcl.events import StillStarting, TableCreated
-from pykcl.interfaces import Events, LeaseTable, Stream
+from pykcl.interfaces import DeadLetterDestination, Events, LeaseTable, Stream
 from pykcl.metrics.meter import Meter
 from pykcl.planning.read_schedule import backoff
 from pykcl.processor import ProcessorFactory
@@ -47,6 +47,7 @@ class Start:
     on_fatal: Callable[[Exception], None]
     pulse: ThreadHeartbeat
     stop_asked: Event
+    dead_letters: DeadLetterDestination | None = None
 
     def context(self) -> Context | None:
         """Everything the threads share; None when stopped meanwhile. Raises SetupError and its kin."""
@@ -87,6 +88,7 @@ class Start:
             initialized=runtime.event(),
             has_taken=runtime.event(),
             has_read=runtime.event(),
+            dead_letters=self.dead_letters,
         )
         scan = self._until_it_works(Activity.READING_TABLE, context.fleet.scan)
         if scan is None:

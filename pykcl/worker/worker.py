@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, overload
 from pykcl.config import Config
 from pykcl.errors import PyKclError, StopTimedOut
 from pykcl.event_dispatch import EventFan, Listener, Relay
-from pykcl.events import ThreadsNotStopped, WorkerStarted, WorkerStopped, WorkerStopping
-from pykcl.interfaces import LeaseTable, Stream
+from pykcl.events import (
+    ThreadsNotStopped,
+    WholeBatchesAreGivenUp,
+    WorkerStarted,
+    WorkerStopped,
+    WorkerStopping,
+)
+from pykcl.interfaces import DeadLetterDestination, LeaseTable, Stream
 from pykcl.metrics.cloudwatch import Sender
 from pykcl.metrics.meter import MetricsSink
 from pykcl.metrics.setup import MetricsPipeline
+from pykcl.model.dead_letter import Address
 from pykcl.processor import ProcessorFactory
 from pykcl.runtime import Event, SystemRuntime, Task
 from pykcl.status import WorkerStatus
@@ -28,7 +35,14 @@ from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_renewer import LeaseRenewer
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.measurements import RenewalRounds
-from pykcl.worker.options import Surroundings, WorkerOptions, WorkerSeams, config_of
+from pykcl.worker.options import (
+    DeadLetters,
+    Surroundings,
+    WorkerOptions,
+    WorkerSeams,
+    config_of,
+    destination_of,
+)
 from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.signals import StopSignals
 from pykcl.worker.starting import Start
@@ -93,6 +107,8 @@ class Worker:
     session: a boto3.Session; clients: {"kinesis": …, "dynamodb": …}, and "cloudwatch" where metrics go there; by
     default boto3's own chain is used. on_event: called with every event, each in a thread of its own, where it may
     wait and raise. metrics_sinks: take what is measured, besides those that the option `metrics` names.
+    dead_letters: the option of that name, or what keeps the letters: a DeadLetterDestination, or a function of a
+    sequence of DeadLetter, called in the thread of the shard, that returns when they are kept.
     options: the fields of Config by name; or pass a whole `config`.
 
     Raises ConfigError for options that are unknown or contradict each other.
@@ -116,9 +132,11 @@ class Worker:
         clients: Mapping[str, Any] | None = None,
         on_event: Listener | Sequence[Listener] = (),
         metrics_sinks: Sequence[MetricsSink] = (),
+        dead_letters: DeadLetters | None = None,
         **options: Any,
     ) -> None:
-        self.config = config_of(application, config, options)
+        self.config = config_of(application, config, options, dead_letters)
+        self._dead_letters = destination_of(self.config, dead_letters)
         self._processor = checked_processor(processor)
         self._runtime = self._seams.runtime or SystemRuntime()
         self._session, self._clients, self._adapters = session, clients, self._seams.adapters
@@ -204,6 +222,8 @@ class Worker:
                 self._stop_asked.set()
                 self._is_over = True
             self._is_starting = False
+        if self.config.max_attempts is not None and not self.config.bisect:
+            context.events.emit(WholeBatchesAreGivenUp(max_attempts=self.config.max_attempts))
         context.events.emit(
             WorkerStarted(
                 worker_id=self.worker_id,
@@ -447,7 +467,24 @@ class Worker:
             on_fatal=self._fail,
             pulse=self._reporter.starting,
             stop_asked=self._stop_asked,
+            dead_letters=self._destination(),
         ).context()
+
+    def _destination(self) -> DeadLetterDestination | None:
+        """Return the destination of dead letters; None: they are discarded, or there are none."""
+        text = self.config.dead_letters
+        if self._dead_letters is not None or text in (None, "discard"):
+            return self._dead_letters
+        from pykcl.dead_letters import open_destination
+
+        return open_destination(
+            Address.parse(text),
+            self.config,
+            self._runtime,
+            worker_id=self.worker_id,
+            session=self._session,
+            clients=self._clients,
+        )
 
     def _aws_adapters(self) -> tuple[LeaseTable, Stream]:
         from pykcl.aws.clients import connect

@@ -21,7 +21,7 @@ from pykcl.worker.options import Surroundings, WorkerOptions
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(name for name in pykcl.__all__ if not name.startswith("__"))
-CLASSES = [name for name in NAMES if isinstance(getattr(pykcl, name), type)]
+CLASSES = [name for name in NAMES if isinstance(getattr(pykcl, name), type | types.FunctionType)]
 HEAVY = ("boto3", "botocore", "google.protobuf", "click", "tenacity", "moto", "rich")
 
 MAY_BE_ANY = {
@@ -31,6 +31,8 @@ MAY_BE_ANY = {
     "Worker.__init__(session)": "a boto3.Session: boto3 has no types of its own",
     "Worker.__init__(clients)": "boto3 clients, likewise",
     "Worker.__init__(options)": "the fields of Config, checked there",
+    "lambda_processor.lambda_processor(handler)": "a handler annotates event and context with its own libraries' types",
+    "lambda_processor.lambda_processor(filter_criteria)": "JSON, checked there",
 }
 """Where Any stands in a public signature, and why."""
 
@@ -97,7 +99,10 @@ def test_every_public_class_and_method_says_what_it_does(name):
 
 
 def own_functions(found: type) -> Iterator[tuple[str, Any]]:
-    """Functions, class methods and property getters written in the class or inherited from pykcl."""
+    """Functions, class methods and property getters written in the class or inherited from pykcl; a function itself."""
+    if isinstance(found, types.FunctionType):
+        yield found.__name__, found
+        return
     for home in found.__mro__:
         if not home.__module__.startswith("pykcl"):
             continue
@@ -178,7 +183,7 @@ def test_every_public_signature_is_typed_and_any_has_a_reason():
 
 def annotations_of(found: type) -> Iterator[tuple[str, str]]:
     """(module, annotation as written) of the fields and the public methods of a class."""
-    for home in found.__mro__:
+    for home in getattr(found, "__mro__", ()):
         if dataclasses.is_dataclass(home) or typing.is_typeddict(home):
             for name, text in vars(home).get("__annotations__", {}).items():
                 if not name.startswith("_"):
@@ -242,11 +247,11 @@ def test_user_programs_pass_mypy_strict_and_their_mistakes_are_found():
 
 
 def test_the_options_that_type_checkers_know_are_the_fields_of_config():
-    """`stream` is a parameter of its own, because it must be given."""
+    """`stream` is a parameter of its own, because it must be given; `dead_letters` takes more than a file can say."""
     fields = typing.get_type_hints(pykcl.Config)
     others = typing.get_type_hints(Surroundings)
     assert typing.get_type_hints(WorkerOptions) == others | {
-        name: kind for name, kind in fields.items() if name not in ("application", "stream")
+        name: kind for name, kind in fields.items() if name not in ("application", "stream", "dead_letters")
     }
     assert WorkerOptions.__required_keys__ == {"processor"}
     parameters = inspect.signature(pykcl.Worker).parameters

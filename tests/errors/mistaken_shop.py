@@ -27,3 +27,11 @@ def forgets_to_return():
 
 def returns_the_class():
     return Orders
+
+
+async def async_handler(event, context):
+    pass
+
+
+def handler_of_one(event):
+    pass

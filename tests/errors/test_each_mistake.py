@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mistake_pages import TEXTS, blocks, is_on_page, sections
 
-from pykcl import Config, RecordProcessor, Worker
+from pykcl import Config, RecordProcessor, Worker, lambda_processor
 from pykcl.error_catalog import DOCS, MISTAKES
 from pykcl.errors import (
     CheckpointRefused,
@@ -581,13 +581,46 @@ def test_e19_reads_that_others_use_up(local_aws):
     assert event.shard.startswith("shardId-")
 
 
+# -- Lambda handlers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("async_handler", "async def"),
+        ("handler_of_one", "(event)"),
+        ("an_instance", "Orders, not a function"),
+    ],
+)
+def test_e23_a_handler_that_cannot_be_called_takes_no_lease(local_aws, pykcl, name, problem):
+    result = pykcl("run", "--lambda", f"mistaken_shop:{name}", "--app", TABLE, "--stream", STREAM)
+    assert problem in check_output(result, "E23", "def handler(event, context)")
+    assert not [request for request in local_aws.requests if request.service in ("dynamodb", "kinesis")]
+
+
+def test_e23_a_handler_that_returns_a_coroutine(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", processor=lambda_processor(lambda event, context: never_awaited()))
+    fleet.put(1)
+    check(told(fleet, ProcessorRaised, "E23"), "E23", "asyncio.run")
+
+
+def test_e24_a_response_that_names_no_record_of_the_batch(new_fleet):
+    fleet = new_fleet(shards=1)
+    answer = {"batchItemFailures": [{"itemIdentifier": "unknown"}]}
+    handler = lambda_processor(lambda event, context: answer, report_batch_item_failures=True)
+    fleet.start("w1", processor=handler)
+    fleet.put(1)
+    check(told(fleet, ProcessorRaised, "E24"), "E24", "itemIdentifier", "sequenceNumber")
+
+
 # -- all of them -----------------------------------------------------------------------------------------------
 
 
 def test_every_mistake_is_made_above():
     made = {name[5:8].upper() for name in globals() if name.startswith("test_e") and name[6:8].isdigit()}
     assert made == MISTAKES.keys()
-    assert len(made) == 19
+    assert len(made) == 23
 
 
 def test_a_check_of_this_file_fails_without_code_hint_or_page():
@@ -636,3 +669,32 @@ def test_the_config_of_the_worker_names_the_hint(local_aws, dynamodb):
     ):
         pass
     assert "table_name=shop-app-leases" in raised.value.hint
+
+
+def test_e21_attempts_that_end_and_nothing_to_keep_what_is_given_up():
+    for options in ({"max_attempts": 3}, {"max_record_age": 3600}):
+        with pytest.raises(ConfigError) as raised:
+            Config(application=TABLE, stream=STREAM, **options)
+        check(raised.value, "E21", "dead_letters='file:DIRECTORY'", "discard")
+
+
+def test_e22_a_destination_that_keeps_nothing(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.put(1)
+
+    def fail(batch):
+        raise ValueError
+
+    def refuse(letters):
+        raise SetupError("no such queue")
+
+    fleet.start(
+        "w1",
+        processor=lambda: RecordingProcessor("w1", fleet.ledger, fail),
+        max_attempts=1,
+        dead_letters=refuse,
+    )
+    check(told(fleet, FailureStarted, "E22"), "E22", "correct the destination", f"pykcl lag --app {TABLE}")
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), what="the lease to be handed back")
+    (back,) = fleet.happened(RetriesExhausted)
+    assert is_on_page("E22", line_of(back)), line_of(back)

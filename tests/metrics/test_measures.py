@@ -3,6 +3,7 @@
 import pytest
 from metric_sinks import Recorder
 
+from pykcl import lambda_processor
 from pykcl.errors import IteratorExpired, LeaseLostError
 from pykcl.event_dispatch import line_of
 from pykcl.events import DataLost, LeaseLost, LossReason, ReleaseUnacknowledged
@@ -78,9 +79,36 @@ def test_what_an_ordinary_life_measures(fleet):
     assert max(two.of(catalog.HAND_OVER_TIME)) < 7_000
     rare = {
         catalog.EXPIRED_ITERATOR, catalog.PROCESSOR_RETRIES, catalog.SKIPPED_RECORDS, catalog.PROCESSOR_STALLED,
-        catalog.DATA_LOST, catalog.DROPPED_METRICS,
+        catalog.DATA_LOST, catalog.DROPPED_METRICS, catalog.BATCH_SPLITS, catalog.RECORDS_DEAD_LETTERED,
+        catalog.RECORDS_DISCARDED, catalog.RECORDS_FILTERED,
     }  # fmt: skip
     assert one.seen() | two.seen() == set(CATALOGUE) - rare
+
+
+def test_records_that_a_filter_refuses_are_counted_once_whatever_is_tried_again(fleet):
+    calls = []
+
+    def handler(event, context):
+        calls.append(event)
+        if len(calls) < 3:
+            raise ValueError
+        (first, *others) = event["Records"]
+        failed = [first] if len(calls) < 5 and not others else others[-1:]
+        return {"batchItemFailures": [{"itemIdentifier": one["kinesis"]["sequenceNumber"]} for one in failed]}
+
+    processor = lambda_processor(
+        handler, report_batch_item_failures=True, filter=lambda record: not record.data.endswith(b"7")
+    )
+    _, sink = started(fleet, "w1", processor=processor)
+    fleet.put(40)
+    fleet.wait(
+        lambda: sum(
+            map(len, (sink.of(catalog.RECORDS_FILTERED, FIRST), sink.of(catalog.RECORDS_FILTERED, SECOND)))
+        ),
+        what="a count",
+    )
+    fleet.simulation.sleep(30)
+    assert sum(sink.of(catalog.RECORDS_FILTERED, FIRST)) + sum(sink.of(catalog.RECORDS_FILTERED, SECOND)) == 4
 
 
 def test_a_lease_taken_over_from_a_dead_worker_tells_how_long_nobody_read(fleet):
@@ -153,6 +181,24 @@ def test_records_that_were_skipped_do_not_count_as_processed(fleet):
     fleet.simulation.sleep(5)
     assert sum(sink.of(catalog.RECORDS_PROCESSED)) == 0.0
     assert sink.of(catalog.PROCESSOR_RETRIES) == []
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_records_that_were_given_up_count_as_such_and_not_as_processed(fleet, keeps):
+    class Broken(RecordProcessor):
+        def process_records(self, batch):
+            if any(record.data == b"r3" for record in batch):
+                raise ValueError
+
+    kept = []
+    options = {"max_attempts": 2, "bisect": True, "dead_letters": kept.extend if keeps else "discard"}
+    fleet.put(10)
+    _, sink = started(fleet, "w1", processor=Broken, **options)
+    measure = catalog.RECORDS_DEAD_LETTERED if keeps else catalog.RECORDS_DISCARDED
+    fleet.wait(lambda: sum(sink.of(catalog.RECORDS_PROCESSED)) == 9.0, what="nine processed records")
+    fleet.wait(lambda: sum(sink.of(measure)) == 1.0, what="a record given up")
+    assert sum(sink.of(catalog.BATCH_SPLITS)) >= 1.0
+    assert len(kept) == keeps
 
 
 def test_a_processor_that_hangs_is_counted_once_and_its_lease_is_lost_as_stalled(fleet):

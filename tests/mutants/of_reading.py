@@ -130,9 +130,9 @@ def latest_is_always_now(patch: Patch) -> None:
 
 def reopened_at_the_first_position(patch: Patch) -> None:
     def make(finish: Function) -> Function:
-        def forgetting(self, page):
+        def forgetting(self, page, keep):
             at, after = self._open_at, self._after
-            pause = finish(self, page)
+            pause = finish(self, page, keep)
             self._open_at, self._after = at, after
             return pause
 

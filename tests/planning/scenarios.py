@@ -42,6 +42,15 @@ Keys marked + are ours; the others are those of the public Rust library, whose f
     must_sync           whether the shards have to be listed at once; default: false
     fills               lease key -> [first, last] to be written into its row; default: none
     unplaced            keys of leases with a range nobody knows; default: none
+
+`steps` (+): what a `WorkList` must do with a batch, in order: "call 0-4" for its records 0 to 3, "split", "retry",
+"letter 2-3 RetryAttemptsExhausted 3" with the number of failed calls, "hand back".
+    records             how many there are; max_attempts, bisect, retry_timeout (300), in_a_row (0: off)
+    ends                what the calls do, in order: "returned", "error", "temporary", "failed at 3", "rejected 3",
+                        "rejected" without a record, "checkpointed 3, error" after a checkpoint before record 3
+    poison              indexes of records; a call that has one, and no entry in `ends`, ends with "error"
+    seconds             how long a call takes (0); every pause is the longest possible
+    max_record_age, arrived   seconds; when each record arrived, seconds before the first call
 """
 
 from __future__ import annotations
@@ -55,8 +64,11 @@ from random import Random
 from typing import Any
 
 from pykcl.model.checkpoint import AT_TIMESTAMP, Checkpoint, StartPosition
+from pykcl.model.dead_letter import Condition
 from pykcl.model.lease import Lease, PykclMetadata, UnreadableRow
 from pykcl.model.shard import HashRange, Shard, ShardListing
+from pykcl.planning.attempts import Failure as Failed
+from pykcl.planning.attempts import InARow, Part, Policy, Verdict, WorkList
 from pykcl.planning.leader import Audit, Findings
 from pykcl.planning.lease_assignment import Fleet
 from pykcl.planning.lease_creation import create_new_leases
@@ -219,6 +231,20 @@ _ACQUIRE_KEYS = {
 _AUDIT_KEYS = {
     *("comment", "leases", "shards", "unreadable", "earlier", "audits"),
     *("holes", "confirmed", "closed", "must_sync", "fills", "unplaced"),
+}
+_ATTEMPT_KEYS = {
+    *(
+        "comment",
+        "records",
+        "max_attempts",
+        "bisect",
+        "retry_timeout",
+        "in_a_row",
+        "ends",
+        "poison",
+        "seconds",
+    ),
+    *("max_record_age", "arrived", "steps"),
 }
 _CLEANUP_KEYS = {"comment", "leases", "shards", "complete", "gone", "unreadable", "to_delete", "to_ask"}
 
@@ -415,6 +441,86 @@ def _check_audit(body: Mapping[str, Any]) -> Failure | None:
     return None if actual == expected else Failure(json.dumps(expected), json.dumps(actual))
 
 
+class _LongestPauses(Random):
+    def uniform(self, a: float, b: float) -> float:
+        return max(a, b)
+
+
+class _Attempts:
+    """One batch, worked off as the worker does it, with calls that end as a scenario says."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        age = body.get("max_record_age")
+        self._policy = Policy(
+            max_attempts=body.get("max_attempts"),
+            bisect=or_default(body, "bisect", False),
+            max_age=None if age is None else age * 1000,
+            retry_timeout=or_default(body, "retry_timeout", 300.0),
+        )
+        self._work = WorkList(body["records"], self._policy)
+        self._in_a_row = InARow(or_default(body, "in_a_row", 0))
+        self._ends = list(or_default(body, "ends", ()))
+        self._poison = frozenset(or_default(body, "poison", ()))
+        self._arrived = [10**9 - ago * 1000 for ago in or_default(body, "arrived", ())]
+        self._seconds = or_default(body, "seconds", 0)
+        self._now = 0.0
+        self.steps: list[str] = []
+
+    def run(self) -> None:
+        while (part := self._work.next()) is not None:
+            if part.condition is not None:
+                self.steps.append(f"letter {part.start}-{part.stop} {part.condition.value} {part.attempts}")
+                self._work.returned()
+                if part.condition is Condition.RETRY_ATTEMPTS_EXHAUSTED and self._in_a_row.exhausted():
+                    self.steps.append("hand back")
+                    return
+                continue
+            arrived = self._arrived[part.start : part.stop]
+            if arrived and self._work.expire(10**9 + self._now * 1000, arrived):
+                continue
+            self.steps.append(f"call {part.start}-{part.stop}")
+            if self._call(part):
+                return
+
+    def _call(self, part: Part) -> bool:
+        began = self._now
+        self._now += self._seconds
+        end = self._ends.pop(0) if self._ends else "error" if self._has_poison(part) else "returned"
+        if end == "returned":
+            self._work.returned()
+            self._in_a_row.worked()
+            return False
+        before, _, end = end.rpartition(", ")
+        if before:
+            self._work.settled(int(before.removeprefix("checkpointed ")))
+        words, _, last = end.rpartition(" ")
+        kind, at = (words, int(last)) if last.isdigit() else (end, None)
+        failure = {"temporary": Failed.NOT_COUNTED}.get(kind) or Failed(kind)
+        decision = self._work.failed(
+            failure,
+            began=began,
+            now=self._now,
+            rng=_LongestPauses(0),
+            at=at,
+            now_millis=int(self._now * 1000),
+        )
+        if decision.verdict is not Verdict.GIVE_UP_RECORDS:
+            self.steps.append(decision.verdict.value)
+        self._now += decision.pause
+        return decision.verdict is Verdict.HAND_BACK
+
+    def _has_poison(self, part: Part) -> bool:
+        return not self._poison.isdisjoint(range(part.start, part.stop))
+
+
+def _check_attempts(body: Mapping[str, Any]) -> Failure | None:
+    attempts = _Attempts(body)
+    attempts.run()
+    if attempts.steps == body["steps"]:
+        return None
+    return Failure(json.dumps(body["steps"]), json.dumps(attempts.steps))
+
+
 def _ends(hole: HashRange) -> list[str]:
     return [str(hole.first), str(hole.last)]
 
@@ -425,6 +531,7 @@ _KINDS: Mapping[str, _Kind] = {
     "expected": (_ACQUIRE_KEYS, _check_acquire),
     "to_delete": (_CLEANUP_KEYS, _check_cleanup),
     "holes": (_AUDIT_KEYS, _check_audit),
+    "steps": (_ATTEMPT_KEYS, _check_attempts),
 }
 
 

@@ -13,9 +13,9 @@ import pytest
 from tests.planning import scenarios
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-FILES = ("create_new_leases.json", "calculate_acquire.json", "cleanup.json", "audit.json")
-JAVAS_ANSWERS = {"election.json"}
-"""No scenarios: see election_vectors.py."""
+FILES = ("create_new_leases.json", "calculate_acquire.json", "cleanup.json", "audit.json", "attempts.json")
+OTHERS = {"election.json", "lambda_dead_letter.json", "lambda_kinesis_event.json"}
+"""No scenarios: answers of Java (see election_vectors.py), and documents of Lambda."""
 ALL = [(name, raw) for name in FILES for raw in scenarios.load(FIXTURES / name)]
 
 
@@ -26,7 +26,7 @@ def test_scenario(raw):
 
 
 def test_every_scenario_file_of_the_fixtures_is_run():
-    assert {path.name for path in FIXTURES.glob("*.json")} == set(FILES) | JAVAS_ANSWERS
+    assert {path.name for path in FIXTURES.glob("*.json")} == set(FILES) | OTHERS
 
 
 def test_no_two_scenarios_have_the_same_comment():
@@ -50,6 +50,8 @@ def test_the_command_prints_a_broken_expectation_and_exits_non_zero(tmp_path, na
         broken["to_create"] = [*broken["to_create"], {"lease_key": "no such shard", "checkpoint": {}}]
     elif "holes" in broken:
         broken["holes"] = [*broken["holes"], ["0", "1"]]
+    elif "steps" in broken:
+        broken["steps"] = [*broken["steps"], "call 0-1"]
     else:
         broken["to_delete"] = ["no such lease"]
     done = _run_command(tmp_path, _write(tmp_path, raw))
@@ -77,6 +79,7 @@ ROW = {"lease_key": "a", "checkpoint": {"sequence_number": "TRIM_HORIZON"}}
         {"leases": [ROW], "to_delete": [], "colour": "red"},
         {"leases": [ROW], "holes": [], "colour": "red"},
         {"earlier": [[ROW | {"colour": "red"}]], "holes": []},
+        {"records": 1, "steps": ["call 0-1"], "colour": "red"},
     ],
 )
 def test_an_unknown_key_is_named_together_with_its_comment(tmp_path, capsys, wrong):

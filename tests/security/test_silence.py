@@ -372,7 +372,7 @@ def test_a_worker_that_leaks_is_caught(fleet, ear, monkeypatch):
     """Failing on purpose: as if an event quoted the exception of the processor."""
     from pykcl.worker import processor_calls
 
-    monkeypatch.setattr(processor_calls, "_where", repr)
+    monkeypatch.setattr(processor_calls, "where_of", repr)
     _raises_and_is_skipped(fleet, ear)
     finish(fleet, ear)
     assert any("payload in ProcessorRaised" in leak for leak in ear.leaks())

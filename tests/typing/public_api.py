@@ -12,10 +12,16 @@ from pykcl import (
     Checkpoint,
     Checkpointer,
     CheckpointRefused,
+    Condition,
     Config,
     ConfigError,
+    DeadLetter,
+    DeadLetterDestination,
+    DeadLetters,
+    DeadLettersUnsent,
     ErrorStatus,
     Event,
+    FailedAt,
     FailureStatus,
     FatalError,
     InitializationInput,
@@ -30,11 +36,13 @@ from pykcl import (
     NativeFleet,
     PendingCheckpoint,
     PreparedCheckpoint,
+    ProcessingError,
     ProcessorFactory,
     ProcessorFailed,
     PyKclError,
     Record,
     RecordProcessor,
+    Reject,
     RestartShard,
     SetupError,
     ShardEndedInput,
@@ -48,8 +56,23 @@ from pykcl import (
     WorkerStatus,
     WrongStream,
     WrongTable,
+    lambda_processor,
 )
 from pykcl.events import DataLost, LeaseTaken
+
+
+class LambdaContext:
+    """Of a library for Lambda functions."""
+
+    function_name: str
+
+
+def lambda_handler(event: dict[str, object], context: LambdaContext) -> dict[str, list[str]]:
+    return {"batchItemFailures": []}
+
+
+def has_key(record: Record) -> bool:
+    return bool(record.partition_key)
 
 
 class Orders(RecordProcessor):
@@ -135,6 +158,44 @@ def report(worker: Worker) -> None:
     print(loops, error, calls, activities, start.kind)
     page = worker.prometheus_page()
     print(page[1] if page is not None else None, worker.prometheus_collector())
+
+
+def keep(letters: Sequence[DeadLetter]) -> None:
+    for letter in letters:
+        is_old: bool = letter.condition is Condition.RECORD_AGE_EXPIRED
+        print(letter.id, is_old, [record.data for record in letter.records])
+
+
+class Kept:
+    def send(self, letters: Sequence[DeadLetter]) -> None:
+        keep(letters)
+
+
+class Strict(Orders):
+    def process_records(self, batch: Batch) -> None:
+        for record in batch:
+            if not record.data:
+                raise Reject(record, "empty")
+            try:
+                self.handle(record)
+            except ProcessingError:
+                raise
+            except ValueError as error:
+                raise FailedAt(record) from error
+
+
+def policies() -> None:
+    destination: DeadLetterDestination = Kept()
+    ways: list[DeadLetters] = [destination, keep, "discard"]
+    print(ways)
+    Worker("orders-app", stream="orders", processor=Strict, max_attempts=3, bisect=True, dead_letters=keep)
+    Worker("orders-app", stream="orders", processor=Strict, max_record_age=60, dead_letters=destination)
+    Worker("orders-app", stream="orders", processor=lambda_processor(lambda_handler, filter=has_key))
+    config = Config(application="orders-app", stream="orders", batch_size=100, dead_letters="discard")
+    try:
+        Worker(config=config, processor=Strict).run()
+    except DeadLettersUnsent as error:
+        print(error.hint)
 
 
 def main() -> int:

@@ -65,6 +65,11 @@ class KclpyProcessor(RecordProcessor):
         self._knows_its_end = False
         self._own_process = OwnProcess()
 
+    @property
+    def wrapped(self) -> Any:
+        """The processor of amazon_kclpy, whose name is in dead letters."""
+        return self._processor
+
     def initialize(self, init: InitializationInput) -> None:
         message = messages.InitializeInput(
             {

@@ -14,7 +14,8 @@ from pykcl.compat.multilang.protocol import (
     JavaCheckpointError,
     JavaCheckpoints,
 )
-from pykcl.errors import RestartShard
+from pykcl.config import Config
+from pykcl.errors import ConfigError, RestartShard
 from pykcl.processor import (
     Batch,
     InitializationInput,
@@ -24,6 +25,21 @@ from pykcl.processor import (
     ShutdownRequestedInput,
 )
 from pykcl.worker.checkpointer import EndCheckpointer, is_confirmed
+
+
+def refuse_policies(config: Config) -> None:
+    """Raise ConfigError for options that would give up records. A child that died may have held records of several
+    batches, so that nobody knows which record to blame."""
+    if config.has_policies:
+        used = next(
+            name
+            for name in ("max_attempts", "max_record_age", "bisect", "dead_letters")
+            if getattr(config, name)
+        )
+        raise ConfigError(
+            f"{used}={getattr(config, used)!r} has no meaning for a program of its own, whose failure ends it with all "
+            "records it holds. Do: drop it, or run the program by pykcl run, if it is Python."
+        )
 
 
 def child_processors(

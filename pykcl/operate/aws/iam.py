@@ -30,6 +30,7 @@ from pykcl.aws.errors import (
 )
 from pykcl.aws.table_admin import state_table_of
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, Throttled
+from pykcl.model.dead_letter import Address
 from pykcl.operate.aws.clients import OperatorClients
 from pykcl.runtime import Runtime
 from pykcl.times import format_time
@@ -70,6 +71,26 @@ READ_METRICS_ACTIONS = ("cloudwatch:GetMetricData",)
 """For `lag --source cloudwatch`; the action has no resources."""
 PUT_ACTIONS = ("kinesis:PutRecords",)
 """For `put`."""
+SEND_ACTIONS = {
+    "sqs": ("sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"),
+    "sns": ("sns:Publish",),
+    "s3": ("s3:PutObject",),
+    "kinesis": ("kinesis:PutRecords",),
+}
+"""Of a worker, by the kind of the destination of its dead letters. One that is encrypted with a customer managed key
+also needs `kms:GenerateDataKey` and `kms:Decrypt` on that key."""
+REDRIVE_ACTIONS = {
+    "sqs": (
+        "sqs:ChangeMessageVisibility",
+        "sqs:DeleteMessage",
+        "sqs:GetQueueAttributes",
+        "sqs:GetQueueUrl",
+        "sqs:ReceiveMessage",
+    ),
+    "s3": ("s3:DeleteObject", "s3:GetObject", "s3:PutObject"),
+}
+"""For `dead-letters redrive`; `list` and `show` delete and put nothing."""
+LIST_LETTERS_ACTIONS = ("s3:ListBucket",)
 SIMULATE_ACTIONS = ("iam:GetRole", "iam:SimulatePrincipalPolicy")
 """For `doctor --simulate-iam`."""
 
@@ -86,12 +107,14 @@ def worker_policy(
     application: str | None = None,
     coordinator_state_table: str | None = None,
     metrics_namespace: str | None = None,
+    dead_letters: Address | None = None,
 ) -> dict[str, Any]:
     """Return the IAM policy of a worker as AWS' JSON document.
 
     stream, table: names. create_table: include the statement to create the lease table, and with
     point_in_time_recovery to enable its point-in-time recovery. application: its name, if the lease table has another
     one. coordinator_state_table: as in `Config`. metrics_namespace: of CloudWatch; None without metrics there.
+    dead_letters: the destination of dead letters, if they go to AWS.
     A stream encrypted with a customer managed key also needs `kms:Decrypt` on that key.
     """
     tables = f"arn:{partition}:dynamodb:{region}:{account}:table/"
@@ -109,6 +132,9 @@ def worker_policy(
         metrics = _statement("PublishMetrics", METRICS_ACTIONS, "*")
         metrics["Condition"] = {"StringEquals": {"cloudwatch:namespace": metrics_namespace}}
         statements.append(metrics)
+    if dead_letters is not None and dead_letters.kind in SEND_ACTIONS:
+        resource = _letters_in(dead_letters, partition)
+        statements.append(_statement("SendDeadLetters", SEND_ACTIONS[dead_letters.kind], resource))
     return {"Version": "2012-10-17", "Statement": statements}
 
 
@@ -125,11 +151,13 @@ def operator_policy(
     put: bool = False,
     simulate: bool = False,
     read_metrics: bool = False,
+    dead_letters: Address | None = None,
 ) -> dict[str, Any]:
     """Return the IAM policy of an operator, which only reads by default; arguments as in `worker_policy`.
 
     steer: may move checkpoints, release and delete leases, too. put: may put records. simulate: may simulate policies
-    with the doctor. read_metrics: may read the lag from CloudWatch.
+    with the doctor. read_metrics: may read the lag from CloudWatch. dead_letters: may list and redrive those of this
+    queue or bucket.
     """
     tables = f"arn:{partition}:dynamodb:{region}:{account}:table/"
     streams = f"arn:{partition}:kinesis:{region}:{account}:stream/{stream}"
@@ -148,7 +176,18 @@ def operator_policy(
         statements.append(_statement("ReadMetrics", READ_METRICS_ACTIONS, "*"))
     if simulate:
         statements.append(_statement("SimulatePolicies", SIMULATE_ACTIONS, "*"))
+    if dead_letters is not None and dead_letters.kind in REDRIVE_ACTIONS:
+        resource = _letters_in(dead_letters, partition)
+        statements.append(_statement("RedriveDeadLetters", REDRIVE_ACTIONS[dead_letters.kind], resource))
+        if dead_letters.kind == "s3":
+            bucket = f"arn:{partition}:s3:::{dead_letters.name}"
+            statements.append(_statement("ListDeadLetters", LIST_LETTERS_ACTIONS, bucket))
     return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _letters_in(address: Address, partition: str) -> str:
+    """Return the ARN of what a destination's actions are about."""
+    return f"arn:{partition}:s3:::{address.name}/{address.prefix}*" if address.kind == "s3" else address.text
 
 
 def terraform_of(policy: dict[str, Any], name: str) -> str:

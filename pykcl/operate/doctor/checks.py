@@ -15,6 +15,7 @@ from pykcl.operate.doctor.facts import (
     needed_policy,
 )
 from pykcl.operate.doctor.findings import Finding, command, found, listed, many
+from pykcl.operate.doctor.letters import check_letters
 from pykcl.operate.snapshot import short_shard
 from pykcl.planning.fleet_protocol import FleetKind
 from pykcl.times import format_duration
@@ -25,13 +26,11 @@ OFF = 30.0
 WRONG = 240.0
 """Seconds. AWS refuses a signature that is five minutes off."""
 _LIST_COMMANDS = {"kinesis": "list-streams", "dynamodb": "list-tables"}
-NEAR = 0.5
-AT = 0.9
+NEAR, AT = 0.5, 0.9
 """Fractions of the retention period."""
 _MAX_RETENTION = 8760
 """Hours: a year, Kinesis' limit."""
-_TOO_OFTEN = 2.0
-_SPARE_BEATS = 2
+_TOO_OFTEN, _SPARE_BEATS = 2.0, 2
 _EXTRAS = {"prometheus_client": "prometheus", "opentelemetry": "otel"}
 
 
@@ -690,7 +689,8 @@ def check_start(facts: Facts) -> Iterator[Finding]:
 
 CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     check_process, check_file, check_credentials, check_region, check_clock, check_reach, check_stream, check_lag,
-    check_table, check_rows, check_permissions, check_peers, check_timing, check_room, check_worker_ids, check_start,
+    check_table, check_rows, check_permissions, check_letters, check_peers, check_timing, check_room, check_worker_ids,
+    check_start,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pykcl.config import Config
+from pykcl.model.dead_letter import Address
 from pykcl.model.lease import Lease
 from pykcl.operate.aws.iam import Identity, Probe, Simulation, worker_policy
 from pykcl.operate.aws.streams import StreamSummary
@@ -139,6 +140,17 @@ class TableFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LetterFacts:
+    """The destination of dead letters. text: as configured. account: that it names. trouble: why it is of no use, or
+    ""; is_tried: False if nothing short of a letter would show that."""
+
+    text: str
+    account: str | None = None
+    is_tried: bool = False
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All facts. config: with defaults for options not given; knows_failover: True if the failover time was given.
 
@@ -157,6 +169,7 @@ class Facts:
     simulation: Simulation | None = None
     file: FileFacts | None = None
     lags: Mapping[str, ShardLag] | None = None
+    letters: LetterFacts | None = None
 
     @property
     def watch(self) -> WatchFacts | None:
@@ -179,6 +192,11 @@ class Facts:
         return len(self.watch.open_leases) if self.watch is not None else 0
 
 
+def address_of(config: Config) -> Address | None:
+    """Return the destination that the configuration names; None for a function of the application, and for none."""
+    return None if config.dead_letters in (None, "callable") else Address.parse(config.dead_letters)
+
+
 def needed_policy(facts: Facts) -> dict[str, object]:
     """Return the policy of a worker as configured here."""
     config, identity = facts.config, facts.account.identity
@@ -195,6 +213,7 @@ def needed_policy(facts: Facts) -> dict[str, object]:
         point_in_time_recovery=config.point_in_time_recovery,
         application=facts.application,
         coordinator_state_table=config.coordinator_state_table,
+        dead_letters=address_of(config),
         metrics_namespace=(config.metrics_namespace or facts.application_word)
         if "cloudwatch" in config.metrics_sinks
         else None,

@@ -106,6 +106,9 @@ _KINDS: Mapping[str, Sequence[tuple[str, Level, str | None, str]]] = {
         ("permissions-simulated", "ok", None, "IAM says that everything a worker needs is permitted"),
         ("permission-would-be-denied", "error", "E02", "IAM says that something a worker needs is not permitted"),
         ("simulation-failed", "warning", None, "IAM could not simulate the policy"),
+        ("dead-letters-ok", "ok", None, "the destination of dead letters"),
+        ("dead-letters-unreachable", "error", "E22", "the destination of dead letters cannot be used"),
+        ("dead-letters-elsewhere", "info", None, "the destination of dead letters is of another account"),
     ],
     "fleet": [
         ("peers-ok", "ok", None, "the workers of the table, and their libraries"),

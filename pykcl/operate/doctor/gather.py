@@ -32,6 +32,7 @@ from pykcl.operate.doctor.facts import (
     WatchFacts,
     needed_policy,
 )
+from pykcl.operate.doctor.letters import letter_facts
 from pykcl.operate.lag import KinesisLag, ShardLag
 from pykcl.operate.snapshot import Observation, Sampler, TableSnapshot, everybody_moved
 from pykcl.operate.states import owner_kinds
@@ -150,6 +151,7 @@ class _Gatherer:
         facts = replace(
             facts, account=account, table=table, stream=stream, lags=lags, probes=tuple(self._prober.probes)
         )
+        facts = replace(facts, letters=letter_facts(self._question.config, self._question.clients))
         return replace(facts, simulation=self._simulation(facts))
 
     # -- the table ---------------------------------------------------------------------------------------------

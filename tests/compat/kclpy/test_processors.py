@@ -562,3 +562,20 @@ def test_what_would_have_ended_a_child_costs_the_instance_and_never_skips_a_reco
     assert fleet.happened(ProcessorRaised)[0].where.startswith("test_processors.py:")
     assert "error=Cancelled" in caplog.text
     assert "shard=shardId-000000000000 method=process_records" in caplog.text
+
+
+def test_policies_apply_and_the_poison_alone_is_given_up(simulation):
+    fleet, told = Fleet(simulation, shards=1), Told()
+    kept = []
+
+    def refuse_poison(self, records, checkpointer):
+        if any(record.binary_data == b"r2" for record in records):
+            raise KeyError("poison")
+
+    payloads = fleet.put(5)
+    start(fleet, Version3(told, refuse_poison), max_attempts=2, bisect=True, dead_letters=kept.extend)
+    wait(fleet, told, [p for p in payloads if p != b"r2"])
+    fleet.wait(lambda: kept, what="the dead letter")
+    assert [[record.data for record in letter.records] for letter in kept] == [[b"r2"]]
+    assert sorted(told.payloads) == sorted(p for p in payloads if p != b"r2")
+    assert {letter.processor.rpartition(":")[2] for letter in kept} == {"Version3"}

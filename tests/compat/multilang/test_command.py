@@ -5,11 +5,14 @@ import shutil
 import sys
 
 import pytest
+from click.testing import CliRunner
 from multilang_kit import initialization
 
+from pykcl.cli.main import main
 from pykcl.compat.multilang.children import Children
 from pykcl.compat.multilang.command import checked_command
-from pykcl.compat.multilang.processor import ChildProcessor
+from pykcl.compat.multilang.processor import ChildProcessor, refuse_policies
+from pykcl.config import Config
 from pykcl.errors import ConfigError, RestartShard
 
 
@@ -146,3 +149,29 @@ def test_a_file_of_this_folder_that_is_not_in_the_path_is_named_with_both_cures(
     )
     with pytest.raises(ConfigError, match=r"executableName = \./plain_app\.$"):
         checked_command(["plain_app"])
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"max_attempts": 3, "dead_letters": "discard"}, "max_attempts=3"),
+        ({"bisect": True}, "bisect=True"),
+        ({"dead_letters": "discard"}, "dead_letters='discard'"),
+    ],
+)
+def test_a_program_of_its_own_takes_no_option_that_gives_up_records(options, word):
+    with pytest.raises(ConfigError, match=word):
+        refuse_policies(Config(application="orders-app", stream="orders", **options))
+    refuse_policies(Config(application="orders-app", stream="orders", batch_size=10))
+
+
+def test_the_daemon_refuses_them_before_it_starts_a_program(tmp_path, monkeypatch):
+    monkeypatch.setattr("pykcl.cli.multilangd.log_to_stderr", lambda *_, **__: None)
+    properties = tmp_path / "app.properties"
+    properties.write_text(
+        "executableName = /bin/false\napplicationName = orders-app\nstreamName = orders\nregionName = us-east-1\n"
+    )
+    options = ["--option", "max_attempts=3", "--option", "dead_letters=discard"]
+    done = CliRunner().invoke(main, ["multilangd", "-p", str(properties), *options])
+    assert done.exit_code == 78
+    assert "max_attempts=3 has no meaning for a program of its own" in done.output

@@ -24,7 +24,7 @@ def test_ids_levels_and_codes_are_of_their_form():
     for one in CATALOGUE.values():
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", one.id)
         assert one.level in LEVELS
-        assert one.code is None or re.fullmatch(r"E(0[1-9]|1[0-9]|20)", one.code)
+        assert one.code is None or re.fullmatch(r"E(0[1-9]|1[0-9]|2[0-2])", one.code)
         assert found(one.id, "x").level == one.level
     assert len(TOPICS) == len(set(TOPICS))
 
@@ -33,5 +33,5 @@ def test_the_calls_named_on_the_page_are_those_that_are_made():
     sentence = re.search(r"It only reads: (.*?)\. A test", PAGE, re.DOTALL).group(1)
     assert set(re.findall(r"[A-Z]\w+", sentence)) == {
         "GetCallerIdentity", "DescribeTable", "Scan", "GetItem", "DescribeStreamSummary", "ListShards", "GetShardIterator",
-        "GetRecords", "ListStreams",
+        "GetRecords", "ListStreams", "GetQueueUrl", "GetQueueAttributes",
     }  # fmt: skip

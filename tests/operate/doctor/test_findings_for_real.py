@@ -476,6 +476,21 @@ def test_checkpoints_do_not_pass_for_heartbeats(world):
     assert "failover-too-long" not in world.findings()
 
 
+@makes("dead-letters-ok", "s3://letters, is not tried")
+def _(world):
+    world.config["dead_letters"] = "s3://letters"
+
+
+@makes("dead-letters-unreachable", "the queue does not exist")
+def _(world):
+    world.config["dead_letters"] = "arn:aws:sqs:us-east-1:000000000000:nothing"
+
+
+@makes("dead-letters-elsewhere", "is of account 123456789012, and these credentials are of 000000000000")
+def _(world):
+    world.config["dead_letters"] = "s3://letters?owner=123456789012"
+
+
 @makes("max-leases-small", "1 are not read")
 def _(world):
     world.config["max_leases"] = 1

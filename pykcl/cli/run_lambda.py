@@ -1,0 +1,164 @@
+"""`pykcl run --lambda MODULE:HANDLER`: the options of a Lambda function, and the file of --esm."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pykcl.cli.options import Duration, option_in
+from pykcl.cli.settings import Settings
+from pykcl.errors import ConfigError
+from pykcl.handlers.event_source_mapping import EventSourceMapping, mapping_of
+from pykcl.handlers.lambda_processor import FUNCTION_TIMEOUT, lambda_processor
+from pykcl.processor import ProcessorFactory
+
+BATCH_SIZE = 100
+"""Default of an event source mapping."""
+_MOST_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class LambdaFunction:
+    """The Lambda options as they were given. target: MODULE:HANDLER; None: no Lambda function is run."""
+
+    target: str | None = None
+    esm: Path | None = None
+    function_timeout: float | None = None
+    handler_is_thread_safe: bool = False
+    no_deaggregate: bool = False
+    report_batch_item_failures: bool = False
+
+    def refuse_others(self, others: Mapping[str, object]) -> None:
+        """Raise click.UsageError for Lambda options without --lambda, and for any of `others`, by name, with it."""
+        if self.target is None:
+            for option in fields(self):
+                if getattr(self, option.name) != option.default:
+                    raise click.UsageError(f"--{option.name.replace('_', '-')} goes with --lambda only.")
+            return
+        for name, value in others.items():
+            if value is not None:
+                raise click.UsageError(f"--lambda and {name} do not go together. Drop one of them.")
+
+    @functools.cached_property
+    def mapping(self) -> EventSourceMapping:
+        """The file of --esm, or an empty mapping. Raises ConfigError."""
+        if self.esm is None:
+            return EventSourceMapping({})
+        try:
+            with self.esm.open("rb") as file:
+                content = file.read(_MOST_BYTES + 1)
+            if len(content) > _MOST_BYTES:
+                raise ConfigError("it is longer than 1 MiB")
+            return mapping_of(content.decode("utf-8-sig"))
+        except OSError as error:
+            problem = f"it cannot be read ({error.strerror})"
+        except UnicodeDecodeError:
+            problem = "it is not UTF-8"
+        except ConfigError as error:
+            problem = str(error).rstrip(".")
+        raise ConfigError(f"--esm {self.esm}: {problem}.")
+
+    def options(self, *, shows_outcomes: bool) -> dict[str, Any]:
+        """Return fields of Config that every other source takes precedence over. Raises ConfigError.
+
+        shows_outcomes: print what becomes of each key of the mapping.
+        """
+        if self.target is None:
+            return {}
+        if shows_outcomes and self.mapping.outcomes:
+            rows = [("KEY", "WHAT IT MEANS HERE"), *self.mapping.outcomes]
+            width = max(len(key) for key, _ in rows)
+            click.echo("\n".join(f"{key.ljust(width)}  {outcome}" for key, outcome in rows), err=True)
+        return {"batch_size": BATCH_SIZE, **self.mapping.options}
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """Fields of Config that were given."""
+        return {"deaggregate": False} if self.no_deaggregate else {}
+
+    def processor(self, settings: Settings, load: Callable[[str], Any]) -> ProcessorFactory:
+        """Import the handler by `load`. Raises ConfigError, and what `load` raises."""
+        config = settings.config
+        if config.checkpoint_mode == "manual":
+            raise ConfigError(
+                "checkpoint_mode='manual' waits for checkpoints, and a Lambda handler makes none. "
+                "Use 'auto' or 'interval'."
+            )
+        from pykcl.aws.credentials import identity_arn
+
+        # Libraries for Lambda read it when they are imported.
+        os.environ.setdefault("AWS_LAMBDA_FUNCTION_NAME", config.application)
+        return lambda_processor(
+            load(self.target or ""),
+            report_batch_item_failures=self.report_batch_item_failures or self.mapping.reports_failures,
+            handler_is_thread_safe=self.handler_is_thread_safe,
+            function_timeout=self.function_timeout or FUNCTION_TIMEOUT,
+            filter_criteria=self.mapping.filter_criteria,
+            invoke_identity_arn=identity_arn(config, (settings.specs or {}).get("kinesis")),
+        )
+
+
+_option = option_in("Lambda options")
+_OPTIONS = (
+    _option(
+        "--lambda",
+        "lambda_target",
+        metavar="MODULE:HANDLER",
+        help="Run the handler of a Lambda function, unchanged.",
+    ),
+    _option(
+        "--esm",
+        "lambda_esm",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Read options from the JSON of `aws lambda get-event-source-mapping`.",
+    ),
+    _option(
+        "--function-timeout",
+        "lambda_function_timeout",
+        type=Duration(minimum=1.0, maximum=86_400),
+        metavar="DURATION",
+        help="Time that the context counts down from (default: 900s). A longer call is not ended.",
+    ),
+    _option(
+        "--handler-is-thread-safe",
+        "lambda_handler_is_thread_safe",
+        is_flag=True,
+        help="Call the handler for several shards at the same time. Without it there is one call at a time.",
+    ),
+    _option(
+        "--no-deaggregate",
+        "lambda_no_deaggregate",
+        is_flag=True,
+        help="Hand aggregated (KPL) records to the handler as they are.",
+    ),
+    _option(
+        "--report-batch-item-failures",
+        "lambda_report_batch_item_failures",
+        is_flag=True,
+        help="Read batchItemFailures in the response; without it the response is ignored.",
+    ),
+)
+
+
+def lambda_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: the options of `LambdaFunction`, handed to the command as one `function`."""
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:
+        values = {name: given.pop(f"lambda_{name}") for name in _NAMES}
+        command(function=LambdaFunction(**values), **given)
+
+    decorated: Callable[..., None] = wrapped
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated
+
+
+_NAMES = tuple(option.name for option in fields(LambdaFunction))

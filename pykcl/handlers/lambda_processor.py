@@ -1,0 +1,284 @@
+"""`lambda_processor`: an unmodified Lambda function for Kinesis as a record processor.
+
+The handler gets the event that an event source mapping sends, and a context with every attribute that is documented for
+Python. Its response is read by the rules of `ReportBatchItemFailures`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from pykcl.errors import ConfigError, NotAProcessor
+from pykcl.handlers.filters import criteria_of
+from pykcl.model.lambda_event import EventSource, event_of
+from pykcl.model.record import Record
+from pykcl.processor import Batch, FailedAt, InitializationInput, ProcessorFactory, RecordProcessor
+from pykcl.runtime import Runtime, SystemRuntime
+from pykcl.worker.processor_calls import Turn, Turns
+from pykcl.worker.processor_factory import NeverRan, must_have_run, why_it_runs_nothing
+
+FUNCTION_TIMEOUT = 900.0
+"""Seconds; the longest of Lambda."""
+_FAILURES, _IDENTIFIER = "batchItemFailures", "itemIdentifier"
+_SYSTEM = SystemRuntime()
+_TURNS = Turns()
+"""Of the whole process: an environment of Lambda runs one call at a time, and handlers keep state in module globals."""
+
+Handler = Callable[[Any, Any], object]
+"""Called with the event, a dict, and a LambdaContext."""
+
+
+def lambda_processor(
+    handler: Callable[[Any, Any], object],
+    *,
+    report_batch_item_failures: bool = False,
+    handler_is_thread_safe: bool = False,
+    function_timeout: float = FUNCTION_TIMEOUT,
+    filter: Callable[[Record], bool] | None = None,
+    filter_criteria: Mapping[str, Any] | None = None,
+    invoke_identity_arn: str = "",
+) -> ProcessorFactory:
+    """Return what `Worker(processor=…)` takes, for a handler that is called as `handler(event, context)`.
+
+    report_batch_item_failures: read the response, as with `FunctionResponseTypes` of a mapping; else it is ignored.
+    handler_is_thread_safe: shards call the handler at the same time; else there is one call at a time in this process.
+    function_timeout: seconds from which the context counts down. A call that takes longer is not ended.
+    filter: returns False for a record that is done without the handler. filter_criteria: the same as `FilterCriteria`
+    of a mapping. invoke_identity_arn: of every record of an event.
+
+    Raises ConfigError.
+    """
+    _refuse_handler(handler)
+    if isinstance(function_timeout, bool) or not isinstance(function_timeout, int | float):
+        raise ConfigError(f"function_timeout takes a number of seconds, not {function_timeout!r}")
+    if not 0 < function_timeout <= 86_400:
+        raise ConfigError(
+            f"function_timeout={function_timeout:g} is out of range. Write more than 0, up to 86400."
+        )
+    _refuse_filter(filter)
+    criteria = criteria_of(filter_criteria)
+
+    def is_wanted(record: Record, source: EventSource) -> bool:
+        return (criteria is None or criteria(record, source)) and (filter is None or bool(filter(record)))
+
+    function = _Function(
+        handler=handler,
+        reports_failures=report_batch_item_failures,
+        timeout=float(function_timeout),
+        is_wanted=None if criteria is None and filter is None else is_wanted,
+        invoke_identity_arn=invoke_identity_arn,
+        turns=None if handler_is_thread_safe else _TURNS,
+    )
+    return functools.partial(LambdaProcessor, function)
+
+
+def _refuse_filter(filter: object) -> None:
+    if filter is not None and (not callable(filter) or why_it_runs_nothing(filter)):
+        raise ConfigError("filter takes a plain function of a Record that returns True or False.")
+
+
+def _refuse_handler(handler: object) -> None:
+    """Raise NotAProcessor for what cannot be called with an event and a context, or runs nothing when it is called."""
+    if not callable(handler):
+        raise NotAProcessor(f"The Lambda handler is {type(handler).__name__}, not a function.").about("E23")
+    name = getattr(handler, "__qualname__", type(handler).__name__)
+    kind = why_it_runs_nothing(handler)
+    if kind is not None:
+        raise NotAProcessor(
+            f"The Lambda handler {name} is {kind}: a call of it runs nothing, here as in Lambda."
+        ).about("E23")
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return  # of a callable in C, say: its first call shows it
+    try:
+        signature.bind({}, None)
+    except TypeError:
+        raise NotAProcessor(
+            f"The Lambda handler {name} cannot be called with an event and a context: its parameters are {signature}."
+        ).about("E23") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Function:
+    """The arguments of lambda_processor. is_wanted: both filters in one; None: no filter."""
+
+    handler: Handler
+    reports_failures: bool
+    timeout: float
+    is_wanted: Callable[[Record, EventSource], bool] | None
+    invoke_identity_arn: str
+    turns: Turns | None
+    runtime: Runtime = _SYSTEM
+
+
+class HandlerRanNothing(NeverRan):
+    """The handler returned a coroutine or a generator, which Lambda does not run either."""
+
+    code = "E23"
+
+
+class LambdaProcessor(RecordProcessor):
+    """Calls the handler with each batch, as a Lambda function is invoked.
+
+    records_filtered: number of records that were settled by a filter. turn: what a call waits for; None: nothing.
+    handler_name: MODULE:NAME, for dead letters.
+    """
+
+    def __init__(self, function: _Function) -> None:
+        self._function = function
+        self._application = self._shard_id = ""
+        self._source = EventSource("")
+        self.records_filtered = 0
+        self.turn = None if function.turns is None else Turn(function.turns)
+        handler: Any = function.handler
+        kind = handler if hasattr(handler, "__qualname__") else type(handler)
+        self.handler_name = f"{kind.__module__}:{kind.__qualname__}"
+
+    def initialize(self, init: InitializationInput) -> None:
+        self._application, self._shard_id = init.application, init.shard_id
+        self._source = EventSource(init.stream_arn, self._function.invoke_identity_arn)
+
+    def process_records(self, batch: Batch) -> None:
+        """Raises what the handler raises, FailedAt as its response says, and ResponseRefused."""
+        with nullcontext() if self.turn is None else self.turn.taken(_SYSTEM):
+            self._process(batch)
+
+    def _process(self, batch: Batch) -> None:
+        records = self._wanted(batch.records)
+        if records:
+            failed = self._failed(records)
+            if failed is not None:
+                first = failed.position
+                self.records_filtered += sum(record.position < first for record in batch) - sum(
+                    record.position < first for record in records
+                )
+                raise FailedAt(failed)
+        self.records_filtered += len(batch) - len(records)
+
+    def _failed(self, records: Sequence[Record]) -> Record | None:
+        """Call the handler, and return the first record that failed."""
+        response = self._function.handler(event_of(records, self._source), self._context())
+        try:
+            must_have_run("The Lambda handler", response)
+        except NeverRan as error:
+            raise HandlerRanNothing(str(error), error.where) from None
+        return first_failed(response, records) if self._function.reports_failures else None
+
+    def _wanted(self, records: Sequence[Record]) -> Sequence[Record]:
+        is_wanted = self._function.is_wanted
+        if is_wanted is None:
+            return records
+        return [record for record in records if is_wanted(record, self._source)]
+
+    def _context(self) -> LambdaContext:
+        runtime = self._function.runtime
+        return LambdaContext(
+            self._application, self._shard_id, self._source.stream_arn, self._function.timeout, runtime
+        )
+
+
+# -- the context -----------------------------------------------------------------------------------------------
+
+
+class CognitoIdentity:
+    """An identity of a mobile client: none, as with every stream."""
+
+    cognito_identity_id: str | None = None
+    cognito_identity_pool_id: str | None = None
+
+
+class LambdaContext:
+    """The context of one call. The function is named like the application, its log stream like the shard."""
+
+    def __init__(
+        self, application: str, shard_id: str, stream_arn: str, timeout: float, runtime: Runtime
+    ) -> None:
+        # arn:PARTITION:kinesis:REGION:ACCOUNT:stream/NAME
+        parts = [*stream_arn.split(":"), *[""] * 5]
+        self.function_name = application
+        self.function_version = "$LATEST"
+        self.invoked_function_arn = f"arn:{parts[1]}:lambda:{parts[3]}:{parts[4]}:function:{application}"
+        # Text, as in Lambda's own runtime.
+        self.memory_limit_in_mb = os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "128")
+        self.aws_request_id = str(UUID(int=runtime.random().getrandbits(128), version=4))
+        self.log_group_name = f"/aws/lambda/{application}"
+        self.log_stream_name = shard_id
+        self.identity = CognitoIdentity()
+        self.client_context: None = None
+        self.tenant_id: None = None
+        self._ends_at = runtime.monotonic() + timeout
+        self._runtime = runtime
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Milliseconds until the function's timeout; 0 when it is over."""
+        return max(0, int((self._ends_at - self._runtime.monotonic()) * 1000))
+
+    def __repr__(self) -> str:
+        return f"LambdaContext(function_name={self.function_name!r}, aws_request_id={self.aws_request_id!r})"
+
+
+# -- the response ----------------------------------------------------------------------------------------------
+
+
+class ResponseRefused(Exception):
+    """The handler's response says that records failed, and not which: so all of its batch count as failed."""
+
+
+def first_failed(response: object, records: Sequence[Record]) -> Record | None:
+    """Return the first record that a response names as failed; None: the whole batch is done.
+
+    An identifier is a sequence number, which stands for the first record of an aggregate, or
+    "<sequence number>:<sub-sequence number>". Raises ResponseRefused.
+    """
+    failures = _failures_in(response)
+    if not failures:
+        return None
+    indexes: dict[str, int] = {}
+    for index, record in enumerate(records):
+        indexes.setdefault(record.sequence_number, index)
+        if record.aggregated:
+            indexes[f"{record.sequence_number}:{record.sub_sequence_number}"] = index
+    found = []
+    for number, failure in enumerate(failures):
+        identifier = failure.get(_IDENTIFIER) if isinstance(failure, Mapping) else None
+        place = f"{_FAILURES}[{number}]"
+        if not isinstance(identifier, str) or not identifier:
+            raise ResponseRefused(f"{place} has no {_IDENTIFIER}")
+        if identifier not in indexes:
+            raise ResponseRefused(f"{place} names no record of the batch")
+        found.append(indexes[identifier])
+    return records[min(found)]
+
+
+def _failures_in(response: object) -> Sequence[Any]:
+    if response is None:
+        return ()
+    if not isinstance(response, Mapping):
+        raise ResponseRefused(f"the response is {type(response).__name__}, not a dict")
+    failures = response.get(_FAILURES)
+    if failures is None:
+        # Other keys alone mean success, as in Lambda; but not a misspelt list of failures.
+        meant = [
+            key
+            for key in response
+            if isinstance(key, str) and key != _FAILURES and _is_near(key) and response[key]
+        ]
+        if meant:
+            raise ResponseRefused(f"the response has a key that is nearly, and not quite, {_FAILURES}")
+        return ()
+    if not isinstance(failures, list | tuple):
+        raise ResponseRefused(f"{_FAILURES} is {type(failures).__name__}, not a list")
+    return failures
+
+
+def _is_near(key: str) -> bool:
+    return bool(difflib.get_close_matches(key[:50].lower(), [_FAILURES.lower()], cutoff=0.8))

@@ -1,0 +1,1 @@
+"""Dead letters of an operator: sources that are read, and the redrive of their records."""

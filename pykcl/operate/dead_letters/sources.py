@@ -1,0 +1,181 @@
+"""Sources of dead letters: they are read there, and settled once redriven. Files are here, those of AWS in `aws`.
+
+A letter may be in its source more than once: a worker sends it again after a lost answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from pykcl.dead_letters import SUFFIX, appended, write_all
+from pykcl.errors import ConfigError, SetupError
+from pykcl.model.letter_json import MAX_LETTER_BYTES, KeptLetter, NotALetter, read_letter
+
+MAX_CHUNK = 1000
+"""Letters that are in memory at once."""
+MAX_CHUNK_BYTES = MAX_LETTER_BYTES
+DONE = ".done"
+"""Suffix of the file that notes the redriven letters of another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One copy of a letter. place: file and line, message, or key. handle: of the source.
+
+    problem: why it is no letter. is_torn: it was cut off when it was written, so that its records were not settled.
+    """
+
+    place: str
+    letter: KeptLetter | None
+    problem: str = ""
+    is_torn: bool = False
+    handle: Any = None
+
+
+class LetterSource(Protocol):
+    """May raise TemporaryError and SetupError."""
+
+    @property
+    def note(self) -> str:
+        """A sentence on what the answer leaves out; "" for nothing. Known after the last chunk."""
+
+    def chunks(self) -> Iterator[list[Found]]:
+        """Return all letters that are not settled, a part at a time."""
+
+    def settle(self, found: Sequence[Found]) -> None:
+        """Take letters out of the source. All their records must be settled."""
+
+    def close(self) -> None:
+        """Leave the letters that were not settled to others."""
+
+
+def parsed(text: bytes | str, place: str, handle: Any = None) -> Found:
+    """Return what stands there, a letter or not."""
+    try:
+        return Found(place, read_letter(text), handle=handle)
+    except NotALetter as error:
+        return Found(place, None, f"it is no letter: {error}", handle=handle)
+
+
+class FileSource:
+    """A file of letters, one per line, or a directory of such files.
+
+    A file of one letter may also have it as JSON over several lines. A letter is settled by a line in the file
+    FILE.done: the number of its first byte, and its identifier.
+    """
+
+    note = ""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def chunks(self) -> Iterator[list[Found]]:
+        for path in self._files():
+            yield from self._chunks(path)
+
+    def settle(self, found: Sequence[Found]) -> None:
+        lines: dict[Path, list[str]] = {}
+        for one in found:
+            path, start = one.handle
+            lines.setdefault(path, []).append(f"{start} {one.letter.id if one.letter else '-'}\n")
+        for path, parts in lines.items():
+            try:
+                with appended(_done(path)) as descriptor:
+                    write_all(descriptor, "".join(parts).encode("ascii"))
+            except OSError as error:
+                raise _unusable(_done(path), error, "written") from None
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _files(self) -> list[Path]:
+        try:
+            if not self._path.is_dir():
+                return [self._path]
+            return sorted(one for one in self._path.iterdir() if one.name.endswith(SUFFIX) and one.is_file())
+        except OSError as error:
+            raise _unusable(self._path, error, "read") from None
+
+    def _chunks(self, path: Path) -> Iterator[list[Found]]:
+        done, chunk, size = _settled(path), list[Found](), 0
+        try:
+            with path.open("rb") as file:
+                for number, start, line in _letters(file):
+                    if start in done:
+                        continue
+                    chunk.append(_found(path, number, start, line))
+                    size += len(line)
+                    if len(chunk) >= MAX_CHUNK or size >= MAX_CHUNK_BYTES:
+                        yield chunk
+                        chunk, size = [], 0
+        except OSError as error:
+            raise _unusable(path, error, "read") from None
+        if chunk:
+            yield chunk
+
+
+def _letters(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
+    """Return the lines, or the whole file as the first where its first line only opens an object."""
+    if file.readline(MAX_LETTER_BYTES).rstrip() == b"{":
+        file.seek(0)
+        return iter([(1, 0, file.read(MAX_LETTER_BYTES + 1))])
+    file.seek(0)
+    return _lines(file)
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
+    """Return number, first byte and content of each line that is not empty; of a hostile one only its beginning."""
+    number = start = 0
+    while line := file.readline(MAX_LETTER_BYTES + 2):
+        number += 1
+        begin, start = start, start + len(line)
+        rest = line
+        while len(rest) == MAX_LETTER_BYTES + 2 and not rest.endswith(b"\n"):
+            rest = file.readline(MAX_LETTER_BYTES + 2)
+            start += len(rest)
+        if line != b"\n":
+            yield number, begin, line
+
+
+def _found(path: Path, number: int, start: int, line: bytes) -> Found:
+    place, handle = f"{path.name}:{number}", (path, start)
+    if len(line) <= MAX_LETTER_BYTES and not line.rstrip().endswith(b"}"):
+        return Found(
+            place,
+            None,
+            "it was cut off when it was written: its records were not settled, and come again",
+            True,
+            handle,
+        )
+    return parsed(line, place, handle)
+
+
+def _done(path: Path) -> Path:
+    return path.with_name(path.name + DONE)
+
+
+def _settled(path: Path) -> set[int]:
+    """Return the first bytes of the lines that are settled. A note that was cut off does not count."""
+    try:
+        with _done(path).open("rb") as file:
+            notes = [line.split(b" ")[0] for line in file if line.endswith(b"\n") and b" " in line]
+    except FileNotFoundError:
+        return set()
+    except OSError as error:
+        raise _unusable(_done(path), error, "read") from None
+    return {int(note) for note in notes if note.isdigit() and len(note) < 20}
+
+
+def _unusable(path: Path, error: OSError, done: str) -> SetupError | ConfigError:
+    why = error.strerror or type(error).__name__
+    if isinstance(error, FileNotFoundError):
+        return ConfigError(
+            f"{str(path)!r} cannot be {done}: {why}. Do: name a file of letters, or a directory of them."
+        )
+    return SetupError(
+        f"{str(path)!r} cannot be {done}: {why}. {os.strerror(error.errno) if error.errno else ''}".strip()
+    )

@@ -1,0 +1,79 @@
+"""Records that wait for others, so that a batch is larger than what one read of a quiet shard brings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from pykcl.model.record import Record, data_bytes, joined
+from pykcl.runtime import Runtime
+from pykcl.worker.prefetch import MemoryBudget
+
+MOST_BYTES = 6 * 1024 * 1024
+"""Bytes of data at which a batch is delivered, however few its records are. As in Lambda."""
+
+
+class BatchWindow:
+    """Gathered records of one shard, in order. Used by the shard's thread.
+
+    They are neither delivered nor settled: when they are dropped, the next owner reads them again. Their bytes stay
+    taken from the memory budget. size: most records of a batch. seconds: that the first of them waits; 0: none does.
+    """
+
+    def __init__(self, size: int, seconds: float, memory: MemoryBudget, runtime: Runtime) -> None:
+        self._size, self._seconds = size, seconds
+        self._memory, self._runtime = memory, runtime
+        self._parts: list[Sequence[Record]] = []
+        self._count = self._bytes = self._reserved = 0
+        self._due_at = inf
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def left(self) -> float:
+        """Seconds until the window is over; infinite if nothing is gathered."""
+        return self._due_at - self._runtime.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """True if what is gathered is to be delivered now."""
+        return self._count >= self._size or self._bytes >= MOST_BYTES or self.left <= 0
+
+    def add(self, records: Sequence[Record]) -> None:
+        if not self._parts:
+            self._due_at = self._runtime.monotonic() + self._seconds
+        self._parts.append(records)
+        self._count += len(records)
+        self._bytes += data_bytes(records)
+
+    def take(self) -> Sequence[Record]:
+        """Return the next batch. What is left waits for a window of its own."""
+        found = joined(self._parts)
+        batch, rest = found[: self._size], found[self._size :]
+        self._forget()
+        if rest:
+            self.add(rest)
+        return batch
+
+    def reserve(self, most: int) -> int:
+        """Take over the reservation for what is gathered, of at most so many bytes more; return how many they are."""
+        more = max(0, min(self._bytes - self._reserved, most))
+        self._reserved += more
+        return more
+
+    def give_back(self) -> None:
+        """Give back the bytes of what was taken, which is delivered now."""
+        kept = min(self._reserved, self._bytes)
+        self._memory.release(self._reserved - kept)
+        self._reserved = kept
+
+    def clear(self) -> None:
+        """Forget the records, and give their bytes back."""
+        self._forget()
+        self.give_back()
+
+    def _forget(self) -> None:
+        self._parts = []
+        self._count = self._bytes = 0
+        self._due_at = inf

@@ -1,0 +1,231 @@
+"""`pykcl run --lambda`: what goes together, the file of --esm, a function that runs, and one that cannot be imported."""
+
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parent))
+from service_kit import Service
+
+from pykcl import lambda_processor
+from pykcl.cli.main import main
+from pykcl.cli.run_lambda import LambdaFunction
+from pykcl.cli.settings import settings_of
+from pykcl.cli.shadow import Counter, Tally
+from pykcl.errors import ConfigError
+from pykcl.local.server import LocalAws
+
+ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/orders"
+MAPPING = {"EventSourceArn": ARN, "StartingPosition": "TRIM_HORIZON", "BatchSize": 7, "Whatever": 1}
+FUNCTION = """
+import os
+from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+
+processor = BatchProcessor(event_type=EventType.KinesisDataStreams)
+tried = set()
+
+def record_handler(record):
+    order = record.kinesis.data_as_json()["id"]
+    if order == 2 and order not in tried:
+        tried.add(order)
+        raise ConnectionError
+    print("shipped", order, os.environ["AWS_LAMBDA_FUNCTION_NAME"], flush=True)
+
+def lambda_handler(event, context):
+    print("identity", event["Records"][0]["invokeIdentityArn"], flush=True)
+    return process_partial_response(event, record_handler, processor, context)
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """run(*words): the result of `pykcl run` in a folder without modules, with AWS out of reach."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "PYKCL_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr("pykcl.cli.run.log_to_stderr", lambda *_, **__: None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(main, ["run", *words])
+
+
+def settings_for(function, **options):
+    return settings_of(
+        entry_point="native",
+        properties=None,
+        config_file=None,
+        overrides={"application": "orders-app", **options},
+        accept_polling=False,
+        defaults=function.options(shows_outcomes=False),
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["shop:Orders", "--esm", "esm.json"], "--esm goes with --lambda only"),
+        (["shop:Orders", "--no-deaggregate"], "--no-deaggregate goes with --lambda only"),
+        (["shop:Orders", "--function-timeout", "3s"], "--function-timeout goes with --lambda only"),
+        (["shop:Orders", "--handler-is-thread-safe"], "--handler-is-thread-safe goes with --lambda only"),
+        (["x:Y", "--report-batch-item-failures"], "--report-batch-item-failures goes with --lambda only"),
+        (["shop:Orders", "--lambda", "shop:handler"], "--lambda and MODULE:CLASS do not go together"),
+        (["--kclpy", "app.py", "--lambda", "shop:handler"], "--lambda and --kclpy do not go together"),
+        (
+            ["-p", "app.properties", "--lambda", "shop:handler"],
+            "--lambda and --properties do not go together",
+        ),
+        (["--lambda", "shop.handler", "--app", "orders-app", "--stream", "orders"], "is not MODULE:CLASS"),
+        ([], "Missing argument 'MODULE:CLASS'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(run, words, problem):
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    assert problem in result.output
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "it cannot be read (No such file or directory)."),
+        (b"\xff\xfe", "it is not UTF-8."),
+        (b" " * (1024 * 1024 + 1), "it is longer than 1 MiB."),
+        (b"{", "it is not JSON. Do: aws lambda get-event-source-mapping --uuid UUID > esm.json."),
+        (b'{"EventSourceArn": "arn:aws:sqs:eu-west-1:123456789012:q"}', "it is a mapping of SQS"),
+    ],
+)
+def test_a_file_that_is_no_mapping_of_kinesis_is_refused_before_any_request(run, tmp_path, content, problem):
+    if content is not None:
+        (tmp_path / "esm.json").write_bytes(content)
+    result = run("--lambda", "shop:handler", "--app", "orders-app", "--esm", "esm.json")
+    assert result.exit_code == 78, result.output
+    assert f"--esm esm.json: {problem}" in result.output
+
+
+def test_a_mapping_gives_options_that_every_other_source_takes_precedence_over(tmp_path, monkeypatch):
+    file = tmp_path / "esm.json"
+    file.write_text(json.dumps({**MAPPING, "BisectBatchOnFunctionError": True}), "utf-8-sig")
+    function = LambdaFunction("shop:handler", esm=file, no_deaggregate=True)
+    config = settings_for(function, **function.overrides).config
+    assert (config.stream, config.initial_position, config.batch_size) == (ARN, "TRIM_HORIZON", 7)
+    assert config.bisect
+    assert not config.deaggregate
+    monkeypatch.setenv("PYKCL_BATCH_SIZE", "8")
+    assert settings_for(function).config.batch_size == 8
+    assert settings_for(function, batch_size=9).config.batch_size == 9
+
+
+def test_the_batch_size_is_lambdas_and_without_lambda_as_ever():
+    assert settings_for(LambdaFunction("shop:handler"), stream="orders").config.batch_size == 100
+    assert settings_for(LambdaFunction(), stream="orders").config.batch_size is None
+
+
+def test_retries_without_a_destination_are_refused_with_the_word_that_discards(run, tmp_path):
+    (tmp_path / "esm.json").write_text(json.dumps({**MAPPING, "MaximumRetryAttempts": 2}), "utf-8")
+    result = run("--lambda", "shop:handler", "--app", "orders-app", "--esm", "esm.json")
+    assert result.exit_code == 78
+    assert "max_attempts=3" in result.output
+    assert 'dead_letters="discard"' in result.output
+    assert re.search(r"^MaximumRetryAttempts +max_attempts=3$", result.output, re.MULTILINE)
+
+
+def test_checkpoint_mode_manual_is_refused():
+    settings = settings_for(LambdaFunction("shop:handler"), stream="orders", checkpoint_mode="manual")
+    with pytest.raises(ConfigError, match="checkpoint_mode='manual'"):
+        LambdaFunction("shop:handler").processor(settings, lambda target: print)
+
+
+def test_a_shadow_that_calls_the_handler_waits_for_its_turn():
+    processor = lambda_processor(print)()
+    assert processor.turn is not None
+    assert Counter(Tally(), processor).turn is processor.turn
+
+
+# -- real processes --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def aws():
+    with LocalAws() as aws:
+        aws.kinesis.create_stream("orders", 2)
+        yield aws
+
+
+@pytest.fixture
+def start(tmp_path, aws):
+    started = []
+
+    def begin(*arguments, program=FUNCTION):
+        words = (
+            "--lambda",
+            "program:lambda_handler",
+            "--app",
+            "orders-app",
+            "--stream",
+            "orders",
+            *arguments,
+        )
+        started.append(Service(tmp_path, aws, "run", *words, program=program))
+        return started[-1]
+
+    yield begin
+    for service in started:
+        service.end()
+
+
+def test_an_unmodified_batch_processor_function_ships_every_order_once(start, aws, tmp_path):
+    (tmp_path / "esm.json").write_text(
+        json.dumps({**MAPPING, "FunctionResponseTypes": ["ReportBatchItemFailures"]}), "utf-8"
+    )
+    for order in (1, 2, 3):
+        aws.kinesis.put_record("orders", json.dumps({"id": order}).encode(), "alice")
+    service = start("--esm", "esm.json")
+    service.until(lambda: service.output.read_text().count("shipped") >= 4, "every order")
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(30) == 0
+    lines = service.output.read_text().splitlines()
+    # Order 3 came with order 2, which failed: it comes again, as in Lambda.
+    assert [line for line in lines if line.startswith("shipped")] == [
+        f"shipped {order} orders-app" for order in (1, 3, 2, 3)
+    ]
+    assert "identity arn:aws:iam::000000000000:user/local" in lines
+    assert re.search(r"^Whatever +not used: pykcl does not know this key$", service.text, re.MULTILINE)
+
+
+MISBEHAVES = """
+import os
+
+def lambda_handler(event, context):
+    print("got", len(event["Records"]), "remaining", context.get_remaining_time_in_millis() > 0, flush=True)
+    event["Records"].clear()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        print("child is gone", flush=True)
+    return {"x": "y" * 10_000_000}
+"""
+
+
+def test_a5_4_a_handler_that_prints_changes_its_event_forks_and_returns_ten_megabytes(start, aws):
+    aws.kinesis.put_record("orders", b"one", "alice")
+    service = start("--start", "TRIM_HORIZON", "--report-batch-item-failures", program=MISBEHAVES)
+    service.until(lambda: "child is gone" in service.output.read_text(), "the end of the call")
+    aws.kinesis.put_record("orders", b"two", "alice")
+    service.until(lambda: service.output.read_text().count("child is gone") == 2, "the next call")
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(30) == 0
+    lines = service.output.read_text().splitlines()
+    assert lines == ["got 1 remaining True", "child is gone"] * 2
+
+
+def test_a5_6_a_module_that_fails_to_import_ends_before_any_lease_is_taken(start, aws):
+    service = start(program="import no_such_library_of_ours\n")
+    assert service.process.wait(60) == 70
+    assert "program cannot be imported: ModuleNotFoundError" in service.text
+    assert not [request for request in aws.requests if request.service in ("dynamodb", "kinesis")]

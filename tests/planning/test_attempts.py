@@ -1,0 +1,111 @@
+"""The attempts of a batch, over random sets of poison: what is given up is the poison, and nothing else."""
+
+import math
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pykcl.model.dead_letter import Condition
+from pykcl.planning.attempts import Cause, Failure, Policy, Verdict, WorkList
+
+
+class Run:
+    """One batch worked off over calls that raise for a call with poison in it. at: raise FailedAt instead."""
+
+    def __init__(self, records, poison, *, at=False, rejects=False, **policy):
+        self.calls, self.given_up, self.settled = 0, [], []
+        self.work = work = WorkList(records, Policy(**policy))
+        poison = sorted(poison)
+        while (part := work.next()) is not None:
+            assert part.start == len(self.settled), "from the left, without a hole"
+            records_of_part = range(part.start, part.stop)
+            if part.condition is not None:
+                self.given_up.extend((record, part.condition, part.attempts) for record in records_of_part)
+                self.settled.extend(records_of_part)
+                work.returned()
+                continue
+            self.calls += 1
+            first = next((each for each in poison if part.start <= each < part.stop), None)
+            if first is None:
+                self.settled.extend(records_of_part)
+                work.returned()
+                continue
+            failure = Failure.REJECTED if rejects else Failure.FAILED_AT if at else Failure.ERROR
+            if at and not rejects:
+                self.settled.extend(range(part.start, first))
+            decision = work.failed(
+                failure, began=0.0, now=0.0, rng=Random(0), at=first if at or rejects else None
+            )
+            assert decision.verdict is not Verdict.HAND_BACK
+
+
+batches = st.integers(1, 60).flatmap(
+    lambda size: st.tuples(st.just(size), st.sets(st.integers(0, size - 1), max_size=size))
+)
+
+
+@given(batches, st.integers(1, 4), st.booleans(), st.booleans())
+def test_what_is_given_up_is_the_poison_and_nothing_else(batch, max_attempts, at, rejects):
+    size, poison = batch
+    run = Run(size, poison, at=at, rejects=rejects, max_attempts=max_attempts, bisect=True)
+    assert [record for record, _, _ in run.given_up] == sorted(poison)
+    assert run.settled == list(range(size))
+    if rejects:
+        assert {condition for _, condition, _ in run.given_up} <= {Condition.REJECTED}
+    else:
+        assert {(condition, attempts) for _, condition, attempts in run.given_up} <= {
+            (Condition.RETRY_ATTEMPTS_EXHAUSTED, max_attempts)
+        }
+
+
+@given(batches, st.integers(1, 4))
+def test_a_handler_that_names_its_failures_loses_nothing_else_without_bisect_either(batch, max_attempts):
+    size, poison = batch
+    run = Run(size, poison, at=True, max_attempts=max_attempts)
+    assert [record for record, _, _ in run.given_up] == sorted(poison)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100, 10_000])
+def test_one_poison_record_costs_at_most_two_calls_for_each_halving(size):
+    step = max(1, size // 97)
+    for index in {*range(0, size, step), size - 1}:
+        run = Run(size, {index}, max_attempts=3, bisect=True)
+        assert [record for record, _, _ in run.given_up] == [index]
+        assert run.calls <= 2 * math.ceil(math.log2(size)) + 3
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_a_batch_of_nothing_but_poison_costs_its_splits_and_the_attempts_of_each_record(size):
+    run = Run(size, set(range(size)), max_attempts=3, bisect=True)
+    assert run.calls == size - 1 + 3 * size
+    assert [record for record, _, _ in run.given_up] == list(range(size))
+
+
+def test_halves_forget_neither_side():
+    work = WorkList(5, Policy(bisect=True, max_attempts=1))
+    work.failed(Failure.ERROR, began=0.0, now=0.0, rng=Random(0))
+    parts = []
+    while (part := work.next()) is not None:
+        parts.append((part.start, part.stop))
+        work.returned()
+    assert parts == [(0, 3), (3, 5)]
+
+
+def test_the_letter_of_a_record_knows_when_it_failed_first_and_of_what_last():
+    work = WorkList(2, Policy(bisect=True, max_attempts=2))
+    for second, name in enumerate(("KeyError", "ValueError", "TypeError")):
+        work.failed(
+            Failure.ERROR,
+            began=second,
+            now=second,
+            rng=Random(0),
+            now_millis=1000 * second,
+            cause=Cause(error=name),
+        )
+    part = work.next()
+    assert (part.start, part.stop, part.attempts) == (0, 1, 2)
+    assert part.condition is Condition.RETRY_ATTEMPTS_EXHAUSTED
+    assert part.first_failed_at == 0
+    assert part.cause.error == "TypeError"
