@@ -310,7 +310,7 @@ def test_the_control_path_works_whatever_else_fails_and_is_not_logged(aws):
             "kind 'throtle' is unknown, so no request would match it. Did you mean",
         ),
         ({"rules": [{"kind": ["error"]}]}, "kind ['error'] is unknown"),
-        ({"rules": [{"kind": "error", "service": "s3"}]}, "service 's3' is unknown"),
+        ({"rules": [{"kind": "error", "service": "ec2"}]}, "service 'ec2' is unknown"),
         ({"rules": [{"kind": "error", "operation": "UpdateItems"}]}, "Did you mean 'UpdateItem'?"),
         (
             {"rules": [{"kind": "error", "service": "kinesis", "operation": "Scan"}]},

@@ -167,9 +167,16 @@ def _refuse_strangers(client: Any, operations: Mapping[str, str], own_handlers: 
                     raise UnsupportedClient(f"the client has a handler for {event}")
 
 
+_HARMLESS = frozenset({"aws_lambda_powertools.shared.user_agent"})
+"""Modules whose handlers only add to the User-Agent, which is in the request that a template is captured from. Importing
+aws-lambda-powertools registers one in every session."""
+
+
 def _is_strange(handler: Any) -> bool:
     """Return whether the handler does more than what botocore does for everyone."""
     module = getattr(handler, "__module__", None) or type(handler).__module__
+    if module in _HARMLESS:
+        return False
     if module == "botocore.discovery":
         # The one that is there for everyone forbids something; what a manager of endpoints does comes from an object.
         return hasattr(handler, "__self__")

@@ -6,6 +6,7 @@ import logging
 import boto3
 import cbor2
 import pytest
+from aws_lambda_powertools.shared.user_agent import _create_feature_function
 from botocore import UNSIGNED
 from botocore.client import BaseClient
 from botocore.config import Config
@@ -194,6 +195,16 @@ def test_a_tracer_around_botocores_calls_sees_every_one(server, monkeypatch):
     for _ in range(3):
         fetch(stream)
     assert len(seen) == 3
+
+
+def test_the_user_agent_of_powertools_does_not_stand_against_it(server):
+    client = client_of(server.url)
+    client.meta.events.register("request-created", _create_feature_function("no-op"))
+    stream = stream_of(client, http_transport="direct")
+    for _ in range(2):
+        fetch(stream)
+    assert stream.transport.startswith("direct")
+    assert " PT/no-op/" in server.lean_requests[-1].headers["user-agent"]
 
 
 def test_other_calls_of_the_client_teach_nothing(server):

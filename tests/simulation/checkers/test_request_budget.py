@@ -108,8 +108,8 @@ def test_a_worker_that_lists_the_shards_without_a_pause(monkeypatch):
 def test_a_worker_that_opens_a_shard_anew_for_each_page(monkeypatch):
     finish = ShardReader.finish
 
-    def forget(self, page):
-        pause = finish(self, page)
+    def forget(self, *arguments):
+        pause = finish(self, *arguments)
         self._iterator = None
         return pause
 
