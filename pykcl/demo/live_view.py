@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -19,6 +21,7 @@ from pykcl.demo.view import (
     counted,
     grouped,
     headline,
+    letter_totals,
     short,
     why_duplicates,
 )
@@ -26,8 +29,9 @@ from pykcl.demo.view import (
 _COLOURS = ("cyan", "magenta", "yellow", "blue")
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _BAR = 20
-_ROOMY_HEIGHT = 28
+_ROOMY_HEIGHT = 31
 _MAX_REASONS = 6
+_MIN_ENTRIES = 6
 _MAX_WITH_UNIT = 3
 """With more workers there is no room for the word "leases" in 80 columns."""
 _MARKS = {"running": "●", "killed": "✗", "leaving": "○", "stopped": "○"}
@@ -60,10 +64,16 @@ class LiveView(View):
 
 
 def picture(state: DemoState, height: int = 24) -> RenderableType:
-    """Draw the state, at most 23 lines high and 80 columns wide, with blank lines where there is more room."""
+    """Draw the state, at most 80 columns wide and, unless it failed, lower than `height`, which is at least 24.
+
+    There are blank lines where there is more room; where there is less, the first entries are left out.
+    """
     air = [Text()] if height >= _ROOMY_HEIGHT else []
     status = [] if state.verdict else [_totals(state), _status(state)]
     end = [_verdict_panel(state.verdict, why_duplicates(state))] if state.verdict else []
+    # Header, head of the shards, workers; a status of two lines or a panel of six; the cursor stands in the last line.
+    taken = 3 + len(state.shards) + 4 * len(air) + (6 if end else 2) + 1
+    shown = max(_MIN_ENTRIES, height - taken)
     return Group(
         _header(state),
         *air,
@@ -71,7 +81,7 @@ def picture(state: DemoState, height: int = 24) -> RenderableType:
         *air,
         _workers(state),
         *air,
-        _entries(state),
+        _entries(state.entries[-shown:]),
         *air,
         *status,
         *end,
@@ -157,13 +167,13 @@ def _worker_state(line: WorkerLine, *, short: bool) -> str:
     return {"killed": "killed", "leaving": "leaving", "stopped": "stopped"}[line.state]
 
 
-def _entries(state: DemoState) -> Table:
+def _entries(entries: Sequence[Entry]) -> Table:
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, min_width=13)
     table.add_column(no_wrap=True, min_width=26, max_width=29, overflow="ellipsis")
     table.add_column(no_wrap=True, overflow="ellipsis")
-    for entry in state.entries:
+    for entry in entries:
         style = {"bad": "bold red", "good": "green"}.get(entry.tone, "")
         table.add_row(
             Text(f"t+{entry.at:5.1f}s", style="bright_black"),
@@ -201,6 +211,8 @@ def _verdict_panel(verdict: Verdict, why: str) -> Panel:
             ),
         ),
     ]
+    if letters := letter_totals(verdict):
+        lines.append(Text(letters))
     lines.extend(Text(f"because {reason}", style="red") for reason in verdict.reasons[:_MAX_REASONS])
     if verdict.passed:
         lines.append(Text(NEXT_STEPS, style="bright_black", no_wrap=True, overflow="ellipsis"))

@@ -31,6 +31,7 @@ class Put:
     data: bytes
     partition_key: str
     ids: tuple[int, ...]
+    is_poison: bool = False
 
 
 def cell_of(partition_key: str) -> int:
@@ -72,10 +73,16 @@ class Mix:
             count -= size
         return puts
 
-    def _user_record(self, cell: int) -> tuple[int, str, bytes]:
+    def draw_poison(self, cells: Sequence[int]) -> Put:
+        """Return a poison record of one of those cells, numbered on from the last draw."""
+        number, key, data = self._user_record(self._random.choice(cells), poison=True)
+        return Put(data, key, (number,), is_poison=True)
+
+    def _user_record(self, cell: int, *, poison: bool = False) -> tuple[int, str, bytes]:
         number = self._next
         self._next += 1
-        return number, self._random.choice(self._keys[cell]), payload(number, self._random.randint(30, 300))
+        data = payload(number, self._random.randint(30, 300), poison=poison)
+        return number, self._random.choice(self._keys[cell]), data
 
     def _plain(self, cell: int) -> Put:
         number, key, data = self._user_record(cell)
@@ -107,6 +114,8 @@ class Producer:
         self._thread = threading.Thread(target=self._run, name="demo-producer", daemon=True)
         self.failure: Exception | None = None
         self.placed: dict[int, str] = {}
+        self.poison: dict[int, str] = {}
+        """Sequence numbers of the poison records."""
         self.sequences: dict[str, list[str]] = {}
         self.kinesis_records = 0
 
@@ -124,6 +133,14 @@ class Producer:
         cells = [cell for hash_range in hash_ranges for cell in cells_in(hash_range)]
         with self._lock:
             self._put(self._mix.draw(count, cells))
+
+    def put_poison(self, hash_range: HashRange, beside: int) -> int:
+        """Put a poison record into that range now, in the middle of `beside` others. Return its number."""
+        cells = cells_in(hash_range)
+        with self._lock:
+            before, poison = self._mix.draw(beside // 2, cells), self._mix.draw_poison(cells)
+            self._put([*before, poison, *self._mix.draw(beside // 2, cells)])
+        return poison.ids[0]
 
     def last_sequence(self, shard: str) -> str | None:
         known = self.sequences.get(shard)
@@ -165,3 +182,5 @@ class Producer:
         self.kinesis_records += 1
         self.sequences.setdefault(shard, []).append(sequence)
         self.placed.update(dict.fromkeys(put.ids, shard))
+        if put.is_poison:
+            self.poison.update(dict.fromkeys(put.ids, sequence))

@@ -82,10 +82,17 @@ class RecordLogWriter:
                 left = left[os.write(self._file, left) :]
 
 
-def payload(number: int, size: int) -> bytes:
+_POISON = b'"poison": true'
+
+
+def payload(number: int, size: int, *, poison: bool = False) -> bytes:
     """Payload of the user record `number`: JSON of about `size` bytes."""
-    start = f'{{"id": {number}, "pad": "'
+    start = f'{{"id": {number}, {_POISON.decode() + ", " if poison else ""}"pad": "'
     return f'{start}{"." * max(0, size - len(start) - 2)}"}}'.encode()
+
+
+def is_poison(data: bytes) -> bool:
+    return _POISON in data
 
 
 def payload_id(data: bytes) -> int | None:

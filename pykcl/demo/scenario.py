@@ -15,9 +15,10 @@ from pykcl.aws.clients import client_config, connect, new_session
 from pykcl.demo.java import java_worker
 from pykcl.demo.producer import Producer
 from pykcl.demo.record_log import Delivery, RecordLogReader
-from pykcl.demo.verdict import Evidence, Kill, Verdict, evaluate
+from pykcl.demo.redrive import LETTERS, REDRIVE, kept_letters, start_redrive
+from pykcl.demo.verdict import Evidence, Kill, Poison, Verdict, evaluate
 from pykcl.demo.view import DemoState, Entry, ShardLine, View, WorkerLine, counted, grouped, short
-from pykcl.demo.workers import STREAM, DemoError, WorkerProcess, config, end_all, python_worker
+from pykcl.demo.workers import STREAM, DemoError, PoisonRecord, WorkerProcess, config, end_all, python_worker
 from pykcl.interfaces import LeaseTable
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import LocalKinesis
@@ -36,7 +37,7 @@ _ALARMS = {
     "AggregateOutsideShard": "an aggregate reached another shard",
     "InvalidLeaseRow": "a row of the lease table was refused",
 }
-"""Events that no worker of the demo has a reason to report."""
+"""Events that no worker of the demo has a reason to report, but for a record processor that raises PoisonRecord."""
 
 
 class FleetObserver:
@@ -190,7 +191,7 @@ class FleetObserver:
 
     def _report_alarms_read(self) -> None:
         for event in self.logs.events[self._alarms_read :]:
-            if event.kind in _ALARMS:
+            if event.kind in _ALARMS and event.fields.get("error") != PoisonRecord.__name__:
                 self.problems.append(f"{event.worker}: {_ALARMS[event.kind]} ({event.shard or '-'})")
                 self.log(event.kind, f"{event.worker} {short(event.shard)}", _ALARMS[event.kind], tone="bad")
         self._alarms_read = len(self.logs.events)
@@ -229,6 +230,7 @@ JAVA_SECONDS = 90.0
 """For a Java worker until it has its share: its start, and it scans for leases only every two failover times."""
 _KILL_ATTEMPTS = 20
 _BURST = 200
+_BESIDE_POISON = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,7 @@ class Pace:
     rate: int
 
 
-NORMAL = Pace(pause=9.5, rate=800)
+NORMAL = Pace(pause=7.0, rate=800)
 FAST = Pace(pause=0.3, rate=800)
 
 
@@ -258,6 +260,8 @@ class Scenario:
     """One run of the demo, in the thread that calls `play`.
 
     start_worker: starts a Python worker of that name. start_java: starts a Java worker; None for a run without one.
+    start_redrive: starts a redrive of the letters in `dead_letters`, the directory of the Python workers; None for a
+    run without poison.
     """
 
     def __init__(
@@ -266,6 +270,8 @@ class Scenario:
         *,
         start_worker: Callable[[str], WorkerProcess],
         start_java: Callable[[], WorkerProcess] | None = None,
+        start_redrive: Callable[[], WorkerProcess] | None = None,
+        dead_letters: Path = Path(LETTERS),
         state: DemoState,
         pace: Pace,
     ) -> None:
@@ -273,6 +279,9 @@ class Scenario:
         self._start_worker = start_worker
         self._start_java_worker = start_java
         self._java: WorkerProcess | None = None
+        self._start_redrive = start_redrive
+        self._redrive_process: WorkerProcess | None = None
+        self._dead_letters = dead_letters
         self._state = state
         self._pace = pace
         self._random = Random(state.seed)  # noqa: S311 - which shard and which worker, no secret
@@ -289,6 +298,9 @@ class Scenario:
             # Before any shard has ended: Java computes its share from all rows, and with those of ended shards among
             # them it may not take any of the few that are left.
             actions[0:1] = [self._start_java, self._kill_python, self._kill_java]
+        if self._start_redrive:
+            # After the Java worker is gone: Java skips a batch that raises.
+            actions += [self._poison_one, self._redrive]
         for action in actions:
             self._pause()
             action()
@@ -300,7 +312,8 @@ class Scenario:
 
     def clean_up(self) -> None:
         """End the producer and the workers. Call it after success and failure."""
-        end_all(list(self._observer.workers.values()))
+        redrive = [self._redrive_process] if self._redrive_process else []
+        end_all([*self._observer.workers.values(), *redrive])
         self._observer.producer.stop()
 
     # -- actions -------------------------------------------------------------------------------------------------
@@ -444,6 +457,60 @@ class Scenario:
         observer.log(f"SIGTERM {name}", detail, _after(new_owners, before), at=before.elapsed)
         self._terminated = name
 
+    def _poison_one(self) -> None:
+        """Put a poison record among others. Its dead letter must be kept before a checkpoint passes it."""
+        observer = self._observer
+        shard = self._random.choice(observer.open_shards())
+        if shard.hash_range is None:
+            raise DemoError(f"{shard.shard_id} has no range of hash keys")
+        observer.phase(f"a poison record in {short(shard.shard_id)}: it is set apart, the others go on")
+        before, known = self._action_start(), len(observer.logs.events)
+        number = observer.producer.put_poison(shard.hash_range, _BESIDE_POISON)
+        key, sequence = observer.producer.placed[number], int(observer.producer.poison[number])
+
+        def passed() -> bool:
+            lease = observer.leases.get(key)
+            if lease is None or lease.checkpoint.is_sentinel:
+                return lease is not None and lease.is_ended
+            return int(lease.checkpoint.sequence_number) >= sequence
+
+        observer.wait(passed, f"a checkpoint after the poison record in {key}")
+        observer.logs.poll()
+        counts = Counter(event.kind for event in observer.logs.events[known:])
+        kept = [event for event in observer.logs.events[known:] if event.kind == "RecordsDeadLettered"]
+        records = sum(int(event.fields["records"]) for event in kept)
+        attempts = max((int(event.fields["attempts"]) for event in kept), default=0)
+        observer.log(
+            "poison record",
+            f"{counted(attempts, 'attempt')}, bisected {counted(counts['BatchSplit'], 'time')}",
+            f"{counted(records, 'record')} in {self._dead_letters.name}/",
+            at=before.elapsed,
+            tone="" if kept else "bad",
+        )
+
+    def _redrive(self) -> None:
+        """Process the dead letters by the command of an operator, with a processor that is mended."""
+        observer = self._observer
+        letters = kept_letters(self._dead_letters)
+        if self._start_redrive is None or not letters:
+            return
+        observer.phase("the processor is mended; pykcl dead-letters redrive brings the record back")
+        before = self._action_start()
+        self._redrive_process = process = self._start_redrive()
+        observer.logs.add(process.record_log)
+        observer.wait(process.has_stopped, "pykcl dead-letters redrive to end")
+        observer.logs.poll()
+        if process.exit_code:
+            observer.problems.append(f"the redrive ended with {process.exit_code}: {process.log_tail()}")
+        count = sum(delivery.worker == REDRIVE for delivery in observer.logs.deliveries[before.deliveries :])
+        observer.log(
+            "redrive",
+            f"{counted(len(letters), 'letter')}, mended processor",
+            f"{counted(count, 'record')} processed",
+            at=before.elapsed,
+            tone="" if count else "bad",
+        )
+
     def _drain(self) -> None:
         observer = self._observer
         observer.phase("the producer ends; the fleet drains the stream")
@@ -464,15 +531,23 @@ class Scenario:
 
     def _evaluate(self) -> Verdict:
         observer = self._observer
+        poison = None
+        if self._start_redrive:
+            poison = Poison(
+                frozenset(observer.producer.poison),
+                kept_letters(self._dead_letters),
+                [delivery for delivery in observer.logs.deliveries if delivery.worker == REDRIVE],
+            )
         verdict = evaluate(
             Evidence(
                 produced=observer.producer.placed,
                 acknowledged=observer.producer.kinesis_records,
                 put_counts=observer.kinesis.put_counts(STREAM),
-                deliveries=observer.logs.deliveries,
+                deliveries=[delivery for delivery in observer.logs.deliveries if delivery.worker != REDRIVE],
                 parents={shard.shard_id: shard.parents for shard in observer.shards()},
                 kills=tuple(self._kills),
                 java=self._java.name if self._java else None,
+                poison=poison,
                 split_children=self._split_children,
                 merge_children=self._merge_children,
                 terminated=self._terminated,
@@ -561,8 +636,10 @@ def create_scenario(
     producer = Producer(kinesis, STREAM, seed=state.seed, rate=pace.rate)
     return Scenario(
         FleetObserver(aws.kinesis, table, producer, view, state),
-        start_worker=lambda name: python_worker(name, folder, environment),
+        start_worker=lambda name: python_worker(name, folder, environment, folder / LETTERS),
         start_java=partial(java_worker, jars, folder, environment, aws.url) if jars else None,
+        start_redrive=partial(start_redrive, folder, environment),
+        dead_letters=folder / LETTERS,
         state=state,
         pace=pace,
     )

@@ -24,10 +24,31 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter as it was kept. records: their user record ids, None for one that the producer did not put."""
+
+    id: str
+    records: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """records: the ids of the poison records that were put. letters: all that were kept, copies too.
+
+    redriven: deliveries by the redrive.
+    """
+
+    records: frozenset[int]
+    letters: Sequence[Letter]
+    redriven: Sequence[Delivery]
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """produced: user record id -> shard it was put to. acknowledged: Kinesis records the producer put.
     put_counts: Kinesis records per shard as the server counts them. parents: of every shard.
-    java: the Java worker's name, if there was one. problems: other failures, as texts.
+    deliveries: by the workers. java: the Java worker's name, if there was one. poison: None for a run without any.
+    problems: other failures, as texts.
     """
 
     produced: Mapping[int, str]
@@ -40,6 +61,7 @@ class Evidence:
     merge_children: tuple[str, ...]
     terminated: str | None
     java: str | None = None
+    poison: Poison | None = None
     problems: tuple[str, ...] = ()
 
 
@@ -54,6 +76,8 @@ class Verdict:
     lost: int
     out_of_order: int
     reasons: tuple[str, ...]
+    dead_letters: int = 0
+    redriven: int = 0
 
     @property
     def passed(self) -> bool:
@@ -62,7 +86,10 @@ class Verdict:
 
 def evaluate(evidence: Evidence) -> Verdict:
     """Pass if no record was lost or out of order, and the evidence shows that every action really took place."""
-    delivered = [delivery for delivery in evidence.deliveries if delivery.id is not None]
+    poison = evidence.poison or Poison(frozenset(), (), ())
+    # The order is that of the workers: a redrive comes when it comes, and no child waits for it.
+    everything = [*evidence.deliveries, *poison.redriven]
+    delivered = [delivery for delivery in everything if delivery.id is not None]
     distinct = {delivery.id for delivery in delivered}
     lost = sorted(evidence.produced.keys() - distinct)
     disorder = count_out_of_order(evidence.deliveries) + count_children_before_parents(
@@ -71,7 +98,8 @@ def evaluate(evidence: Evidence) -> Verdict:
     reasons = [
         *_lost(lost, evidence.produced),
         *([f"{disorder} deliveries were out of order"] if disorder else []),
-        *_counts(evidence),
+        *_counts(evidence, everything),
+        *(_poison(poison, evidence.deliveries) if evidence.poison else []),
         *_preconditions(evidence),
         *evidence.problems,
     ]
@@ -83,6 +111,8 @@ def evaluate(evidence: Evidence) -> Verdict:
         lost=len(lost),
         out_of_order=disorder,
         reasons=tuple(reasons),
+        dead_letters=len({letter.id for letter in poison.letters}),
+        redriven=len({delivery.id for delivery in poison.redriven}),
     )
 
 
@@ -124,8 +154,11 @@ def _lost(lost: Sequence[int], produced: Mapping[int, str]) -> list[str]:
     return [f"{len(lost)} user records were lost: {shown}"]
 
 
-def _counts(evidence: Evidence) -> list[str]:
-    """Compare with the counts of the server, which are independent of the ids of producer and workers."""
+def _counts(evidence: Evidence, deliveries: Sequence[Delivery]) -> list[str]:
+    """Compare with the counts of the server, which are independent of the ids of producer and workers.
+
+    deliveries: by the workers and by the redrive.
+    """
     reasons = []
     count = sum(evidence.put_counts.values())
     if not evidence.produced:
@@ -135,17 +168,41 @@ def _counts(evidence: Evidence) -> list[str]:
             f"the server counted {count} Kinesis records, the producer put {evidence.acknowledged}"
         )
     seen: dict[str, set[str]] = {}
-    for delivery in evidence.deliveries:
+    for delivery in deliveries:
         seen.setdefault(delivery.shard, set()).add(delivery.sequence)
     for shard in sorted(evidence.put_counts.keys() | seen.keys()):
         put, read = evidence.put_counts.get(shard, 0), len(seen.get(shard, ()))
         if put != read:
             reasons.append(f"{shard}: the server counted {put} Kinesis records, {read} were delivered")
-    unknown = sum(
-        delivery.id is None or delivery.id not in evidence.produced for delivery in evidence.deliveries
-    )
+    unknown = sum(delivery.id is None or delivery.id not in evidence.produced for delivery in deliveries)
     if unknown:
         reasons.append(f"{unknown} delivered records were never produced")
+    return reasons
+
+
+def _poison(poison: Poison, deliveries: Sequence[Delivery]) -> list[str]:
+    """Exactly the poison is in the dead letters, each record in one letter, and is processed by the redrive alone.
+
+    The same letter may be kept more than once: a worker that was killed in between sends it again.
+    """
+    reasons = [] if poison.records else ["no poison record was put"]
+    letters: dict[int | None, set[str]] = {}
+    for letter in poison.letters:
+        for number in letter.records:
+            letters.setdefault(number, set()).add(letter.id)
+    redriven = {delivery.id for delivery in poison.redriven}
+    for number in sorted(poison.records):
+        count = len(letters.get(number, ()))
+        if count != 1:
+            reasons.append(f"poison record {number} is in {count} dead letters instead of 1")
+        if number not in redriven:
+            reasons.append(f"poison record {number} was not redriven")
+    if others := len(letters.keys() - poison.records):
+        reasons.append(f"{others} records in the dead letters are not poison")
+    if others := len(redriven - letters.keys()):
+        reasons.append(f"{others} redriven records were in no dead letter")
+    if processed := sum(delivery.id in poison.records for delivery in deliveries):
+        reasons.append(f"the workers processed poison records {processed} times")
     return reasons
 
 

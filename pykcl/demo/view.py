@@ -113,6 +113,13 @@ def totals(verdict: Verdict, why: str) -> str:
     )
 
 
+def letter_totals(verdict: Verdict) -> str:
+    """Return an empty text if there was no dead letter."""
+    if not verdict.dead_letters:
+        return ""
+    return f"dead letters {grouped(verdict.dead_letters)}, redriven {grouped(verdict.redriven)}"
+
+
 NEXT_STEPS = "try next:  pykcl demo --ui   ·   pykcl run --help   ·   docs/index.md"
 RULE = "─" * 94
 
@@ -140,6 +147,8 @@ class PlainView:
             return
         self.say(RULE)
         self.say(totals(verdict, why_duplicates(state)))
+        if letters := letter_totals(verdict):
+            self.say(letters)
         for reason in verdict.reasons:
             self.say(f"  because {reason}")
         self.say(f"PASS   {NEXT_STEPS}" if verdict.passed else "FAIL")

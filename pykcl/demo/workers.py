@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from pykcl.config import Config
-from pykcl.demo.record_log import RecordLogWriter, process_batch
+from pykcl.demo.record_log import RecordLogWriter, is_poison, process_batch
 from pykcl.errors import PyKclError
 from pykcl.events import Event
 from pykcl.processor import Batch, InitializationInput, RecordProcessor
@@ -115,11 +115,14 @@ class WorkerProcess:
             os.killpg(self._process.pid, number)
 
 
-def python_worker(name: str, folder: Path, environment: Mapping[str, str]) -> WorkerProcess:
-    """Start a Python worker. environment: see `worker_environment`."""
+def python_worker(
+    name: str, folder: Path, environment: Mapping[str, str], dead_letters: Path
+) -> WorkerProcess:
+    """Start a Python worker. environment: see `worker_environment`. dead_letters: the directory of its letters."""
     worker = WorkerProcess(name, folder)
     command = [sys.executable, "-m", "pykcl.demo.workers", "--worker-id", name]
-    worker.start([*command, "--record-log", str(worker.record_log)], environment)
+    options = ["--record-log", str(worker.record_log), "--dead-letters", str(dead_letters)]
+    worker.start([*command, *options], environment)
     return worker
 
 
@@ -158,13 +161,24 @@ def worker_environment(environment: Mapping[str, str], local: Mapping[str, str])
 STREAM = "demo"
 APPLICATION = "pykcl-demo"
 FAILOVER_TIME = 3.0
+MAX_ATTEMPTS = 2
 
 BREAK_VARIABLE = "PYKCL_DEMO_BREAK"
 CHECKPOINT_BEFORE_DELIVERY = "checkpoint-before-delivery"
 
 
-def config(worker_id: str = "observer", *, stream: str = STREAM, application: str = APPLICATION) -> Config:
-    """Return the configuration of every worker of the demo, with short timeouts so that it takes a minute."""
+def config(
+    worker_id: str = "observer",
+    *,
+    stream: str = STREAM,
+    application: str = APPLICATION,
+    dead_letters: Path | None = None,
+) -> Config:
+    """Return the configuration of every worker of the demo, with short timeouts so that it takes a minute.
+
+    dead_letters: the directory of its letters; None: it gives up no record.
+    """
+    keeps = dead_letters is not None
     return Config(
         application=application,
         stream=stream,
@@ -175,21 +189,30 @@ def config(worker_id: str = "observer", *, stream: str = STREAM, application: st
         parent_shard_poll_interval=0.5,
         shard_sync_interval=10.0,
         shutdown_grace=10.0,
+        max_attempts=MAX_ATTEMPTS if keeps else None,
+        bisect=keeps,
+        dead_letters=f"file:{dead_letters}" if keeps else None,
     )
 
 
+class PoisonRecord(Exception):
+    """A record that DemoProcessor cannot process."""
+
+
 class DemoProcessor(RecordProcessor):
-    """Process each batch and log its records."""
+    """Process each batch and log its records. Raises PoisonRecord, before any record of the batch is processed."""
 
     def __init__(self, record_log: RecordLogWriter) -> None:
-        self._ledger = record_log
+        self._record_log = record_log
         self._run = 0
 
     def initialize(self, init: InitializationInput) -> None:
         self._run = init.fencing_token
 
     def process_records(self, batch: Batch) -> None:
-        process_batch(self._ledger, self._run, batch)
+        if any(is_poison(record.data) for record in batch):
+            raise PoisonRecord("the demo put it")
+        process_batch(self._record_log, self._run, batch)
 
 
 class CheckpointsTooEarly(DemoProcessor):
@@ -205,7 +228,8 @@ class CheckpointsTooEarly(DemoProcessor):
 @click.option("--record-log", "path", type=click.Path(path_type=Path), required=True)
 @click.option("--stream", default=STREAM)
 @click.option("--application", default=APPLICATION)
-def main(worker_id: str, path: Path, stream: str, application: str) -> None:
+@click.option("--dead-letters", type=click.Path(path_type=Path))
+def main(worker_id: str, path: Path, stream: str, application: str, dead_letters: Path | None) -> None:
     """Run until SIGTERM, or until the demo that started this process has ended."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
     record_log = RecordLogWriter(path, worker_id)
@@ -215,7 +239,7 @@ def main(worker_id: str, path: Path, stream: str, application: str) -> None:
     worker = Worker._with(
         WorkerSeams(listeners=[lambda event: log_event(record_log, event)]),
         processor=lambda: kind(record_log),
-        config=config(worker_id, stream=stream, application=application),
+        config=config(worker_id, stream=stream, application=application, dead_letters=dead_letters),
     )
     threading.Thread(target=_stop_with_the_parent, name="demo-parent", daemon=True).start()
     worker.run()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pykcl.demo.producer import CELLS, Mix, Producer, cell_of, cells_in
-from pykcl.demo.record_log import payload, payload_id
+from pykcl.demo.record_log import is_poison, payload, payload_id
 from pykcl.local.shards import HASH_KEYS
 from pykcl.local.stream import AwsError, LocalKinesis
 from pykcl.local.stream import Entry as PutEntry
@@ -101,9 +101,23 @@ def test_a_burst_goes_into_the_given_ranges_only(kinesis):
     assert set(producer.placed.values()) == {wanted.shard_id}
 
 
+def test_a_poison_record_is_put_alone_among_others_and_its_position_is_known(kinesis):
+    producer = Producer(ModelClient(kinesis), "demo", seed=1, rate=100)
+    wanted = kinesis.list_shards("demo")[2]
+    number = producer.put_poison(wanted.hash_range, 10)
+    assert number == 5
+    assert producer.placed == dict.fromkeys(range(11), wanted.shard_id)
+    assert producer.poison.keys() == {number}
+    iterator = kinesis.get_shard_iterator("demo", wanted.shard_id, "TRIM_HORIZON")
+    poison = [record for record in kinesis.get_records(iterator).records if is_poison(record.data)]
+    assert [(payload_id(one.data), one.sequence_number) for one in poison] == [*producer.poison.items()]
+
+
 def test_a_payload_carries_its_number_and_anything_else_none():
     assert payload_id(payload(17, 100)) == 17
     assert len(payload(17, 100)) == 100
+    assert payload_id(payload(17, 100, poison=True)) == 17
+    assert len(payload(17, 100, poison=True)) == 100
     assert payload_id(b"not json") is None
     assert payload_id(b"[1]") is None
     assert payload_id(b'{"id": "x"}') is None

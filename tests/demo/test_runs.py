@@ -52,8 +52,8 @@ def test_the_demo_passes_with_nothing_lost_and_nothing_out_of_order(tmp_path):
         output, _ = process.communicate()
     assert process.returncode == 0, output
     assert output.splitlines()[-1].startswith("PASS"), output
-    assert "lost 0 · out of order 0" in output
-    for step in ("workers up", "kill -9", "split", "merge", "SIGTERM", "drain"):
+    assert "lost 0 · out of order 0\ndead letters 1, redriven 1\n" in output
+    for step in ("workers up", "kill -9", "split", "merge", "SIGTERM", "poison record", "redrive", "drain"):
         assert f"s  {step}" in output, output
     assert_nothing_is_left(tmp_path)
 
@@ -66,6 +66,7 @@ def test_a_build_that_checkpoints_before_delivery_fails_the_demo(tmp_path):
     assert output.splitlines()[-1] == "FAIL", output
     assert "user records were lost" in output
     assert "lost 0" not in output
+    assert "is in 0 dead letters instead of 1" in output
     assert_nothing_is_left(tmp_path)
 
 

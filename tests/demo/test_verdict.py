@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pykcl.demo.record_log import Delivery
-from pykcl.demo.verdict import Evidence, Kill, evaluate
+from pykcl.demo.verdict import Evidence, Kill, Letter, Poison, evaluate
 
 PARENTS = {"s0": (), "s1": (), "s2": ("s0",), "s3": ("s0",), "s4": ("s1", "s1b"), "s1b": ()}
 
@@ -163,3 +164,55 @@ def test_a_reshard_without_its_children_fails():
 
 def test_another_problem_fails_even_when_nothing_was_lost():
     assert reasons(problems=("waited 30 s in vain",)) == "waited 30 s in vain"
+
+
+# -- the poison record -----------------------------------------------------------------------------------------
+
+REDRIVEN = replace(DELIVERIES[0], worker="redrive", run=0, at=90)
+POISON = Poison(frozenset([1]), [Letter("a", (1,))], [REDRIVEN])
+BY_WORKERS = DELIVERIES[1:]
+
+
+def poison_reasons(deliveries: Sequence[Delivery] = BY_WORKERS, **changes: object) -> str:
+    return reasons(deliveries=deliveries, poison=replace(POISON, **changes))  # type: ignore[arg-type]
+
+
+def test_a_poison_record_that_was_kept_and_redriven_counts_as_processed_and_keeps_no_child_waiting():
+    verdict = evaluate(replace(GOOD, deliveries=BY_WORKERS, poison=POISON))
+    assert verdict.passed
+    assert (verdict.processed, verdict.lost, verdict.duplicates, verdict.out_of_order) == (8, 0, 0, 0)
+    assert (verdict.dead_letters, verdict.redriven) == (1, 1)
+
+
+def test_a_lost_poison_record_fails():
+    text = poison_reasons(letters=[], redriven=[])
+    assert "1 user records were lost: 1 of s0" in text
+    assert "poison record 1 is in 0 dead letters instead of 1" in text
+
+
+def test_a_poison_record_that_was_kept_but_not_redriven_fails():
+    assert "poison record 1 was not redriven" in poison_reasons(redriven=[])
+
+
+def test_a_poison_record_in_two_letters_fails_but_a_copy_of_the_same_letter_does_not():
+    twice = [Letter("a", (1,)), Letter("b", (1,))]
+    assert poison_reasons(letters=twice) == "poison record 1 is in 2 dead letters instead of 1"
+    assert poison_reasons(letters=[Letter("a", (1,)), Letter("a", (1,))]) == ""
+
+
+def test_another_record_in_the_letters_fails():
+    assert poison_reasons(letters=[Letter("a", (1, 2))]) == "1 records in the dead letters are not poison"
+    both = [*POISON.letters, Letter("b", (None,))]
+    assert poison_reasons(letters=both) == "1 records in the dead letters are not poison"
+
+
+def test_a_redriven_record_that_was_in_no_letter_fails():
+    assert "1 redriven records were in no dead letter" in poison_reasons(redriven=[REDRIVEN, DELIVERIES[3]])
+
+
+def test_a_poison_record_that_a_worker_processed_fails():
+    assert poison_reasons(DELIVERIES) == "the workers processed poison records 1 times"
+
+
+def test_a_run_in_which_no_poison_was_put_fails():
+    assert "no poison record was put" in reasons(poison=Poison(frozenset(), [], []))

@@ -11,12 +11,12 @@ from pykcl.demo.live_view import LiveView, picture
 from pykcl.demo.verdict import Verdict
 from pykcl.demo.view import DemoState, Entry, PlainView, ShardLine, WorkerLine, grouped
 
-PASS = Verdict(9852, 6208, 9852, 202, 0, 0, ())
+PASS = Verdict(9852, 6208, 9852, 202, 0, 0, (), dead_letters=1, redriven=1)
 FAIL = Verdict(9852, 6208, 9804, 202, 48, 1, tuple(f"reason {number} " + "x" * 60 for number in range(9)))
 
 
 def full_state(verdict: Verdict | None = None) -> DemoState:
-    """The busiest picture there is: seven shards, three workers, six entries with the longest texts."""
+    """The busiest picture there is: seven shards, three workers, eight entries with the longest texts."""
     states = ["open", "ended", "closed", "open", "open", "open", "open"]
     owners = ["py-1", None, "py-2", "py-3", "py-1", None, "py-1"]
     shards = [
@@ -45,7 +45,7 @@ def full_state(verdict: Verdict | None = None) -> DemoState:
         phase="SIGTERM py-2: it finishes, checkpoints and releases",
         shards=shards,
         workers=workers,
-        entries=[Entry(10.0 * number, *texts) for number in range(6)],
+        entries=[Entry(10.0 * number, *texts) for number in range(8)],
         produced=48000,
         processed=47000,
         duplicates=212,
@@ -78,6 +78,13 @@ def test_the_picture_fits_into_the_terminal(state, verdict, width, height):
     assert max(map(len, lines)) <= width
     # Cut texts end in an ellipsis; only the tail of the next steps may be cut.
     assert not [line for line in lines if "…" in line]
+
+
+def test_the_last_picture_counts_dead_letters_and_leaves_out_the_first_entries_in_a_low_terminal():
+    text = "\n".join(drawn(state_with_java(PASS)))
+    assert "dead letters 1, redriven 1" in text
+    assert (text.count("merge 002+003"), text.count("t+ 70.0s")) == (7, 1)
+    assert "\n".join(drawn(state_with_java(PASS), height=30)).count("merge 002+003") == 10
 
 
 def test_the_picture_shows_shards_lineage_owners_and_progress():
@@ -125,10 +132,11 @@ def test_the_plain_view_prints_the_start_each_entry_and_the_verdict():
     view.refresh(state)
     view.entry(Entry(8.04, "kill -9 py-3", "2 leases, 178 undelivered", "py-1 delivers after 3.3s"))
     view.end(state)
-    first, entry, _, totals, last = out.getvalue().splitlines()
+    first, entry, _, totals, letters, last = out.getvalue().splitlines()
     assert first.endswith("endpoint http://127.0.0.1:1 (local)")
     assert entry == " t+  8.0s  kill -9 py-3     2 leases, 178 undelivered      → py-1 delivers after 3.3s"
     assert totals.endswith("duplicates 202 (at-least-once: 1 kill, 2 steals) · lost 0 · out of order 0")
+    assert letters == "dead letters 1, redriven 1"
     assert last.startswith("PASS")
 
 
