@@ -168,8 +168,8 @@ def _refuse_strangers(client: Any, operations: Mapping[str, str], own_handlers: 
 
 
 _HARMLESS = frozenset({"aws_lambda_powertools.shared.user_agent"})
-"""Modules whose handlers only add to the User-Agent, which is in the request that a template is captured from. Importing
-aws-lambda-powertools registers one in every session."""
+"""Modules whose handlers only add to the User-Agent, which is in the request that a template is captured from.
+Importing aws-lambda-powertools registers one in every session."""
 
 
 def _is_strange(handler: Any) -> bool:
