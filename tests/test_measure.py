@@ -15,7 +15,7 @@ SIZES = {
     "files of pykcl/": 285,
     "lines of pykcl/": 60_500,
     "lines of the core": 22_500,
-    "lines of tests/": 88_500,
+    "lines of tests/": 89_000,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

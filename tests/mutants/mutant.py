@@ -72,7 +72,7 @@ class Mutant:
 
     caught_by: the guarantees that it may break; the first is the one that it breaks by its nature. full: it runs in
     simulations with four workers, eight shards and every kind of fault; only: with no other kinds than these. Both are
-    for what chance seldom brings.
+    for what chance seldom brings. policies: its simulations have workers that give records up.
     """
 
     name: str
@@ -82,6 +82,7 @@ class Mutant:
     apply: Callable[[Patch], None]
     full: bool = False
     only: frozenset[str] = frozenset()
+    policies: bool = False
 
     @property
     def off(self) -> frozenset[str]:

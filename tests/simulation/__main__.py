@@ -12,7 +12,7 @@ import click
 
 from pykcl.testing.simulation.faults import known
 from tests.simulation.effects import Effects
-from tests.simulation.faults import KINDS
+from tests.simulation.faults import KINDS, PolicyFaults
 from tests.simulation.report import BEGIN, END, Run, Totals, as_json, as_markdown, as_text, put_into
 from tests.simulation.runner import (
     Campaign,
@@ -39,7 +39,7 @@ class MeasuredCampaign(Campaign):
         self._until = until
         self._comparisons: deque[Job] = deque()
         self.totals = Totals()
-        self.effects = Effects(len(seeds), template.off)
+        self.effects = Effects(len(seeds), template.off | _absent(template))
 
     def next_job(self) -> Job | None:
         # At least one: a run that tried nothing must not pass.
@@ -64,6 +64,12 @@ class MeasuredCampaign(Campaign):
             f", {totals.simulations - totals.seeds} compared" if totals.simulations > totals.seeds else ""
         )
         super().show_progress(f"{totals.seeds} of {self.count} seeds{compared}")
+
+
+def _absent(template: Job) -> frozenset[str]:
+    """Return the kinds of faults that only simulations with policies have, if there are none."""
+    there_are = template.policies is not False and template.processor is None
+    return frozenset() if there_are else PolicyFaults.always
 
 
 def _parse_off(_context: click.Context, _option: click.Parameter, text: str) -> frozenset[str]:
@@ -102,6 +108,11 @@ def _parse_processor(_context: click.Context, _option: click.Parameter, name: st
     "--full", is_flag=True, help="Four workers, eight shards and every kind of fault with every seed."
 )
 @click.option(
+    "--policies/--no-policies",
+    default=None,
+    help="Workers give records up: in every simulation, or in none.  [default: in every fourth]",
+)
+@click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), help="Start no more simulations after that."
 )
 @click.option("--figures", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures as JSON.")
@@ -117,6 +128,7 @@ def main(
     jobs: int | None,
     off: frozenset[str],
     full: bool,
+    policies: bool | None,
     minutes: float | None,
     figures: Path | None,
     write_docs: bool,
@@ -125,7 +137,9 @@ def main(
 
     Exit with 0 when every guarantee was kept and every kind of fault had an effect, with 1 otherwise.
     """
-    template = Job(seed or 0, off, full, processor)
+    if policies and processor:
+        raise click.UsageError("--policies has a processor of its own. Do: leave out --processor.")
+    template = Job(seed or 0, off, full, processor, policies)
     if seed is not None:
         context.exit(_replay(template))
     version = current_commit()

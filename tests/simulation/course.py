@@ -9,8 +9,9 @@ from pykcl.testing.simulation import course
 from pykcl.testing.simulation.course import Course
 from pykcl.testing.simulation.guarantees import Outcome, Violations
 from tests.simulation.chaos import FleetChaos
-from tests.simulation.faults import FleetFaults
+from tests.simulation.faults import FleetFaults, PolicyFaults
 from tests.simulation.lease_table_actions import lose_and_restore_the_table
+from tests.simulation.policies import PolicyWorld
 from tests.simulation.quiescence import FleetQuiescence
 from tests.simulation.world import CheckedFleet, CheckedWorld
 
@@ -22,13 +23,21 @@ def run_simulation(
     full: bool = False,
     processor: Callable[[], RecordProcessor] | None = None,
     blind: bool = False,
+    policies: bool = False,
 ) -> Outcome:
     """Run one simulation; the same arguments take the same course. Raises no broken guarantee: see the outcome.
 
     off, full, processor: as in pykcl.testing.simulation. blind: no guarantee counts as broken.
+    policies: workers give records up (F21); not with a processor of a user. Without them a seed takes the same course
+    as ever.
     """
     return course.run_simulation(
-        seed, off=off, full=full, processor=processor, violations=Violations(blind=blind), course=FleetCourse
+        seed,
+        off=off,
+        full=full,
+        processor=processor,
+        violations=Violations(blind=blind),
+        course=PolicyCourse if policies else FleetCourse,
     )
 
 
@@ -61,3 +70,10 @@ class FleetCourse(Course):
         figures.most_duplicates = world.delivery.most_duplicates
         figures.overlap = world.beliefs.worst
         figures.stops = self._fleet.stops
+
+
+class PolicyCourse(FleetCourse):
+    """FleetCourse with processing policies."""
+
+    faults = PolicyFaults
+    world = PolicyWorld

@@ -1,4 +1,5 @@
-"""Kinds of faults that no processor of a user can feel: of the lease table, foreign rows, operators and Java peers."""
+"""Kinds of faults of the project's own simulations: of the lease table, foreign rows, operators, Java peers and, where
+workers have processing policies, bad records and dead letters."""
 
 from __future__ import annotations
 
@@ -20,6 +21,10 @@ _OF_FLEETS = (
         (0.03, 0.06, 0.1),
     ),
     Kind("F20", "Java KCL 2.x workers share the lease table", (0.4, 0.8)),
+    Kind("F21.poison", "a record makes every attempt raise", (0.02, 0.1, 0.3)),
+    Kind("F21.flaky", "a record raises the first time or two", (0.02, 0.1, 0.3)),
+    Kind("F21.down", "the destination of dead letters is down for up to a minute", (0.05, 0.2)),
+    Kind("F21.unanswered", "a dead letter is kept, the answer is lost", (0.1, 0.3)),
 )
 
 
@@ -49,3 +54,9 @@ class FleetFaults(Faults):
             # Without a listing a worker cannot recognize an aggregate of another shard where the row lacks the range.
             ({"F15.ranges"}, {"F16"}),
         ]
+
+
+class PolicyFaults(FleetFaults):
+    """The faults of a simulation of processing policies. Without bad records it would show nothing."""
+
+    always = frozenset(name for name in KINDS if family(name) == 21)

@@ -38,12 +38,23 @@ _SHOWN_DUMP = 6000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One simulation to run: the arguments of `run_simulation`; processor as "module:Class"."""
+    """One simulation to run: the arguments of `run_simulation`; processor as "module:Class".
+
+    policies: None for what the seed says: every fourth simulation has them, unless it has a processor of a user.
+    """
 
     seed: int
     off: frozenset[str] = frozenset()
     full: bool = False
     processor: str | None = None
+    policies: bool | None = None
+
+    @property
+    def has_policies(self) -> bool:
+        """Return whether workers give records up in it."""
+        if self.policies is None:
+            return self.seed % 4 == 3 and self.processor is None
+        return self.policies
 
     @property
     def replay(self) -> str:
@@ -52,6 +63,7 @@ class Job:
         words += ["--full"] if self.full else []
         words += [f"--off {','.join(sorted(self.off))}"] if self.off else []
         words += [f"--processor {self.processor}"] if self.processor else []
+        words += [] if self.policies is None else ["--policies" if self.policies else "--no-policies"]
         return " ".join(words)
 
 
@@ -104,7 +116,9 @@ def run_job(job: Job) -> SeedResult:
     try:
         processor = load_processor(job.processor) if job.processor else None
         with _cycles_kept():
-            outcome = run_simulation(job.seed, off=job.off, full=job.full, processor=processor)
+            outcome = run_simulation(
+                job.seed, off=job.off, full=job.full, processor=processor, policies=job.has_policies
+            )
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a crash is a result of this seed

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.simulation.course import run_simulation
-from tests.simulation.faults import KINDS, FleetFaults
+from tests.simulation.faults import KINDS, FleetFaults, PolicyFaults
 from tests.simulation.report import Totals
 from tests.simulation.runner import Job, run_job
 from tests.simulation.seeds import NO_FAULTS
@@ -61,9 +61,26 @@ def test_leaving_one_kind_out_moves_no_other():
 def test_a_replay_tells_the_same_digest_and_its_command_names_every_option():
     job = Job(SEED, frozenset({"F1", "F6.take"}), full=True, processor="shop:Orders")
     assert job.replay == "python -m tests.simulation --seed 7 --full --off F1,F6.take --processor shop:Orders"
+    assert Job(SEED, policies=False).replay == "python -m tests.simulation --seed 7 --no-policies"
+    assert Job(SEED, policies=True).replay == "python -m tests.simulation --seed 7 --policies"
     one = run_job(Job(SEED, NO_FAULTS))
     assert one.kept
     assert one.digest == run_job(Job(SEED, NO_FAULTS)).digest
     totals = Totals()
     totals.add(one)
     assert totals.records == one.figures.records > 0
+
+
+def test_every_fourth_simulation_has_policies_unless_a_processor_is_given_or_the_command_says_otherwise():
+    assert [seed for seed in range(12) if Job(seed).has_policies] == [3, 7, 11]
+    assert not Job(3, processor="shop:Orders").has_policies
+    assert not Job(3, policies=False).has_policies
+    assert Job(4, policies=True).has_policies
+
+
+def test_policies_have_faults_of_their_own_and_others_take_no_notice_of_them():
+    without, policies = run_simulation(SEED), run_simulation(SEED, policies=True)
+    assert not [name for name in without.injected if name in PolicyFaults.always]
+    assert PolicyFaults.always & policies.injected.keys()
+    assert run_simulation(SEED, policies=True).digest == policies.digest
+    assert run_simulation(SEED, off=PolicyFaults.always).digest == without.digest

@@ -13,9 +13,21 @@ from tests.simulation.seeds import FIXED, NO_FAULTS, SEEDS
 
 @pytest.mark.parametrize("seed", [*FIXED, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS)])
 def test_a_simulation_breaks_no_guarantee(seed):
-    outcome = run_simulation(seed)
+    _must_be_kept(seed, policies=False)
+
+
+@pytest.mark.parametrize(
+    "seed", [*FIXED[:4], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[:25])]
+)
+def test_a_simulation_of_policies_breaks_no_guarantee(seed):
+    _must_be_kept(seed, policies=True)
+
+
+def _must_be_kept(seed, *, policies):
+    outcome = run_simulation(seed, policies=policies)
     if outcome.broken is not None:
-        pytest.fail("\n".join([failure_line(Job(seed), outcome.summary), *outcome.last_lines]), pytrace=False)
+        failure = failure_line(Job(seed, policies=policies), outcome.summary)
+        pytest.fail("\n".join([failure, *outcome.last_lines]), pytrace=False)
 
 
 def test_a_sound_processor_comes_through_a_simulation():

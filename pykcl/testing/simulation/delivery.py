@@ -6,7 +6,7 @@ table. Positions in it are plain pairs of integers, compared by Python: an order
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -65,6 +65,14 @@ class ShardRecords:
         self.put.append(position)
         self.positions.add(position)
         self._arrivals.append(arrived_at)
+
+    def index(self, position: Position) -> int:
+        """Return the place of a record among those that were put."""
+        return bisect_left(self.put, position)
+
+    def arrived_at(self, position: Position) -> int:
+        """Return when a record arrived, epoch milliseconds."""
+        return self._arrivals[self.index(position)]
 
     def drop(self, sequence_number: int, arrived_at: int) -> None:
         """A record was put that nobody is to be given: an aggregate of another shard."""
@@ -362,6 +370,14 @@ class DeliveryChecker:
         owning.delivered.update(positions)
         owning.after = positions[-1]
         self.on_returned(owning)
+
+    def given_up(self, owning: Ownership, positions: list[Position]) -> None:
+        """NO_GAP. The owner goes on behind records that are kept as a dead letter."""
+        where = f"{owning.host} {owning.shard_id} after {owning.after}: given up"
+        self.on_batch(owning, self._lacks(owning, positions, where))
+        owning.delivered.update(positions)
+        owning.after = positions[-1]
+        self.on_skipped(owning)
 
     def refused(self, host: str, shard_id: str, error: Exception) -> None:
         """Count a refused checkpoint of the application's own thread."""

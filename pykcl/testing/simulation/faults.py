@@ -153,13 +153,14 @@ def known(names: Iterable[str], kinds: Iterable[str] = KINDS) -> frozenset[str]:
 class Faults:
     """The faults of one simulation. Each kind draws from its own generator, so that leaving one out moves no other.
 
-    off: kinds this simulation does not have. everything: it has all others, instead of about half of them. remark:
-    called with each that happened. healed: nothing goes wrong from now on. strained: and yet answers to heartbeats get
-    lost, and processors take longer than a lease lasts: nobody is dead, so nothing may move. far_away: a host to which
-    every answer takes almost as long as a client waits.
+    off: kinds this simulation does not have. everything: it has all others, instead of about half of them; `always`:
+    those that every simulation has. remark: called with each that happened. healed: nothing goes wrong from now on.
+    strained: and yet answers to heartbeats get lost, and processors take longer than a lease lasts: nobody is dead, so
+    nothing may move. far_away: a host to which every answer takes almost as long as a client waits.
     """
 
     kinds: Mapping[str, Kind] = KINDS
+    always: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -179,7 +180,7 @@ class Faults:
         for name, kind in self.kinds.items():
             rng = self._rngs[name]
             rate = rng.choice(kind.rates)
-            if rng.random() < 0.5 or everything:
+            if rng.random() < 0.5 or everything or name in self.always:
                 self._rates[name] = rate
         for some, others in self.exclusive(everything=everything):
             self._have_one_of(some, others)
