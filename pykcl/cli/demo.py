@@ -46,7 +46,7 @@ _MAX_SEED = 10_000
     help="Seed of the records, of the worker to kill and of the shards to split (default: random).",
 )
 def demo(fast: bool, headless: bool, with_java: bool, with_page: bool, keep: bool, seed: int | None) -> None:
-    """Watch a local fleet survive kills, a reshard and a poison record.
+    """Watch a fleet survive kills, a reshard and a poison record.
 
     Needs the extra `demo`, and no AWS account. Everything runs on this machine: an embedded Kinesis and DynamoDB, three
     worker processes, and a producer of plain and aggregated records. Each worker logs the records it processes; the

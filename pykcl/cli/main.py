@@ -19,7 +19,7 @@ ARGUMENTS = "pykcl.cli.arguments"
 
 SECTIONS = {
     "Try it here": {
-        "demo": "Watch a local fleet survive kills, a reshard and a poison record.",
+        "demo": "Watch a fleet survive kills, a reshard and a poison record.",
         "local": "Run a local AWS: Kinesis, DynamoDB, CloudWatch, SQS, SNS and S3.",
     },
     "Run a worker": {

@@ -102,6 +102,8 @@ class BatchDelivery:
         millis_behind: int | None,
     ) -> Signal | None:
         """chosen: the records of the part."""
+        # Not the whole batch: a checkpoint must not pass records that are not settled and not part of this call.
+        self._progress.handing_over(chosen[-1].position)
         checkpointer = ShardCheckpointer(self._progress, chosen[-1].position)
         batch = Batch(chosen, checkpointer, millis_behind, self._held.key, self._context.stream.name)
         began = self._context.runtime.monotonic()

@@ -19,8 +19,8 @@ from pykcl.worker.held_leases import HeldLease
 class Progress:
     """Progress of one shard during this ownership: delivered, done and checkpointed. Thread-safe.
 
-    delivered: last position handed to the processor. returned: last position of a batch that returned normally. done:
-    the same, or of later records that were given up.
+    delivered: last position that the processor may checkpoint, of the records of its last call. returned: last position
+    of a batch that returned normally. done: the same, or of later records that were given up.
     What is durable is in the lease itself. update: as what a write is measured.
     """
 
@@ -56,7 +56,7 @@ class Progress:
     def given_up(self, last: Checkpoint) -> None:
         """Note the last of some records that are settled without the processor, right behind those before."""
         with self._lock:
-            self._done = last
+            self._done = self._delivered = last
 
     @property
     def done(self) -> Checkpoint | None:

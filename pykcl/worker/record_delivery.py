@@ -252,12 +252,12 @@ class RecordDelivery:
     def _deliver(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
         last = records[-1].position
         self._page.delivering()
-        self._progress.handing_over(last)
         if self._policies is not None:
             signal = self._policies.deliver(records, millis_behind)
             if signal is not None and signal is not Signal.STOP:
                 self._page.ended(worked=False)
             return signal
+        self._progress.handing_over(last)
         checkpointer = ShardCheckpointer(self._progress, last)
         batch = self._rest_of(
             Batch(records, checkpointer, millis_behind, self._held.key, self._context.stream.name)

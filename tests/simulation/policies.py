@@ -70,7 +70,6 @@ class PolicyProcessor(FaultyProcessor):
 
     bad: BadRecords
     owners: dict[tuple[str, str], Ownership]
-    _highest = 0
 
     def initialize(self, init: InitializationInput) -> None:
         super().initialize(init)
@@ -78,8 +77,6 @@ class PolicyProcessor(FaultyProcessor):
             self.owners[self._host, init.shard_id] = self._owning
 
     def process_records(self, batch: Batch) -> Any:
-        # Not the last one of this call, if a batch that failed is given in parts.
-        self._highest = max(self._highest, int(batch.records[-1].sequence_number))
         failure = self.bad.first_failure(batch)
         if failure is None:
             return super().process_records(batch)
@@ -92,9 +89,6 @@ class PolicyProcessor(FaultyProcessor):
             if isinstance(error, FailedAt) and at:
                 self._checker.delivered(owning, positions[:at])
             raise error
-
-    def _highest_given(self, batch: Batch) -> int:
-        return self._highest
 
     def _fail(self, batch: Batch, owning: Ownership, positions: list[Position]) -> Iterator[None]:
         """Fail as a processor whose database is away: no record is to blame, so that none is given up for it."""

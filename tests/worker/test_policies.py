@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from pykcl import (
+    CheckpointRefused,
     Config,
     ConfigError,
     DeadLettersUnsent,
@@ -187,6 +188,25 @@ def test_a1_4_failed_at_a_record_that_is_not_in_the_batch_is_an_ordinary_failure
 
     result = run_processor(processor(process), numbered(3), max_attempts=2)
     assert letters_of(result) == [(EXHAUSTED, ["0", "1", "2"], 2)]
+
+
+def test_a_checkpoint_of_a_part_passes_no_record_behind_it():
+    """The processor was given all of the records by its first call, which failed, and then the left half alone."""
+    refused = []
+
+    def process(batch):
+        if len(batch) == 6:
+            process.all = list(batch)
+            raise ValueError("all")
+        if not refused:
+            with pytest.raises(CheckpointRefused) as found:
+                batch.checkpointer.checkpoint(process.all[-1])
+            refused.append(found.value)
+
+    result = run_processor(processor(process), numbered(6), bisect=True, max_attempts=2)
+    assert refused
+    assert [len(batch) for batch in result.batches] == [6, 3, 3]
+    assert result.checkpoints[-1] == "SHARD_END"
 
 
 def test_a1_5_an_error_of_aws_hands_the_lease_back_without_a_letter_or_a_split(new_fleet):

@@ -267,17 +267,13 @@ class FaultyProcessor(RecordProcessor):
                     CheckpointRefused, Guarantee.CHECKPOINT_FORWARD, checkpointer, batch.records[0]
                 )
         if faults.happens("F17.ahead", about):
-            ahead = Record(b"", "", str(self._highest_given(batch) + 10**30), shard_id=batch.shard_id)
+            ahead = Record(b"", "", str(int(last.sequence_number) + 10**30), shard_id=batch.shard_id)
             self._must_refuse(CheckpointRefused, Guarantee.CHECKPOINT_AFTER_DELIVERY, checkpointer, ahead)
         if faults.happens("F17.thread", about):
             task = self._simulation.spawn(
                 f"app-{batch.shard_id}", self._host, lambda: self._checkpoint_alone(checkpointer, last)
             )
             task.join(5.0)
-
-    def _highest_given(self, batch: Batch) -> int:
-        """Return the highest sequence number that this processor was given so far."""
-        return int(batch.records[-1].sequence_number)
 
     def _checkpoint(self, checkpointer: Checkpointer, at: Record) -> None:
         try:
