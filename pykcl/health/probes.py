@@ -80,8 +80,10 @@ def _why_idle(status: WorkerStatus) -> Iterator[str]:
         if trouble.shard is None and trouble.what in _OF_ALL_LEASES:
             yield f"{trouble.what} has been failing for {trouble.seconds:.0f} s"
     unread = {trouble.shard for trouble in lasting if trouble.what == Activity.READING}
-    if status.leases and all(lease.shard in unread for lease in status.leases):
-        yield f"none of {len(status.leases)} shards can be read"
+    unsent = {trouble.shard for trouble in lasting if trouble.what == Activity.SENDING_DEAD_LETTERS}
+    if status.leases and all(lease.shard in unread | unsent for lease in status.leases):
+        also = ", or their dead letters are not kept" if unsent else ""
+        yield f"none of {len(status.leases)} shards can be read{also}"
 
 
 FORMAT = 1

@@ -72,6 +72,15 @@ IDLE = {
         },
         "none of 2 shards can be read",
     ),
+    "no shard gets on, one for its dead letters": (
+        {
+            "troubles": (
+                trouble(Activity.READING, 11.0, "shardId-0"),
+                trouble(Activity.SENDING_DEAD_LETTERS, 10.0, "shardId-1"),
+            )
+        },
+        "none of 2 shards can be read, or their dead letters are not kept",
+    ),
 }
 
 
