@@ -105,6 +105,7 @@ class PolicyWorld(CheckedWorld):
         rng = random.Random(f"{self.simulation.seed}/policies")
         self.options.update(draw_policies(rng))
         super()._create_checkers()
+        self.observer.losses.reads_ahead = self.options["batch_window"] > 0
         options, age = self.options, self.options["max_record_age"]
         ways = WAYS if options["bisect"] else (rng.choice(WAYS),)
         self.bad = BadRecords(self.faults, rng, times=options["max_attempts"] - 1, ways=ways)

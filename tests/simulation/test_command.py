@@ -105,7 +105,7 @@ def test_many_simulations_in_two_processes_end_with_figures_and_a_verdict(tmp_pa
 def test_many_simulations_end_with_what_was_simulated():
     done = measure("--seeds", "2", "--first", "3", "--jobs", "1", "--off", OFF)
     assert done.exit_code == 0, done.output
-    assert re.fullmatch(r"PASS: 2 seeds, every guarantee kept in 0.\d simulated hours\n", done.stdout)
+    assert done.stdout.endswith("\nPASS: 2 seeds, every guarantee kept\n")
 
 
 @pytest.mark.slow

@@ -153,6 +153,20 @@ def test_a_gap_counts_as_reported_when_the_batch_behind_it_comes_again(delivery,
     assert broken_by(gaps.violations) is None
 
 
+@pytest.mark.parametrize(("reported", "fine"), [(True, True), (False, False)])
+def test_a_gap_may_be_reported_before_gathered_records_that_lie_before_it(delivery, gaps, reported, fine):
+    """Seed 204114134022, with policies: a window holds record 2 while the next read finds that 3 is gone."""
+    gaps.reads_ahead = True
+    owning = delivery.ownership_starts("w1", "parent", (0, 0))
+    given(delivery, owning, 1)
+    gaps.horizon[0] = 4
+    if reported:
+        gaps.heard("w1", _lost())
+    given(delivery, owning, 2)
+    given(delivery, owning, 4)
+    assert broken_by(gaps.violations) is (None if fine else Guarantee.LOSS_REPORTED)
+
+
 def test_a_second_gap_is_reported_too(delivery, gaps):
     owning = delivery.ownership_starts("w1", "parent", (0, 0))
     given(delivery, owning, 1)
