@@ -69,6 +69,15 @@ def test_a_letter_of_sound_or_missing_records_or_too_soon(numbers, options, fiel
     assert sent(letter(*numbers, **fields), **options) is Guarantee.NO_GAP
 
 
+@pytest.mark.parametrize(("trimmed", "fine"), [({2, 3}, True), ({2}, False), (set(), False)])
+def test_a_letter_has_every_record_between_its_ends_that_retention_left(trimmed, fine):
+    """Seed 500103: records that a window gathered on both sides of a gap expire together."""
+    checked = checker()
+    checked._record_log.shard("parent").trimmed.update((number, 0) for number in trimmed)
+    checked.sent("w1", letter(1, 4, condition=Condition.RECORD_AGE_EXPIRED, attempts=0))
+    assert broken(checked) is (None if fine else Guarantee.NO_GAP)
+
+
 def test_a_letter_of_a_host_without_the_lease():
     assert sent(letter(2), believes=False) is Guarantee.SILENT_AFTER_LOSS
 
