@@ -16,8 +16,9 @@ def test_a_simulation_breaks_no_guarantee(seed):
     _must_be_kept(seed, policies=False)
 
 
+# Fixed ones in CI, too, until thousands of fresh ones have passed in `tox -e sim`, which runs every fourth with policies.
 @pytest.mark.parametrize(
-    "seed", [*FIXED[:4], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[:25])]
+    "seed", [*FIXED[:4], *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(700_060, 700_085))]
 )
 def test_a_simulation_of_policies_breaks_no_guarantee(seed):
     _must_be_kept(seed, policies=True)

@@ -33,6 +33,7 @@ class LossChecker:
         self._record_log, self._violations, self._is_gone = record_log, violations, is_gone
         self._reported: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         self.reads_ahead = False
+        self._lacking: set[tuple[str, str]] = set()
 
     def heard(self, host: str, event: DataLost) -> None:
         self._reported[host, event.shard].append(event.checkpoint)
@@ -49,12 +50,15 @@ class LossChecker:
         return shard.is_trimmed
 
     def starts(self, owning: Ownership) -> None:
+        self._lacking.discard((owning.host, owning.shard_id))
         owning.reported = len(self._reported[owning.host, owning.shard_id])
 
     def batch_is_over(self, owning: Ownership) -> None:
         """Assign the earlier reports to a batch that is done or was skipped."""
-        if not self.reads_ahead:
-            owning.reported = len(self._reported[owning.host, owning.shard_id])
+        key = owning.host, owning.shard_id
+        if not self.reads_ahead or key in self._lacking:
+            owning.reported = len(self._reported[key])
+            self._lacking.discard(key)
 
     def reads_on(self, owning: Ownership, lacks: bool) -> None:
         """The next batch, or the end. lacks: whether records before it were trimmed and not given."""
@@ -63,7 +67,9 @@ class LossChecker:
         if lacks and owning.after[0] > 0:
             self._expect(bool(reported), f"{where}: records are missing, and it does not report it")
         if self.reads_ahead:
-            owning.reported += len(reported) if lacks else 0
+            if lacks:
+                # The batch may come again: the reports are assigned to it when it is done.
+                self._lacking.add((owning.host, owning.shard_id))
             return
         once = self._is_one_gap_each(owning.shard_id, reported)
         self._expect(once or self._is_gone(owning.shard_id), f"{where}: reported after {', '.join(reported)}")

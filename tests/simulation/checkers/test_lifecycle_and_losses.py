@@ -167,6 +167,21 @@ def test_a_gap_may_be_reported_before_gathered_records_that_lie_before_it(delive
     assert broken_by(gaps.violations) is (None if fine else Guarantee.LOSS_REPORTED)
 
 
+def test_a_batch_behind_a_gap_that_fails_and_comes_again_needs_no_second_report(delivery, gaps):
+    """Seed 700073, with policies and a window."""
+    gaps.reads_ahead = True
+    owning = delivery.ownership_starts("w1", "parent", (0, 0))
+    given(delivery, owning, 1)
+    gaps.horizon[0] = 3
+    gaps.heard("w1", _lost())
+    delivery.batch_starts(owning, [(3, 0)])
+    given(delivery, owning, 3)
+    assert broken_by(gaps.violations) is None
+    gaps.horizon[0] = 5
+    delivery.shard_ends(owning)
+    assert broken_by(gaps.violations) is Guarantee.LOSS_REPORTED
+
+
 def test_a_second_gap_is_reported_too(delivery, gaps):
     owning = delivery.ownership_starts("w1", "parent", (0, 0))
     given(delivery, owning, 1)
