@@ -20,6 +20,10 @@ actions = st.lists(
 )
 
 
+_MOST_SCALED = 32
+"""Each scaling may double the shards, and the walks take the square of their number."""
+
+
 class History:
     """Does the actions and remembers what was put, when."""
 
@@ -45,7 +49,7 @@ class History:
             self.kinesis.split("s", opened[chosen].shard_id)
         elif action == "merge" and chosen + 1 < len(opened):
             self.kinesis.merge("s", opened[chosen].shard_id, opened[chosen + 1].shard_id)
-        elif action == "scale":
+        elif action == "scale" and len(opened) <= _MOST_SCALED:
             least, most = (len(opened) + 1) // 2, len(opened) * 2
             self.kinesis.update_shard_count("s", least + number % (most - least + 1))
 
