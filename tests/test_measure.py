@@ -15,7 +15,7 @@ SIZES = {
     "files of pykcl/": 252,
     "lines of pykcl/": 59_200,
     "lines of the core": 22_400,
-    "lines of tests/": 89_000,
+    "lines of tests/": 89_200,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 
