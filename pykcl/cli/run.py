@@ -221,7 +221,7 @@ class _Program:
 
     def processor(self, settings: Settings) -> Any:
         """Import the record processor, or the handler. Raises click.UsageError, ConfigError and ProgramCrashed."""
-        if self.function.target is not None:
+        if self.function.handler is not None:
             return self.function.processor(settings, load)
         return load(self.target)
 
@@ -369,7 +369,7 @@ def _refuse_what_does_not_go_together(
         raise click.UsageError(
             "--processes and --shadow do not go together. Do: start the shadow several times."
         )
-    if program.kclpy is None and program.function.target is None and (shadow is None or calls):
+    if program.kclpy is None and program.function.handler is None and (shadow is None or calls):
         _ = program.target
 
 
@@ -400,7 +400,7 @@ def _run(
 
 def _rehearse(program: _Program, shadow: Shadow, service: Service, *, calls: bool, use_local: bool) -> None:
     """Run as a shadow. Without `calls` a MODULE:CLASS is imported all the same, to check that it can be."""
-    is_named = bool(program.words or program.function.target)
+    is_named = bool(program.words or program.function.handler)
     processor = program.processor(shadow.settings) if is_named and program.kclpy is None else None
     if program.kclpy is not None and not program.kclpy.is_file():
         raise ConfigError(

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from pykcl.cli.options import Duration, option_in
+from pykcl.cli.options import Duration, gathered, option_in
 from pykcl.cli.settings import Settings
 from pykcl.errors import ConfigError
 from pykcl.handlers.event_source_mapping import EventSourceMapping, mapping_of
@@ -25,9 +25,9 @@ _MOST_BYTES = 1024 * 1024
 
 @dataclass(frozen=True)
 class LambdaFunction:
-    """The Lambda options as they were given. target: MODULE:HANDLER; None: no Lambda function is run."""
+    """The Lambda options as they were given. handler: MODULE:HANDLER; None: no Lambda function is run."""
 
-    target: str | None = None
+    handler: str | None = None
     esm: Path | None = None
     function_timeout: float | None = None
     handler_is_thread_safe: bool = False
@@ -36,7 +36,7 @@ class LambdaFunction:
 
     def refuse_others(self, others: Mapping[str, object]) -> None:
         """Raise click.UsageError for Lambda options without --lambda, and for any of `others`, by name, with it."""
-        if self.target is None:
+        if self.handler is None:
             for option in fields(self):
                 if getattr(self, option.name) != option.default:
                     raise click.UsageError(f"--{option.name.replace('_', '-')} goes with --lambda only.")
@@ -69,7 +69,7 @@ class LambdaFunction:
 
         shows_outcomes: print what becomes of each key of the mapping.
         """
-        if self.target is None:
+        if self.handler is None:
             return {}
         if shows_outcomes and self.mapping.outcomes:
             rows = [("KEY", "WHAT IT MEANS HERE"), *self.mapping.outcomes]
@@ -95,7 +95,7 @@ class LambdaFunction:
         # Libraries for Lambda read it when they are imported.
         os.environ.setdefault("AWS_LAMBDA_FUNCTION_NAME", config.application)
         return lambda_processor(
-            load(self.target or ""),
+            load(self.handler or ""),
             report_batch_item_failures=self.report_batch_item_failures or self.mapping.reports_failures,
             handler_is_thread_safe=self.handler_is_thread_safe,
             function_timeout=self.function_timeout or FUNCTION_TIMEOUT,
@@ -108,57 +108,44 @@ _option = option_in("Lambda options")
 _OPTIONS = (
     _option(
         "--lambda",
-        "lambda_target",
+        "handler",
         metavar="MODULE:HANDLER",
         help="Run the handler of a Lambda function, unchanged.",
     ),
     _option(
         "--esm",
-        "lambda_esm",
+        "esm",
         type=click.Path(path_type=Path),
         metavar="FILE",
         help="Read options from the JSON of `aws lambda get-event-source-mapping`.",
     ),
     _option(
         "--function-timeout",
-        "lambda_function_timeout",
+        "function_timeout",
         type=Duration(minimum=1.0, maximum=86_400),
         metavar="DURATION",
         help="Time that the context counts down from (default: 900s). A longer call is not ended.",
     ),
     _option(
         "--handler-is-thread-safe",
-        "lambda_handler_is_thread_safe",
+        "handler_is_thread_safe",
         is_flag=True,
         help="Call the handler for several shards at the same time. Without it there is one call at a time.",
     ),
     _option(
         "--no-deaggregate",
-        "lambda_no_deaggregate",
+        "no_deaggregate",
         is_flag=True,
         help="Hand aggregated (KPL) records to the handler as they are.",
     ),
     _option(
         "--report-batch-item-failures",
-        "lambda_report_batch_item_failures",
+        "report_batch_item_failures",
         is_flag=True,
         help="Read batchItemFailures in the response; without it the response is ignored.",
     ),
 )
 
 
-def lambda_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: the options of `LambdaFunction`, handed to the command as one `function`."""
-
-    @functools.wraps(command)
-    def wrapped(**given: Any) -> None:
-        values = {name: given.pop(f"lambda_{name}") for name in _NAMES}
-        command(function=LambdaFunction(**values), **given)
-
-    decorated: Callable[..., None] = wrapped
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
-    return decorated
-
-
-_NAMES = tuple(option.name for option in fields(LambdaFunction))
+lambda_options = gathered("function", LambdaFunction, _OPTIONS)
+"""Decorator: the options of `LambdaFunction`, handed to the command as one `function`."""
