@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pykcl.errors import ConfigError
 from pykcl.model.checkpoint import Checkpoint
-from pykcl.model.dead_letter import Address, Condition, DeadLetter
+from pykcl.model.dead_letter import Address
 from pykcl.model.letter_json import (
     MAX_LETTER_BYTES,
     LetterTooLarge,
@@ -23,7 +23,7 @@ from pykcl.model.letter_json import (
     letters_within,
     read_letter,
 )
-from pykcl.model.record import Record
+from tests import letters
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 DOCUMENTED = json.loads((FIXTURES / "lambda_dead_letter.json").read_text("utf-8"))
@@ -33,34 +33,12 @@ SECRET = "do-not-show"
 
 
 def record(number, data=b"{}", **fields):
-    values = {
-        "partition_key": "key",
-        "arrived_at_millis": 1763876284835.0,
-        "shard_id": SHARD,
-        "stream": STREAM,
-    }
-    return Record(data, sequence_number=str(number), **{**values, **fields})
+    return letters.record(number, data, **{"partition_key": "key", **fields})
 
 
 def letter(*records, **fields):
-    values = {
-        "condition": Condition.RETRY_ATTEMPTS_EXHAUSTED,
-        "application": "orders-app",
-        "processor": "shop.orders:Orders",
-        "worker_id": "ip-10-0-1-7:412:k3",
-        "stream": STREAM,
-        "stream_arn": ARN,
-        "stream_created_at": 1763800000000,
-        "shard_id": SHARD,
-        "records": records or (record(100),),
-        "attempts": 3,
-        "created_at": 1763876412345,
-        "first_failed_at": 1763876398101,
-        "error": "KeyError",
-        "where": "orders.py:12",
-        "message": "'id'",
-    }
-    return DeadLetter(**{**values, **fields})
+    values = {"stream_arn": ARN, "message": "'id'", "reason": ""}
+    return letters.letter(*(records or (record(100),)), **{**values, **fields})
 
 
 def form_of(value):
