@@ -54,6 +54,7 @@ class RecordDelivery:
             config.batch_size or config.max_records, config.batch_window, context.memory, context.runtime
         )
         self._behind: int | None = None
+        self._failed_checkpoints, self._checkpoint_again_at = 0, 0.0
         self._policies = BatchDelivery(scope, self._settle) if context.config.has_policies else None
         scope.children, scope.lag = (), None
 
@@ -349,8 +350,10 @@ class RecordDelivery:
             self._progress.seconds_since_write() < config.checkpoint_interval
         ):
             return
-        # A checkpoint that could not be written stays due: the next batch, idle read or hand-over writes it.
-        self._flush()
+        # A checkpoint that could not be written stays due: a batch, idle read or hand-over writes it. Where there are
+        # several a second, not each of them tries while the table refuses.
+        if self._context.runtime.monotonic() >= self._checkpoint_again_at:
+            self._flush()
 
     def _flush(self) -> None:
         try:
@@ -359,7 +362,11 @@ class RecordDelivery:
             raise
         except (TemporaryError, SetupError) as error:
             self._context.failures.failed(Activity.CHECKPOINTING, error, shard=self._held.key)
+            self._failed_checkpoints += 1
+            pause = self._back_off(self._failed_checkpoints)
+            self._checkpoint_again_at = self._context.runtime.monotonic() + pause
         else:
+            self._failed_checkpoints, self._checkpoint_again_at = 0, 0.0
             self._context.failures.worked(Activity.CHECKPOINTING, shard=self._held.key)
 
     def _gone(self) -> bool:

@@ -8,11 +8,15 @@ from pykcl.errors import (
 )
 from pykcl.events import (
     BatchSkipped,
+    Checkpointed,
+    FailureResolved,
     ShardEndNotCheckpointed,
 )
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease_writes import MAX_PENDING_STATE
 from pykcl.testing.fleet import STREAM, RecordingProcessor
+from pykcl.testing.memory.dynamodb import Fault
+from pykcl.testing.memory.expressions import aws_error
 
 FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
 
@@ -130,6 +134,30 @@ def test_skip_never_skips_for_a_checkpoint_that_could_not_be_written(new_fleet):
     fleet.start("w1", on_error="skip", processor=lambda: Checkpointing("w1", fleet.ledger))
     fleet.wait_delivered(put)
     assert not fleet.happened(BatchSkipped)
+
+
+def test_checkpoints_that_fail_are_tried_again_after_growing_pauses_however_often_pages_come(new_fleet):
+    fleet = new_fleet(shards=1)
+    tries = []
+
+    def fault(operation, params):
+        # Renewals go through.
+        if operation == "UpdateItem" and "checkpoint" in params["UpdateExpression"]:
+            tries.append(fleet.simulation.now)
+            return Fault(before=aws_error("AccessDeniedException", "no", operation))
+        return None
+
+    fleet.start("w1", batch_window=2.0)
+    fleet.wait_delivered(fleet.put(1))
+    fleet.dynamodb.fault = fault
+    for _ in range(200):
+        fleet.put(1)
+        fleet.simulation.sleep(0.2)
+    assert 3 <= len(tries) <= 12
+    fleet.dynamodb.fault = None
+    fleet.simulation.sleep(12)
+    assert fleet.happened(Checkpointed)[-1].checkpoint == str(fleet.rows()[FIRST].checkpoint)
+    assert fleet.happened(FailureResolved)
 
 
 def test_a_prepared_state_that_fits_into_no_row_is_refused_with_both_sizes(new_fleet):
