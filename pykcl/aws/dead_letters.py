@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from hashlib import md5
 from typing import Any
 
 from pykcl.aws.clients import new_session, open_client, refuse_missing_credentials, region_of
-from pykcl.aws.errors import MALFORMED, aws_errors, calling, error_code, sort_failure, unreadable
+from pykcl.aws.errors import answer_of
 from pykcl.config import Config
 from pykcl.errors import PyKclError, SetupError, TemporaryError, Throttled
 from pykcl.interfaces import DeadLetterDestination
@@ -93,26 +94,15 @@ def destination_of(
 
 def call(doing: str, method: Callable[..., Any], **request: Any) -> Mapping[str, Any]:
     """Call a method of a boto3 client once. Raises TemporaryError, Throttled and SetupError, without what was sent."""
-    try:
-        answer: Mapping[str, Any] = calling(method)(**request)
-        return answer
-    except aws_errors() as error:
-        failure = _refusal(error, doing)
-    except MALFORMED as error:
-        failure = unreadable(error, doing=doing)
-    # Outside the except blocks: botocore's errors may quote the request, and a traceback prints the whole chain.
-    raise failure
+    return answer_of(doing, method, request, refusal=partial(_refusal, doing))
 
 
-def _refusal(error: Exception, doing: str) -> PyKclError:
-    code = error_code(error) or ""
+def _refusal(doing: str, code: str | None, failure: PyKclError) -> PyKclError:
     if code in _MISSING:
         return SetupError(
             f"{doing} failed: {_MISSING[code]} does not exist. Check its name, its region and its account."
         )
-    if code in _REFUSED:
-        return SetupError(f"{doing} failed: {_REFUSED[code]} ({code}).")
-    return sort_failure(error, doing=doing)
+    return SetupError(f"{doing} failed: {_REFUSED[code]} ({code}).") if code in _REFUSED else failure
 
 
 def _too_large(error: LetterTooLarge, where: str) -> SetupError:

@@ -174,6 +174,29 @@ def sort_failure(error: Exception, *, doing: str, who: str = "this worker") -> P
     return TemporaryError(f"{doing} failed at AWS ({code}, HTTP {status or 'unknown'}). It may work later.")
 
 
+def answer_of(
+    doing: str,
+    method: Callable[..., Mapping[str, Any]],
+    request: Mapping[str, Any],
+    *,
+    who: str = "this worker",
+    refusal: Callable[[str | None, PyKclError], PyKclError] = lambda _, failure: failure,
+) -> Mapping[str, Any]:
+    """Call a method of a boto3 client once, and return the answer. doing, who: as in `sort_failure`.
+
+    refusal: called with AWS' code, if any, and the error to raise; returns the one that is raised instead.
+    Raises TemporaryError, Throttled and SetupError, without what was sent.
+    """
+    try:
+        return calling(method)(**request)
+    except aws_errors() as error:
+        failure = refusal(error_code(error), sort_failure(error, doing=doing, who=who))
+    except MALFORMED as error:
+        failure = unreadable(error, doing=doing)
+    # Outside the except blocks: botocore's errors may quote the request, and a traceback prints the whole chain.
+    raise failure
+
+
 def unreadable(error: Exception, *, doing: str) -> AnswerRefused:
     """Return the pykcl error for MALFORMED, to be raised outside of the except block."""
     return AnswerRefused(f"{doing} got an answer that cannot be read ({type(error).__name__}).")

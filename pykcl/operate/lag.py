@@ -19,7 +19,7 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
-from pykcl.aws.errors import MALFORMED, unreadable
+from pykcl.aws.errors import MALFORMED, OPERATOR, answer_of, unreadable
 from pykcl.errors import PyKclError, SetupError, ShardGone, TemporaryError, Throttled
 from pykcl.interfaces import Stream
 from pykcl.metrics.catalog import MILLIS_BEHIND_LATEST
@@ -27,7 +27,6 @@ from pykcl.model.checkpoint import Checkpoint, ReadFrom, StartPosition
 from pykcl.model.kpl import deaggregate
 from pykcl.model.lease import Lease, first_read
 from pykcl.model.record import Record
-from pykcl.operate.aws.clients import answer_of
 from pykcl.operate.worker_status import WorkerReport
 from pykcl.runtime import Runtime, parallel_map
 
@@ -320,7 +319,7 @@ class CloudWatchLag:
         }
         found: dict[str, tuple[int, float]] = {}
         while True:
-            answer = answer_of(_ASKING, self._cloudwatch.get_metric_data, request)
+            answer = answer_of(_ASKING, self._cloudwatch.get_metric_data, request, who=OPERATOR)
             try:
                 for result in answer["MetricDataResults"]:
                     _fold(found, shards[int(result["Id"][1:])], result)

@@ -25,7 +25,7 @@ from pykcl.testing.recorder import Call, RecordedLetters, Recorder
 from pykcl.testing.result import Result, RunFailed, refuse_unfinished
 from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
 from pykcl.testing.runtime.watchdog import UserCodeFailed, Watchdog
-from pykcl.worker.options import destination_of
+from pykcl.worker.options import given_destination
 from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.worker import Worker
 
@@ -377,7 +377,7 @@ def _is_kept_here(options: dict[str, Any]) -> bool:
 def _with_recorded_letters(options: dict[str, Any], recorder: Recorder) -> dict[str, Any]:
     if not _is_kept_here(options):
         return options
-    destination_of(Config(application=TABLE, stream=STREAM), options.get("dead_letters"))
+    given_destination(Config(application=TABLE, stream=STREAM), options.get("dead_letters"))
     return {**options, "dead_letters": RecordedLetters(recorder, options.get("dead_letters"))}
 
 

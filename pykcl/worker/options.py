@@ -103,7 +103,7 @@ _CALLABLE = "callable"
 """The option dead_letters of a worker that is given an object."""
 
 
-def destination_of(config: Config, given: DeadLetters | None) -> DeadLetterDestination | None:
+def given_destination(config: Config, given: DeadLetters | None) -> DeadLetterDestination | None:
     """Return the object that keeps the dead letters; None where a text names the destination, or there is none.
 
     Raises ConfigError.

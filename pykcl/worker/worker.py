@@ -41,7 +41,7 @@ from pykcl.worker.options import (
     WorkerOptions,
     WorkerSeams,
     config_of,
-    destination_of,
+    given_destination,
 )
 from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.signals import StopSignals
@@ -136,7 +136,7 @@ class Worker:
         **options: Any,
     ) -> None:
         self.config = config_of(application, config, options, dead_letters)
-        self._dead_letters = destination_of(self.config, dead_letters)
+        self._dead_letters = given_destination(self.config, dead_letters)
         self._processor = checked_processor(processor)
         self._runtime = self._seams.runtime or SystemRuntime()
         self._session, self._clients, self._adapters = session, clients, self._seams.adapters

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import configparser
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pykcl.aws.clients import client_config, create_client, new_session, refuse_missing_credentials
 from pykcl.aws.credentials import ClientSpec, open_session
-from pykcl.aws.errors import MALFORMED, OPERATOR, aws_errors, calling, error_code, sort_failure, unreadable
-from pykcl.errors import ConfigError, PyKclError
+from pykcl.errors import ConfigError
 
 CONNECTIONS = 32
 _CONNECT_TIMEOUT = 5.0
@@ -109,27 +108,6 @@ class OperatorClients:
                 refuse_missing_credentials(session)
                 self._sessions[key] = session
         return self._sessions[key]
-
-
-def answer_of(
-    doing: str,
-    method: Callable[..., Mapping[str, Any]],
-    request: Mapping[str, Any],
-    *,
-    refusal: Callable[[str | None, PyKclError], PyKclError] = lambda _, failure: failure,
-) -> Mapping[str, Any]:
-    """Call a method of a boto3 client once, and return the answer. doing: the beginning of the text of an error.
-
-    refusal: called with AWS' code, if any, and the error to raise; returns the one that is raised instead.
-    """
-    try:
-        return calling(method)(**request)
-    except aws_errors() as error:
-        failure = refusal(error_code(error), sort_failure(error, doing=doing, who=OPERATOR))
-    except MALFORMED as error:
-        failure = unreadable(error, doing=doing)
-    # Outside the except blocks: botocore's errors may quote the request, and a traceback prints the whole chain.
-    raise failure
 
 
 def _region_of_profile(profile: str) -> str | None:

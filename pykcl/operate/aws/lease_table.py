@@ -12,7 +12,7 @@ from typing import Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from pykcl.aws.errors import MALFORMED, OPERATOR, aws_errors, calling, error_code, sort_failure
+from pykcl.aws.errors import MALFORMED, OPERATOR, answer_of, aws_errors, calling, error_code, sort_failure
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.aws.table_admin import (
     items_of,
@@ -27,7 +27,6 @@ from pykcl.interfaces import Applied, Rejected, TableScan, Unknown, WriteAnswer
 from pykcl.model.lease import AttributeValue, Lease, Row
 from pykcl.model.lease_item import LEASE_KEY, OWNER_INDEX, parse_row
 from pykcl.model.lease_writes import LeaseWrite
-from pykcl.operate.aws.clients import answer_of
 from pykcl.operate.snapshot import RowCache, TableSnapshot, snapshot_of
 from pykcl.runtime import Runtime, parallel_map
 
@@ -183,7 +182,7 @@ def _call(
         return _Denied(str(failure)) if code in ("AccessDeniedException", "AccessDenied") else failure
 
     def call() -> dict[str, Any]:
-        answer = answer_of(doing, method, request, refusal=refusal)
+        answer = answer_of(doing, method, request, refusal=refusal, who=OPERATOR)
         refuse_foreign(answer, doing)
         return dict(answer)
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from pykcl.aws.errors import OPERATOR, answer_of
 from pykcl.aws.kinesis_decode import shards_of
 from pykcl.errors import AnswerRefused
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.shard import Shard
-from pykcl.operate.aws.clients import answer_of
 
 DEFAULT_RECORD_KIB = 1024
 """Default max record size, payload and partition key (UpdateMaxRecordSize)."""
@@ -89,7 +89,7 @@ class StreamAdmin:
         found: dict[str, StreamSummary] = {}
         request: dict[str, Any] = {}
         while True:
-            answer = answer_of("Listing the streams", self._kinesis.list_streams, request)
+            answer = answer_of("Listing the streams", self._kinesis.list_streams, request, who=OPERATOR)
             before = len(found)
             for entry in _list(answer, "StreamSummaries"):
                 found[_text(entry, "StreamName")] = _summary(entry)
@@ -106,7 +106,10 @@ class StreamAdmin:
     def summary(self, stream: str) -> StreamSummary:
         """Describe the stream of this name or ARN. Raises SetupError without one."""
         answer = answer_of(
-            f"Describing stream {stream!r}", self._kinesis.describe_stream_summary, _stream(stream)
+            f"Describing stream {stream!r}",
+            self._kinesis.describe_stream_summary,
+            _stream(stream),
+            who=OPERATOR,
         )
         return _summary(answer.get("StreamDescriptionSummary"))
 
@@ -116,7 +119,10 @@ class StreamAdmin:
         request: dict[str, Any] = {"StreamARN": arn}
         while True:
             answer = answer_of(
-                "Listing the consumers of the stream", self._kinesis.list_stream_consumers, request
+                "Listing the consumers of the stream",
+                self._kinesis.list_stream_consumers,
+                request,
+                who=OPERATOR,
             )
             before = len(found)
             found |= {one.name: one for one in map(_consumer, _list(answer, "Consumers"))}
@@ -138,7 +144,7 @@ class StreamAdmin:
         doing = f"Listing the shards of stream {stream!r}"
         found: dict[str, Shard] = {}
         while True:
-            answer = answer_of(doing, self._kinesis.list_shards, request)
+            answer = answer_of(doing, self._kinesis.list_shards, request, who=OPERATOR)
             before = len(found)
             found |= shards_of(answer)
             token = answer.get("NextToken")
@@ -151,7 +157,9 @@ class StreamAdmin:
     def put(self, stream: str, records: Sequence[NewRecord]) -> list[PutAnswer]:
         """Put records; return one answer per record, in order. Raises AnswerRefused for an answer of another length."""
         request = {**_stream(stream), "Records": [_entry(record) for record in records]}
-        answer = answer_of(f"Putting records into stream {stream!r}", self._kinesis.put_records, request)
+        answer = answer_of(
+            f"Putting records into stream {stream!r}", self._kinesis.put_records, request, who=OPERATOR
+        )
         answers = [_put_answer(entry) for entry in _list(answer, "Records")]
         if len(answers) != len(records):
             raise AnswerRefused(
