@@ -87,7 +87,10 @@ class ShardRecords:
         while count < len(self.put) and self._arrivals[count] < horizon:
             self.trimmed.add(self.put[count])
             count += 1
-        self.is_trimmed = count > 0 or any(arrived_at < horizon for arrived_at in self._dropped.values())
+        # A longer retention period brings nothing back.
+        self.is_trimmed = (
+            self.is_trimmed or count > 0 or any(arrived < horizon for arrived in self._dropped.values())
+        )
 
     def first_owed(self) -> Position | None:
         """The first record that was neither delivered nor trimmed."""

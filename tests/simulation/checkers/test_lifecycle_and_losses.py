@@ -285,6 +285,16 @@ def test_a_gap_behind_a_record_that_nobody_is_given_is_another_one(delivery, gap
     assert broken_by(gaps.violations) is (None if fine else Guarantee.LOSS_REPORTED)
 
 
+def test_what_a_shorter_retention_period_took_stays_gone_when_it_is_longer_again(gaps):
+    """Seed 84488938292: the shard began with an aggregate of another shard, which a lowered retention period took."""
+    gaps.record_log.shard("child").drop(1, 1)
+    gaps.horizon[0] = 2
+    gaps.record_log.shard("child")
+    gaps.horizon[0] = 1
+    gaps.heard("w1", DataLost(shard="child", checkpoint="1:9223372036854775807", resumed_at=None))
+    assert broken_by(gaps.violations) is None
+
+
 def test_nobody_reports_what_went_before_anybody_had_read(delivery, gaps):
     gaps.horizon[0] = 3
     given(delivery, delivery.ownership_starts("w1", "parent", position_of("TRIM_HORIZON", 0)), 3, 4)
