@@ -93,9 +93,9 @@ def cpu_ms(work: Callable[[], Any], rounds: int) -> float:
 
 def scan_with_changes(table: DynamoDBLeaseTable, every: int) -> None:
     """Some time after the last scan, when one row of so many is new."""
-    known = table._known
+    known = table._row_cache
     texts = [text + " " * (number % every == 0) for number, text in enumerate(known.texts)]
-    table._known = RowCache(known.rows, texts)
+    table._row_cache = RowCache(known.rows, texts)
     table.scan()
 
 
@@ -122,7 +122,7 @@ def main(count: int = 1000, rounds: int = 30) -> int:
         ours_client = client(port)
         table = DynamoDBLeaseTable(ours_client, "leases", SystemRuntime())
         table.scan()  # over boto3, as the first one always is
-        assert len(table.scan().rows) == len(table._known.texts) == count
+        assert len(table.scan().rows) == len(table._row_cache.texts) == count
         figures = {
             "boto3 client.scan": cpu_ms(lambda: plain.scan(TableName="leases"), rounds),
             "boto3 client.scan + parse_row": cpu_ms(
