@@ -177,7 +177,10 @@ class RecordDelivery:
             if signal is not None:
                 return signal
         pause = self._reader.finish(page, self._window.reserve)
-        self._checkpoint_if_due()
+        # 1) A table refuses for a while; 2) pages come several times a second, and a window gathers them: none is
+        # delivered. Without growing pauses each of them would try the checkpoint that is owed once more.
+        if self._context.runtime.monotonic() >= self._checkpoint_again_at:
+            self._checkpoint_if_due()
         self._page.ended()
         if page.is_last:
             self._scope.children = self._reader.children
@@ -350,10 +353,8 @@ class RecordDelivery:
             self._progress.seconds_since_write() < config.checkpoint_interval
         ):
             return
-        # A checkpoint that could not be written stays due: a batch, idle read or hand-over writes it. Where there are
-        # several a second, not each of them tries while the table refuses.
-        if self._context.runtime.monotonic() >= self._checkpoint_again_at:
-            self._flush()
+        # A checkpoint that could not be written stays due: the next batch, idle read or hand-over writes it.
+        self._flush()
 
     def _flush(self) -> None:
         try:

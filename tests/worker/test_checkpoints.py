@@ -136,7 +136,7 @@ def test_skip_never_skips_for_a_checkpoint_that_could_not_be_written(new_fleet):
     assert not fleet.happened(BatchSkipped)
 
 
-def test_checkpoints_that_fail_are_tried_again_after_growing_pauses_however_often_pages_come(new_fleet):
+def test_a_checkpoint_that_fails_is_tried_again_after_growing_pauses_however_often_pages_come(new_fleet):
     fleet = new_fleet(shards=1)
     tries = []
 
@@ -153,7 +153,8 @@ def test_checkpoints_that_fail_are_tried_again_after_growing_pauses_however_ofte
     for _ in range(200):
         fleet.put(1)
         fleet.simulation.sleep(0.2)
-    assert 3 <= len(tries) <= 12
+    # Each of twenty batches is tried once, and of the pages between them only a few.
+    assert 18 <= len(tries) <= 26
     fleet.dynamodb.fault = None
     fleet.simulation.sleep(12)
     assert fleet.happened(Checkpointed)[-1].checkpoint == str(fleet.rows()[FIRST].checkpoint)
