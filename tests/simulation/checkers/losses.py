@@ -31,12 +31,12 @@ class LossChecker:
         self, record_log: RecordLog, violations: Violations, *, is_gone: Callable[[str], bool]
     ) -> None:
         self._record_log, self._violations, self._is_gone = record_log, violations, is_gone
-        self._reported: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        self._reported: defaultdict[tuple[str, str], list[DataLost]] = defaultdict(list)
         self.reads_ahead = False
         self._lacking: set[tuple[str, str]] = set()
 
     def heard(self, host: str, event: DataLost) -> None:
-        self._reported[host, event.shard].append(event.checkpoint)
+        self._reported[host, event.shard].append(event)
         true = self._is_gone(event.shard) or self._is_lost(event.shard, event.checkpoint)
         self._expect(true, f"{host} gives a false alarm about {event.shard} at {event.checkpoint}")
 
@@ -56,13 +56,19 @@ class LossChecker:
     def batch_is_over(self, owning: Ownership) -> None:
         """Assign the earlier reports to a batch that is done or was skipped."""
         key = owning.host, owning.shard_id
-        if not self.reads_ahead or key in self._lacking:
-            owning.reported = len(self._reported[key])
+        reported = self._reported[key]
+        if not self.reads_ahead:
+            owning.reported = len(reported)
+        elif key in self._lacking:
             self._lacking.discard(key)
+            # Of several gaps that were read across, only those before the end of this batch.
+            while owning.reported < len(reported) and _is_before(reported[owning.reported], owning.after):
+                owning.reported += 1
 
     def reads_on(self, owning: Ownership, lacks: bool) -> None:
         """The next batch, or the end. lacks: whether records before it were trimmed and not given."""
-        reported = self._reported[owning.host, owning.shard_id][owning.reported :]
+        events = self._reported[owning.host, owning.shard_id][owning.reported :]
+        reported = [event.checkpoint for event in events]
         where = f"{owning.host} {owning.shard_id} after {owning.after}"
         if lacks and owning.after[0] > 0:
             self._expect(bool(reported), f"{where}: records are missing, and it does not report it")
@@ -84,6 +90,10 @@ class LossChecker:
 
     def _expect(self, holds: bool, what: str) -> None:
         self._violations.expect(holds, Guarantee.LOSS_REPORTED, what)
+
+
+def _is_before(event: DataLost, position: Position) -> bool:
+    return event.resumed_at is None or position_in(event.resumed_at) <= position
 
 
 class DeletedRows:

@@ -167,6 +167,23 @@ def test_a_gap_may_be_reported_before_gathered_records_that_lie_before_it(delive
     assert broken_by(gaps.violations) is (None if fine else Guarantee.LOSS_REPORTED)
 
 
+@pytest.mark.parametrize("both", [True, False])
+def test_two_gaps_may_be_reported_before_the_batch_behind_the_first_of_them(delivery, gaps, both):
+    """Seed 807, with policies and a window: the batch was split, and its first part given up."""
+    gaps.reads_ahead = True
+    owning = delivery.ownership_starts("w1", "parent", (0, 0))
+    gaps.horizon[0] = 2
+    gaps.heard("w1", DataLost(shard="parent", checkpoint="1:0", resumed_at="2:0"))
+    gaps.horizon[0] = 4
+    if both:
+        gaps.heard("w1", DataLost(shard="parent", checkpoint="2:0", resumed_at="4:0"))
+    # As if read from an earlier record on.
+    owning.after = (0, 1)
+    given(delivery, owning, 2)
+    given(delivery, owning, 4)
+    assert broken_by(gaps.violations) is (None if both else Guarantee.LOSS_REPORTED)
+
+
 def test_a_batch_behind_a_gap_that_fails_and_comes_again_needs_no_second_report(delivery, gaps):
     """Seed 700073, with policies and a window."""
     gaps.reads_ahead = True
