@@ -56,6 +56,7 @@ class FleetMonitor:
         self._hand_offs: dict[str, tuple[int, bool]] = {}
         self._handing_off = False
         self._went_native = False
+        self._native_since: float | None = None
 
     @property
     def may_steal(self) -> bool:
@@ -137,12 +138,17 @@ class FleetMonitor:
                 )
             )
         if fleet.why_native and not self._went_native and not self._config.unsafe_join_v3:
+            # 1) A table is restored, row by row; 2) a scan shows the lock of a leader, and not yet the row with the
+            # client version, which says that the lock is left over.
+            self._native_since = now if self._native_since is None else self._native_since
+            if fleet.client_version is None and now - self._native_since < STALE_FOR:
+                return
             self._went_native = True
             self._fleet = fleet
             self._events.emit(FleetUpgradedToV3(evidence=fleet.evidence, beside=fleet.beside))
             return
         if not fleet.why_native:
-            self._went_native = False
+            self._went_native, self._native_since = False, None
         if before is None or fleet.kind is before.kind:
             self._differs_since = None
             self._fleet = fleet

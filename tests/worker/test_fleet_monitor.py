@@ -241,6 +241,21 @@ def test_nothing_is_stolen_any_more_once_the_fleet_is_native(new_fleet):
     fleet.wait(lambda: fleet.load() == {"p1": 5, "j1": 5}, what="an even load after the way back")
 
 
+@pytest.mark.parametrize("left_over", [True, False])
+def test_a_lock_alone_is_believed_once_later_scans_show_no_client_version_either(new_fleet, left_over):
+    """Seed 1209: a scan read the rows of a table while it was restored, the lock before the client version."""
+    fleet = new_fleet(shards=1)
+    fleet.start("p1")
+    fleet.wait(lambda: joined(fleet, "p1"))
+    lock = {"leaseKey": {"S": "Leader"}, "entityType": {"S": "LEADER"}, "ownerName": {"S": "j1"}}
+    fleet.dynamodb.put_raw(TABLE, lock)
+    fleet.simulation.sleep(6)
+    if left_over:
+        put_state(fleet, "CLIENT_VERSION_2X")
+    fleet.simulation.sleep(30)
+    assert len(fleet.happened(FleetUpgradedToV3)) == (0 if left_over else 1)
+
+
 def test_a_hand_off_that_begins_where_no_state_can_be_read_is_reported(new_fleet):
     fleet = new_fleet(shards=3)
     start_java(fleet, "j1", "j2")
