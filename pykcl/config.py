@@ -70,6 +70,7 @@ OnError = Literal["retry", "skip", "raise"]
 HttpTransport = Literal["auto", "direct", "boto3"]
 RecordEncoding = Literal["auto", "cbor", "json"]
 LeaseScanMode = Literal["auto", "full", "segmented"]
+FleetMode = Literal["auto", "2x", "3x"]
 
 LARGEST_FETCH_BYTES = 14 * 1024 * 1024
 """The largest GetRecords answer: 10 MiB of data, base64 in JSON."""
@@ -181,8 +182,21 @@ class Config:
     less."""
     coordinator_state_table: str | None = None
     """Where Java KCL 3.0-3.4 keeps its state, if not in `<application>-CoordinatorState`. It is only read."""
-    unsafe_join_v3: bool = False
-    """Whether to join a fleet of Java KCL 3.x in its own mode all the same; it is refused otherwise (NativeFleet)."""
+    fleet_mode: FleetMode = "auto"
+    """The protocol of the fleet. "auto": as the lease table says; in KCL 3.x's own mode, in which a leader assigns the
+    leases, this worker follows that leader. "2x": that of KCL 2.x; another fleet is refused (NativeFleet). "3x": KCL
+    3.x's own mode; another fleet is refused."""
+    worker_metrics_interval: float = 30.0
+    """How often a worker reports to the leader of a KCL 3.x fleet. Must be the same in the whole fleet, Java too: a
+    report that is twice as old is of a dead worker."""
+    worker_metrics_table: str | None = None
+    """Where Java KCL 3.0-3.4 keeps the reports, if not in `<application>-WorkerMetricStats`."""
+    graceful_handoff_timeout: float = 30.0
+    """How long a running batch may hold up the hand-over of its lease that the leader of a KCL 3.x fleet asks for. Then
+    the lease is handed over at its last checkpoint."""
+    rescue: bool = True
+    """Whether leases that have stood still for three failover times are taken in a fleet of KCL 3.x whose leader is
+    gone. Java reads them again once another leader is elected, after two minutes and more."""
     metrics: str = "none"
     """Where metrics go: "none", or "cloudwatch", "prometheus", "otel", several with commas between."""
     metrics_level: MetricsLevel = "SUMMARY"
@@ -313,7 +327,7 @@ _METRICS_TEXTS = ("metrics", "metrics_dimensions", "metrics_namespace")
 _NEVER_NONE = ("application", "stream", "metrics", "metrics_dimensions")
 _FLAGS = (
     "bisect", "call_with_empty_batches", "deaggregate", "show_errors", "create_table", "table_deletion_protection",
-    "point_in_time_recovery", "unsafe_join_v3",
+    "point_in_time_recovery", "rescue",
 )  # fmt: skip
 
 
@@ -326,6 +340,7 @@ def _check_types(config: Config) -> None:
         "region",
         "worker_id",
         "coordinator_state_table",
+        "worker_metrics_table",
         "dead_letters",
         *_METRICS_TEXTS,
     ):
@@ -358,7 +373,7 @@ def _check_names(config: Config) -> None:
             f"application={config.application!r} cannot name a lease table: the lease table has that name, of 3 to 255 "
             "of A-Z a-z 0-9 _ . -"
         )
-    for name in ("table_name", "coordinator_state_table"):
+    for name in ("table_name", "coordinator_state_table", "worker_metrics_table"):
         table = getattr(config, name)
         if table is not None and not _APPLICATION.match(table):
             raise ConfigError(f"{name}={table!r} is no table name: use 3 to 255 of A-Z a-z 0-9 _ . -")
@@ -395,6 +410,8 @@ _SMALLEST: dict[str, float] = {
     "audit_interval": 0.0,
     "audit_confidence_threshold": 1,
     "shutdown_grace": 0.0,
+    "worker_metrics_interval": 1.0,
+    "graceful_handoff_timeout": 0.0,
     "processor_warn_after": 0.1,
     "processor_timeout": 0.1,
     "metrics_buffer_time": 1.0,
@@ -449,6 +466,7 @@ def _check_choices(config: Config) -> None:
         ("http_transport", ("auto", "direct", "boto3")),
         ("record_encoding", ("auto", "cbor", "json")),
         ("lease_scan_mode", ("auto", "full", "segmented")),
+        ("fleet_mode", ("auto", "2x", "3x")),
         ("metrics_level", ("NONE", "SUMMARY", "DETAILED")),
     ):
         value = getattr(config, name)

@@ -55,9 +55,8 @@ _MISTAKES = (
     ),
     Mistake(
         "E06",
-        "Java KCL 3.x runs the fleet in its own mode",
-        f"pykcl doctor {_OF} shows the evidence; roll that fleet back (KclMigrationTool.py --mode rollback), "
-        "or cut over",
+        "The leader of a KCL 3.x fleet cannot be followed",
+        f"pykcl doctor {_OF} shows the evidence; leave out fleet_mode, or let the fleet's own migration end first",
     ),
     Mistake(
         "E07",

@@ -136,6 +136,55 @@ class FleetUpgradedToV3(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFollowed(Event):
+    """A leader of KCL 3.x assigns the leases from now on."""
+
+    TEXT = "following the leader of a KCL 3.x fleet"
+    client_version: str
+    beside: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetUnfollowed(Event):
+    """The fleet has gone back to the protocol of KCL 2.x."""
+
+    TEXT = "taking leases by itself again, as in KCL 2.x"
+    client_version: str | None
+    beside: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportsStarted(Event):
+    """The leader may assign leases to this worker."""
+
+    TEXT = "metrics reported to the leader"
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportsEnded(Event):
+    """The leader assigns nothing to this worker any more."""
+
+    TEXT = "metrics withdrawn"
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderAbsent(Event):
+    """Nobody assigns leases. leader: the last one, where known."""
+
+    LEVEL = logging.WARNING
+    TEXT = "the fleet has no leader"
+    leader: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderReturned(Event):
+    TEXT = "the fleet has a leader again"
+    leader: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartingAtLatest(Event):
     LEVEL = logging.WARNING
     TEXT = "starting at LATEST: records put before now are not read"
@@ -206,6 +255,7 @@ class LossReason(str, Enum):
         "another process uses the worker identifier {owner!r}; each needs its own",
     )
     RELEASE_UNANSWERED = "ReleaseUnanswered", "its release got no answer"
+    HANDED_OVER = "HandedOver", "the leader asked for it, and its processor held that up for too long"
     TABLE_GONE = "TableGone", "the lease table is gone"
     OTHER = "Other", ""
 

@@ -13,7 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 from pykcl.events import Event
 from pykcl.model.checkpoint import ReadFrom
 from pykcl.model.dead_letter import DeadLetter
-from pykcl.model.lease import JavaState, Lease, Row
+from pykcl.model.fleet_rows import FleetWrite
+from pykcl.model.lease import ForeignRow, JavaState, Lease, Row
 from pykcl.model.lease_writes import LeaseWrite
 from pykcl.model.record import Record
 from pykcl.model.shard import Shard, ShardListing, StreamDescription
@@ -77,6 +78,21 @@ class LeaseTable(Protocol):
 
     def read(self, key: str) -> Row | None:
         """One row, strongly consistent."""
+
+    def owned_by(self, worker: str) -> frozenset[str]:
+        """Keys of the leases whose rows name the worker, by KCL 3.x's index of owners; eventually consistent.
+
+        Raises SetupError where there is no such index.
+        """
+
+    def write_fleet_row(self, write: FleetWrite, *, until: float) -> bool:
+        """Send a conditional write of a row that KCL 3.x keeps beside the leases, until monotonic time `until`.
+
+        False: its condition failed. Sent again, it does no harm.
+        """
+
+    def old_lock(self) -> ForeignRow | None:
+        """Return the row of the leader's lock in the state table of KCL 3.0-3.4."""
 
     def java_state(self) -> JavaState:
         """Return the state that KCL 3.x keeps beside the leases; unreadable parts are marked, and nothing is raised."""

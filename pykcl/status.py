@@ -27,6 +27,7 @@ class Activity(str, Enum):
     READING_EVERY_SHARD = "reading every shard"
     RENEWING_LEASES = "renewing leases"
     SENDING_HEARTBEATS = "sending heartbeats in time"
+    REPORTING = "reporting to the leader"
     TAKING = "taking"
     READING_PARENTS = "reading the parents"
     READING = "reading"

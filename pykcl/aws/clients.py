@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pykcl.aws.errors import aws_errors, calling, sort_failure
-from pykcl.aws.table_admin import NewTable, state_table_of
+from pykcl.aws.table_admin import METRICS_SUFFIX, NewTable, state_table_of
 from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError, SetupError, printable
 from pykcl.interfaces import LeaseTable, Stream
@@ -69,6 +69,7 @@ def connect(
         request_timeout=config.request_timeout,
         stop=stop,
         coordinator_state_table=config.coordinator_state_table or state_table_of(config.application),
+        worker_metrics_table=config.worker_metrics_table or config.application + METRICS_SUFFIX,
         new_table=NewTable(
             deletion_protection=config.table_deletion_protection, recovery=config.point_in_time_recovery
         ),

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure, unreadable
 from pykcl.aws.table_admin import (
+    METRICS_SUFFIX,
     NewTable,
     Table,
     last_key_of,
@@ -30,8 +31,9 @@ from pykcl.aws.transport.table_requests import RowCache, ScannedRows, TableReque
 from pykcl.config import HttpTransport
 from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
 from pykcl.interfaces import Applied, Rejected, TableScan, Unknown, WriteAnswer
-from pykcl.model.lease import JavaState, Lease, Row, UnreadableRow
-from pykcl.model.lease_item import LEASE_KEY, OWNER_INDEX, parse_row
+from pykcl.model.fleet_rows import LEADER_KEY, FleetWrite
+from pykcl.model.lease import ForeignRow, JavaState, Lease, Row, UnreadableRow
+from pykcl.model.lease_item import LEASE_KEY, LEASE_OWNER, OWNER_INDEX, parse_row
 from pykcl.model.lease_writes import LeaseWrite, resolve_conflict
 from pykcl.runtime import Event, Runtime
 
@@ -53,7 +55,8 @@ class DynamoDBLeaseTable:
     client: a boto3 DynamoDB client of one attempt per call. table_name: the table. runtime: time and chance.
     request_timeout: seconds after which the client gives one request up; a write may end this much after its
     deadline. stop: once set, nothing is tried a second time (for the forced stop: an orderly one still
-    releases). coordinator_state_table: where KCL 3.0-3.4 keeps its state; by default named after the lease table.
+    releases). coordinator_state_table, worker_metrics_table: where KCL 3.0-3.4 keeps its state and the reports of its
+    workers; by default named after the lease table.
     new_table: how a table is made that is missing. http_transport: as in Config.
     """
 
@@ -66,12 +69,14 @@ class DynamoDBLeaseTable:
         request_timeout: float = 2.0,
         stop: Event | None = None,
         coordinator_state_table: str | None = None,
+        worker_metrics_table: str | None = None,
         new_table: NewTable | None = None,
         http_transport: HttpTransport = "auto",
     ) -> None:
         self._client = client
         self._new_table = new_table or NewTable()
         self._name = table_name
+        self._metrics_table = worker_metrics_table or table_name + METRICS_SUFFIX
         self._state_table = coordinator_state_table or state_table_of(table_name)
         self._has_owner_index = False
         self._runtime = runtime
@@ -154,6 +159,69 @@ class DynamoDBLeaseTable:
     def read(self, key: str) -> Row | None:
         """One row, strongly consistent; None where there is none."""
         return self._few_times(lambda: self._read_once(key))
+
+    def owned_by(self, worker: str) -> frozenset[str]:
+        """See `interfaces.LeaseTable`; page by page."""
+        keys: set[str] = set()
+        start: dict[str, Any] = {}
+        while True:
+            answer = self._query_owner(worker, start)
+            rows = answer.get("Items")
+            if not isinstance(rows, list):
+                raise AnswerRefused(f"The index {OWNER_INDEX} was read and no rows came. It is read again.")
+            keys.update(filter(None, map(_key_in, rows)))
+            last = answer.get("LastEvaluatedKey")
+            if not last or last == start.get("ExclusiveStartKey"):
+                return frozenset(keys)
+            start = {"ExclusiveStartKey": last}
+
+    def _query_owner(self, worker: str, start: Mapping[str, Any]) -> dict[str, Any]:
+        return self._patiently(
+            f"looking up the leases of {worker!r} in the index {OWNER_INDEX}",
+            lambda: self._calling(self._client.query)(
+                TableName=self._name,
+                IndexName=OWNER_INDEX,
+                KeyConditionExpression=f"{LEASE_OWNER} = :owner",
+                ExpressionAttributeValues={":owner": {"S": worker}},
+                **start,
+            ),
+        )
+
+    def write_fleet_row(self, write: FleetWrite, *, until: float) -> bool:
+        """See `interfaces.LeaseTable`."""
+        doing = f"writing the row of {write.key!r} to lease table {self._name!r}"
+
+        def send() -> dict[str, Any]:
+            try:
+                if write.is_in_lease_table:
+                    return self._requests.write(write.method, write.request)
+                method = self._calling(getattr(self._client, write.method))
+                answer: dict[str, Any] = method(TableName=self._metrics_table, **write.request)
+                return answer
+            except aws_errors() as error:
+                if error_code(error) != "ConditionalCheckFailedException":
+                    raise
+                return {"Refused": True}
+
+        for attempt in count(1):
+            try:
+                return "Refused" not in self._call(doing, send)
+            except TemporaryError:
+                if not self._pause(attempt, until):
+                    raise
+        raise AssertionError
+
+    def old_lock(self) -> ForeignRow | None:
+        """See `interfaces.LeaseTable`."""
+        doing = "reading the leader's lock of KCL 3.0-3.4"
+        answer = self._patiently(
+            doing,
+            lambda: self._calling(self._client.get_item)(
+                TableName=self._state_table, Key={"key": {"S": LEADER_KEY}}, ConsistentRead=True
+            ),
+        )
+        row = parse_row(answer["Item"]) if answer.get("Item") else None
+        return row if isinstance(row, ForeignRow) else None
 
     def java_state(self) -> JavaState:
         """See `ports.LeaseTable`. The index is that of the last `prepare`."""
@@ -385,6 +453,12 @@ def _have_vanished(known: Mapping[str, Row], seen: Mapping[str, Row]) -> bool:
     gone = [known[key] for key in known.keys() - seen.keys()]
     leases = [row for row in gone if isinstance(row, Lease) and not row.is_ended]
     return any(lease.counter > 1 for lease in leases) or (bool(gone) and 2 * len(gone) >= len(known))
+
+
+def _key_in(item: object) -> str | None:
+    value = item.get(LEASE_KEY) if isinstance(item, Mapping) else None
+    text = value.get("S") if isinstance(value, Mapping) else None
+    return text if isinstance(text, str) else None
 
 
 def _row_in(item: Any, key: str) -> Row | None:

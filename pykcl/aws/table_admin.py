@@ -109,7 +109,8 @@ def table_of(answer: Mapping[str, Any]) -> Table:
 
 def _names(indexes: Any) -> Iterator[str]:
     for index in indexes if isinstance(indexes, list) else ():
-        if isinstance(index, Mapping):
+        # One that is being made cannot be queried yet.
+        if isinstance(index, Mapping) and index.get("IndexStatus", "ACTIVE") == "ACTIVE":
             yield str(index.get("IndexName"))
 
 
@@ -162,6 +163,7 @@ class NewTable:
 
 
 STATE_SUFFIX = "-CoordinatorState"
+METRICS_SUFFIX = "-WorkerMetricStats"
 _DOING = "reading the state of KCL 3.0-3.4"
 
 

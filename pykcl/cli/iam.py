@@ -55,6 +55,11 @@ _ARN = re.compile(
     help="With --for worker: include permission to publish metrics in CloudWatch.",
 )
 @click.option(
+    "--follow-leader/--no-follow-leader",
+    default=None,
+    help="With --for worker: include permission to join a fleet of KCL 3.x in its own mode.",
+)
+@click.option(
     "--steer",
     is_flag=True,
     help="With --for operator: also allow changes of leases and checkpoints.",
@@ -78,6 +83,7 @@ def iam(
     whose: str,
     create_table: bool | None,
     metrics: bool | None,
+    follow_leader: bool | None,
     steer: bool,
     put: bool,
     simulate: bool,
@@ -93,9 +99,8 @@ def iam(
     """
     from pykcl.operate.aws.iam import operator_policy, terraform_of, worker_policy
 
-    _refuse_mixture(
-        whose, create_table, metrics, steer=steer, put=put, simulate=simulate, read_metrics=read_metrics
-    )
+    granted: dict[str, Any] = {"steer": steer, "put": put, "simulate": simulate, "read_metrics": read_metrics}
+    _refuse_mixture(whose, create_table, metrics, follow_leader, **granted)
     config = target.config
     places = _places(target, account, partition)
     with usage():
@@ -109,13 +114,14 @@ def iam(
         **places,
     }
     if whose == "operator":
-        policy = operator_policy(**common, steer=steer, put=put, simulate=simulate, read_metrics=read_metrics)
+        policy = operator_policy(**common, **granted)
     else:
         sends = "cloudwatch" in config.metrics_sinks if metrics is None else metrics
         policy = worker_policy(
             **common,
             create_table=config.create_table if create_table is None else create_table,
             point_in_time_recovery=config.point_in_time_recovery,
+            follow_leader=config.fleet_mode == "3x" if follow_leader is None else follow_leader,
             metrics_namespace=(config.metrics_namespace or config.application) if sends else None,
         )
     if output == "terraform":
@@ -150,9 +156,11 @@ def _places(target: Target, account: str | None, partition: str | None) -> dict[
     }
 
 
-def _refuse_mixture(whose: str, create_table: bool | None, metrics: bool | None, **of_operator: bool) -> None:
-    if whose == "operator" and not (create_table is None and metrics is None):
-        raise click.UsageError("--create-table and --metrics are of workers. Drop them, or --for operator.")
+def _refuse_mixture(whose: str, *of_worker: bool | None, **of_operator: bool) -> None:
+    if whose == "operator" and any(given is not None for given in of_worker):
+        raise click.UsageError(
+            "--create-table, --metrics and --follow-leader are of workers. Drop them, or --for operator."
+        )
     flags = [f"--{name.replace('_', '-')}" for name, given in of_operator.items() if given]
     if whose == "worker" and flags:
         raise click.UsageError(f"{', '.join(flags)}: only with --for operator.")

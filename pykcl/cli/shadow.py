@@ -215,7 +215,12 @@ def shadow_config(original: Config, application: str, *, calls: bool) -> Config:
 
     Raises ConfigError.
     """
-    taken = {original.application, original.table, original.coordinator_state_table}
+    taken = {
+        original.application,
+        original.table,
+        original.coordinator_state_table,
+        original.worker_metrics_table,
+    }
     taken |= {original.application + suffix for suffix in _OF_JAVA}
     if application in taken:
         raise ConfigError(
@@ -229,12 +234,13 @@ def shadow_config(original: Config, application: str, *, calls: bool) -> Config:
         application=application,
         table_name=None,
         coordinator_state_table=None,
+        worker_metrics_table=None,
         worker_id=f"{OWNER_PREFIX}{own}",
         # So that the lag of a shard without records is known, too.
         call_with_empty_batches=True,
         table_deletion_protection=False,
         point_in_time_recovery=False,
-        unsafe_join_v3=False,
+        fleet_mode="auto",
         # A rehearsal counts, and what it counts is not the application's.
         metrics="none",
         **checkpoint,

@@ -56,6 +56,7 @@ class Lease:
 
     key: the shard id. counter: moves by exactly one with every write of an owner; it is the fence.
     checkpoint_owner: (KCL 3.x) the worker that still processes while a graceful hand-off is under way.
+    throughput: (KCL 3.x) what its owner delivers, KiB a second, as the text of a number.
     extra: every attribute pykcl has no use for, in wire form, so that a row survives a round trip unchanged.
     """
 
@@ -71,6 +72,7 @@ class Lease:
     checkpoint_owner: str | None = None
     entity_type: str | None = None
     metadata: PykclMetadata | None = None
+    throughput: str | None = None
     extra: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
 
     @property
@@ -97,11 +99,13 @@ class ForeignRow:
 
     client_version: of KCL 3.x's own state (`Migration3.0`), by which protocol its workers work, such as
     CLIENT_VERSION_2X; None where the row does not say so in a form that is believed.
+    item: the attributes of a row that belongs to a worker or to the leader of a KCL 3.x fleet; else empty.
     """
 
     key: str
     kind: str
     client_version: str | None = None
+    item: Mapping[str, AttributeValue] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ PENDING_STATE = "pendingCheckpointState"
 CHECKPOINT_OWNER = "checkpointOwner"
 ENTITY_TYPE = "entityType"
 METADATA = "pykcl"
+THROUGHPUT = "throughputKBps"
 
 ENTITY_LEASE = "LEASE"
 
@@ -50,6 +51,7 @@ MAX_NAME = 256
 MAX_COUNTER = 2**63 - 1
 _MAX_CHILDREN = 16  # Kinesis makes at most two; a longer list is nobody's
 _is_number = re.compile(r"(?:0|[1-9][0-9]{0,18})\Z").match
+_is_decimal = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,38})?(?:E[+-]?[0-9]{1,3})?\Z").match
 _MULTI_STREAM_KEY = re.compile(r"[0-9]{12}:[A-Za-z0-9_.-]{1,128}:[0-9]{1,19}:.")
 
 # Rows of KCL 3.x without entityType, by an attribute no lease has: coordinator state, worker metrics, leader
@@ -68,6 +70,7 @@ OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
 """KCL 3.x's index of the lease table (`leases/dynamodb/DynamoDBLeaseRefresher.java`)."""
 MIGRATION_KEY = "Migration3.0"
 MIGRATION_KIND = "CLIENT_VERSION_MIGRATION"
+_FLEET_KINDS = frozenset({"WORKER_METRIC_STATS", "LEADER", "TABLE_MIGRATION"})
 _CLIENT_VERSION = re.compile(r"CLIENT_VERSION_[A-Z0-9_]{1,48}\Z")
 _FOREIGN_KEYS = {
     "Leader": "LEADER",
@@ -104,7 +107,8 @@ def parse_row(item: Mapping[str, AttributeValue]) -> Row:
     key = _text_of(item.get(LEASE_KEY))
     foreign = _foreign_kind(item, key)
     if foreign is not None:
-        return ForeignRow(_shown_key(item, key), foreign, _client_version(item, foreign))
+        content = item if foreign in _FLEET_KINDS else {}
+        return ForeignRow(_shown_key(item, key), foreign, _client_version(item, foreign), content)
     if key is None or not 0 < len(key) <= MAX_NAME:
         return UnreadableRow(
             key=(key or "")[:MAX_NAME],
@@ -139,6 +143,7 @@ FIELD_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "checkpoint_owner": (CHECKPOINT_OWNER,),
     "entity_type": (ENTITY_TYPE,),
     "metadata": (METADATA,),
+    "throughput": (THROUGHPUT,),
 }
 """Which attributes of the row hold which field of a Lease."""
 
@@ -191,6 +196,7 @@ _ENCODERS: Mapping[str, Callable[[Any], tuple[AttributeValue | None, ...]]] = {
     "checkpoint_owner": lambda text: ({"S": text},),
     "entity_type": lambda text: ({"S": text},),
     "metadata": lambda metadata: ({"M": _metadata_map(metadata)},),
+    "throughput": lambda text: ({"N": text},),
 }
 
 
@@ -238,6 +244,7 @@ def _parse_lease(key: str, item: Mapping[str, AttributeValue]) -> Lease:
         checkpoint_owner=_name(item, CHECKPOINT_OWNER, extra),
         entity_type=_name(item, ENTITY_TYPE, extra),
         metadata=_metadata(item, extra),
+        throughput=_throughput(item, extra),
         extra=extra,
     )
 
@@ -276,6 +283,16 @@ def _name(item: Mapping[str, AttributeValue], name: str, extra: dict[str, Attrib
     if value not in (_NULL, _EMPTY):
         raise _BadValueError(f"{name} is not text of at most {MAX_NAME} characters")
     extra[name] = value
+    return None
+
+
+def _throughput(item: Mapping[str, AttributeValue], extra: dict[str, AttributeValue]) -> str | None:
+    """Text of a number. Nothing is decided by it, so what is of another form is only kept."""
+    value = item.get(THROUGHPUT)
+    text = value.get("N") if isinstance(value, dict) else None
+    if isinstance(text, str) and _is_decimal(text):
+        return text
+    _keep(item, THROUGHPUT, extra)
     return None
 
 

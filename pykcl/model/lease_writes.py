@@ -1,4 +1,4 @@
-"""The eleven conditional writes of a lease row, as values, and the outcome of one whose condition failed.
+"""The twelve conditional writes of a lease row, as values, and the outcome of one whose condition failed.
 
 Every write but one is fenced by the counter and the owner its writer believes in, and moves the counter by
 exactly one: the counter is the only fence Java workers honour, and Java's recovery from an ambiguous renewal
@@ -35,6 +35,7 @@ from pykcl.model.shard import HashRange
 __all__ = [
     "LeaseWrite",
     "WriteKind",
+    "adopt",
     "checkpoint",
     "create",
     "delete",
@@ -53,6 +54,7 @@ __all__ = [
 WriteKind = Literal[
     "create",
     "take",
+    "adopt",
     "renew",
     "checkpoint",
     "prepare",
@@ -153,7 +155,7 @@ class LeaseWrite:
             clauses.append(
                 _as_seen(seen, "checkpoint_owner", CHECKPOINT_OWNER, ":seenCheckpointOwner", values)
             )
-        elif self.kind == "renew":
+        elif self.kind in ("renew", "adopt"):
             clauses.append(f"attribute_not_exists({CHECKPOINT_OWNER})")
         if self.kind in ("delete", "reset"):
             clauses.append(_is_lease(values))
@@ -215,10 +217,22 @@ def take(seen: Lease, me: str, metadata: PykclMetadata | None = None) -> LeaseWr
     return _update_of("take", seen, **changes)
 
 
-def renew(held: Lease) -> LeaseWrite:
-    """The heartbeat."""
+def adopt(seen: Lease, metadata: PykclMetadata) -> LeaseWrite:
+    """Begin to work on a lease that a leader of KCL 3.x has assigned to the worker its row names: the first heartbeat.
+
+    Java adopts without a write, and its next heartbeat is the fence. Start from the checkpoint of the row that the
+    answer carries. Raises ValueError for a row that nobody owns, or that another worker still works on.
+    """
+    _check_held(seen)
+    if seen.checkpoint_owner is not None:
+        raise ValueError(f"{seen.checkpoint_owner!r} still works on {seen.key!r}")
+    return _update_of("adopt", seen, metadata=metadata)
+
+
+def renew(held: Lease, throughput: str | None = None) -> LeaseWrite:
+    """The heartbeat. throughput: in a fleet of KCL 3.x, KiB a second, as the text of a number; None: it stays."""
     _check_held(held)
-    return _update_of("renew", held)
+    return _update_of("renew", held, **({} if throughput is None else {"throughput": throughput}))
 
 
 def checkpoint(held: Lease, at: Checkpoint) -> LeaseWrite:
@@ -250,9 +264,11 @@ def prepare(held: Lease, pending: PendingCheckpoint) -> LeaseWrite:
     return _update_of("prepare", held, pending=pending)
 
 
-def end_shard(held: Lease, children: Sequence[str]) -> LeaseWrite:
+def end_shard(held: Lease, children: Sequence[str], *, keeps_owner: bool = False) -> LeaseWrite:
     """SHARD_END, the child shards and the removal of the owner, in one write. The children's rows exist.
 
+    keeps_owner: in a fleet of KCL 3.x, whose leader assigns a lease without an owner again, ended or not. The owner is
+    then the next one, where a hand-off is under way.
     Raises ValueError for a child name no row could have.
     """
     _check_held(held)
@@ -260,16 +276,11 @@ def end_shard(held: Lease, children: Sequence[str]) -> LeaseWrite:
         if not 0 < len(child) <= MAX_NAME:
             raise ValueError(f"a child shard of {held.key!r} has a name of {len(child)} characters")
     changes: dict[str, Any] = {"children": tuple(children)} if children else {}
-    return _update_of(
-        "end",
-        held,
-        checkpoint=AT_SHARD_END,
-        owner_switches=0,
-        owner=None,
-        checkpoint_owner=None,
-        pending=None,
-        **changes,
-    )
+    if held.checkpoint_owner is not None or not keeps_owner:
+        changes["checkpoint_owner"] = None
+    if not keeps_owner:
+        changes["owner"] = None
+    return _update_of("end", held, checkpoint=AT_SHARD_END, owner_switches=0, pending=None, **changes)
 
 
 def release(held: Lease) -> LeaseWrite:

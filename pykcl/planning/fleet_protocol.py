@@ -37,7 +37,7 @@ COMPATIBLE_VERSIONS = frozenset(
     {"CLIENT_VERSION_INIT", "CLIENT_VERSION_UPGRADE_FROM_2X", "CLIENT_VERSION_2X"}
 )
 MULTI_STREAM_LEASE = "multi-stream lease"
-_THROUGHPUT = "throughputKBps"
+_STATE_TABLE = "the state table of KCL 3.0-3.4"
 
 
 class FleetKind(Enum):
@@ -56,7 +56,8 @@ class Fleet:
     """The other workers of one table, as one scan shows them.
 
     java, pykcl: worker identifiers, without one's own. java_3x: those of `java` whose metrics are in the lease table.
-    client_version: where one is known. evidence: sentences for people. why_native: "" in any other
+    client_version: where one is known. has_own_tables: it was found in a table of KCL 3.0-3.4, which then keeps metrics
+    and lock in tables of their own, too. evidence: sentences for people. why_native: "" in any other
     kind. has_leases: whether there is any lease of a single stream.
     """
 
@@ -65,6 +66,7 @@ class Fleet:
     pykcl: frozenset[str] = frozenset()
     java_3x: frozenset[str] = frozenset()
     client_version: str | None = None
+    has_own_tables: bool = False
     evidence: tuple[str, ...] = ()
     why_native: str = ""
     has_leases: bool = False
@@ -124,6 +126,7 @@ def sense_fleet(
         pykcl=pykcl,
         java_3x=frozenset(java & measured),
         client_version=version,
+        has_own_tables=where == _STATE_TABLE,
         evidence=(*evidence, *traces),
         why_native=why_native,
         has_leases=bool(leases),
@@ -160,7 +163,7 @@ def _client_version(foreign: Iterable[ForeignRow], state: JavaState) -> tuple[st
         if row.kind == MIGRATION_KIND and row.client_version is not None:
             return row.client_version, "the lease table"
     if state.migration is not None and state.migration.client_version is not None:
-        return state.migration.client_version, "the state table of KCL 3.0-3.4"
+        return state.migration.client_version, _STATE_TABLE
     return None, ""
 
 
@@ -178,7 +181,7 @@ def _traces(leases: list[Lease], foreign: list[ForeignRow], state: JavaState, me
     """Traces of KCL 3.x, in any mode."""
     # pykcl marks the rows it creates in the same way; a row it has ever written has its metadata.
     created = sum(lease.entity_type is not None and lease.metadata is None for lease in leases)
-    renewed = sum(_THROUGHPUT in lease.extra for lease in leases)
+    renewed = sum(lease.throughput is not None for lease in leases)
     handed = sum(lease.checkpoint_owner is not None for lease in leases)
     found = [
         (created, _count(created, "lease") + " created by KCL 3.5 or later"),

@@ -26,11 +26,11 @@ class Acquisition:
     owner will do: it is alive, so the counter is read again just before.)
 
     `reason`: "rebalance" takes it from a live owner; "expired" from one whose counter stood still; "child" is an
-    unowned child of a lease this worker ended.
+    unowned child of a lease this worker ended; "assigned" was given to this worker by a leader of KCL 3.x.
     """
 
     seen: Lease
-    reason: Literal["unowned", "expired", "rebalance", "child"]
+    reason: Literal["unowned", "expired", "rebalance", "child", "assigned"]
 
     @property
     def lease_key(self) -> str:

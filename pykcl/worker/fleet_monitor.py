@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pykcl.config import Config
-from pykcl.errors import NativeFleet, TemporaryError, WrongStream
+from pykcl.errors import NativeFleet, SetupError, TemporaryError, WrongStream
 from pykcl.events import (
     FleetChanged,
+    FleetFollowed,
     FleetJoined,
+    FleetUnfollowed,
     FleetUpgradedToV3,
     InitialPositionIgnored,
 )
@@ -16,6 +18,7 @@ from pykcl.interfaces import Events, LeaseTable, TableScan
 from pykcl.model.lease import JavaState, Lease, Row
 from pykcl.planning.fleet_protocol import Fleet, FleetKind, sense_fleet
 from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.membership import why_not_to_follow
 from pykcl.runtime import Runtime
 
 STATE_INTERVAL = 60.0
@@ -30,10 +33,13 @@ class FleetMonitor:
 
     pykcl: the other workers of pykcl that hold leases and are not silent, as of a scan some seconds ago.
 
-    What a worker does when Java's fleet goes native while it runs: it goes on. Its writes are fenced as ever, a
-    native leader leaves leases alone whose counter moves and whose owner reports no metrics, and stopping would leave
-    the shards unread until that leader gives them to somebody. It takes what is free or expired, but nothing from a
-    living owner any more: that is the leader's business now.
+    follows: a leader of KCL 3.x assigns the leases, and this worker obeys. has_own_tables: its lock and the metrics are
+    in tables of KCL 3.0-3.4.
+
+    What a worker does when Java's fleet goes native while it runs and it may not follow: it goes on. Its writes are
+    fenced as ever, a native leader leaves leases alone whose counter moves and whose owner reports no metrics, and
+    stopping would leave the shards unread until that leader gives them to somebody. It takes what is free or expired,
+    but nothing from a living owner any more: that is the leader's business now.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class FleetMonitor:
         self._handing_off = False
         self._went_native = False
         self._native_since: float | None = None
+        self.follows = self.has_own_tables = False
 
     @property
     def may_steal(self) -> bool:
@@ -82,14 +89,22 @@ class FleetMonitor:
         )
 
     def join(self, rows: Iterable[Row]) -> None:
-        """Raise NativeFleet where Java KCL 3.x assigns the leases, unless `unsafe_join_v3` is set; WrongStream for a
+        """Raise NativeFleet where Java KCL 3.x assigns the leases and this worker may not follow; WrongStream for a
         table of leases of several streams: Java 2.x could not read a row of ours, and would stop taking leases.
         """
         rows = tuple(rows)
         self._read_state(self._runtime.monotonic())
         fleet = self._sense(rows)
-        if fleet.why_native and not self._config.unsafe_join_v3:
-            raise NativeFleet(_native_text(self._config, fleet))
+        if fleet.why_native:
+            why_not = self._why_not_to_follow(fleet, rows)
+            if why_not:
+                raise NativeFleet(_native_text(self._config, fleet, why_not))
+            self._follow(fleet)
+        elif self._config.fleet_mode == "3x":
+            raise SetupError(
+                f'fleet_mode="3x", and lease table {self._config.table!r} is not of a KCL 3.x fleet in its own mode: '
+                f"{fleet.kind.value}. Do: leave fleet_mode out, which joins any fleet by its own protocol."
+            )
         if _is_of_others_alone(fleet):
             raise WrongStream(
                 f"Table {self._config.table!r} holds leases of several streams and none of a single one: it belongs to "
@@ -117,11 +132,39 @@ class FleetMonitor:
         if now < self._next_comparison:
             return
         self._next_comparison = now + self._config.renew_interval
-        if now >= self._next_state and self._fleet is not None and self._fleet.java:
+        is_beside_java = self._fleet is not None and bool(self._fleet.java)
+        if now >= self._next_state and (is_beside_java or self.follows):
             self._read_state(now)
         fleet = self._sense(rows, view)
         self.pykcl = fleet.pykcl
+        self._turn(fleet, rows, now)
         self._compare(fleet, now)
+
+    def _turn(self, fleet: Fleet, rows: tuple[Row, ...], now: float) -> None:
+        """Follow a leader from now on, or no more. Raises TemporaryError, SetupError."""
+        if not fleet.why_native:
+            if self.follows:
+                self.follows = False
+                event = FleetUnfollowed(client_version=fleet.client_version, beside=fleet.beside)
+                self._events.emit(event)
+            return
+        if self.follows:
+            return
+        if not self._state.has_owner_index:
+            # It may have been made since the start.
+            self._table.prepare(create=False)
+            self._read_state(now)
+        if not self._why_not_to_follow(fleet, rows):
+            self._follow(fleet)
+
+    def _follow(self, fleet: Fleet) -> None:
+        self.follows, self.has_own_tables = True, fleet.has_own_tables
+        self._events.emit(FleetFollowed(client_version=str(fleet.client_version), beside=fleet.beside))
+
+    def _why_not_to_follow(self, fleet: Fleet, rows: Iterable[Row]) -> str:
+        return why_not_to_follow(
+            fleet, self._config.fleet_mode, rows, has_owner_index=self._state.has_owner_index
+        )
 
     def _compare(self, fleet: Fleet, now: float) -> None:
         before = self._fleet
@@ -137,7 +180,7 @@ class FleetMonitor:
                     evidence=fleet.evidence,
                 )
             )
-        if fleet.why_native and not self._went_native and not self._config.unsafe_join_v3:
+        if fleet.why_native and not self._went_native and not self.follows:
             # 1) A table is restored, row by row; 2) a scan shows the lock of a leader, and not yet the row with the
             # client version, which says that the lock is left over.
             self._native_since = now if self._native_since is None else self._native_since
@@ -208,19 +251,14 @@ def _silent(view: LeaseView, failover_time: float) -> frozenset[str]:
     return frozenset(silent - living)
 
 
-def _native_text(config: Config, fleet: Fleet) -> str:
+def _native_text(config: Config, fleet: Fleet, why_not: str) -> str:
     if fleet.client_version == "CLIENT_VERSION_3X_WITH_ROLLBACK":
         back = "roll it back with KCL's own KclMigrationTool.py (--mode rollback)"
     else:
-        back = (
-            "KCL has no way back from there, so cut over: stop all Java workers for good, and start pykcl with "
-            "unsafe_join_v3=True"
-        )
+        back = "update pykcl, or wait until the fleet's own migration is over"
     return (
         f"Java KCL 3.x works on lease table {config.table!r} in its own mode: {fleet.why_native}; beside "
-        f"{fleet.beside}. There a leader assigns the leases by metrics that pykcl does not report, so both sides would "
-        "move leases by rules of their own. The state stays when the Java workers are gone. Nothing was changed. Do: "
-        f"{back}. Java workers that are to stay beside pykcl run with CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1 "
-        "from their first day on 3.5, or with CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X (with 3.5 that puts rows into "
-        "this table which stop KCL 2.x workers). unsafe_join_v3=True joins as it is."
+        f"{fleet.beside}. There a leader assigns the leases, and this worker cannot follow it: {why_not}. Nothing was "
+        f"changed. Do: {back}. Java workers that are to stay beside pykcl as KCL 2.x run with "
+        "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1 from their first day on 3.5."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from pykcl.config import Config
 from pykcl.errors import LeaseLostError, TemporaryError
@@ -11,6 +12,7 @@ from pykcl.events import LossReason
 from pykcl.interfaces import Applied, LeaseTable, Rejected, Unknown
 from pykcl.metrics import catalog
 from pykcl.metrics.meter import Meter
+from pykcl.model.fleet_rows import decimal_text
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import LeaseWrite, renew
 from pykcl.runtime import Event, Runtime
@@ -61,6 +63,8 @@ class HeldLease:
         self._lost: Loss | None = None
         self._released = False
         self._own_process = OwnProcess()
+        self._throughput = Throughput(sent)
+        self._asked_at: float | None = None
 
     @property
     def lease(self) -> Lease:
@@ -72,6 +76,11 @@ class HeldLease:
         """Worker that a leader of KCL 3.x has assigned the lease to, once this one has finished with it."""
         lease = self.lease
         return lease.owner if lease.checkpoint_owner is not None else None
+
+    def asked_for(self, now: float) -> float:
+        """Return the seconds since this worker saw that a leader of KCL 3.x asks for the lease; 0: none does."""
+        asked_at = self._asked_at
+        return now - asked_at if asked_at is not None and not self.is_over else 0.0
 
     @property
     def deadline(self) -> float:
@@ -185,6 +194,7 @@ class HeldLease:
                 self._sent = first_sent(answer, sent, self._unknown_since)
                 self._unknown_since = None
             if asked:
+                self._asked_at = self._runtime.monotonic()
                 self._wake.set()
             return answer.lease
         if isinstance(answer, Unknown):
@@ -222,8 +232,40 @@ class HeldLease:
         """
         if self._runtime.monotonic() < self.next_renewal - give:
             return False
-        self.write(renew, within=self._config.write_timeout)
+        throughput = self._throughput.reported(self._runtime.monotonic())
+        self.write(partial(renew, throughput=throughput), within=self._config.write_timeout)
         return True
+
+    def delivered(self, size: int) -> None:
+        """Note bytes that the processor is done with, for the leader of a KCL 3.x fleet: heartbeats report them."""
+        self._throughput.add(size)
+
+
+class Throughput:
+    """The throughput of a lease, as Java reports it: KiB a second since the last heartbeat, averaged with those before.
+
+    Nothing is reported before the first record. now: monotonic seconds.
+    """
+
+    def __init__(self, now: float) -> None:
+        # The one grows in the lease worker's thread, the other follows it in the renewer's.
+        self._delivered, self._reported, self._since = 0, 0, now
+        self._average: float | None = None
+
+    def add(self, size: int) -> None:
+        self._delivered += size
+
+    def reported(self, now: float) -> str | None:
+        """Return the average, as the text of a number; None: there is nothing to report."""
+        delivered, seconds = self._delivered, now - self._since
+        if seconds <= 0:
+            return None
+        size, self._reported, self._since = delivered - self._reported, delivered, now
+        if self._average is None and not size:
+            return None
+        rate = size / 1024 / seconds
+        self._average = rate if self._average is None else (rate + self._average) / 2
+        return decimal_text(self._average)
 
 
 def first_sent(kept: Applied, sent: float, unknown_since: float | None) -> float:

@@ -16,6 +16,7 @@ from pykcl.worker.leader import Leader
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.measurements import TakeMeasures
+from pykcl.worker.membership import Membership
 from pykcl.worker.shard_sync import ShardSync
 from pykcl.worker.table_scanner import TableScanner
 from pykcl.worker.threads import ThreadHeartbeat
@@ -43,6 +44,7 @@ class LeaseManager:
         self._scanner = TableScanner(context)
         self._sync = ShardSync(context, self._scanner, self.pulse, scan=self._scan, must_stop=self._must_stop)
         self._leader = Leader(context, self._must_stop)
+        self._membership = Membership(context)
         self._processors = ProcessorWatchdog(context)
         self._measures = TakeMeasures(context, OVERDUE_AFTER * context.config.failover_time)
         self._ended_here: set[str] = set()
@@ -59,9 +61,20 @@ class LeaseManager:
         self._wake.set()
 
     def stop_workers(self) -> None:
-        """Ask every lease worker to finish its batch, checkpoint and release."""
+        """Ask every lease worker to finish its batch, checkpoint and release.
+
+        In a fleet with a leader its metrics are withdrawn before: nothing more is assigned to this worker.
+        """
+        self._membership.leave()
         for worker, _ in self.workers():
             worker.request_stop()
+
+    def leave(self) -> None:
+        """Release what a leader has assigned while the lease workers were stopping; called when they have ended."""
+        try:
+            self._membership.release_assigned()
+        except (TemporaryError, SetupError) as error:
+            self._context.failures.failed(Activity.MANAGING_LEASES, error)
 
     def workers(self) -> list[tuple[LeaseWorker, Task]]:
         with self._workers_lock:
@@ -107,14 +120,18 @@ class LeaseManager:
             self._scan()
             if listing is not None:
                 self._sync.create(listing, now)
-            if not self._sync.must_finish_the_start:
+            if not self._sync.must_finish_the_start and not self._context.fleet.follows:
                 self._acquire()
             self._sync.delete()
             if not self._sync.start_is_unfinished and self._leader.audit(self._view, self._sync.shards):
                 self._sync.list_at_once()
+        if self._context.fleet.follows:
+            self._follow()
+        elif self._membership.is_member:
+            self._membership.withdraw()
         workers = [worker for worker, _ in self.workers()]
         self.readiness.update(self._view, workers, start_is_unfinished=self._sync.start_is_unfinished)
-        next_at = min(self._scanner.next_at, self._sync.next_listing, now + 1.0)
+        next_at = min(self._scanner.next_at, self._sync.next_listing, self._next_query, now + 1.0)
         return max(0.01, next_at - self._context.runtime.monotonic())
 
     @property
@@ -147,9 +164,33 @@ class LeaseManager:
         self._leader.scanned(rows)
         context.fleet.observe(rows, self._view)
         self._sync.scanned(before)
-        self._scanner.pace(len(rows))
+        if context.fleet.follows:
+            self._membership.scanned(rows)
+            is_ready = self.readiness.everywhere.is_set()
+            self._scanner.rest(self._membership.scan_interval if is_ready else context.config.renew_interval)
+        else:
+            self._scanner.pace(len(rows))
 
     # -- assign ------------------------------------------------------------------------------------------------
+
+    @property
+    def _next_query(self) -> float:
+        return self._membership.next_at if self._context.fleet.follows else float("inf")
+
+    def _follow(self) -> None:
+        """Adopt what the leader has assigned, and report; take what nobody reads while there is no leader."""
+        now = self._context.runtime.monotonic()
+        busy = self._busy()
+        plans = self._membership.assigned(now, busy)
+        if not self._sync.must_finish_the_start:
+            plans += self._membership.rescue(self._view, busy | {plan.lease_key for plan in plans})
+        for plan in plans:
+            self._start_worker(plan)
+        for worker, _ in self.workers():
+            worker.hand_over_if_late(now)
+        self._measures.chosen(self._fleet(), len(plans))
+        # Behind the first query: whoever reports and does not find its leases holds up their shards.
+        self._membership.report_if_due(now)
 
     def _acquire(self) -> None:
         context, config = self._context, self._context.config

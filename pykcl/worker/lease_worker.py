@@ -33,7 +33,7 @@ from pykcl.planning.lifecycle import FINAL, Signal, State, next_state
 from pykcl.processor import InitializationInput, LeaseLostInput
 from pykcl.status import Activity
 from pykcl.worker.checkpointer import Progress, ShardCheckpointer
-from pykcl.worker.held_leases import Loss
+from pykcl.worker.held_leases import HeldLease, Loss
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.processor_factory import must_have_run
 from pykcl.worker.record_delivery import RecordDelivery
@@ -95,6 +95,25 @@ class LeaseWorker:
         held.lose(loss)
         return True
 
+    def hand_over_if_late(self, now: float) -> None:
+        """Hand the lease over at its last checkpoint if its processor holds that up for too long.
+
+        Called by the LeaseManager's thread. The leader would transfer it anyway, and nobody would know from where on
+        both work. Raises TemporaryError, SetupError.
+        """
+        held = self.scope.held
+        if held is None or held.asked_for(now) <= self._context.config.graceful_handoff_timeout:
+            return
+        within = self._context.config.write_timeout
+        try:
+            if self.scope.progress is not None and self._context.config.checkpoint_mode != "manual":
+                # Of the batches before the one that runs.
+                self.scope.progress.flush()
+            held.write(lease_writes.hand_over, within=within)
+        except LeaseLostError:
+            return
+        self.scope.wake.set()
+
     def run(self) -> None:
         activities: dict[State, Callable[[], Signal]] = {
             State.ACQUIRING: self._acquire,
@@ -116,11 +135,16 @@ class LeaseWorker:
         finally:
             # Whatever happened, even a thread that dies of a bug: no heartbeat without a reader behind it.
             if self.scope.held is not None:
-                self._context.held.remove(self.scope.held)
+                if not self._is_kept(self.scope.held):
+                    self._context.held.remove(self.scope.held)
                 self._context.failures.over(self.key)
             if self._delivery is not None:
                 self._delivery.drop()
             self.scope.on_change()
+
+    def _is_kept(self, held: HeldLease) -> bool:
+        """True for an ended lease of a fleet with a leader, which assigns leases without heartbeats again."""
+        return self.state is State.ENDED and not held.is_over
 
     def _enter(self, state: State) -> None:
         before, self.state = self.state, state
@@ -171,7 +195,13 @@ class LeaseWorker:
                     context.events.emit(LeaseTakeFailed(shard=self.key))
                     return Signal.REFUSED
                 seen = row
-            write = lease_writes.take(seen, context.worker_id, context.metadata_for(seen))
+            adopts = scope.plan.reason == "assigned"
+            metadata = context.metadata_for(seen)
+            write = (
+                lease_writes.adopt(seen, metadata)
+                if adopts
+                else lease_writes.take(seen, context.worker_id, metadata)
+            )
             held = context.held.acquire(
                 write, table=context.table, config=context.config, meter=context.meter, wake=scope.wake
             )
@@ -304,7 +334,11 @@ class LeaseWorker:
         return Signal.DONE
 
     def _report_loss(self) -> None:
-        loss = self.scope.mine.loss or Loss.of(LossReason.OTHER)
+        mine = self.scope.mine
+        loss = mine.loss
+        if loss is None and mine.was_released:
+            loss = Loss.of(LossReason.HANDED_OVER, new_owner=mine.lease.owner)
+        loss = loss or Loss.of(LossReason.OTHER)
         self._context.events.emit(
             LeaseLost(shard=self.key, cause=loss.cause, new_owner=loss.new_owner, reason=loss.reason)
         )

@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypedDict
 
-from pykcl.config import CheckpointMode, Config, HttpTransport, LeaseScanMode, OnError, RecordEncoding
+from pykcl.config import (
+    CheckpointMode,
+    Config,
+    FleetMode,
+    HttpTransport,
+    LeaseScanMode,
+    OnError,
+    RecordEncoding,
+)
 from pykcl.errors import ConfigError
 from pykcl.event_dispatch import Listener
 from pykcl.interfaces import DeadLetterDestination, LeaseTable, Stream
@@ -78,7 +86,11 @@ class WorkerOptions(Surroundings, total=False):
     point_in_time_recovery: bool
     lease_scan_mode: LeaseScanMode
     coordinator_state_table: str | None
-    unsafe_join_v3: bool
+    fleet_mode: FleetMode
+    worker_metrics_interval: float
+    worker_metrics_table: str | None
+    graceful_handoff_timeout: float
+    rescue: bool
     metrics: str
     metrics_level: MetricsLevel
     metrics_dimensions: str

@@ -9,7 +9,7 @@ from pykcl.errors import FatalError, PyKclError, SetupError, ShardGone, Temporar
 from pykcl.events import NeverCheckpointed
 from pykcl.metrics import catalog
 from pykcl.model.lease import first_read
-from pykcl.model.record import Record
+from pykcl.model.record import Record, data_bytes
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, PollWindow, backoff
 from pykcl.processor import Batch, FailedAt, ShutdownRequestedInput
@@ -275,18 +275,23 @@ class RecordDelivery:
                 self._page.ended(worked=False)
             return NOT_RETURNED[result]
         if result is CallResult.RETURNED:
-            self._page.delivered(records)
-            self._report_a_forgotten_checkpoint()
+            self._delivered(records)
         self._progress.batch_done(last)
         self._checkpoint_if_due()
         return None
+
+    def _delivered(self, records: Sequence[Record]) -> None:
+        """Note records that the processor has returned from."""
+        self._page.delivered(records)
+        if self._context.fleet.follows:
+            self._held.delivered(data_bytes(records))
+        self._report_a_forgotten_checkpoint()
 
     def _settle(self, records: Sequence[Record], is_processed: bool) -> None:
         """Note records that are settled; automatic checkpoints may pass them now."""
         last = records[-1].position
         if is_processed:
-            self._page.delivered(records)
-            self._report_a_forgotten_checkpoint()
+            self._delivered(records)
             self._progress.batch_done(last)
         else:
             self._progress.given_up(last)

@@ -86,7 +86,8 @@ def end_shard(context: Context, held: HeldLease, children: tuple[Shard, ...]) ->
         _ensure_lease(context, held, child)
     listed = tuple(sorted(child.shard_id for child in children))
     with context.meter.timed(catalog.UPDATE_LEASE_AT_END, held.key):
-        held.write(partial(lease_writes.end_shard, children=listed))
+        write = partial(lease_writes.end_shard, children=listed, keeps_owner=context.fleet.follows)
+        held.write(write)
     context.events.emit(ShardEnded(shard=held.key, children=listed))
 
 

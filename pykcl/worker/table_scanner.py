@@ -127,6 +127,11 @@ class TableScanner:
         self._next_whole = self.scanned_at + jittered(pause, self._context.runtime.random())
         self.is_calm = self._schedule.segment_pause is not None
 
+    def rest(self, pause: float) -> None:
+        """Scan the whole table after that many seconds, and no part of it before: others find what is free."""
+        self._next_whole = self.scanned_at + jittered(pause, self._context.runtime.random())
+        self._next_part, self._watched, self.is_calm = None, frozenset(), False
+
     def hurry(self) -> None:
         """Something happened here: scan soon, yet never in a spin. Leases that end as quickly as they are taken must
         not cost more than a few scans a second."""

@@ -344,6 +344,8 @@ class Worker:
         was_forced = self._is_forced and any(worker.busy for worker, _ in manager.workers())
         if left:
             self._forced.set()
+        elif not was_forced:
+            manager.leave()
         parts.renewer.stop()
         parts.reads.stop()
         # No user code runs in these: they get their moment also when a second signal ended the wait for user code.

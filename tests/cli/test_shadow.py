@@ -159,7 +159,7 @@ def test_the_rows_of_an_ordinary_pykcl_application_are_refused_too(shadow, aws, 
 
 ORIGINAL = Config(
     application="orders-app", stream="orders", table_name="orders-leases", coordinator_state_table="orders-state", worker_id="w1",
-    checkpoint_mode="manual", table_deletion_protection=True, point_in_time_recovery=True, unsafe_join_v3=True, failover_time=5,
+    checkpoint_mode="manual", table_deletion_protection=True, point_in_time_recovery=True, fleet_mode="3x", failover_time=5,
 )  # fmt: skip
 
 
@@ -171,9 +171,8 @@ def test_nothing_in_the_shadows_config_leads_to_the_originals_tables():
         None,
         "shadow:w1",
     )
-    assert (config.table_deletion_protection, config.point_in_time_recovery, config.unsafe_join_v3) == (
-        False,
-    ) * 3
+    assert (config.table_deletion_protection, config.point_in_time_recovery) == (False, False)
+    assert config.fleet_mode == "auto"
     assert (config.checkpoint_mode, config.failover_time) == ("interval", 5)
     assert shadow_config(ORIGINAL, "other-app", calls=True).checkpoint_mode == "manual"
 

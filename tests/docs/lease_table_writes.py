@@ -8,6 +8,7 @@ from pykcl.model.checkpoint import AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PendingCheckpoint, PykclMetadata, metadata_for
 from pykcl.model.lease_writes import (
     LeaseWrite,
+    adopt,
     checkpoint,
     create,
     delete,
@@ -70,12 +71,15 @@ def by_heading() -> dict[str, LeaseWrite]:
     checkpointed = checkpoint(_after(renewed), here)
     prepared = prepare(_after(checkpointed), PendingCheckpoint(here, b"state"))
     stolen = take(_after(prepared), B[0], _noted(_after(prepared), B))
+    assigned = _after(renewed).with_(owner=B[0], metadata=None)
     ended = end_shard(_after(stolen), ["shardId-000000000005", "shardId-000000000006"])
     return {
         "create": created,
         "take an unowned lease": taken,
         "take an owned lease": stolen,
+        "adopt an assigned lease": adopt(assigned, _noted(assigned, B)),
         "renew": renewed,
+        "renew in a fleet of KCL 3.x": renew(_after(taken), "76.173065"),
         "checkpoint": checkpointed,
         "prepare": prepared,
         "end": ended,

@@ -21,7 +21,7 @@ from pykcl.metrics.catalog import SINKS as METRICS_SINKS
 from pykcl.model.lease import ForeignRow
 from pykcl.model.lease_item import FIELD_ATTRIBUTES, LEASE_KEY, parse_row, to_item
 from pykcl.model.lease_writes import release, take
-from pykcl.operate.aws.iam import METRICS_ACTIONS
+from pykcl.operate.aws.iam import FOLLOW_ACTIONS, METRICS_ACTIONS
 from pykcl.planning.lifecycle import FINAL, TABLE, Signal, State
 from pykcl.planning.read_schedule import READ_UNITS_PER_SECOND
 
@@ -153,7 +153,7 @@ def test_every_write_is_printed_as_it_is_sent():
     assert printed.keys() == writes.keys()
     for heading, write in writes.items():
         assert printed[heading] == printable(write), heading
-    assert len({write.kind for write in writes.values()}) == 11
+    assert len({write.kind for write in writes.values()}) == 12
 
 
 def test_the_row_table_has_every_attribute_with_its_type():
@@ -232,8 +232,8 @@ def test_the_policy_allows_exactly_what_the_code_calls():
         if block.page == "docs/about/security.md" and '"Statement"' in block.text
     ]
     allowed = {action for statement in policy["Statement"] for action in statement["Action"]}
-    # Told below the policy: only where metrics go to CloudWatch.
-    allowed |= set(METRICS_ACTIONS)
+    # Below the policy: where metrics go to CloudWatch, and in a fleet with a leader.
+    allowed |= {*METRICS_ACTIONS, *FOLLOW_ACTIONS}
     called = {write.request()[0] for write in by_heading().values()}
     # tests/cli/test_dead_letter_commands.py compares what a destination of dead letters needs.
     paths = set((ROOT / "pykcl" / "aws").rglob("*.py")) - {ROOT / "pykcl" / "aws" / "dead_letters.py"}

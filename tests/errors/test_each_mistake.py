@@ -207,10 +207,10 @@ def test_e06_a_native_fleet_of_kcl_3(local_aws, dynamodb, pykcl):
     dynamodb.put_item(TableName=TABLE, Item=state)
     happened = check_output(pykcl(*RUN), "E06", f"pykcl doctor --app {TABLE}")
     assert "CLIENT_VERSION_3X" in happened
-    assert "unsafe_join_v3" in happened
+    assert "no index of owners" in happened
     with pytest.raises(NativeFleet) as raised:
         real_worker(Heard()).start()
-    check(raised.value, "E06", "KclMigrationTool.py")
+    check(raised.value, "E06", "leave out fleet_mode")
 
 
 def test_e07_two_streams_under_one_application_name(local_aws, pykcl):

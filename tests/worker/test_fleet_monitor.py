@@ -146,24 +146,10 @@ def test_a_native_fleet_is_refused_with_the_way_out_and_left_as_it_is(new_fleet,
     with pytest.raises(NativeFleet, match=version) as refused:
         fleet.start("p1")
     text = str(refused.value)
-    assert "unsafe_join_v3" in text
+    assert "no index of owners" in text
     assert "COMPATIBLE_WITH_2X_PHASE1" in text
     assert ("KclMigrationTool" in text) == (version == "CLIENT_VERSION_3X_WITH_ROLLBACK")
     assert {name: fleet.dynamodb.rows(name) for name in fleet.dynamodb.tables} == before
-
-
-def test_who_says_so_joins_a_native_fleet_all_the_same(new_fleet):
-    fleet = new_fleet()
-    create_table(fleet)
-    put_state(fleet, "CLIENT_VERSION_3X")
-    put = fleet.put(20)
-    fleet.start("p1", unsafe_join_v3=True)
-    fleet.wait_delivered(put)
-    fleet.start("p2", unsafe_join_v3=True)
-    fleet.wait(lambda: fleet.load().get("p2") == 1, what="a steal")
-    (event,) = joined(fleet, "p1")
-    assert event.kind == "Java KCL 3.x, native"
-    assert not fleet.happened(FleetUpgradedToV3)
 
 
 def test_a_table_of_several_streams_is_refused_and_left_as_it_is(new_fleet):

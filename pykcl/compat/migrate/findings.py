@@ -251,10 +251,10 @@ def table_findings(snapshot: TableSnapshot) -> list[Finding]:
 def _obstacles(snapshot: TableSnapshot, fleet: Fleet) -> Iterator[Finding]:
     if fleet.kind is FleetKind.JAVA_3X_NATIVE:
         yield Finding(
-            "must",
+            "review",
             "the fleet is KCL 3.x in its own mode",
-            f"{fleet.why_native}. Its leader assigns leases by load, which pykcl does not report: a pykcl worker "
-            "refuses to start (NativeFleet). See the plan for two ways out.",
+            f"{fleet.why_native}. Its leader assigns the leases, and pykcl workers follow it (`fleet_mode`). When no "
+            "Java worker is left, nobody leads: leases of a worker that dies are read again after about a minute.",
         )
     elif fleet.kind is FleetKind.MULTI_STREAM:
         yield Finding(

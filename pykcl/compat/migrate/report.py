@@ -25,7 +25,6 @@ _TITLES = {
 }
 
 
-ROLLS_BACK = "CLIENT_VERSION_3X_WITH_ROLLBACK"
 """The only client version of a native fleet that KCL's own tool can roll back."""
 
 
@@ -232,19 +231,9 @@ def _plain(text: str) -> str:
 
 
 def plan(move: Move, snapshot: TableSnapshot) -> list[Step]:
-    """Return the steps in order. For a native fleet the two ways out come before the first host."""
-    steps = [_review(move), _shadow(move)]
-    if snapshot.is_native:
-        fleet = snapshot.fleet
-        rolls_back = fleet is not None and fleet.client_version == ROLLS_BACK
-        return [
-            *steps,
-            _out_of_native(move, rolls_back=rolls_back),
-            _one_host(move),
-            _all_hosts(move),
-            _remove(move),
-        ]
-    return [*steps, _one_host(move), _all_hosts(move), _remove(move)]
+    """Return the steps in order."""
+    is_led = snapshot.is_native
+    return [_review(move), _shadow(move), _one_host(move, is_led=is_led), _all_hosts(move), _remove(move)]
 
 
 def _review(move: Move) -> Step:
@@ -282,40 +271,17 @@ def _shadow(move: Move) -> Step:
     )
 
 
-def _out_of_native(move: Move, *, rolls_back: bool) -> Step:
-    region = move.config.effective_region or "REGION"
-    tool = _shell(
-        "python3", "KclMigrationTool.py", "--region", region, "--mode", "rollback", "--application_name",
-        move.config.application, "--lease_table_name", move.config.table,
-    )  # fmt: skip
-    back_first = (
-        "Either roll back, and then go host by host: roll the fleet back with KCL's own tool, and deploy the Java "
-        "workers with clientVersionConfig=CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1 (before 3.5: "
-        "..._COMPATIBLE_WITH_2X). Run `pykcl migrate` again afterwards, and continue when it reports a fleet that is "
-        "not native."
-        if rolls_back
-        else "This fleet cannot roll back: KCL's own tool does so only from CLIENT_VERSION_3X_WITH_ROLLBACK, the state "
-        "of a fleet that came from 2.x by CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X (3.5: ..._PHASE1)."
+def _one_host(move: Move, *, is_led: bool) -> Step:
+    taken = (
+        "the leader of KCL 3.x assigns leases to it as to any other worker, once it has reported its metrics"
+        if is_led
+        else f"pykcl takes them after the failover time of {move.config.failover_time:g} s"
     )
-    commands = (tool, "# or, with every Java worker stopped for good:") if rolls_back else ()
-    cut_over = f"{move.run} --option unsafe_join_v3=true"
-    return Step(
-        "Out of KCL 3.x's own mode: one of two ways",
-        f"{back_first} Or cut over: stop every Java worker for good, wait for the failover time of "
-        f"{move.config.failover_time:g} s, and start pykcl on all hosts with unsafe_join_v3, as long as the rows of "
-        "KCL 3.x are in the table.",
-        (*commands, cut_over),
-        "stop all pykcl workers, and start the Java workers: all their rows are still there, with the checkpoints of "
-        "pykcl. After the tool: its --mode rollforward.",
-    )
-
-
-def _one_host(move: Move) -> Step:
     return Step(
         "One host",
         "Stop the daemon of one host, and start this instead. Its log shows `fleet joined` with the other workers, "
-        "then `lease taken`. Java does not release its leases when it stops: pykcl takes them after the failover time "
-        f"of {move.config.failover_time:g} s. Wait until a deploy and a split or merge have passed without errors.",
+        f"then `lease taken`. Java does not release its leases when it stops: {taken}. Wait until a deploy and a split "
+        "or merge have passed without errors.",
         (move.run,),
         "stop it (SIGTERM): it calls shutdown_requested for each shard, which may write a checkpoint, and releases its "
         "leases; Java continues at the checkpoints in the table. Start the daemon again, "

@@ -134,6 +134,7 @@ class _Reading:
             "metricsEnabledDimensions": self._metrics_dimensions,
             "kinesisEndpoint": lambda value: self.services.endpoint("kinesis", value),
             "dynamoDBEndpoint": lambda value: self.services.endpoint("dynamodb", value),
+            "workerMetricsTableName": lambda value: self._text(value, "worker_metrics_table"),
             "coordinatorStateTableName": lambda value: self._text(value, "coordinator_state_table"),
             "tableName": lambda value: self._text(value, "table_name"),
             "workerId": lambda value: self._text(value, "worker_id"),

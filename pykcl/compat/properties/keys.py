@@ -148,7 +148,7 @@ def _keys(verdict: Verdict, text: str, defaults: Mapping[str, str]) -> tuple[Key
 _NO_FANOUT = "pykcl reads by polling and has no enhanced fan-out consumer"
 _OWN_RETRY = "pykcl retries by itself, without end, with growing pauses"
 _NO_TABLE = "pykcl creates no table other than the lease table"
-_BALANCING = "KCL 3.x in its own mode only; pykcl assigns leases as KCL 2.x"
+_BALANCING = "the leader of a KCL 3.x fleet decides by it; pykcl follows that leader"
 _MIGRATION = "KCL 3.x only; pykcl changes nothing but leases"
 
 _PROGRAM = (
@@ -334,13 +334,18 @@ _RUNNING = (
 )  # fmt: skip
 
 _VERSION_3 = (
-    *_keys(
-        JAVA_ONLY, "KCL 3.x only; pykcl releases its leases at its stop, after the last checkpoint",
-        {"isGracefulLeaseHandoffEnabled": "true", "gracefulLeaseHandoffTimeoutMillis": "30000"},
+    Key(
+        name="isGracefulLeaseHandoffEnabled", default="true", verdict=JAVA_ONLY,
+        text="the leader of a KCL 3.x fleet decides by it; pykcl hands over what it is asked for",
+    ),
+    Key(
+        name="gracefulLeaseHandoffTimeoutMillis", default="30000", verdict="honoured",
+        text="how long a running batch may hold up a hand-over that the leader of a KCL 3.x fleet asks for",
+        effect=_millis("graceful_handoff_timeout", 0),
     ),
     Key(
         name="clientVersionConfig", default="CLIENT_VERSION_CONFIG_3X", verdict=JAVA_ONLY,
-        text="pykcl works as KCL 2.x; a Java 3.x worker beside it needs a mode that is compatible with 2.x",
+        text="the lease table says by which protocol its fleet works, and pykcl works by that",
     ),
     *_keys(
         JAVA_ONLY, _MIGRATION,
@@ -350,10 +355,18 @@ _VERSION_3 = (
         name="coordinatorStateTableName", default="applicationName-CoordinatorState", verdict="honoured",
         text="table that pykcl checks for a Java 3.0-3.4 fleet that has left the 2.x-compatible mode",
     ),
+    Key(
+        name="workerMetricsTableName", default="applicationName-WorkerMetricStats", verdict="honoured",
+        text="table to which pykcl reports in a Java 3.0-3.4 fleet in its own mode",
+    ),
+    Key(
+        name="workerMetricsReporterFreqInMillis", default="30000", verdict="honoured",
+        text="how often pykcl reports to the leader of a KCL 3.x fleet; must be equal in the whole fleet",
+        effect=_millis("worker_metrics_interval", 1000),
+    ),
     *_keys(
         JAVA_ONLY, _NO_TABLE,
         {
-            "workerMetricsTableName": "applicationName-WorkerMetricStats",
             **{
                 f"{table}{what}": default
                 for table in ("coordinatorState", "workerMetrics")
@@ -368,7 +381,6 @@ _VERSION_3 = (
         JAVA_ONLY, _BALANCING,
         {
             "inMemoryWorkerMetricsCaptureFrequencyMillis": "1000",
-            "workerMetricsReporterFreqInMillis": "30000",
             "noOfPersistedMetricsPerWorkerMetrics": "10",
             "disableWorkerMetrics": "false",
             "maxThroughputPerHostKBps": "unlimited",
@@ -417,6 +429,7 @@ _BY_HAND: Mapping[str, tuple[str, ...]] = {
     "cleanup_interval": ("cleanupLeasesUponShardCompletion",),
     "processor_timeout": ("timeoutInSeconds",),
     "coordinator_state_table": ("coordinatorStateTableName",),
+    "worker_metrics_table": ("workerMetricsTableName",),
     "metrics_level": ("metricsLevel",),
     "metrics_dimensions": ("metricsEnabledDimensions",),
 }

@@ -28,9 +28,10 @@ from pykcl.aws.errors import (
     error_code,
     sort_failure,
 )
-from pykcl.aws.table_admin import state_table_of
+from pykcl.aws.table_admin import METRICS_SUFFIX, state_table_of
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, Throttled
 from pykcl.model.dead_letter import Address
+from pykcl.model.lease_item import OWNER_INDEX
 from pykcl.operate.aws.clients import OperatorClients
 from pykcl.runtime import Runtime
 from pykcl.times import format_time
@@ -60,6 +61,10 @@ METRICS_ACTIONS = ("cloudwatch:PutMetricData",)
 STATE_ACTIONS = ("dynamodb:GetItem",)
 """On the state table of Java KCL 3.0-3.4, which most applications do not have. Optional: without it pykcl cannot
 see whether such a fleet has left the mode of 2.x."""
+FOLLOW_ACTIONS = ("dynamodb:Query",)
+"""On KCL 3.x's index of the lease table: a member of its fleet queries its leases there."""
+REPORT_ACTIONS = ("dynamodb:DeleteItem", "dynamodb:UpdateItem")
+"""On the metrics table of Java KCL 3.0-3.4; later versions have the metrics in the lease table."""
 
 OPERATOR_STREAM_ACTIONS = (*STREAM_ACTIONS, "kinesis:ListStreamConsumers")
 OPERATOR_TABLE_ACTIONS = ("dynamodb:DescribeTable", "dynamodb:GetItem", "dynamodb:Scan")
@@ -108,13 +113,15 @@ def worker_policy(
     coordinator_state_table: str | None = None,
     metrics_namespace: str | None = None,
     dead_letters: Address | None = None,
+    follow_leader: bool = False,
 ) -> dict[str, Any]:
     """Return the IAM policy of a worker as AWS' JSON document.
 
     stream, table: names. create_table: include the statement to create the lease table, and with
     point_in_time_recovery to enable its point-in-time recovery. application: its name, if the lease table has another
     one. coordinator_state_table: as in `Config`. metrics_namespace: of CloudWatch; None without metrics there.
-    dead_letters: the destination of dead letters, if they go to AWS.
+    dead_letters: the destination of dead letters, if they go to AWS. follow_leader: may join a fleet of KCL 3.x in its
+    own mode.
     A stream encrypted with a customer managed key also needs `kms:Decrypt` on that key.
     """
     tables = f"arn:{partition}:dynamodb:{region}:{account}:table/"
@@ -128,6 +135,9 @@ def worker_policy(
         actions = CREATE_ACTIONS + (RECOVERY_ACTIONS if point_in_time_recovery else ())
         statements.append(_statement("CreateLeaseTable", actions, lease_table))
     statements.append(_statement("ReadJavaState", STATE_ACTIONS, state_table))
+    if follow_leader:
+        statements.append(_statement("FollowLeader", FOLLOW_ACTIONS, f"{lease_table}/index/{OWNER_INDEX}"))
+        statements.append(_statement("ReportToLeader", REPORT_ACTIONS, lease_table + METRICS_SUFFIX))
     if metrics_namespace is not None:
         metrics = _statement("PublishMetrics", METRICS_ACTIONS, "*")
         metrics["Condition"] = {"StringEquals": {"cloudwatch:namespace": metrics_namespace}}

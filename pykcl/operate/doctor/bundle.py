@@ -119,6 +119,7 @@ _NAMES_OF_CONFIG = {
     "table_name": "table",
     "stream": "stream",
     "coordinator_state_table": "table",
+    "worker_metrics_table": "table",
     "worker_id": "worker",
     "metrics_namespace": "application",
 }

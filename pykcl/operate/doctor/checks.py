@@ -393,13 +393,12 @@ def check_rows(facts: Facts) -> Iterator[Finding]:
             command("pykcl", "leases", "describe", keys[0], "--table", table.name),
         )
     fleet = table.fleet
-    if fleet is not None and fleet.kind is FleetKind.JAVA_3X_NATIVE:
+    if fleet is not None and fleet.kind is FleetKind.JAVA_3X_NATIVE and table.why_not_to_follow:
         yield found(
             "fleet-native-3x",
-            f"Java KCL 3.x works on this table in its own mode ({fleet.why_native}): a leader assigns the leases, and "
-            "a worker that speaks 2.x would fight it. pykcl refuses to join.",
-            "set clientVersionConfig=CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1 in every Java worker (KCL 3.5), "
-            "or stop them all and cut over",
+            f"Java KCL 3.x works on this table in its own mode ({fleet.why_native}): a leader assigns the leases. "
+            f"pykcl refuses to join, because it cannot follow it: {table.why_not_to_follow}.",
+            "pykcl explain E06",
         )
     if watch.snapshot.streams:
         names = sorted(set(watch.snapshot.streams.values()))

@@ -125,6 +125,7 @@ class TableFacts:
     table, or "".
 
     provisioned: None if unknown. watch: None if it could not be scanned. fleet: None without a watch.
+    why_not_to_follow: the reason for which a worker cannot follow the leader of a KCL 3.x fleet, or "".
     """
 
     name: str
@@ -136,6 +137,7 @@ class TableFacts:
     write_units: float = 0.0
     watch: WatchFacts | None = None
     fleet: Fleet | None = None
+    why_not_to_follow: str = ""
     kinds: Mapping[str, OwnerKind] = field(default_factory=dict)
 
 
@@ -214,6 +216,7 @@ def needed_policy(facts: Facts) -> dict[str, object]:
         application=facts.application,
         coordinator_state_table=config.coordinator_state_table,
         dead_letters=address_of(config),
+        follow_leader=config.fleet_mode == "3x",
         metrics_namespace=(config.metrics_namespace or facts.application_word)
         if "cloudwatch" in config.metrics_sinks
         else None,

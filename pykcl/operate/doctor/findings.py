@@ -95,7 +95,7 @@ _KINDS: Mapping[str, Sequence[tuple[str, Level, str | None, str]]] = {
         ("leases-of-no-shard", "warning", "E07", "no lease is of a shard that the stream lists"),
         ("several-streams", "error", "E07",
          "the table has leases of several streams (Java's multi-stream mode); pykcl does not join"),
-        ("fleet-native-3x", "error", "E06", "Java KCL 3.x works on it in its own mode; pykcl does not join"),
+        ("fleet-native-3x", "error", "E06", "Java KCL 3.x works on it in its own mode, in which pykcl cannot follow"),
         ("rows-unreadable", "warning", None, "rows like leases that cannot be understood"),
     ],
     "permissions": [

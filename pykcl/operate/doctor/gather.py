@@ -37,6 +37,7 @@ from pykcl.operate.lag import KinesisLag, ShardLag
 from pykcl.operate.snapshot import Observation, Sampler, TableSnapshot, everybody_moved
 from pykcl.operate.states import owner_kinds
 from pykcl.planning.fleet_protocol import Fleet, sense_fleet
+from pykcl.planning.membership import why_not_to_follow
 from pykcl.runtime import Runtime
 
 NO_SUCH_LEASE = "pykcl-doctor-asks"
@@ -199,7 +200,10 @@ class _Gatherer:
             return table
         watch = watch_facts(observation, first)
         kinds = owner_kinds(watch.snapshot, observation.renewed_after_end)
-        return replace(table, watch=watch, kinds=kinds, fleet=self._fleet(watch, has_index))
+        fleet = self._fleet(watch, has_index)
+        mode, rows = self._question.config.fleet_mode, watch.snapshot.rows
+        why_not = why_not_to_follow(fleet, mode, rows, has_owner_index=has_index) if fleet.why_native else ""
+        return replace(table, watch=watch, kinds=kinds, fleet=fleet, why_not_to_follow=why_not)
 
     def _watch(self, table: str) -> tuple[Observation, TableSnapshot]:
         views: list[TableSnapshot] = []

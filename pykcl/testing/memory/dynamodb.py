@@ -40,7 +40,13 @@ from pykcl.testing.memory.expressions import (
 
 Params = Mapping[str, Any]
 _LEGACY = ("Expected", "AttributeUpdates", "ConditionalOperator", "AttributesToGet", "ScanFilter")
-_EXPRESSIONS = ("ConditionExpression", "UpdateExpression", "FilterExpression", "ProjectionExpression")
+_EXPRESSIONS = (
+    "KeyConditionExpression",
+    "ConditionExpression",
+    "UpdateExpression",
+    "FilterExpression",
+    "ProjectionExpression",
+)
 _MAX_KEY_BYTES = 2048
 _RETURNED = {"PutItem": ("NONE", "ALL_OLD"), "DeleteItem": ("NONE", "ALL_OLD")}
 
@@ -348,6 +354,13 @@ class Table:
             "TableArn": f"arn:aws:dynamodb:us-east-1:123456789012:table/{self.name}",
         }
 
+    def index(self, name: str) -> Mapping[str, Any]:
+        """Raises InvalidRequestError."""
+        for index in self.indexes:
+            if index["IndexName"] == name:
+                return index
+        raise InvalidRequestError(f"The table does not have the specified index: {name}")
+
     def index_types(self) -> dict[str, tuple[str, str]]:
         """Attribute → (type, index) of every index key: DynamoDB checks these types on each write."""
         types = {part["AttributeName"]: part["AttributeType"] for part in self.attributes}
@@ -403,6 +416,9 @@ class MemoryDynamoDB:
 
     def scan(self, **params: Any) -> dict[str, Any]:
         return self._call("Scan", params)
+
+    def query(self, **params: Any) -> dict[str, Any]:
+        return self._call("Query", params)
 
     def get_item(self, **params: Any) -> dict[str, Any]:
         return self._call("GetItem", params)
@@ -502,10 +518,9 @@ class MemoryDynamoDB:
             return {"TableDescription": self.tables.pop(table.name).description()}
         if table.status == "CREATING":
             raise aws_error("ResourceNotFoundException", "Requested resource not found", operation)
-        if operation == "Scan":
-            return self._scan(table, params)
-        if operation == "GetItem":
-            return self._get(table, params)
+        reads = {"Scan": self._scan, "Query": self._query, "GetItem": self._get}
+        if operation in reads:
+            return reads[operation](table, params)
         return self._write(operation, table, params, author)
 
     def _create(self, params: Params) -> dict[str, Any]:
@@ -555,6 +570,24 @@ class MemoryDynamoDB:
         if page and (len(page) < len(keys) or full):
             answer["LastEvaluatedKey"] = {table.key_name: {"S": page[-1]}}
         return {**answer, **_consumed(params, lambda: _read_units(size, bool(params.get("ConsistentRead"))))}
+
+    def _query(self, table: Table, params: Params) -> dict[str, Any]:
+        """A whole index that projects keys only; it is as new as the table."""
+        index = table.index(params.get("IndexName", ""))
+        if params.get("ConsistentRead"):
+            raise InvalidRequestError("Consistent reads are not supported on global secondary indexes")
+        placeholders = Placeholders.of(params)
+        wanted = _condition("KeyConditionExpression", params, placeholders)
+        placeholders.refuse_unused()
+        keys = [part["AttributeName"] for part in index["KeySchema"]]
+        names = {*keys, table.key_name}
+        found = [
+            {name: row[name] for name in names}
+            for _, row in sorted(table.rows.items())
+            if all(name in row for name in names) and wanted(row)
+        ]
+        answer = {"Items": found, "Count": len(found), "ScannedCount": len(found)}
+        return {**answer, **_consumed(params, lambda: max(0.5, 0.5 * len(found) / 40))}
 
     def _write(self, operation: str, table: Table, params: Params, author: str) -> dict[str, Any]:
         given = params["Item"] if operation == "PutItem" else params["Key"]

@@ -186,8 +186,8 @@ def test_rows_of_3x_are_told_and_its_mode():
 
 
 @pytest.mark.parametrize("version", ["CLIENT_VERSION_3X", "CLIENT_VERSION_3X_WITH_ROLLBACK"])
-def test_a_native_fleet_is_a_blocker(version):
-    assert ("must", "the fleet is KCL 3.x in its own mode") in told(
+def test_a_native_fleet_is_told_and_no_blocker(version):
+    assert ("review", "the fleet is KCL 3.x in its own mode") in told(
         snapshot(lease(0, "j1"), version_row(version))
     )
 
@@ -240,15 +240,11 @@ def test_the_commands_name_the_files_and_quote_them():
     assert "--kclpy" not in text
 
 
-def test_a_native_fleet_gets_its_two_ways_before_the_first_host():
-    steps = plan(move(), snapshot(version_row("CLIENT_VERSION_3X_WITH_ROLLBACK")))
-    assert steps[2].title.startswith("Out of KCL 3.x's own mode")
-    assert "PHASE1" in steps[2].text
-    assert "--mode rollback --application_name orders-app" in steps[2].commands[0]
-    assert steps[2].commands[-1].endswith("--option unsafe_join_v3=true")
-    # KCL has no way back from there.
-    (only,) = plan(move(), snapshot(version_row("CLIENT_VERSION_3X")))[2].commands
-    assert only.endswith("--option unsafe_join_v3=true")
+def test_in_a_native_fleet_the_leader_assigns_what_a_stopped_daemon_had():
+    steps = plan(move(), snapshot(version_row("CLIENT_VERSION_3X")))
+    assert steps[2].title == "One host"
+    assert "leader of KCL 3.x assigns leases" in steps[2].text
+    assert "failover time" in plan(move(), snapshot())[2].text
 
 
 @pytest.mark.parametrize(
@@ -415,4 +411,4 @@ def test_the_summary_tells_of_each_part(read):
     assert "orders-app was not read" in text
     assert "not read: name the program with --code" in summary(migration(read()))
     (child,) = plan(move(None), snapshot(version_row("CLIENT_VERSION_3X")))[2].commands
-    assert child == "pykcl multilangd --properties-file app.properties --option unsafe_join_v3=true"
+    assert child == "pykcl multilangd --properties-file app.properties"

@@ -297,6 +297,6 @@ def test_an_option_of_the_command_line_goes_before_the_file_and_the_environment(
     assert {row["leaseOwner"]["S"] for row in rows(stream).values()} == {"by-hand"}
     running.process.send_signal(signal.SIGTERM)
     assert running.ends() == 0
-    refused = daemon("good", "--option", "unsafe_join=true")
+    refused = daemon("good", "--option", "fleet_mod=auto")
     assert refused.ends() == 78
-    assert "Did you mean 'unsafe_join_v3'?" in refused.text()
+    assert "Did you mean 'fleet_mode'?" in refused.text()

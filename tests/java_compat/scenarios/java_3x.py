@@ -79,6 +79,18 @@ def worker_metrics(table: str, worker: str, epoch_seconds: int) -> Params:
     }
 
 
+def leader_lock(owner: str, version: str, *, released: bool = False) -> Params:
+    """The row of the lock, as the lock client puts it."""
+    row: Params = {
+        "leaseKey": {"S": "Leader"},
+        "entityType": {"S": "LEADER"},
+        "ownerName": {"S": owner},
+        "leaseDuration": {"S": "120000"},
+        "recordVersionNumber": {"S": version},
+    }
+    return {**row, "isReleased": {"S": "1"}} if released else row
+
+
 def migration_row(state: str, by: str, epoch_millis: int) -> Params:
     """The row of the migration, as it stands after its first step."""
     return {

@@ -1,0 +1,130 @@
+"""Membership in a fleet that a leader of KCL 3.x runs: who may join, what is adopted, and when nobody leads.
+
+In KCL 3.x's own mode one worker holds a lock and assigns every lease; the others find their leases in the index of
+owners, and report metrics, without which nothing is assigned to them. Metrics come last at the start and end first at
+the stop: whoever reports and does not query its leases holds up its shards for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from pykcl.model.fleet_rows import LeaderLock, lock_of
+from pykcl.model.lease import ForeignRow, Lease, Row
+from pykcl.planning.fleet_protocol import COMPATIBLE_VERSIONS, NATIVE_VERSIONS, Fleet
+from pykcl.planning.lease_assignment import Acquisition
+from pykcl.planning.lease_assignment import Fleet as Assignment
+
+FleetMode = Literal["auto", "2x", "3x"]
+"""The option, as in `pykcl.config`, which lies below."""
+
+HEARTBEAT_INTERVAL: Final = 30.0
+"""Seconds between two heartbeats of the leader, whatever the duration of its lock."""
+LOCK_INTERVAL: Final = 15.0
+"""Seconds between two reads of the lock where it is in a table of its own."""
+LEADERLESS_AFTER: Final = 30.0
+"""Seconds for which there is no lock, or a released one, before the fleet counts as without a leader."""
+RESCUE_AFTER: Final = 3
+"""Failover times that a lease must have stood still before a follower takes it from a fleet without a leader."""
+_SOON, _LATER, _LIVELY_FOR = 2.0, 5.0, 30.0
+
+
+def why_not_to_follow(fleet: Fleet, mode: FleetMode, rows: Iterable[Row], *, has_owner_index: bool) -> str:
+    """Return why a worker must not join a fleet in KCL 3.x's own mode as a follower; "" where it may.
+
+    rows: of a whole scan. has_owner_index: the lease table has KCL 3.x's index.
+    """
+    if mode == "2x":
+        return 'fleet_mode="2x" wants the protocol of KCL 2.x'
+    if fleet.client_version is None:
+        return "no client version says by which protocol the fleet works"
+    if fleet.client_version not in NATIVE_VERSIONS | COMPATIBLE_VERSIONS:
+        return f"{fleet.client_version} is later than the versions that pykcl knows"
+    if any(
+        isinstance(row, ForeignRow) and row.kind == "TABLE_MIGRATION" and _is_running(row) for row in rows
+    ):
+        return "KCL 3.x is moving its state into the lease table"
+    return "" if has_owner_index else "the lease table has no index of owners yet"
+
+
+def _is_running(row: ForeignRow) -> bool:
+    phase = row.item.get("tm", {}).get("S")
+    return not isinstance(phase, str) or not phase.endswith("COMPLETE")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderWatch:
+    """The lock as this worker has seen it. since: monotonic seconds of the first read that showed it as it is.
+
+    seen_at: of the last read; what happened since is no evidence of silence.
+    """
+
+    lock: LeaderLock | None
+    since: float
+    seen_at: float
+
+    @classmethod
+    def first(cls, rows: Iterable[Row], now: float) -> LeaderWatch:
+        return cls(_lock_in(rows), now, now)
+
+    def observe(self, rows: Iterable[Row], now: float) -> LeaderWatch:
+        """Return the watch after a scan. now: read after the scan has answered."""
+        lock = _lock_in(rows)
+        return replace(self, seen_at=now) if lock == self.lock else LeaderWatch(lock, now, now)
+
+    @property
+    def is_absent(self) -> bool:
+        """True if nobody leads: the lock is missing or released for long, or its owner has missed two heartbeats."""
+        free = self.lock is None or self.lock.is_released
+        return self.seen_at - self.since > (LEADERLESS_AFTER if free else 2 * HEARTBEAT_INTERVAL)
+
+
+def _lock_in(rows: Iterable[Row]) -> LeaderLock | None:
+    for row in rows:
+        if isinstance(row, ForeignRow) and (lock := lock_of(row)) is not None:
+            return lock
+    return None
+
+
+def discovery_pause(quiet_for: float) -> float:
+    """Return the seconds until the index of owners is read again. quiet_for: seconds since it last showed news.
+
+    Java queries it every five seconds at its defaults; a lease that was handed over is read by nobody until then.
+    """
+    return _SOON if quiet_for < _LIVELY_FOR else _LATER
+
+
+def is_assigned(
+    row: Row | None, worker: str, process_token: str, still_for: float, failover_time: float
+) -> bool:
+    """Return whether a row that the index showed is this worker's to adopt.
+
+    Not while another worker still works on it. Nor while another process of the same worker identifier may: its private
+    attribute names that process, and it counts as gone once the lease has stood still for the failover time.
+    """
+    if not isinstance(row, Lease) or row.owner != worker or row.checkpoint_owner is not None:
+        return False
+    written = row.metadata
+    is_anothers = (
+        written is not None
+        and written.owner == worker
+        and written.process_token is not None
+        and written.process_token != process_token
+    )
+    return not is_anothers or still_for > failover_time
+
+
+def rescued(assignment: Assignment, plans: Sequence[Acquisition]) -> list[Acquisition]:
+    """Return those of the plans that take a lease which has stood still for long enough to rescue it.
+
+    assignment: made with RESCUE_AFTER times the failover time.
+    """
+    view, after = assignment.view, assignment.failover_time
+    return [plan for plan in plans if not plan.is_steal and view.unchanged_for(plan.lease_key) > after]
+
+
+def newly_owned(found: Collection[str], busy: Collection[str]) -> list[str]:
+    """Return the keys that the index shows and nobody here works on, sorted."""
+    return sorted(set(found) - set(busy))

@@ -1,0 +1,237 @@
+"""Follow a leader of KCL 3.x: find the leases that it assigns, report metrics, and rescue what nobody leads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from pykcl.errors import SetupError, TemporaryError
+from pykcl.events import LeaderAbsent, LeaderReturned, ReportsEnded, ReportsStarted
+from pykcl.model import lease_writes
+from pykcl.model.fleet_rows import SINGLE_TABLE_SUPPORT, WorkerMetrics, report, withdraw
+from pykcl.model.lease import Lease, Row
+from pykcl.planning.lease_assignment import Acquisition, Fleet
+from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.membership import (
+    LOCK_INTERVAL,
+    RESCUE_AFTER,
+    LeaderWatch,
+    discovery_pause,
+    is_assigned,
+    newly_owned,
+    rescued,
+)
+from pykcl.planning.read_schedule import jittered
+from pykcl.status import Activity
+from pykcl.worker.context import Context
+
+SCAN_INTERVAL = 30.0
+"""Seconds between two scans of the table while somebody leads: the leader finds what is free."""
+
+
+class Membership:
+    """Used by the LeaseManager's thread, in a fleet that `FleetMonitor.follows`; `leave` by any thread.
+
+    Leaving: 1) the report is deleted, so that nothing more is assigned; 2) lease workers checkpoint and release, and
+    the leader finds unowned leases at its next run; 3) what it has assigned meanwhile is released, too.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._watch: LeaderWatch | None = None
+        self._is_led = True
+        self._next_query = self._next_report = self._next_lock = 0.0
+        self._changed_at = float("-inf")
+        self._reporting = context.runtime.lock()
+        self._reported: WorkerMetrics | None = None
+        self._was_member = self._leaves = False
+        self._still_since: dict[str, tuple[int, float]] = {}
+
+    @property
+    def is_member(self) -> bool:
+        """True if the leader may assign leases to this worker."""
+        return self._reported is not None
+
+    @property
+    def next_at(self) -> float:
+        """Monotonic seconds at which there is something to do."""
+        return min(self._next_query, self._next_report)
+
+    @property
+    def scan_interval(self) -> float:
+        """Seconds until the whole table is to be scanned again."""
+        return SCAN_INTERVAL if self._is_led else self._context.config.renew_interval
+
+    def scanned(self, rows: Iterable[Row]) -> None:
+        """Watch the leader's lock in a scan of the whole table."""
+        if not self._context.fleet.has_own_tables:
+            self._watch_lock(rows)
+
+    def _watch_old_lock(self, now: float) -> None:
+        """Watch the lock where KCL 3.0-3.4 keeps it, if that is due. Raises TemporaryError, SetupError."""
+        if self._context.fleet.has_own_tables and now >= self._next_lock:
+            self._next_lock = now + LOCK_INTERVAL
+            row = self._context.table.old_lock()
+            self._watch_lock(() if row is None else (row,))
+
+    def _watch_lock(self, rows: Iterable[Row]) -> None:
+        now = self._context.runtime.monotonic()
+        watch = self._watch
+        self._watch = watch = LeaderWatch.first(rows, now) if watch is None else watch.observe(rows, now)
+        is_led = not watch.is_absent
+        if is_led is not self._is_led:
+            self._is_led = is_led
+            owner = watch.lock.owner if watch.lock is not None else None
+            event = LeaderReturned(leader=owner) if is_led else LeaderAbsent(leader=owner)
+            self._context.events.emit(event)
+
+    def assigned(self, now: float, busy: Collection[str]) -> list[Acquisition]:
+        """Return the leases that the leader has assigned to this worker and nobody here works on, if a query is due.
+
+        busy: leases that lease workers hold or are taking. Raises TemporaryError, SetupError.
+        """
+        if now < self._next_query:
+            return []
+        context = self._context
+        self._watch_old_lock(now)
+        self._drop_lost(busy)
+        found = context.table.owned_by(context.worker_id)
+        known = set(busy) | {held.key for held in context.held.all()}
+        plans = []
+        for key in newly_owned(found, known):
+            self._changed_at = now
+            row = context.table.read(key)
+            if not is_assigned(
+                row,
+                context.worker_id,
+                context.process_token,
+                self._still_for(row, now),
+                context.config.failover_time,
+            ):
+                continue
+            if isinstance(row, Lease) and row.is_ended:
+                self._keep_ended(row)
+            elif isinstance(row, Lease):
+                plans.append(Acquisition(row, "assigned"))
+        self._still_since = {key: seen for key, seen in self._still_since.items() if key in found}
+        self._next_query = now + jittered(discovery_pause(now - self._changed_at), context.runtime.random())
+        return plans
+
+    def _still_for(self, row: Row | None, now: float) -> float:
+        """Return the seconds for which reads have shown the row with the same counter."""
+        if not isinstance(row, Lease):
+            return 0.0
+        counter, since = self._still_since.get(row.key, (row.counter, now))
+        since = since if counter == row.counter else now
+        self._still_since[row.key] = (row.counter, since)
+        return now - since
+
+    def _keep_ended(self, seen: Lease) -> None:
+        """Renew an ended lease without reading: the leader would assign it again and again."""
+        context = self._context
+        write = lease_writes.adopt(seen, context.metadata_for(seen))
+        held = context.held.acquire(
+            write,
+            table=context.table,
+            config=context.config,
+            meter=context.meter,
+            wake=context.runtime.event(),
+        )
+        if held is not None:
+            context.held.add(held)
+
+    def _drop_lost(self, busy: Collection[str]) -> None:
+        """Forget ended leases whose rows were deleted or assigned to others."""
+        for held in self._context.held.all():
+            if held.is_over and held.key not in busy:
+                self._context.held.remove(held)
+
+    def rescue(self, view: LeaseView, in_hand: Collection[str]) -> list[Acquisition]:
+        """Return the leases to take because nobody leads, and they have stood still for long."""
+        context, config = self._context, self._context.config
+        if self._is_led or not config.rescue:
+            return []
+        fleet = Fleet.seen_by(
+            context.worker_id, view, failover_time=RESCUE_AFTER * config.failover_time, in_hand=in_hand
+        )
+        plans = fleet.choose(
+            fleet.room(config.max_leases), context.runtime.random(), max_leases=config.max_leases, max_steal=0
+        )
+        return rescued(fleet, plans)
+
+    # -- reports -----------------------------------------------------------------------------------------------
+
+    def report_if_due(self, now: float) -> None:
+        """Report this worker's metrics: from then on the leader assigns leases to it. Raises SetupError."""
+        if now < self._next_report:
+            return
+        # Under the lock: 1) this thread sees that nobody leaves; 2) another one deletes the report; 3) it would be put
+        # again, and leases would be assigned to a worker that has gone.
+        with self._reporting:
+            if not self._leaves:
+                self._report(now)
+
+    def _report(self, now: float) -> None:
+        context = self._context
+        supports = None if context.fleet.has_own_tables else SINGLE_TABLE_SUPPORT
+        seconds = context.stream.server_time_millis() // 1000
+        metrics = WorkerMetrics(context.worker_id, seconds, supports=supports)
+        self._was_member = True
+        try:
+            until = context.runtime.monotonic() + context.config.write_timeout
+            is_kept = context.table.write_fleet_row(report(metrics), until=until)
+        except TemporaryError as error:
+            # Missed twice, the leader takes this worker for dead.
+            self._next_report = now + context.config.worker_metrics_interval / 6
+            self._reported = self._reported or metrics
+            context.failures.failed(Activity.REPORTING, error)
+            return
+        if not is_kept:
+            raise SetupError(
+                f"The worker identifier {context.worker_id!r} is the key of a row of lease table "
+                f"{context.config.table!r} that holds no metrics. Nothing was changed in it. Do: use another worker_id."
+            )
+        context.failures.worked(Activity.REPORTING)
+        if self._reported is None:
+            context.events.emit(ReportsStarted(worker_id=context.worker_id))
+        self._reported = metrics
+        self._next_report = now + jittered(context.config.worker_metrics_interval, context.runtime.random())
+
+    def leave(self) -> None:
+        """Withdraw the metrics and report none any more."""
+        self._leaves = True
+        if self._was_member:
+            self.withdraw()
+
+    def withdraw(self) -> None:
+        """Delete the report, if there is one: the leader assigns nothing to this worker any more."""
+        with self._reporting:
+            metrics, self._reported = self._reported, None
+            self._next_report = 0.0
+            if metrics is None:
+                return
+            try:
+                # Once: a stop must not wait for it, and a report is no sign of life any more after a minute.
+                self._context.table.write_fleet_row(withdraw(metrics), until=0.0)
+            except (TemporaryError, SetupError) as error:
+                self._context.failures.failed(Activity.REPORTING, error)
+        self._context.events.emit(ReportsEnded(worker_id=self._context.worker_id))
+
+    def release_assigned(self) -> None:
+        """Release what was assigned to this worker while it was leaving; ended leases expire.
+
+        Raises TemporaryError, SetupError.
+        """
+        if not self._was_member:
+            return
+        context = self._context
+        ended = context.held.all()
+        for held in ended:
+            context.held.remove(held)
+        found = context.table.owned_by(context.worker_id)
+        for key in newly_owned(found, {held.key for held in ended}):
+            row = context.table.read(key)
+            if is_assigned(row, context.worker_id, context.process_token, 0.0, 0.0) and isinstance(
+                row, Lease
+            ):
+                until = context.runtime.monotonic() + context.config.write_timeout
+                context.table.write(lease_writes.release(row), until=until)

@@ -1,0 +1,444 @@
+"""pykcl as a member of a fleet that a leader of KCL 3.x runs. Numbers are those of the acceptance list (C)."""
+
+from contextlib import suppress
+
+import pytest
+
+from pykcl.errors import LeaseLostError, NativeFleet, SetupError
+from pykcl.events import (
+    FleetFollowed,
+    FleetUnfollowed,
+    FleetUpgradedToV3,
+    LeaderAbsent,
+    LeaderReturned,
+    LeaseLost,
+    LeaseTaken,
+    LossReason,
+    ReportsEnded,
+    ReportsStarted,
+)
+from pykcl.testing.fleet import TABLE
+from tests.java_compat.scenarios import java_3x
+from tests.java_compat.scenarios.scenario_fleet import ScenarioProcessor, create_indexed_table
+from tests.java_compat.scenarios.test_kcl_3x import ROUND, Fleet3x
+
+pytestmark = pytest.mark.parametrize("backend", ["memory"])
+
+
+class LedFleet(Fleet3x):
+    """A fleet with a leader that holds the lock, and runs until it dies."""
+
+    def __init__(self, fleet, *names):
+        super().__init__(fleet, *names)
+        self.version = 0
+        self.leads = True
+
+    def lead_on(self):
+        """From now on: a heartbeat of the lock every thirty seconds, and a round of assignments every twenty."""
+        self.beat()
+        self.fleet.simulation.spawn("leader-lock", "leader", lambda: self._every(30.0, self.beat))
+        self.fleet.simulation.spawn("leader-rounds", "leader", lambda: self._every(ROUND, self.look))
+
+    def _every(self, seconds, what):
+        while True:
+            self.fleet.simulation.sleep(seconds)
+            if self.leads:
+                what()
+
+    def beat(self):
+        self.version += 1
+        self.fleet.dynamodb.put_raw(TABLE, java_3x.leader_lock("n1", f"version-{self.version}"))
+
+
+@pytest.fixture
+def led(new_fleet):
+    """led(shards, *names): fleet and leader over a table of 3.x with its index; all leases unowned at first."""
+
+    def start(shards, *names, state=java_3x.NATIVE):
+        fleet = new_fleet(shards=shards)
+        create_indexed_table(fleet)
+        creator = fleet.java_by_hand("j0", "3.5.1")
+        for shard in fleet.shards().values():
+            creator.create(shard)
+        fleet.dynamodb.put_raw(TABLE, java_3x.migration_row(state, "j0", fleet.epoch() * 1000))
+        native = LedFleet(fleet, *names)
+        native.live(*names)
+        fleet.simulation.sleep(1)
+        native.look()
+        native.lead_on()
+        return fleet, native
+
+    return start
+
+
+def works_on(fleet, name, least=1):
+    """Not only owns: a lease that is handed over has the next owner's name for a while."""
+    return lambda: len(fleet.workers[name].leases) >= least and fleet.load()[name] >= least
+
+
+def metrics_rows(fleet):
+    return {
+        key for key, row in fleet.items().items() if row.get("entityType") == {"S": "WORKER_METRIC_STATS"}
+    }
+
+
+def test_c2_leases_are_shared_between_java_and_pykcl_and_then_stay(led):
+    fleet, _ = led(12, "n1", "n2")
+    assert sorted(fleet.load().values()) == [6, 6]
+    fleet.start_pykcl("p1")
+    fleet.start_pykcl("p2")
+    fleet.wait(lambda: len(fleet.happened(ReportsStarted)) == 2, what="two reports")
+    fleet.simulation.sleep(180)
+    assert sorted(fleet.load().values()) == [3, 3, 3, 3]
+    assert {event.reason for event in fleet.happened(LeaseTaken)} == {"assigned"}
+    before = fleet.owners()
+    fleet.put_everywhere(2)
+    fleet.simulation.sleep(300)
+    assert fleet.owners() == before
+    assert not fleet.happened(LeaderAbsent)
+
+
+def test_c4_leases_of_a_pykcl_worker_that_is_killed_go_to_java(led):
+    fleet, _ = led(4, "n1")
+    fleet.start_pykcl("p1")
+    fleet.wait(works_on(fleet, "p1", 2), 180, "its share")
+    fleet.simulation.kill("p1")
+    # Its metrics are believed for a minute, and some leases are assigned to it once more meanwhile.
+    fleet.wait(lambda: fleet.load()["n1"] == 4, 60 + 10 + 3 * ROUND, "Java to have them all")
+
+
+def test_c4_leases_of_a_java_worker_that_is_killed_come_to_pykcl(led):
+    fleet, _ = led(6, "n1", "n2")
+    fleet.start_pykcl("p1")
+    fleet.wait(works_on(fleet, "p1", 2), 180, "its share")
+    fleet.simulation.kill("n2")
+    # Its metrics are believed for a minute.
+    fleet.wait(lambda: not fleet.load()["n2"], 60 + 10 + 3 * ROUND, "n2 to lose its leases")
+    fleet.wait(works_on(fleet, "p1", 3), 3 * ROUND, "pykcl to have its part")
+
+
+def test_c4_a_stop_withdraws_the_metrics_first_and_then_releases(led):
+    fleet, _ = led(4, "n1")
+    fleet.start_pykcl("p1")
+    fleet.wait(works_on(fleet, "p1", 2), 180, "its share")
+    since = len(fleet.dynamodb.changes)
+    fleet.stop_pykcl("p1")
+    mine = [change for change in fleet.dynamodb.changes[since:] if change.author == "p1"]
+    kinds = ["metrics" if change.key == "p1" else "lease" for change in mine]
+    assert kinds[0] == "metrics"
+    assert kinds.count("metrics") == 1
+    assert metrics_rows(fleet) == {"n1"}
+    assert fleet.load()["p1"] == 0
+    fleet.wait(lambda: fleet.load()["n1"] == 4, ROUND + 1, "Java to have them all")
+    assert len(fleet.happened(ReportsEnded)) == 1
+
+
+def test_c4_what_is_assigned_while_it_stops_is_released_too(led):
+    fleet, native = led(2, "n1")
+    fleet.start_pykcl("p1")
+    fleet.wait(works_on(fleet, "p1"), 180, "its share")
+    (late,) = (key for key, owner in fleet.owners().items() if owner == "n1")
+
+    def assign_late():
+        row = native.workers["n1"].scan()[late]
+        fleet.client_of("leader").update_item(**java_3x.assign(TABLE, row, "p1"))
+
+    fleet.when("p1", "release", lambda: fleet.after_this_write(assign_late))
+    fleet.stop_pykcl("p1")
+    assert fleet.load()["p1"] == 0
+
+
+def test_c5_a_follower_rescues_the_leases_of_a_dead_leader(led):
+    fleet, native = led(4, "n1")
+    fleet.start_pykcl("p1")
+    fleet.wait(works_on(fleet, "p1", 2), 180, "its share")
+    native.leads = False
+    fleet.simulation.kill("n1")
+    began = fleet.simulation.now
+    fleet.wait(lambda: fleet.load()["p1"] == 4, 120, "the rescue")
+    # The lock's last heartbeat may have come just after a scan.
+    assert fleet.simulation.now - began <= max(3 * 10, 60) + 30 + 5 + 5
+    (absent,) = fleet.happened(LeaderAbsent)
+    assert absent.leader == "n1"
+    native.leads = True
+    native.beat()
+    fleet.wait(lambda: fleet.happened(LeaderReturned), 60, "the leader")
+    assert fleet.load()["p1"] == 4
+
+
+def test_c5_without_rescue_it_waits_for_the_next_leader(led):
+    fleet, native = led(4, "n1")
+    fleet.start_pykcl("p1", rescue=False)
+    fleet.wait(works_on(fleet, "p1", 2), 180, "its share")
+    native.leads = False
+    fleet.simulation.kill("n1")
+    fleet.simulation.sleep(200)
+    assert fleet.load() == {"n1": 2, "p1": 2}
+
+
+def test_c6_a_hand_over_to_java_loses_and_repeats_nothing(led):
+    fleet, native = led(3, "n1", "n2")
+    fleet.start_pykcl("p1", checkpoint_mode="interval", checkpoint_interval=3600.0)
+    fleet.wait(works_on(fleet, "p1"), 180, "a lease")
+    (key,) = (key for key, owner in fleet.owners().items() if owner == "p1")
+    fleet.put_everywhere(3)
+    fleet.wait(lambda: len(fleet.ledger.by("p1")) == 3, what="three records")
+    row = native.workers["n1"].scan()[key]
+    fleet.client_of("leader").update_item(**java_3x.begin_hand_off(TABLE, row, "n2"))
+    fleet.wait(lambda: "checkpointOwner" not in fleet.items()[key], 5 + 2, "pykcl to let go")
+    assert fleet.rows()[key].owner == "n2"
+    assert fleet.rows()[key].checkpoint == fleet.position(key, 2)
+    assert not fleet.happened(LeaseLost)
+
+
+def test_c6_a_hand_over_from_java_is_adopted_within_three_seconds(led):
+    fleet, native = led(3, "n1", "n2")
+    fleet.start_pykcl("p1")
+    fleet.wait(works_on(fleet, "p1"), 180, "a lease")
+    key = next(key for key, owner in fleet.owners().items() if owner != "p1")
+    owner = fleet.owners()[key]
+    row = native.workers[owner].scan()[key]
+    fleet.client_of("leader").update_item(**java_3x.begin_hand_off(TABLE, row, "p1"))
+    fleet.wait(lambda: "checkpointOwner" not in fleet.items()[key], 10, "Java to let go")
+    began = fleet.simulation.now
+    fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 2, 10, "pykcl to adopt it")
+    assert fleet.simulation.now - began <= 3.0
+
+
+def test_c7_a_processor_that_hangs_holds_up_a_hand_over_for_thirty_seconds(led):
+    fleet, native = led(2, "n1")
+    hangs = [False]
+
+    class Hangs(ScenarioProcessor):
+        def process_records(self, batch):
+            super().process_records(batch)
+            if hangs[0]:
+                fleet.simulation.sleep(60)
+                with suppress(LeaseLostError):
+                    batch.checkpointer.checkpoint()
+                    late.append(batch.shard_id)
+
+    late = []
+    fleet.start_pykcl("p1", processor=lambda: Hangs("p1", fleet))
+    fleet.wait(works_on(fleet, "p1"), 180, "a lease")
+    (key,) = fleet.workers["p1"].leases
+    fleet.put_everywhere(2)
+    fleet.wait(lambda: not fleet.rows()[key].checkpoint.is_sentinel, what="a checkpoint")
+    at = fleet.rows()[key].checkpoint
+    hangs[0] = True
+    fleet.put_everywhere(1)
+    fleet.wait(lambda: len(fleet.ledger.by("p1")) == 3, what="the batch that hangs")
+    row = native.workers["n1"].scan()[key]
+    fleet.client_of("leader").update_item(**java_3x.begin_hand_off(TABLE, row, "n1"))
+    began = fleet.simulation.now
+    fleet.wait(lambda: "checkpointOwner" not in fleet.items()[key], 45, "the hand-over")
+    assert 30 <= fleet.simulation.now - began <= 30 + 5 + 2
+    assert fleet.rows()[key].checkpoint == at
+    fleet.wait(lambda: ("p1", "lease_lost", key) in fleet.ledger.calls, 60, "lease_lost")
+    assert late == []
+    assert fleet.rows()[key].checkpoint == at
+    (lost,) = fleet.happened(LeaseLost)
+    assert (lost.reason, lost.new_owner) == (LossReason.HANDED_OVER, "n1")
+
+
+def test_c8_children_are_assigned_once_and_the_ended_lease_stays_owned_and_renewed(led):
+    fleet, _ = led(2, "n1")
+    fleet.start_pykcl("p1", cleanup_interval=0.0)
+    fleet.wait(works_on(fleet, "p1"), 180, "a lease")
+    (key,) = (key for key, owner in fleet.owners().items() if owner == "p1")
+    fleet.split(key)
+    fleet.wait(lambda: fleet.rows()[key].is_ended, 60, "the end")
+    assert fleet.rows()[key].owner == "p1"
+    children = fleet.rows()[key].children
+    fleet.simulation.sleep(2 * ROUND)
+    assert all(fleet.owners()[child] for child in children)
+    counter = fleet.rows()[key].counter
+    since = len(fleet.dynamodb.changes)
+    fleet.simulation.sleep(10 * ROUND)
+    assert fleet.rows()[key].counter >= counter + 10 * ROUND / 5 - 2
+    assert {c.author for c in fleet.dynamodb.changes[since:] if c.key == key} == {"p1"}
+    assert fleet.activities("p1") if hasattr(fleet, "activities") else True
+
+
+def test_c8_an_ended_lease_that_is_assigned_is_renewed_and_not_read(led):
+    fleet, native = led(2, "n1")
+    fleet.start_pykcl("p1")
+    fleet.wait(works_on(fleet, "p1"), 180, "a lease")
+    key = next(key for key, owner in fleet.owners().items() if owner == "n1")
+    row = fleet.items()[key]
+    native.workers["n1"].held.pop(key)
+    fleet.dynamodb.put_raw(
+        TABLE,
+        {
+            **row,
+            "checkpoint": {"S": "SHARD_END"},
+            "leaseOwner": {"S": "p1"},
+            "leaseCounter": {"N": str(int(row["leaseCounter"]["N"]) + 1)},
+        },
+    )
+    counter = fleet.rows()[key].counter
+    fleet.simulation.sleep(30)
+    assert fleet.rows()[key].counter >= counter + 4
+    assert key not in fleet.workers["p1"].leases
+
+
+def test_c9_a_frozen_worker_writes_nothing_when_it_wakes_up_and_rejoins(led):
+    fleet, _ = led(4, "n1")
+    fleet.start_pykcl("p1")
+    fleet.wait(works_on(fleet, "p1", 2), 180, "its share")
+    fleet.simulation.freeze("p1", 90.0)
+    fleet.simulation.sleep(89)
+    assert fleet.load()["n1"] == 4
+    since = len(fleet.dynamodb.changes)
+    fleet.simulation.sleep(8)
+    mine = [change for change in fleet.dynamodb.changes[since:] if change.author == "p1"]
+    assert {change.key for change in mine} <= {"p1"}
+    fleet.wait(works_on(fleet, "p1", 2), 180, "its share again")
+
+
+def test_c10_the_report_has_the_time_of_aws_and_not_of_the_host(led):
+    fleet, _ = led(2, "n1")
+    fleet.start_pykcl("p1")
+    fleet.wait(lambda: "p1" in metrics_rows(fleet), 30, "a report")
+    assert abs(int(fleet.items()["p1"]["lut"]["N"]) - fleet.epoch()) <= 2
+
+
+def test_c11_a_refused_report_is_tried_again_and_the_worker_goes_on(led):
+    fleet, _ = led(4, "n1")
+    fleet.start_pykcl("p1")
+    fleet.wait(works_on(fleet, "p1", 2), 180, "its share")
+
+
+def test_c13_beside_java_that_is_being_upgraded_pykcl_works_as_2x(led):
+    fleet, _ = led(2, "n1", state=java_3x.UPGRADING)
+    fleet.start_pykcl("p1")
+    fleet.simulation.sleep(60)
+    assert not fleet.happened(FleetFollowed)
+    assert "p1" not in metrics_rows(fleet)
+
+
+def test_c13_it_follows_when_the_fleet_flips_while_it_runs(led):
+    fleet, _ = led(4, "n1", state=java_3x.UPGRADING)
+    fleet.start_pykcl("p1")
+    fleet.wait(works_on(fleet, "p1", 2), 180, "its share")
+    mine = {key for key, owner in fleet.owners().items() if owner == "p1"}
+    fleet.client_of("n1").update_item(**java_3x.flip(TABLE, "n1", fleet.epoch() * 1000))
+    fleet.wait(lambda: fleet.happened(FleetFollowed), 90, "pykcl to follow")
+    fleet.wait(lambda: "p1" in metrics_rows(fleet), 30, "a report")
+    assert {key for key, owner in fleet.owners().items() if owner == "p1"} == mine
+    assert not fleet.happened(LeaseLost)
+    assert not fleet.happened(FleetUpgradedToV3)
+
+
+def test_c14_it_takes_again_after_a_rollback(led):
+    fleet, native = led(4, "n1", state=java_3x.FLIPPED)
+    fleet.start_pykcl("p1")
+    fleet.wait(works_on(fleet, "p1", 2), 180, "its share")
+    row = java_3x.migration_row("CLIENT_VERSION_2X", "tool", fleet.epoch() * 1000)
+    fleet.dynamodb.put_raw(TABLE, row)
+    native.leads = False
+    fleet.simulation.kill("n1")
+    fleet.wait(lambda: fleet.happened(FleetUnfollowed), 60, "the way back")
+    fleet.wait(lambda: fleet.load()["p1"] == 4, 90, "pykcl to take the others")
+    assert "p1" not in metrics_rows(fleet)
+
+
+def test_c19_a_worker_that_wants_2x_is_refused(led):
+    fleet, _ = led(2, "n1")
+    with pytest.raises(NativeFleet, match=r'fleet_mode="2x" wants the protocol of KCL 2\.x'):
+        fleet.pykcl_worker("p1", fleet_mode="2x").start()
+
+
+def test_c19_an_unknown_client_version_is_refused_in_every_mode(led):
+    fleet, _ = led(2, "n1", state="CLIENT_VERSION_4X")
+    for mode in ("auto", "2x", "3x"):
+        with pytest.raises(NativeFleet, match="CLIENT_VERSION_4X"):
+            fleet.pykcl_worker("p1", fleet_mode=mode).start()
+
+
+def test_c19_a_worker_that_wants_3x_is_refused_by_another_fleet(new_fleet):
+    fleet = new_fleet()
+    with pytest.raises(SetupError, match='fleet_mode="3x"'):
+        fleet.pykcl_worker("p1", fleet_mode="3x").start()
+
+
+def test_a_fleet_whose_index_is_missing_is_refused_by_name(new_fleet):
+    fleet = new_fleet()
+    creator = fleet.java_by_hand("j0", "3.5.1")
+    creator.create_table()
+    fleet.dynamodb.put_raw(TABLE, java_3x.migration_row(java_3x.NATIVE, "j0", 1))
+    with pytest.raises(NativeFleet, match="no index of owners"):
+        fleet.pykcl_worker("p1").start()
+
+
+def test_a_worker_named_like_a_lease_harms_no_lease(led):
+    fleet, _ = led(2, "n1")
+    key = sorted(fleet.shards())[0]
+    before = fleet.items()[key]
+    worker = fleet.start_pykcl(key)
+    fleet.wait(lambda: worker.failure is not None, 60, "the refusal")
+    assert "is the key of a row" in str(worker.failure)
+    after = fleet.items()[key]
+    assert {**after, "leaseCounter": None} == {**before, "leaseCounter": None}
+
+
+# -- tables of KCL 3.0-3.4 ---------------------------------------------------------------------------------------
+
+STATE, METRICS = f"{TABLE}-CoordinatorState", f"{TABLE}-WorkerMetricStats"
+
+
+@pytest.fixture
+def old_fleet(new_fleet):
+    """A fleet of KCL 3.0-3.4: state, lock and metrics are in tables of their own. All leases are unowned."""
+    fleet = new_fleet(shards=2)
+    create_indexed_table(fleet)
+    for name, key in ((STATE, "key"), (METRICS, "wid")):
+        fleet.dynamodb.create_table(
+            TableName=name,
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
+            KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+    creator = fleet.java_by_hand("j0", "3.5.1")
+    for shard in fleet.shards().values():
+        creator.create(shard)
+    version = java_3x.migration_row(java_3x.NATIVE, "j0", fleet.epoch() * 1000)
+    fleet.dynamodb.put_raw(STATE, as_old(version))
+    fleet.dynamodb.put_raw(STATE, as_old(java_3x.leader_lock("j0", "version-1")))
+    return fleet
+
+
+def as_old(row):
+    """The row as KCL 3.0-3.4 has it."""
+    return {"key": row["leaseKey"], **{name: row[name] for name in row.keys() - {"leaseKey", "entityType"}}}
+
+
+def test_c12_metrics_go_to_the_table_of_kcl_3_4(old_fleet):
+    fleet = old_fleet
+    fleet.start_pykcl("p1", rescue=False)
+    fleet.wait(lambda: fleet.dynamodb.rows(METRICS), 30, "a report")
+    (row,) = fleet.dynamodb.rows(METRICS).values()
+    assert row.keys() == {"wid", "lut", "sts", "opr"}
+    hand = fleet.java_by_hand("j0", "3.5.1")
+    key = sorted(fleet.shards())[0]
+    fleet.client_of("leader").update_item(**java_3x.assign(TABLE, hand.scan()[key], "p1"))
+    fleet.wait(works_on(fleet, "p1"), 10, "the lease")
+    fleet.stop_pykcl("p1")
+    assert fleet.dynamodb.rows(METRICS) == {}
+    assert set(fleet.items()) == set(fleet.shards())
+
+
+def test_c12_a_lock_that_stands_still_in_its_own_table_is_no_leader(old_fleet):
+    fleet = old_fleet
+    fleet.start_pykcl("p1")
+    fleet.simulation.sleep(50)
+    assert fleet.load()["p1"] == 0
+    fleet.wait(lambda: fleet.load()["p1"] == 2, 60, "the rescue")
+
+
+def test_c12_a_table_migration_in_progress_is_refused_by_name(led):
+    fleet, _ = led(1, "n1")
+    row = {"leaseKey": {"S": "TableMigration3.5"}, "entityType": {"S": "TABLE_MIGRATION"}}
+    fleet.dynamodb.put_raw(TABLE, {**row, "tm": {"S": "TABLE_MIGRATION_PENDING"}})
+    with pytest.raises(NativeFleet, match="moving its state into the lease table"):
+        fleet.pykcl_worker("p1").start()

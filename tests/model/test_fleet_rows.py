@@ -1,0 +1,210 @@
+"""Rows of KCL 3.x beside the leases, and what a member of its fleet writes: beside rows and requests of Java 3.5.1."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pykcl.model import lease_writes
+from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
+from pykcl.model.fleet_rows import (
+    LeaderLock,
+    WorkerMetrics,
+    decimal_text,
+    lock_of,
+    metrics_of,
+    report,
+    withdraw,
+)
+from pykcl.model.lease import Lease, PykclMetadata
+from pykcl.model.lease_writes import parse_row
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ROWS = [
+    entry["item"]
+    for entry in map(json.loads, (FIXTURES / "java-3.5.1-3x-mode.jsonl").read_text().splitlines())
+]
+REQUESTS = [
+    json.loads(line) for line in (FIXTURES / "requests-java-3.5.1-3x-mode.jsonl").read_text().splitlines()
+]
+METRICS, LOCK = {"S": "WORKER_METRIC_STATS"}, {"S": "LEADER"}
+
+
+def of_kind(kind):
+    return [row for row in ROWS if row.get("entityType") == kind]
+
+
+def java_updates(operation="UpdateItem", **wanted):
+    """The attributes that Java's requests of that kind touch, with what it does to each."""
+    found = []
+    for request in REQUESTS:
+        updates = request["parameters"].get("AttributeUpdates", {})
+        if request["operation"] == operation and updates.keys() >= wanted.keys():
+            found.append({name: update["Action"] for name, update in updates.items()})
+    return found
+
+
+def touched(write):
+    """The attributes that one of our updates sets, removes and adds to."""
+    text = write.request()[1]["UpdateExpression"]
+    found = dict.fromkeys(re.findall(r"(\w+) = :", text), "PUT")
+    for part, action in (("REMOVE", "DELETE"), ("ADD", "ADD")):
+        listed = re.search(rf"{part} ([\w, :]+?)(?= SET| ADD| REMOVE|$)", text)
+        found |= dict.fromkeys(
+            re.findall(r"[a-z]\w+", re.sub(r":\w+", "", listed[1])) if listed else [], action
+        )
+    return found
+
+
+# -- C-1: rows -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("item", [row for row in of_kind(METRICS) if row["leaseKey"]["S"].startswith("w")])
+def test_c1_metrics_of_java_are_understood_and_written_alike(item):
+    found = metrics_of(parse_row(item))
+    assert found.worker == item["leaseKey"]["S"]
+    assert found.reported_at == int(item["lut"]["N"])
+    request = report(found).request
+    values = request["ExpressionAttributeValues"]
+    assert request["Key"] == {"leaseKey": item["leaseKey"]}
+    assert values[":kind"] == item["entityType"]
+    assert (values[":at"], values[":values"], values[":limits"]) == (item["lut"], item["sts"], item["opr"])
+    assert values[":supports"] == item["sup"]
+    named = set(re.findall(r"(\w+) = :", request["UpdateExpression"]))
+    assert named == item.keys() - {"leaseKey"}
+
+
+@pytest.mark.parametrize("item", of_kind(LOCK))
+def test_c1_the_lock_of_java_is_understood(item):
+    found = lock_of(parse_row(item))
+    assert found == LeaderLock(
+        item["ownerName"]["S"], item["recordVersionNumber"]["S"], 120.0, "isReleased" in item
+    )
+
+
+def test_metrics_of_a_host_are_series_of_numbers():
+    metrics = WorkerMetrics("w1", 1_795_411_858, {"C": (12.5, -1.0, 95.123457)}, {"C": (100.0,)})
+    values = report(metrics).request["ExpressionAttributeValues"]
+    assert values[":values"] == {"M": {"C": {"L": [{"N": "12.5"}, {"N": "-1"}, {"N": "95.123457"}]}}}
+    item = {
+        "leaseKey": {"S": "w1"},
+        "entityType": METRICS,
+        "lut": values[":at"],
+        "sts": values[":values"],
+        "opr": values[":limits"],
+        "sup": {"N": "1"},
+    }
+    assert metrics_of(parse_row(item)) == metrics
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lut": {"S": "1795411858"}},
+        {"lut": {"N": "1.5"}},
+        {"lut": None},
+        {"sts": {"L": []}},
+        {"sts": {"M": {"C": {"N": "1"}}}},
+        {"sts": {"M": {"C": {"L": [{"S": "1"}]}}}},
+        {"opr": None},
+        {"sts": {"M": {"C": {"L": [{"N": "1"}] * 1000}}}},
+    ],
+)
+def test_half_written_metrics_are_no_metrics(changes):
+    item = {name: value for name, value in {**of_kind(METRICS)[0], **changes}.items() if value is not None}
+    assert metrics_of(parse_row(item)) is None
+
+
+@pytest.mark.parametrize("name", ["ownerName", "recordVersionNumber", "leaseDuration"])
+def test_a_half_written_lock_is_no_lock(name):
+    item = {key: value for key, value in of_kind(LOCK)[0].items() if key != name}
+    assert lock_of(parse_row(item)) is None
+    assert lock_of(parse_row({**item, name: {"B": b"1"}})) is None
+
+
+def test_a_report_may_replace_no_other_row_and_a_withdrawal_only_the_last_report():
+    metrics = WorkerMetrics("shardId-000000000000", 7)
+    assert report(metrics).request["ConditionExpression"] == (
+        "attribute_not_exists(leaseKey) OR entityType = :kind"
+    )
+    gone = withdraw(metrics)
+    assert (gone.method, gone.request["ConditionExpression"]) == (
+        "delete_item",
+        "lut = :at AND entityType = :kind",
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (76.173065, "76.173065"),
+        (0.0, "0"),
+        (100.0, "100"),
+        (0.0000005, "0.000001"),
+        (1.25, "1.25"),
+        (-1.0, "-1"),
+    ],
+)
+def test_numbers_have_six_decimals_rounded_half_up(number, text):
+    assert decimal_text(number) == text
+
+
+# -- C-1: writes of leases ---------------------------------------------------------------------------------------
+
+HELD = Lease("shardId-000000000004", Checkpoint("10"), counter=11, owner="me")
+METADATA = PykclMetadata(owner="me")
+
+
+def test_c1_a_heartbeat_with_throughput_touches_what_java_s_does():
+    assert touched(lease_writes.renew(HELD, "76.173065")) in java_updates(
+        throughputKBps=True, leaseCounter=True
+    )
+    assert touched(lease_writes.renew(HELD)) in java_updates(leaseCounter=True)
+
+
+def test_c1_adoption_is_a_heartbeat_and_our_own_attribute():
+    found = touched(lease_writes.adopt(HELD, METADATA))
+    assert found.pop("pykcl") == "PUT"
+    assert found in java_updates(leaseCounter=True)
+    condition = lease_writes.adopt(HELD, METADATA).request()[1]["ConditionExpression"]
+    assert condition == (
+        "leaseCounter = :seenCounter AND leaseOwner = :seenOwner AND attribute_not_exists(checkpointOwner)"
+    )
+
+
+def test_c1_a_hand_over_touches_what_java_s_assignment_does():
+    asked = HELD.with_(owner="next", checkpoint_owner="me")
+    found = touched(lease_writes.hand_over(asked))
+    # Java puts the next owner once more, and adds where we set: the condition names both.
+    (java,) = [
+        one
+        for one in java_updates(ownerSwitchesSinceCheckpoint=True, checkpointOwner=True)
+        if one["checkpointOwner"] == "DELETE"
+    ]
+    assert found == {
+        name: "PUT" if kind == "ADD" else kind for name, kind in java.items() if name != "leaseOwner"
+    }
+
+
+def test_a_lease_that_another_still_works_on_is_not_adopted():
+    with pytest.raises(ValueError, match="still works on"):
+        lease_writes.adopt(HELD.with_(checkpoint_owner="other"), METADATA)
+    with pytest.raises(ValueError, match="no owner"):
+        lease_writes.adopt(HELD.with_(owner=None), METADATA)
+
+
+@pytest.mark.parametrize(
+    ("asked", "keeps", "owner", "checkpoint_owner"),
+    [
+        (None, False, None, None),
+        (None, True, "me", None),
+        ("next", True, "next", None),
+        ("next", False, None, None),
+    ],
+)
+def test_an_ended_lease_keeps_its_owner_or_goes_to_the_next_one(asked, keeps, owner, checkpoint_owner):
+    held = HELD if asked is None else HELD.with_(owner=asked, checkpoint_owner="me")
+    after = lease_writes.end_shard(held, (), keeps_owner=keeps).after
+    assert (after.owner, after.checkpoint_owner, after.checkpoint) == (owner, checkpoint_owner, AT_SHARD_END)
+    assert after.counter == held.counter + 1

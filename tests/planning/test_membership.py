@@ -1,0 +1,142 @@
+"""Who may follow a leader of KCL 3.x, what is adopted, and when nobody leads."""
+
+import pytest
+
+from pykcl.model.checkpoint import AT_TRIM_HORIZON
+from pykcl.model.lease import ForeignRow, Lease, PykclMetadata
+from pykcl.planning.fleet_protocol import Fleet, FleetKind
+from pykcl.planning.lease_assignment import Acquisition
+from pykcl.planning.lease_assignment import Fleet as Assignment
+from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.membership import (
+    LeaderWatch,
+    discovery_pause,
+    is_assigned,
+    rescued,
+    why_not_to_follow,
+)
+from pykcl.worker.held_leases import Throughput
+
+NATIVE = Fleet(FleetKind.JAVA_3X_NATIVE, client_version="CLIENT_VERSION_3X", why_native="…")
+MINE = Lease("a", AT_TRIM_HORIZON, counter=3, owner="me")
+
+
+def lock(version, *, released=False, owner="j1"):
+    item = {
+        "leaseKey": {"S": "Leader"},
+        "ownerName": {"S": owner},
+        "recordVersionNumber": {"S": version},
+        "leaseDuration": {"S": "120000"},
+    }
+    return ForeignRow("Leader", "LEADER", item=item | ({"isReleased": {"S": "1"}} if released else {}))
+
+
+def migration(phase):
+    return ForeignRow("TableMigration3.5", "TABLE_MIGRATION", item={"tm": phase} if phase else {})
+
+
+# -- who may follow --------------------------------------------------------------------------------------------
+
+
+def test_a_native_fleet_with_its_index_is_followed():
+    assert why_not_to_follow(NATIVE, "auto", (), has_owner_index=True) == ""
+    assert (
+        why_not_to_follow(NATIVE, "3x", [migration({"S": "TABLE_MIGRATION_COMPLETE"})], has_owner_index=True)
+        == ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "version", "rows", "index", "why"),
+    [
+        ("2x", "CLIENT_VERSION_3X", (), True, 'fleet_mode="2x"'),
+        ("auto", None, (), True, "no client version"),
+        ("auto", "CLIENT_VERSION_4X", (), True, "later than the versions"),
+        ("auto", "CLIENT_VERSION_3X", (), False, "no index of owners"),
+        *(
+            ("auto", "CLIENT_VERSION_3X", [migration(phase)], True, "moving its state")
+            for phase in (None, {"S": "TABLE_MIGRATION_PENDING"}, {"N": "1"})
+        ),
+    ],
+)
+def test_what_cannot_be_followed_is_named(mode, version, rows, index, why):
+    fleet = Fleet(FleetKind.JAVA_3X_NATIVE, client_version=version)
+    assert why in why_not_to_follow(fleet, mode, rows, has_owner_index=index)
+
+
+# -- what is adopted -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "still_for", "adopted"),
+    [
+        (MINE, 0.0, True),
+        (None, 0.0, False),
+        (ForeignRow("a", "LEADER"), 0.0, False),
+        (MINE.with_(owner="other"), 0.0, False),
+        (MINE.with_(checkpoint_owner="other"), 0.0, False),
+        (MINE.with_(metadata=PykclMetadata(owner="me", process_token="mine")), 0.0, True),
+        (MINE.with_(metadata=PykclMetadata(owner="other", process_token="theirs")), 0.0, True),
+        # Another process of the same worker identifier may be at work on it.
+        (MINE.with_(metadata=PykclMetadata(owner="me", process_token="theirs")), 9.0, False),
+        (MINE.with_(metadata=PykclMetadata(owner="me", process_token="theirs")), 11.0, True),
+    ],
+)
+def test_a_lease_is_adopted_when_nobody_else_may_work_on_it(row, still_for, adopted):
+    assert is_assigned(row, "me", "mine", still_for, 10.0) is adopted
+
+
+def test_the_index_is_read_more_often_while_it_shows_news():
+    assert (discovery_pause(0.0), discovery_pause(29.0), discovery_pause(31.0)) == (2.0, 2.0, 5.0)
+
+
+# -- when nobody leads -----------------------------------------------------------------------------------------
+
+
+def watched(*reads):
+    """A watch after reads of (seconds, row or None)."""
+    (now, row), *rest = reads
+    watch = LeaderWatch.first([row] if row else [], now)
+    for now, row in rest:
+        watch = watch.observe([row] if row else [], now)
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("reads", "absent"),
+    [
+        ([(0, lock("1")), (30, lock("2")), (90, lock("3"))], False),
+        ([(0, lock("1")), (60, lock("1"))], False),
+        ([(0, lock("1")), (61, lock("1"))], True),
+        # What happened since the last read is no evidence.
+        ([(0, lock("1"))], False),
+        ([(0, None), (30, None)], False),
+        ([(0, None), (31, None)], True),
+        ([(0, lock("1", released=True)), (31, lock("1", released=True))], True),
+        ([(0, lock("1")), (61, lock("1")), (62, lock("2"))], False),
+        ([(0, lock("1")), (40, None), (60, None)], False),
+    ],
+)
+def test_a_fleet_is_without_a_leader_once_its_lock_has_missed_two_heartbeats(reads, absent):
+    assert watched(*reads).is_absent is absent
+
+
+def test_only_what_stood_still_for_long_is_rescued_and_nothing_is_stolen():
+    old, young = MINE.with_(owner="dead"), Lease("b", AT_TRIM_HORIZON, counter=1, owner=None)
+    view = LeaseView().observe([old], 0.0).observe([old, young], 31.0)
+    fleet = Assignment.seen_by("me", view, failover_time=30.0)
+    plans = [Acquisition(old, "expired"), Acquisition(young, "unowned"), Acquisition(old, "rebalance")]
+    assert rescued(fleet, plans) == plans[:1]
+
+
+# -- throughput ------------------------------------------------------------------------------------------------
+
+
+def test_throughput_is_an_average_of_heartbeats_that_begins_with_the_first_record():
+    throughput = Throughput(0.0)
+    assert throughput.reported(5.0) is None
+    throughput.add(10 * 1024)
+    assert throughput.reported(10.0) == "2"
+    assert throughput.reported(15.0) == "1"
+    throughput.add(5 * 1024)
+    assert throughput.reported(20.0) == "1"
