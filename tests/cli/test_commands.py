@@ -173,7 +173,11 @@ def test_no_credentials_says_where_it_looked_and_exits_78():
         ),
         ([*ORDERS, "--option", "max_leases=1e3"], 78, "takes a whole number (default: 1000), not '1e3'."),
         ([*ORDERS, "--option", "create_table=si"], 78, "takes true or false (default: True), not 'si'."),
-        ([*ORDERS, "--option", "timeout=3"], 78, "Did you mean 'retry_timeout' or 'graceful_handoff_timeout'"),
+        (
+            [*ORDERS, "--option", "timeout=3"],
+            78,
+            "Did you mean 'retry_timeout' or 'graceful_handoff_timeout'",
+        ),
         ([*ORDERS, "--option", "failover_time=0.1"], 78, "Write 1 to"),
         ([*ORDERS, "--option", "max_records=20000"], 78, "10000"),
         ([*ORDERS, "--option", "on_error=retyr"], 78, "Did you mean 'retry'"),

@@ -20,7 +20,8 @@ HELD = Lease(
     hash_range=HashRange(0, 9),
     pending=PendingCheckpoint(Checkpoint("11"), b"\x00\xff"),
     entity_type="LEASE",
-    extra={"throughputKBps": {"N": "1.5"}, "foreign": {"M": {"deep": {"L": [{"BOOL": True}]}}}},
+    throughput="1.5",
+    extra={"foreign": {"M": {"deep": {"L": [{"BOOL": True}]}}}},
 )
 FREE = HELD.with_(owner=None)
 THEIRS = HELD.with_(owner="you", checkpoint_owner="before")
@@ -34,7 +35,9 @@ WRITES = {
     "take-unowned": lease_writes.take(FREE, "me", NOTE),
     "take-from-owner": lease_writes.take(THEIRS, "me", NOTE),
     "take-own-orphan": lease_writes.take(HELD, "me", NOTE),
+    "adopt": lease_writes.adopt(HELD, NOTE),
     "renew": lease_writes.renew(HELD),
+    "renew-with-throughput": lease_writes.renew(HELD, "76.173065"),
     "checkpoint": lease_writes.checkpoint(HELD, Checkpoint("12", 1)),
     "prepare": lease_writes.prepare(HELD, PendingCheckpoint(Checkpoint("13", 2), b"state")),
     "prepare-without-state": lease_writes.prepare(HELD, PendingCheckpoint(Checkpoint("13"))),

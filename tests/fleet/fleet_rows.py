@@ -149,8 +149,7 @@ def _effect(
         return "create", None, _state(params["Item"], RowState(None, 0, START))
     if operation == "DeleteItem":
         return "delete", None, None
-    if operation != "UpdateItem" or before is None:
-        # A lease is always put first; what is made by an update is a row of 3.x that is no lease.
+    if operation != "UpdateItem":
         return "other", None, before
     if "AttributeUpdates" in params:
         return _effect_of_java(params["AttributeUpdates"], before)
@@ -158,7 +157,9 @@ def _effect(
     expression = params.get("UpdateExpression", "")
     changes = {name: values[placeholder] for name, placeholder in _sets(expression) if placeholder in values}
     removed = _removes(expression)
-    after = _state(changes, before)
+    if before is None and "leaseCounter" not in changes:
+        return "other", None, None  # a row of 3.x that is no lease, and that an update makes
+    after = _state(changes, before or RowState(None, 0, START))
     if "leaseOwner" in removed:
         after = RowState(None, after.counter, after.checkpoint)
     writer = values.get(":seenOwner", {}).get("S")
@@ -167,9 +168,13 @@ def _effect(
     return _kind(changes, removed), writer, after
 
 
-def _effect_of_java(updates: Mapping[str, Any], before: RowState) -> tuple[str, str | None, RowState | None]:
+def _effect_of_java(
+    updates: Mapping[str, Any], before: RowState | None
+) -> tuple[str, str | None, RowState | None]:
     """Of the older request form, the only one Java workers use. They name the counter they believe in, never
     themselves: who renews or checkpoints is whom the row names."""
+    if before is None:
+        return "other", None, None
     changes = {name: update["Value"] for name, update in updates.items() if update.get("Action") == "PUT"}
     removed = {name for name, update in updates.items() if update.get("Action") == "DELETE"}
     after = _state(changes, before)

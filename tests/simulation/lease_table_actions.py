@@ -179,7 +179,8 @@ class Foreigners:
         leases = self._world.rows()
         if leases and rng.random() < 0.5:
             key = rng.choice(sorted(leases))
-            note = {"throughputKBps": {"N": str(rng.randint(1, 99))}}
+            number = {"N": str(rng.randint(1, 99))}
+            note = {"throughputKBps": number, "later": number}
             self._world.dynamodb.tables[TABLE].rows[key] = {**leases[key], **note}
             return True
         key = rng.choice(sorted(_ROWS))
