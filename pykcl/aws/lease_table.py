@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
-from pykcl.aws.errors import MALFORMED, aws_errors, error_code, sort_failure, unreadable
+from pykcl.aws.errors import MALFORMED, answer_of, aws_errors, error_code, sort_failure, unreadable
 from pykcl.aws.table_admin import (
     METRICS_SUFFIX,
     NewTable,
@@ -31,9 +31,9 @@ from pykcl.aws.transport.table_requests import RowCache, ScannedRows, TableReque
 from pykcl.config import HttpTransport
 from pykcl.errors import AnswerRefused, SetupError, TableGone, TemporaryError, WrongTable
 from pykcl.interfaces import Applied, Rejected, TableScan, Unknown, WriteAnswer
-from pykcl.model.fleet_rows import LEADER_KEY, FleetWrite
+from pykcl.model.fleet_rows import FleetWrite
 from pykcl.model.lease import ForeignRow, JavaState, Lease, Row, UnreadableRow
-from pykcl.model.lease_item import LEASE_KEY, LEASE_OWNER, OWNER_INDEX, parse_row
+from pykcl.model.lease_item import LEADER_KEY, LEASE_KEY, LEASE_OWNER, OWNER_INDEX, parse_row
 from pykcl.model.lease_writes import LeaseWrite, resolve_conflict
 from pykcl.runtime import Event, Runtime
 
@@ -203,23 +203,24 @@ class DynamoDBLeaseTable:
                     raise
                 return {"Refused": True}
 
-        for attempt in count(1):
-            try:
-                return "Refused" not in self._call(doing, send)
-            except TemporaryError:
-                if not self._pause(attempt, until):
-                    raise
-        raise AssertionError
+        # Another table that is missing is no loss of positions.
+        call = (
+            partial(self._call, doing, send)
+            if write.is_in_lease_table
+            else partial(answer_of, doing, send, {})
+        )
+        return "Refused" not in self._few_times(call, until)
 
     def old_lock(self) -> ForeignRow | None:
         """See `interfaces.LeaseTable`."""
         doing = "reading the leader's lock of KCL 3.0-3.4"
-        answer = self._patiently(
-            doing,
-            lambda: self._calling(self._client.get_item)(
-                TableName=self._state_table, Key={"key": {"S": LEADER_KEY}}, ConsistentRead=True
-            ),
-        )
+        request = {
+            "TableName": self._state_table,
+            "Key": {"key": {"S": LEADER_KEY}},
+            "ConsistentRead": True,
+        }
+        answer = self._few_times(lambda: answer_of(doing, self._calling(self._client.get_item), request))
+        refuse_foreign(answer, doing)
         row = parse_row(answer["Item"]) if answer.get("Item") else None
         return row if isinstance(row, ForeignRow) else None
 
@@ -371,15 +372,16 @@ class DynamoDBLeaseTable:
             passed.add(after)
             start = {"ExclusiveStartKey": {LEASE_KEY: {"S": after}}}
 
-    def _few_times(self, call: Callable[[], T]) -> T:
-        """Return `call()`, tried four times while it raises TemporaryError; the last one is raised."""
+    def _few_times(self, call: Callable[[], T], until: float | None = None) -> T:
+        """Return `call()`, tried while it raises TemporaryError: four times, or until then; the last one is raised."""
         attempt = 0
         while True:
             attempt += 1
             try:
                 return call()
             except TemporaryError:
-                if not self._pause(attempt, math.inf if attempt < _FEW else 0.0):
+                few = math.inf if attempt < _FEW else 0.0
+                if not self._pause(attempt, few if until is None else until):
                     raise
 
     def _pause(self, attempt: int, until: float) -> bool:

@@ -15,17 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pykcl.model.lease import AttributeValue, ForeignRow
+from pykcl.model.lease_item import LEADER_KIND, MAX_NAME, METRICS_KIND
 
-METRICS_KIND = "WORKER_METRIC_STATS"
-LEADER_KIND = "LEADER"
-LEADER_KEY = "Leader"
 SINGLE_TABLE_SUPPORT = 1
 """The value of `sup` that KCL 3.5 reports: the worker can work with all rows in the lease table."""
 
 _OLD_KEY = "wid"
 """Key of the metrics table of KCL 3.0-3.4."""
 _MAX_VALUES = 100
-_MAX_NAME = 256
 _is_time = re.compile(r"[0-9]{1,12}\Z").match
 _is_number = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:E[+-]?[0-9]{1,2})?\Z").match
 
@@ -64,7 +61,7 @@ class LeaderLock:
 class FleetWrite:
     """A write of a row that is no lease. It has no counter: its condition is that the row is as it was seen.
 
-    key: worker identifier, or LEADER_KEY. method: of a boto3 client. request: its parameters without TableName.
+    key: worker identifier. method: of a boto3 client. request: its parameters without TableName.
     is_in_lease_table: False for the metrics table of KCL 3.0-3.4.
     """
 
@@ -96,7 +93,7 @@ def lock_of(row: ForeignRow) -> LeaderLock | None:
     millis = _text(item.get("leaseDuration"), "S")
     if row.kind != LEADER_KIND or not owner or not version or millis is None or not _is_time(millis):
         return None
-    return LeaderLock(owner[:_MAX_NAME], version[:_MAX_NAME], int(millis) / 1000, "isReleased" in item)
+    return LeaderLock(owner[:MAX_NAME], version[:MAX_NAME], int(millis) / 1000, "isReleased" in item)
 
 
 def report(metrics: WorkerMetrics) -> FleetWrite:
@@ -144,7 +141,7 @@ def _write(
 
 def _text(value: object, kind: str) -> str | None:
     text = value.get(kind) if isinstance(value, Mapping) else None
-    return text if isinstance(text, str) and len(text) <= _MAX_NAME else None
+    return text if isinstance(text, str) and len(text) <= MAX_NAME else None
 
 
 def _series(value: object) -> dict[str, tuple[float, ...]] | None:

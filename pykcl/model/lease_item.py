@@ -54,28 +54,31 @@ _is_number = re.compile(r"(?:0|[1-9][0-9]{0,18})\Z").match
 _is_decimal = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,38})?(?:E[+-]?[0-9]{1,3})?\Z").match
 _MULTI_STREAM_KEY = re.compile(r"[0-9]{12}:[A-Za-z0-9_.-]{1,128}:[0-9]{1,19}:.")
 
+MIGRATION_KEY, LEADER_KEY = "Migration3.0", "Leader"
+MIGRATION_KIND = "CLIENT_VERSION_MIGRATION"
+TABLE_MIGRATION_KIND = "TABLE_MIGRATION"
+METRICS_KIND = "WORKER_METRIC_STATS"
+LEADER_KIND = "LEADER"
 # Rows of KCL 3.x without entityType, by an attribute no lease has: coordinator state, worker metrics, leader
 # lock, stream info (coordinator/, worker/metricstats/ and leader/ of v3.x; the lock is
 # amazon-dynamodb-lock-client's).
 _FOREIGN_MARKS = {
-    "cv": "CLIENT_VERSION_MIGRATION",
-    "tm": "TABLE_MIGRATION",
-    "lut": "WORKER_METRIC_STATS",
-    "wid": "WORKER_METRIC_STATS",
-    "recordVersionNumber": "LEADER",
-    "leaseDuration": "LEADER",
+    "cv": MIGRATION_KIND,
+    "tm": TABLE_MIGRATION_KIND,
+    "lut": METRICS_KIND,
+    "wid": METRICS_KIND,
+    "recordVersionNumber": LEADER_KIND,
+    "leaseDuration": LEADER_KIND,
     "streamId": "STREAM",
 }
 OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
 """KCL 3.x's index of the lease table (`leases/dynamodb/DynamoDBLeaseRefresher.java`)."""
-MIGRATION_KEY = "Migration3.0"
-MIGRATION_KIND = "CLIENT_VERSION_MIGRATION"
-_FLEET_KINDS = frozenset({"WORKER_METRIC_STATS", "LEADER", "TABLE_MIGRATION"})
+_FLEET_KINDS = frozenset({METRICS_KIND, LEADER_KIND, TABLE_MIGRATION_KIND})
 _CLIENT_VERSION = re.compile(r"CLIENT_VERSION_[A-Z0-9_]{1,48}\Z")
 _FOREIGN_KEYS = {
-    "Leader": "LEADER",
+    LEADER_KEY: LEADER_KIND,
     MIGRATION_KEY: MIGRATION_KIND,
-    "TableMigration3.5": "TABLE_MIGRATION",
+    "TableMigration3.5": TABLE_MIGRATION_KIND,
 }
 
 _METADATA_NAMES = (
