@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from pykcl.aws.table_admin import METRICS_SUFFIX, STATE_SUFFIX
 from pykcl.cli.output import Column, render
 from pykcl.cli.settings import Settings
 from pykcl.config import Config
@@ -38,7 +39,6 @@ log = logging.getLogger("pykcl.shadow")
 
 OWNER_PREFIX = "shadow:"
 """Prefix of the worker identifiers of shadows, by which their rows differ from those of an application that works."""
-_OF_JAVA = ("-CoordinatorState", "-WorkerMetricStats")
 
 
 @dataclass(slots=True)
@@ -221,7 +221,7 @@ def shadow_config(original: Config, application: str, *, calls: bool) -> Config:
         original.coordinator_state_table,
         original.worker_metrics_table,
     }
-    taken |= {original.application + suffix for suffix in _OF_JAVA}
+    taken |= {original.application + suffix for suffix in (STATE_SUFFIX, METRICS_SUFFIX)}
     if application in taken:
         raise ConfigError(
             f"--shadow {application!r} is a name of the application itself. Do: --shadow {original.application}-shadow."

@@ -33,6 +33,7 @@ from enum import Enum
 from typing import Literal
 
 from pykcl.model.lease import ForeignRow, Lease, UnreadableRow
+from pykcl.model.lease_item import METRICS_KIND
 from pykcl.operate.snapshot import Observation, TableSnapshot
 from pykcl.planning.fleet_protocol import is_of_pykcl
 from pykcl.planning.shard_graph import FamilyTree
@@ -131,7 +132,6 @@ def counts(states: Mapping[str, LeaseStatus]) -> dict[str, int]:
 
 Kind = Literal["pykcl", "Java", "unknown"]
 
-_METRICS = "WORKER_METRIC_STATS"
 _JAVA_FORM = re.compile(
     r"(?:[A-Za-z0-9._-]{1,255}:)?[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z"
 )
@@ -189,7 +189,7 @@ def _pykcl_workers(leases: Mapping[str, Lease]) -> dict[str, str | None]:
 
 def _java_workers(view: TableSnapshot, renewed: frozenset[str]) -> dict[str, str]:
     found: dict[str, str] = {}
-    measured = {row.key for row in view.foreign if row.kind == _METRICS}
+    measured = {row.key for row in view.foreign if row.kind == METRICS_KIND}
     for key, lease in view.leases.items():
         for owner in (lease.owner, lease.checkpoint_owner):
             if owner in measured and owner is not None:

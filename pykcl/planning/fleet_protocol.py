@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pykcl.model.lease import ForeignRow, JavaState, Lease, Row
-from pykcl.model.lease_item import MIGRATION_KIND, OWNER_INDEX
+from pykcl.model.lease_item import LEADER_KIND, METRICS_KIND, MIGRATION_KIND, OWNER_INDEX
 
 NATIVE_VERSIONS = frozenset({"CLIENT_VERSION_3X", "CLIENT_VERSION_3X_WITH_ROLLBACK"})
 COMPATIBLE_VERSIONS = frozenset(
@@ -110,7 +110,7 @@ def sense_fleet(
     owners = _owners(leases) - dead - {worker}
     pykcl = owners & {lease.owner for lease in leases if _is_noted(lease) and lease.owner is not None}
     java = owners - pykcl
-    measured = {row.key for row in foreign if row.kind == "WORKER_METRIC_STATS"}
+    measured = {row.key for row in foreign if row.kind == METRICS_KIND}
     version, where = _client_version(foreign, state)
     traces = _traces(leases, foreign, state, len(measured))
     why_native = _why_native(version, where, foreign, handing_off)
@@ -172,7 +172,7 @@ def _why_native(version: str | None, where: str, foreign: Iterable[ForeignRow], 
         known = NATIVE_VERSIONS | COMPATIBLE_VERSIONS
         unheard = "" if version in known else ", which is later than the versions pykcl knows"
         return "" if version in COMPATIBLE_VERSIONS else f"{version} in {where}{unheard}"
-    if any(row.kind == "LEADER" for row in foreign):
+    if any(row.kind == LEADER_KIND for row in foreign):
         return "a leader lock in the lease table, and no client version"
     return "a hand-off of a lease has begun, and there is no client version" if handing_off else ""
 
@@ -188,7 +188,7 @@ def _traces(leases: list[Lease], foreign: list[ForeignRow], state: JavaState, me
         (renewed, _count(renewed, "lease") + " renewed by KCL 3.x"),
         (measured, "metrics of " + _count(measured, "KCL 3.x worker")),
         (handed, _count(handed, "lease") + " with a hand-off of KCL 3.x"),
-        (any(row.kind == "LEADER" for row in foreign), "a leader lock of KCL 3.x"),
+        (any(row.kind == LEADER_KIND for row in foreign), "a leader lock of KCL 3.x"),
         (state.has_owner_index, f"the index {OWNER_INDEX} of KCL 3.x"),
     ]
     return [text for there, text in found if there]

@@ -7,12 +7,13 @@ the stop: whoever reports and does not query its leases holds up its shards for 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, TypeGuard
 
 from pykcl.model.fleet_rows import LeaderLock, lock_of
 from pykcl.model.lease import ForeignRow, Lease, Row
+from pykcl.model.lease_item import TABLE_MIGRATION_KIND
 from pykcl.planning.fleet_protocol import COMPATIBLE_VERSIONS, NATIVE_VERSIONS, Fleet
 from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lease_assignment import Fleet as Assignment
@@ -43,7 +44,7 @@ def why_not_to_follow(fleet: Fleet, mode: FleetMode, rows: Iterable[Row], *, has
     if fleet.client_version not in NATIVE_VERSIONS | COMPATIBLE_VERSIONS:
         return f"{fleet.client_version} is later than the versions that pykcl knows"
     if any(
-        isinstance(row, ForeignRow) and row.kind == "TABLE_MIGRATION" and _is_running(row) for row in rows
+        isinstance(row, ForeignRow) and row.kind == TABLE_MIGRATION_KIND and _is_running(row) for row in rows
     ):
         return "KCL 3.x is moving its state into the lease table"
     return "" if has_owner_index else "the lease table has no index of owners yet"
@@ -98,7 +99,7 @@ def discovery_pause(quiet_for: float) -> float:
 
 def is_assigned(
     row: Row | None, worker: str, process_token: str, still_for: float, failover_time: float
-) -> bool:
+) -> TypeGuard[Lease]:
     """Return whether a row that the index showed is this worker's to adopt.
 
     Not while another worker still works on it. Nor while another process of the same worker identifier may: its private
@@ -123,8 +124,3 @@ def rescued(assignment: Assignment, plans: Sequence[Acquisition]) -> list[Acquis
     """
     view, after = assignment.view, assignment.failover_time
     return [plan for plan in plans if not plan.is_steal and view.unchanged_for(plan.lease_key) > after]
-
-
-def newly_owned(found: Collection[str], busy: Collection[str]) -> list[str]:
-    """Return the keys that the index shows and nobody here works on, sorted."""
-    return sorted(set(found) - set(busy))

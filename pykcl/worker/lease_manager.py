@@ -69,7 +69,7 @@ class LeaseManager:
         for worker, _ in self.workers():
             worker.request_stop()
 
-    def leave(self) -> None:
+    def release_assigned(self) -> None:
         """Release what a leader has assigned while the lease workers were stopping; called when they have ended."""
         try:
             self._membership.release_assigned()
@@ -115,7 +115,8 @@ class LeaseManager:
         self._reap()
         self._processors.check(self.workers(), now)
         listing = self._sync.list_if_due(now)
-        if self._is_scan_due(now, listing):
+        is_scan_due = self._is_scan_due(now, listing)
+        if is_scan_due:
             # In this order: a scan older than the listing could miss the lease of a parent.
             self._scan()
             if listing is not None:
@@ -126,7 +127,7 @@ class LeaseManager:
             if not self._sync.start_is_unfinished and self._leader.audit(self._view, self._sync.shards):
                 self._sync.list_at_once()
         if self._context.fleet.follows:
-            self._follow()
+            self._follow(has_scanned=is_scan_due)
         elif self._membership.is_member:
             self._membership.withdraw()
         workers = [worker for worker, _ in self.workers()]
@@ -177,7 +178,7 @@ class LeaseManager:
     def _next_query(self) -> float:
         return self._membership.next_at if self._context.fleet.follows else float("inf")
 
-    def _follow(self) -> None:
+    def _follow(self, *, has_scanned: bool) -> None:
         """Adopt what the leader has assigned, and report; take what nobody reads while there is no leader."""
         now = self._context.runtime.monotonic()
         busy = self._busy()
@@ -188,7 +189,8 @@ class LeaseManager:
             self._start_worker(plan)
         for worker, _ in self.workers():
             worker.hand_over_if_late(now)
-        self._measures.chosen(self._fleet(), len(plans))
+        if has_scanned or plans:
+            self._measures.chosen(self._fleet(), len(plans))
         # Behind the first query: whoever reports and does not find its leases holds up their shards.
         self._membership.report_if_due(now)
 

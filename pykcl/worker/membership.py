@@ -17,7 +17,6 @@ from pykcl.planning.membership import (
     LeaderWatch,
     discovery_pause,
     is_assigned,
-    newly_owned,
     rescued,
 )
 from pykcl.planning.read_schedule import jittered
@@ -97,7 +96,7 @@ class Membership:
         found = context.table.owned_by(context.worker_id)
         known = set(busy) | {held.key for held in context.held.all()}
         plans = []
-        for key in newly_owned(found, known):
+        for key in sorted(found - known):
             self._changed_at = now
             row = context.table.read(key)
             if not is_assigned(
@@ -108,9 +107,9 @@ class Membership:
                 context.config.failover_time,
             ):
                 continue
-            if isinstance(row, Lease) and row.is_ended:
+            if row.is_ended:
                 self._keep_ended(row)
-            elif isinstance(row, Lease):
+            else:
                 plans.append(Acquisition(row, "assigned"))
         self._still_since = {key: seen for key, seen in self._still_since.items() if key in found}
         self._next_query = now + jittered(discovery_pause(now - self._changed_at), context.runtime.random())
@@ -228,10 +227,8 @@ class Membership:
         for held in ended:
             context.held.remove(held)
         found = context.table.owned_by(context.worker_id)
-        for key in newly_owned(found, {held.key for held in ended}):
+        for key in sorted(found - {held.key for held in ended}):
             row = context.table.read(key)
-            if is_assigned(row, context.worker_id, context.process_token, 0.0, 0.0) and isinstance(
-                row, Lease
-            ):
+            if is_assigned(row, context.worker_id, context.process_token, 0.0, 0.0):
                 until = context.runtime.monotonic() + context.config.write_timeout
                 context.table.write(lease_writes.release(row), until=until)

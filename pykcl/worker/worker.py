@@ -345,7 +345,7 @@ class Worker:
         if left:
             self._forced.set()
         elif not was_forced:
-            manager.leave()
+            manager.release_assigned()
         parts.renewer.stop()
         parts.reads.stop()
         # No user code runs in these: they get their moment also when a second signal ended the wait for user code.

@@ -17,6 +17,15 @@ def native(run, worker, **more):
     return run.java(worker, VERSION, mode=MODE, properties=REPORTS, **more)
 
 
+def leader_of_all(run):
+    """A Java leader that has all leases, and records that come."""
+    leader = native(run, "j1")
+    run.wait_until_started(leader)
+    run.wait_for("all leases with j1", run.all_begun)
+    run.producer.start()
+    return leader
+
+
 def kept(evidence):
     """The promises that hold whoever assigns the leases."""
     checks = (nothing_lost, no_strangers, order_without_gaps, parents_first)
@@ -39,10 +48,7 @@ def errors_of(worker):
 def test_c2_c4_c8_pykcl_follows_a_java_leader(java, fleet):
     java(VERSION)
     with fleet(shards=6, rate=60, aggregated=0.0) as run:
-        first = native(run, "j1")
-        run.wait_until_started(first)
-        run.wait_for("all leases with j1", run.all_begun)
-        run.producer.start()
+        first = leader_of_all(run)
         second, p1, p2 = native(run, "j2"), follower(run, "p1"), follower(run, "p2")
         run.wait_until_started(second, p1, p2)
         everybody = (first, second, p1, p2)
@@ -76,10 +82,7 @@ def ended(run):
 def test_c5_the_leases_of_a_dead_leader_are_read_again_within_a_minute(java, fleet):
     java(VERSION)
     with fleet(shards=4, rate=60, aggregated=0.0) as run:
-        leader = native(run, "j1")
-        run.wait_until_started(leader)
-        run.wait_for("all leases with j1", run.all_begun)
-        run.producer.start()
+        leader = leader_of_all(run)
         p1 = follower(run, "p1")
         run.wait_until_started(p1)
         run.wait_for("a lease with p1", lambda: run.leases_of(p1) and run.all_begun())

@@ -25,9 +25,6 @@ _TITLES = {
 }
 
 
-"""The only client version of a native fleet that KCL's own tool can roll back."""
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """text: what to do, and what to expect. commands: for a shell; lines that start with # are comments."""
