@@ -1,16 +1,18 @@
-"""The twelve conditional writes of a lease row, as values, and the outcome of one whose condition failed.
+"""The fourteen conditional writes of a lease row, as values, and the outcome of one whose condition failed.
 
-Every write but one is fenced by the counter and the owner its writer believes in, and moves the counter by
+Every write but three is fenced by the counter and the owner its writer believes in, and moves the counter by
 exactly one: the counter is the only fence Java workers honour, and Java's recovery from an ambiguous renewal
-accepts exactly +1. The exception, `fill_hash_range`, says nothing about who works on the lease. No write can
+accepts exactly +1. Of the exceptions `fill_hash_range` says nothing about who works on the lease. `assign` and
+`begin_hand_over` are written by the leader of a KCL 3.x fleet, which knows the counter of a living owner only
+from a scan: they are fenced by both owners, and one of them moves the counter by one from wherever it is. No write can
 create a row but `create`, none leaves an owner that is empty or NULL, and none touches an attribute it does
 not name. Rows are read by `parse_row` and written whole by `to_item`, both of `lease_item`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
@@ -25,7 +27,6 @@ from pykcl.model.lease_item import (
     LEASE_KEY,
     LEASE_OWNER,
     MAX_NAME,
-    OWNER_SWITCHES,
     field_item,
     parse_row,
     to_item,
@@ -36,6 +37,8 @@ __all__ = [
     "LeaseWrite",
     "WriteKind",
     "adopt",
+    "assign",
+    "begin_hand_over",
     "checkpoint",
     "create",
     "delete",
@@ -55,6 +58,8 @@ WriteKind = Literal[
     "create",
     "take",
     "adopt",
+    "assign",
+    "begin-hand-over",
     "renew",
     "checkpoint",
     "prepare",
@@ -66,6 +71,12 @@ WriteKind = Literal[
     "reset",
 ]
 
+_ADDED: Mapping[str, tuple[str, ...]] = {"take": ("owner_switches",), "assign": ("counter", "owner_switches")}
+"""Fields to which a write adds one, whatever their value is by then."""
+
+_BY_THE_LEADER = ("assign", "begin-hand-over")
+"""Writes of the leader of a KCL 3.x fleet, which need not work on the lease."""
+
 MAX_PENDING_STATE = 256 * 1024
 """Bytes of application state in a pending checkpoint: DynamoDB allows 400 KB for the whole row."""
 
@@ -76,7 +87,8 @@ class LeaseWrite:
 
     seen: the row as the writer believes it is (for a creation: the new row). after: the row once the write
     took effect; None after a delete. written: the fields of the lease that this write sets or removes. ended:
-    for a delete, whether the row must still be at SHARD_END. Make one with the functions of this module.
+    for a delete, whether the row must still be at SHARD_END. is_fenced: False where the counter may have moved on.
+    Make one with the functions of this module.
     """
 
     kind: WriteKind
@@ -84,6 +96,7 @@ class LeaseWrite:
     after: Lease | None
     written: tuple[str, ...] = ()
     ended: bool = False
+    is_fenced: bool = True
 
     @property
     def key(self) -> str:
@@ -92,9 +105,9 @@ class LeaseWrite:
     @property
     def writer(self) -> str | None:
         """The worker of the lease while this writer holds it; None for a creation. A fill is anybody's, a reset an
-        operator's: no write of the owner is one's own earlier one.
+        operator's, an assignment the leader's: no write of the owner is one's own earlier one.
         """
-        if self.kind == "reset":
+        if self.kind == "reset" or self.kind in _BY_THE_LEADER:
             return None
         if self.kind == "take":
             return self.after.owner if self.after else None
@@ -126,9 +139,10 @@ class LeaseWrite:
 
         A checkpoint never moves backwards: if that earlier write got further, its position stays.
         A release becomes a hand-over on a row that names the next owner.
-        Raises ValueError for a creation, a delete, a fill or a reset, which are never sent again on another row.
+        Raises ValueError for a creation, a delete, a fill, a reset or a write of the leader, which are never sent again
+        on another row.
         """
-        if self.after is None or self.kind in ("create", "fill", "reset"):
+        if self.after is None or self.kind in ("create", "fill", "reset", *_BY_THE_LEADER):
             raise ValueError(f"a {self.kind} cannot be rebased")
         if self.kind == "take":
             return take(
@@ -145,13 +159,15 @@ class LeaseWrite:
         seen = self.seen
         if self.kind == "fill":
             return _range_as_seen(seen)
-        values: dict[str, AttributeValue] = {":seenCounter": {"N": str(seen.counter)}}
+        values: dict[str, AttributeValue] = (
+            {":seenCounter": {"N": str(seen.counter)}} if self.is_fenced else {}
+        )
         # Compare the owner too: a KCL 3.x leader starts a hand-off by moving leaseOwner, not the counter.
         clauses = [
-            f"{LEASE_COUNTER} = :seenCounter",
+            f"{LEASE_COUNTER} = :seenCounter" if self.is_fenced else f"attribute_exists({LEASE_COUNTER})",
             _as_seen(seen, "owner", LEASE_OWNER, ":seenOwner", values),
         ]
-        if self.kind in ("take", "reset") or seen.checkpoint_owner is not None:
+        if self.kind in ("take", "reset", *_BY_THE_LEADER) or seen.checkpoint_owner is not None:
             clauses.append(
                 _as_seen(seen, "checkpoint_owner", CHECKPOINT_OWNER, ":seenCheckpointOwner", values)
             )
@@ -168,8 +184,10 @@ class LeaseWrite:
         if self.after is None:
             raise ValueError(f"a {self.kind} has no update")
         settings, removals, values = [], [], {}
+        additions: list[str] = []
         for field in self.written:
-            if self.kind == "take" and field == "owner_switches":
+            if field in _ADDED.get(self.kind, ()):
+                additions += FIELD_ATTRIBUTES[field]
                 continue
             for name, value in field_item(self.after, field).items():
                 if value is None:
@@ -180,8 +198,8 @@ class LeaseWrite:
         update = "SET " + ", ".join(settings)
         if removals:
             update += " REMOVE " + ", ".join(removals)
-        if self.kind == "take" and "owner_switches" in self.written:
-            update += f" ADD {OWNER_SWITCHES} :one"
+        if additions:
+            update += " ADD " + ", ".join(f"{name} :one" for name in additions)
             values[":one"] = {"N": "1"}
         return update, values
 
@@ -207,8 +225,7 @@ def take(seen: Lease, me: str, metadata: PykclMetadata | None = None) -> LeaseWr
     Works alike for unowned, expired, own orphaned and live (stolen) leases. Start from the checkpoint of the
     row that the answer carries, not from `seen`. Raises ValueError for an empty or overlong name.
     """
-    if not 0 < len(me) <= MAX_NAME:
-        raise ValueError(f"a worker identifier has 1 to {MAX_NAME} characters, not {len(me)}")
+    _check_worker(me)
     changes: dict[str, Any] = {"owner": me, "checkpoint_owner": None}
     if metadata is not None:
         changes["metadata"] = metadata
@@ -227,6 +244,36 @@ def adopt(seen: Lease, metadata: PykclMetadata) -> LeaseWrite:
     if seen.checkpoint_owner is not None:
         raise ValueError(f"{seen.checkpoint_owner!r} still works on {seen.key!r}")
     return _update_of("adopt", seen, metadata=metadata)
+
+
+def assign(seen: Lease, new_owner: str, *, stands_still: bool) -> LeaseWrite:
+    """Name the owner of a lease, as the leader of a KCL 3.x fleet. Whoever works on it loses it at its next write.
+
+    Source: LeaseAssignmentManager, assignLease. stands_still: nobody works on the lease, so its counter must be as
+    seen. Java does not ask for that: 1) an owner is slow, and its lease expires; 2) it renews; 3) the leader, which has
+    not seen that, gives the lease away under a worker that lives.
+    Raises ValueError for an empty or overlong name.
+    """
+    _check_worker(new_owner)
+    changes: dict[str, Any] = {"owner": new_owner, "checkpoint_owner": None}
+    if seen.checkpoint_owner == new_owner or seen.owner not in (None, new_owner):
+        changes["owner_switches"] = seen.owner_switches + 1
+    return replace(_update_of("assign", seen, **changes), is_fenced=stands_still)
+
+
+def begin_hand_over(seen: Lease, new_owner: str) -> LeaseWrite:
+    """Name the next owner of a lease, as the leader of a KCL 3.x fleet. The present one goes on until it has finished.
+
+    Source: LeaseAssignmentManager, initiateGracefulLeaseHandoff. The counter stays, so that no heartbeat of the present
+    owner is refused for it. Raises ValueError for a bad name, and for a lease of which nobody could hand over.
+    """
+    _check_worker(new_owner)
+    _check_held(seen)
+    if seen.checkpoint_owner is not None or seen.owner == new_owner:
+        raise ValueError(f"{seen.key!r} is with {seen.actual_owner!r} and goes to {seen.owner!r}")
+    changed = _update_of("begin-hand-over", seen, owner=new_owner, checkpoint_owner=seen.owner)
+    after = None if changed.after is None else changed.after.with_(counter=seen.counter)
+    return replace(changed, after=after, written=("checkpoint_owner", "owner"), is_fenced=False)
 
 
 def renew(held: Lease, throughput: str | None = None) -> LeaseWrite:
@@ -395,6 +442,11 @@ def _range_as_seen(seen: Lease) -> tuple[str, dict[str, AttributeValue]]:
     return " AND ".join(clauses), values
 
 
+def _check_worker(name: str) -> None:
+    if not 0 < len(name) <= MAX_NAME:
+        raise ValueError(f"a worker identifier has 1 to {MAX_NAME} characters, not {len(name)}")
+
+
 def _check_held(held: Lease) -> None:
     if not held.owner:
         raise ValueError(f"{held.key!r} has no owner, so nobody holds it")
@@ -414,7 +466,8 @@ def resolve_conflict(write: LeaseWrite, row: Row | None) -> Outcome:
     "applied": the row is what this write makes, so an earlier attempt of it was applied. "adopt": an earlier,
     different write of the same writer landed (right owner, counter + 1); send this one again, rebased on that
     row. "rejected": the row is someone else's now, or gone. For a creation an identical row by someone else is as
-    good as ours, and so is for a fill the same hash range.
+    good as ours, and so is for a fill the same hash range. What a leader assigns is applied if the owners are as it
+    wants them.
     """
     if write.kind == "delete":
         return "applied" if row is None else "rejected"
@@ -422,6 +475,8 @@ def resolve_conflict(write: LeaseWrite, row: Row | None) -> Outcome:
         return "rejected"
     if write.kind in ("create", "fill"):
         return "applied" if _serves_as_well(write.kind, write.after, row) else "rejected"
+    if write.kind in _BY_THE_LEADER:
+        return "applied" if _same(("owner", "checkpoint_owner"), row, write.after) else "rejected"
     return "adopt" if _asks_for(row, write) else _outcome_on(row, write, write.after)
 
 

@@ -9,6 +9,8 @@ from pykcl.model.lease import Lease, PendingCheckpoint, PykclMetadata, metadata_
 from pykcl.model.lease_writes import (
     LeaseWrite,
     adopt,
+    assign,
+    begin_hand_over,
     checkpoint,
     create,
     delete,
@@ -78,6 +80,11 @@ def by_heading() -> dict[str, LeaseWrite]:
         "take an unowned lease": taken,
         "take an owned lease": stolen,
         "adopt an assigned lease": adopt(assigned, _noted(assigned, B)),
+        "assign": assign(_after(renewed), B[0], stands_still=True),
+        "assign a lease that moves": assign(
+            _after(renewed).with_(owner="host-c:4", checkpoint_owner=A[0]), B[0], stands_still=False
+        ),
+        "begin to hand over": begin_hand_over(_after(renewed), B[0]),
         "renew": renewed,
         "renew in a fleet of KCL 3.x": renew(_after(taken), "76.173065"),
         "checkpoint": checkpointed,

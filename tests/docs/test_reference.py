@@ -153,7 +153,7 @@ def test_every_write_is_printed_as_it_is_sent():
     assert printed.keys() == writes.keys()
     for heading, write in writes.items():
         assert printed[heading] == printable(write), heading
-    assert len({write.kind for write in writes.values()}) == 12
+    assert len({write.kind for write in writes.values()}) == 14
 
 
 def test_the_row_table_has_every_attribute_with_its_type():
@@ -167,7 +167,8 @@ def test_the_row_table_has_every_attribute_with_its_type():
             if lease is not None:
                 seen.update({name: next(iter(value)) for name, value in to_item(lease).items()})
     assert rows == seen
-    assert not any(write.after and write.after.checkpoint_owner for write in writes.values())
+    makers = {write.kind for write in writes.values() if write.after and write.after.checkpoint_owner}
+    assert makers == {"begin-hand-over"}
 
 
 def test_the_private_map_has_exactly_the_keys_of_the_table():

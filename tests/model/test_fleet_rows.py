@@ -208,3 +208,115 @@ def test_an_ended_lease_keeps_its_owner_or_goes_to_the_next_one(asked, keeps, ow
     after = lease_writes.end_shard(held, (), keeps_owner=keeps).after
     assert (after.owner, after.checkpoint_owner, after.checkpoint) == (owner, checkpoint_owner, AT_SHARD_END)
     assert after.counter == held.counter + 1
+
+
+# -- C-1: writes of the leader -----------------------------------------------------------------------------------
+
+
+def java_requests(*names):
+    """The recorded updates of exactly these attributes."""
+    return [
+        line["parameters"]
+        for line in REQUESTS
+        if line["operation"] == "UpdateItem"
+        and set(line["parameters"].get("AttributeUpdates", ())) == set(names)
+    ]
+
+
+def same_as_java(write, request):
+    """Return whether the write does to each attribute what the request of Java does, with the same values."""
+    _, ours = write.request()
+    values = ours["ExpressionAttributeValues"]
+    java = request["AttributeUpdates"]
+    assert touched(write) == {name: how["Action"] for name, how in java.items()}
+    words = re.split(r"[ ,]+", ours["UpdateExpression"].replace("=", " "))
+    for name, how in java.items():
+        if "Value" in how:
+            assert values[words[words.index(name) + 1]] == how["Value"]
+    assert ours["Key"] == request["Key"]
+
+
+def test_c1_an_unowned_lease_is_assigned_as_java_does_it():
+    (java,) = java_requests("checkpointOwner", "leaseCounter", "leaseOwner")
+    lease = Lease("shardId-000000000004", Checkpoint("10"))
+    write = lease_writes.assign(lease, "w1", stands_still=True)
+    same_as_java(write, java)
+    assert write.request()[1]["ConditionExpression"] == (
+        "leaseCounter = :seenCounter AND attribute_not_exists(leaseOwner) AND attribute_not_exists(checkpointOwner)"
+    )
+    assert (write.after.owner, write.after.counter, write.after.owner_switches) == ("w1", 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("stands_still", "first"),
+    [(True, "leaseCounter = :seenCounter"), (False, "attribute_exists(leaseCounter)")],
+)
+def test_c1_an_owned_lease_is_assigned_as_java_does_it(stands_still, first):
+    java = java_requests("checkpointOwner", "leaseCounter", "leaseOwner", "ownerSwitchesSinceCheckpoint")[0]
+    lease = HELD.with_(key="shardId-000000000001", owner="py1")
+    write = lease_writes.assign(lease, "w2", stands_still=stands_still)
+    same_as_java(write, java)
+    _, ours = write.request()
+    assert ours["ConditionExpression"] == (
+        f"{first} AND leaseOwner = :seenOwner AND attribute_not_exists(checkpointOwner)"
+    )
+    assert ours["ExpressionAttributeValues"][":seenOwner"] == java["Expected"]["leaseOwner"]["Value"]
+    assert (write.after.counter, write.after.owner_switches) == (12, 1)
+
+
+@pytest.mark.parametrize(("new_owner", "switches"), [("old", 1), ("next", 0), ("third", 1)])
+def test_c1_a_lease_in_a_hand_over_is_assigned_to_anybody(new_owner, switches):
+    """Source: DynamoDBLeaseSerializer, getDynamoTakeLeaseUpdate."""
+    write = lease_writes.assign(
+        HELD.with_(owner="next", checkpoint_owner="old"), new_owner, stands_still=False
+    )
+    _, ours = write.request()
+    assert ours["ConditionExpression"] == (
+        "attribute_exists(leaseCounter) AND leaseOwner = :seenOwner AND checkpointOwner = :seenCheckpointOwner"
+    )
+    assert "REMOVE checkpointOwner" in ours["UpdateExpression"]
+    assert write.after.owner_switches == switches
+    assert ("ownerSwitchesSinceCheckpoint :one" in ours["UpdateExpression"]) == bool(switches)
+
+
+def test_c1_a_hand_over_begins_as_java_s_does():
+    (java,) = java_requests("checkpointOwner", "leaseOwner")
+    lease = HELD.with_(key="shardId-000000000003", owner="w1")
+    write = lease_writes.begin_hand_over(lease, "w2")
+    same_as_java(write, java)
+    assert write.request()[1]["ConditionExpression"] == (
+        "attribute_exists(leaseCounter) AND leaseOwner = :seenOwner AND attribute_not_exists(checkpointOwner)"
+    )
+    assert write.after == lease.with_(owner="w2", checkpoint_owner="w1")
+
+
+LEADERS_WRITES = [
+    lease_writes.assign(HELD, "next", stands_still=True),
+    lease_writes.assign(HELD.with_(owner=None), "next", stands_still=True),
+    lease_writes.assign(HELD, "next", stands_still=False),
+    lease_writes.begin_hand_over(HELD, "next"),
+]
+
+
+@pytest.mark.parametrize("write", LEADERS_WRITES)
+def test_a_write_of_the_leader_is_applied_if_the_owners_are_as_it_wants_them(write):
+    assert lease_writes.resolve_conflict(write, write.after) == "applied"
+    assert lease_writes.resolve_conflict(write, write.after.with_(counter=99)) == "applied"
+    for row in (None, write.seen, write.seen.with_(counter=12), write.after.with_(owner="third")):
+        assert lease_writes.resolve_conflict(write, row) == "rejected"
+    assert write.writer is None
+    with pytest.raises(ValueError, match="cannot be rebased"):
+        write.rebased(write.after)
+
+
+def test_a_leader_assigns_to_nobody_without_a_name_and_hands_over_only_what_somebody_holds():
+    for name in ("", "x" * 257):
+        with pytest.raises(ValueError, match="1 to 256"):
+            lease_writes.assign(HELD, name, stands_still=False)
+        with pytest.raises(ValueError, match="1 to 256"):
+            lease_writes.begin_hand_over(HELD, name)
+    with pytest.raises(ValueError, match="no owner"):
+        lease_writes.begin_hand_over(HELD.with_(owner=None), "next")
+    for lease in (HELD.with_(owner="next", checkpoint_owner="me"), HELD.with_(owner="next")):
+        with pytest.raises(ValueError, match="goes to"):
+            lease_writes.begin_hand_over(lease, "next")
