@@ -1,0 +1,289 @@
+"""planning.assignment_decider: who counts as a worker, what is assigned and what moves."""
+
+import math
+from random import Random
+
+import pytest
+
+from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
+from pykcl.model.fleet_rows import WorkerMetrics
+from pykcl.model.lease import Lease
+from pykcl.planning.assignment_decider import (
+    AssignmentKind,
+    AssignmentMemory,
+    AssignmentReason,
+    AssignmentSettings,
+    HandOver,
+    Strategy,
+    active_workers,
+    decide,
+    is_valid,
+)
+
+NOW = 1_800_000_000
+BY_COUNT = AssignmentSettings(strategy=Strategy.LEASE_COUNT_BASED)
+NO_BALANCE = AssignmentMemory(runs=1)
+
+
+def lease(key, owner=None, throughput=None, **more):
+    return Lease(f"shardId-{key}", Checkpoint("10"), owner=owner, counter=5, throughput=throughput, **more)
+
+
+def idle(*names, at=NOW):
+    """Reports of workers that measure nothing."""
+    return [WorkerMetrics(name, at) for name in names]
+
+
+def busy(name, cpu, limit=100.0):
+    return WorkerMetrics(name, NOW, {"C": (float(cpu),)}, {"C": (limit,)})
+
+
+def run(leases, metrics, *, expired=(), memory=AssignmentMemory(), settings=AssignmentSettings(), **more):  # noqa: B008
+    more = {"now": NOW, "rng": Random(1), **more}
+    keys = {f"shardId-{key}" for key in expired}
+    return decide(leases, metrics, expired=keys, memory=memory, settings=settings, **more)
+
+
+def given(decision):
+    return {one.lease_key.removeprefix("shardId-"): one.new_owner for one in decision.assignments}
+
+
+# -- workers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "limits", "valid"),
+    [
+        ({}, {}, True),
+        ({"C": (1.0,)}, {"C": (80.0,)}, True),
+        ({"C": (1.0,)}, {"C": (80.0,), "M": (80.0,)}, True),
+        ({"C": (1.0,)}, {}, False),
+        ({"C": (1.0,)}, {"M": (80.0,)}, False),
+        ({"C": (1.0,)}, {"C": ()}, False),
+        ({"C": (1.0,)}, {"C": (0.0,)}, False),
+        ({"C": (1.0,)}, {"C": (80.5,)}, False),
+        ({}, {"C": (80.0,)}, True),
+        ({"THROUGHPUT": (1.0,)}, {}, True),
+        ({"THROUGHPUT": (1.0,)}, {"C": (0.0,)}, True),
+    ],
+)
+def test_a_report_counts_if_every_value_has_a_limit(values, limits, valid):
+    """Source: WorkerMetricStats.isValidWorkerMetric."""
+    assert is_valid(WorkerMetrics("w", NOW, values, limits)) is valid
+
+
+@pytest.mark.parametrize(("age", "active"), [(0, True), (60, True), (60.1, False), (-300, True)])
+def test_a_worker_is_active_for_two_periods(age, active):
+    assert (len(active_workers(idle("w"), NOW + age, 30)) == 1) is active
+
+
+@pytest.mark.parametrize(
+    ("values", "active"), [((5.0, -1.0), False), ((-1.0, 5.0), True), ((), True), ((-1.0,), False)]
+)
+def test_a_worker_whose_last_measurement_failed_gets_nothing(values, active):
+    metrics = WorkerMetrics("w", NOW, {"C": values}, {"C": (80.0,)})
+    assert (len(active_workers([metrics], NOW, 30)) == 1) is active
+
+
+def test_nobody_gets_anything_where_no_worker_reports():
+    leases = [lease(0), lease(1, "gone")]
+    for settings in (AssignmentSettings(), BY_COUNT):
+        found = run(leases, idle("old", at=NOW - 61), expired=[1], settings=settings)
+        assert (found.assignments, found.workers) == ((), ())
+        assert found.left == ("shardId-0", "shardId-1")
+
+
+# -- leases that nobody works on ---------------------------------------------------------------------------------
+
+
+def test_leases_without_an_owner_go_in_turn_to_the_worker_with_the_most_room():
+    leases = [lease(0, "a", "10"), lease(1, "b", "30"), lease(2), lease(3)]
+    found = run(leases, idle("a", "b"), memory=NO_BALANCE)
+    assert given(found) == {"2": "a", "3": "a"}
+    assert {one.kind for one in found.assignments} == {AssignmentKind.ASSIGN}
+    assert {one.reason for one in found.assignments} == {AssignmentReason.UNOWNED}
+
+
+def test_a_worker_without_leases_counts_as_if_it_could_double_its_load():
+    """Source: computePercentageToReachAverage. So one that is further below the average goes before it."""
+    leases = [lease(0, "a", "1"), lease(1, "b", "60"), lease(2)]
+    assert given(run(leases, idle("a", "b", "new"), memory=NO_BALANCE)) == {"2": "a"}
+
+
+def test_where_nothing_flows_two_of_the_workers_get_everything():
+    """Java's heap: the capacities are 0/0, and what is put back changes places with the other one only."""
+    found = run([lease(number) for number in range(8)], idle("a", "b", "c", "d"), memory=NO_BALANCE)
+    assert list(given(found).values()) == ["a", "d"] * 4
+
+
+def test_an_expired_lease_of_a_worker_with_the_most_room_stays_with_it():
+    leases = [lease(0, "a", "10"), lease(1, "b", "30")]
+    found = run(leases, idle("a", "b"), expired=[0], memory=NO_BALANCE)
+    assert (found.assignments, found.left) == ((), ())
+    assert given(run(leases, idle("a", "b"), expired=[1], memory=NO_BALANCE)) == {"1": "a"}
+
+
+def test_the_lease_that_has_stood_still_the_longest_goes_first_after_those_without_an_owner():
+    leases = [lease(0, "gone"), lease(1, "gone"), lease(2)]
+    since = {"shardId-0": 9.0, "shardId-1": 8.0, "shardId-2": 20.0}
+    found = run(leases, idle("a"), expired=[0, 1], unchanged_since=since, memory=NO_BALANCE)
+    assert list(given(found)) == ["2", "1", "0"]
+    assert [one.reason for one in found.assignments][1:] == [AssignmentReason.EXPIRED] * 2
+
+
+def test_an_expired_hand_over_goes_to_its_old_owner_too():
+    leases = [lease(0, "next", "1", checkpoint_owner="a")]
+    found = run(leases, idle("a"), expired=[0], memory=NO_BALANCE)
+    (one,) = found.assignments
+    assert (one.new_owner, one.kind, one.reason) == ("a", AssignmentKind.ASSIGN, AssignmentReason.EXPIRED)
+
+
+@pytest.mark.parametrize(
+    ("settings", "given_away"),
+    [
+        (AssignmentSettings(max_leases=2), 3),
+        (AssignmentSettings(max_throughput=25.0), 5),
+        (AssignmentSettings(max_leases=2, max_throughput=5.0), 1),
+    ],
+)
+def test_a_worker_that_is_full_gets_nothing_more(settings, given_away):
+    leases = [lease(0, "a", "10"), *(lease(number) for number in range(1, 9))]
+    found = run(leases, idle("a", "b"), settings=settings, memory=NO_BALANCE)
+    assert len(found.assignments) == given_away
+    assert len(found.left) == 8 - given_away
+
+
+def test_an_ended_lease_is_assigned_like_any_other():
+    ended = lease(0, "gone").with_(checkpoint=AT_SHARD_END)
+    assert given(run([ended], idle("a"), expired=[0])) == {"0": "a"}
+
+
+# -- balancing ----------------------------------------------------------------------------------------------------
+
+
+def test_every_third_run_balances_and_an_extra_one_does_not():
+    leases = [lease(number, "a", "10") for number in range(4)]
+    moves, memory = [], AssignmentMemory()
+    for is_extra in (True, False, False, True, False, False):
+        found = run(leases, idle("a", "b"), memory=memory, is_extra=is_extra)
+        moves.append(len(found.assignments))
+        memory = AssignmentMemory(found.memory.runs)
+    assert moves == [0, 1, 0, 0, 0, 1]
+
+
+def test_the_hot_worker_hands_over_to_the_cool_one():
+    leases = [lease(number, "a", "10") for number in range(5)] + [lease(9, "b", "10")]
+    found = run(leases, [busy("a", 90), busy("b", 10)])
+    assert {one.new_owner for one in found.assignments} == {"b"}
+    assert {one.kind for one in found.assignments} == {AssignmentKind.HAND_OVER}
+    assert {one.reason for one in found.assignments} == {AssignmentReason.BALANCE}
+    assert 1 <= len(found.assignments) <= 2
+
+
+def test_within_the_threshold_nothing_moves_unless_a_worker_is_above_its_limit():
+    leases = [lease(number, "ab"[number % 2], "10") for number in range(6)]
+    assert not run(leases, [busy("a", 52), busy("b", 50)]).assignments
+    assert not run(leases, [busy("a", 56), busy("b", 50)], memory=NO_BALANCE).assignments
+    metrics = [busy("a", 52, limit=51.0), busy("b", 46)]
+    assert given(run(leases, metrics)).keys() <= {"0", "2", "4"}
+    small = [*leases, lease(6, "a", "0.1")]
+    assert given(run(small, metrics)) == {"6": "b"}
+
+
+def test_without_graceful_handoff_a_lease_moves_at_once():
+    leases = [lease(number, "a", "10") for number in range(4)]
+    found = run(leases, idle("a", "b"), settings=AssignmentSettings(graceful_handoff=False))
+    assert {one.kind for one in found.assignments} == {AssignmentKind.ASSIGN}
+    assert {one.reason for one in found.assignments} == {AssignmentReason.BALANCE}
+
+
+def test_an_ended_lease_moves_at_once():
+    leases = [lease(number, "a").with_(checkpoint=AT_SHARD_END) for number in range(4)]
+    found = run(leases, idle("a", "b"), settings=BY_COUNT)
+    assert [one.kind for one in found.assignments] == [AssignmentKind.ASSIGN] * 2
+
+
+# -- hand-overs ---------------------------------------------------------------------------------------------------
+
+
+def test_a_hand_over_is_left_alone_until_its_time_is_over():
+    leases = [lease(number, "next", checkpoint_owner="a") for number in range(4)]
+    metrics, key = idle("a", "b", at=NOW + 40), "shardId-0"
+    first = run(leases, metrics, settings=BY_COUNT)
+    assert (first.assignments, first.memory.hand_overs[key]) == ((), HandOver("next", "a", NOW))
+    for seconds, moved in ((39.9, 0), (40, 2)):
+        memory = AssignmentMemory(0, first.memory.hand_overs)
+        found = run(leases, metrics, settings=BY_COUNT, memory=memory, now=NOW + seconds)
+        assert [one.kind for one in found.assignments] == [AssignmentKind.ASSIGN] * moved
+        assert found.memory.hand_overs[key].since == NOW
+    other = [one.with_(owner="third") for one in leases]
+    found = run(other, metrics, settings=BY_COUNT, memory=memory, now=NOW + 40)
+    assert (found.assignments, found.memory.hand_overs[key].since) == ((), NOW + 40)
+
+
+def test_the_time_of_a_hand_over_begins_when_the_leader_begins_it_and_ends_with_it():
+    leases = [lease(number, "a", "10") for number in range(4)]
+    found = run(leases, idle("a", "b"), settings=BY_COUNT)
+    asked = {one.lease_key: HandOver(one.new_owner, "a", NOW) for one in found.assignments}
+    assert len(asked) == 2
+    assert found.memory.hand_overs == asked
+    rows = [one.with_(owner="b", checkpoint_owner="a") if one.key in asked else one for one in leases]
+    later = run(rows, idle("a", "b"), settings=BY_COUNT, memory=found.memory, now=NOW + 10)
+    assert later.memory.hand_overs == asked
+    assert not run(leases, idle("a", "b"), memory=later.memory).memory.hand_overs
+
+
+# -- by the number of leases -------------------------------------------------------------------------------------
+
+
+def test_leases_are_counted_where_the_strategy_says_so():
+    leases = [lease(0, "a"), lease(1, "a"), lease(2), lease(3), lease(4)]
+    found = run(leases, idle("a", "b"), settings=BY_COUNT, memory=NO_BALANCE)
+    assert sorted(given(found).values()) == ["b", "b", "b"]
+    crowded = [lease(number, "a") for number in range(5)]
+    moved = run(crowded, idle("a", "b", "c"), settings=BY_COUNT)
+    assert sorted(given(moved).values()) == ["b", "b", "c"]
+    assert {one.kind for one in moved.assignments} == {AssignmentKind.HAND_OVER}
+
+
+def test_the_maximum_caps_the_number_but_for_one_lease():
+    settings = AssignmentSettings(strategy=Strategy.LEASE_COUNT_BASED, max_leases=2)
+    found = run([lease(0, "a"), lease(1, "a"), *map(lease, range(2, 9))], idle("a"), settings=settings)
+    assert len(found.assignments) == 1
+
+
+# -- writes -------------------------------------------------------------------------------------------------------
+
+
+def test_an_assignment_writes_itself_and_expects_the_counter_of_a_lease_that_stands_still():
+    rows = [
+        lease(0),
+        lease(1, "gone"),
+        lease(2, "a", checkpoint_owner="b"),
+        *(lease(n, "b") for n in (3, 4, 5)),
+    ]
+    memory = AssignmentMemory(0, {"shardId-2": HandOver("a", "b", NOW - 40)})
+    kinds, fenced = {}, {}
+    for seed in range(20):
+        found = run(rows, idle("a", "b"), settings=BY_COUNT, memory=memory, expired=[1], rng=Random(seed))
+        for one in found.assignments:
+            number, condition = one.lease_key[-1], one.write().request()[1]["ConditionExpression"]
+            kinds[number], fenced[number] = one.write().kind, "leaseCounter = " in condition
+    assert kinds.pop("2") == "assign"
+    assert not fenced.pop("2")
+    assert {number: kinds[number] for number in "01"} == {"0": "assign", "1": "assign"}
+    assert {number: fenced[number] for number in "01"} == {"0": True, "1": True}
+    assert {kinds[number] for number in "345" if number in kinds} <= {"begin-hand-over"}
+
+
+def test_numbers_that_are_no_numbers_end_no_run():
+    odd = [lease(0, "a", "1E+999"), lease(1, "a", "0"), lease(2), lease(3, "b")]
+    metrics = [
+        busy("a", 0),
+        busy("b", 0),
+        WorkerMetrics("c", NOW, {"X": (-5.0,)}, {"X": (-7.0,)}),
+        *idle("d"),
+    ]
+    for seed in range(20):
+        found = run(odd, metrics, rng=Random(seed), settings=AssignmentSettings(max_throughput=math.inf))
+        assert "2" in given(found)
