@@ -89,8 +89,12 @@ class HeldLease:
 
     @property
     def next_renewal(self) -> float:
+        """Monotonic seconds of the next heartbeat. A checkpoint is one, too, but says nothing of the throughput."""
         with self._state:
-            return self._sent + self._config.renew_interval
+            next_heartbeat = self._sent + self._config.renew_interval
+        if self._throughput.is_new:
+            return min(next_heartbeat, self._throughput.since + self._config.failover_time)
+        return next_heartbeat
 
     @property
     def is_over(self) -> bool:
@@ -244,23 +248,28 @@ class HeldLease:
 class Throughput:
     """The throughput of a lease, as Java reports it: KiB a second since the last heartbeat, averaged with those before.
 
-    Nothing is reported before the first record. now: monotonic seconds.
+    Nothing is reported before the first record. now, since: monotonic seconds; since: of the last report.
     """
 
     def __init__(self, now: float) -> None:
         # The one grows in the lease worker's thread, the other follows it in the renewer's.
-        self._delivered, self._reported, self._since = 0, 0, now
+        self._delivered, self._reported, self.since = 0, 0, now
         self._average: float | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """True if more was delivered since the last report."""
+        return self._delivered != self._reported
 
     def add(self, size: int) -> None:
         self._delivered += size
 
     def reported(self, now: float) -> str | None:
         """Return the average, as the text of a number; None: there is nothing to report."""
-        delivered, seconds = self._delivered, now - self._since
+        delivered, seconds = self._delivered, now - self.since
         if seconds <= 0:
             return None
-        size, self._reported, self._since = delivered - self._reported, delivered, now
+        size, self._reported, self.since = delivered - self._reported, delivered, now
         if self._average is None and not size:
             return None
         rate = size / 1024 / seconds

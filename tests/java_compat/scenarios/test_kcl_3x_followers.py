@@ -100,6 +100,17 @@ def test_c2_leases_are_shared_between_java_and_pykcl_and_then_stay(led):
     assert not fleet.happened(LeaderAbsent)
 
 
+def test_throughput_is_reported_also_where_every_batch_is_checkpointed_before_a_heartbeat_is_due(led):
+    fleet, _ = led(2, "n1")
+    fleet.start_pykcl("p1")
+    fleet.wait(works_on(fleet, "p1"), 180, "a lease")
+    (key,) = fleet.workers["p1"].leases
+    for _ in range(20):
+        fleet.put_everywhere(1)
+        fleet.simulation.sleep(1)
+    assert float(fleet.items()[key]["throughputKBps"]["N"]) > 0
+
+
 def test_c4_leases_of_a_pykcl_worker_that_is_killed_go_to_java(led):
     fleet, _ = led(4, "n1")
     fleet.start_pykcl("p1")
