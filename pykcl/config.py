@@ -71,6 +71,7 @@ HttpTransport = Literal["auto", "direct", "boto3"]
 RecordEncoding = Literal["auto", "cbor", "json"]
 LeaseScanMode = Literal["auto", "full", "segmented"]
 FleetMode = Literal["auto", "2x", "3x"]
+Eligibility = Literal["never", "fallback", "equal"]
 
 LARGEST_FETCH_BYTES = 14 * 1024 * 1024
 """The largest GetRecords answer: 10 MiB of data, base64 in JSON."""
@@ -197,6 +198,10 @@ class Config:
     rescue: bool = True
     """Whether leases that have stood still for three failover times are taken in a fleet of KCL 3.x whose leader is
     gone. Java reads them again once another leader is elected, after two minutes and more."""
+    leader: Eligibility = "fallback"
+    """Whether this worker may take the leader's lock of a KCL 3.x fleet, and then assigns the leases. "never": only
+    Java leads. "fallback": only if nobody else has taken a free or expired lock for half a minute longer than Java
+    needs. "equal": as soon as Java may. For a fleet without Java workers choose "equal"."""
     metrics: str = "none"
     """Where metrics go: "none", or "cloudwatch", "prometheus", "otel", several with commas between."""
     metrics_level: MetricsLevel = "SUMMARY"
@@ -324,6 +329,10 @@ def nearest_names(name: str, known: Iterable[str], shown: Callable[[str], str]) 
 
 
 _METRICS_TEXTS = ("metrics", "metrics_dimensions", "metrics_namespace")
+_TEXTS = (
+    "application", "stream", "table_name", "region", "worker_id", "coordinator_state_table", "worker_metrics_table",
+    "dead_letters", *_METRICS_TEXTS,
+)  # fmt: skip
 _NEVER_NONE = ("application", "stream", "metrics", "metrics_dimensions")
 _FLAGS = (
     "bisect", "call_with_empty_batches", "deaggregate", "show_errors", "create_table", "table_deletion_protection",
@@ -333,17 +342,7 @@ _FLAGS = (
 
 def _check_types(config: Config) -> None:
     """Check the types of the fields that no other check covers."""
-    for name in (
-        "application",
-        "stream",
-        "table_name",
-        "region",
-        "worker_id",
-        "coordinator_state_table",
-        "worker_metrics_table",
-        "dead_letters",
-        *_METRICS_TEXTS,
-    ):
+    for name in _TEXTS:
         value = getattr(config, name)
         if not isinstance(value, str) and (value is not None or name in _NEVER_NONE):
             raise ConfigError(f"{name} is text, not {type(value).__name__}")
@@ -467,6 +466,7 @@ def _check_choices(config: Config) -> None:
         ("record_encoding", ("auto", "cbor", "json")),
         ("lease_scan_mode", ("auto", "full", "segmented")),
         ("fleet_mode", ("auto", "2x", "3x")),
+        ("leader", ("never", "fallback", "equal")),
         ("metrics_level", ("NONE", "SUMMARY", "DETAILED")),
     ):
         value = getattr(config, name)

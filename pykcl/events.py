@@ -185,6 +185,22 @@ class LeaderReturned(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseAssigned(Event):
+    """This worker leads a fleet of KCL 3.x and has assigned a lease.
+
+    owner: who had it until now, or None. reason: "unowned", "expired" or "balance". hands_over: the owner finishes its
+    batch first.
+    """
+
+    TEXT = "lease assigned"
+    shard: str
+    new_owner: str
+    owner: str | None
+    reason: str
+    hands_over: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartingAtLatest(Event):
     LEVEL = logging.WARNING
     TEXT = "starting at LATEST: records put before now are not read"

@@ -28,6 +28,7 @@ class Activity(str, Enum):
     RENEWING_LEASES = "renewing leases"
     SENDING_HEARTBEATS = "sending heartbeats in time"
     REPORTING = "reporting to the leader"
+    LEADING = "leading the fleet"
     TAKING = "taking"
     READING_PARENTS = "reading the parents"
     READING = "reading"

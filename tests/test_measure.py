@@ -12,10 +12,10 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 255,
-    "lines of pykcl/": 60_300,
-    "lines of the core": 23_600,
-    "lines of tests/": 90_400,
+    "files of pykcl/": 258,
+    "lines of pykcl/": 61_300,
+    "lines of the core": 24_500,
+    "lines of tests/": 91_100,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

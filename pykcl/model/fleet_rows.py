@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pykcl.model.lease import AttributeValue, ForeignRow
-from pykcl.model.lease_item import LEADER_KIND, MAX_NAME, METRICS_KIND
+from pykcl.model.lease_item import LEADER_KEY, LEADER_KIND, LEASE_KEY, MAX_NAME, METRICS_KIND
 
 SINGLE_TABLE_SUPPORT = 1
 """The value of `sup` that KCL 3.5 reports: the worker can work with all rows in the lease table."""
 
+_RELEASED = "1"
 _OLD_KEY = "wid"
 """Key of the metrics table of KCL 3.0-3.4."""
 _MAX_VALUES = 100
@@ -61,7 +62,7 @@ class LeaderLock:
 class FleetWrite:
     """A write of a row that is no lease. It has no counter: its condition is that the row is as it was seen.
 
-    key: worker identifier. method: of a boto3 client. request: its parameters without TableName.
+    key: of the row. method: of a boto3 client. request: its parameters without TableName.
     is_in_lease_table: False for the metrics table of KCL 3.0-3.4.
     """
 
@@ -137,6 +138,57 @@ def _write(
         **more,
     }
     return FleetWrite(metrics.worker, method, request, in_lease_table)
+
+
+def take_lock(seen: LeaderLock | None, lock: LeaderLock) -> FleetWrite:
+    """Put this worker's lock in the place of the one that was seen, or of none.
+
+    The condition is stronger than Java's for a released lock: its version, too, must be the one that was seen.
+    """
+    item: dict[str, AttributeValue] = {
+        LEASE_KEY: {"S": LEADER_KEY},
+        "entityType": {"S": LEADER_KIND},
+        "ownerName": {"S": lock.owner},
+        "leaseDuration": {"S": _millis_text(lock)},
+        "recordVersionNumber": {"S": lock.version},
+    }
+    request: dict[str, Any] = {"Item": item, "ConditionExpression": f"attribute_not_exists({LEASE_KEY})"}
+    if seen is not None:
+        condition = f"attribute_exists({LEASE_KEY}) AND recordVersionNumber = :seen"
+        values: dict[str, AttributeValue] = {":seen": {"S": seen.version}}
+        if seen.is_released:
+            condition += " AND isReleased = :released"
+            values[":released"] = {"S": _RELEASED}
+        request |= {"ConditionExpression": condition, "ExpressionAttributeValues": values}
+    return FleetWrite(LEADER_KEY, "put_item", request)
+
+
+def keep_lock(held: LeaderLock, lock: LeaderLock) -> FleetWrite:
+    """Show that the owner of the lock is alive: give it another version."""
+    values: dict[str, AttributeValue] = {
+        ":version": {"S": lock.version},
+        ":duration": {"S": _millis_text(lock)},
+    }
+    return _change_lock(held, "SET leaseDuration = :duration, recordVersionNumber = :version", values)
+
+
+def release_lock(held: LeaderLock) -> FleetWrite:
+    """Give the lock up, so that others need not wait for its duration. The row stays."""
+    return _change_lock(held, "SET isReleased = :released", {":released": {"S": _RELEASED}})
+
+
+def _change_lock(held: LeaderLock, update: str, values: Mapping[str, AttributeValue]) -> FleetWrite:
+    request = {
+        "Key": {LEASE_KEY: {"S": LEADER_KEY}},
+        "UpdateExpression": update,
+        "ConditionExpression": f"attribute_exists({LEASE_KEY}) AND recordVersionNumber = :seen AND ownerName = :owner",
+        "ExpressionAttributeValues": {":seen": {"S": held.version}, ":owner": {"S": held.owner}, **values},
+    }
+    return FleetWrite(LEADER_KEY, "update_item", request)
+
+
+def _millis_text(lock: LeaderLock) -> str:
+    return str(round(lock.lease_seconds * 1000))
 
 
 def _text(value: object, kind: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Membership in a fleet that a leader of KCL 3.x runs: who may join, what is adopted, and when nobody leads.
+"""Membership in a fleet that a leader of KCL 3.x runs: who may join, what is adopted, and what is rescued.
 
 In KCL 3.x's own mode one worker holds a lock and assigns every lease; the others find their leases in the index of
 owners, and report metrics, without which nothing is assigned to them. Metrics come last at the start and end first at
@@ -8,10 +8,8 @@ the stop: whoever reports and does not query its leases holds up its shards for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeGuard
 
-from pykcl.model.fleet_rows import LeaderLock, lock_of
 from pykcl.model.lease import ForeignRow, Lease, Row
 from pykcl.model.lease_item import TABLE_MIGRATION_KIND
 from pykcl.planning.fleet_protocol import COMPATIBLE_VERSIONS, NATIVE_VERSIONS, Fleet
@@ -21,12 +19,6 @@ from pykcl.planning.lease_assignment import Fleet as Assignment
 FleetMode = Literal["auto", "2x", "3x"]
 """The option, as in `pykcl.config`, which lies below."""
 
-HEARTBEAT_INTERVAL: Final = 30.0
-"""Seconds between two heartbeats of the leader, whatever the duration of its lock."""
-LOCK_INTERVAL: Final = 15.0
-"""Seconds between two reads of the lock where it is in a table of its own."""
-LEADERLESS_AFTER: Final = 30.0
-"""Seconds for which there is no lock, or a released one, before the fleet counts as without a leader."""
 RESCUE_AFTER: Final = 3
 """Failover times that a lease must have stood still before a follower takes it from a fleet without a leader."""
 _SOON, _LATER, _LIVELY_FOR = 2.0, 5.0, 30.0
@@ -53,40 +45,6 @@ def why_not_to_follow(fleet: Fleet, mode: FleetMode, rows: Iterable[Row], *, has
 def _is_running(row: ForeignRow) -> bool:
     phase = row.item.get("tm", {}).get("S")
     return not isinstance(phase, str) or not phase.endswith("COMPLETE")
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderWatch:
-    """The lock as this worker has seen it. since: monotonic seconds of the first read that showed it as it is.
-
-    seen_at: of the last read; what happened since is no evidence of silence.
-    """
-
-    lock: LeaderLock | None
-    since: float
-    seen_at: float
-
-    @classmethod
-    def first(cls, rows: Iterable[Row], now: float) -> LeaderWatch:
-        return cls(_lock_in(rows), now, now)
-
-    def observe(self, rows: Iterable[Row], now: float) -> LeaderWatch:
-        """Return the watch after a scan. now: read after the scan has answered."""
-        lock = _lock_in(rows)
-        return replace(self, seen_at=now) if lock == self.lock else LeaderWatch(lock, now, now)
-
-    @property
-    def is_absent(self) -> bool:
-        """True if nobody leads: the lock is missing or released for long, or its owner has missed two heartbeats."""
-        free = self.lock is None or self.lock.is_released
-        return self.seen_at - self.since > (LEADERLESS_AFTER if free else 2 * HEARTBEAT_INTERVAL)
-
-
-def _lock_in(rows: Iterable[Row]) -> LeaderLock | None:
-    for row in rows:
-        if isinstance(row, ForeignRow) and (lock := lock_of(row)) is not None:
-            return lock
-    return None
 
 
 def discovery_pause(quiet_for: float) -> float:

@@ -60,17 +60,21 @@ class Leader:
         """rows: of one whole scan, nothing left out: Java counts the owners of leases of other streams too."""
         self._rows = rows
 
-    def audit(self, view: LeaseView, shards: Mapping[str, Shard]) -> bool:
+    def audit(self, view: LeaseView, shards: Mapping[str, Shard], *, holds_lock: bool | None = None) -> bool:
         """One audit, if it is due; returns whether the shards are to be listed at once.
 
-        view: of the rows last scanned. shards: as last listed, by id. Raises FatalError; other trouble
+        view: of the rows last scanned. shards: as last listed, by id. holds_lock: in a fleet of KCL 3.x, where the
+        owner of the lock leads; None: the leader is elected by the rule of KCL 2.x. Raises FatalError; other trouble
         is reported and left to the next audit: leases are managed without this.
         """
         config, now = self._context.config, self._context.runtime.monotonic()
         if config.audit_interval == 0 or now < self._next_audit:
             return False
         self._next_audit = now + config.audit_interval
-        self._elect(view)
+        if holds_lock is None:
+            self._elect(view)
+        else:
+            self._leads = holds_lock
         audit, found = self._audit.next(view.leases, shards, view.unreadable.keys())
         if not self._leads:
             self._audit = audit.unreported()

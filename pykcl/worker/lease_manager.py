@@ -13,6 +13,7 @@ from pykcl.runtime import Task
 from pykcl.status import Activity
 from pykcl.worker.context import Context
 from pykcl.worker.leader import Leader
+from pykcl.worker.leadership import Leadership
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.measurements import TakeMeasures
@@ -24,6 +25,9 @@ from pykcl.worker.watchdog import ProcessorWatchdog, Readiness
 
 OVERDUE_AFTER = 3
 """Failover times for which a lease may be free before it is taken beyond the fair share (Java: the same)."""
+
+_LED_SCAN_INTERVAL = 30.0
+"""Seconds between two scans of the table while another worker leads: the leader finds what is free."""
 
 _LONGEST_REQUEST = 30.0
 """Seconds: how long Kinesis may take for one answer (15 s), and the lease table for a page that it refuses thrice."""
@@ -44,6 +48,7 @@ class LeaseManager:
         self._scanner = TableScanner(context)
         self._sync = ShardSync(context, self._scanner, self.pulse, scan=self._scan, must_stop=self._must_stop)
         self._leader = Leader(context, self._must_stop)
+        self._leadership = Leadership(context, self._must_stop)
         self._membership = Membership(context)
         self._processors = ProcessorWatchdog(context)
         self._measures = TakeMeasures(context, OVERDUE_AFTER * context.config.failover_time)
@@ -85,6 +90,12 @@ class LeaseManager:
         return (self._task,) if self._task else ()
 
     def _run(self) -> None:
+        try:
+            self._manage()
+        finally:
+            self._leadership.resign()
+
+    def _manage(self) -> None:
         failures = 0
         while not self._stop:
             self._wake.clear()
@@ -124,12 +135,16 @@ class LeaseManager:
             if not self._sync.must_finish_the_start and not self._context.fleet.follows:
                 self._acquire()
             self._sync.delete()
-            if not self._sync.start_is_unfinished and self._leader.audit(self._view, self._sync.shards):
+            holds_lock = self._leadership.is_leader if self._context.fleet.follows else None
+            if not self._sync.start_is_unfinished and self._leader.audit(
+                self._view, self._sync.shards, holds_lock=holds_lock
+            ):
                 self._sync.list_at_once()
         if self._context.fleet.follows:
             self._follow(has_scanned=is_scan_due)
         elif self._membership.is_member:
             self._membership.withdraw()
+            self._leadership.resign()
         workers = [worker for worker, _ in self.workers()]
         self.readiness.update(self._view, workers, start_is_unfinished=self._sync.start_is_unfinished)
         next_at = min(self._scanner.next_at, self._sync.next_listing, self._next_query, now + 1.0)
@@ -166,9 +181,12 @@ class LeaseManager:
         context.fleet.observe(rows, self._view)
         self._sync.scanned(before)
         if context.fleet.follows:
-            self._membership.scanned(rows)
-            is_ready = self.readiness.everywhere.is_set()
-            self._scanner.rest(self._membership.scan_interval if is_ready else context.config.renew_interval)
+            self._leadership.scanned(rows)
+            is_ready = self.readiness.everywhere.is_set() and self._leadership.is_led
+            pause = _LED_SCAN_INTERVAL if is_ready else context.config.renew_interval
+            if self._leadership.is_leader:
+                pause = self._leadership.scan_pause(self._scanner.affordable_pause)
+            self._scanner.rest(pause)
         else:
             self._scanner.pace(len(rows))
 
@@ -176,14 +194,16 @@ class LeaseManager:
 
     @property
     def _next_query(self) -> float:
-        return self._membership.next_at if self._context.fleet.follows else float("inf")
+        if not self._context.fleet.follows:
+            return float("inf")
+        return min(self._membership.next_at, self._leadership.next_at)
 
     def _follow(self, *, has_scanned: bool) -> None:
         """Adopt what the leader has assigned, and report; take what nobody reads while there is no leader."""
         now = self._context.runtime.monotonic()
         busy = self._busy()
         plans = self._membership.assigned(now, busy)
-        if not self._sync.must_finish_the_start:
+        if not self._sync.must_finish_the_start and not self._leadership.is_led:
             plans += self._membership.rescue(self._view, busy | {plan.lease_key for plan in plans})
         for plan in plans:
             self._start_worker(plan)
@@ -193,6 +213,23 @@ class LeaseManager:
             self._measures.chosen(self._fleet(), len(plans))
         # Behind the first query: whoever reports and does not find its leases holds up their shards.
         self._membership.report_if_due(now)
+        self._lead(now, has_scanned=has_scanned)
+
+    def _lead(self, now: float, *, has_scanned: bool) -> None:
+        """Work on the lock; assign leases by the scan of this round if this worker holds it."""
+        was_leader = self._leadership.is_leader
+        try:
+            self._leadership.work_on_lock(now, may_lead=self._membership.is_member)
+            if has_scanned and self._leadership.assign(self._view):
+                self._membership.query_at_once()
+        except (TemporaryError, SetupError) as error:
+            if self._context.must_stop(error, self._context.has_taken):
+                raise
+            self._context.failures.failed(Activity.LEADING, error)
+        else:
+            self._context.failures.worked(Activity.LEADING)
+        if self._leadership.is_leader and not was_leader:
+            self._scanner.hurry()
 
     def _acquire(self) -> None:
         context, config = self._context, self._context.config

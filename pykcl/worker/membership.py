@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from pykcl.errors import SetupError, TemporaryError
-from pykcl.events import LeaderAbsent, LeaderReturned, ReportsEnded, ReportsStarted
+from pykcl.events import ReportsEnded, ReportsStarted
 from pykcl.model import lease_writes
 from pykcl.model.fleet_rows import SINGLE_TABLE_SUPPORT, WorkerMetrics, report, withdraw
 from pykcl.model.lease import Lease, Row
 from pykcl.planning.lease_assignment import Acquisition, Fleet
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.membership import (
-    LOCK_INTERVAL,
     RESCUE_AFTER,
-    LeaderWatch,
     discovery_pause,
     is_assigned,
     rescued,
@@ -22,9 +20,6 @@ from pykcl.planning.membership import (
 from pykcl.planning.read_schedule import jittered
 from pykcl.status import Activity
 from pykcl.worker.context import Context
-
-SCAN_INTERVAL = 30.0
-"""Seconds between two scans of the table while somebody leads: the leader finds what is free."""
 
 
 class Membership:
@@ -36,9 +31,7 @@ class Membership:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._watch: LeaderWatch | None = None
-        self._is_led = True
-        self._next_query = self._next_report = self._next_lock = 0.0
+        self._next_query = self._next_report = 0.0
         self._changed_at = float("-inf")
         self._reporting = context.runtime.lock()
         self._reported: WorkerMetrics | None = None
@@ -55,34 +48,6 @@ class Membership:
         """Monotonic seconds at which there is something to do."""
         return min(self._next_query, self._next_report)
 
-    @property
-    def scan_interval(self) -> float:
-        """Seconds until the whole table is to be scanned again."""
-        return SCAN_INTERVAL if self._is_led else self._context.config.renew_interval
-
-    def scanned(self, rows: Iterable[Row]) -> None:
-        """Watch the leader's lock in a scan of the whole table."""
-        if not self._context.fleet.has_own_tables:
-            self._watch_lock(rows)
-
-    def _watch_old_lock(self, now: float) -> None:
-        """Watch the lock where KCL 3.0-3.4 keeps it, if that is due. Raises TemporaryError, SetupError."""
-        if self._context.fleet.has_own_tables and now >= self._next_lock:
-            self._next_lock = now + LOCK_INTERVAL
-            row = self._context.table.old_lock()
-            self._watch_lock(() if row is None else (row,))
-
-    def _watch_lock(self, rows: Iterable[Row]) -> None:
-        now = self._context.runtime.monotonic()
-        watch = self._watch
-        self._watch = watch = LeaderWatch.first(rows, now) if watch is None else watch.observe(rows, now)
-        is_led = not watch.is_absent
-        if is_led is not self._is_led:
-            self._is_led = is_led
-            owner = watch.lock.owner if watch.lock is not None else None
-            event = LeaderReturned(leader=owner) if is_led else LeaderAbsent(leader=owner)
-            self._context.events.emit(event)
-
     def assigned(self, now: float, busy: Collection[str]) -> list[Acquisition]:
         """Return the leases that the leader has assigned to this worker and nobody here works on, if a query is due.
 
@@ -91,7 +56,6 @@ class Membership:
         if now < self._next_query:
             return []
         context = self._context
-        self._watch_old_lock(now)
         self._drop_lost(busy)
         found = context.table.owned_by(context.worker_id)
         known = set(busy) | {held.key for held in context.held.all()}
@@ -114,6 +78,11 @@ class Membership:
         self._still_since = {key: seen for key, seen in self._still_since.items() if key in found}
         self._next_query = now + jittered(discovery_pause(now - self._changed_at), context.runtime.random())
         return plans
+
+    def query_at_once(self) -> None:
+        """Query with the next step what was assigned to this worker."""
+        self._changed_at = self._context.runtime.monotonic()
+        self._next_query = 0.0
 
     def _still_for(self, row: Row | None, now: float) -> float:
         """Return the seconds for which reads have shown the row with the same counter."""
@@ -145,9 +114,9 @@ class Membership:
                 self._context.held.remove(held)
 
     def rescue(self, view: LeaseView, in_hand: Collection[str]) -> list[Acquisition]:
-        """Return the leases to take because nobody leads, and they have stood still for long."""
+        """Return the leases to take in a fleet without a leader, as they have stood still for long."""
         context, config = self._context, self._context.config
-        if self._is_led or not config.rescue:
+        if not config.rescue:
             return []
         fleet = Fleet.seen_by(
             context.worker_id, view, failover_time=RESCUE_AFTER * config.failover_time, in_hand=in_hand

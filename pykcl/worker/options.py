@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 from pykcl.config import (
     CheckpointMode,
     Config,
+    Eligibility,
     FleetMode,
     HttpTransport,
     LeaseScanMode,
@@ -91,6 +92,7 @@ class WorkerOptions(Surroundings, total=False):
     worker_metrics_table: str | None
     graceful_handoff_timeout: float
     rescue: bool
+    leader: Eligibility
     metrics: str
     metrics_level: MetricsLevel
     metrics_dimensions: str

@@ -50,6 +50,11 @@ class TableScanner:
         """Monotonic seconds at which a scan is due."""
         return self._next_whole if self._next_part is None else min(self._next_whole, self._next_part)
 
+    @property
+    def affordable_pause(self) -> float:
+        """Seconds between two scans of all the table for which the read units of a worker suffice."""
+        return self._units / READ_UNITS_PER_SECOND
+
     def scan_all(self, *, consistent: bool = False) -> tuple[Row, ...]:
         """Scan all of it, and fold it into the view; the rows, those of others too. Raises as `LeaseTable.scan`."""
         context = self._context

@@ -12,9 +12,12 @@ from pykcl.model.fleet_rows import (
     LeaderLock,
     WorkerMetrics,
     decimal_text,
+    keep_lock,
     lock_of,
     metrics_of,
+    release_lock,
     report,
+    take_lock,
     withdraw,
 )
 from pykcl.model.lease import Lease, PykclMetadata
@@ -148,6 +151,76 @@ def test_a_report_may_replace_no_other_row_and_a_withdrawal_only_the_last_report
 )
 def test_numbers_have_six_decimals_rounded_half_up(number, text):
     assert decimal_text(number) == text
+
+
+# -- C-1: writes of the lock -------------------------------------------------------------------------------------
+
+
+def java_lock_requests(operation):
+    """What Java sends for its lock, its names and values put into the expressions."""
+    found = []
+    for request in REQUESTS:
+        params = request["parameters"]
+        key = params.get("Item", params.get("Key", {})).get("leaseKey")
+        if request["operation"] == operation and key == {"S": "Leader"}:
+            found.append(params)
+    return found
+
+
+def plain(request):
+    """A request whose expressions name attributes and values themselves."""
+    names, values = request.get("ExpressionAttributeNames", {}), request.get("ExpressionAttributeValues", {})
+
+    def text(expression):
+        for short, name in names.items():
+            expression = re.sub(rf"{short}\b", name, expression)
+        for short, value in values.items():
+            expression = re.sub(rf"{short}\b", repr(value["S"]), expression)
+        return expression
+
+    parts = {
+        part: text(request[part]) for part in ("ConditionExpression", "UpdateExpression") if part in request
+    }
+    return {**{part: request[part] for part in ("Item", "Key") if part in request}, **parts}
+
+
+def test_c1_the_lock_is_taken_as_by_java():
+    fresh, expired = (plain(params) for params in java_lock_requests("PutItem"))
+    for java in (fresh, expired):
+        mine = lock_of(parse_row(java["Item"]))
+        seen = None
+        if java is expired:
+            version = re.search(r"= '(.*)'", java["ConditionExpression"])[1]
+            seen = LeaderLock("w1", version, 120.0)
+        assert plain(take_lock(seen, mine).request) == java
+
+
+def test_c1_a_released_lock_is_taken_only_as_it_was_seen():
+    mine = LeaderLock("me", "new", 120.0)
+    request = plain(take_lock(LeaderLock("w1", "old", 120.0, is_released=True), mine).request)
+    assert request["ConditionExpression"] == (
+        "attribute_exists(leaseKey) AND recordVersionNumber = 'old' AND isReleased = '1'"
+    )
+    assert "isReleased" not in request["Item"]
+
+
+def test_c1_a_heartbeat_of_the_lock_is_java_s():
+    (java,) = (plain(params) for params in java_lock_requests("UpdateItem"))
+    seen, new = (
+        re.search(r"recordVersionNumber = '([^']*)'", java[part])[1]
+        for part in ("ConditionExpression", "UpdateExpression")
+    )
+    mine = keep_lock(LeaderLock("w1", seen, 120.0), LeaderLock("w1", new, 120.0))
+    assert plain(mine.request) == java
+
+
+def test_c1_a_release_leaves_the_row_and_asks_for_owner_and_version():
+    request = plain(release_lock(LeaderLock("me", "v", 30.0)).request)
+    assert request == {
+        "Key": {"leaseKey": {"S": "Leader"}},
+        "UpdateExpression": "SET isReleased = '1'",
+        "ConditionExpression": "attribute_exists(leaseKey) AND recordVersionNumber = 'v' AND ownerName = 'me'",
+    }
 
 
 # -- C-1: writes of leases ---------------------------------------------------------------------------------------

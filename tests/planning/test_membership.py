@@ -9,7 +9,6 @@ from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lease_assignment import Fleet as Assignment
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.membership import (
-    LeaderWatch,
     discovery_pause,
     is_assigned,
     rescued,
@@ -91,34 +90,6 @@ def test_the_index_is_read_more_often_while_it_shows_news():
 
 
 # -- when nobody leads -----------------------------------------------------------------------------------------
-
-
-def watched(*reads):
-    """A watch after reads of (seconds, row or None)."""
-    (now, row), *rest = reads
-    watch = LeaderWatch.first([row] if row else [], now)
-    for now, row in rest:
-        watch = watch.observe([row] if row else [], now)
-    return watch
-
-
-@pytest.mark.parametrize(
-    ("reads", "absent"),
-    [
-        ([(0, lock("1")), (30, lock("2")), (90, lock("3"))], False),
-        ([(0, lock("1")), (60, lock("1"))], False),
-        ([(0, lock("1")), (61, lock("1"))], True),
-        # What happened since the last read is no evidence.
-        ([(0, lock("1"))], False),
-        ([(0, None), (30, None)], False),
-        ([(0, None), (31, None)], True),
-        ([(0, lock("1", released=True)), (31, lock("1", released=True))], True),
-        ([(0, lock("1")), (61, lock("1")), (62, lock("2"))], False),
-        ([(0, lock("1")), (40, None), (60, None)], False),
-    ],
-)
-def test_a_fleet_is_without_a_leader_once_its_lock_has_missed_two_heartbeats(reads, absent):
-    assert watched(*reads).is_absent is absent
 
 
 def test_only_what_stood_still_for_long_is_rescued_and_nothing_is_stolen():

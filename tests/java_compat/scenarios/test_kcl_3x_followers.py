@@ -181,7 +181,7 @@ def test_c5_a_follower_rescues_the_leases_of_a_dead_leader(led):
 
 def test_c5_without_rescue_it_waits_for_the_next_leader(led):
     fleet, native = led(4, "n1")
-    fleet.start_pykcl("p1", rescue=False)
+    fleet.start_pykcl("p1", rescue=False, leader="never")
     fleet.wait(works_on(fleet, "p1", 2), 180, "its share")
     native.leads = False
     fleet.simulation.kill("n1")
@@ -445,7 +445,7 @@ def as_old(row):
 
 def test_c12_metrics_go_to_the_table_of_kcl_3_4(old_fleet):
     fleet = old_fleet
-    fleet.start_pykcl("p1", rescue=False)
+    fleet.start_pykcl("p1", rescue=False, leader="never")
     fleet.wait(lambda: fleet.dynamodb.rows(METRICS), 30, "a report")
     (row,) = fleet.dynamodb.rows(METRICS).values()
     assert row.keys() == {"wid", "lut", "sts", "opr"}

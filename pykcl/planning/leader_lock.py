@@ -1,0 +1,125 @@
+"""The lock of the leader of a KCL 3.x fleet: who holds it, for how long it is believed, and when it may be taken.
+
+The protocol is that of the lock client which Java uses (amazon-dynamodb-lock-client 1.4.0). The row holds no time. Its
+owner gives it another version with each heartbeat. Others take it once *they* have seen the same version for the
+duration that the row names, and only on condition that the version is still the same. So the owner may count on it for
+that duration, from before its last heartbeat was sent; here it does so for three quarters of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from pykcl.model.fleet_rows import LeaderLock, lock_of
+from pykcl.model.lease import ForeignRow, Row
+
+Eligibility = Literal["never", "fallback", "equal"]
+"""The option `leader`, as in `pykcl.config`, which lies below."""
+
+BESIDE_JAVA: Final = 120.0
+"""Seconds: the duration that Java gives its lock."""
+AMONG_PYKCL: Final = 30.0
+"""Seconds: the duration of a lock that only pykcl workers wait for."""
+_SHORTEST: Final = 20.0
+"""Seconds for which a lock is left alone at the least, whatever its row says."""
+_PATIENCE: Final = 30.0
+"""Seconds that a worker of "fallback" waits beyond what Java needs."""
+_JAVA_INTERVAL: Final = 30.0
+"""Seconds between two reads of a Java worker that does not lead; it takes an expired lock at the second one."""
+_LEADERLESS_AFTER: Final = 30.0
+"""Seconds for which there is no lock, or a released one, before the fleet counts as without a leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderWatch:
+    """The lock as this worker has seen it. since: monotonic seconds of the first read that showed it as it is.
+
+    seen_at: of the last read; what happened since is no evidence of silence.
+    """
+
+    lock: LeaderLock | None
+    since: float
+    seen_at: float
+
+    @classmethod
+    def first(cls, rows: Iterable[Row], now: float) -> LeaderWatch:
+        return cls(_lock_in(rows), now, now)
+
+    def observe(self, rows: Iterable[Row], now: float) -> LeaderWatch:
+        """Return the watch after a read. now: read after the answer came."""
+        lock = _lock_in(rows)
+        return replace(self, seen_at=now) if lock == self.lock else LeaderWatch(lock, now, now)
+
+    @property
+    def unchanged_for(self) -> float:
+        """Seconds between the first and the last read that showed the lock as it is."""
+        return self.seen_at - self.since
+
+    @property
+    def is_free(self) -> bool:
+        return self.lock is None or self.lock.is_released
+
+    @property
+    def is_absent(self) -> bool:
+        """True if nobody leads: the lock is missing or released for long, or its owner has missed two heartbeats."""
+        if self.lock is None or self.lock.is_released:
+            return self.unchanged_for > _LEADERLESS_AFTER
+        # A row may hold any number.
+        return self.unchanged_for > min(max(self.lock.lease_seconds, _SHORTEST), BESIDE_JAVA) / 2
+
+    def may_be_taken(self, eligibility: Eligibility) -> bool:
+        """Return whether a worker may try to take the lock, by what it has seen."""
+        if eligibility == "never":
+            return False
+        if self.lock is None or self.lock.is_released:
+            wait, java_needs = 0.0, _JAVA_INTERVAL
+        else:
+            wait = max(self.lock.lease_seconds, _SHORTEST)
+            java_needs = wait + 2 * _JAVA_INTERVAL
+        return self.unchanged_for >= (wait if eligibility == "equal" else java_needs + _PATIENCE)
+
+    def read_pause(self, eligibility: Eligibility) -> float:
+        """Return the seconds until a worker that does not lead reads the lock again."""
+        if eligibility == "equal" and (self.is_free or self.is_absent or self._is_brief):
+            return 2.0
+        return 5.0 if eligibility == "equal" else 15.0
+
+    @property
+    def _is_brief(self) -> bool:
+        return self.lock is not None and self.lock.lease_seconds <= AMONG_PYKCL
+
+
+def _lock_in(rows: Iterable[Row]) -> LeaderLock | None:
+    for row in rows:
+        if isinstance(row, ForeignRow) and (lock := lock_of(row)) is not None:
+            return lock
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """The lock of this worker. sent_at: monotonic seconds, before the write that gave it this version was sent."""
+
+    lock: LeaderLock
+    sent_at: float
+
+    def is_believed(self, now: float) -> bool:
+        """Return whether nobody else can have taken it, with a quarter of its duration to spare."""
+        return now < self.believed_until
+
+    @property
+    def believed_until(self) -> float:
+        """Monotonic seconds until which an assignment may be sent."""
+        return self.sent_at + 0.75 * self.lock.lease_seconds
+
+    @property
+    def next_heartbeat(self) -> float:
+        """Monotonic seconds of the next heartbeat; Java: every 30 s of 120 s."""
+        return self.sent_at + self.lock.lease_seconds / 4
+
+
+def lease_seconds(members: Iterable[str], pykcl: Iterable[str]) -> float:
+    """Return the duration of a lock. members: whoever reports metrics. pykcl: those of them who are known as pykcl."""
+    return BESIDE_JAVA if set(members) - set(pykcl) else AMONG_PYKCL
