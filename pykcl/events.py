@@ -531,7 +531,9 @@ class InvalidLeaseRow(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderElected(Event):
-    """Java's rule elects this worker, so it audits for the whole fleet. owners: how many workers own leases."""
+    """Java's rule elects this worker, so it audits for the whole fleet; or it holds the lock of a KCL 3.x fleet, and
+    assigns the leases, too. owners: how many workers own leases.
+    """
 
     TEXT = "this worker leads now"
     worker_id: str
@@ -540,7 +542,7 @@ class LeaderElected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadershipMoved(Event):
-    """This worker led, and does no more. leader: who does, by Java's rule."""
+    """This worker led, and does no more. leader: who does, by Java's rule or by the lock; None: nobody yet."""
 
     TEXT = "another worker leads now"
     leader: str | None

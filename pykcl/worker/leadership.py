@@ -28,6 +28,7 @@ from pykcl.planning.assignment_decider import (
     Decision,
     decide,
 )
+from pykcl.planning.leader import owners_of
 from pykcl.planning.leader_lock import HeldLock, LeaderWatch, lease_seconds
 from pykcl.planning.lease_view import LeaseView
 from pykcl.status import Activity
@@ -204,9 +205,7 @@ class Leadership:
         self._memory = AssignmentMemory()
         self._next_run, self._failed_runs = self._context.runtime.monotonic(), 0
         self._context.events.emit(
-            LeaderElected(
-                worker_id=self._context.worker_id, owners=len({metrics.worker for metrics in self._metrics()})
-            )
+            LeaderElected(worker_id=self._context.worker_id, owners=len(owners_of(self._rows)))
         )
         self._compare()
 

@@ -161,6 +161,8 @@ class Membership:
         context.failures.worked(Activity.REPORTING)
         if self._reported is None:
             context.events.emit(ReportsStarted(worker_id=context.worker_id))
+            self._changed_at = now
+            self._next_query = min(self._next_query, now + discovery_pause(0.0))
         self._reported = metrics
         self._next_report = now + jittered(context.config.worker_metrics_interval, context.runtime.random())
 

@@ -334,7 +334,8 @@ def test_c11_a_refused_report_is_tried_again_and_the_worker_goes_on(led):
     assert fleet.load()["p1"] == 2
     fleet.dynamodb.fault = None
     fleet.simulation.sleep(10)
-    assert fleet.epoch() - int(fleet.items()["p1"]["lut"]["N"]) <= 12
+    # Ten seconds, and those for which one write is tried.
+    assert fleet.epoch() - int(fleet.items()["p1"]["lut"]["N"]) <= 15
     assert not fleet.happened(LeaseLost)
     assert fleet.workers["p1"].failure is None
 

@@ -4,7 +4,14 @@ import re
 
 import pytest
 
-from pykcl.events import FailureStarted, LeaderAbsent, LeaderElected, LeadershipMoved, LeaseTaken
+from pykcl.events import (
+    FailureStarted,
+    LeaderAbsent,
+    LeaderElected,
+    LeadershipMoved,
+    LeaseAssigned,
+    LeaseTaken,
+)
 from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Fault, failing
 from tests.java_compat.scenarios import java_3x
@@ -193,6 +200,14 @@ def test_a_pykcl_worker_alone_on_a_table_of_java_reads_all_of_it_in_seconds(foun
     fleet.start_pykcl("p1", leader="equal")
     fleet.wait(works_on(fleet, "p1", 4), 15, "all leases")
     assert {event.reason for event in fleet.happened(LeaseTaken)} == {"assigned"}
+
+
+def test_a_new_member_queries_every_two_seconds_until_it_has_its_first_leases(founded):
+    fleet = founded(4)
+    for name in ("p1", "p2"):
+        fleet.start_pykcl(name, leader="equal")
+    fleet.wait(lambda: len(fleet.happened(LeaseAssigned)) == 4, 15, "the assignments")
+    fleet.wait(lambda: len(fleet.happened(LeaseTaken)) == 4, 3, "both to have found theirs")
 
 
 def test_leases_are_shared_among_pykcl_workers_and_then_stay(founded):
