@@ -72,6 +72,7 @@ RecordEncoding = Literal["auto", "cbor", "json"]
 LeaseScanMode = Literal["auto", "full", "segmented"]
 FleetMode = Literal["auto", "2x", "3x"]
 Eligibility = Literal["never", "fallback", "equal"]
+WorkerMetricsKind = Literal["auto", "cpu", "throughput"]
 
 LARGEST_FETCH_BYTES = 14 * 1024 * 1024
 """The largest GetRecords answer: 10 MiB of data, base64 in JSON."""
@@ -136,8 +137,7 @@ class Config:
     max_records: int = 10_000
     """Most records per GetRecords call and per process_records call."""
     deaggregate: bool = True
-    """Whether the user records of an aggregated (KPL) record are delivered one by one. False: as the one record they
-    came in."""
+    """Whether the user records of an aggregated (KPL) record are delivered one by one. False: as that one record."""
     call_with_empty_batches: bool = False
     """Whether process_records is called with an empty batch, too, when a read brought nothing."""
     idle_time_between_reads: float | None = None
@@ -190,6 +190,10 @@ class Config:
     worker_metrics_interval: float = 30.0
     """How often a worker reports to the leader of a KCL 3.x fleet. Must be the same in the whole fleet, Java too: a
     report that is twice as old is of a dead worker."""
+    worker_metrics: WorkerMetricsKind = "auto"
+    """What a worker reports to the leader of a KCL 3.x fleet. "cpu": the CPU utilisation of its container or host;
+    refused at the start where it cannot be measured, that is off ECS, EKS and EC2. "throughput": nothing, so that the
+    leader goes by the throughput of its leases. "auto": CPU, where another worker reports CPU and this one can."""
     worker_metrics_table: str | None = None
     """Where Java KCL 3.0-3.4 keeps the reports, if not in `<application>-WorkerMetricStats`."""
     graceful_handoff_timeout: float = 30.0
@@ -199,9 +203,8 @@ class Config:
     """Whether leases that have stood still for three failover times are taken in a fleet of KCL 3.x whose leader is
     gone. Java reads them again once another leader is elected, after two minutes and more."""
     leader: Eligibility = "fallback"
-    """Whether this worker may take the leader's lock of a KCL 3.x fleet, and then assigns the leases. "never": only
-    Java leads. "fallback": only if nobody else has taken a free or expired lock for half a minute longer than Java
-    needs. "equal": as soon as Java may. For a fleet without Java workers choose "equal"."""
+    """Whether this worker may lead a KCL 3.x fleet, and then assigns the leases. "never". "fallback": half a minute
+    after Java would have. "equal": as soon as Java may; for a fleet without Java workers."""
     metrics: str = "none"
     """Where metrics go: "none", or "cloudwatch", "prometheus", "otel", several with commas between."""
     metrics_level: MetricsLevel = "SUMMARY"
@@ -328,10 +331,9 @@ def nearest_names(name: str, known: Iterable[str], shown: Callable[[str], str]) 
     return f" Did you mean {' or '.join(near)}?"
 
 
-_METRICS_TEXTS = ("metrics", "metrics_dimensions", "metrics_namespace")
 _TEXTS = (
     "application", "stream", "table_name", "region", "worker_id", "coordinator_state_table", "worker_metrics_table",
-    "dead_letters", *_METRICS_TEXTS,
+    "dead_letters", "metrics", "metrics_dimensions", "metrics_namespace",
 )  # fmt: skip
 _NEVER_NONE = ("application", "stream", "metrics", "metrics_dimensions")
 _FLAGS = (
@@ -467,6 +469,7 @@ def _check_choices(config: Config) -> None:
         ("lease_scan_mode", ("auto", "full", "segmented")),
         ("fleet_mode", ("auto", "2x", "3x")),
         ("leader", ("never", "fallback", "equal")),
+        ("worker_metrics", ("auto", "cpu", "throughput")),
         ("metrics_level", ("NONE", "SUMMARY", "DETAILED")),
     ):
         value = getattr(config, name)

@@ -159,6 +159,17 @@ class ReportsStarted(Event):
 
     TEXT = "metrics reported to the leader"
     worker_id: str
+    load: str
+    """Source of the CPU utilisation that is reported, or "throughput"; with the reason where CPU was wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedLoadChanged(Event):
+    """The leader is given another kind of load, because the other workers of the fleet are."""
+
+    TEXT = "other metrics reported to the leader"
+    worker_id: str
+    load: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

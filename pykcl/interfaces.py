@@ -94,6 +94,9 @@ class LeaseTable(Protocol):
     def old_lock(self) -> ForeignRow | None:
         """Return the row of the leader's lock in the state table of KCL 3.0-3.4."""
 
+    def old_metrics(self) -> Sequence[Row]:
+        """Return the rows of the metrics table of KCL 3.0-3.4; eventually consistent."""
+
     def java_state(self) -> JavaState:
         """Return the state that KCL 3.x keeps beside the leases; unreadable parts are marked, and nothing is raised."""
 

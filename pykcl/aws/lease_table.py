@@ -9,7 +9,7 @@ ConditionalCheckFailed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -20,6 +20,7 @@ from pykcl.aws.table_admin import (
     METRICS_SUFFIX,
     NewTable,
     Table,
+    items_of,
     last_key_of,
     read_state,
     read_units_of,
@@ -223,6 +224,20 @@ class DynamoDBLeaseTable:
         refuse_foreign(answer, doing)
         row = parse_row(answer["Item"]) if answer.get("Item") else None
         return row if isinstance(row, ForeignRow) else None
+
+    def old_metrics(self) -> Sequence[Row]:
+        """See `interfaces.LeaseTable`; page by page."""
+        doing = f"reading the metrics table {self._metrics_table!r} of KCL 3.0-3.4"
+        rows: list[Row] = []
+        request: dict[str, Any] = {"TableName": self._metrics_table}
+        while True:
+            answer = self._few_times(partial(answer_of, doing, self._calling(self._client.scan), request))
+            refuse_foreign(answer, doing)
+            rows += map(parse_row, items_of(answer))
+            last = answer.get("LastEvaluatedKey")
+            if not last or last == request.get("ExclusiveStartKey"):
+                return rows
+            request = {**request, "ExclusiveStartKey": last}
 
     def java_state(self) -> JavaState:
         """See `ports.LeaseTable`. The index is that of the last `prepare`."""

@@ -17,6 +17,8 @@ from typing import Any
 from pykcl.model.lease import AttributeValue, ForeignRow
 from pykcl.model.lease_item import LEADER_KEY, LEADER_KIND, LEASE_KEY, MAX_NAME, METRICS_KIND
 
+CPU = "C"
+"""The name of CPU utilisation among the metrics of a report."""
 SINGLE_TABLE_SUPPORT = 1
 """The value of `sup` that KCL 3.5 reports: the worker can work with all rows in the lease table."""
 

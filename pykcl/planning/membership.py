@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, TypeGuard
 
+from pykcl.model.fleet_rows import CPU, WorkerMetrics, metrics_of
 from pykcl.model.lease import ForeignRow, Lease, Row
 from pykcl.model.lease_item import TABLE_MIGRATION_KIND
 from pykcl.planning.fleet_protocol import COMPATIBLE_VERSIONS, NATIVE_VERSIONS, Fleet
@@ -17,7 +18,8 @@ from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lease_assignment import Fleet as Assignment
 
 FleetMode = Literal["auto", "2x", "3x"]
-"""The option, as in `pykcl.config`, which lies below."""
+WorkerMetricsKind = Literal["auto", "cpu", "throughput"]
+"""The options, as in `pykcl.config`, which lies below."""
 
 RESCUE_AFTER: Final = 3
 """Failover times that a lease must have stood still before a follower takes it from a fleet without a leader."""
@@ -45,6 +47,29 @@ def why_not_to_follow(fleet: Fleet, mode: FleetMode, rows: Iterable[Row], *, has
 def _is_running(row: ForeignRow) -> bool:
     phase = row.item.get("tm", {}).get("S")
     return not isinstance(phase, str) or not phase.endswith("COMPLETE")
+
+
+def reports_in(rows: Iterable[Row]) -> tuple[WorkerMetrics, ...]:
+    """Return the reports of all workers."""
+    found = (metrics_of(row) for row in rows if isinstance(row, ForeignRow))
+    return tuple(each for each in found if each is not None)
+
+
+def wants_cpu(
+    kind: WorkerMetricsKind, reports: Iterable[WorkerMetrics], worker: str, *, since: float
+) -> bool:
+    """Return whether a worker should report its CPU utilisation.
+
+    The leader compares each metric with its mean over the workers that report it, so that a fleet of two kinds is
+    balanced in two parts that know nothing of each other.
+
+    reports: of the fleet, as it was last read. since: epoch seconds; an older report is of a dead worker.
+    """
+    if kind != "auto":
+        return kind == "cpu"
+    return any(
+        CPU in other.values and other.worker != worker and other.reported_at >= since for other in reports
+    )
 
 
 def discovery_pause(quiet_for: float) -> float:

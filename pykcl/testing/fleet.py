@@ -10,6 +10,7 @@ from typing import Any
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.events import Event
 from pykcl.local.stream import LocalKinesis
+from pykcl.metrics.host_cpu import HostSource
 from pykcl.model.lease import Lease
 from pykcl.model.lease_writes import parse_row
 from pykcl.model.record import Record
@@ -104,9 +105,14 @@ class Fleet:
         self._put = 0
 
     def worker(
-        self, name: str, *, processor: Callable[[], RecordProcessor] | None = None, **options: Any
+        self,
+        name: str,
+        *,
+        processor: Callable[[], RecordProcessor] | None = None,
+        host: HostSource | None = None,
+        **options: Any,
     ) -> Worker:
-        """A worker of this fleet, not started. options: fields of Config."""
+        """A worker of this fleet, not started. options: fields of Config; host: where it measures its CPU."""
         runtime = self.simulation.runtime(name)
         table = DynamoDBLeaseTable(
             SwitchingClient(self.dynamodb, self.simulation.switch),
@@ -120,6 +126,7 @@ class Fleet:
             adapters=(table, stream),
             listeners=[lambda event: self.events.append((name, event)), self._on_event],
             runtime=runtime,
+            host=host,
         )
         worker = Worker._with(
             seams,

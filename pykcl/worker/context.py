@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pykcl.config import Config
 from pykcl.errors import FatalError, PyKclError, SetupError
 from pykcl.interfaces import DeadLetterDestination, Events, LeaseTable, Stream
+from pykcl.metrics.host_cpu import HostCpu
 from pykcl.metrics.meter import Meter
 from pykcl.model.lease import Lease, PykclMetadata, metadata_for
 from pykcl.processor import ProcessorFactory
@@ -44,6 +45,7 @@ class Context:
     memory: MemoryBudget
     expired_shards: ExpiredShardCheck
     fleet: FleetMonitor
+    cpu: HostCpu
     idle_poller: IdleShardPoller
     processor: ProcessorFactory
     on_fatal: Callable[[Exception], None]

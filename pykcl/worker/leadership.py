@@ -11,14 +11,12 @@ from pykcl.interfaces import Applied, Unknown, WriteAnswer
 from pykcl.model.fleet_rows import (
     FleetWrite,
     LeaderLock,
-    WorkerMetrics,
     keep_lock,
-    metrics_of,
     release_lock,
     take_lock,
     withdraw,
 )
-from pykcl.model.lease import ForeignRow, Row
+from pykcl.model.lease import Row
 from pykcl.model.lease_item import LEADER_KEY
 from pykcl.planning.assignment_decider import (
     Assignment,
@@ -31,6 +29,7 @@ from pykcl.planning.assignment_decider import (
 from pykcl.planning.leader import owners_of
 from pykcl.planning.leader_lock import HeldLock, LeaderWatch, lease_seconds
 from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.membership import reports_in
 from pykcl.status import Activity
 from pykcl.worker.context import Context
 
@@ -182,7 +181,7 @@ class Leadership:
         context = self._context
         version = str(uuid.UUID(int=context.runtime.random().getrandbits(128), version=4))
         seconds = lease_seconds(
-            (metrics.worker for metrics in self._metrics()), {context.worker_id, *context.fleet.pykcl}
+            (metrics.worker for metrics in reports_in(self._rows)), {context.worker_id, *context.fleet.pykcl}
         )
         return HeldLock(LeaderLock(context.worker_id, version, seconds), context.runtime.monotonic())
 
@@ -272,7 +271,7 @@ class Leadership:
         failover = context.config.failover_time
         return decide(
             view.leases.values(),
-            self._metrics(),
+            reports_in(self._rows),
             now=context.stream.server_time_millis() / 1000,
             expired={key for key in view.leases if view.is_expired(key, failover)},
             memory=self._memory,
@@ -303,10 +302,6 @@ class Leadership:
         """Delete the metrics of workers that have gone for a day; Java's leader does so, too."""
         context = self._context
         oldest = context.stream.server_time_millis() / 1000 - _STALE_AFTER
-        for metrics in self._metrics():
+        for metrics in reports_in(self._rows):
             if metrics.reported_at < oldest and not self._must_stop():
                 context.table.write_fleet_row(withdraw(metrics), until=0.0)
-
-    def _metrics(self) -> list[WorkerMetrics]:
-        found = (metrics_of(row) for row in self._rows if isinstance(row, ForeignRow))
-        return [metrics for metrics in found if metrics is not None]

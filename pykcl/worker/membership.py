@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 
 from pykcl.errors import SetupError, TemporaryError
-from pykcl.events import ReportsEnded, ReportsStarted
+from pykcl.events import ReportedLoadChanged, ReportsEnded, ReportsStarted
+from pykcl.metrics.host_cpu import Averages
 from pykcl.model import lease_writes
-from pykcl.model.fleet_rows import SINGLE_TABLE_SUPPORT, WorkerMetrics, report, withdraw
+from pykcl.model.fleet_rows import CPU, SINGLE_TABLE_SUPPORT, WorkerMetrics, report, withdraw
 from pykcl.model.lease import Lease, Row
 from pykcl.planning.lease_assignment import Acquisition, Fleet
 from pykcl.planning.lease_view import LeaseView
@@ -15,11 +17,16 @@ from pykcl.planning.membership import (
     RESCUE_AFTER,
     discovery_pause,
     is_assigned,
+    reports_in,
     rescued,
+    wants_cpu,
 )
 from pykcl.planning.read_schedule import jittered
 from pykcl.status import Activity
 from pykcl.worker.context import Context
+
+_CPU_LIMIT = 100.0
+"""Percent: how far the leader may load a worker that reports its CPU; Java's default."""
 
 
 class Membership:
@@ -35,6 +42,8 @@ class Membership:
         self._changed_at = float("-inf")
         self._reporting = context.runtime.lock()
         self._reported: WorkerMetrics | None = None
+        self._load = ""
+        self._wants_cpu = context.config.worker_metrics == "cpu"
         self._was_member = self._leaves = False
         self._still_since: dict[str, tuple[int, float]] = {}
 
@@ -47,6 +56,11 @@ class Membership:
     def next_at(self) -> float:
         """Monotonic seconds at which there is something to do."""
         return min(self._next_query, self._next_report)
+
+    def scanned(self, rows: Iterable[Row]) -> None:
+        """Watch the reports of others in a scan of the whole table."""
+        if not self._context.fleet.has_own_tables:
+            self._compare_reports(rows)
 
     def assigned(self, now: float, busy: Collection[str]) -> list[Acquisition]:
         """Return the leases that the leader has assigned to this worker and nobody here works on, if a query is due.
@@ -130,19 +144,31 @@ class Membership:
 
     def report_if_due(self, now: float) -> None:
         """Report this worker's metrics: from then on the leader assigns leases to it. Raises SetupError."""
-        if now < self._next_report:
+        if now < self._next_report or self._leaves:
             return
+        # Before the lock, for which a stop waits: the endpoint of an ECS task may take its time.
+        seconds = self._context.stream.server_time_millis() // 1000
+        averages, why_no_cpu = None, ""
+        self._compare_old_reports()
+        if self._wants_cpu:
+            why_no_cpu = self._context.cpu.begin()
+            wait = self._context.cpu.wait
+            if not why_no_cpu and wait > 0:
+                self._next_report = now + wait
+                return
+            averages = self._context.cpu.measure() if not why_no_cpu else None
         # Under the lock: 1) this thread sees that nobody leaves; 2) another one deletes the report; 3) it would be put
         # again, and leases would be assigned to a worker that has gone.
         with self._reporting:
             if not self._leaves:
-                self._report(now)
+                self._report(now, seconds, averages, why_no_cpu)
 
-    def _report(self, now: float) -> None:
+    def _report(self, now: float, seconds: int, averages: Averages | None, why_no_cpu: str) -> None:
         context = self._context
         supports = None if context.fleet.has_own_tables else SINGLE_TABLE_SUPPORT
-        seconds = context.stream.server_time_millis() // 1000
-        metrics = WorkerMetrics(context.worker_id, seconds, supports=supports)
+        values = {CPU: averages.values} if averages is not None else {}
+        limits = dict.fromkeys(values, (_CPU_LIMIT,))
+        metrics = WorkerMetrics(context.worker_id, seconds, values, limits, supports)
         self._was_member = True
         try:
             until = context.runtime.monotonic() + context.config.write_timeout
@@ -160,11 +186,44 @@ class Membership:
             )
         context.failures.worked(Activity.REPORTING)
         if self._reported is None:
-            context.events.emit(ReportsStarted(worker_id=context.worker_id))
             self._changed_at = now
             self._next_query = min(self._next_query, now + discovery_pause(0.0))
+        if averages is not None:
+            context.cpu.keep(averages)
+        else:
+            context.cpu.end()
+        self._note_load(context.cpu.name if averages is not None else _throughput(why_no_cpu))
         self._reported = metrics
         self._next_report = now + jittered(context.config.worker_metrics_interval, context.runtime.random())
+
+    def _compare_old_reports(self) -> None:
+        """Read the reports of others where KCL 3.0-3.4 keeps them, if they decide on this worker's."""
+        context = self._context
+        if (
+            context.fleet.has_own_tables
+            and context.config.worker_metrics == "auto"
+            and context.cpu.is_possible
+        ):
+            # What is wrong with that table the report shows; until then what is known of the fleet holds.
+            with suppress(TemporaryError, SetupError):
+                self._compare_reports(context.table.old_metrics())
+
+    def _compare_reports(self, rows: Iterable[Row]) -> None:
+        """Decide on the metric to report, by rows that were just read: their ages are of this moment."""
+        context = self._context
+        interval = context.config.worker_metrics_interval
+        since = context.stream.server_time_millis() / 1000 - 2 * interval
+        self._wants_cpu = wants_cpu(
+            context.config.worker_metrics, reports_in(rows), context.worker_id, since=since
+        )
+
+    def _note_load(self, load: str) -> None:
+        before, self._load = self._load, load
+        worker = self._context.worker_id
+        if not before:
+            self._context.events.emit(ReportsStarted(worker_id=worker, load=load))
+        elif before != load:
+            self._context.events.emit(ReportedLoadChanged(worker_id=worker, load=load))
 
     def leave(self) -> None:
         """Withdraw the metrics and report none any more."""
@@ -175,7 +234,8 @@ class Membership:
     def withdraw(self) -> None:
         """Delete the report, if there is one: the leader assigns nothing to this worker any more."""
         with self._reporting:
-            metrics, self._reported = self._reported, None
+            metrics, self._reported, self._load = self._reported, None, ""
+            self._context.cpu.end()
             self._next_report = 0.0
             if metrics is None:
                 return
@@ -203,3 +263,7 @@ class Membership:
             if is_assigned(row, context.worker_id, context.process_token, 0.0, 0.0):
                 until = context.runtime.monotonic() + context.config.write_timeout
                 context.table.write(lease_writes.release(row), until=until)
+
+
+def _throughput(why_no_cpu: str) -> str:
+    return "throughput" if not why_no_cpu else f"throughput, for there is no CPU metric: {why_no_cpu}"

@@ -16,11 +16,13 @@ from pykcl.config import (
     LeaseScanMode,
     OnError,
     RecordEncoding,
+    WorkerMetricsKind,
 )
 from pykcl.errors import ConfigError
 from pykcl.event_dispatch import Listener
 from pykcl.interfaces import DeadLetterDestination, LeaseTable, Stream
 from pykcl.metrics.catalog import MetricsLevel
+from pykcl.metrics.host_cpu import HostSource
 from pykcl.metrics.meter import MetricsSink
 from pykcl.model.dead_letter import DeadLetter
 from pykcl.processor import ProcessorFactory
@@ -89,6 +91,7 @@ class WorkerOptions(Surroundings, total=False):
     coordinator_state_table: str | None
     fleet_mode: FleetMode
     worker_metrics_interval: float
+    worker_metrics: WorkerMetricsKind
     worker_metrics_table: str | None
     graceful_handoff_timeout: float
     rescue: bool
@@ -106,11 +109,13 @@ class WorkerSeams:
     """Replacements for parts of a worker, which only simulations, tests and tools of pykcl need.
 
     adapters: in place of those of AWS. listeners: called with every event at once, in the thread in which it happens.
+    host: in place of this one; with other adapters none is read without it.
     """
 
     adapters: tuple[LeaseTable, Stream] | None = None
     listeners: Sequence[Listener] = ()
     runtime: Runtime | None = None
+    host: HostSource | None = None
 
 
 _CALLABLE = "callable"

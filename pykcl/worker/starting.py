@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pykcl.config import Config
-from pykcl.errors import TemporaryError
+from pykcl.errors import SetupError, TemporaryError
 from pykcl.events import StillStarting, TableCreated
 from pykcl.interfaces import DeadLetterDestination, Events, LeaseTable, Stream
+from pykcl.metrics.host_cpu import HostCpu
 from pykcl.metrics.meter import Meter
 from pykcl.planning.read_schedule import backoff
 from pykcl.processor import ProcessorFactory
@@ -47,6 +48,7 @@ class Start:
     on_fatal: Callable[[Exception], None]
     pulse: ThreadHeartbeat
     stop_asked: Event
+    cpu: HostCpu
     dead_letters: DeadLetterDestination | None = None
 
     def context(self) -> Context | None:
@@ -54,6 +56,7 @@ class Start:
         from pykcl import __version__
 
         config, runtime, table, stream = self.config, self.runtime, self.table, self.stream
+        self._refuse_unmeasured_cpu()
         description = self._until_it_works(Activity.FINDING_STREAM, lambda: readable(stream))
         if description is None:
             return None
@@ -79,6 +82,7 @@ class Start:
             held=self.held,
             expired_shards=ExpiredShardCheck(stream, runtime),
             fleet=FleetMonitor(config, self.worker_id, table, self.events, runtime),
+            cpu=self.cpu,
             memory=memory,
             idle_poller=IdleShardPoller(
                 stream, runtime, memory, self.meter, limit=config.max_records, on_fatal=self.on_fatal
@@ -96,6 +100,21 @@ class Start:
         context.identity.refuse_foreign_leases(scan.rows)
         context.fleet.join(scan.rows)
         return context
+
+    def _refuse_unmeasured_cpu(self) -> None:
+        """Raise SetupError if the CPU is to be reported and cannot be: refused later, the leases would have no leader.
+
+        Whatever the protocol of the fleet is at this moment: it may come to follow a leader while this worker runs.
+        """
+        if (
+            self.config.worker_metrics == "cpu"
+            and self.config.fleet_mode != "2x"
+            and (why := self.cpu.begin())
+        ):
+            raise SetupError(
+                f'worker_metrics="cpu", and the CPU utilisation cannot be measured: {why}. Do: leave worker_metrics '
+                'out, which reports CPU only where it can be measured, or say "throughput".'
+            )
 
     def _until_it_works(self, what: Activity, attempt: Callable[[], Answer]) -> Answer | None:
         """`attempt()`, again while it fails for a time; None when the worker is stopped meanwhile."""

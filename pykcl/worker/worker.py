@@ -22,6 +22,7 @@ from pykcl.events import (
 )
 from pykcl.interfaces import DeadLetterDestination, LeaseTable, Stream
 from pykcl.metrics.cloudwatch import Sender
+from pykcl.metrics.host_cpu import HostCpu, HostSource
 from pykcl.metrics.meter import MetricsSink
 from pykcl.metrics.setup import MetricsPipeline
 from pykcl.model.dead_letter import Address
@@ -469,8 +470,17 @@ class Worker:
             on_fatal=self._fail,
             pulse=self._reporter.starting,
             stop_asked=self._stop_asked,
+            cpu=HostCpu(self._host(), self._runtime),
             dead_letters=self._destination(),
         ).context()
+
+    def _host(self) -> HostSource | None:
+        """Return the host that this process runs on; None for a simulation."""
+        if self._seams.host is not None or self._adapters is not None:
+            return self._seams.host
+        from pykcl.aws.host import SystemHost
+
+        return SystemHost(self._runtime)
 
     def _destination(self) -> DeadLetterDestination | None:
         """Return the destination of dead letters; None: they are discarded, or there are none."""

@@ -71,7 +71,7 @@ def test_every_key_of_the_table_sets_its_option_and_only_that():
                 "applicationName": "x-app", "streamName": "payments", "initialPositionInStream": "TRIM_HORIZON",
                 "initialPositionInStreamExtended": "1767225600", "cleanupLeasesUponShardCompletion": "false",
                 "tableName": "leases", "workerId": "w1", "coordinatorStateTableName": "state", "timeoutInSeconds": "90",
-                "metricsLevel": "SUMMARY", "metricsEnabledDimensions": "Operation"}  # fmt: skip
+                "metricsLevel": "SUMMARY", "metricsEnabledDimensions": "Operation", "disableWorkerMetrics": "true"}  # fmt: skip
     for field, keys in KEYS_OF_FIELD.items():
         for key in keys:
             value = examples.get(key) or ("true" if isinstance(KEYS[key].effect, Flag) else "4000")

@@ -3,6 +3,7 @@
 import pytest
 
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
+from pykcl.model.fleet_rows import WorkerMetrics
 from pykcl.model.lease import ForeignRow, Lease, PykclMetadata
 from pykcl.planning.fleet_protocol import Fleet, FleetKind
 from pykcl.planning.lease_assignment import Acquisition
@@ -11,7 +12,9 @@ from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.membership import (
     discovery_pause,
     is_assigned,
+    reports_in,
     rescued,
+    wants_cpu,
     why_not_to_follow,
 )
 from pykcl.worker.held_leases import Throughput
@@ -111,3 +114,39 @@ def test_throughput_is_an_average_of_heartbeats_that_begins_with_the_first_recor
     assert throughput.reported(15.0) == "1"
     throughput.add(5 * 1024)
     assert throughput.reported(20.0) == "1"
+
+
+# -- what is reported ------------------------------------------------------------------------------------------
+
+WITH_CPU = WorkerMetrics("j1", 1000, {"C": (12.5,)}, {"C": (100.0,)})
+WITHOUT = WorkerMetrics("j2", 1000)
+OTHER_METRIC = WorkerMetrics("j3", 1000, {"M": (12.5,)}, {"M": (100.0,)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "reports", "since", "wanted"),
+    [
+        ("auto", [], 0.0, False),
+        ("auto", [WITHOUT, OTHER_METRIC], 0.0, False),
+        ("auto", [WITHOUT, WITH_CPU], 1000.0, True),
+        ("auto", [WITH_CPU], 1000.5, False),  # of a dead worker
+        ("auto", [WorkerMetrics("me", 1000, {"C": (1.0,)})], 0.0, False),
+        ("auto", [WorkerMetrics("j1", 1000, {"C": (-1.0,)})], 0.0, True),
+        ("cpu", [], 0.0, True),
+        ("throughput", [WITH_CPU], 0.0, False),
+    ],
+)
+def test_cpu_is_reported_where_others_report_it_unless_the_option_decides(kind, reports, since, wanted):
+    assert wants_cpu(kind, reports, "me", since=since) is wanted
+
+
+def test_reports_are_found_among_rows_of_any_kind_and_in_both_tables():
+    metrics = {"lut": {"N": "7"}, "sts": {"M": {}}, "opr": {"M": {}}}
+    rows = [
+        MINE,
+        lock("v1"),
+        ForeignRow("w1", "WORKER_METRIC_STATS", item={"leaseKey": {"S": "w1"}, **metrics}),
+        ForeignRow("w2", "WORKER_METRIC_STATS", item={"wid": {"S": "w2"}, **metrics}),
+        ForeignRow("w3", "WORKER_METRIC_STATS", item={"leaseKey": {"S": "w3"}}),
+    ]
+    assert [(each.worker, each.reported_at) for each in reports_in(rows)] == [("w1", 7), ("w2", 7)]

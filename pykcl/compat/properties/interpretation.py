@@ -134,6 +134,7 @@ class _Reading:
             "metricsEnabledDimensions": self._metrics_dimensions,
             "kinesisEndpoint": lambda value: self.services.endpoint("kinesis", value),
             "dynamoDBEndpoint": lambda value: self.services.endpoint("dynamodb", value),
+            "disableWorkerMetrics": self._worker_metrics,
             "workerMetricsTableName": lambda value: self._text(value, "worker_metrics_table"),
             "coordinatorStateTableName": lambda value: self._text(value, "coordinator_state_table"),
             "tableName": lambda value: self._text(value, "table_name"),
@@ -278,6 +279,18 @@ class _Reading:
         return (
             "honoured",
             "cleanup_interval=0: leases of ended shards are kept. This differs: Java ignores false and deletes them",
+        )
+
+    def _worker_metrics(self, value: Given) -> Meaning:
+        if not value.flag():
+            return (
+                "honoured",
+                "CPU utilisation is reported where it can be and other workers of the fleet report theirs",
+            )
+        self._set("worker_metrics", "throughput", value)
+        return (
+            "honoured",
+            "worker_metrics='throughput': no CPU utilisation is reported to the leader of a KCL 3.x fleet",
         )
 
     def _time_out(self, value: Given) -> Meaning:

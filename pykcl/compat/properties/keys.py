@@ -364,6 +364,10 @@ _VERSION_3 = (
         text="how often pykcl reports to the leader of a KCL 3.x fleet; must be equal in the whole fleet",
         effect=_millis("worker_metrics_interval", 1000),
     ),
+    Key(
+        name="disableWorkerMetrics", default="false", verdict="honoured",
+        text="true: no CPU utilisation is reported to the leader of a KCL 3.x fleet",
+    ),
     *_keys(
         JAVA_ONLY, _NO_TABLE,
         {
@@ -382,7 +386,6 @@ _VERSION_3 = (
         {
             "inMemoryWorkerMetricsCaptureFrequencyMillis": "1000",
             "noOfPersistedMetricsPerWorkerMetrics": "10",
-            "disableWorkerMetrics": "false",
             "maxThroughputPerHostKBps": "unlimited",
             "dampeningPercentage": "60",
             "reBalanceThresholdPercentage": "10",
@@ -430,6 +433,7 @@ _BY_HAND: Mapping[str, tuple[str, ...]] = {
     "processor_timeout": ("timeoutInSeconds",),
     "coordinator_state_table": ("coordinatorStateTableName",),
     "worker_metrics_table": ("workerMetricsTableName",),
+    "worker_metrics": ("disableWorkerMetrics",),
     "metrics_level": ("metricsLevel",),
     "metrics_dimensions": ("metricsEnabledDimensions",),
 }

@@ -63,8 +63,9 @@ STATE_ACTIONS = ("dynamodb:GetItem",)
 see whether such a fleet has left the mode of 2.x."""
 FOLLOW_ACTIONS = ("dynamodb:Query",)
 """On KCL 3.x's index of the lease table: a member of its fleet queries its leases there."""
-REPORT_ACTIONS = ("dynamodb:DeleteItem", "dynamodb:UpdateItem")
-"""On the metrics table of Java KCL 3.0-3.4; later versions have the metrics in the lease table."""
+REPORT_ACTIONS = ("dynamodb:DeleteItem", "dynamodb:Scan", "dynamodb:UpdateItem")
+"""On the metrics table of Java KCL 3.0-3.4; later versions have the metrics in the lease table. Scan shows which metric
+the other workers report; without it pykcl reports none."""
 
 OPERATOR_STREAM_ACTIONS = (*STREAM_ACTIONS, "kinesis:ListStreamConsumers")
 OPERATOR_TABLE_ACTIONS = ("dynamodb:DescribeTable", "dynamodb:GetItem", "dynamodb:Scan")

@@ -73,6 +73,7 @@ EFFECTS = {
     "coordinatorStateTableName": ("orders-state", of_config("coordinator_state_table", "orders-state")),
     "workerMetricsTableName": ("orders-metrics", of_config("worker_metrics_table", "orders-metrics")),
     "workerMetricsReporterFreqInMillis": ("5000", of_config("worker_metrics_interval", 5.0)),
+    "disableWorkerMetrics": ("true", of_config("worker_metrics", "throughput")),
     "gracefulLeaseHandoffTimeoutMillis": ("9000", of_config("graceful_handoff_timeout", 9.0)),
     "shutdownGraceMillis": ("1500", of_config("shutdown_grace", 1.5)),
     "timeoutInSeconds": ("90", lambda found: (found.timeout, 90.0)),
@@ -108,7 +109,7 @@ def test_the_file_with_all_keys_becomes_this_config_and_these_clients():
         failover_time=5.0, shard_sync_interval=30.0, cleanup_interval=0.0, max_leases=7,
         max_leases_to_steal_at_one_time=2, table_deletion_protection=True, point_in_time_recovery=True, call_with_empty_batches=True,
         parent_shard_poll_interval=4.0, processor_warn_after=30.0, shutdown_grace=20.0, coordinator_state_table="orders-state",
-        worker_metrics_table="orders-metrics", graceful_handoff_timeout=10.0,
+        worker_metrics_table="orders-metrics", worker_metrics="throughput", graceful_handoff_timeout=10.0,
         metrics="cloudwatch", metrics_level="SUMMARY", metrics_dimensions="Operation,ShardId", metrics_buffer_time=5.0,
         metrics_queue_size=500,
     )  # fmt: skip

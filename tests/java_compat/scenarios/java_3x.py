@@ -60,15 +60,19 @@ def finish_hand_off(table: str, seen: JavaLease) -> Params:
     return _update(table, seen, updates, **_owners_as_seen(seen))
 
 
-def worker_metrics(table: str, worker: str, epoch_seconds: int) -> Params:
-    """An upsert, every thirty seconds: "I am alive and ready for 3.x". Without any metric, as real ones sent it."""
+def worker_metrics(table: str, worker: str, epoch_seconds: int, cpu: Iterable[str] = ()) -> Params:
+    """An upsert, every thirty seconds: "I am alive and ready for 3.x". Without any metric, as real ones sent it.
+
+    cpu: averages as on EC2, ECS and EKS; of a form that was read, not recorded.
+    """
+    averages: Params = {"C": {"L": [{"N": value} for value in cpu]}} if cpu else {}
     values = {
         "entityType": {"S": "WORKER_METRIC_STATS"},
         "lut": {"N": str(epoch_seconds)},
         "slu": {"N": str(epoch_seconds)},
         "sup": {"N": "1"},
-        "opr": {"M": {}},
-        "sts": {"M": {}},
+        "opr": {"M": {name: {"L": [{"N": "100"}]} for name in averages}},
+        "sts": {"M": averages},
     }
     return {
         "TableName": table,
@@ -154,9 +158,10 @@ class Java3xWorker(JavaByHand):
     def __init__(self, name: str, *, client: Any, table: str, runtime: Runtime) -> None:
         super().__init__(name, client=client, table=table, runtime=runtime, version="3.5.1")
         self._client, self._name_of_table = client, table
+        self.cpu: list[str] = []
 
     def report_metrics(self, epoch: int) -> None:
-        self._client.update_item(**worker_metrics(self._name_of_table, self.name, epoch))
+        self._client.update_item(**worker_metrics(self._name_of_table, self.name, epoch, self.cpu))
 
     def discover(self) -> None:
         """Java asks the index of owners; the rows it answers with are these. Those in hand-off are not ours yet."""

@@ -15,11 +15,13 @@ from pykcl.events import (
     LeaseLost,
     LeaseTaken,
     LossReason,
+    ReportedLoadChanged,
     ReportsEnded,
     ReportsStarted,
 )
 from pykcl.testing.fleet import TABLE
-from pykcl.testing.memory.dynamodb import Fault, failing
+from pykcl.testing.memory.dynamodb import Fault, denied, failing
+from tests.host import FakeHost
 from tests.java_compat.scenarios import java_3x
 from tests.java_compat.scenarios.scenario_fleet import ScenarioProcessor, create_indexed_table
 from tests.java_compat.scenarios.test_kcl_3x import ROUND, Fleet3x
@@ -413,6 +415,144 @@ def test_a_worker_named_like_a_lease_harms_no_lease(led):
     assert {**after, "leaseCounter": None} == {**before, "leaseCounter": None}
 
 
+# -- CPU utilisation -------------------------------------------------------------------------------------------
+
+
+class BusyHost(FakeHost):
+    """An instance of EC2 that is busy for a quarter of its time."""
+
+    def __init__(self, simulation):
+        super().__init__({"/proc/stat": ""}, ec2=True)
+        self._simulation = simulation
+
+    def read(self, path):
+        ticks = round(100 * self._simulation.now)
+        return f"cpu {ticks} 0 0 {3 * ticks} 0\n" if self.files[path] is not None else super().read(path)
+
+
+def cpu_reported(fleet, name="p1"):
+    """The averages and the limit in the report of a worker; None where it has none."""
+    row = fleet.items()[name]
+    assert row["sts"]["M"].keys() == row["opr"]["M"].keys()
+    if not row["sts"]["M"]:
+        return None
+    assert row["opr"] == {"M": {"C": {"L": [{"N": "100"}]}}}
+    return [value["N"] for value in row["sts"]["M"]["C"]["L"]]
+
+
+def test_cpu_is_reported_where_java_reports_it_and_the_last_ten_averages_are_kept(led):
+    fleet, native = led(4, "n1")
+    native.workers["n1"].cpu = ["40"]
+    native.workers["n1"].report_metrics(fleet.epoch())
+    host = BusyHost(fleet.simulation)
+    fleet.start_pykcl("p1", host=host)
+    fleet.wait(lambda: "p1" in metrics_rows(fleet), 30, "a report")
+    assert cpu_reported(fleet) == ["25"]
+    (started,) = fleet.happened(ReportsStarted)
+    assert started.load == "/proc/stat"
+    fleet.wait(works_on(fleet, "p1", 2), 180, "its share")
+    fleet.simulation.sleep(400)
+    assert cpu_reported(fleet) == ["25"] * 10
+    host.files["/proc/stat"] = None
+    fleet.wait(lambda: cpu_reported(fleet) == ["25"] * 9 + ["-1"], 35, "an interval without a reading")
+    host.files["/proc/stat"] = ""
+    fleet.wait(lambda: cpu_reported(fleet) == ["25"] * 8 + ["-1", "25"], 35, "the next average")
+    assert host.asked == ["ec2"]
+
+
+def test_a_worker_that_restarts_begins_with_no_averages(led):
+    fleet, native = led(2, "n1")
+    native.workers["n1"].cpu = ["40"]
+    fleet.start_pykcl("p1", host=BusyHost(fleet.simulation))
+    fleet.simulation.sleep(150)
+    assert len(cpu_reported(fleet)) > 2
+    fleet.stop_pykcl("p1")
+    fleet.start_pykcl("p1", host=BusyHost(fleet.simulation))
+    fleet.wait(lambda: "p1" in metrics_rows(fleet), 30, "a report")
+    assert cpu_reported(fleet) == ["25"]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "options"),
+    [((), {}), ((), {"worker_metrics": "throughput"}), (["40"], {"worker_metrics": "throughput"})],
+)
+def test_beside_throughput_alone_no_cpu_is_reported_and_the_host_is_not_asked(led, cpu, options):
+    fleet, native = led(2, "n1")
+    native.workers["n1"].cpu = cpu
+    native.workers["n1"].report_metrics(fleet.epoch())
+    host = BusyHost(fleet.simulation)
+    fleet.start_pykcl("p1", host=host, **options)
+    fleet.simulation.sleep(120)
+    assert cpu_reported(fleet) is None
+    assert host.asked == []
+    (started,) = fleet.happened(ReportsStarted)
+    assert started.load == "throughput"
+
+
+def test_the_kind_follows_the_fleet_while_it_runs(led):
+    fleet, native = led(3, "n1", "n2")
+    fleet.start_pykcl("p1", host=BusyHost(fleet.simulation))
+    fleet.wait(works_on(fleet, "p1"), 180, "a lease")
+    assert cpu_reported(fleet) is None
+    native.workers["n1"].cpu = ["40"]
+    fleet.wait(lambda: cpu_reported(fleet), 100, "CPU")
+    native.workers["n1"].cpu = []
+    fleet.wait(lambda: not cpu_reported(fleet), 100, "none")
+    native.workers["n2"].cpu = ["40"]
+    fleet.wait(lambda: cpu_reported(fleet), 100, "CPU again")
+    assert cpu_reported(fleet) == ["25"]
+    fleet.simulation.kill("n2")
+    # A report that is a minute old is of a dead worker.
+    fleet.wait(lambda: not cpu_reported(fleet), 60 + 3 * 35, "none")
+    assert [event.load for event in fleet.happened(ReportedLoadChanged)] == ["/proc/stat", "throughput"] * 2
+    assert not fleet.happened(LeaseLost)
+
+
+def test_where_cpu_cannot_be_measured_throughput_is_reported_with_the_reason(led):
+    fleet, native = led(2, "n1")
+    native.workers["n1"].cpu = ["40"]
+    native.workers["n1"].report_metrics(fleet.epoch())
+    fleet.start_pykcl("p1")
+    fleet.wait(works_on(fleet, "p1"), 180, "a lease")
+    assert cpu_reported(fleet) is None
+    (started,) = fleet.happened(ReportsStarted)
+    assert "no CPU metric: this is neither an ECS task" in started.load
+
+
+def test_a_refused_report_costs_no_average(led):
+    fleet, native = led(2, "n1")
+    native.workers["n1"].cpu = ["40"]
+    fleet.start_pykcl("p1", host=BusyHost(fleet.simulation))
+    fleet.wait(lambda: "p1" in metrics_rows(fleet) and cpu_reported(fleet), 100, "CPU")
+    count = len(cpu_reported(fleet))
+
+    def refuse(operation, params):
+        is_report = operation == "UpdateItem" and params["Key"] == {"leaseKey": {"S": "p1"}}
+        return Fault(before=failing()) if is_report else None
+
+    fleet.dynamodb.fault = refuse
+    fleet.simulation.sleep(60)
+    fleet.dynamodb.fault = None
+    fleet.simulation.sleep(10)
+    assert cpu_reported(fleet) == ["25"] * (count + 1)
+
+
+def test_cpu_that_is_asked_for_is_reported_beside_throughput_too(led):
+    fleet, _ = led(2, "n1")
+    fleet.start_pykcl("p1", host=BusyHost(fleet.simulation), worker_metrics="cpu")
+    fleet.wait(lambda: "p1" in metrics_rows(fleet), 30, "a report")
+    assert cpu_reported(fleet) == ["25"]
+
+
+@pytest.mark.parametrize("state", [java_3x.NATIVE, java_3x.UPGRADING])
+def test_cpu_that_is_asked_for_and_cannot_be_measured_is_refused_at_the_start(led, state):
+    fleet, _ = led(1, "n1", state=state)
+    with pytest.raises(
+        SetupError, match=r'worker_metrics="cpu".*neither an ECS task.*Do: leave worker_metrics out'
+    ):
+        fleet.pykcl_worker("p1", worker_metrics="cpu").start()
+
+
 # -- tables of KCL 3.0-3.4 ---------------------------------------------------------------------------------------
 
 STATE, METRICS = f"{TABLE}-CoordinatorState", f"{TABLE}-WorkerMetricStats"
@@ -457,6 +597,47 @@ def test_c12_metrics_go_to_the_table_of_kcl_3_4(old_fleet):
     fleet.stop_pykcl("p1")
     assert fleet.dynamodb.rows(METRICS) == {}
     assert set(fleet.items()) == set(fleet.shards())
+
+
+def old_metrics(fleet, *cpu):
+    """A report of a Java worker in the table of KCL 3.0-3.4."""
+    row = java_3x.worker_metrics(METRICS, "j0", fleet.epoch(), cpu)["ExpressionAttributeValues"]
+    named = {name[1:]: value for name, value in row.items() if name in (":lut", ":sts", ":opr")}
+    fleet.dynamodb.put_raw(METRICS, {"wid": {"S": "j0"}, **named})
+
+
+def test_c12_the_kind_follows_the_reports_in_their_own_table(old_fleet):
+    fleet = old_fleet
+    old_metrics(fleet, "40")
+    fleet.start_pykcl("p1", rescue=False, host=BusyHost(fleet.simulation))
+    fleet.wait(lambda: len(fleet.dynamodb.rows(METRICS)) == 2, 30, "a report")
+    row = fleet.dynamodb.rows(METRICS)["p1"]
+    assert row["sts"] == {"M": {"C": {"L": [{"N": "25"}]}}}
+    assert row["opr"] == {"M": {"C": {"L": [{"N": "100"}]}}}
+    assert row.keys() == {"wid", "lut", "sts", "opr"}
+    old_metrics(fleet)
+    fleet.simulation.sleep(35)
+    assert fleet.dynamodb.rows(METRICS)["p1"]["sts"] == {"M": {}}
+
+
+def test_c12_a_metrics_table_that_may_not_be_scanned_leaves_what_is_known(old_fleet):
+    fleet = old_fleet
+    old_metrics(fleet, "40")
+    refused = []
+
+    def refuse(operation, params):
+        is_it = operation == "Scan" and params["TableName"] == METRICS
+        if not is_it:
+            return None
+        refused.append(params)
+        return Fault(before=denied("Scan"))
+
+    fleet.dynamodb.fault = refuse
+    fleet.start_pykcl("p1", rescue=False, host=BusyHost(fleet.simulation))
+    fleet.wait(lambda: len(fleet.dynamodb.rows(METRICS)) == 2, 60, "a report")
+    assert fleet.dynamodb.rows(METRICS)["p1"]["sts"] == {"M": {}}
+    assert refused
+    assert fleet.workers["p1"].failure is None
 
 
 def test_c12_a_lock_that_stands_still_in_its_own_table_is_no_leader(old_fleet):
