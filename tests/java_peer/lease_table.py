@@ -89,7 +89,8 @@ class JavaRequests:
             return self._fenced(held, {})
         updates = {} if throughput is None else {"throughputKBps": _put({"N": f"{throughput:.6f}"})}
         request = self._fenced(held, updates)
-        request["Expected"]["checkpointOwner"] = {"Exists": False}
+        if held.checkpoint_owner is None:
+            request["Expected"]["checkpointOwner"] = {"Exists": False}
         return {**request, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
     def checkpoint(self, held: JavaLease, at: Checkpoint) -> Params:
@@ -242,7 +243,7 @@ class JavaTable:
         row = self.get(held.key)
         if row is None or row.counter != held.counter + 1:
             return False
-        return held.owner == (row.actual_owner if self._requests.is_3x else row.owner)
+        return held.actual_owner == (row.actual_owner if self._requests.is_3x else row.owner)
 
     def update(self, lease: JavaLease) -> bool:
         """No such recovery here: a checkpoint that was sent twice costs the lease."""

@@ -30,8 +30,10 @@ from tests.java_peer.options import JavaAction, JavaEvent, JavaOptions
 from tests.java_peer.shard_consumer import LeaseRenewer, ShardConsumer, State
 
 OnRecords = Callable[[str, str, Sequence[Record]], Checkpoint | None]
+Duty = tuple[Callable[[], None], float, float]
+"""What the coordinator does, every so many seconds, and the seconds until it does so first."""
 
-_EPSILON = 0.025
+EPSILON = 0.025
 _RETRY = 1.0
 _EMPTY_TABLE_POLL = 3.0
 _FAILURES = (DependencyFailed, PyKclError)
@@ -64,9 +66,7 @@ class JavaPeer:
         self._on_records = on_records
         self._on_event = on_event
         self._table = JavaTable(client, table, runtime, self.options.sdk_attempts, self.options.version)
-        self._renewer = LeaseRenewer(
-            self._table, runtime, self.options.failover, lambda lease: self._report("lost", lease.key)
-        )
+        self._renewer = self._new_renewer()
         self._taker = LeaseTaker(
             name, self.options.failover, self.options.max_leases, self.options.max_leases_to_steal
         )
@@ -81,6 +81,11 @@ class JavaPeer:
         self._elected_at = float("-inf")
         self._hole: tuple[int, int] | None = None
         self._hole_seen = 0
+
+    def _new_renewer(self) -> LeaseRenewer:
+        return LeaseRenewer(
+            self._table, self._runtime, self.options.failover, lambda lease: self._report("lost", lease.key)
+        )
 
     @property
     def holds(self) -> set[str]:
@@ -124,25 +129,28 @@ class JavaPeer:
     # -- coordinator -------------------------------------------------------------------------------------------
 
     def _coordinate(self) -> None:
-        options = self.options
         self._start_up()
         if self._stopping:
             return
         self._spawn("renewer", self._renew)
         self._spawn("consumers", self._consume)
         now = self._runtime.monotonic()
-        duties: list[tuple[Callable[[], None], float]] = [
-            (self._take, 2 * (options.failover + _EPSILON)),
-            (self._audit, options.auditor_interval),
-            (self._cleanup.run, options.cleanup_interval),
-        ]
-        due = [now, now + options.auditor_interval / 2, now + options.cleanup_interval]
+        duties = self._duties()
+        due = [now + first for _, _, first in duties]
         while not self._stopping:
-            for number, (duty, period) in enumerate(duties):
+            for number, (duty, period, _) in enumerate(duties):
                 if self._runtime.monotonic() >= due[number]:
                     self._attempt(duty)
                     due[number] = self._runtime.monotonic() + period
             self._stop_coordinator.wait(max(0.0, min(due) - self._runtime.monotonic()))
+
+    def _duties(self) -> list[Duty]:
+        options = self.options
+        return [
+            (self._take, 2 * (options.failover + EPSILON), 0.0),
+            (self._audit, options.auditor_interval, options.auditor_interval / 2),
+            (self._cleanup.run, options.cleanup_interval, options.cleanup_interval),
+        ]
 
     def _attempt(self, duty: Callable[[], None]) -> bool:
         """Java logs what goes wrong and tries again the next time."""
@@ -239,7 +247,7 @@ class JavaPeer:
     # -- renewer and consumers ---------------------------------------------------------------------------------
 
     def _renew(self) -> None:
-        period = self.options.failover / 3 - _EPSILON
+        period = self.options.failover / 3 - EPSILON
         due = self._runtime.monotonic()
         while not self._stop_renewer.wait(max(0.0, due - self._runtime.monotonic())):
             self._attempt(self._renewer.renew_all)

@@ -64,7 +64,7 @@ class LeaseRenewer:
     def adopt_own(self, worker: str) -> None:
         """Renew at start the rows that already name this worker, expired or not. Raises as `scan`."""
         for lease in self._table.scan():
-            if lease.owner == worker and self._table.renew(lease):
+            if lease.owner == worker and lease.checkpoint_owner is None and self._table.renew(lease):
                 self.add(lease.with_(counter=lease.counter + 1))
 
     def add(self, lease: JavaLease) -> None:
@@ -98,8 +98,7 @@ class LeaseRenewer:
                 self.drop(held)
                 return
             try:
-                seconds = self._runtime.monotonic() - held.moved_at
-                renewed = self._table.renew(held.lease, held.average(seconds))
+                renewed = self._send(held, held.average(self._runtime.monotonic() - held.moved_at))
             except DependencyFailed:
                 # Applied until it expires by our own clock; the next round tries again.
                 return
@@ -107,6 +106,10 @@ class LeaseRenewer:
                 self._moved_on(held, held.lease)
             else:
                 self.drop(held)
+
+    def _send(self, held: Held, throughput: float | None) -> bool:
+        """Send one renewal; False: the lease is lost. Raises DependencyFailed."""
+        return self._table.renew(held.lease, throughput)
 
     def update(self, held: Held, change: Callable[[JavaLease], JavaLease]) -> bool:
         """Write a changed lease; False when the lease is lost. Raises DependencyFailed.
@@ -182,6 +185,11 @@ class ShardConsumer:
         self._to_checkpoint: Checkpoint | None = None
         self._at_end = False
         self._children: tuple[Shard, ...] = ()
+
+    @property
+    def owes_a_checkpoint(self) -> bool:
+        """Return whether records were delivered whose checkpoint the table has not answered."""
+        return self._to_checkpoint is not None
 
     def step(self) -> float:
         """Seconds until the next step is due."""

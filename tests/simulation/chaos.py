@@ -14,10 +14,12 @@ from tests.simulation.world import CheckedFleet, CheckedWorld
 class FleetChaos(Chaos):
     """Chaos with all kinds of faults."""
 
+    foreign: type[Foreigners] = Foreigners
+
     def __init__(
         self, world: CheckedWorld, fleet: CheckedFleet, producer: Producer, rng: random.Random
     ) -> None:
-        self.foreigners, self._operators = Foreigners(world, fleet), Operators(world, fleet)
+        self.foreigners, self._operators = self.foreign(world, fleet), Operators(world, fleet)
         self._start_java = fleet.start_java
         super().__init__(world, fleet, producer, rng)
 

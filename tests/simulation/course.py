@@ -9,8 +9,9 @@ from pykcl.testing.simulation import course
 from pykcl.testing.simulation.course import Course
 from pykcl.testing.simulation.guarantees import Outcome, Violations
 from tests.simulation.chaos import FleetChaos
-from tests.simulation.faults import FleetFaults, PolicyFaults
+from tests.simulation.faults import FleetFaults, NativeFaults, PolicyFaults
 from tests.simulation.lease_table_actions import lose_and_restore_the_table
+from tests.simulation.native import NativeChaos, NativeFleet, NativeQuiescence, NativeWorld
 from tests.simulation.policies import PolicyWorld
 from tests.simulation.quiescence import FleetQuiescence
 from tests.simulation.world import CheckedFleet, CheckedWorld
@@ -24,12 +25,13 @@ def run_simulation(
     processor: Callable[[], RecordProcessor] | None = None,
     blind: bool = False,
     policies: bool = False,
+    native: bool = False,
 ) -> Outcome:
     """Run one simulation; the same arguments take the same course. Raises no broken guarantee: see the outcome.
 
     off, full, processor: as in pykcl.testing.simulation. blind: no guarantee counts as broken.
-    policies: workers give records up (F21); not with a processor of a user. Without them a seed takes the same course
-    as ever.
+    policies: workers give records up (F21); not with a processor of a user. native: the fleet is one of KCL 3.x in its
+    own mode (F22). Without them a seed takes the same course as ever.
     """
     return course.run_simulation(
         seed,
@@ -37,7 +39,7 @@ def run_simulation(
         full=full,
         processor=processor,
         violations=Violations(blind=blind),
-        course=PolicyCourse if policies else FleetCourse,
+        course=NativeCourse if native else PolicyCourse if policies else FleetCourse,
     )
 
 
@@ -77,3 +79,13 @@ class PolicyCourse(FleetCourse):
 
     faults = PolicyFaults
     world = PolicyWorld
+
+
+class NativeCourse(FleetCourse):
+    """FleetCourse of a fleet in KCL 3.x's own mode."""
+
+    faults = NativeFaults
+    world = NativeWorld
+    fleet = NativeFleet
+    chaos = NativeChaos
+    quiescence = NativeQuiescence

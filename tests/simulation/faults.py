@@ -4,6 +4,7 @@ workers have processing policies, bad records and dead letters."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pykcl.testing.simulation import faults
 from pykcl.testing.simulation.faults import PER_STEP, Faults, Kind
@@ -21,10 +22,27 @@ _OF_FLEETS = (
         (0.03, 0.06, 0.1),
     ),
     Kind("F20", "Java KCL 2.x workers share the lease table", (0.4, 0.8)),
+    Kind("F6.adopt", "a lease that a leader assigned was adopted, the answer is lost", (0.02, 0.1, 0.3)),
+    Kind("F6.hand_over", "a lease was handed over, the answer is lost", (0.02, 0.1, 0.3)),
+    Kind("F6.report", "metrics were reported, the answer is lost", (0.02, 0.1, 0.3)),
     Kind("F21.poison", "a record makes every attempt raise", (0.02, 0.1, 0.3)),
     Kind("F21.flaky", "a record raises the first time or two", (0.02, 0.1, 0.3)),
     Kind("F21.down", "the destination of dead letters is down for up to a minute", (0.05, 0.2)),
     Kind("F21.unanswered", "a dead letter is kept, the answer is lost", (0.1, 0.3)),
+    Kind("F22.java", "a Java KCL 3.x worker joins", PER_STEP),
+    Kind("F22.leader", "the leader is killed", (0.01, 0.03)),
+    Kind("F22.paused", "the leader stands still until another may lead", (0.005, 0.01)),
+    Kind("F22.hand_off", "the leader asks for a lease whose worker is alive", PER_STEP),
+    Kind("F22.lag", "the index of owners shows leases as they were up to 2 s ago", (0.1, 0.5, 1.0)),
+    Kind("F22.late", "the index of owners lags by up to a minute for a while", (0.01, 0.03)),
+    Kind("F22.query", "queries of the index of owners are throttled for up to two minutes", (0.01, 0.03)),
+    Kind("F22.report", "metrics are refused for up to two minutes", (0.01, 0.03)),
+    Kind("F22.lock", "the row of the leader's lock is half written or foreign for a while", (0.01, 0.02)),
+    Kind("F22.rows", "rows of metrics are half written or foreign", PER_STEP),
+    Kind("F22.identifier", "a worker is called as a lease", PER_STEP),
+    Kind("F22.clock", "the clock of a worker's host is five minutes off", (0.5, 1.0), is_harmless=True),
+    Kind("F22.flip", "the fleet is upgraded from KCL 2.x in mid-run", (0.02, 0.05)),
+    Kind("F22.rollback", "the fleet is rolled back to KCL 2.x, and upgraded again", (0.01, 0.02)),
 )
 
 
@@ -44,6 +62,11 @@ class FleetFaults(Faults):
 
     kinds = KINDS
 
+    @property
+    def has_java(self) -> bool:
+        """Return whether Java workers read the stream, too."""
+        return self.has("F20")
+
     def exclusive(self, *, everything: bool) -> Sequence[tuple[set[str], set[str]]]:
         return [
             # Java 2.x cannot read a table with foreign rows in it.
@@ -54,6 +77,25 @@ class FleetFaults(Faults):
             # Without a listing a worker cannot recognize an aggregate of another shard where the row lacks the range.
             ({"F15.ranges"}, {"F16"}),
         ]
+
+
+IN_NATIVE_FLEETS = frozenset(
+    name for name in KINDS if family(name) == 22 or name in ("F6.adopt", "F6.hand_over", "F6.report")
+)
+"""Kinds that happen only in a fleet of KCL 3.x's own mode."""
+NOT_IN_NATIVE_FLEETS = frozenset({"F13.deleted", "F13.recreated", "F20"})
+
+
+class NativeFaults(FleetFaults):
+    """The faults of a simulation of a fleet in KCL 3.x's own mode. Java workers are in each."""
+
+    has_java = True
+
+    def __init__(self, seed: int, *, off: frozenset[str] = frozenset(), **options: Any) -> None:
+        super().__init__(seed, off=off | NOT_IN_NATIVE_FLEETS, **options)
+
+    def exclusive(self, *, everything: bool) -> Sequence[tuple[set[str], set[str]]]:
+        return [*super().exclusive(everything=everything), ({"F22.flip"}, {"F22.rollback"})]
 
 
 class PolicyFaults(FleetFaults):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from pykcl.errors import NativeFleet, SetupError, TableGone
@@ -83,7 +83,7 @@ class Operators:
             if row.keys() >= _RANGE and checkpoint_position(row) != END
         ]
         # The scripted Java worker has no word for NULL.
-        gone, left = _WITHOUT_RANGE[rng.randrange(2 if self._world.faults.has("F20") else 3)]
+        gone, left = _WITHOUT_RANGE[rng.randrange(2 if self._world.faults.has_java else 3)]
         chosen = [key for key in keys if rng.random() < 0.5]
         for key in chosen:
             kept = {name: value for name, value in rows[key].items() if name not in gone}
@@ -147,6 +147,7 @@ _NATIVE = {
     "entityType": {"S": "CLIENT_VERSION_MIGRATION"},
     "cv": {"S": "CLIENT_VERSION_3X"},
 }
+FLEET_ROWS = ("Leader", _MIGRATION)
 _MULTI_STREAM = "123456789012:other:1790000000000:shardId-000000000000"
 _ROWS: dict[str, dict[str, Any]] = {
     "worker-metrics": {"entityType": {"S": "WORKER_METRIC_STATS"}, "sts": {"M": {"C": {"L": [_N0]}}}},
@@ -164,7 +165,9 @@ _ROWS: dict[str, dict[str, Any]] = {
 
 
 class Foreigners:
-    """F13.foreign and F15: pykcl reads past all of it, and touches none of it."""
+    """F13.foreign and F15: pykcl reads past all of it, and touches none of it. kinds: keys of rows to put."""
+
+    kinds: Collection[str] = frozenset(_ROWS)
 
     def __init__(self, world: CheckedWorld, fleet: CheckedFleet) -> None:
         self._world, self._fleet = world, fleet
@@ -183,7 +186,7 @@ class Foreigners:
             note = {"throughputKBps": number, "later": number}
             self._world.dynamodb.tables[TABLE].rows[key] = {**leases[key], **note}
             return True
-        key = rng.choice(sorted(_ROWS))
+        key = rng.choice(sorted(self.kinds))
         # A table of such leases alone is that of another application, and refused.
         if key in self._put or (key == _MULTI_STREAM and not leases):
             return False

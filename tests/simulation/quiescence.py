@@ -21,12 +21,14 @@ EXPIRED_SECONDS = 1000.0
 """Until a shard that no listing shows counts as expired."""
 _READER, _NOBODY = "pykcl-", "nobody"
 _POLL_SECONDS = 0.5
-_WHOLE_SHARD = ReadSpan(1e9, 1e9)
+WHOLE_SHARD = ReadSpan(1e9, 1e9)
 
 
 class FleetQuiescence(Quiescence):
     """After the last fault the fleet has to come to rest and stay there: the liveness half of a simulation."""
 
+    ended_stay_owned = False
+    """A fleet with a leader: an ended lease without an owner would be assigned again and again."""
     _world: CheckedWorld
     _fleet: CheckedFleet
 
@@ -38,7 +40,7 @@ class FleetQuiescence(Quiescence):
         # What is measured from here on is the fleet, and not the stretches without records that a new owner may have to
         # cross from an old checkpoint.
         kinesis = self._world.kinesis
-        span, kinesis.read_span = kinesis.read_span, _WHOLE_SHARD
+        span, kinesis.read_span = kinesis.read_span, WHOLE_SHARD
         self._fleet_is_balanced()
         self._newcomer_gets_its_share()
         self._nothing_moves()
@@ -170,21 +172,25 @@ class FleetQuiescence(Quiescence):
             and self._world.beliefs.believes(host.name, task.name.removeprefix(_READER))
         ]
 
-    def _is_read_again(self, keys: set[str], what: str, reader: str) -> None:
-        """FAILOVER. reader: who read these leases last, and reads them no more."""
-        world = self._world
+    def failover_bound(self) -> float:
+        """Seconds until the leases of a dead worker are read again."""
+        return failover_bound()
+
+    def _is_read_again(self, keys: set[str], what: str, reader: str, within: float = 0.0) -> None:
+        """FAILOVER. reader: who read these leases last, and reads them no more. within: `failover_bound` by default."""
+        world, within = self._world, within or self.failover_bound()
         started = world.simulation.now
         for key in keys:
             world.delivery.reader[key] = reader
         self._producer.put_on_every_shard()
         waiting = set(keys)
-        while waiting and world.simulation.now < started + failover_bound():
+        while waiting and world.simulation.now < started + within:
             self._sleep(_POLL_SECONDS / 2)
             back = {key for key in waiting if world.delivery.reader.get(key) != reader}
             if reader != _NOBODY:
                 self._figures.failovers += [world.simulation.now - started] * len(back)
             waiting -= back
-        alone = f"{sorted(waiting)} not read {failover_bound():g} s after {what}"
+        alone = f"{sorted(waiting)} not read {within:g} s after {what}"
         world.violations.expect(not waiting, Guarantee.FAILOVER, alone)
 
     def _survivors_take_over(self) -> None:
@@ -219,7 +225,11 @@ class FleetQuiescence(Quiescence):
             if o is not None and o.startswith("w") and o not in stuck
         }
         dead = {name for name, fate in self._world.delivery.fates.items() if fate == "crash"}
-        owned = {key: owner for key, owner in owned.items() if owner not in dead or self._is_active(key)}
+        owned = {
+            key: owner
+            for key, owner in owned.items()
+            if self._is_active(key) or not (self.ended_stay_owned or owner in dead)
+        }
         self._world.violations.expect(not owned, Guarantee.STOP, f"still owned: {owned}")
         self._world.violations.check()
 

@@ -25,6 +25,7 @@ from tests.simulation.checkers.observer import Observer
 from tests.simulation.checkers.rows import RowChecker, is_about_the_shard_only
 from tests.simulation.checkers.validity import ValidityChecker
 from tests.simulation.clients import InstrumentedClient, InstrumentedStream
+from tests.simulation.faults import FleetFaults
 
 SETTLING = FAILOVER / 2 + REQUEST_SECONDS
 """Seconds in which a robbed owner notices, and for which its thief waits: a heartbeat, and the answer to it."""
@@ -41,11 +42,11 @@ _CAUSED_WITHIN = 5.0
 
 
 class JavaHost:
-    """A scripted Java KCL 2.x worker."""
+    """A scripted Java worker."""
 
     def __init__(self, peer: JavaPeer, simulation: Simulation) -> None:
         self.name = self.worker_id = peer.name
-        self._peer = peer
+        self.peer = peer
         self._simulation = simulation
         self._stopping: SimTask | None = None
         peer.start()
@@ -56,11 +57,16 @@ class JavaHost:
 
     def ask_to_stop(self) -> None:
         if self._stopping is None:
-            self._stopping = self._simulation.spawn(f"{self.name}-stop", self.name, self._peer.stop)
+            self._stopping = self._simulation.spawn(f"{self.name}-stop", self.name, self.peer.stop)
 
 
 class CheckedWorld(World):
     """The services around workers and Java peers, with the checkers of all guarantees."""
+
+    row_checker: type[RowChecker] = RowChecker
+    observers: type[Observer] = Observer
+
+    faults: FleetFaults
 
     def _create_checkers(self) -> None:
         super()._create_checkers()
@@ -68,7 +74,7 @@ class CheckedWorld(World):
         self.left_behind: dict[str, frozenset[str]] = {}
         self.lost: list[DataLost] = []
         self.must_be_reported: dict[str, set[Position]] = {}
-        self.rows_checker = RowChecker(
+        self.rows_checker = self.row_checker(
             self.record_log,
             self.violations,
             is_peer=lambda h: not h.startswith("w"),
@@ -85,7 +91,7 @@ class CheckedWorld(World):
         )
         self.simulation.on_switch = self.beliefs.poll
         self.delivery.believes = self._may_believe
-        self.observer = Observer(
+        self.observer = self.observers(
             self.simulation,
             self.record_log,
             self.violations,
@@ -113,7 +119,7 @@ class CheckedWorld(World):
     def note_trimming(self) -> None:
         """Retention took something: from now on its loss has to be reported, where the table says that it was read."""
         # Java steps over what retention took without a word.
-        rows = {} if self.faults.has("F20") else self.rows()
+        rows = {} if self.faults.has_java else self.rows()
         for key, row in rows.items():
             position = checkpoint_position(row)
             # What went before anybody had read that far was never known to anybody. And of the rest a batch that is
@@ -192,7 +198,22 @@ class CheckedWorld(World):
     def java(self, name: str, rng: random.Random) -> JavaHost:
         """A Java worker, started."""
         runtime = self.simulation.runtime(name)
-        stream = FaultyStream(
+        options = JavaOptions(
+            failover=FAILOVER, startup_wait=rng.uniform(1, 5), parent_poll=2.0, two_phase=rng.random() < 0.3
+        )
+        peer = JavaPeer(
+            name,
+            runtime=runtime,
+            client=self.dynamodb,
+            table=TABLE,
+            stream=self._java_stream(name, runtime),
+            on_records=self._java_delivers,
+            options=options,
+        )
+        return JavaHost(peer, self.simulation)
+
+    def _java_stream(self, name: str, runtime: Runtime) -> FaultyStream:
+        return FaultyStream(
             self.kinesis,
             runtime,
             host=name,
@@ -205,19 +226,6 @@ class CheckedWorld(World):
             over_budget=lambda _: None,
             listing_before=None,
         )
-        options = JavaOptions(
-            failover=FAILOVER, startup_wait=rng.uniform(1, 5), parent_poll=2.0, two_phase=rng.random() < 0.3
-        )
-        peer = JavaPeer(
-            name,
-            runtime=runtime,
-            client=self.dynamodb,
-            table=TABLE,
-            stream=stream,
-            on_records=self._java_delivers,
-            options=options,
-        )
-        return JavaHost(peer, self.simulation)
 
     def _java_delivers(self, name: str, shard_id: str, records: Sequence[Record]) -> Checkpoint | None:
         positions = [position_of(r.sequence_number, r.sub_sequence_number) for r in records]
@@ -229,6 +237,8 @@ class CheckedFleet(SimulatedFleet):
     """struck: whose threads died, and when. forbidden: hosts that were refused something. Both may fail of it, when it
     happens to them.
     """
+
+    most_java = 2
 
     def __init__(self, world: CheckedWorld, wanted: int) -> None:
         super().__init__(world, wanted)
@@ -248,12 +258,16 @@ class CheckedFleet(SimulatedFleet):
         # Java starts a lease at LATEST when it comes to read it, whatever was put since the lease was made.
         # And it is not given the time of a start at a time.
         from_the_start = self._world.options["initial_position"] == "TRIM_HORIZON"
-        if not from_the_start or sum(isinstance(host, JavaHost) for host in self.alive.values()) >= 2:
+        if not from_the_start or len(self.java_hosts()) >= self.most_java:
             return False
         self._java_count += 1
         host = self._world.java(f"java{self._java_count}", rng)
         self.alive[host.name] = host
         return True
+
+    def java_hosts(self) -> list[JavaHost]:
+        """Return the Java workers that are alive."""
+        return [host for _, host in sorted(self.alive.items()) if isinstance(host, JavaHost)]
 
     def kill(self, name: str) -> None:
         super().kill(name)

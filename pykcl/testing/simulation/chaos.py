@@ -210,7 +210,12 @@ _LATE_WRITES_LAND = 0.4
 
 
 class Chaos:
-    """One step after the other, at random moments; `rng` decides what is no fault: records, reshards, new workers."""
+    """One step after the other, at random moments; `rng` decides what is no fault: records, reshards, new workers.
+
+    forbidden: requests that a worker may not be allowed.
+    """
+
+    forbidden: Sequence[str] = _ACTIONS
 
     def __init__(self, world: World, fleet: SimulatedFleet, producer: Producer, rng: random.Random) -> None:
         self._world, self._fleet, self._producer, self._rng = world, fleet, producer, rng
@@ -334,7 +339,7 @@ class Chaos:
 
     def _start_forbidden(self, rng: random.Random) -> bool:
         name = self._fleet.next_name()
-        self._world.outages.forbidden[(rng.choice(_ACTIONS), name)] = float("inf")
+        self._world.outages.forbidden[(rng.choice(self.forbidden), name)] = float("inf")
         self._fleet.start()
         return True
 
@@ -345,7 +350,7 @@ class Chaos:
         if host is None:
             return False
         until = self._world.simulation.now + rng.uniform(1, 40)
-        self._world.outages.forbidden[(rng.choice(_ACTIONS), host.name)] = until
+        self._world.outages.forbidden[(rng.choice(self.forbidden), host.name)] = until
         return True
 
     def _lock_the_key(self, rng: random.Random) -> bool:

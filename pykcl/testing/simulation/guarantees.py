@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Guarantee(Enum):
-    """The names of the values are I1-I10 (safety) and L1-L5 (liveness) of docs/concepts/guarantees.md."""
+    """The names of the values are I1-I11 (safety) and L1-L5 (liveness) of docs/concepts/guarantees.md."""
 
     CHECKPOINT_AFTER_DELIVERY = "I1: no checkpoint passes a record that was not delivered"
     ALL_DELIVERED = "I2, L4: once the faults end, every record is delivered"
@@ -34,6 +34,10 @@ class Guarantee(Enum):
     THREADS = "I9: at most one reader of a lease in a process, and none is left after a stop"
     BUDGETS = (
         "I10: at most five reads a second of a shard, and no request more often than there is a reason for it"
+    )
+    FOLLOWS_LEADER = (
+        "I11: in a fleet of KCL 3.x's own mode a worker takes no lease from its leader, gives up in time what it asks for, "
+        "and reports what is so"
     )
     BALANCE = "L1: leases are spread evenly"
     NO_CHURN = "L2: leases stay where they are when nothing happens"

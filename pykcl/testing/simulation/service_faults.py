@@ -285,14 +285,19 @@ def past_retention(retention_hours: int, keep_seconds: float) -> int:
 REQUEST_SECONDS = 1.2
 _LOST_HEARTBEATS = 0.3
 _SET_UP = ("CreateTable", "DescribeTable")
-_READS = ("Scan", "GetItem")
+_READS = ("Scan", "GetItem", "Query")
 
 
 def kind_of_write(operation: str, params: Params) -> str:
-    """create, take, renew, checkpoint, shard_end, release, fill or delete."""
-    if operation != "UpdateItem":
-        return "create" if operation == "PutItem" else "delete"
+    """create, take, renew, checkpoint, shard_end, release, fill or delete.
+
+    In a fleet of KCL 3.x also adopt and hand_over; and of a worker's metrics report and withdraw.
+    """
     values = params.get("ExpressionAttributeValues", {})
+    if operation != "UpdateItem":
+        return "create" if operation == "PutItem" else "withdraw" if ":at" in values else "delete"
+    if ":at" in values:
+        return "report"
     checkpoint = values.get(":checkpoint", {}).get("S")
     if checkpoint is not None:
         return "shard_end" if checkpoint == "SHARD_END" else "checkpoint"
@@ -302,7 +307,12 @@ def kind_of_write(operation: str, params: Params) -> str:
         return "take"
     if ":startingHashKey" in values:
         return "fill"
-    return "release" if "leaseOwner" in params["UpdateExpression"].partition(" REMOVE ")[2] else "renew"
+    if ":pykcl" in values:
+        return "adopt"
+    removed = params["UpdateExpression"].partition(" REMOVE ")[2]
+    if "leaseOwner" in removed:
+        return "release"
+    return "hand_over" if "checkpointOwner" in removed else "renew"
 
 
 class DynamoFaults:

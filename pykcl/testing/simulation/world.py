@@ -286,8 +286,13 @@ class World:
             processor=lambda: self._processor(name, stop),
             worker_id=worker_id or name,
             failover_time=FAILOVER,
-            **self.options,
+            **self.options_of(name),
         )
+
+    def options_of(self, name: str) -> dict[str, Any]:
+        """Return the options of the worker of host `name`: by default those of all."""
+        del name
+        return self.options
 
     def _client(self, name: str, scan: StaleScan) -> SwitchingClient:
         del name

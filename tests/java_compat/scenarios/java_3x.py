@@ -8,6 +8,7 @@ Pure. None of these was recorded: they follow `leases/dynamodb/DynamoDBLeaseRefr
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from botocore.exceptions import ClientError
 
 from pykcl.runtime import Runtime
 from tests.java_compat.scenarios.java_by_hand import JavaByHand
-from tests.java_peer.lease import JavaLease, is_lease_row, read_row
+from tests.java_peer.lease import JavaLease, RowUnreadable, is_lease_row, read_row
 
 Params = dict[str, Any]
 
@@ -219,7 +220,7 @@ class LeaseAssignmentManager:
     def plan(self, now: float, epoch: int) -> list[Assignment]:
         """Look, and decide; nothing is written."""
         items = _whole_table(self._client, self._table)
-        leases = [read_row(item) for item in filter(is_lease_row, items)]
+        leases = _leases_in(items)
         active = active_workers(items, epoch)
         ages = {lease.key: self._age(lease, now) for lease in leases}
         self._grown = {lease.key: (lease.counter, now - ages[lease.key]) for lease in leases}
@@ -295,8 +296,15 @@ def active_workers(items: Iterable[Any], epoch: int) -> list[str]:
         item["leaseKey"]["S"]
         for item in items
         if item.get("entityType") == {"S": "WORKER_METRIC_STATS"}
-        and epoch - int(item["lut"]["N"]) < METRICS_STALE_AFTER
+        and epoch - _epoch_in(item) < METRICS_STALE_AFTER
     )
+
+
+def _epoch_in(item: Any) -> int:
+    """The time of a report; of a row that is not of that form, long ago: as for the leader, it is of nobody."""
+    text = item.get("lut", {}).get("N", "")
+    is_whole = {"sts", "opr"} <= item.keys() and all("M" in item[name] for name in ("sts", "opr"))
+    return int(text) if text.isdigit() and is_whole else 0
 
 
 def sent(client: Any, params: dict[str, Any]) -> bool:
@@ -308,6 +316,15 @@ def sent(client: Any, params: dict[str, Any]) -> bool:
             raise
         return False
     return True
+
+
+def _leases_in(items: Iterable[Any]) -> list[JavaLease]:
+    """The leases; 3.5 leaves out a row that it cannot read."""
+    found = []
+    for item in filter(is_lease_row, items):
+        with suppress(RowUnreadable):
+            found.append(read_row(item))
+    return found
 
 
 def _whole_table(client: Any, table: str) -> list[Any]:

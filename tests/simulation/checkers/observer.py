@@ -32,6 +32,10 @@ class Observer:
     took, joined: who had its first page, its first lease, a first view of the lease table, and when.
     """
 
+    ownership_checker: type[OwnershipChecker] = OwnershipChecker
+    event_checker: type[EventChecker] = EventChecker
+    rules = staticmethod(rules_for)
+
     read: dict[str, float]
     took: dict[str, float]
     joined: dict[str, float]
@@ -61,12 +65,12 @@ class Observer:
         self.read, self.took, self.joined = {}, {}, {}
         self._failed_writes: dict[tuple[str, str], float] = {}
         self._by_user = by_user
-        rules = rules_for(options, failover)
+        rules = self.rules(options, failover)
         if by_user:
             # A processor of a user may checkpoint after each record.
             del rules["checkpoint"]
         self.budgets = RequestBudgetChecker(violations, rules, now)
-        self.ownership = OwnershipChecker(
+        self.ownership = self.ownership_checker(
             violations,
             now=now,
             row=row,
@@ -76,7 +80,9 @@ class Observer:
             left_alone=options["retry_timeout"],
             on_clock=self.on_clock,
         )
-        self.fleet = EventChecker(violations, now=now, rows=rows, worker_ids=worker_ids, frozen=self.frozen)
+        self.fleet = self.event_checker(
+            violations, now=now, rows=rows, worker_ids=worker_ids, frozen=self.frozen
+        )
         self.losses = LossChecker(record_log, violations, is_gone=is_gone)
         self.debts = DuplicateChecker(
             violations,
@@ -128,7 +134,7 @@ class Observer:
                 self.denied.add(host)
             if code in _MISSING:
                 self.without_table.add(host)
-        elif kind == "take" and not code:
+        elif kind in ("take", "adopt") and not code:
             self.took.setdefault(host, self._now())
             self.ownership.answered(host, key)
 

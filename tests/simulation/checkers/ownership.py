@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pykcl.events import Event, LeaseTaken, RetriesExhausted
 from pykcl.testing.memory.dynamodb import Change
 from pykcl.testing.memory.expressions import Item
-from pykcl.testing.simulation.delivery import Position, checkpoint_position
+from pykcl.testing.simulation.delivery import END, Position, checkpoint_position
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
 from pykcl.testing.simulation.service_faults import kind_of_write
 
@@ -109,6 +109,10 @@ class OwnershipChecker:
             if is_hidden:
                 # To its taker the owner seemed silent, but the owner may still hold the lease in its own view.
                 self.on_hidden(key)
+        elif kind == "adopt":
+            self._was_adopted(host, change, stood_still)
+        elif kind == "hand_over":
+            self._taker.pop(key, None)
         elif kind == "release":
             self._was_released(host, key)
 
@@ -134,9 +138,18 @@ class OwnershipChecker:
         )
 
     def _was_taken(self, host: str, change: Change, stood_still: float) -> None:
-        key, before = change.key, change.before or {}
+        key = change.key
         waited = self._now() >= self._left_alone.get((host, key), 0.0)
         self._expect(waited, Guarantee.BUDGETS, f"{host} gave {key} up, and takes it again")
+        self._now_has(host, change, stood_still)
+
+    def _was_adopted(self, host: str, change: Change, stood_still: float) -> None:
+        """Note the first heartbeat for a lease that a leader has assigned; an ended one is kept without a reader."""
+        if checkpoint_position(change.after or {}) != END:
+            self._now_has(host, change, stood_still)
+
+    def _now_has(self, host: str, change: Change, stood_still: float) -> None:
+        key, before = change.key, change.before or {}
         self._handed_back.discard((host, key))
         counter = int((change.after or {})["leaseCounter"]["N"])
         owner = before.get("leaseOwner", {}).get("S")
@@ -159,7 +172,9 @@ class OwnershipChecker:
 
     def answered(self, host: str, key: str) -> None:
         """The host got the answer that it has the lease, so it has to report that it took it."""
-        self._unreported[host, key] = self._now()
+        row = self._row(key)
+        if row is None or checkpoint_position(row) != END:
+            self._unreported[host, key] = self._now()
 
     def heard(self, host: str, event: Event) -> None:
         if isinstance(event, RetriesExhausted):

@@ -18,14 +18,19 @@ from pykcl.testing.simulation.delivery import (
 )
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
 
-_OURS = {
+_OURS = frozenset({
     "leaseKey", "leaseOwner", "leaseCounter", "ownerSwitchesSinceCheckpoint", "checkpoint",
     "checkpointSubSequenceNumber", "parentShardId", "childShardIds", "startingHashKey", "endingHashKey",
     "pendingCheckpoint", "pendingCheckpointSubSequenceNumber", "pendingCheckpointState", "pykcl", "entityType",
     "checkpointOwner",
-}  # fmt: skip
+})  # fmt: skip
 _RANGE = ("startingHashKey", "endingHashKey")
 _ABOUT_THE_SHARD = {"childShardIds", *_RANGE}
+
+
+def worker_on(row: Item) -> str | None:
+    """Return the worker that works on the lease: until a hand-off is over, not yet the next owner."""
+    return row.get("checkpointOwner", row.get("leaseOwner", {})).get("S")
 
 
 def is_about_the_shard_only(change: Change) -> bool:
@@ -42,8 +47,10 @@ class RowChecker:
     """is_peer: whether a host is not pykcl (a Java worker), so that only what it delivered is checked.
 
     rows: the lease table as it is. is_gone: whether Kinesis knows a shard no more. worker_ids: of each host.
-    has_ended: whether a host's processor was called with the end of the shard.
+    has_ended: whether a host's processor was called with the end of the shard. ours: attributes that pykcl may write.
     """
+
+    ours: frozenset[str] = _OURS
 
     def __init__(
         self,
@@ -100,7 +107,7 @@ class RowChecker:
     def _updated_by_us(self, who: str, before: Item, after: Item) -> None:
         counters = int(before["leaseCounter"]["N"]), int(after["leaseCounter"]["N"])
         self._expect(counters[1] == counters[0] + 1, Guarantee.COUNTER_BY_ONE, f"{who}: {counters}")
-        foreign = sorted(_changed(before, after) - _OURS)
+        foreign = sorted(_changed(before, after) - self.ours)
         self._expect(not foreign, Guarantee.FOREIGN_KEPT, f"{who}: attributes {foreign}")
 
     def _filled(self, key: str, who: str, before: Item, after: Item) -> None:
@@ -118,8 +125,8 @@ class RowChecker:
     def _written_by_its_owner(self, change: Change, before: Item, after: Item) -> None:
         """A host that is not the owner may take a lease, and do nothing else; no shard ends without its processor."""
         me = self.worker_ids.get(change.author, change.author)
-        owner, next_owner = (item.get("leaseOwner", {}).get("S") for item in (before, after))
-        takes = next_owner == me and before.get("checkpoint") == after.get("checkpoint")
+        owner = worker_on(before)
+        takes = after.get("leaseOwner", {}).get("S") == me and before.get("checkpoint") == after.get("checkpoint")
         who = f"{change.operation} of {change.key} by {change.author}"
         self._expect(owner == me or takes, Guarantee.SILENT_AFTER_LOSS, f"{who}, while {owner} owned it")
         ends = self._position(who, after) == END != self._position(who, before)

@@ -1,0 +1,645 @@
+"""Simulations of a fleet in KCL 3.x's own mode: scripted Java workers, one of which leads, and pykcl workers that follow.
+
+What else happens in it (F22): leaders that die or stand still, an index of owners that lags, rows of others, and a
+migration in mid-run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from pykcl.errors import PyKclError, StopTimedOut
+from pykcl.events import Event
+from pykcl.model.checkpoint import Checkpoint
+from pykcl.testing.fleet import TABLE
+from pykcl.testing.memory.dynamodb import Change, Fault, Params, failing, throttled, timed_out
+from pykcl.testing.simulation.delivery import END, checkpoint_position
+from pykcl.testing.simulation.guarantees import Guarantee
+from pykcl.testing.simulation.service_faults import StaleScan, kind_of_write
+from pykcl.testing.simulation.world import FAILOVER, Host, World
+from tests.java_compat.scenarios.java_3x import (
+    FLIPPED,
+    MIGRATION,
+    NATIVE,
+    OWNER_INDEX,
+    UPGRADING,
+    Assignment,
+    active_workers,
+    begin_hand_off,
+    migration_row,
+    sent,
+)
+from tests.java_peer.lease import read_row
+from tests.java_peer.native_peer import NativePeer
+from tests.java_peer.options import JavaOptions
+from tests.simulation.chaos import FleetChaos
+from tests.simulation.checkers.events import EventChecker
+from tests.simulation.checkers.followers import (
+    METRICS,
+    FollowerChecker,
+    FollowerRowChecker,
+    LockHistory,
+    follower_rules,
+)
+from tests.simulation.checkers.observer import Observer
+from tests.simulation.clients import InstrumentedClient
+from tests.simulation.faults import NativeFaults
+from tests.simulation.lease_table_actions import FLEET_ROWS, Foreigners
+from tests.simulation.checkers.rows import worker_on
+from tests.simulation.quiescence import WHOLE_SHARD, FleetQuiescence
+from tests.simulation.world import CheckedFleet, CheckedWorld, JavaHost
+
+LOCK = "Leader"
+NATIVE_STATES = (NATIVE, FLIPPED)
+ROUND = 2 * FAILOVER
+MOST_JAVA = 3
+_VISIT_SECONDS = 40.0
+
+
+class NativeEvents(EventChecker):
+    is_native = True
+
+
+class NativeObserver(Observer):
+    """Observer of followers. follower: hears of their events and queries."""
+
+    event_checker = NativeEvents
+    rules = staticmethod(follower_rules)
+    follower: FollowerChecker
+
+    def asked_dynamodb(self, host: str, kind: str, key: str, code: str, *, failed: bool) -> None:
+        super().asked_dynamodb(host, kind, key, code, failed=failed)
+        if kind == "Query" and not failed:
+            self.follower.query_answered(host)
+
+    def heard(self, host: str, event: Event) -> None:
+        # First: others ask whether it follows.
+        self.follower.heard(host, event)
+        super().heard(host, event)
+
+    def poll(self) -> None:
+        super().poll()
+        self.follower.poll()
+
+
+class NativeClient(InstrumentedClient):
+    """The client of one host, which may be shown an index of owners that lags."""
+
+    world: NativeWorld
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "query":
+            return self._query
+        return super().__getattr__(name)
+
+    def _query(self, **params: Any) -> Any:
+        answer = super().__getattr__("query")(**params)
+        return self.world.lagging(self._host, params, answer)
+
+
+class NativeWorld(CheckedWorld):
+    """CheckedWorld over the table of a KCL 3.x application, with its index and its rows.
+
+    until: the ends of what is wrong for a while, in virtual seconds, by kind of fault. may_change: whether the state of
+    the migration changes in mid-run. assigned: number of decisions of leaders that were written. visits: of workers that
+    were called as a lease.
+    """
+
+    row_checker = FollowerRowChecker
+    observers = NativeObserver
+    rows_checker: FollowerRowChecker
+    observer: NativeObserver
+
+    def _create_checkers(self) -> None:
+        self._rng = rng = random.Random(f"{self.simulation.seed}/native")
+        self.may_change = self.faults.has("F22.flip") or self.faults.has("F22.rollback")
+        self.options.update(draw_native_options(rng))
+        self.until: dict[str, float] = {}
+        self.assigned = 0
+        self._owners_before: deque[tuple[float, str, str | None]] = deque(maxlen=2000)
+        self._versions = self.visits = 0
+        super()._create_checkers()
+        now = lambda: self.simulation.now  # noqa: E731 - as everywhere else
+        self.lock_history = LockHistory(now)
+        self.follower = FollowerChecker(
+            self.violations,
+            now=now,
+            aws_seconds=lambda: self.kinesis_millis() / 1000,
+            frozen=self.observer.frozen,
+            worker_ids=self.rows_checker.worker_ids,
+            options=self.options,
+            failover=FAILOVER,
+            lock=self.lock_history,
+            on_clock=self.observer.on_clock,
+        )
+        self.rows_checker.follower = self.observer.follower = self.follower
+        self.lock_history.note(None)
+        self._create_table()
+
+    def _create_table(self) -> None:
+        keys = [("leaseOwner", "HASH"), ("leaseKey", "RANGE")]
+        self._index: dict[str, Any] = {
+            "IndexName": OWNER_INDEX,
+            "KeySchema": [{"AttributeName": name, "KeyType": kind} for name, kind in keys],
+            "Projection": {"ProjectionType": "KEYS_ONLY"},
+        }
+        self.dynamodb.create_table(
+            TableName=TABLE,
+            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name, _ in keys],
+            BillingMode="PAY_PER_REQUEST",
+            GlobalSecondaryIndexes=[self._index],
+        )
+        self.dynamodb.tables[TABLE].status = "ACTIVE"
+        first = FLIPPED if self.faults.has("F22.rollback") else self._rng.choice([NATIVE, NATIVE, FLIPPED])
+        self.set_version(UPGRADING if self.faults.has("F22.flip") else first)
+
+    def options_of(self, name: str) -> dict[str, Any]:
+        rng = random.Random(f"{self.simulation.seed}/native/{name}")
+        mode = "auto" if self.may_change else rng.choice(["auto", "auto", "auto", "3x"])
+        return {**self.options, "fleet_mode": mode}
+
+    def epoch(self) -> int:
+        """Return the seconds by the clock of AWS."""
+        return self.kinesis_millis() // 1000
+
+    # -- the state of the migration ----------------------------------------------------------------------------
+
+    @property
+    def version(self) -> str:
+        """The client version by its row."""
+        return str(self.dynamodb.tables[TABLE].rows[MIGRATION]["cv"]["S"])
+
+    def set_version(self, version: str) -> None:
+        """Write the client version, as the leader does, or KCL's tool."""
+        self.dynamodb.put_raw(TABLE, migration_row(version, "tool", self.epoch() * 1000))
+        self.simulation.trace.add(self.simulation.now, f"client version {version}")
+
+    def change_version(self) -> None:
+        """Go one step on: back to 2.x, from there on to the upgrade, and then to 3.x again."""
+        table = self.dynamodb.tables[TABLE]
+        if self.version == UPGRADING:
+            self.set_version(FLIPPED)
+        elif self.version == FLIPPED:
+            for key in [key for key, row in table.rows.items() if row.get("entityType") == METRICS]:
+                del table.rows[key]
+            table.indexes.clear()
+            self.set_version("CLIENT_VERSION_2X")
+        else:
+            table.indexes[:] = [self._index]
+            self.set_version(UPGRADING)
+
+    # -- requests and rows -------------------------------------------------------------------------------------
+
+    def is_due(self, fault: str) -> bool:
+        """Return whether something is wrong that was arranged for a while."""
+        return not self.faults.healed and self.until.get(fault, 0.0) > self.simulation.now
+
+    def _request(self, operation: str, params: Params) -> Fault | None:
+        fault = super()._request(operation, params)
+        host = self.simulation.current_group
+        if fault is not None or not host.startswith("w"):
+            return fault
+        if operation == "Query" and self.is_due("F22.query"):
+            return Fault(
+                before=throttled(operation), on_effect=lambda: self.faults.note("F22.query", host)
+            )
+        if (
+            operation == "UpdateItem"
+            and kind_of_write(operation, params) == "report"
+            and self.is_due("F22.report")
+        ):
+            error = self.faults.rng("F22.report").choice([throttled(operation), failing(operation), timed_out()])
+            return Fault(before=error, on_effect=lambda: self.faults.note("F22.report", host))
+        return None
+
+    def lagging(self, host: str, params: Params, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer of a query as it would have been a moment ago, if it is to be late."""
+        seconds = 0.0
+        if self.is_due("F22.late"):
+            seconds = self.faults.rng("F22.late").uniform(1.0, 60.0)
+            self.faults.note("F22.late", host)
+        elif self.faults.happens("F22.lag", host):
+            seconds = self.faults.rng("F22.lag").uniform(0.1, 2.0)
+        if not seconds:
+            return answer
+        wanted = params["ExpressionAttributeValues"][":owner"]["S"]
+        owners = self.owners()
+        for at, key, owner in reversed(self._owners_before):
+            if at < self.simulation.now - seconds:
+                break
+            owners[key] = owner
+        items = [
+            {"leaseKey": {"S": key}, "leaseOwner": {"S": owner}}
+            for key, owner in sorted(owners.items())
+            if owner == wanted
+        ]
+        return {**answer, "Items": items, "Count": len(items), "ScannedCount": len(items)}
+
+    def _row_changed(self, change: Change) -> None:
+        if change.table != TABLE or change.key in self.record_log.parents:
+            self._lease_changed(change)
+            super()._row_changed(change)
+            return
+        World._row_changed(self, change)
+        self.rows_checker.row_changed(change)
+        if change.key == LOCK:
+            self.lock_history.note(change.after)
+
+    def _lease_changed(self, change: Change) -> None:
+        if change.table != TABLE:
+            return
+        before, after = (
+            (row or {}).get("leaseOwner", {}).get("S") for row in (change.before, change.after)
+        )
+        if before != after:
+            self._owners_before.append((self.simulation.now, change.key, before))
+        if self.follower.was_robbed(change):
+            # By a leader that has waited in vain for its hand-off.
+            self.beliefs.stolen(change.key)
+            self.delivery.stolen.add(change.key)
+
+    # -- hosts -------------------------------------------------------------------------------------------------
+
+    def _client(self, name: str, scan: StaleScan) -> NativeClient:
+        client = NativeClient(self.dynamodb, self.simulation.switch, scan, name, self.observer)
+        client.world = self
+        return client
+
+    def java(self, name: str, rng: random.Random) -> JavaHost:
+        """A Java 3.x worker, started."""
+        runtime = self.simulation.runtime(name)
+        options = JavaOptions(
+            version="3.5.1",
+            failover=FAILOVER,
+            startup_wait=rng.uniform(1, 5),
+            parent_poll=2.0,
+            cleanup_interval=rng.choice([60.0, 300.0]),
+            two_phase=rng.random() < 0.3,
+        )
+        peer = NativePeer(
+            name,
+            runtime=runtime,
+            client=self.dynamodb,
+            table=TABLE,
+            stream=self._java_stream(name, runtime),
+            on_records=self._java_delivers,
+            options=options,
+        ).lead_with(
+            client=self.dynamodb,
+            table=TABLE,
+            epoch=self.epoch,
+            next_version=self._next_version,
+            on_assigned=self._assigned,
+        )
+        return JavaHost(peer, self.simulation)
+
+    def _next_version(self) -> str:
+        self._versions += 1
+        return f"version-{self._versions}"
+
+    def _assigned(self, leader: str, assignment: Assignment) -> None:
+        self.assigned += 1
+        seen = assignment.seen
+        self.simulation.trace.add(
+            self.simulation.now, f"{leader}: {assignment.how} {seen.key} from {seen.owner} to {assignment.to}"
+        )
+
+    def _java_delivers(self, name: str, shard_id: str, records: Any) -> Checkpoint | None:
+        self.delivery.reader[shard_id] = name
+        return super()._java_delivers(name, shard_id, records)
+
+    def visit(self, name: str, key: str) -> None:
+        """Run a worker that is called as a lease, until it is refused."""
+        worker = self.worker(name, worker_id=key, stop=lambda: False)
+        until = self.simulation.now + _VISIT_SECONDS
+        try:
+            worker.start()
+            while worker.failure is None and self.simulation.now < until:
+                self.simulation.sleep(1.0)
+        except PyKclError:
+            pass
+        with suppress(StopTimedOut):
+            worker.stop()
+        self.beliefs.forget(name)
+
+    def leader(self, hosts: list[JavaHost]) -> JavaHost | None:
+        """Return the Java worker that leads, if it is one of these."""
+        leading = [host for host in hosts if isinstance(host.peer, NativePeer) and host.peer.lock.is_held]
+        return leading[-1] if leading else None
+
+
+def draw_native_options(rng: random.Random) -> dict[str, Any]:
+    """Return the fields of Config that matter in this mode. Java reads from the start of the stream."""
+    return {
+        "initial_position": "TRIM_HORIZON",
+        "graceful_handoff_timeout": rng.choice([2.0, 10.0, 30.0]),
+        "worker_metrics_interval": 30.0,
+    }
+
+
+class NativeFleet(CheckedFleet):
+    """CheckedFleet that Java workers have founded."""
+
+    most_java = MOST_JAVA
+    _world: NativeWorld
+
+    def __init__(self, world: NativeWorld, wanted: int) -> None:
+        super().__init__(world, wanted)
+        world.follower.is_stopping = self._is_stopping
+        world.follower.cannot_hand_over = self._cannot_hand_over
+        rng = random.Random(f"{world.simulation.seed}/founders")
+        for _ in range(rng.choice([1, 1, 2])):
+            self.start_java(rng)
+        self.wanted += len(self.java_hosts())
+
+    def _cannot_hand_over(self, host: str, since: float) -> bool:
+        """Return whether a host is dead, or was kept from its work since then."""
+        world = self._world
+        if not world.faults.healed or world.healed_at > since or host not in self.alive:
+            return True
+        is_cut_off = world.faults.far_away == host or ("dynamodb", host) in world.outages.down
+        seen = world.observer
+        return is_cut_off or seen.frozen.seconds_since(host, since) > 0 or seen.struck.since(host, since)
+
+
+class NativeForeigners(Foreigners):
+    """Rows of others, but for those that the fleet itself has."""
+
+    kinds = Foreigners.kinds - {*FLEET_ROWS} - {key for key in Foreigners.kinds if ":" in key}
+
+
+_JUNK_LOCKS: tuple[dict[str, Any], ...] = (
+    {"entityType": {"S": "LEADER"}},
+    {"entityType": {"S": "LEADER"}, "ownerName": {"S": "x"}, "leaseDuration": {"N": "120000"}},
+    {"entityType": {"S": "LEADER"}, "ownerName": {"N": "1"}, "recordVersionNumber": {"S": "junk"}},
+    {"something": {"S": "else"}},
+)
+_NUMBER = {"N": "1"}
+_JUNK_METRICS: tuple[dict[str, Any], ...] = (
+    {"entityType": METRICS},
+    {"entityType": METRICS, "lut": {"S": "soon"}, "sts": {"M": {}}, "opr": {"M": {}}},
+    {"entityType": METRICS, "lut": {"N": "-5"}, "sts": {"M": {}}, "opr": {"M": {}}},
+    {"entityType": METRICS, "lut": {"N": "9999999999"}, "sts": {"L": []}, "opr": {"S": "x"}},
+    {"entityType": METRICS, "lut": _NUMBER, "sts": {"M": {"C": {"L": [{"S": "much"}]}}}, "opr": {"M": {}}},
+    {"lut": _NUMBER},
+)
+
+
+class NativeChaos(FleetChaos):
+    """FleetChaos with what happens to a fleet that has a leader."""
+
+    foreign = NativeForeigners
+    forbidden = (*FleetChaos.forbidden, "Query")
+    _world: NativeWorld
+    _fleet: NativeFleet
+
+    def actions(self) -> dict[str, Callable[[random.Random], bool]]:
+        return {
+            **super().actions(),
+            "F22.java": self._fleet.start_java,
+            "F22.leader": self._kill_leader,
+            "F22.paused": self._pause_leader,
+            "F22.hand_off": self._hand_off,
+            "F22.late": lambda rng: self._for_a_while("F22.late", rng.uniform(5, 90)),
+            "F22.query": lambda rng: self._for_a_while("F22.query", rng.uniform(5, 120)),
+            "F22.report": lambda rng: self._for_a_while("F22.report", rng.uniform(5, 120)),
+            "F22.lock": self._break_lock,
+            "F22.rows": self._put_metrics,
+            "F22.identifier": self._start_lease_name,
+            "F22.flip": self._flip,
+            "F22.rollback": self._change_version,
+        }
+
+    def _leader(self) -> str | None:
+        hosts = [host for host in self._fleet.java_hosts() if not self._world.simulation.is_frozen(host.name)]
+        leader = self._world.leader(hosts)
+        return leader.name if leader is not None else None
+
+    def _kill_leader(self, rng: random.Random) -> bool:
+        name = self._leader()
+        if name is None:
+            return False
+        self._fleet.kill(name)
+        if rng.random() < 0.5:
+            self._fleet.start_java(rng)
+        return True
+
+    def _pause_leader(self, rng: random.Random) -> bool:
+        name = self._leader()
+        if name is None:
+            return False
+        self._fleet.freeze(name, rng.uniform(60, 200))
+        return True
+
+    def _hand_off(self, rng: random.Random) -> bool:
+        world = self._world
+        if world.version not in NATIVE_STATES or self._leader() is None:
+            return False
+        rows = world.rows()
+        leases = [
+            key
+            for key, row in sorted(rows.items())
+            if "leaseOwner" in row and "checkpointOwner" not in row and checkpoint_position(row) != END
+        ]
+        active = active_workers(world.dynamodb.tables[TABLE].rows.values(), world.epoch())
+        if not leases or not active:
+            return False
+        seen = read_row(rows[rng.choice(leases)])
+        others = [worker for worker in active if worker != seen.owner]
+        return bool(others) and sent(world.dynamodb, begin_hand_off(TABLE, seen, rng.choice(others)))
+
+    def _for_a_while(self, fault: str, seconds: float) -> bool:
+        self._world.until[fault] = self._world.simulation.now + seconds
+        # Noted when it is felt.
+        return False
+
+    def _break_lock(self, rng: random.Random) -> bool:
+        world = self._world
+        junk = {"leaseKey": {"S": LOCK}, **rng.choice(_JUNK_LOCKS)}
+        world.dynamodb.put_raw(TABLE, junk)
+        world.lock_history.note(junk)
+        seconds = rng.uniform(1, 90)
+        world.simulation.spawn("operator", "operator", lambda: self._mend_lock(junk, seconds))
+        return True
+
+    def _mend_lock(self, junk: dict[str, Any], seconds: float) -> None:
+        world = self._world
+        until = world.simulation.now + seconds
+        while world.simulation.now < until and not world.faults.healed:
+            world.simulation.sleep(1.0)
+        rows = world.dynamodb.tables[TABLE].rows
+        if rows.get(LOCK) == junk:
+            del rows[LOCK]
+            world.lock_history.note(None)
+
+    def _put_metrics(self, rng: random.Random) -> bool:
+        key = f"java-old-{rng.randint(1, 3)}"
+        self._world.dynamodb.put_raw(TABLE, {"leaseKey": {"S": key}, **rng.choice(_JUNK_METRICS)})
+        return True
+
+    def _start_lease_name(self, rng: random.Random) -> bool:
+        """Start a worker that is called as a lease: it must be refused by the first report, and harm no lease."""
+        world = self._world
+        keys = sorted(world.rows())
+        if not keys or world.version not in NATIVE_STATES:
+            return False
+        world.visits += 1
+        name, key = f"w0lease{world.visits}", rng.choice(keys)
+        world.simulation.spawn(name, name, lambda: world.visit(name, key))
+        return True
+
+    def _flip(self, _: random.Random) -> bool:
+        if self._world.version != UPGRADING:
+            return False
+        self._world.change_version()
+        return True
+
+    def _change_version(self, _: random.Random) -> bool:
+        self._world.change_version()
+        return True
+
+
+_TERM_BEGINS = 185.0
+"""Seconds until another Java worker leads after the leader died: the lock's duration, an attempt each thirty seconds, and
+the second round, which is the first to see what has stood still."""
+_FOLLOWED = 150.0
+"""Seconds until every worker knows of another client version."""
+_SETTLED = 300.0
+_DEAD_BELIEVED = 60.0
+"""Seconds for which the metrics of a dead worker are believed, and leases may be assigned to it."""
+_FOUND = 12.0
+_GONE = "gone"
+_RESCUED = 135.0
+"""Seconds until followers read what a dead leader read: they see the last heartbeat of its lock up to thirty seconds
+late, and scan once in thirty seconds whether it stands still."""
+
+
+class NativeQuiescence(FleetQuiescence):
+    """FleetQuiescence of a fleet whose leader assigns the leases, at last without a leader."""
+
+    ended_stay_owned = True
+    _world: NativeWorld
+    _fleet: NativeFleet
+
+    def run(self) -> None:
+        """Raises GuaranteeBroken."""
+        self._heal()
+        self._is_led()
+        self._everything_is_delivered()
+        self._owners_of_deleted_rows_report_expired_shards()
+        kinesis = self._world.kinesis
+        span, kinesis.read_span = kinesis.read_span, WHOLE_SHARD
+        self._fleet_is_balanced()
+        self._newcomer_gets_its_share()
+        self._nothing_moves()
+        self._nothing_moves_under_strain()
+        self._who_is_cut_off_lets_go()
+        self._a_dead_reader_is_replaced()
+        self._survivors_take_over()
+        self._a_deploy_repeats_nothing()
+        self._a_dead_leader_is_survived()
+        self._everybody_stops()
+        kinesis.read_span = span
+        self._retention_passes_while_nobody_runs()
+        self._everybody_stops()
+        self._losses_were_reported()
+
+    def _may_stay(self, host: Host) -> bool:
+        return True
+
+    def _is_led(self) -> None:
+        """Wait until a Java worker leads in 3.x's own mode, and all others know it."""
+        world, fleet = self._world, self._fleet
+        was_native = world.version in NATIVE_STATES
+        while world.version not in NATIVE_STATES:
+            world.change_version()
+        if not fleet.java_hosts():
+            fleet.start_java(self._rng)
+        self._sleep(_TERM_BEGINS if was_native else _TERM_BEGINS + _FOLLOWED)
+        world.violations.expect(
+            world.leader(fleet.java_hosts()) is not None, Guarantee.BALANCE, "no Java worker leads"
+        )
+
+    @property
+    def _rng(self) -> random.Random:
+        return random.Random(f"{self._world.simulation.seed}/rest")
+
+    def failover_bound(self) -> float:
+        return _DEAD_BELIEVED + 2 * ROUND + FAILOVER + _FOUND + ROUND
+
+    def _leave(self, name: str) -> None:
+        self._fleet.ask_to_stop(self._fleet.alive[name])
+
+    def _patience(self) -> float:
+        # Until a lease that stands still is assigned again.
+        return super()._patience() + 2 * ROUND
+
+    def _is_balanced(self) -> bool:
+        """Java's leader lets nobody have more than the mean, rounded up, of all leases, ended ones, too."""
+        loads = Counter(worker_on(row) for row in self._world.rows().values())
+        ids = {host.worker_id for host in self._fleet.alive.values()}
+        return loads.keys() <= ids and max(loads.values()) <= -(-sum(loads.values()) // len(ids))
+
+    def _fleet_is_balanced(self) -> None:
+        started = self._world.simulation.now
+        self._expect_soon(
+            self._is_balanced,
+            _SETTLED + 2 * self._patience(),
+            Guarantee.BALANCE,
+            lambda: str(self._world.owners()),
+        )
+        self._figures.to_balance = self._world.simulation.now - started
+
+    def _newcomer_gets_its_share(self) -> None:
+        self._fleet.start()
+        self._world.delivery.is_healed = True
+        self._sleep(ROUND)
+
+        def is_balanced() -> bool:
+            self._producer.put_on_every_shard()
+            return self._is_balanced()
+
+        self._expect_soon(is_balanced, _SETTLED, Guarantee.BALANCE, lambda: str(self._world.owners()))
+
+    def _who_is_cut_off_lets_go(self) -> None:
+        """For so long that the leader gives its leases to others."""
+        world = self._world
+        victim = world.faults.rng("F5.slow").choice(self._fleet.workers())
+        world.outages.down[("dynamodb", victim.name)] = world.simulation.now + 5 * FAILOVER
+        self._producer.put_on_every_shard()
+        self._sleep(5 * FAILOVER)
+        self._everything_is_delivered()
+
+    def _a_dead_leader_is_survived(self) -> None:
+        """Its followers read what it read, before any other Java worker may lead."""
+        world, fleet = self._world, self._fleet
+        for _ in range(fleet.fewest() - len(fleet.workers())):
+            fleet.start()
+        leader = world.leader(fleet.java_hosts())
+        if leader is None:
+            world.violations.expect(False, Guarantee.BALANCE, "no Java worker leads")
+            return
+        orphans = {
+            key
+            for key, row in world.rows().items()
+            if worker_on(row) == leader.worker_id and self._is_active(key)
+        }
+        for host in fleet.java_hosts():
+            orphans |= {
+                key
+                for key, row in world.rows().items()
+                if worker_on(row) == host.worker_id and self._is_active(key)
+            }
+            fleet.kill(host.name)
+        self._is_read_again(orphans, "the leader died", _GONE, _RESCUED)
+        self._everything_is_delivered()
+
+    def _everybody_stops(self) -> None:
+        for name in [host.name for host in self._fleet.java_hosts()]:
+            self._fleet.kill(name)
+        super()._everybody_stops()
