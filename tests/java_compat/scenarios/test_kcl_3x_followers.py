@@ -23,7 +23,7 @@ from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Fault, denied, failing
 from tests.host import FakeHost
 from tests.java_compat.scenarios import java_3x
-from tests.java_compat.scenarios.scenario_fleet import ScenarioProcessor, create_indexed_table
+from tests.java_compat.scenarios.scenario_fleet import ScenarioProcessor, counter_in, create_indexed_table
 from tests.java_compat.scenarios.test_kcl_3x import ROUND, Fleet3x
 
 pytestmark = pytest.mark.parametrize("backend", ["memory"])
@@ -179,6 +179,27 @@ def test_c5_a_follower_rescues_the_leases_of_a_dead_leader(led):
     native.beat()
     fleet.wait(lambda: fleet.happened(LeaderReturned), 60, "the leader")
     assert fleet.load()["p1"] == 4
+
+
+def test_c5_a_rescue_that_comes_too_late_is_tried_again_only_after_the_next_scan(led):
+    fleet, native = led(2, "n1")
+    fleet.start_pykcl("p1")
+    fleet.wait(works_on(fleet, "p1"), 180, "its share")
+    (key,) = native.workers["n1"].held
+    native.leads = False
+    fleet.simulation.kill("n1")
+    takes = []
+
+    def moves():
+        # Somebody else was first, again and again.
+        takes.append(fleet.simulation.now)
+        row = fleet.items()[key]
+        fleet.dynamodb.put_raw(TABLE, {**row, "leaseCounter": {"N": str(counter_in(row) + 1)}})
+
+    fleet.when("p1", "take", moves, key=key, always=True)
+    fleet.wait(lambda: takes, 150, "the rescue")
+    fleet.simulation.sleep(20)
+    assert len(takes) == 1
 
 
 def test_c5_without_rescue_it_waits_for_the_next_leader(led):
