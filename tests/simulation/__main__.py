@@ -12,7 +12,7 @@ import click
 
 from pykcl.testing.simulation.faults import known
 from tests.simulation.effects import Effects
-from tests.simulation.faults import KINDS, PolicyFaults
+from tests.simulation.faults import IN_NATIVE_FLEETS, KINDS, NOT_IN_NATIVE_FLEETS, PolicyFaults
 from tests.simulation.report import BEGIN, END, Run, Totals, as_json, as_markdown, as_text, put_into
 from tests.simulation.runner import (
     Campaign,
@@ -67,9 +67,13 @@ class MeasuredCampaign(Campaign):
 
 
 def _absent(template: Job) -> frozenset[str]:
-    """Return the kinds of faults that only simulations with policies have, if there are none."""
-    there_are = template.policies is not False and template.processor is None
-    return frozenset() if there_are else PolicyFaults.always
+    """Return the kinds of faults that none of the simulations can have."""
+    absent: set[str] = set()
+    if template.policies is False or template.native or template.processor is not None:
+        absent |= PolicyFaults.always
+    if template.native is False or template.policies or template.processor is not None:
+        absent |= IN_NATIVE_FLEETS
+    return frozenset(absent | NOT_IN_NATIVE_FLEETS if template.native else absent)
 
 
 def _parse_off(_context: click.Context, _option: click.Parameter, text: str) -> frozenset[str]:
@@ -113,6 +117,11 @@ def _parse_processor(_context: click.Context, _option: click.Parameter, name: st
     help="Workers give records up: in every simulation, or in none.  [default: in every fourth]",
 )
 @click.option(
+    "--native/--no-native",
+    default=None,
+    help="Fleets of KCL 3.x in its own mode: in every simulation, or in none.  [default: in every sixth]",
+)
+@click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), help="Start no more simulations after that."
 )
 @click.option("--figures", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures as JSON.")
@@ -129,6 +138,7 @@ def main(
     off: frozenset[str],
     full: bool,
     policies: bool | None,
+    native: bool | None,
     minutes: float | None,
     figures: Path | None,
     write_docs: bool,
@@ -139,7 +149,9 @@ def main(
     """
     if policies and processor:
         raise click.UsageError("--policies has a processor of its own. Do: leave out --processor.")
-    template = Job(seed or 0, off, full, processor, policies)
+    if native and (policies or processor):
+        raise click.UsageError("--native goes with neither --policies nor --processor. Do: leave them out.")
+    template = Job(seed or 0, off, full, processor, policies, native)
     if seed is not None:
         context.exit(_replay(template))
     version = current_commit()

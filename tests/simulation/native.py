@@ -185,7 +185,7 @@ class NativeWorld(CheckedWorld):
         if self.version == UPGRADING:
             self.set_version(FLIPPED)
         elif self.version == FLIPPED:
-            for key in [key for key, row in table.rows.items() if row.get("entityType") == METRICS]:
+            for key in [key for key, row in table.rows.items() if "lut" in row]:
                 del table.rows[key]
             table.indexes.clear()
             self.set_version("CLIENT_VERSION_2X")
@@ -605,6 +605,33 @@ class NativeQuiescence(FleetQuiescence):
             return self._is_balanced()
 
         self._expect_soon(is_balanced, _SETTLED, Guarantee.BALANCE, lambda: str(self._world.owners()))
+
+    def _a_dead_reader_is_replaced(self) -> None:
+        self._a_follower_reads()
+        super()._a_dead_reader_is_replaced()
+
+    def _survivors_take_over(self) -> None:
+        self._a_follower_reads()
+        super()._survivors_take_over()
+
+    def _a_follower_reads(self) -> None:
+        """Where Java workers have all leases, one of these is handed over to a follower."""
+        world = self._world
+
+        def asks() -> bool:
+            if self._readers():
+                return True
+            active = active_workers(world.dynamodb.tables[TABLE].rows.values(), world.epoch())
+            followers = sorted({host.worker_id for host in self._fleet.workers()} & set(active))
+            keys = [
+                key for key in world.open_shards() if "checkpointOwner" not in world.rows().get(key, {})
+            ]
+            rows = [read_row(world.rows()[key]) for key in sorted(keys) if key in world.rows()]
+            if rows and followers:
+                sent(world.dynamodb, begin_hand_off(TABLE, rows[0], followers[0]))
+            return False
+
+        self._expect_soon(asks, _SETTLED, Guarantee.BALANCE, lambda: str(world.owners()))
 
     def _who_is_cut_off_lets_go(self) -> None:
         """For so long that the leader gives its leases to others."""

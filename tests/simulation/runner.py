@@ -41,6 +41,7 @@ class Job:
     """One simulation to run: the arguments of `run_simulation`; processor as "module:Class".
 
     policies: None for what the seed says: every fourth simulation has them, unless it has a processor of a user.
+    native: likewise, every sixth one.
     """
 
     seed: int
@@ -48,13 +49,21 @@ class Job:
     full: bool = False
     processor: str | None = None
     policies: bool | None = None
+    native: bool | None = None
 
     @property
     def has_policies(self) -> bool:
         """Return whether workers give records up in it."""
         if self.policies is None:
-            return self.seed % 4 == 3 and self.processor is None
+            return self.seed % 4 == 3 and self.processor is None and not self.native
         return self.policies
+
+    @property
+    def is_native(self) -> bool:
+        """Return whether its fleet works by KCL 3.x's own protocol."""
+        if self.native is None:
+            return self.seed % 6 == 4 and self.processor is None and not self.policies
+        return self.native
 
     @property
     def replay(self) -> str:
@@ -64,6 +73,7 @@ class Job:
         words += [f"--off {','.join(sorted(self.off))}"] if self.off else []
         words += [f"--processor {self.processor}"] if self.processor else []
         words += [] if self.policies is None else ["--policies" if self.policies else "--no-policies"]
+        words += [] if self.native is None else ["--native" if self.native else "--no-native"]
         return " ".join(words)
 
 
@@ -117,7 +127,12 @@ def run_job(job: Job) -> SeedResult:
         processor = load_processor(job.processor) if job.processor else None
         with _cycles_kept():
             outcome = run_simulation(
-                job.seed, off=job.off, full=job.full, processor=processor, policies=job.has_policies
+                job.seed,
+                off=job.off,
+                full=job.full,
+                processor=processor,
+                policies=job.has_policies,
+                native=job.is_native,
             )
     except KeyboardInterrupt:
         raise
