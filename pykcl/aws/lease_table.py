@@ -177,16 +177,26 @@ class DynamoDBLeaseTable:
             start = {"ExclusiveStartKey": last}
 
     def _query_owner(self, worker: str, start: Mapping[str, Any]) -> dict[str, Any]:
-        return self._patiently(
-            f"looking up the leases of {worker!r} in the index {OWNER_INDEX}",
-            lambda: self._calling(self._client.query)(
-                TableName=self._name,
-                IndexName=OWNER_INDEX,
-                KeyConditionExpression=f"{LEASE_OWNER} = :owner",
-                ExpressionAttributeValues={":owner": {"S": worker}},
-                **start,
-            ),
-        )
+        def ask() -> dict[str, Any]:
+            try:
+                answer: dict[str, Any] = self._calling(self._client.query)(
+                    TableName=self._name,
+                    IndexName=OWNER_INDEX,
+                    KeyConditionExpression=f"{LEASE_OWNER} = :owner",
+                    ExpressionAttributeValues={":owner": {"S": worker}},
+                    **start,
+                )
+                return answer
+            except aws_errors() as error:
+                if error_code(error) != "ValidationException":
+                    raise
+            # 1) A scan shows a fleet with a leader; 2) an operator rolls it back to 2.x, which deletes the index, or
+            # upgrades it once more, which builds it; 3) the next scan shows that.
+            raise TemporaryError(
+                f"The index {OWNER_INDEX} of lease table {self._name!r} is missing or being built. It is read again."
+            )
+
+        return self._patiently(f"looking up the leases of {worker!r} in the index {OWNER_INDEX}", ask)
 
     def write_fleet_row(self, write: FleetWrite, *, until: float) -> bool:
         """See `interfaces.LeaseTable`."""

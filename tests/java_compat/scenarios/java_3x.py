@@ -231,7 +231,9 @@ class LeaseAssignmentManager:
         free = [
             lease
             for lease in leases
-            if lease not in moving and (lease.actual_owner is None or ages[lease.key] > self._failover)
+            if lease not in moving
+            # What nobody has handed over in time is given away like any lease of a dead worker.
+            and (lease.actual_owner is None or lease.checkpoint_owner or ages[lease.key] > self._failover)
         ]
         load = dict.fromkeys(active, 0)
         for lease in leases:

@@ -397,6 +397,23 @@ def test_c14_it_takes_again_after_a_rollback(led):
     assert "p1" not in metrics_rows(fleet)
 
 
+def test_c14_a_worker_that_starts_while_the_index_is_removed_goes_on_as_2x(led):
+    fleet, native = led(2, "n1", state=java_3x.FLIPPED)
+
+    def roll_back():
+        row = java_3x.migration_row("CLIENT_VERSION_2X", "tool", fleet.epoch() * 1000)
+        fleet.dynamodb.put_raw(TABLE, row)
+        fleet.dynamodb.tables[TABLE].indexes.clear()
+        native.leads = False
+        fleet.simulation.kill("n1")
+
+    fleet.when("p1", "Query", roll_back)
+    fleet.start_pykcl("p1")
+    fleet.wait(lambda: fleet.load()["p1"] == 2, 90, "pykcl to take its leases")
+    assert fleet.workers["p1"].failure is None
+    assert len(fleet.happened(FleetUnfollowed)) == 1
+
+
 def test_c19_a_worker_that_wants_2x_is_refused(led):
     fleet, _ = led(2, "n1")
     with pytest.raises(NativeFleet, match=r'fleet_mode="2x" wants the protocol of KCL 2\.x'):
