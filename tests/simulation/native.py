@@ -72,6 +72,8 @@ class NativeObserver(Observer):
     follower: FollowerChecker
 
     def asked_dynamodb(self, host: str, kind: str, key: str, code: str, *, failed: bool) -> None:
+        # A row of that name that is no report: to be refused is no success.
+        failed = failed or (kind == "report" and bool(code))
         super().asked_dynamodb(host, kind, key, code, failed=failed)
         if kind == "Query" and not failed:
             self.follower.query_answered(host)
@@ -105,7 +107,7 @@ class NativeWorld(CheckedWorld):
     """CheckedWorld over the table of a KCL 3.x application, with its index and its rows.
 
     until: the ends of what is wrong for a while, in virtual seconds, by kind of fault. may_change: whether the state of
-    the migration changes in mid-run. assigned: number of decisions of leaders that were written. visits: of workers that
+    the migration changes in mid-run. expired: number of leases that leaders took for abandoned. visits: of workers that
     were called as a lease.
     """
 
@@ -119,7 +121,7 @@ class NativeWorld(CheckedWorld):
         self.may_change = self.faults.has("F22.flip") or self.faults.has("F22.rollback")
         self.options.update(draw_native_options(rng))
         self.until: dict[str, float] = {}
-        self.assigned = 0
+        self.expired = 0
         self._owners_before: deque[tuple[float, str, str | None]] = deque(maxlen=2000)
         self._versions = self.visits = 0
         super()._create_checkers()
@@ -135,6 +137,7 @@ class NativeWorld(CheckedWorld):
             failover=FAILOVER,
             lock=self.lock_history,
             on_clock=self.observer.on_clock,
+            believes=self.beliefs.believes,
         )
         self.rows_checker.follower = self.observer.follower = self.follower
         self.lock_history.note(None)
@@ -162,6 +165,11 @@ class NativeWorld(CheckedWorld):
         rng = random.Random(f"{self.simulation.seed}/native/{name}")
         mode = "auto" if self.may_change else rng.choice(["auto", "auto", "auto", "3x"])
         return {**self.options, "fleet_mode": mode}
+
+    @property
+    def taken(self) -> int:
+        """Number of leases that moved though nobody asked for them: a leader moves others for the balance."""
+        return self.expired + self.follower.taken
 
     def epoch(self) -> int:
         """Return the seconds by the clock of AWS."""
@@ -303,8 +311,9 @@ class NativeWorld(CheckedWorld):
         return f"version-{self._versions}"
 
     def _assigned(self, leader: str, assignment: Assignment) -> None:
-        self.assigned += 1
         seen = assignment.seen
+        if assignment.how == "assign" and seen.owner is not None and not seen.is_ended:
+            self.expired += 1
         self.simulation.trace.add(
             self.simulation.now, f"{leader}: {assignment.how} {seen.key} from {seen.owner} to {assignment.to}"
         )
@@ -623,12 +632,11 @@ class NativeQuiescence(FleetQuiescence):
                 return True
             active = active_workers(world.dynamodb.tables[TABLE].rows.values(), world.epoch())
             followers = sorted({host.worker_id for host in self._fleet.workers()} & set(active))
-            keys = [
-                key for key in world.open_shards() if "checkpointOwner" not in world.rows().get(key, {})
-            ]
-            rows = [read_row(world.rows()[key]) for key in sorted(keys) if key in world.rows()]
-            if rows and followers:
-                sent(world.dynamodb, begin_hand_off(TABLE, rows[0], followers[0]))
+            java = {host.worker_id for host in self._fleet.java_hosts()}
+            leases = [read_row(row) for key, row in sorted(world.rows().items()) if key in world.open_shards()]
+            leases = [each for each in leases if each.owner in java and each.checkpoint_owner is None]
+            if leases and followers:
+                sent(world.dynamodb, begin_hand_off(TABLE, leases[0], followers[0]))
             return False
 
         self._expect_soon(asks, _SETTLED, Guarantee.BALANCE, lambda: str(world.owners()))

@@ -92,7 +92,7 @@ class FollowerChecker:
 
     aws_seconds: the clock of AWS. stood_still: seconds for which the row of a lease had not moved when a host took it
     last. is_stopping: whether a host was asked to stop. lock: the leader's lock. is_native: whether the fleet is in
-    KCL 3.x's own mode by its row.
+    KCL 3.x's own mode by its row. believes: whether a host believes in a lease.
     """
 
     def __init__(
@@ -107,10 +107,11 @@ class FollowerChecker:
         failover: float,
         lock: LockHistory,
         on_clock: Callable[[str, float], float],
+        believes: Callable[[str, str], bool],
     ) -> None:
         self._violations, self._now, self._aws_seconds = violations, now, aws_seconds
         self._frozen, self._worker_ids, self._lock = frozen, worker_ids, lock
-        self._failover, self._on_clock = failover, on_clock
+        self._failover, self._on_clock, self._believes = failover, on_clock, believes
         self._handoff_timeout = float(options["graceful_handoff_timeout"])
         self._since: dict[str, float] = {}
         self._queried: set[str] = set()
@@ -123,6 +124,7 @@ class FollowerChecker:
         self.is_stopping: Callable[[str], bool] = lambda host: False
         self.cannot_hand_over: Callable[[str, float], bool] = lambda host, since: True
         self.longest_hand_over = 0.0
+        self.taken = 0
 
     def _expect(self, holds: bool, what: str, guarantee: Guarantee = Guarantee.FOLLOWS_LEADER) -> None:
         self._violations.expect(holds, guarantee, what)
@@ -185,6 +187,7 @@ class FollowerChecker:
         if host in self._worker_ids and before is not None and after is not None:
             kind = kind_of_write(change.operation, change.params)
             if kind == "take":
+                self.taken += 1
                 self._was_taken(host, key, before)
             if kind == "shard_end" and checkpoint_position(before) != END:
                 keeps = "leaseOwner" in after or not self.follows(host, _UNDER_WAY)
@@ -209,14 +212,20 @@ class FollowerChecker:
             asked = self._asked.pop(key, None)
             if asked is not None and asked[0] in self._worker_ids.values():
                 self.longest_hand_over = max(self.longest_hand_over, self._now() - asked[1])
-        elif self._asked.get(key, ("", 0.0))[0] != worker:
+        elif self._asked.get(key, ("", 0.0))[0] != worker and any(
+            self._believes(host, key) for host in self._hosts_of(worker)
+        ):
+            # Who has not adopted it before the leader moves it on cannot know of it.
             self._asked[key] = (worker, self._now())
+
+    def _hosts_of(self, worker: str) -> list[str]:
+        return [host for host, worker_id in self._worker_ids.items() if worker_id == worker]
 
     def poll(self) -> None:
         """Check that leases which the leader has asked for are handed over within their deadline."""
         longest = (self._handoff_timeout + self._failover / 2) / _SLOWEST_CLOCK + _UNDER_WAY
         for key, (worker, since) in self._asked.items():
-            hosts = [host for host, worker_id in self._worker_ids.items() if worker_id == worker]
+            hosts = self._hosts_of(worker)
             if not hosts or self._now() - since <= longest:
                 continue
             if not any(self.cannot_hand_over(host, since) for host in hosts):
@@ -246,7 +255,7 @@ def follower_rules(options: Mapping[str, Any], failover: float) -> dict[str, Rul
         "hand_over": Rule(60, 6, ("take", "adopt")),
         "release": Rule(60, 6, ("take", "adopt")),
         "shard_end": Rule(60, 6, ("take", "adopt"), tries=60),
-        "report": Rule(60, 2 + 60 / (0.8 * every), tries=40),
+        "report": Rule(60, 2 + 60 / (0.8 * every), tries=90),
         "withdraw": Rule(60, 3),
         # Every two seconds while anything changes.
         "Query": Rule(20, 16, tries=60),
