@@ -195,8 +195,11 @@ class NativePeer(JavaPeer):
         renewer = NativeRenewer(
             self._table, self._runtime, self.options.failover, lambda lease: self._report("lost", lease.key)
         )
-        renewer.asked = lambda: self._wake_consumers.set()
+        renewer.asked = self._wake
         return renewer
+
+    def _wake(self) -> None:
+        self._wake_consumers.set()
 
     def _duties(self) -> list[Duty]:
         options = self.options

@@ -11,7 +11,8 @@ from pykcl.testing.simulation.guarantees import Outcome, Violations
 from tests.simulation.chaos import FleetChaos
 from tests.simulation.faults import FleetFaults, NativeFaults, PolicyFaults
 from tests.simulation.lease_table_actions import lose_and_restore_the_table
-from tests.simulation.native import NativeChaos, NativeFleet, NativeQuiescence, NativeWorld
+from tests.simulation.native import NativeChaos, NativeFleet, NativeWorld
+from tests.simulation.native_rest import NativeQuiescence
 from tests.simulation.policies import PolicyWorld
 from tests.simulation.quiescence import FleetQuiescence
 from tests.simulation.world import CheckedFleet, CheckedWorld
@@ -48,7 +49,7 @@ class FleetCourse(Course):
 
     faults = FleetFaults
     world = CheckedWorld
-    fleet = CheckedFleet
+    fleet: type[CheckedFleet] = CheckedFleet
     chaos = FleetChaos
     quiescence = FleetQuiescence
 

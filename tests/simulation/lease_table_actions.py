@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pykcl.errors import NativeFleet, SetupError, TableGone
@@ -167,7 +167,7 @@ _ROWS: dict[str, dict[str, Any]] = {
 class Foreigners:
     """F13.foreign and F15: pykcl reads past all of it, and touches none of it. kinds: keys of rows to put."""
 
-    kinds: Collection[str] = frozenset(_ROWS)
+    kinds = frozenset(_ROWS)
 
     def __init__(self, world: CheckedWorld, fleet: CheckedFleet) -> None:
         self._world, self._fleet = world, fleet

@@ -36,7 +36,7 @@ class Guarantee(Enum):
         "I10: at most five reads a second of a shard, and no request more often than there is a reason for it"
     )
     FOLLOWS_LEADER = (
-        "I11: in a fleet of KCL 3.x's own mode a worker takes no lease from its leader, gives up in time what it asks for, "
+        "I11: in KCL 3.x's own mode a worker takes no lease from its leader, gives up in time what that asks for, "
         "and reports what is so"
     )
     BALANCE = "L1: leases are spread evenly"

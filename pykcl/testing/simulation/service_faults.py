@@ -288,6 +288,17 @@ _SET_UP = ("CreateTable", "DescribeTable")
 _READS = ("Scan", "GetItem", "Query")
 
 
+_KINDS_BY_VALUE = (
+    (":at", "report"),
+    (":checkpoint", "checkpoint"),
+    (":pendingCheckpoint", "checkpoint"),
+    (":leaseOwner", "take"),
+    (":startingHashKey", "fill"),
+    (":pykcl", "adopt"),
+)
+"""The first value that an update has says what it is for."""
+
+
 def kind_of_write(operation: str, params: Params) -> str:
     """create, take, renew, checkpoint, shard_end, release, fill or delete.
 
@@ -296,20 +307,13 @@ def kind_of_write(operation: str, params: Params) -> str:
     values = params.get("ExpressionAttributeValues", {})
     if operation != "UpdateItem":
         return "create" if operation == "PutItem" else "withdraw" if ":at" in values else "delete"
-    if ":at" in values:
-        return "report"
-    checkpoint = values.get(":checkpoint", {}).get("S")
-    if checkpoint is not None:
-        return "shard_end" if checkpoint == "SHARD_END" else "checkpoint"
-    if ":pendingCheckpoint" in values:
-        return "checkpoint"
-    if ":leaseOwner" in values:
-        return "take"
-    if ":startingHashKey" in values:
-        return "fill"
-    if ":pykcl" in values:
-        return "adopt"
-    removed = params["UpdateExpression"].partition(" REMOVE ")[2]
+    if values.get(":checkpoint") == {"S": "SHARD_END"}:
+        return "shard_end"
+    kind = next((kind for name, kind in _KINDS_BY_VALUE if name in values), None)
+    return kind or _kind_of_removal(params["UpdateExpression"].partition(" REMOVE ")[2])
+
+
+def _kind_of_removal(removed: str) -> str:
     if "leaseOwner" in removed:
         return "release"
     return "hand_over" if "checkpointOwner" in removed else "renew"

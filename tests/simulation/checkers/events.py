@@ -76,10 +76,9 @@ class EventChecker:
         if self.is_native:
             # A lease that was assigned to a pykcl worker, and that it has not adopted, does not show what it is.
             return len(surely) <= event.pykcl_workers + event.java_workers <= len(lately)
-        return (
-            len(surely & pykcl) <= event.pykcl_workers <= len(lately & pykcl)
-            and len(surely - pykcl) <= event.java_workers <= len(lately - pykcl)
-        )
+        return len(surely & pykcl) <= event.pykcl_workers <= len(lately & pykcl) and len(
+            surely - pykcl
+        ) <= event.java_workers <= len(lately - pykcl)
 
     def _named_since(self, since: float) -> set[str]:
         recent = {name for at, name in self._named if at >= since}

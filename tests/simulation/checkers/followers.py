@@ -83,8 +83,8 @@ def _holder_of(row: Item | None) -> tuple[str, str] | None:
     item = row or {}
     owner, version = (item.get(name, {}).get("S") for name in ("ownerName", "recordVersionNumber"))
     duration = item.get("leaseDuration", {}).get("S", "")
-    is_lock = item.get("entityType") == {"S": "LEADER"} and duration.isdigit() and owner and version
-    return (owner, version) if is_lock and "isReleased" not in item else None
+    is_lock = item.get("entityType") == {"S": "LEADER"} and duration.isdigit() and "isReleased" not in item
+    return (str(owner), str(version)) if is_lock and owner and version else None
 
 
 class FollowerChecker:
@@ -176,7 +176,9 @@ class FollowerChecker:
         """Check that a worker that stops has withdrawn its metrics before it releases its first lease."""
         is_assigned_more = host in self._reported and host not in self._withdrew
         stops = self.is_stopping(host) and host in self._since
-        self._expect(not (stops and is_assigned_more), f"{host} stops and releases, and its metrics are there")
+        self._expect(
+            not (stops and is_assigned_more), f"{host} stops and releases, and its metrics are there"
+        )
 
     # -- leases ------------------------------------------------------------------------------------------------
 
@@ -229,7 +231,9 @@ class FollowerChecker:
             if not hosts or self._now() - since <= longest:
                 continue
             if not any(self.cannot_hand_over(host, since) for host in hosts):
-                self._expect(False, f"{worker} was asked for {key} {self._now() - since:.0f} s ago, and has it still")
+                self._expect(
+                    False, f"{worker} was asked for {key} {self._now() - since:.0f} s ago, and has it still"
+                )
 
     def was_robbed(self, change: Change) -> bool:
         """Return whether the leader has given a lease away whose worker may still believe in it."""

@@ -126,7 +126,9 @@ class RowChecker:
         """A host that is not the owner may take a lease, and do nothing else; no shard ends without its processor."""
         me = self.worker_ids.get(change.author, change.author)
         owner = worker_on(before)
-        takes = after.get("leaseOwner", {}).get("S") == me and before.get("checkpoint") == after.get("checkpoint")
+        takes = after.get("leaseOwner", {}).get("S") == me and before.get("checkpoint") == after.get(
+            "checkpoint"
+        )
         who = f"{change.operation} of {change.key} by {change.author}"
         self._expect(owner == me or takes, Guarantee.SILENT_AFTER_LOSS, f"{who}, while {owner} owned it")
         ends = self._position(who, after) == END != self._position(who, before)

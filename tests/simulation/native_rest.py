@@ -1,0 +1,183 @@
+"""Rest of a fleet in KCL 3.x's own mode: a leader assigns all leases, and at last there is none."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from pykcl.testing.fleet import TABLE
+from pykcl.testing.simulation.guarantees import Guarantee
+from pykcl.testing.simulation.world import FAILOVER, Host
+from tests.java_compat.scenarios.java_3x import active_workers, begin_hand_off, sent
+from tests.java_peer.lease import read_row
+from tests.simulation.checkers.rows import worker_on
+from tests.simulation.native import NATIVE_STATES, ROUND, NativeFleet, NativeWorld
+from tests.simulation.quiescence import WHOLE_SHARD, FleetQuiescence
+
+_TERM_BEGINS = 185.0
+"""Seconds until another Java worker leads after the leader died: the lock's duration, an attempt each thirty seconds, and
+the second round, which is the first to see what has stood still."""
+_FOLLOWED = 150.0
+"""Seconds until every worker knows of another client version."""
+_SETTLED = 300.0
+_DEAD_BELIEVED = 60.0
+"""Seconds for which the metrics of a dead worker are believed, and leases may be assigned to it."""
+_FOUND = 12.0
+_GONE = "gone"
+_RESCUED = 135.0
+"""Seconds until followers read what a dead leader read: they see the last heartbeat of its lock up to thirty seconds
+late, and scan once in thirty seconds whether it stands still."""
+
+
+class NativeQuiescence(FleetQuiescence):
+    """FleetQuiescence of a fleet whose leader assigns the leases, at last without a leader."""
+
+    ended_stay_owned = True
+    _world: NativeWorld
+    _fleet: NativeFleet
+
+    def run(self) -> None:
+        """Raises GuaranteeBroken."""
+        self._heal()
+        self._is_led()
+        self._everything_is_delivered()
+        self._owners_of_deleted_rows_report_expired_shards()
+        kinesis = self._world.kinesis
+        span, kinesis.read_span = kinesis.read_span, WHOLE_SHARD
+        self._fleet_is_balanced()
+        self._newcomer_gets_its_share()
+        self._nothing_moves()
+        self._nothing_moves_under_strain()
+        self._who_is_cut_off_lets_go()
+        self._a_dead_reader_is_replaced()
+        self._survivors_take_over()
+        self._a_deploy_repeats_nothing()
+        self._a_dead_leader_is_survived()
+        self._everybody_stops()
+        kinesis.read_span = span
+        self._retention_passes_while_nobody_runs()
+        self._everybody_stops()
+        self._losses_were_reported()
+
+    def _may_stay(self, host: Host) -> bool:
+        return True
+
+    def _is_led(self) -> None:
+        """Wait until a Java worker leads in 3.x's own mode, and all others know it."""
+        world, fleet = self._world, self._fleet
+        was_native = world.version in NATIVE_STATES
+        while world.version not in NATIVE_STATES:
+            world.change_version()
+        if not fleet.java_hosts():
+            fleet.start_java(self._rng)
+        self._sleep(_TERM_BEGINS if was_native else _TERM_BEGINS + _FOLLOWED)
+        world.violations.expect(
+            world.leader(fleet.java_hosts()) is not None, Guarantee.BALANCE, "no Java worker leads"
+        )
+
+    @property
+    def _rng(self) -> random.Random:
+        return random.Random(f"{self._world.simulation.seed}/rest")
+
+    def failover_bound(self) -> float:
+        return _DEAD_BELIEVED + 2 * ROUND + FAILOVER + _FOUND + ROUND
+
+    def _leave(self, name: str) -> None:
+        self._fleet.ask_to_stop(self._fleet.alive[name])
+
+    def _patience(self) -> float:
+        # Until a lease that stands still is assigned again.
+        return super()._patience() + 2 * ROUND
+
+    def _is_balanced(self) -> bool:
+        """Java's leader lets nobody have more than the mean, rounded up, of all leases, ended ones, too."""
+        loads = Counter(worker_on(row) for row in self._world.rows().values())
+        ids = {host.worker_id for host in self._fleet.alive.values()}
+        return loads.keys() <= ids and max(loads.values()) <= -(-sum(loads.values()) // len(ids))
+
+    def _fleet_is_balanced(self) -> None:
+        started = self._world.simulation.now
+        self._expect_soon(
+            self._is_balanced,
+            _SETTLED + 2 * self._patience(),
+            Guarantee.BALANCE,
+            lambda: str(self._world.owners()),
+        )
+        self._figures.to_balance = self._world.simulation.now - started
+
+    def _newcomer_gets_its_share(self) -> None:
+        self._fleet.start()
+        self._world.delivery.is_healed = True
+        self._sleep(ROUND)
+
+        def is_balanced() -> bool:
+            self._producer.put_on_every_shard()
+            return self._is_balanced()
+
+        self._expect_soon(is_balanced, _SETTLED, Guarantee.BALANCE, lambda: str(self._world.owners()))
+
+    def _a_dead_reader_is_replaced(self) -> None:
+        self._a_follower_reads()
+        super()._a_dead_reader_is_replaced()
+
+    def _survivors_take_over(self) -> None:
+        self._a_follower_reads()
+        super()._survivors_take_over()
+
+    def _a_follower_reads(self) -> None:
+        """Where Java workers have all leases, one of these is handed over to a follower."""
+        world = self._world
+
+        def asks() -> bool:
+            if self._readers():
+                return True
+            active = active_workers(world.dynamodb.tables[TABLE].rows.values(), world.epoch())
+            followers = sorted({host.worker_id for host in self._fleet.workers()} & set(active))
+            java = {host.worker_id for host in self._fleet.java_hosts()}
+            leases = [
+                read_row(row) for key, row in sorted(world.rows().items()) if key in world.open_shards()
+            ]
+            leases = [each for each in leases if each.owner in java and each.checkpoint_owner is None]
+            if leases and followers:
+                sent(world.dynamodb, begin_hand_off(TABLE, leases[0], followers[0]))
+            return False
+
+        self._expect_soon(asks, _SETTLED, Guarantee.BALANCE, lambda: str(world.owners()))
+
+    def _who_is_cut_off_lets_go(self) -> None:
+        """For so long that the leader gives its leases to others."""
+        world = self._world
+        victim = world.faults.rng("F5.slow").choice(self._fleet.workers())
+        world.outages.down[("dynamodb", victim.name)] = world.simulation.now + 5 * FAILOVER
+        self._producer.put_on_every_shard()
+        self._sleep(5 * FAILOVER)
+        self._everything_is_delivered()
+
+    def _a_dead_leader_is_survived(self) -> None:
+        """Its followers read what it read, before any other Java worker may lead."""
+        world, fleet = self._world, self._fleet
+        for _ in range(fleet.fewest() - len(fleet.workers())):
+            fleet.start()
+        leader = world.leader(fleet.java_hosts())
+        if leader is None:
+            world.violations.expect(False, Guarantee.BALANCE, "no Java worker leads")
+            return
+        orphans = {
+            key
+            for key, row in world.rows().items()
+            if worker_on(row) == leader.worker_id and self._is_active(key)
+        }
+        for host in fleet.java_hosts():
+            orphans |= {
+                key
+                for key, row in world.rows().items()
+                if worker_on(row) == host.worker_id and self._is_active(key)
+            }
+            fleet.kill(host.name)
+        self._is_read_again(orphans, "the leader died", _GONE, _RESCUED)
+        self._everything_is_delivered()
+
+    def _everybody_stops(self) -> None:
+        for name in [host.name for host in self._fleet.java_hosts()]:
+            self._fleet.kill(name)
+        super()._everybody_stops()
