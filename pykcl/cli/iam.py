@@ -110,6 +110,7 @@ def iam(
         "table": config.table,
         "application": config.application,
         "coordinator_state_table": config.coordinator_state_table,
+        "worker_metrics_table": config.worker_metrics_table,
         "dead_letters": address,
         **places,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +16,7 @@ from pykcl.cli.output import (
     Colour,
     Column,
     Format,
+    Section,
     format_option,
     json_text,
     print_notice,
@@ -29,6 +30,16 @@ from pykcl.cli.output import (
 from pykcl.cli.target import Target, complete_shards, fleet_options
 from pykcl.errors import printable
 from pykcl.model.lease import Lease
+from pykcl.model.lease_item import LEADER_KIND, METRICS_KIND, MIGRATION_KIND
+from pykcl.operate.fleet import (
+    FleetOverview,
+    Standing,
+    fleet_of,
+    leader_text,
+    metric_text,
+    plain,
+    throughput_of,
+)
 from pykcl.operate.hints import hints_of
 from pykcl.operate.snapshot import Observation, Sampler, TableSnapshot, known_failover, short_shard
 from pykcl.operate.states import (
@@ -66,8 +77,14 @@ def state_colour(row: Mapping[str, Any]) -> Colour | None:
 
 
 def owner_colour(row: Mapping[str, Any]) -> Colour | None:
-    """Return the colour of a row that has the mark of its owner as "mark"."""
-    return row["mark"].rgb if row.get("owner") else None
+    """Return the colour of a row that has the mark of its owner, or worker, as "mark"."""
+    return row["mark"].rgb if row.get("owner") or row.get("worker") else None
+
+
+def _standing_colour(row: Mapping[str, Any]) -> Colour | None:
+    return {Standing.MEMBER.value: "green", Standing.SILENT.value: "red"}.get(
+        str(row.get("standing")), "yellow"
+    )
 
 
 def short_checkpoint(text: str | None) -> str:
@@ -80,6 +97,20 @@ def short_checkpoint(text: str | None) -> str:
 
 def _short_all(keys: Any) -> str:
     return ",".join(short_shard(key) for key in keys) or "-"
+
+
+def _rate(kib: Any) -> str:
+    return "-" if kib is None else f"{kib:.1f}"
+
+
+def _metrics(metrics: Any) -> str:
+    return "-" if metrics is None else metric_text(metrics) or "none reported"
+
+
+def _ago(seconds: Any) -> str:
+    if seconds is None:
+        return "never"
+    return f"{format_duration(seconds)} ago" if seconds >= 0 else f"{format_duration(-seconds)} ahead"
 
 
 def _moved(row_text: Any) -> str:
@@ -102,10 +133,25 @@ LEASE_COLUMNS = (
     Column("children", wide=True, text=_short_all),
     Column("stream", wide=True),
     Column("pending_checkpoint", "PENDING", wide=True, text=short_checkpoint),
-    Column("next_owner", "NEXT OWNER", wide=True),
+    Column("next_owner", "NEXT OWNER", wide=True, weight=8),
+    Column("throughput_kib", "KIB/S", right=True, wide=True, weight=2, text=_rate),
     Column("what", wide=True),
 )
+_WHERE_GIVEN = ("next_owner", "throughput_kib")
+"""Columns that a table shows only if a row has a value: those of KCL 3.x."""
+MEMBER_COLUMNS = (
+    Column("worker", weight=9, colour=owner_colour),
+    Column("kind", weight=6),
+    Column("leases", right=True, weight=7),
+    Column("throughput_kib", "KIB/S", right=True, weight=4, text=_rate),
+    Column("reported_seconds_ago", "REPORTED", weight=8, text=_ago),
+    Column("metrics", weight=5, text=_metrics),
+    Column("standing", weight=8, colour=_standing_colour),
+    Column("leads", weight=7, text=lambda leads: "yes" if leads else "-"),
+    Column("why", wide=True),
+)
 FACT_COLUMNS = (Column("name", weight=9), Column("value", weight=9))
+_SHOWN_AS_FLEET = (METRICS_KIND, LEADER_KIND, MIGRATION_KIND)
 PRUNE_COLUMNS = (
     Column("shard", weight=9, short=short_shard),
     Column("lease_key", "LEASE KEY", wide=True),
@@ -118,12 +164,13 @@ PRUNE_COLUMNS = (
 
 @dataclass(frozen=True)
 class Answer:
-    """One output. marks: of all owners of the table, whichever rows are shown."""
+    """One output. marks: of all owners of the table, whichever rows are shown. fleet: of KCL 3.x."""
 
     rows: list[dict[str, Any]]
     facts: dict[str, Any]
     hints: list[str]
     marks: Marks = NO_MARKS
+    fleet: Section | None = None
 
 
 def wanted_states(names: Collection[str]) -> frozenset[str]:
@@ -146,14 +193,58 @@ def lease_answer(
     failover, is_known = known_failover(target.failover, found.snapshot.leases.values())
     states = states_of(found, failover)
     kinds = owner_kinds(found.snapshot, found.renewed_after_end)
-    marks = marks_among((status.owner for status in states.values()), before)
+    fleet = fleet_of(found)
+    workers = [member.worker for member in fleet.members] if fleet is not None else []
+    marks = marks_among([*(status.owner for status in states.values()), *workers], before)
     rows = [
         {**_lease_row(status, kinds, found), "mark": marks.of(status.owner)}
         for status in states.values()
         if (not wanted or status.state.value in wanted) and (owner is None or owner in (status.owner or ""))
     ]
     hints = hints_of(found, states, failover, is_known=is_known)
-    return Answer(rows, _facts(target, found, states, kinds), hints, marks)
+    section = _fleet_section(fleet, kinds, marks) if fleet is not None else None
+    return Answer(rows, _facts(target, found, states, kinds), hints, marks, section)
+
+
+def _fleet_section(fleet: FleetOverview, kinds: Mapping[str, OwnerKind], marks: Marks) -> Section:
+    rows = [
+        {
+            "worker": member.worker,
+            "mark": marks.of(member.worker),
+            "kind": kinds[member.worker].kind if member.worker in kinds else None,
+            "leases": member.leases,
+            "throughput_kib": _rounded(member.throughput),
+            "reported_seconds_ago": _rounded(member.reported_ago),
+            "metrics": None if member.metrics is None else dict(member.metrics),
+            "standing": member.standing.value,
+            "leads": member.worker == fleet.leader_name,
+            "why": member.why or None,
+        }
+        for member in fleet.members
+    ]
+    line = {
+        "client version": fleet.client_version or "unknown",
+        "leader": leader_text(fleet) if fleet.is_native else None,
+        "members": len(fleet.with_standing(Standing.MEMBER)),
+        "table migration": fleet.table_migration,
+    }
+    return Section("fleet", plain(fleet), line, "members", rows, MEMBER_COLUMNS)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def lease_table(answer: Answer, output: Format, *, all_rows: bool) -> str:
+    """Return the text of `leases list`. In a table the section of the fleet stands for the rows that it shows."""
+    rows: list[dict[str, Any]] = answer.rows
+    columns: tuple[Column, ...] = LEASE_COLUMNS
+    if output == "table":
+        given = {name for name in _WHERE_GIVEN if any(row.get(name) is not None for row in rows)}
+        columns = tuple(replace(one, wide=False) if one.key in given else one for one in columns)
+        if answer.fleet is not None and not all_rows:
+            rows = [row for row in rows if row.get("what") not in _SHOWN_AS_FLEET]
+    return render(rows, columns, output, facts=answer.facts, hints=answer.hints, section=answer.fleet)
 
 
 def _facts(
@@ -215,6 +306,7 @@ def _lease_row(status: LeaseStatus, kinds: Mapping[str, OwnerKind], found: Obser
         "children": list(lease.children),
         "pending_checkpoint": str(lease.pending.checkpoint) if lease.pending is not None else None,
         "next_owner": lease.owner if lease.checkpoint_owner is not None else None,
+        "throughput_kib": _rounded(throughput_of(lease)),
         "what": "lease",
     }
 
@@ -258,7 +350,7 @@ def describe_answer(target: Target, found: Observation, key: str) -> Answer:
     return Answer(
         [{"name": name, "value": value} for name, value in facts if value not in (None, "", [], ())],
         {"application": target.table, "stream": stream_of(target, found.snapshot)},
-        hints_of(found, mine, failover, is_known=is_known),
+        hints_of(found, mine, failover, is_known=is_known, is_whole=False),
     )
 
 
@@ -287,6 +379,7 @@ def _facts_of(
         ("owner's kind", f"{kind.kind}: {kind.why}" if kind is not None else None),
         ("owner's version", kind.version if kind is not None else None),
         ("next owner", lease.owner if lease.checkpoint_owner is not None else None),
+        ("throughput", f"{rate:.3f} KiB/s" if (rate := throughput_of(lease)) is not None else None),
         ("counter", lease.counter),
         ("counter moved", watched),
         ("checkpoint", str(lease.checkpoint)),
@@ -400,7 +493,7 @@ def list_leases(
         )
         answer = lease_answer(target, found, owner=owner, wanted=wanted, before=marks)
         marks = answer.marks
-        return render(answer.rows, LEASE_COLUMNS, output, facts=answer.facts, hints=answer.hints), 0
+        return lease_table(answer, output, all_rows=bool(wanted)), 0
 
     sys.exit(repeat(watch, poll))
 

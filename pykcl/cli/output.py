@@ -66,6 +66,19 @@ class Column:
         return "-" if value is None or value == "" else printable(_plain(value))
 
 
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A second table of an answer: below the first one, and in JSON an object under its name, with its rows under
+    theirs. CSV and JSON lines do not have it."""
+
+    name: str
+    facts: Mapping[str, Any]
+    line: Mapping[str, Any]
+    rows_name: str
+    rows: Sequence[Mapping[str, Any]]
+    columns: Sequence[Column]
+
+
 def format_option(command: Command) -> Command:
     """`-o/--output`, handed to the command as `output`."""
     return option_in(COMMON)(  # type: ignore[return-value]
@@ -102,6 +115,7 @@ def render(
     *,
     facts: Mapping[str, Any] | None = None,
     hints: Iterable[str] = (),
+    section: Section | None = None,
 ) -> str:
     """Return the whole answer as text, without a newline at its end.
 
@@ -116,13 +130,22 @@ def render(
         whole = {
             **(facts or {}),
             "rows": [_projected(row, columns) for row in rows],
+            **(_section_values(section) if section is not None else {}),
             "hints": list(hints),
         }
         return json_text(whole, indent=2)
     lines = [_facts_line(facts)] if facts else []
     lines += _table(rows, columns, wide=format == "wide")
+    if section is not None:
+        lines += ["", _facts_line(section.line)]
+        lines += _table(section.rows, section.columns, wide=format == "wide")
     lines += [f"hint: {printable(hint)}" for hint in hints]
     return "\n".join(lines)
+
+
+def _section_values(section: Section) -> dict[str, Any]:
+    rows = [_projected(row, section.columns) for row in section.rows]
+    return {section.name: {**section.facts, section.rows_name: rows}}
 
 
 # -- rows as text ----------------------------------------------------------------------------------------------

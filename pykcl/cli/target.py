@@ -78,10 +78,20 @@ class Target:
 
     def scanner(self, table: str | None = None) -> TableScanner:
         """Return the scanner of the lease table, or of that one. Raises as `lease_table`."""
-        from pykcl.operate.aws.lease_table import TableScanner
+        from pykcl.operate.aws.lease_table import OwnTableNames, TableScanner
         from pykcl.runtime import SystemRuntime
 
-        return TableScanner(self.clients.client("dynamodb"), table or str(self.table), SystemRuntime())
+        name = table or str(self.table)
+        own = (
+            OwnTableNames.of(name)
+            if table is not None and table != self.table
+            else OwnTableNames.of(
+                self.application or name,
+                self.config.coordinator_state_table,
+                self.config.worker_metrics_table,
+            )
+        )
+        return TableScanner(self.clients.client("dynamodb"), name, SystemRuntime(), own)
 
     def row_writer(self) -> RowWriter:
         """Return the reads and conditional writes of single rows of the lease table. Raises as `lease_table`."""

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pykcl.model.lease import Lease, UnreadableRow
 from pykcl.model.lease_item import LEASE_OWNER
+from pykcl.operate.fleet import fleet_hints, fleet_of, ids_of_shards
 from pykcl.operate.snapshot import Observation, short_shard, shown
 from pykcl.operate.states import LeaseState, LeaseStatus
 
@@ -19,13 +20,25 @@ _MANY_SWITCHES = 5
 
 
 def hints_of(
-    found: Observation, states: Mapping[str, LeaseStatus], failover: float, *, is_known: bool
+    found: Observation,
+    states: Mapping[str, LeaseStatus],
+    failover: float,
+    *,
+    is_known: bool,
+    is_whole: bool = True,
 ) -> list[str]:
-    """Return the hints, the most urgent first. failover: seconds; is_known: False for a guess."""
+    """Return the hints, the most urgent first.
+
+    failover: seconds; is_known: False for a guess. is_whole: the states are those of all rows, so that hints on the
+    fleet are wanted, too.
+    """
     if not states:
         return ["The table has no rows: no worker has started yet, or its leases were deleted."]
+    fleet = fleet_of(found)
+    is_led = fleet is not None and fleet.is_native
     return [
-        *_about_life(found, states, failover, is_known=is_known),
+        *_about_life(found, states, failover, is_known=is_known, is_led=is_led),
+        *(fleet_hints(fleet) if is_whole else ()),
         *_about_endings(states),
         *_about_oddities(states),
         *_about_others(states),
@@ -38,11 +51,11 @@ def _keys(states: Mapping[str, LeaseStatus], state: LeaseState) -> list[str]:
 
 
 def _about_life(
-    found: Observation, states: Mapping[str, LeaseStatus], failover: float, *, is_known: bool
+    found: Observation, states: Mapping[str, LeaseStatus], failover: float, *, is_known: bool, is_led: bool
 ) -> Iterable[str]:
     active = _keys(states, LeaseState.ACTIVE)
     if stale := _keys(states, LeaseState.STALE):
-        yield f"{_named(stale)} did not move for the failover time ({failover:g} s): {_what_follows(active)}"
+        yield f"{_named(stale)} did not move for the failover time ({failover:g} s): {_what_follows(active, is_led)}"
     waiting = [
         key
         for key in _keys(states, LeaseState.WAITING)
@@ -52,14 +65,15 @@ def _about_life(
         yield f"The owner of {_named(waiting)}, which waits for its parents, did not move for {failover:g} s."
     still = _keys(states, LeaseState.UNKNOWN)
     if still and found.samples > 1:
+        then = "the leader gives it to another worker" if is_led else "any worker may take it"
         guess = "" if is_known else " (a guess: give it with --failover, -c or -p)"
         yield (
             f"{_named(still)} did not move in {found.span:.1f} s; if that holds for the failover time of {failover:g} "
-            f"s{guess}, any worker may take it. Do: --sample {failover:g}s, or --watch."
+            f"s{guess}, {then}. Do: --sample {failover:g}s, or --watch."
         )
     unowned = _keys(states, LeaseState.UNOWNED)
     if unowned and (active or found.samples > 1):
-        yield f"Nobody owns {_named(unowned)}: {_what_follows(active)}"
+        yield f"Nobody owns {_named(unowned)}: {_what_follows(active, is_led)}"
     blocked = _keys(states, LeaseState.WAITING)
     culprits = sorted(
         {
@@ -73,7 +87,9 @@ def _about_life(
         yield f"{_named(blocked)} cannot start before {_named(culprits)} has ended, which nobody reads."
 
 
-def _what_follows(active: Sequence[str]) -> str:
+def _what_follows(active: Sequence[str], is_led: bool) -> str:
+    if active and is_led:
+        return "the leader gives it to a worker at one of its next runs."
     if active:
         return "a live worker takes it on its next scan, unless it already holds max_leases."
     return "no counter moved, so perhaps no worker is running."
@@ -105,7 +121,8 @@ def _about_oddities(states: Mapping[str, LeaseStatus]) -> Iterable[str]:
         yield f"The counter of {_named(back)} went back: something other than a KCL writes this table."
     handed = [key for key, lease in leases.items() if lease.checkpoint_owner is not None]
     if handed:
-        yield f"{_named(handed)} is being handed over to its next owner by a KCL 3.x leader."
+        ways = (f"{leases[key].checkpoint_owner} → {leases[key].owner}" for key in handed[:_MAX_NAMES])
+        yield f"{_named(handed)} is being handed over by a KCL 3.x leader ({', '.join(ways)})."
     typed = [key for key, lease in leases.items() if lease.owner is None and LEASE_OWNER in lease.extra]
     if typed:
         yield (
@@ -131,6 +148,11 @@ def _about_others(states: Mapping[str, LeaseStatus]) -> Iterable[str]:
 
 
 def _about_the_table(found: Observation) -> Iterable[str]:
+    if taken := ids_of_shards(found.snapshot):
+        yield (
+            f"{_named(taken)} is the identifier of a worker and of a shard: KCL 3.x writes the worker's metrics over "
+            "that lease, and its position is lost. Do: give the worker another worker_id (workerId)."
+        )
     arns = found.snapshot.stream_arns
     if len(arns) > 1:
         yield (

@@ -14,6 +14,7 @@ from pykcl.model.lease import AttributeValue, ForeignRow, Lease, Row, Unreadable
 from pykcl.model.lease_item import LEASE_KEY, parse_row
 from pykcl.planning.fleet_protocol import MULTI_STREAM_LEASE
 from pykcl.planning.lease_view import LeaseView
+from pykcl.planning.membership import LeaderWatch
 from pykcl.runtime import Runtime
 
 MAX_SHOWN = 200
@@ -45,13 +46,28 @@ _SHARD_ID = "shardId"
 _MAX_CACHED = 50_000
 
 
+@dataclass(frozen=True, slots=True)
+class OwnTables:
+    """The rows of the tables that KCL 3.0-3.4 has beside the lease table.
+
+    rows: client version, lock and metrics. unread: the reason for which some may be missing; "" if all were read, or
+    if there are no such tables.
+    """
+
+    rows: tuple[ForeignRow, ...] = ()
+    unread: str = ""
+
+
+NO_OWN_TABLES = OwnTables()
+
+
 @dataclass(frozen=True)
 class TableSnapshot:
     """One complete scan.
 
     leases: by lease key. streams: lease key -> its stream, only for leases of several streams in one table (KCL's
     multi-stream mode): there keys, parents and children all contain the stream. rows: every row as `parse_row` returns
-    it. read_units: cost of the scan.
+    it. read_units: cost of the scan. server_time: epoch seconds by the clock of the answer; None without one.
     """
 
     leases: Mapping[str, Lease] = field(default_factory=dict)
@@ -60,6 +76,13 @@ class TableSnapshot:
     unreadable: Mapping[str, UnreadableRow] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     read_units: float = 0.0
+    server_time: float | None = None
+    own_tables: OwnTables = NO_OWN_TABLES
+
+    @property
+    def fleet_rows(self) -> tuple[ForeignRow, ...]:
+        """The rows that are not leases, wherever KCL 3.x keeps them."""
+        return (*self.foreign, *self.own_tables.rows)
 
     @property
     def schema(self) -> str:
@@ -115,6 +138,7 @@ def snapshot_of(
     items: Iterable[Mapping[str, AttributeValue]],
     read_units: float = 0.0,
     parse: Callable[[Mapping[str, AttributeValue]], Row] = parse_row,
+    server_time: float | None = None,
 ) -> TableSnapshot:
     """Sort the rows of one scan; never raises for a row. parse: `parse_row`, or that of a `RowCache`."""
     leases: dict[str, Lease] = {}
@@ -137,7 +161,7 @@ def snapshot_of(
             foreign.append(row)
         else:
             unreadable[row.key] = row
-    return TableSnapshot(leases, streams, tuple(foreign), unreadable, tuple(rows), read_units)
+    return TableSnapshot(leases, streams, tuple(foreign), unreadable, tuple(rows), read_units, server_time)
 
 
 def _of_several_streams(key: str, item: Mapping[str, AttributeValue]) -> tuple[Lease, str] | UnreadableRow:
@@ -199,7 +223,8 @@ class Observation:
     of `poll_until_moved`; absent for a lease that was not there then. alive: leases whose counter ever moved.
     renewed_after_end: leases that had ended, with an owner, and that this owner renewed once more.
     unmoved_for: seconds for which each lease was seen unchanged, up to the last scan. span: seconds from the first scan
-    to the last. samples: number of scans.
+    to the last. samples: number of scans. leader: the lock of a fleet of KCL 3.x. leader_beats: its version changed
+    between scans. at: epoch seconds of the last scan, by AWS' clock if its answer has the time.
     """
 
     snapshot: TableSnapshot
@@ -209,6 +234,9 @@ class Observation:
     unmoved_for: Mapping[str, float] = field(default_factory=dict)
     span: float = 0.0
     samples: int = 1
+    leader: LeaderWatch | None = None
+    leader_beats: bool = False
+    at: float = 0.0
 
 
 class Sampler:
@@ -221,6 +249,8 @@ class Sampler:
         self._renewed: frozenset[str] = frozenset()
         self._started: float | None = None
         self._samples = 0
+        self._leader: LeaderWatch | None = None
+        self._leader_beats = False
 
     def poll(self, since: Mapping[str, Lease] | None = None) -> Observation:
         """Scan once more. since: the leases that `moved` is measured from, by default those of the scan before.
@@ -241,6 +271,7 @@ class Sampler:
             if key in before and _renewed_an_ended(before[key], lease)
         }
         self._first_seen = {key: self._first_seen.get(key, now) for key in fold.leases}
+        self._watch_leader(snapshot, now)
         return Observation(
             snapshot=snapshot,
             moved={
@@ -253,7 +284,17 @@ class Sampler:
             unmoved_for={key: fold.unchanged_for(key) for key in fold.leases},
             span=now - self._started,
             samples=self._samples,
+            leader=self._leader,
+            leader_beats=self._leader_beats,
+            at=time_of(snapshot, self._runtime),
         )
+
+    def _watch_leader(self, snapshot: TableSnapshot, now: float) -> None:
+        before, rows = self._leader, snapshot.fleet_rows
+        self._leader = watch = LeaderWatch.first(rows, now) if before is None else before.observe(rows, now)
+        lock = before.lock if before is not None else None
+        if watch.lock is not None and lock is not None and watch.lock.version != lock.version:
+            self._leader_beats = True
 
     def poll_until_moved(
         self,
@@ -292,6 +333,11 @@ class Sampler:
             self._runtime.event().wait(wait)
             found = self.poll(since=first)
         return found
+
+
+def time_of(snapshot: TableSnapshot, runtime: Runtime) -> float:
+    """Return the epoch seconds of a scan: by AWS' clock if its answer has the time, else by this machine's."""
+    return runtime.utcnow_millis() / 1000 if snapshot.server_time is None else snapshot.server_time
 
 
 def _renewed_an_ended(before: Lease, lease: Lease) -> bool:

@@ -3,13 +3,14 @@
 An owner is **pykcl** if its private attribute (`pykcl`) on a lease names this very owner. Other libraries keep the
 attribute when they take a lease, but then it names another owner.
 
-An owner is **Java** on any of these three pieces of evidence:
+An owner is **Java** on any of these three pieces of evidence. The last two count on a lease only if pykcl's attribute
+does not name its owner: in a fleet that a leader of KCL 3.x runs, pykcl reports metrics and keeps ended leases, too.
 
-* The table has a row of worker metrics with this worker identifier as its key. Only KCL 3.x writes such rows, one per
-  worker (`worker/metricstats/WorkerMetricStats.java`).
+* There is a row of worker metrics with this worker identifier as its key, and no lease shows the owner to be pykcl. One
+  of pykcl that has just been assigned its first lease passes for Java until its first heartbeat.
 * This owner has a lease at SHARD_END whose counter moved between scans: Java renews an ended lease until its row is
-deleted (`ShardConsumer`, `LeaseCleanupManager`, all 2.x and 3.x). pykcl removes the owner at the end of a shard, and so
-do the other libraries whose source was read.
+deleted (`ShardConsumer`, `LeaseCleanupManager`, all 2.x and 3.x). In any other fleet pykcl removes the owner at the end
+of a shard, and so do the other libraries whose source was read.
 * The identifier has the form of Java's default one (a UUID, with or without a host name and a colon in front), **and**
 this owner is still on a lease at (SHARD_END, 0) that names its children: an ending as Java writes it. Neither the form
 nor such an ending proves anything alone.
@@ -151,8 +152,8 @@ UNKNOWN_KIND = OwnerKind("unknown", "nothing in the table shows which library it
 
 def owner_kinds(view: TableSnapshot, renewed_after_end: Collection[str] = ()) -> dict[str, OwnerKind]:
     """Return worker identifier -> kind of every owner. renewed_after_end: see `snapshot.Observation`."""
-    java = _java_workers(view, frozenset(renewed_after_end))
     pykcl = _pykcl_workers(view.leases)
+    java = _java_workers(view, frozenset(renewed_after_end), pykcl)
     found = {}
     for owner in sorted(owners_of(view)):
         if owner in java and owner in pykcl:
@@ -180,21 +181,24 @@ def has_javas_form(owner: str) -> bool:
 
 
 def _pykcl_workers(leases: Mapping[str, Lease]) -> dict[str, str | None]:
+    """Return worker identifier -> version. During a hand-over the note names the worker that hands over."""
     return {
-        lease.owner: lease.metadata.version
+        note.owner: note.version
         for lease in leases.values()
-        if lease.owner is not None and lease.metadata is not None and is_of_pykcl(lease)
+        if (note := lease.metadata) is not None
+        and note.owner is not None
+        and note.owner in (lease.owner, lease.checkpoint_owner)
     }
 
 
-def _java_workers(view: TableSnapshot, renewed: frozenset[str]) -> dict[str, str]:
+def _java_workers(view: TableSnapshot, renewed: frozenset[str], pykcl: Collection[str]) -> dict[str, str]:
     found: dict[str, str] = {}
-    measured = {row.key for row in view.foreign if row.kind == METRICS_KIND}
+    measured = {row.key for row in view.fleet_rows if row.kind == METRICS_KIND}.difference(pykcl)
     for key, lease in view.leases.items():
         for owner in (lease.owner, lease.checkpoint_owner):
             if owner in measured and owner is not None:
-                found[owner] = "KCL 3.x keeps its metrics in the table"
-        if lease.owner is None or not lease.is_ended or lease.owner in found:
+                found[owner] = "it reports metrics, as workers of KCL 3.x do"
+        if lease.owner is None or not lease.is_ended or lease.owner in found or is_of_pykcl(lease):
             continue
         if key in renewed:
             found[lease.owner] = "it renews a lease that has ended, as Java does"

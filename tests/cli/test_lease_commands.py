@@ -22,6 +22,7 @@ from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
 from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.model.lease_item import to_item
+from tests.java_compat.scenarios import java_3x
 
 APP = "orders-app"
 EVIL = "=1+1\x1b]0;owned\x07"
@@ -156,6 +157,68 @@ def test_forty_columns_are_enough(aws):
         "streams", "describe", "orders", "--tree", "--app", APP, "--no-sample", COLUMNS="40"
     ).splitlines()
     assert max(len(line) for line in tree if not line.startswith("hint:")) <= 40
+
+
+def put_native_fleet(client):
+    """A leader, a pykcl worker, a hand-over between the two, and a guest."""
+    note = PykclMetadata(owner="p1", version="9")
+    put(
+        client,
+        Lease(shard(0), AT_TRIM_HORIZON, owner="j1", throughput="120.5"),
+        Lease(shard(1), AT_TRIM_HORIZON, owner="j1", checkpoint_owner="p1", metadata=note),
+        Lease(shard(2), AT_TRIM_HORIZON, owner="guest"),
+    )
+    now = int(time.time())
+    for item in (java_3x.migration_row(java_3x.NATIVE, "j1", now * 1000), java_3x.leader_lock("j1", "v1")):
+        client.put_item(TableName=APP, Item=item)
+    for worker in ("j1", "p1"):
+        client.update_item(**java_3x.worker_metrics(APP, worker, now))
+
+
+def test_a_fleet_of_3x_has_its_leader_and_members_below_the_leases(aws):
+    put_native_fleet(aws)
+    leases, _, fleet = listed().partition("\n\n")
+    assert leases.splitlines()[1].split()[-3:] == ["NEXT", "OWNER", "KIB/S"]
+    assert [line.split()[-2:] for line in leases.splitlines()[2:]] == [
+        ["-", "120.5"],
+        ["j1", "-"],
+        ["-", "-"],
+    ]
+    lines = fleet.splitlines()
+    assert lines[0] == "CLIENT VERSION CLIENT_VERSION_3X  LEADER j1  MEMBERS 2"
+    assert lines[1].split() == [
+        "WORKER",
+        "KIND",
+        "LEASES",
+        "KIB/S",
+        "REPORTED",
+        "METRICS",
+        "STANDING",
+        "LEADS",
+    ]
+    assert lines[2].split() == ["guest", "unknown", "1", "-", "never", "-", "no", "report", "-"]
+    assert lines[3].split()[:4] == ["j1", "Java", "1", "120.5"]
+    assert lines[3].split()[-4:] == ["none", "reported", "member", "yes"]
+    assert lines[4].split()[:3] == ["p1", "pykcl", "1"]
+    assert "FOREIGN" not in leases.partition("\n")[2]
+
+
+def test_rows_of_3x_are_listed_where_they_are_asked_for_and_in_every_other_format(aws):
+    put_native_fleet(aws)
+    keys = {"Leader", "Migration3.0", "j1", "p1"}
+    assert {line.split()[0] for line in listed("--state", "FOREIGN").splitlines()[2:6]} == keys
+    found = json.loads(listed("-o", "json"))
+    assert {one["lease_key"] for one in found["rows"] if one["state"] == "FOREIGN"} == keys
+    assert found["fleet"]["leader"]["owner"] == "j1"
+    assert [one["worker"] for one in found["fleet"]["members"]] == ["guest", "j1", "p1"]
+    assert "LEADER" in listed("-o", "wide")
+    assert "members" not in listed("-o", "csv")
+
+
+def test_without_any_row_of_3x_there_is_no_fleet_section(aws):
+    put(aws, *FLEET)
+    assert "fleet" not in json.loads(listed("-o", "json"))
+    assert "CLIENT VERSION" not in listed()
 
 
 def test_filters_by_owner_and_state(aws):

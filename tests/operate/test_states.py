@@ -78,9 +78,22 @@ def test_metrics_of_kcl_3x_under_the_owners_name_are_java():
     assert kinds(lease(0, "worker-7"), foreign=[other]) == {"worker-7": "unknown"}
 
 
+def test_a_follower_of_pykcl_reports_metrics_and_renews_ended_leases_and_is_pykcl_all_the_same():
+    mine = {"metadata": note(JAVA)}
+    leases = [lease(0, JAVA, **mine), ended(1, 2, owner=JAVA, **mine)]
+    metrics = {**METRICS, "leaseKey": {"S": JAVA}}
+    assert kinds(*leases, foreign=[metrics], renewed=[shard(1)]) == {JAVA: "pykcl"}
+
+
+def test_a_worker_of_pykcl_that_hands_its_only_lease_over_stays_pykcl():
+    handed = lease(0, JAVA, checkpoint_owner="worker-7", metadata=note("worker-7"))
+    rows = [{**METRICS, "leaseKey": {"S": name}} for name in (JAVA, "worker-7")]
+    assert kinds(handed, foreign=rows) == {JAVA: "Java", "worker-7": "pykcl"}
+
+
 def test_evidence_both_ways_is_unknown_and_says_so():
-    view = snapshot_of([to_item(lease(0, "worker-7", metadata=note("worker-7"))), METRICS])
-    kind = owner_kinds(view)["worker-7"]
+    rows = [lease(0, "worker-7", metadata=note("worker-7")), ended(1, 2, owner="worker-7")]
+    kind = owner_kinds(snapshot_of(map(to_item, rows)), [shard(1)])["worker-7"]
     assert kind.kind == "unknown"
     assert "share" in kind.why
 

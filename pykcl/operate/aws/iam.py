@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -33,6 +32,7 @@ from pykcl.errors import AnswerRefused, PyKclError, SetupError, Throttled
 from pykcl.model.dead_letter import Address
 from pykcl.model.lease_item import OWNER_INDEX
 from pykcl.operate.aws.clients import OperatorClients
+from pykcl.operate.aws.lease_table import server_time_of
 from pykcl.runtime import Runtime
 from pykcl.times import format_time
 
@@ -66,6 +66,8 @@ FOLLOW_ACTIONS = ("dynamodb:Query",)
 REPORT_ACTIONS = ("dynamodb:DeleteItem", "dynamodb:Scan", "dynamodb:UpdateItem")
 """On the metrics table of Java KCL 3.0-3.4; later versions have the metrics in the lease table. Scan shows which metric
 the other workers report; without it pykcl reports none."""
+READ_REPORTS_ACTIONS = ("dynamodb:Scan",)
+"""On the same table, of an operator: for the members that `leases list`, `doctor` and the web page show. Optional."""
 
 OPERATOR_STREAM_ACTIONS = (*STREAM_ACTIONS, "kinesis:ListStreamConsumers")
 OPERATOR_TABLE_ACTIONS = ("dynamodb:DescribeTable", "dynamodb:GetItem", "dynamodb:Scan")
@@ -112,6 +114,7 @@ def worker_policy(
     point_in_time_recovery: bool = False,
     application: str | None = None,
     coordinator_state_table: str | None = None,
+    worker_metrics_table: str | None = None,
     metrics_namespace: str | None = None,
     dead_letters: Address | None = None,
     follow_leader: bool = False,
@@ -120,7 +123,8 @@ def worker_policy(
 
     stream, table: names. create_table: include the statement to create the lease table, and with
     point_in_time_recovery to enable its point-in-time recovery. application: its name, if the lease table has another
-    one. coordinator_state_table: as in `Config`. metrics_namespace: of CloudWatch; None without metrics there.
+    one. coordinator_state_table, worker_metrics_table: as in `Config`. metrics_namespace: of CloudWatch; None without
+    metrics there.
     dead_letters: the destination of dead letters, if they go to AWS. follow_leader: may join a fleet of KCL 3.x in its
     own mode.
     A stream encrypted with a customer managed key also needs `kms:Decrypt` on that key.
@@ -138,7 +142,8 @@ def worker_policy(
     statements.append(_statement("ReadJavaState", STATE_ACTIONS, state_table))
     if follow_leader:
         statements.append(_statement("FollowLeader", FOLLOW_ACTIONS, f"{lease_table}/index/{OWNER_INDEX}"))
-        statements.append(_statement("ReportToLeader", REPORT_ACTIONS, lease_table + METRICS_SUFFIX))
+        reports = tables + (worker_metrics_table or (application or table) + METRICS_SUFFIX)
+        statements.append(_statement("ReportToLeader", REPORT_ACTIONS, reports))
     if metrics_namespace is not None:
         metrics = _statement("PublishMetrics", METRICS_ACTIONS, "*")
         metrics["Condition"] = {"StringEquals": {"cloudwatch:namespace": metrics_namespace}}
@@ -158,6 +163,7 @@ def operator_policy(
     partition: str = "aws",
     application: str | None = None,
     coordinator_state_table: str | None = None,
+    worker_metrics_table: str | None = None,
     steer: bool = False,
     put: bool = False,
     simulate: bool = False,
@@ -173,10 +179,12 @@ def operator_policy(
     tables = f"arn:{partition}:dynamodb:{region}:{account}:table/"
     streams = f"arn:{partition}:kinesis:{region}:{account}:stream/{stream}"
     state = tables + (coordinator_state_table or state_table_of(application or table))
+    reports = tables + (worker_metrics_table or (application or table) + METRICS_SUFFIX)
     statements = [
         _statement("LookAtStream", OPERATOR_STREAM_ACTIONS, streams),
         _statement("LookAtLeases", OPERATOR_TABLE_ACTIONS, tables + table),
         _statement("ReadJavaState", STATE_ACTIONS, state),
+        _statement("ReadJavaMetrics", READ_REPORTS_ACTIONS, reports),
         _statement("ListNames", LISTING_ACTIONS, "*"),
     ]
     if steer:
@@ -316,17 +324,9 @@ class Prober:
             return None, Trouble("refused", str(failure))
 
     def _note_clock(self, answer: Any) -> None:
-        metadata = answer.get("ResponseMetadata") if isinstance(answer, Mapping) else None
-        headers = metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None
-        date = headers.get("date") if isinstance(headers, Mapping) else None
-        if not isinstance(date, str):
-            return
-        try:
-            there = parsedate_to_datetime(date).timestamp()
-        except (ValueError, TypeError, OverflowError):
-            return
-        # A Date is truncated to the second: the middle of it is the better estimate.
-        self.skew = there + 0.5 - self._runtime.utcnow_millis() / 1000
+        there = server_time_of(answer)
+        if there is not None:
+            self.skew = there - self._runtime.utcnow_millis() / 1000
 
 
 def trouble_from(error: Exception, action: str) -> Trouble:

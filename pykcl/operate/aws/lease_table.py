@@ -6,8 +6,9 @@ fleet's own scans need its read units, and a page of 1 MiB costs 128 of them at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -15,19 +16,28 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from pykcl.aws.errors import MALFORMED, OPERATOR, answer_of, aws_errors, calling, error_code, sort_failure
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.aws.table_admin import (
+    METRICS_SUFFIX,
     items_of,
     last_key_of,
     read_units_of,
     refuse_foreign,
+    state_table_of,
     table_of,
 )
 from pykcl.aws.transport.table_requests import decode_scans
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, TemporaryError, WrongTable
 from pykcl.interfaces import Applied, Rejected, TableScan, Unknown, WriteAnswer
-from pykcl.model.lease import AttributeValue, Lease, Row
-from pykcl.model.lease_item import LEASE_KEY, OWNER_INDEX, parse_row
+from pykcl.model.lease import AttributeValue, ForeignRow, Lease, Row
+from pykcl.model.lease_item import (
+    LEADER_KEY,
+    LEASE_KEY,
+    MIGRATION_KEY,
+    MIGRATION_KIND,
+    OWNER_INDEX,
+    parse_row,
+)
 from pykcl.model.lease_writes import LeaseWrite
-from pykcl.operate.snapshot import RowCache, TableSnapshot, snapshot_of
+from pykcl.operate.snapshot import NO_OWN_TABLES, OwnTables, RowCache, TableSnapshot, snapshot_of
 from pykcl.runtime import Runtime, parallel_map
 
 Item = Mapping[str, AttributeValue]
@@ -41,21 +51,30 @@ _ROWS_PER_UNIT = 16
 _BYTES_PER_SEGMENT = 4 * 1024 * 1024
 MAX_SEGMENTS = 8
 _ATTEMPTS = 5
+_OWN_TABLES_PAUSE, _OWN_TABLES_PAUSE_WITHOUT = 5.0, 60.0
+"""Seconds between two reads of the tables of KCL 3.0-3.4, whose rows change every 30 s; and where there are none."""
+_MAX_METRICS_PAGES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
     """The answer of DescribeTable. provisioned: None where it was not permitted; why_not says why.
 
-    read_units: provisioned ones per second. size_bytes: some hours old. has_owner_index: of KCL 3.x.
+    read_units: provisioned ones per second. size_bytes: some hours old. index_status: of KCL 3.x's index of owners,
+    such as "ACTIVE"; None without one.
     """
 
     name: str
     provisioned: bool | None
     read_units: float = 0.0
     size_bytes: int = 0
-    has_owner_index: bool = False
+    index_status: str | None = None
     why_not: str = ""
+
+    @property
+    def has_owner_index(self) -> bool:
+        """True if the index of owners can be queried."""
+        return self.index_status == "ACTIVE"
 
     @property
     def segments(self) -> int:
@@ -101,12 +120,44 @@ def describe(client: Any, table: str, runtime: Runtime) -> TableFacts:
         provisioned=mode != "PAY_PER_REQUEST",
         read_units=float(units) if isinstance(units, int | float) else 0.0,
         size_bytes=size if isinstance(size, int) else 0,
-        has_owner_index=OWNER_INDEX in found.indexes,
+        index_status=_index_status(table_answer),
     )
 
 
-def scan_items(client: Any, facts: TableFacts, runtime: Runtime) -> tuple[list[Item], float]:
-    """Every row in wire form, eventually consistent, and the read units it cost.
+def _index_status(table: Mapping[str, Any]) -> str | None:
+    indexes = table.get("GlobalSecondaryIndexes")
+    for index in indexes if isinstance(indexes, list) else ():
+        if isinstance(index, Mapping) and index.get("IndexName") == OWNER_INDEX:
+            # An endpoint that does not say has no index that is still being made.
+            return str(index.get("IndexStatus", "ACTIVE"))
+    return None
+
+
+def server_time_of(answer: Any) -> float | None:
+    """Return the epoch seconds at which AWS answered; None if the answer does not say."""
+    metadata = answer.get("ResponseMetadata") if isinstance(answer, Mapping) else None
+    headers = metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None
+    date = headers.get("date") if isinstance(headers, Mapping) else None
+    if not isinstance(date, str):
+        return None
+    try:
+        # A Date is truncated to the second: the middle of it is the better estimate.
+        return parsedate_to_datetime(date).timestamp() + 0.5
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """The answers to one scan. items: every row in wire form. server_time: epoch seconds of the last answer."""
+
+    items: list[Item]
+    read_units: float = 0.0
+    server_time: float | None = None
+
+
+def scan_items(client: Any, facts: TableFacts, runtime: Runtime) -> Scanned:
+    """Every row, eventually consistent.
 
     Raises rather than returning a part: TemporaryError, SetupError.
     """
@@ -116,7 +167,9 @@ def scan_items(client: Any, facts: TableFacts, runtime: Runtime) -> tuple[list[I
         segments[0].scan()
     else:
         parallel_map(_Segment.scan, segments, runtime, max_threads=len(segments), name="scan")
-    return [item for one in segments for item in one.items], sum(one.units for one in segments)
+    times = [one.server_time for one in segments if one.server_time is not None]
+    items = [item for one in segments for item in one.items]
+    return Scanned(items, sum(one.units for one in segments), max(times, default=None))
 
 
 class _Segment:
@@ -128,6 +181,7 @@ class _Segment:
         self._part = {"Segment": number, "TotalSegments": total} if total > 1 else {}
         self.items: list[Item] = []
         self.units = 0.0
+        self.server_time: float | None = None
 
     def scan(self) -> None:
         rate = self._facts.units_per_second
@@ -141,6 +195,7 @@ class _Segment:
                 self._runtime,
             )
             self.items += items_of(answer)
+            self.server_time = server_time_of(answer) or self.server_time
             units = read_units_of(answer)
             self.units += units
             last = last_key_of(answer)
@@ -199,12 +254,19 @@ def _call(
 
 
 class TableScanner:
-    """Scans one lease table repeatedly. client: of DynamoDB, one attempt per call. Creating it sends no request."""
+    """Scans one lease table repeatedly. client: of DynamoDB, one attempt per call. Creating it sends no request.
 
-    def __init__(self, client: Any, table: str, runtime: Runtime) -> None:
+    own_tables: of KCL 3.0-3.4, if their names are known; they are read only beside a lease table of KCL 3.x that has
+    no client version.
+    """
+
+    def __init__(
+        self, client: Any, table: str, runtime: Runtime, own_tables: OwnTableNames | None = None
+    ) -> None:
         self._client, self._table, self._runtime = client, table, runtime
         self._facts: TableFacts | None = None
         self._rows = RowCache()
+        self._own = _OwnTableReader(client, own_tables, runtime) if own_tables is not None else None
 
     @property
     def facts(self) -> TableFacts:
@@ -215,8 +277,11 @@ class TableScanner:
 
     def scan(self) -> TableSnapshot:
         """Return every row. Raises WrongTable before reading a table with another key; SetupError, TemporaryError."""
-        items, units = scan_items(self._client, self.facts, self._runtime)
-        return snapshot_of(items, units, self._rows.parse)
+        found = scan_items(self._client, self.facts, self._runtime)
+        snapshot = snapshot_of(found.items, found.read_units, self._rows.parse, found.server_time)
+        if self._own is None or not _may_have_own_tables(snapshot, self.facts):
+            return snapshot
+        return replace(snapshot, own_tables=self._own.read())
 
     @property
     def pace(self) -> str:
@@ -230,6 +295,100 @@ class TableScanner:
                 f"{facts.units_per_second:g} of them, so that the fleet is not throttled."
             )
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTableNames:
+    """The names of the tables of KCL 3.0-3.4."""
+
+    state: str
+    metrics: str
+
+    @classmethod
+    def of(
+        cls, application: str, state_table: str | None = None, metrics_table: str | None = None
+    ) -> OwnTableNames:
+        """Return the given names; by default they are named after the application."""
+        return cls(state_table or state_table_of(application), metrics_table or application + METRICS_SUFFIX)
+
+
+def _may_have_own_tables(snapshot: TableSnapshot, facts: TableFacts) -> bool:
+    """Return True for a lease table of KCL 3.x whose client version must be somewhere else."""
+    if any(row.client_version is not None for row in snapshot.foreign if row.kind == MIGRATION_KIND):
+        return False
+    is_of_3x = any(lease.throughput is not None for lease in snapshot.leases.values())
+    return is_of_3x or facts.index_status is not None
+
+
+class _OwnTableReader:
+    """Reads the tables of KCL 3.0-3.4, at most every few seconds. Never raises for what AWS answers."""
+
+    def __init__(self, client: Any, names: OwnTableNames, runtime: Runtime) -> None:
+        self._client, self._names, self._runtime = client, names, runtime
+        self._next_read = 0.0
+        self._known = NO_OWN_TABLES
+
+    def read(self) -> OwnTables:
+        if self._runtime.monotonic() >= self._next_read:
+            self._known = known = self._read()
+            pause = _OWN_TABLES_PAUSE if known.rows else _OWN_TABLES_PAUSE_WITHOUT
+            self._next_read = self._runtime.monotonic() + pause
+        return self._known
+
+    def _read(self) -> OwnTables:
+        rows: list[ForeignRow] = []
+        unread = ""
+        for part in (self._state_rows, self._metrics_rows):
+            try:
+                rows += part()
+            except _NoSuchTable:
+                continue
+            except (SetupError, TemporaryError) as error:
+                unread = unread or str(error)
+        return OwnTables(tuple(rows), unread)
+
+    def _state_rows(self) -> list[ForeignRow]:
+        rows = []
+        for key in (MIGRATION_KEY, LEADER_KEY):
+            request = {"TableName": self._names.state, "Key": {"key": {"S": key}}, "ConsistentRead": True}
+            item = self._answer("reading the state of KCL 3.0-3.4", self._client.get_item, request).get(
+                "Item"
+            )
+            rows += _foreign(item)
+        return rows
+
+    def _metrics_rows(self) -> list[ForeignRow]:
+        return [row for page in self._metrics_pages() for item in items_of(page) for row in _foreign(item)]
+
+    def _metrics_pages(self) -> Iterator[Mapping[str, Any]]:
+        after: dict[str, Any] = {}
+        for _ in range(_MAX_METRICS_PAGES):
+            request = {"TableName": self._names.metrics, **after}
+            answer = self._answer("reading the metrics of KCL 3.0-3.4", self._client.scan, request)
+            yield answer
+            last = answer.get("LastEvaluatedKey")
+            if not last:
+                return
+            after = {"ExclusiveStartKey": last}
+
+    def _answer(
+        self, doing: str, method: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        def refusal(code: str | None, failure: PyKclError) -> PyKclError:
+            return _NoSuchTable(doing) if code == "ResourceNotFoundException" else failure
+
+        answer = answer_of(doing, method, request, refusal=refusal, who=OPERATOR)
+        refuse_foreign(answer, doing)
+        return answer
+
+
+class _NoSuchTable(SetupError):
+    """There is no table of that name: KCL 3.5 and later need none."""
+
+
+def _foreign(item: Any) -> list[ForeignRow]:
+    row = parse_row(item) if isinstance(item, Mapping) and item else None
+    return [row] if isinstance(row, ForeignRow) else []
 
 
 class PacedTable(DynamoDBLeaseTable):

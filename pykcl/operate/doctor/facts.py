@@ -215,6 +215,7 @@ def needed_policy(facts: Facts) -> dict[str, object]:
         point_in_time_recovery=config.point_in_time_recovery,
         application=facts.application,
         coordinator_state_table=config.coordinator_state_table,
+        worker_metrics_table=config.worker_metrics_table,
         dead_letters=address_of(config),
         follow_leader=config.fleet_mode == "3x",
         metrics_namespace=(config.metrics_namespace or facts.application_word)

@@ -11,7 +11,14 @@ from doctor_world import World
 from pykcl.aws.credentials import ClientSpec
 from pykcl.errors import TemporaryError
 from pykcl.operate.aws.clients import OperatorClients
-from pykcl.operate.aws.iam import Prober, identity_of, simulate, trouble_from, worker_policy
+from pykcl.operate.aws.iam import (
+    Prober,
+    identity_of,
+    operator_policy,
+    simulate,
+    trouble_from,
+    worker_policy,
+)
 from pykcl.runtime import SystemRuntime
 
 POLICY = {"Statement": [{"Action": ["kinesis:GetRecords"], "Resource": "arn:aws:kinesis:x:1:stream/s"}]}
@@ -148,3 +155,33 @@ def test_sts_of_aws_is_not_asked_about_the_credentials_of_a_local_kinesis(monkey
         assert found.arn is None
         assert "STS has not" in found.why_not
         assert not world.aws.requests.of("sts")
+
+
+def resources_of(policy):
+    return {one["Sid"]: one["Resource"].rpartition(":")[2] for one in policy["Statement"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "table"),
+    [
+        ({}, "table/leases-WorkerMetricStats"),
+        ({"application": "orders-app"}, "table/orders-app-WorkerMetricStats"),
+        ({"application": "orders-app", "worker_metrics_table": "reports"}, "table/reports"),
+    ],
+)
+def test_the_metrics_of_kcl_3_4_are_in_a_table_named_after_the_application_unless_it_is_given(given, table):
+    worker = resources_of(worker_policy(stream="orders", table="leases", follow_leader=True, **given))
+    assert worker["ReportToLeader"] == table
+    assert worker["FollowLeader"] == "table/leases/index/LeaseOwnerToLeaseKeyIndex"
+    operator = resources_of(operator_policy(stream="orders", table="leases", **given))
+    assert operator["ReadJavaMetrics"] == table
+
+
+def test_a_leader_of_kcl_3x_writes_nothing_but_rows_of_the_lease_table():
+    policy = worker_policy(stream="orders", table="leases", follow_leader=True)
+    (leases,) = [
+        one
+        for one in policy["Statement"]
+        if one["Resource"].endswith("table/leases") and "dynamodb:Scan" in one["Action"]
+    ]
+    assert {f"dynamodb:{name}Item" for name in ("Get", "Put", "Update", "Delete")} <= set(leases["Action"])
