@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from pykcl.aws.errors import MALFORMED, aws_errors, calling, error_code, sort_failure, unreadable
@@ -39,6 +40,20 @@ def refuse_foreign(answer: Mapping[str, Any], doing: str) -> None:
             f"{doing} was answered by something that is not DynamoDB (content type {str(content_type)[:64]!r}). "
             "Nothing of it was believed. If this goes on, check what stands between this process and AWS."
         )
+
+
+def server_time_of(answer: Any) -> float | None:
+    """Return the epoch seconds at which AWS answered; None if the answer does not say."""
+    metadata = answer.get("ResponseMetadata") if isinstance(answer, Mapping) else None
+    headers = metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None
+    date = headers.get("date") if isinstance(headers, Mapping) else None
+    if not isinstance(date, str):
+        return None
+    try:
+        # A Date is truncated to the second: the middle of it is the better estimate.
+        return parsedate_to_datetime(date).timestamp() + 0.5
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def items_of(answer: Mapping[str, Any]) -> Sequence[Mapping[str, AttributeValue]]:

@@ -30,7 +30,7 @@ METRIC_NAMES: Mapping[str, str] = {
 """Names of Java's kinds of metrics (`WorkerMetricType.java`)."""
 _THROUGHPUT = "T"
 _MAX_RATE = 1e12
-_is_shard_id = re.compile(r"shardId-[0-9]{12}\Z").match
+_SHARD_ID = re.compile(r"shardId-[0-9]{12}\Z")
 
 
 class Standing(Enum):
@@ -145,6 +145,11 @@ def table_migration(rows: Iterable[ForeignRow]) -> str | None:
     return None
 
 
+def is_shard_id(worker: str) -> bool:
+    """Return True for an identifier that is the key of a lease, or may come to be."""
+    return _SHARD_ID.match(worker) is not None
+
+
 def ids_of_shards(view: TableSnapshot) -> list[str]:
     """Return the worker identifiers that are the key of a lease, too, or have the form of a shard id.
 
@@ -154,7 +159,7 @@ def ids_of_shards(view: TableSnapshot) -> list[str]:
     owners = (
         name for lease in view.leases.values() for name in (lease.owner, lease.checkpoint_owner) if name
     )
-    return sorted({name for name in (*reports, *owners) if name in view.leases or _is_shard_id(name)})
+    return sorted({name for name in (*reports, *owners) if name in view.leases or is_shard_id(name)})
 
 
 def throughput_of(lease: Lease) -> float | None:

@@ -27,12 +27,11 @@ from pykcl.aws.errors import (
     error_code,
     sort_failure,
 )
-from pykcl.aws.table_admin import METRICS_SUFFIX, state_table_of
+from pykcl.aws.table_admin import METRICS_SUFFIX, server_time_of, state_table_of
 from pykcl.errors import AnswerRefused, PyKclError, SetupError, Throttled
 from pykcl.model.dead_letter import Address
 from pykcl.model.lease_item import OWNER_INDEX
 from pykcl.operate.aws.clients import OperatorClients
-from pykcl.operate.aws.lease_table import server_time_of
 from pykcl.runtime import Runtime
 from pykcl.times import format_time
 

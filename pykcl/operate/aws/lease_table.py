@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -21,6 +20,7 @@ from pykcl.aws.table_admin import (
     last_key_of,
     read_units_of,
     refuse_foreign,
+    server_time_of,
     state_table_of,
     table_of,
 )
@@ -131,20 +131,6 @@ def _index_status(table: Mapping[str, Any]) -> str | None:
             # An endpoint that does not say has no index that is still being made.
             return str(index.get("IndexStatus", "ACTIVE"))
     return None
-
-
-def server_time_of(answer: Any) -> float | None:
-    """Return the epoch seconds at which AWS answered; None if the answer does not say."""
-    metadata = answer.get("ResponseMetadata") if isinstance(answer, Mapping) else None
-    headers = metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None
-    date = headers.get("date") if isinstance(headers, Mapping) else None
-    if not isinstance(date, str):
-        return None
-    try:
-        # A Date is truncated to the second: the middle of it is the better estimate.
-        return parsedate_to_datetime(date).timestamp() + 0.5
-    except (ValueError, TypeError, OverflowError):
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pykcl.model.lease import Lease
 from pykcl.model.lease_item import MIGRATION_KEY
 from pykcl.operate.doctor.facts import Facts, ProcessFacts
 from pykcl.operate.doctor.findings import Finding
+from pykcl.operate.fleet import plain
 from pykcl.operate.snapshot import shown
 
 _ARN = re.compile(r"arn:[a-z0-9-]*:[^\s,;'\")\]}]+")
@@ -146,7 +147,9 @@ def redactor_of(facts: Facts, salt: str) -> Redactor:
             names["worker"] |= {lease.owner or "", lease.checkpoint_owner or ""}
             names["worker"].add(lease.metadata.owner or "" if lease.metadata is not None else "")
         names["worker"] |= {row.owner or "" for row in view.unreadable.values()}
-        keys = {*view.leases, *view.unreadable, *(row.key for row in view.foreign)} - _KEYS_OF_KCL
+        overview = facts.watch.overview
+        names["worker"] |= {one.worker for one in overview.members} if overview is not None else set()
+        keys = {*view.leases, *view.unreadable, *(row.key for row in view.fleet_rows)} - _KEYS_OF_KCL
         keys |= {key for lease in view.leases.values() for key in (*lease.parents, *lease.children)}
         names["row"] |= {part for key in keys for part in parts_of_key(key)}
         names["stream"] |= {part for one in view.streams.values() for part in (one, *one.split(":")[1:2])}
@@ -249,6 +252,12 @@ def table_of(facts: Facts) -> dict[str, Any]:
         found["unreadable"] = [row.problem for row in view.unreadable.values()]
     if table is not None and table.fleet is not None:
         found["fleet"] = {"kind": table.fleet.kind.value, "evidence": list(table.fleet.evidence)}
+        overview = table.watch.overview if table.watch is not None else None
+        if overview is not None:
+            found["fleet"] |= plain(overview)
+            found["fleet"]["members"] = [
+                {**asdict(one), "standing": one.standing.value} for one in overview.members
+            ]
     found["lags"] = {key: asdict(lag) for key, lag in sorted((facts.lags or {}).items())}
     return found
 

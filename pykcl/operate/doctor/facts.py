@@ -11,6 +11,7 @@ from pykcl.model.dead_letter import Address
 from pykcl.model.lease import Lease
 from pykcl.operate.aws.iam import Identity, Probe, Simulation, worker_policy
 from pykcl.operate.aws.streams import StreamSummary
+from pykcl.operate.fleet import FleetOverview
 from pykcl.operate.lag import ShardLag
 from pykcl.operate.snapshot import TableSnapshot
 from pykcl.operate.states import OwnerKind
@@ -82,7 +83,8 @@ class WatchFacts:
 
     snapshot: the last scan. span: seconds. alive: leases whose counter moved. unmoved_for: seconds, by lease.
     heartbeats: worker identifier -> max change of a counter among its leases. quiet_heartbeats: the same, only of
-    leases whose checkpoint did not change, so that every change of the counter was a heartbeat.
+    leases whose checkpoint did not change, so that every change of the counter was a heartbeat. overview: of a fleet of
+    KCL 3.x; None for any other.
     """
 
     snapshot: TableSnapshot
@@ -91,6 +93,7 @@ class WatchFacts:
     unmoved_for: Mapping[str, float] = field(default_factory=dict)
     heartbeats: Mapping[str, int] = field(default_factory=dict)
     quiet_heartbeats: Mapping[str, int] = field(default_factory=dict)
+    overview: FleetOverview | None = None
 
     @property
     def live_owners(self) -> frozenset[str]:
@@ -124,7 +127,8 @@ class TableFacts:
     """The lease table. exists: None without an answer of DescribeTable. foreign: the reason why it is not a lease
     table, or "".
 
-    provisioned: None if unknown. watch: None if it could not be scanned. fleet: None without a watch.
+    provisioned: None if unknown. index_status: of KCL 3.x's index of owners; None without one. watch: None if it could
+    not be scanned. fleet: None without a watch.
     why_not_to_follow: the reason for which a worker cannot follow the leader of a KCL 3.x fleet, or "".
     """
 
@@ -135,10 +139,16 @@ class TableFacts:
     provisioned: bool | None = None
     read_units: float = 0.0
     write_units: float = 0.0
+    index_status: str | None = None
     watch: WatchFacts | None = None
     fleet: Fleet | None = None
     why_not_to_follow: str = ""
     kinds: Mapping[str, OwnerKind] = field(default_factory=dict)
+
+    @property
+    def knows_index(self) -> bool:
+        """True if the table was described, so that an index would have been seen."""
+        return self.provisioned is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from pykcl.errors import ConfigError, PyKclError, WrongTable
 from pykcl.model.lease import JavaState, Lease
 from pykcl.operate.aws.clients import OperatorClients
 from pykcl.operate.aws.iam import Prober, Simulation, identity_of, simulate
-from pykcl.operate.aws.lease_table import TableScanner, describe
+from pykcl.operate.aws.lease_table import OwnTableNames, TableScanner, describe
 from pykcl.operate.aws.streams import StreamAdmin
 from pykcl.operate.doctor.facts import (
     RENEWALS_SHOW,
@@ -33,6 +33,7 @@ from pykcl.operate.doctor.facts import (
     needed_policy,
 )
 from pykcl.operate.doctor.letters import letter_facts
+from pykcl.operate.fleet import fleet_of
 from pykcl.operate.lag import KinesisLag, ShardLag
 from pykcl.operate.snapshot import Observation, Sampler, TableSnapshot, everybody_moved
 from pykcl.operate.states import owner_kinds
@@ -180,6 +181,7 @@ class _Gatherer:
             status=described.get("TableStatus"),
             provisioned=known.provisioned,
             read_units=known.read_units,
+            index_status=known.index_status,
             write_units=float((described.get("ProvisionedThroughput") or {}).get("WriteCapacityUnits") or 0),
         )
         return self._rows(table, has_index=known.has_owner_index)
@@ -207,7 +209,11 @@ class _Gatherer:
 
     def _watch(self, table: str) -> tuple[Observation, TableSnapshot]:
         views: list[TableSnapshot] = []
-        scanner = TableScanner(self._dynamodb, table, self._runtime)
+        question, config = self._question, self._question.config
+        own = OwnTableNames.of(
+            question.application or table, config.coordinator_state_table, config.worker_metrics_table
+        )
+        scanner = TableScanner(self._dynamodb, table, self._runtime, own)
 
         def scan() -> TableSnapshot:
             views.append(scanner.scan())
@@ -339,6 +345,7 @@ def watch_facts(found: Observation, first: TableSnapshot) -> WatchFacts:
         unmoved_for=found.unmoved_for,
         heartbeats=beats,
         quiet_heartbeats=quiet,
+        overview=fleet_of(found),
     )
 
 

@@ -20,11 +20,15 @@ from pykcl.aws.credentials import ClientSpec
 from pykcl.cli.main import main
 from pykcl.compat.properties.parsing import FANOUT_NOTICE
 from pykcl.config import Config
+from pykcl.local.errors import AwsError
 from pykcl.local.faults import FaultRule
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease_item import to_item
+from pykcl.operate.doctor.bundle import bundle_of, redactor_of
+from pykcl.operate.doctor.checks import diagnose
 from pykcl.operate.doctor.facts import FileFacts
 from pykcl.operate.doctor.findings import CATALOGUE
+from tests.java_compat.scenarios import java_3x
 
 HEALTHY = {
     "process-ok", "credentials-ok", "region-ok", "clock-ok", "stream-ok", "lag-ok", "table-ok", "permissions-ok",
@@ -332,6 +336,151 @@ def _(world):
             "entityType": {"S": "CLIENT_VERSION_MIGRATION"},
         }
     )
+
+
+def lead(world, *, owner=OWNER, ago=5, **more):
+    """A native fleet of KCL 3.x whose leader is the only worker, and that lacks nothing."""
+    world.drop_table()
+    keys = [("leaseOwner", "HASH"), ("leaseKey", "RANGE")]
+    world.dynamodb.create_table(
+        TableName=APPLICATION,
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name, _ in keys],
+        BillingMode="PAY_PER_REQUEST",
+        GlobalSecondaryIndexes=[
+            {
+                "IndexName": java_3x.OWNER_INDEX,
+                "KeySchema": [{"AttributeName": name, "KeyType": kind} for name, kind in keys],
+                "Projection": {"ProjectionType": "KEYS_ONLY"},
+            }
+        ],
+    )
+    world.put(*(world.lease(number) for number in range(2)))
+    world.put_item(java_3x.migration_row(java_3x.NATIVE, owner, 1))
+    world.put_item(java_3x.leader_lock(owner, "v1", **more))
+    report(world, OWNER, ago)
+
+
+def report(world, worker, ago=5):
+    world.dynamodb.update_item(
+        **java_3x.worker_metrics(APPLICATION, worker, world.now_millis() // 1000 - ago)
+    )
+
+
+def test_a_healthy_fleet_of_kcl_3x_has_nothing_to_complain_about(world):
+    lead(world)
+    report(world, "stopped-java", ago=3600)
+    findings = world.findings()
+    assert findings.keys() == HEALTHY
+    assert "1 live worker: 1 pykcl" in findings["peers-ok"].text
+
+
+@makes("leader-absent", "leader: none")
+def _(world):
+    lead(world)
+    world.dynamodb.delete_item(TableName=APPLICATION, Key={"leaseKey": {"S": "Leader"}})
+
+
+def test_a_leader_whose_report_is_old_seems_to_be_dead_unless_its_lock_moves(world):
+    lead(world, owner="java-1")
+    report(world, "java-1", ago=300)
+    assert (
+        "java-1 holds the lock and seems to be dead: last report 5m" in world.findings()["leader-absent"].text
+    )
+    beat, numbers = world.beat, iter(range(100))
+
+    def with_lock():
+        beat()
+        world.put_item(java_3x.leader_lock("java-1", f"v{next(numbers)}"))
+
+    world.beat = with_lock
+    assert "leader-absent" not in world.findings()
+
+
+@makes("owner-without-metrics", "guest owns leases and reports no metrics")
+def _(world):
+    lead(world)
+    world.put(world.lease(1, owner="guest"))
+
+
+@makes("metrics-stale", "py-worker-1 last reported 5m")
+def _(world):
+    lead(world, ago=300)
+
+
+@makes("metrics-ahead", "far last reported 1h")
+def _(world):
+    lead(world)
+    report(world, "far", ago=-3700)
+
+
+@makes("metrics-unfit", "half (its metrics cannot be understood)")
+def _(world):
+    lead(world)
+    world.put_item({"leaseKey": {"S": "half"}, "entityType": {"S": "WORKER_METRIC_STATS"}, "lut": {"N": "5"}})
+
+
+@makes("worker-id-of-a-shard", "001 is the identifier of a worker and of a shard")
+def _(world):
+    report(world, shard(1))
+
+
+def test_a_worker_id_of_a_shard_is_found_before_the_worker_starts(world):
+    world.config["worker_id"] = shard(7)
+    assert "007 is the identifier" in world.findings()["worker-id-of-a-shard"].text
+
+
+@makes("owner-index-missing", "is missing: a Java worker of 3.x creates it")
+def _(world):
+    world.put_item(java_3x.migration_row(java_3x.NATIVE, OWNER, 1))
+
+
+def test_an_index_that_is_being_made_is_said_and_one_that_nobody_may_see_is_not(world):
+    lead(world)
+    facts = world.facts()
+
+    def said(**changes):
+        changed = replace(facts, table=replace(facts.table, **changes))
+        return {one.id: one.text for one in diagnose(changed)}.get("owner-index-missing", "")
+
+    assert "is CREATING" in said(index_status="CREATING")
+    assert not said(index_status=None, provisioned=None)
+    assert not said()
+
+
+def test_a_report_has_no_name_of_a_fleet_of_kcl_3x(world):
+    lead(world, owner="secret-leader")
+    report(world, "secret-member", ago=-4000)
+    facts = world.facts()
+    files = bundle_of(facts, diagnose(facts), redactor_of(facts, "salt"), "now")
+    assert "secret" not in "".join(files.values())
+    assert '"standing": "ahead"' in files["table.json"]
+    assert "secret-leader" in "".join(bundle_of(facts, diagnose(facts), None, "now").values())
+
+
+@makes("table-migration-running", "TABLE_MIGRATION_PENDING")
+def _(world):
+    row = {"leaseKey": {"S": "TableMigration3.5"}, "entityType": {"S": "TABLE_MIGRATION"}}
+    world.put_item({**row, "tm": {"S": "TABLE_MIGRATION_PENDING"}})
+
+
+@makes("java-state-unread", "not permitted")
+def _(world):
+    lead(world)
+    world.dynamodb.delete_item(TableName=APPLICATION, Key={"leaseKey": {"S": "Migration3.0"}})
+    for name, key in (("CoordinatorState", "key"), ("WorkerMetricStats", "wid")):
+        world.dynamodb.create_table(
+            TableName=f"{APPLICATION}-{name}",
+            KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+
+    def fault(service, operation, request):
+        if operation in ("GetItem", "Scan") and request.get("TableName") != APPLICATION:
+            raise AwsError("AccessDeniedException", "User: x is not authorized")
+
+    world.aws.fault = fault
 
 
 @makes("rows-unreadable", "cannot be understood")
