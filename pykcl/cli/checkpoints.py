@@ -15,7 +15,7 @@ import click
 
 from pykcl.cli.errors import ExitCode
 from pykcl.cli.options import Decorator, Duration, VerbGroup, gathered
-from pykcl.cli.output import Column, Format, format_option, say, show
+from pykcl.cli.output import Column, Format, format_option, print_notice, say, show
 from pykcl.cli.target import Target, complete_shards, fleet_options
 from pykcl.errors import ConfigError, PyKclError, printable
 from pykcl.times import format_duration
@@ -23,6 +23,7 @@ from pykcl.times import format_duration
 if TYPE_CHECKING:
     from pykcl.interfaces import LeaseTable, Stream
     from pykcl.operate.checkpoints.plan import Destination, Plan, Situation
+    from pykcl.operate.snapshot import TableSnapshot
     from pykcl.runtime import Runtime
 
 _HEAD = 4
@@ -91,12 +92,13 @@ def move(
     Raises Refused, ConfigError, SetupError, TemporaryError and PyKclError as the steps do.
     """
     from pykcl.operate.checkpoints.reset import read_situation
-    from pykcl.operate.snapshot import describe_moved, moved_leases
+    from pykcl.operate.idle import activity_between
+    from pykcl.operate.snapshot import time_of
     from pykcl.runtime import SystemRuntime
 
-    table, runtime = open_table(target), SystemRuntime()
+    table, runtime, scanner = open_table(target), SystemRuntime(), target.scanner()
     if moving.execute:
-        _wait_until_still(table, runtime, target, moving)
+        _wait_until_still(scanner.scan, runtime, target, moving)
     stream = stream_of(target, table)
     situation = read_situation(table, stream)
     progress = _Progress()
@@ -104,9 +106,10 @@ def move(
     progress.end()
     hints = list(plan.hints)
     if not moving.execute:
-        active = moved_leases(situation.rows, table.scan().rows)
+        now = scanner.scan()
+        active = activity_between(situation.rows, now, time_of(now, runtime))
         if active:
-            hints.append(f"--execute would be refused now: {describe_moved(active)}.")
+            hints.append(f"--execute would be refused now: {active.text}.")
         if plan.changes:
             hints.append("Nothing was written. Do it with --execute, while the fleet is stopped.")
     show_plan(plan, situation, moving.output, target, hints)
@@ -190,12 +193,14 @@ def _colour(row: Mapping[str, Any]) -> str | None:
     return "yellow" if str(row["replays"]).startswith("skips") else None
 
 
-def _wait_until_still(table: LeaseTable, runtime: Runtime, target: Target, moving: Moving) -> None:
-    from pykcl.model.lease import Lease
-    from pykcl.operate.snapshot import describe_moved, known_failover, wait_until_idle
+def _wait_until_still(
+    scan: Callable[[], TableSnapshot], runtime: Runtime, target: Target, moving: Moving
+) -> None:
+    from pykcl.operate.idle import Activity, wait_until_idle
+    from pykcl.operate.snapshot import known_failover
 
-    leases = [row for row in table.scan().rows if isinstance(row, Lease)]
-    failover, is_known = known_failover(target.failover, leases)
+    view = scan()
+    failover, is_known = known_failover(target.failover, view.leases.values())
     origin = (
         ", from its leases"
         if is_known
@@ -203,15 +208,17 @@ def _wait_until_still(table: LeaseTable, runtime: Runtime, target: Target, movin
     )
     origin = "" if target.failover is not None else origin
     say(f"watching the fleet for {failover:g} s{origin}: no lease may change", err=True)
+    if view.own_tables.unread:
+        print_notice(f"The members of this fleet of KCL 3.x are not watched: {view.own_tables.unread}")
     last = [""]
 
-    def report(active: Mapping[str, str]) -> None:
-        text = describe_moved(active)
+    def report(active: Activity) -> None:
+        text = active.text
         if moving.wait_idle and text != last[0]:
             say(f"waiting for the fleet to stop: {printable(text)}", err=True)
         last[0] = text
 
-    wait_until_idle(table, runtime, failover=failover, patience=moving.wait_idle or 0.0, on_moving=report)
+    wait_until_idle(scan, runtime, failover=failover, patience=moving.wait_idle or 0.0, on_moving=report)
 
 
 def _execute(

@@ -1,4 +1,4 @@
-"""Scans of a lease table as values: what one shows, which counters move between several, whether a fleet has stopped.
+"""Scans of a lease table as values: what one shows, and which counters move between several.
 
 Rows carry no time. Only a counter that moves between two scans shows that its owner is alive.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pykcl.errors import Refused, printable
-from pykcl.interfaces import LeaseTable
+from pykcl.errors import printable
 from pykcl.model.lease import AttributeValue, ForeignRow, Lease, Row, UnreadableRow
 from pykcl.model.lease_item import LEASE_KEY, parse_row
 from pykcl.planning.fleet_protocol import MULTI_STREAM_LEASE
@@ -352,78 +351,3 @@ def everybody_moved(found: Observation) -> bool:
         key in found.alive or lease.actual_owner is None or lease.is_ended
         for key, lease in found.snapshot.leases.items()
     )
-
-
-_MAX_PAUSE = 2.0
-"""Seconds between two scans: a live worker shows with its next heartbeat, and the refusal should follow soon."""
-_MAX_SHOWN = 5
-
-
-def moved_leases(before: Iterable[Row], after: Iterable[Row]) -> dict[str, str]:
-    """Return lease key -> worker, as far as the rows name it, of every lease that changed between two scans.
-
-    A row that appeared or disappeared was changed, too.
-    """
-    first, second = _leases(before), _leases(after)
-    return {
-        key: _worker(second.get(key) or first[key])
-        for key in sorted(first.keys() | second.keys())
-        if _heartbeat(first.get(key)) != _heartbeat(second.get(key))
-    }
-
-
-def wait_until_idle(
-    table: LeaseTable,
-    runtime: Runtime,
-    *,
-    failover: float,
-    patience: float = 0.0,
-    on_moving: Callable[[Mapping[str, str]], None] = lambda _: None,
-) -> tuple[Row, ...]:
-    """Return the rows once no lease has changed for `failover` seconds.
-
-    patience: seconds to wait for the fleet to stop, in addition. on_moving: called with the leases that still move.
-    Raises Refused when the fleet does not stop, TemporaryError, SetupError.
-    """
-    pause = runtime.event()
-    started = runtime.monotonic()
-    rows, since = table.scan().rows, runtime.monotonic()
-    while (left := since + failover - runtime.monotonic()) > 0:
-        pause.wait(min(left, _MAX_PAUSE))
-        now = table.scan().rows
-        moving = moved_leases(rows, now)
-        if moving:
-            on_moving(moving)
-            if runtime.monotonic() - started >= patience:
-                raise Refused(_refusal(moving, failover, patience))
-            since = runtime.monotonic()
-        rows = now
-    return rows
-
-
-def describe_moved(moving: Mapping[str, str]) -> str:
-    """Return one sentence: "2 leases moved during the check; active: w1, w2"."""
-    workers = list(dict.fromkeys(moving.values()))
-    names = ", ".join(workers[:_MAX_SHOWN]) + (", …" if len(workers) > _MAX_SHOWN else "")
-    leases = "1 lease" if len(moving) == 1 else f"{len(moving)} leases"
-    return f"{leases} moved during the check; active: {names}"
-
-
-def _refusal(moving: Mapping[str, str], failover: float, patience: float) -> str:
-    waited = f" within {patience:g} s" if patience else ""
-    return (
-        f"The fleet has not stopped{waited}: {describe_moved(moving)}. Nothing was written. Do: stop its workers, or "
-        f"wait for them with --wait-idle 5m. A lease counts as idle after {failover:g} s without a change."
-    )
-
-
-def _leases(rows: Iterable[Row]) -> dict[str, Lease]:
-    return {row.key: row for row in rows if isinstance(row, Lease)}
-
-
-def _heartbeat(lease: Lease | None) -> tuple[int, str | None, str | None] | None:
-    return None if lease is None else (lease.counter, lease.owner, lease.checkpoint_owner)
-
-
-def _worker(lease: Lease) -> str:
-    return lease.actual_owner or "somebody unknown"

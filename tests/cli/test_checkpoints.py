@@ -15,6 +15,7 @@ from service_kit import create_lease_table
 
 from pykcl.cli.local import local_environment
 from pykcl.cli.main import main
+from pykcl.cli.target import Target
 from pykcl.errors import TemporaryError
 from pykcl.local.server import LocalAws
 from pykcl.model.checkpoint import AT_SHARD_END, AT_TRIM_HORIZON, Checkpoint
@@ -23,6 +24,7 @@ from pykcl.model.lease_item import parse_row, to_item
 from pykcl.operate.aws.clients import OperatorClients
 from pykcl.operate.checkpoints import search
 from pykcl.worker.worker import Worker
+from tests.java_compat.scenarios import java_3x
 
 APP = "orders-app"
 A, B = "shardId-000000000000", "shardId-000000000001"
@@ -211,28 +213,25 @@ def test_a_caller_whom_nobody_can_tell_moves_checkpoints_all_the_same(bench, mon
 
 
 def test_it_is_refused_with_5_while_a_worker_renews_and_a_dry_run_says_so(bench, monkeypatch):
-    from pykcl.cli import checkpoints
-
     bench.at(A, 4, owner="w1")
-    table = checkpoints.open_table
+    scanner = Target.scanner
 
     def lively(target):
-        """Between two scans the worker renews."""
-        found = table(target)
+        """Before each scan the worker renews."""
+        found = scanner(target)
         scan = found.scan
 
         def moving():
-            rows = scan()
             bench.dynamodb.update_item(
                 TableName=bench.app, Key={"leaseKey": {"S": A}}, UpdateExpression="ADD leaseCounter :one",
                 ExpressionAttributeValues={":one": {"N": "1"}},
             )  # fmt: skip
-            return rows
+            return scan()
 
         found.scan = moving
         return found
 
-    monkeypatch.setattr(checkpoints, "open_table", lively)
+    monkeypatch.setattr(Target, "scanner", lively)
     refused = bench.run("reset", "--to-earliest", "--execute")
     assert refused.exit_code == 5
     assert "pykcl: refused: The fleet has not stopped" in refused.output
@@ -242,6 +241,44 @@ def test_it_is_refused_with_5_while_a_worker_renews_and_a_dry_run_says_so(bench,
     dry = bench.run("reset", "--to-earliest")
     assert dry.exit_code == 0
     assert "--execute would be refused now" in dry.output
+
+
+def put_fleet_rows(bench, ago):
+    """The rows of a fleet of KCL 3.x whose only worker reported so many seconds ago, by AWS' clock."""
+    now = bench.clock.millis // 1000
+    for item in (java_3x.migration_row(java_3x.NATIVE, "j1", 1), java_3x.leader_lock("j1", "v1")):
+        bench.dynamodb.put_item(TableName=bench.app, Item=item)
+    bench.dynamodb.update_item(**java_3x.worker_metrics(bench.app, "j1", now - ago))
+
+
+def test_a_worker_that_reports_metrics_and_holds_no_lease_keeps_the_fleet_from_counting_as_stopped(bench):
+    put_fleet_rows(bench, ago=30)
+    refused = bench.run("reset", "--to-earliest", "--execute")
+    assert refused.exit_code == 5
+    assert "The fleet has not stopped: metrics reported by j1 (30s ago)" in refused.output
+    dry = bench.run("reset", "--to-earliest")
+    assert "--execute would be refused now: metrics reported by j1" in dry.output
+    assert saved_files() == []
+
+
+def test_export_reset_and_restore_leave_rows_of_kcl_3x_as_they_are(bench):
+    put_fleet_rows(bench, ago=100)
+    bench.at(B, 4, owner="j1", checkpoint_owner="p1", throughput="12.5", entity_type="LEASE")
+    others = {key: row for key, row in bench.leases().items() if key not in (A, B)}
+    assert set(others) == {"Leader", "Migration3.0", "j1"}
+    exported = bench.run("export", "--file", "-")
+    assert exported.exit_code == 0, exported.output
+    assert not [key for key in others if key in exported.output]
+    before = bench.leases()
+    done = bench.run("reset", "--to-earliest", "--execute", "--backup", "saved")
+    assert done.exit_code == 0, done.output
+    after = bench.leases()
+    assert (after[B].owner, after[B].checkpoint_owner) == (None, None)
+    assert (after[B].throughput, after[B].entity_type) == ("12.5", "LEASE")
+    restored = bench.run("reset", "--from-file", "saved", "--execute")
+    assert restored.exit_code == 0, restored.output
+    assert bench.leases()[B].checkpoint == before[B].checkpoint
+    assert {key: row for key, row in bench.leases().items() if key not in (A, B)} == others
 
 
 @pytest.mark.parametrize(

@@ -351,6 +351,25 @@ def test_prune_shows_first_and_deletes_only_with_execute(aws, server):
 # -- lag and lineage -------------------------------------------------------------------------------------------
 
 
+def test_prune_deletes_no_row_of_kcl_3x_not_even_one_with_the_key_of_a_shard(aws, server):
+    put_native_fleet(aws)
+    # A Java worker called like a shard that Kinesis has dropped: its metrics are where a lease would be.
+    aws.update_item(**java_3x.worker_metrics(APP, shard(77), 1))
+    # An ended lease that keeps its owner, as in this fleet, and whose children have started.
+    server.kinesis.split("orders", shard(0))
+    put(
+        aws,
+        Lease(shard(0), AT_SHARD_END, owner="j1", counter=9, children=(shard(2), shard(3))),
+        *(Lease(shard(number), Checkpoint("5000"), owner="j1", parents=(shard(0),)) for number in (2, 3)),
+    )
+    before = {row["leaseKey"]["S"] for row in aws.scan(TableName=APP)["Items"]}
+    pykcl("leases", "prune", "--app", APP, "--stream", "orders", "--execute")
+    assert before - {row["leaseKey"]["S"] for row in aws.scan(TableName=APP)["Items"]} == {shard(0)}
+    assert "is a row of WORKER_METRIC_STATS" in pykcl(
+        "leases", "release", shard(77), "--app", APP, "--execute", code=5
+    )
+
+
 def test_lag_is_zero_at_the_tip_and_a_breach_exits_with_3(aws, server):
     put(aws, *(Lease(shard(number), AT_TRIM_HORIZON, owner="w1") for number in (0, 1)))
     told = pykcl("lag", "--app", APP, "--stream", "orders", "--max-behind", "60s")

@@ -6,11 +6,12 @@ from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.errors import PyKclError
 from pykcl.local.stream import LocalKinesis
 from pykcl.model.kpl import aggregate
+from pykcl.operate.aws.lease_table import OwnTableNames, TableScanner
 from pykcl.operate.checkpoints.apply import Audit, apply_plan
 from pykcl.operate.checkpoints.backup import backup_lines, plan_restore, read_backup
 from pykcl.operate.checkpoints.plan import Destination
 from pykcl.operate.checkpoints.reset import plan_reset_to, read_situation
-from pykcl.operate.snapshot import wait_until_idle
+from pykcl.operate.idle import wait_until_idle
 from pykcl.testing.fleet import STREAM, TABLE, Fleet
 from pykcl.testing.memory.stream import MemoryStream
 from pykcl.testing.runtime import EPOCH_MILLIS
@@ -40,6 +41,8 @@ class Operator:
         self.fleet = fleet
         self.runtime = fleet.simulation.runtime(name)
         self.table = DynamoDBLeaseTable(fleet.dynamodb, TABLE, self.runtime)
+        own = OwnTableNames.of(TABLE)
+        self.scan = TableScanner(fleet.dynamodb, TABLE, self.runtime, own).scan
         self.stream = MemoryStream(fleet.kinesis, STREAM, self.runtime, fleet.simulation.switch)
         self.reads = 0
 
@@ -59,7 +62,7 @@ class Operator:
         return self.plan(Destination("time", at_millis=millis), keys)
 
     def still(self, **options):
-        return wait_until_idle(self.table, self.runtime, failover=FAILOVER, **options)
+        return wait_until_idle(self.scan, self.runtime, failover=FAILOVER, **options)
 
     def backup(self, plan, situation=None) -> str:
         found = situation or self.situation()

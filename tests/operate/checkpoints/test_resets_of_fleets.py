@@ -15,7 +15,8 @@ from checkpoint_kit import (
 from pykcl.errors import Refused
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
 from pykcl.operate.checkpoints.plan import Destination
-from pykcl.operate.snapshot import known_failover, wait_until_idle
+from pykcl.operate.idle import wait_until_idle
+from pykcl.operate.snapshot import known_failover
 from pykcl.testing.fleet import STREAM
 
 A, B, C = (f"shardId-{number:012d}" for number in range(3))
@@ -232,7 +233,7 @@ def test_a_reset_is_refused_while_a_worker_lives_and_goes_on_once_it_has_stopped
     operator = Operator(fleet)
     begun = fleet.simulation.now
     with pytest.raises(Refused, match="active: w1"):
-        wait_until_idle(operator.table, operator.runtime, failover=60.0)
+        wait_until_idle(operator.scan, operator.runtime, failover=60.0)
     assert fleet.simulation.now - begun < 10, "the first heartbeat is enough, and w1 has one each 5 s"
     begun = fleet.simulation.now
     with pytest.raises(Refused, match="within 30 s"):
