@@ -194,8 +194,11 @@ def lease_answer(
     states = states_of(found, failover)
     kinds = owner_kinds(found.snapshot, found.renewed_after_end)
     fleet = fleet_of(found)
-    workers = [member.worker for member in fleet.members] if fleet is not None else []
-    marks = marks_among([*(status.owner for status in states.values()), *workers], before)
+    owners = [status.owner for status in states.values()]
+    marks = marks_among(owners, before)
+    if fleet is not None:
+        # Owners first, so that they have the same marks as where only they are shown.
+        marks = marks_among([*owners, *(member.worker for member in fleet.members)], marks)
     rows = [
         {**_lease_row(status, kinds, found), "mark": marks.of(status.owner)}
         for status in states.values()

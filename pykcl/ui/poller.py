@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pykcl.errors import PyKclError, TemporaryError, printable
+from pykcl.model.fleet_rows import LeaderLock
 from pykcl.model.lease import Lease
+from pykcl.operate.fleet import FleetOverview, fleet_of
 from pykcl.operate.hints import LeaseChange, changes_between, hints_of
 from pykcl.operate.lag import MAX_PARALLEL, LagSource
 from pykcl.operate.snapshot import Observation, Sampler, TableSnapshot, known_failover, shown
@@ -28,7 +30,7 @@ from pykcl.operate.states import (
 from pykcl.operate.worker_status import StatusClient, WorkerReport
 from pykcl.runtime import Runtime, Task
 from pykcl.ui.state_store import Rates, StateStore
-from pykcl.ui.view import Measured, OwnerBook, PageView, ViewBuilder, event_of
+from pykcl.ui.view import Measured, OwnerBook, PageView, ViewBuilder, event_of, fleet_values
 
 log = logging.getLogger("pykcl.ui")
 
@@ -205,12 +207,13 @@ class Fleet:
 
 @dataclass(slots=True)
 class _Before:
-    """Values of the previous scan."""
+    """Values of the previous scan. lock: of a leader of KCL 3.x, and the epoch milliseconds of its first scan."""
 
     states: Mapping[str, LeaseStatus] = field(default_factory=dict)
     checkpoints: dict[str, tuple[str | None, object]] = field(default_factory=dict)
     marks: Marks = NO_MARKS
     has_scanned: bool = False
+    lock: tuple[LeaderLock | None, int] = (None, 0)
 
 
 class FleetPoller:
@@ -304,7 +307,8 @@ class FleetPoller:
         self._request_lags(states)
         lags = self._known_lags(states, now)
         pages = self._workers.latest() if self._workers is not None else []
-        marks = self._marks_of(states, pages)
+        fleet = fleet_of(found)
+        marks = self._marks_of(states, fleet, pages)
         view = self._builder.view(states, kinds, lags, marks, now)
         edges = self._edges(states)
         if self._problem:
@@ -326,7 +330,10 @@ class FleetPoller:
                 lags=lags,
                 rate=rate,
                 events=self._events_of(edges, now),
-                facts=self._facts(found, states, failover),
+                facts={
+                    **self._facts(found, states, failover),
+                    "fleet": self._fleet_values(fleet, found, now) if fleet is not None else None,
+                },
             )
         )
 
@@ -334,11 +341,25 @@ class FleetPoller:
         if change is not None:
             self._publish(*change)
 
-    def _marks_of(self, states: Mapping[str, LeaseStatus], pages: Sequence[WorkerReport]) -> Marks:
-        """Assign marks to owners first, then to workers without a lease, which other views do not have."""
-        owners = [status.owner for status in states.values()]
-        marks = marks_among(owners, self._before.marks)
-        self._before.marks = marks_among([*owners, *(page.worker for page in pages)], marks)
+    def _fleet_values(self, fleet: FleetOverview, found: Observation, now: int) -> dict[str, Any]:
+        lock = found.leader.lock if found.leader is not None else None
+        if lock != self._before.lock[0]:
+            self._before.lock = (lock, now)
+        return fleet_values(
+            fleet, self._before.marks, at=now, server_time=found.at, lock_since=self._before.lock[1]
+        )
+
+    def _marks_of(
+        self, states: Mapping[str, LeaseStatus], fleet: FleetOverview | None, pages: Sequence[WorkerReport]
+    ) -> Marks:
+        """Assign marks to owners first, then to members without a lease; last to workers that other views do not
+        have."""
+        known = [status.owner for status in states.values()]
+        marks = marks_among(known, self._before.marks)
+        if fleet is not None:
+            known += [member.worker for member in fleet.members]
+            marks = marks_among(known, marks)
+        self._before.marks = marks_among([*known, *(page.worker for page in pages)], marks)
         return self._before.marks
 
     def _events_of(self, edges: Iterable[LeaseChange], now: int) -> list[dict[str, Any]]:

@@ -10,6 +10,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pykcl.model.lease import ForeignRow, Lease, UnreadableRow
+from pykcl.operate.fleet import (
+    FleetOverview,
+    Member,
+    Standing,
+    leader_text,
+    metric_text,
+    throughput_of,
+)
 from pykcl.operate.hints import LeaseChange
 from pykcl.operate.snapshot import short_shard, shown
 from pykcl.operate.states import (
@@ -119,7 +127,10 @@ def _row(status: LeaseStatus, lag: Measured | None, at: int) -> dict[str, Any]:
         "waits": list(status.waits_for),
     }
     if lease.checkpoint_owner is not None and lease.owner is not None:
-        row["next"] = lease.owner
+        row |= {"next": lease.owner, "nextName": shown(lease.owner)}
+    kib = throughput_of(lease)
+    if kib is not None:
+        row["kib"] = round(kib, 3)
     if lag is not None and not lease.is_ended:
         row["lag"] = {
             "at": lag.at,
@@ -161,6 +172,55 @@ def _owners(
             "stale": quiet[owner],
         }
     return found
+
+
+_SKEW_STEP = 5.0
+"""Seconds. A difference of clocks is in steps, as a Date is cut to the second: else it would differ in every scan."""
+
+
+def fleet_values(
+    overview: FleetOverview, marks: Marks, *, at: int, server_time: float, lock_since: int
+) -> dict[str, Any]:
+    """Return the fleet of KCL 3.x: the same values until something changes, so times and no ages.
+
+    at: of the scan, epoch milliseconds by this machine's clock; server_time: epoch seconds by AWS'. lock_since: epoch
+    milliseconds of the first scan that showed the lock as it is.
+    """
+    leader = overview.leader_name
+    return {
+        "clientVersion": overview.client_version,
+        "native": overview.is_native,
+        "leader": shown(leader) if leader is not None else None,
+        "leaderText": shown(f"leader: {leader_text(overview)}") if leader is None else "",
+        "lacksLeader": overview.lacks_leader,
+        "lockSince": lock_since if leader is not None else None,
+        "tableMigration": overview.table_migration,
+        "unread": shown(overview.unread),
+        "skew": round((server_time - at / 1000) / _SKEW_STEP) * _SKEW_STEP,
+        "members": [
+            {
+                "id": member.worker,
+                "name": shown(member.worker),
+                **places_of(marks.of(member.worker)),
+                "standing": member.standing.value,
+                "why": _SHOWN_AS_AGE.get(member.standing, shown(member.why)),
+                "leases": member.leases,
+                "reported": None if member.reported_ago is None else round(server_time - member.reported_ago),
+                "metrics": _metrics(member),
+                "leads": member.worker == leader,
+            }
+            for member in overview.members
+        ],
+    }
+
+
+_SHOWN_AS_AGE = {Standing.SILENT: "dead for the leader", Standing.AHEAD: "alive for the leader until then"}
+
+
+def _metrics(member: Member) -> str | None:
+    if member.metrics is None:
+        return None
+    return shown(metric_text(member.metrics)) or "none reported"
 
 
 MAX_REMEMBERED = 500

@@ -159,6 +159,27 @@ def test_the_page_comes_up_without_a_complaint_and_asks_nobody_else(tab, page):
     assert {urlsplit(address).netloc for address in asked if not address.startswith("about:")} == {page.host}
 
 
+def test_a_fleet_of_3x_has_a_panel_of_its_own_and_any_other_has_none(tab, live_table):
+    tab.open().drawn(7)
+    assert tab.run("return document.querySelector('#fleet').hidden")
+    live_table.lead(JAVA)
+    live_table.report(JAVA, sts={"C": [12.4]}, opr={"C": [100]})
+    live_table.put(lease(2, "py-1", at(2), checkpoint_owner="py-2", metadata=note("py-2"), throughput="64.5"))
+    tab.wait("!document.querySelector('#fleet').hidden", "the panel")
+    tab.wait("document.querySelectorAll('#fleet-table tbody tr').length === 3", "its workers")
+    assert tab.text("#fleet-note").startswith(f"CLIENT_VERSION_3X · leader {JAVA}, lock unchanged for")
+    java, first, second = tab.run(
+        "return [...document.querySelectorAll('#fleet-table tbody tr')].map((row) => [...row.cells].map((one) => one.textContent))"
+    )
+    assert java[:3] == [f"{JAVA}leader", "member", "1"]
+    assert java[5] == "CPU 12 %"
+    assert [*first[:2], first[4], first[6]] == ["py-1", "no report", "never", "reports no metrics"]
+    assert second[:4] == ["py-2", "no report", "1", "64.5"]
+    owner = "[...document.querySelectorAll('#lease-table tbody tr')].find((row) => row.textContent.startsWith('002')).cells[2].textContent"
+    tab.wait(f"{owner} === 'py-2pykcl→py-1'", "the hand-over")
+    assert tab.complaints() == []
+
+
 def test_the_token_leaves_the_address_and_scripts_cannot_read_the_cookie(tab, page):
     tab.open().drawn(7)
     assert tab.driver.current_url == f"{page.server.url}/"

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from fleet_table import JAVA, at, ended, lease, note, shard
+from fleet_table import JAVA, at, ended, lease, metrics_item, note, shard
 from ui_page import Page
 
 from pykcl.errors import SetupError, TemporaryError
@@ -122,6 +122,62 @@ def test_a_row_that_has_not_changed_is_not_told_again(table, clock):
     table.renew(2)
     made.step()
     assert list(told(frames)[-1]["rows"]) == [shard(2)]
+
+
+def test_a_fleet_of_3x_is_told_with_leader_and_members_and_again_only_when_it_changes(table, clock):
+    begun, at_first = clock.utcnow_millis(), clock.now
+    clock.utcnow_millis = lambda: begun + round((clock.now - at_first) * 1000)
+    table.lead("j1")
+    table.put(lease(1, "j1", throughput="12.5"), lease(2, "j1", checkpoint_owner="guest"))
+    table.report("j1", ago=5, sts={"C": [12.4]}, opr={"C": [100]})
+    made, frames = watching(table, clock)
+    made.step()
+    whole = made.memory.whole()[1]
+    fleet = whole["facts"]["fleet"]
+    assert (fleet["native"], fleet["leader"], fleet["lacksLeader"], fleet["skew"]) == (True, "j1", False, 0)
+    assert fleet["lockSince"] == begun
+    guest, j1 = fleet["members"]
+    assert (guest["name"], guest["standing"], guest["reported"], guest["metrics"]) == (
+        "guest",
+        "no report",
+        None,
+        None,
+    )
+    assert (j1["leads"], j1["leases"], j1["metrics"]) == (True, 1, "CPU 12 %")
+    assert j1["reported"] == pytest.approx(begun / 1000 - 5, abs=1)
+    assert whole["rows"][shard(1)]["kib"] == 12.5
+    assert (whole["rows"][shard(2)]["owner"], whole["rows"][shard(2)]["nextName"]) == ("guest", "j1")
+    for _ in range(3):
+        clock.now += 3
+        made.step()
+        assert made.memory.whole()[1]["facts"]["fleet"] == fleet
+    table.lead("j1", "v2")
+    clock.now += 1
+    made.step()
+    assert told(frames)[-1]["facts"]["fleet"]["lockSince"] == begun + 10_000
+    clock.now += 61
+    made.step()
+    fleet = told(frames)[-1]["facts"]["fleet"]
+    assert fleet["lacksLeader"]
+    assert [one["standing"] for one in fleet["members"]] == ["no report", "silent"]
+
+
+def test_any_other_fleet_has_none_and_hostile_rows_of_3x_are_inert(table, clock):
+    table.put(lease(1, "w"))
+    made, _ = watching(table, clock)
+    made.step()
+    assert made.memory.whole()[1]["facts"]["fleet"] is None
+    table.lead(EVIL[1])
+    for name in EVIL[:5]:
+        table.put_item(**metrics_item(name, 10**11, {name: [1]}, {name: [100]}))
+    made.step()
+    fleet = made.memory.whole()[1]["facts"]["fleet"]
+    texts = [
+        fleet["leader"],
+        *(member[key] for member in fleet["members"] for key in ("name", "why", "metrics")),
+    ]
+    assert len(texts) == 1 + 3 * 6
+    assert all(text is None or text.isprintable() for text in texts)
 
 
 def test_trouble_with_the_table_is_told_once_and_what_was_known_stays(table, clock):

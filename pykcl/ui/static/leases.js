@@ -99,12 +99,13 @@ export class LeaseTable {
     say(row.state, told.state);
     row.state.className = `state ${told.state}`;
     const owner = store.owner(told.owner);
-    const mark = `${told.owner} ${owner.kind} ${owner.name}`;
+    const next = told.next ? store.owner(told.next) : null;
+    const mark = `${told.owner} ${owner.kind} ${owner.name} ${told.next}`;
     if (row.owner !== mark) {
       row.owner = mark;
       const kind = owner.kind && owner.kind !== "unknown" ? el("span", { class: "kind" }, owner.kind) : null;
       const nobody = told.counter === undefined ? told.what : "–";
-      row.cells[2].replaceChildren(told.owner ? el("span", { class: "owner" }, markOf(owner), el("span", { class: "name" }, owner.name), kind) : nobody);
+      row.cells[2].replaceChildren(told.owner ? el("span", { class: "owner" }, markOf(owner), el("span", { class: "name" }, owner.name), kind, next ? el("span", { class: "kind", title: "is being handed over" }, "→") : null, next ? markOf(next) : null, next ? el("span", { class: "name" }, told.nextName) : null) : nobody);
     }
     const waits = told.waits?.length ? `waits for ${told.waits.map((one) => store.rows.get(one)?.name ?? one).join(", ")}` : null;
     say(row.cells[3], told.lag ? duration(told.lag.behind) : "–");

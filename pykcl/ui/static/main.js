@@ -5,6 +5,7 @@ import { RateChart } from "/static/chart_rate.js";
 import { Detail } from "/static/detail.js";
 import { byId, el, say } from "/static/dom.js";
 import { Events } from "/static/events.js";
+import { FleetPanel } from "/static/fleet.js";
 import { duration } from "/static/format.js";
 import { LeaseTable } from "/static/leases.js";
 import { Lineage } from "/static/lineage.js";
@@ -18,7 +19,7 @@ const detail = new Detail(store);
 const show = (key) => detail.lease(key);
 const table = new LeaseTable(store, show);
 const rates = new RateChart(store);
-const parts = [new Tiles(store, rates, table), new LagChart(store, show), rates, new Lineage(store, show), new Events(store), table, detail];
+const parts = [new Tiles(store, rates, table), new LagChart(store, show), rates, new Lineage(store, show), new Events(store), table, detail, new FleetPanel(store)];
 let source = null;
 let paused = false;
 let waiting = false;
@@ -121,7 +122,7 @@ const KEYS = [
   ["t", "charts as tables, and back"], ["/", "filter the leases"], ["p", "pause, go on"], ["d", "dark or light"], ["?", "this"], ["Esc", "closes"],
 ];
 const STATES = [
-  ["ACTIVE", "owned, and its counter moved within the failover time"], ["STALE", "owned, and unchanged for the failover time: any live worker may take it"],
+  ["ACTIVE", "owned, and its counter moved within the failover time"], ["STALE", "owned, and unchanged for the failover time: any live worker may take it, or the leader of a KCL 3.x fleet gives it away"],
   ["UNKNOWN", "owned, and not watched for long enough"], ["UNOWNED", "nobody owns it"], ["WAITING", "a parent has not ended"], ["ENDED", "read to its end"],
 ];
 
