@@ -19,7 +19,7 @@ from pykcl.model.lease import ForeignRow, JavaState, Lease
 from pykcl.model.lease_item import METRICS_KIND, MIGRATION_KIND, TABLE_MIGRATION_KIND
 from pykcl.operate.snapshot import Observation, TableSnapshot
 from pykcl.planning.fleet_protocol import sense_fleet
-from pykcl.planning.membership import LeaderWatch
+from pykcl.planning.leader_lock import LeaderWatch
 from pykcl.times import format_duration
 
 REPORT_LIFE = 60.0

@@ -17,7 +17,7 @@ from pykcl.model.lease import ForeignRow, Lease, Row
 from pykcl.model.lease_item import LEADER_KIND, METRICS_KIND
 from pykcl.operate.fleet import REPORT_LIFE
 from pykcl.operate.snapshot import TableSnapshot, time_of
-from pykcl.planning.membership import HEARTBEAT_INTERVAL
+from pykcl.planning.leader_lock import heartbeat_interval
 from pykcl.runtime import Runtime
 from pykcl.times import format_duration
 
@@ -134,7 +134,7 @@ def _quiet_time(view: TableSnapshot, failover: float) -> float:
     if lock is None or lock.is_released:
         return failover
     reported = {row.key for row in view.fleet_rows if metrics_of(row) is not None}
-    return failover if lock.owner in reported else max(failover, HEARTBEAT_INTERVAL + _SPARE)
+    return failover if lock.owner in reported else max(failover, heartbeat_interval(lock) + _SPARE)
 
 
 def _refusal(moving: Activity, failover: float, patience: float) -> str:

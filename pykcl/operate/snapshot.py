@@ -12,8 +12,8 @@ from pykcl.errors import printable
 from pykcl.model.lease import AttributeValue, ForeignRow, Lease, Row, UnreadableRow
 from pykcl.model.lease_item import LEASE_KEY, parse_row
 from pykcl.planning.fleet_protocol import MULTI_STREAM_LEASE
+from pykcl.planning.leader_lock import LeaderWatch
 from pykcl.planning.lease_view import LeaseView
-from pykcl.planning.membership import LeaderWatch
 from pykcl.runtime import Runtime
 
 MAX_SHOWN = 200

@@ -32,6 +32,12 @@ _LEADERLESS_AFTER: Final = 30.0
 """Seconds for which there is no lock, or a released one, before the fleet counts as without a leader."""
 
 
+def heartbeat_interval(lock: LeaderLock) -> float:
+    """Return the seconds between two heartbeats of its owner: a quarter of its duration, as Java's 30 s of 120 s."""
+    # A row may hold any number.
+    return min(max(lock.lease_seconds, _SHORTEST), BESIDE_JAVA) / 4
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderWatch:
     """The lock as this worker has seen it. since: monotonic seconds of the first read that showed it as it is.
@@ -66,8 +72,7 @@ class LeaderWatch:
         """True if nobody leads: the lock is missing or released for long, or its owner has missed two heartbeats."""
         if self.lock is None or self.lock.is_released:
             return self.unchanged_for > _LEADERLESS_AFTER
-        # A row may hold any number.
-        return self.unchanged_for > min(max(self.lock.lease_seconds, _SHORTEST), BESIDE_JAVA) / 2
+        return self.unchanged_for > 2 * heartbeat_interval(self.lock)
 
     def may_be_taken(self, eligibility: Eligibility) -> bool:
         """Return whether a worker may try to take the lock, by what it has seen."""
@@ -116,8 +121,8 @@ class HeldLock:
 
     @property
     def next_heartbeat(self) -> float:
-        """Monotonic seconds of the next heartbeat; Java: every 30 s of 120 s."""
-        return self.sent_at + self.lock.lease_seconds / 4
+        """Monotonic seconds of the next heartbeat."""
+        return self.sent_at + heartbeat_interval(self.lock)
 
 
 def lease_seconds(members: Iterable[str], pykcl: Iterable[str]) -> float:
