@@ -238,7 +238,7 @@ GROUPS = "/sys/fs/cgroup/"
     ("environment", "files", "ec2", "found"),
     [
         ({"ECS_CONTAINER_METADATA_URI_V4": ECS}, {POD, "/proc/stat"}, True, Platform.ECS),
-        ({"ECS_CONTAINER_METADATA_URI": ECS}, {POD, "/proc/stat"}, True, None),
+        ({"ECS_CONTAINER_METADATA_URI": ECS}, {"/proc/stat"}, True, None),
         ({}, {POD, GROUPS + "cgroup.controllers", GROUPS + "cpu"}, True, Platform.CGROUP_V2),
         ({}, {POD, GROUPS + "cpu", "/proc/stat"}, True, Platform.CGROUP_V1),
         ({}, {POD, GROUPS + "memory"}, False, Platform.CGROUP_V1),

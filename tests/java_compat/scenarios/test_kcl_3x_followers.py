@@ -510,6 +510,18 @@ def test_a_worker_that_restarts_begins_with_no_averages(led):
     assert cpu_reported(fleet) == ["25"]
 
 
+def test_a_worker_that_follows_again_begins_with_no_averages(led):
+    fleet, native = led(2, "n1", state=java_3x.FLIPPED)
+    native.workers["n1"].cpu = ["40"]
+    fleet.start_pykcl("p1", host=BusyHost(fleet.simulation))
+    fleet.simulation.sleep(150)
+    assert len(cpu_reported(fleet)) > 2
+    for state, follows in (("CLIENT_VERSION_2X", False), (java_3x.FLIPPED, True)):
+        fleet.dynamodb.put_raw(TABLE, java_3x.migration_row(state, "tool", fleet.epoch() * 1000))
+        fleet.wait(lambda wanted=follows: ("p1" in metrics_rows(fleet)) is wanted, 90, state)
+    assert cpu_reported(fleet) == ["25"]
+
+
 @pytest.mark.parametrize(
     ("cpu", "options"),
     [((), {}), ((), {"worker_metrics": "throughput"}), (["40"], {"worker_metrics": "throughput"})],
