@@ -54,7 +54,7 @@ _is_number = re.compile(r"(?:0|[1-9][0-9]{0,18})\Z").match
 _is_decimal = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,38})?(?:E[+-]?[0-9]{1,3})?\Z").match
 _MULTI_STREAM_KEY = re.compile(r"[0-9]{12}:[A-Za-z0-9_.-]{1,128}:[0-9]{1,19}:.")
 
-MIGRATION_KEY, LEADER_KEY = "Migration3.0", "Leader"
+MIGRATION_KEY, LEADER_KEY, TABLE_MIGRATION_KEY = "Migration3.0", "Leader", "TableMigration3.5"
 MIGRATION_KIND = "CLIENT_VERSION_MIGRATION"
 TABLE_MIGRATION_KIND = "TABLE_MIGRATION"
 METRICS_KIND = "WORKER_METRIC_STATS"
@@ -78,7 +78,7 @@ _CLIENT_VERSION = re.compile(r"CLIENT_VERSION_[A-Z0-9_]{1,48}\Z")
 _FOREIGN_KEYS = {
     LEADER_KEY: LEADER_KIND,
     MIGRATION_KEY: MIGRATION_KIND,
-    "TableMigration3.5": TABLE_MIGRATION_KIND,
+    TABLE_MIGRATION_KEY: TABLE_MIGRATION_KIND,
 }
 
 _METADATA_NAMES = (

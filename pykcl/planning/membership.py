@@ -7,12 +7,13 @@ the stop: whoever reports and does not query its leases holds up its shards for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, TypeGuard
 
 from pykcl.model.fleet_rows import CPU, WorkerMetrics, metrics_of
 from pykcl.model.lease import ForeignRow, Lease, Row
-from pykcl.model.lease_item import TABLE_MIGRATION_KIND
+from pykcl.model.lease_item import LEADER_KEY, MIGRATION_KEY, TABLE_MIGRATION_KEY, TABLE_MIGRATION_KIND
 from pykcl.planning.fleet_protocol import COMPATIBLE_VERSIONS, NATIVE_VERSIONS, Fleet
 from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lease_assignment import Fleet as Assignment
@@ -26,11 +27,21 @@ RESCUE_AFTER: Final = 3
 _SOON, _LATER, _LIVELY_FOR = 2.0, 5.0, 30.0
 
 
-def why_not_to_follow(fleet: Fleet, mode: FleetMode, rows: Iterable[Row], *, has_owner_index: bool) -> str:
+_FLEET_KEYS = frozenset({LEADER_KEY, MIGRATION_KEY, TABLE_MIGRATION_KEY})
+_is_lease_key = re.compile(r"(?:.*:)?shardId-[0-9]+\Z").match
+
+
+def why_not_to_follow(
+    fleet: Fleet, mode: FleetMode, rows: Iterable[Row], *, worker: str = "", has_owner_index: bool
+) -> str:
     """Return why a worker must not join a fleet in KCL 3.x's own mode as a follower; "" where it may.
 
-    rows: of a whole scan. has_owner_index: the lease table has KCL 3.x's index.
+    rows: of a whole scan. has_owner_index: the lease table has KCL 3.x's index. worker: its identifier, which becomes the
+    key of its metrics: 1) it is that of a shard, or of the lock, and there is no such row yet; 2) the metrics are put
+    there; 3) nobody can put the lease, or take the lock.
     """
+    if worker in _FLEET_KEYS or _is_lease_key(worker):
+        return f"its worker identifier is the name of a row of others ({worker})"
     if mode == "2x":
         return 'fleet_mode="2x" wants the protocol of KCL 2.x'
     if fleet.client_version is None:

@@ -163,7 +163,11 @@ class FleetMonitor:
 
     def _why_not_to_follow(self, fleet: Fleet, rows: Iterable[Row]) -> str:
         return why_not_to_follow(
-            fleet, self._config.fleet_mode, rows, has_owner_index=self._state.has_owner_index
+            fleet,
+            self._config.fleet_mode,
+            rows,
+            worker=self._worker_id,
+            has_owner_index=self._state.has_owner_index,
         )
 
     def _compare(self, fleet: Fleet, now: float) -> None:
