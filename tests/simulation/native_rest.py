@@ -15,8 +15,10 @@ from tests.simulation.native import NATIVE_STATES, ROUND, NativeFleet, NativeWor
 from tests.simulation.quiescence import WHOLE_SHARD, FleetQuiescence
 
 _TERM_BEGINS = 185.0
-"""Seconds until another Java worker leads after the leader died: the lock's duration, an attempt each thirty seconds, and
-the second round, which is the first to see what has stood still."""
+"""Seconds until another Java worker leads after the leader died: the lock's duration, and an attempt each thirty
+seconds."""
+_THAWED = 200.0
+"""Seconds until the last Java worker that stands still goes on."""
 _FOLLOWED = 150.0
 """Seconds until every worker knows of another client version."""
 _SETTLED = 300.0
@@ -70,10 +72,17 @@ class NativeQuiescence(FleetQuiescence):
             world.change_version()
         if not fleet.java_hosts():
             fleet.start_java(self._rng)
-        self._sleep(_TERM_BEGINS if was_native else _TERM_BEGINS + _FOLLOWED)
-        world.violations.expect(
-            world.leader(fleet.java_hosts()) is not None, Guarantee.BALANCE, "no Java worker leads"
+        while len(fleet.workers()) < 2:
+            fleet.start()
+
+        def leads() -> bool:
+            leader = world.leader(fleet.java_hosts())
+            return leader is not None and not world.simulation.is_frozen(leader.name)
+
+        self._expect_soon(
+            leads, _THAWED + _TERM_BEGINS + _FOLLOWED, Guarantee.BALANCE, lambda: "no Java worker leads"
         )
+        self._sleep(2 * ROUND if was_native else _FOLLOWED)
 
     @property
     def _rng(self) -> random.Random:
@@ -127,6 +136,8 @@ class NativeQuiescence(FleetQuiescence):
     def _a_follower_reads(self) -> None:
         """Where Java workers have all leases, one of these is handed over to a follower."""
         world = self._world
+        while len(self._fleet.workers()) < 2:
+            self._fleet.start()
 
         def asks() -> bool:
             if self._readers():

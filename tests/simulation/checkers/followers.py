@@ -54,6 +54,8 @@ class FollowerRowChecker(RowChecker):
         is_own = change.key == self.worker_ids.get(change.author) and kind in _REPORTS
         was_metrics = change.before is None or change.before.get("entityType") == METRICS
         self._expect(is_own and was_metrics, Guarantee.FOREIGN_KEPT, who)
+        if change.after is not None:
+            self.follower.metrics_written(change.author)
 
 
 class LockHistory:
@@ -157,10 +159,12 @@ class FollowerChecker:
         self._expect(host in self._queried, f"{host} reports metrics before it can find its leases")
         self._expect(host in self._since, f"{host} reports metrics to a fleet without a leader")
         self._withdrew.discard(host)
-        self._reported.add(host)
         off = int(params["ExpressionAttributeValues"][":at"]["N"]) - self._aws_seconds()
         is_late = self._frozen.seconds_since(host, self._now() - _UNDER_WAY) > 0 or self._clock_jumped()
         self._expect(abs(off) <= _CLOCK_SLACK or is_late, f"{host} reports a time that is {off:+.0f} s off")
+
+    def metrics_written(self, host: str) -> None:
+        self._reported.add(host)
 
     def _clock_offset(self) -> float:
         return self._aws_seconds() - self._now()
@@ -259,7 +263,7 @@ def follower_rules(options: Mapping[str, Any], failover: float) -> dict[str, Rul
         "hand_over": Rule(60, 6, ("take", "adopt")),
         "release": Rule(60, 6, ("take", "adopt")),
         "shard_end": Rule(60, 6, ("take", "adopt"), tries=60),
-        "report": Rule(60, 2 + 60 / (0.8 * every), tries=90),
+        "report": Rule(60, 2 + 60 / (0.8 * every), tries=120),
         "withdraw": Rule(60, 3),
         # Every two seconds while anything changes.
         "Query": Rule(20, 16, tries=60),
