@@ -12,6 +12,7 @@ from pykcl.compat.properties import Interpretation
 from pykcl.compat.properties.parsing import FANOUT_NOTICE, retrieval_of
 from pykcl.model.lease import ForeignRow, JavaState, Lease, Row, UnreadableRow
 from pykcl.planning.fleet_protocol import Fleet, FleetKind, sense_fleet
+from pykcl.planning.membership import why_not_to_follow
 from pykcl.planning.read_schedule import BUSY_INTERVAL, QUIET_INTERVAL
 
 Weight = Literal["must", "changes", "review", "can go", "fine"]
@@ -208,6 +209,7 @@ _KINDS = {
     "WORKER_METRIC_STATS": "metrics of a KCL 3.x worker",
     "LEADER": "leader lock of KCL 3.x",
     "CLIENT_VERSION_MIGRATION": "migration state of KCL 3.x",
+    "TABLE_MIGRATION": "move of KCL 3.5 into one table",
 }
 
 
@@ -232,6 +234,15 @@ class TableSnapshot:
         fleet = self.fleet
         return fleet is not None and fleet.kind is FleetKind.JAVA_3X_NATIVE
 
+    @property
+    def why_not_to_follow(self) -> str:
+        """The reason for which pykcl cannot join a fleet of KCL 3.x in its own mode; "" if it can."""
+        fleet = self.fleet
+        if fleet is None or not self.is_native:
+            return ""
+        index = self.state.has_owner_index
+        return why_not_to_follow(fleet, "auto", self.rows or (), has_owner_index=index)
+
 
 def table_findings(snapshot: TableSnapshot) -> list[Finding]:
     """Return the findings in the rows, or the reason why they were not read."""
@@ -249,6 +260,14 @@ def table_findings(snapshot: TableSnapshot) -> list[Finding]:
 
 
 def _obstacles(snapshot: TableSnapshot, fleet: Fleet) -> Iterator[Finding]:
+    why_not = snapshot.why_not_to_follow
+    if why_not:
+        yield Finding(
+            "must",
+            "pykcl cannot join this fleet of KCL 3.x as it is",
+            f"{fleet.why_native}, and {why_not}. A pykcl worker would refuse to start (`pykcl explain E06`). Run this "
+            "again once that is over.",
+        )
     if fleet.kind is FleetKind.JAVA_3X_NATIVE:
         yield Finding(
             "review",

@@ -230,18 +230,29 @@ def _plain(text: str) -> str:
 def plan(move: Move, snapshot: TableSnapshot) -> list[Step]:
     """Return the steps in order."""
     is_led = snapshot.is_native
-    return [_review(move), _shadow(move), _one_host(move, is_led=is_led), _all_hosts(move), _remove(move)]
+    return [
+        _review(move, is_led=is_led),
+        _shadow(move),
+        _one_host(move, is_led=is_led),
+        _all_hosts(move, is_led=is_led),
+        _remove(move),
+    ]
 
 
-def _review(move: Move) -> Step:
+def _review(move: Move, *, is_led: bool) -> Step:
     code = ("--code", move.program) if move.program else ()
-    return Step(
-        "Review",
+    commands = [_shell("pykcl", "migrate", move.properties, *code, "--force")]
+    text = (
         "Change what has to be changed first, and repeat this command from a host with access to the lease table until "
-        "nothing of that is left. It overwrites its files.",
-        (_shell("pykcl", "migrate", move.properties, *code, "--force"),),
-        "nothing was changed: the command only reads.",
+        "nothing of that is left. It overwrites its files."
     )
+    if is_led:
+        commands.append(_shell("pykcl", "iam", "--properties", move.properties, "--follow-leader"))
+        text += (
+            " The second command prints the permissions that a worker needs in this fleet; the role of a daemon of KCL "
+            "3.x usually has them."
+        )
+    return Step("Review", text, tuple(commands), "nothing was changed: the commands only read.")
 
 
 def _shadow(move: Move) -> Step:
@@ -286,13 +297,19 @@ def _one_host(move: Move, *, is_led: bool) -> Step:
     )
 
 
-def _all_hosts(move: Move) -> Step:
+def _all_hosts(move: Move, *, is_led: bool) -> Step:
+    text = "The same on the next host, one by one, each after the leases are balanced."
+    end = "After the last daemon has stopped nothing is left to do: the table stays as it is."
+    back = "as before, for any host, at any time; also for all of them."
+    if not is_led:
+        return Step("All hosts", f"{text} {end}", (move.run,), back)
     return Step(
         "All hosts",
-        "The same on the next host, one by one, each after the leases are balanced. After the last daemon has stopped "
-        "nothing is left to do: the table stays as it is.",
-        (move.run,),
-        "as before, for any host, at any time; also for all of them.",
+        f"{text} The first command shows which worker leads, and which ones the leader counts. Move the host that "
+        f"leads last: whenever a leader goes, nobody assigns leases until another follows. {end}",
+        (_shell("pykcl", "leases", "list", "--properties", move.properties), move.run),
+        f"{back} A daemon that finds nobody leading takes the lock, at the latest two minutes after its start, and "
+        "assigns leases from then on.",
     )
 
 

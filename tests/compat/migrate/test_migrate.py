@@ -12,7 +12,7 @@ from pykcl import Config
 from pykcl.cli.local import local_environment
 from pykcl.config import read_toml
 from pykcl.local.server import LocalAws
-from pykcl.model.lease_item import MIGRATION_KEY
+from pykcl.model.lease_item import MIGRATION_KEY, OWNER_INDEX
 from tests.program import Program
 
 PROPERTIES = """
@@ -207,7 +207,11 @@ def test_it_looks_at_the_table_and_changes_nothing_in_aws(folder, aws, monkeypat
     assert "There is no such table in us-east-1" in (folder / "migrate-report.md").read_text(), done.stderr
     dynamodb.create_table(
         TableName="orders-app", BillingMode="PAY_PER_REQUEST", KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+        AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("leaseKey", "leaseOwner")],
+        GlobalSecondaryIndexes=[{
+            "IndexName": OWNER_INDEX, "Projection": {"ProjectionType": "KEYS_ONLY"},
+            "KeySchema": [{"AttributeName": "leaseOwner", "KeyType": "HASH"}, {"AttributeName": "leaseKey", "KeyType": "RANGE"}],
+        }],
     )  # fmt: skip
     lease = {"leaseKey": {"S": "shardId-000000000000"}, "leaseCounter": {"N": "3"}, "leaseOwner": {"S": "java"},
              "checkpoint": {"S": "TRIM_HORIZON"}}  # fmt: skip

@@ -155,12 +155,19 @@ def version_row(version):
 
 
 METRICS = parse_row({"leaseKey": {"S": "j1"}, "entityType": {"S": "WORKER_METRIC_STATS"}, "lut": {"N": "1"}})
+MOVING = parse_row(
+    {
+        "leaseKey": {"S": "TableMigration3.5"},
+        "entityType": {"S": "TABLE_MIGRATION"},
+        "tm": {"S": "TABLE_MIGRATION_PENDING"},
+    }
+)
 MULTI = parse_row({"leaseKey": {"S": "123456789012:a:1:shardId-000000000000"}, "leaseCounter": {"N": "1"}})
 BROKEN = parse_row({"leaseKey": {"S": "shardId-000000000009"}, "leaseCounter": {"S": "many"}})
 
 
-def snapshot(*rows, **more):
-    return TableSnapshot("orders-app", rows, JavaState(), **more)
+def snapshot(*rows, has_owner_index=False, **more):
+    return TableSnapshot("orders-app", rows, JavaState(has_owner_index), **more)
 
 
 def told(a_snapshot):
@@ -187,9 +194,24 @@ def test_rows_of_3x_are_told_and_its_mode():
 
 @pytest.mark.parametrize("version", ["CLIENT_VERSION_3X", "CLIENT_VERSION_3X_WITH_ROLLBACK"])
 def test_a_native_fleet_is_told_and_no_blocker(version):
-    assert ("review", "the fleet is KCL 3.x in its own mode") in told(
-        snapshot(lease(0, "j1"), version_row(version))
-    )
+    found = told(snapshot(lease(0, "j1"), version_row(version), has_owner_index=True))
+    assert ("review", "the fleet is KCL 3.x in its own mode") in found
+    assert not [what for weight, what in found if weight == "must"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "index", "why"),
+    [
+        ([version_row("CLIENT_VERSION_3X")], False, "has no index of owners yet"),
+        ([version_row("CLIENT_VERSION_3X"), MOVING], True, "is moving its state into the lease table"),
+        ([version_row("CLIENT_VERSION_4X")], True, "is later than the versions that pykcl knows"),
+    ],
+)
+def test_a_native_fleet_that_pykcl_cannot_join_is_a_blocker_with_the_reason(rows, index, why):
+    found = table_findings(snapshot(lease(0, "j1"), *rows, has_owner_index=index))
+    (must,) = [one for one in found if one.weight == "must"]
+    assert must.what == "pykcl cannot join this fleet of KCL 3.x as it is"
+    assert why in must.text
 
 
 def test_leases_of_several_streams_are_a_blocker_and_broken_rows_are_told():
@@ -245,6 +267,16 @@ def test_in_a_native_fleet_the_leader_assigns_what_a_stopped_daemon_had():
     assert steps[2].title == "One host"
     assert "leader of KCL 3.x assigns leases" in steps[2].text
     assert "failover time" in plan(move(), snapshot())[2].text
+
+
+def test_in_a_native_fleet_the_plan_names_permissions_and_the_host_that_leads():
+    steps = {step.title: step for step in plan(move(), snapshot(version_row("CLIENT_VERSION_3X")))}
+    assert steps["Review"].commands[1] == "pykcl iam --properties app.properties --follow-leader"
+    assert steps["All hosts"].commands[0] == "pykcl leases list --properties app.properties"
+    assert "Move the host that leads last" in steps["All hosts"].text
+    assert "takes the lock" in steps["All hosts"].back
+    others = {step.title: step for step in plan(move(), snapshot())}
+    assert len(others["Review"].commands) == len(others["All hosts"].commands) == 1
 
 
 @pytest.mark.parametrize(
