@@ -480,6 +480,8 @@ def list_leases(
     WAITING   a parent shard has not ended, so it must not be read yet
     ENDED     its shard was read to the end
     FOREIGN   not a lease: a row that KCL 3.x keeps in the table
+
+    Below the leases of a KCL 3.x fleet stand its leader and its workers, each with its last report of metrics.
     """
     if no_sample and sample is not None:
         raise click.UsageError("--sample and --no-sample contradict each other.")
