@@ -12,10 +12,10 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 260,
-    "lines of pykcl/": 61_900,
-    "lines of the core": 25_100,
-    "lines of tests/": 91_900,
+    "files of pykcl/": 263,
+    "lines of pykcl/": 63_200,
+    "lines of the core": 25_300,
+    "lines of tests/": 96_000,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 
