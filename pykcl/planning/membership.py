@@ -36,9 +36,9 @@ def why_not_to_follow(
 ) -> str:
     """Return why a worker must not join a fleet in KCL 3.x's own mode as a follower; "" where it may.
 
-    rows: of a whole scan. has_owner_index: the lease table has KCL 3.x's index. worker: its identifier, which becomes the
-    key of its metrics: 1) it is that of a shard, or of the lock, and there is no such row yet; 2) the metrics are put
-    there; 3) nobody can put the lease, or take the lock.
+    rows: of a whole scan. has_owner_index: the lease table has KCL 3.x's index. worker: its identifier, which becomes
+    the key of its metrics: 1) it is that of a shard, or of the lock, and there is no such row yet; 2) the metrics are
+    put there; 3) nobody can put the lease, or take the lock.
     """
     if worker in _FLEET_KEYS or _is_lease_key(worker):
         return f"its worker identifier is the name of a row of others ({worker})"

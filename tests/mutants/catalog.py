@@ -10,6 +10,7 @@ from pykcl.testing.simulation import GuaranteeBroken, Outcome
 from tests.mutants.mutant import Mutant, Patch
 from tests.mutants.of_fleets import FLEETS
 from tests.mutants.of_leases import BELIEF
+from tests.mutants.of_native import NATIVE
 from tests.mutants.of_policies import POLICIES
 from tests.mutants.of_reading import READING
 from tests.mutants.of_rows import ROWS
@@ -22,7 +23,8 @@ def _number(mutant: Mutant) -> tuple[str, int, str]:
 
 
 MUTANTS = {
-    mutant.name: mutant for mutant in sorted((*ROWS, *BELIEF, *READING, *FLEETS, *POLICIES), key=_number)
+    mutant.name: mutant
+    for mutant in sorted((*ROWS, *BELIEF, *READING, *FLEETS, *POLICIES, *NATIVE), key=_number)
 }
 
 
@@ -46,12 +48,19 @@ def run_mutant(mutant: Mutant, seed: int, *, blind: bool = False) -> MutantRun:
         mutant.apply(patch)
         try:
             outcome = run_simulation(
-                seed, off=mutant.off, full=mutant.full, blind=blind, policies=mutant.policies
+                seed,
+                off=mutant.off,
+                full=mutant.full,
+                blind=blind,
+                policies=mutant.policies,
+                native=mutant.native,
             )
         except Exception as error:  # noqa: BLE001 - whatever it died of, the mutants goes on
             return MutantRun("crashed", patch.called, details=f"{type(error).__name__}: {error}")
     result, details = _check(mutant, outcome)
-    if result == "caught" and not _is_survived(seed, mutant.off, mutant.full, mutant.policies):
+    if result == "caught" and not _is_survived(
+        seed, mutant.off, mutant.full, policies=mutant.policies, native=mutant.native
+    ):
         result = "no evidence"
     guarantee = outcome.broken.guarantee.name if result == "caught" else None
     return MutantRun(result, patch.called, guarantee, details)
@@ -67,9 +76,9 @@ def _check(mutant: Mutant, outcome: Outcome) -> tuple[str, str]:
 
 
 @cache
-def _is_survived(seed: int, off: frozenset[str], full: bool, policies: bool) -> bool:
+def _is_survived(seed: int, off: frozenset[str], full: bool, *, policies: bool, native: bool) -> bool:
     """Whether the sound worker comes through this simulation: only then a broken guarantee is the mutant's doing."""
     try:
-        return run_simulation(seed, off=off, full=full, policies=policies).broken is None
+        return run_simulation(seed, off=off, full=full, policies=policies, native=native).broken is None
     except Exception:  # noqa: BLE001 - a simulation that dies by itself shows nothing about an mutant
         return False

@@ -19,7 +19,7 @@ from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Change, Fault, Params, failing, throttled, timed_out
 from pykcl.testing.simulation.delivery import END, checkpoint_position
 from pykcl.testing.simulation.service_faults import StaleScan, kind_of_write
-from pykcl.testing.simulation.world import FAILOVER, World
+from pykcl.testing.simulation.world import FAILOVER, WorkerHost, World
 from tests.java_compat.scenarios.java_3x import (
     FLIPPED,
     MIGRATION,
@@ -54,6 +54,7 @@ NATIVE_STATES = (NATIVE, FLIPPED)
 ROUND = 2 * FAILOVER
 MOST_JAVA = 3
 _VISIT_SECONDS = 40.0
+_FIVE_MINUTES_MILLIS = 300_000
 
 
 class NativeEvents(EventChecker):
@@ -359,6 +360,13 @@ class NativeFleet(CheckedFleet):
         for _ in range(rng.choice([1, 1, 2])):
             self.start_java(rng)
         self.wanted += len(self.java_hosts())
+
+    def start(self, worker_id: str | None = None) -> WorkerHost:
+        host = super().start(worker_id)
+        if self._world.faults.happens("F22.clock", host.name):
+            offset = self._world.faults.rng("F22.clock").choice([-1, 1]) * _FIVE_MINUTES_MILLIS
+            self._world.simulation.clock(host.name).wall_offset += offset
+        return host
 
     def _cannot_hand_over(self, host: str, since: float) -> bool:
         """Return whether a host is dead, or was kept from its work since then."""

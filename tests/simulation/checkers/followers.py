@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pykcl.events import Event, FleetFollowed, FleetUnfollowed
-from pykcl.testing.memory.dynamodb import Change, Params
+from pykcl.testing.memory.dynamodb import Change, Params, parse_write
 from pykcl.testing.memory.expressions import Item
 from pykcl.testing.simulation.delivery import END, checkpoint_position
 from pykcl.testing.simulation.faults import Freezes
@@ -17,6 +17,12 @@ from tests.simulation.checkers.rows import RowChecker, worker_on
 
 METRICS = {"S": "WORKER_METRIC_STATS"}
 _REPORTS = ("report", "withdraw")
+_SOME_LEASE: Item = {
+    "leaseKey": {"S": "shardId-000000000000"},
+    "leaseCounter": {"N": "1"},
+    "entityType": {"S": "LEASE"},
+    "lut": {"N": "1"},
+}
 _UNDER_WAY = 15.0
 """Seconds for which a worker still does what it decided on before: a scan, and a write with its repetitions."""
 _CLOCK_SLACK = 10.0
@@ -151,8 +157,11 @@ class FollowerChecker:
     def metrics_sent(self, kind: str, params: Params, host: str) -> None:
         mine, key = self._worker_ids[host], params["Key"].get("leaseKey", {}).get("S")
         self._expect(key == mine, f"{host} writes the metrics of {key}")
-        fenced = "entityType = :kind" in params.get("ConditionExpression", "")
-        self._expect(fenced, f"{host}: {kind} without a condition on what the row is", Guarantee.CONDITIONAL)
+        operation = "UpdateItem" if kind == "report" else "DeleteItem"
+        hits = parse_write(operation, params, "leaseKey").condition(_SOME_LEASE)
+        self._expect(
+            not hits, f"{host}: {kind} under a condition that a lease fulfils", Guarantee.CONDITIONAL
+        )
         if kind == "withdraw":
             self._withdrew.add(host)
             return

@@ -1,0 +1,124 @@
+"""Bugs of a follower in a fleet that a leader of KCL 3.x runs: what it reports, takes, hands over and leaves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from pykcl.model import fleet_rows, lease_writes
+from pykcl.planning.membership import LeaderWatch
+from pykcl.testing.simulation import Guarantee
+from pykcl.worker.held_leases import HeldLease
+from pykcl.worker.lease_manager import LeaseManager
+from pykcl.worker.lease_worker import LeaseWorker
+from pykcl.worker.membership import Membership
+from tests.mutants.mutant import Function, Mutant, Patch
+
+
+def metrics_before_the_first_query(patch: Patch) -> None:
+    def make(assigned: Function) -> Function:
+        def late(self, now, busy):
+            self.report_if_due(now)
+            return assigned(self, now, busy)
+
+        return late
+
+    patch.replace(Membership, "assigned", make)
+
+
+def asked_for_and_not_handed_over(patch: Patch) -> None:
+    patch.replace(HeldLease, "next_owner", lambda _: lambda self: None)
+    patch.replace(LeaseWorker, "hand_over_if_late", lambda _: lambda self, now: None)
+
+
+class _ByTheHost:
+    """A Context whose stream shows the time of the host."""
+
+    def __init__(self, context):
+        self._context = context
+        self.stream = SimpleNamespace(server_time_millis=context.runtime.utcnow_millis)
+
+    def __getattr__(self, name):
+        return getattr(self._context, name)
+
+
+def report_by_the_clock_of_the_host(patch: Patch) -> None:
+    def make(report: Function) -> Function:
+        def by_the_host(self, now):
+            context, self._context = self._context, _ByTheHost(self._context)
+            try:
+                report(self, now)
+            finally:
+                self._context = context
+
+        return by_the_host
+
+    patch.replace(Membership, "_report", make)
+
+
+def ended_lease_without_owner(patch: Patch) -> None:
+    def make(end_shard: Function) -> Function:
+        def disowned(held, children, *, keeps_owner=False):
+            del keeps_owner
+            return end_shard(held, children)
+
+        return disowned
+
+    patch.replace(lease_writes, "end_shard", make)
+
+
+def rescue_under_a_leader(patch: Patch) -> None:
+    patch.replace(LeaderWatch, "is_absent", lambda _: lambda self: True)
+
+
+def leases_taken_as_in_2x(patch: Patch) -> None:
+    def make(follow: Function) -> Function:
+        def takes(self, *, has_scanned):
+            if has_scanned and not self._sync.must_finish_the_start:
+                self._acquire()
+            follow(self, has_scanned=has_scanned)
+
+        return takes
+
+    patch.replace(LeaseManager, "_follow", make)
+
+
+def released_before_the_report_is_withdrawn(patch: Patch) -> None:
+    patch.replace(Membership, "leave", lambda _: lambda self: None)
+
+
+def report_without_a_condition(patch: Patch) -> None:
+    def make(write: Function) -> Function:
+        def unfenced(metrics, method, condition, values, **more):
+            return write(metrics, method, f"{condition} OR attribute_exists(leaseKey)", values, **more)
+
+        return unfenced
+
+    patch.replace(fleet_rows, "_write", make)
+
+
+def rescue_by_the_same_view_again(patch: Patch) -> None:
+    patch.replace(
+        LeaseManager, "_follow", lambda follow: lambda self, *, has_scanned: follow(self, has_scanned=True)
+    )
+
+
+NATIVE = (
+    Mutant("M70", "metrics are reported before the first query of the index of owners", "-",
+            (Guarantee.FOLLOWS_LEADER,), metrics_before_the_first_query, native=True),
+    Mutant("M71", "a lease that the leader asks for is not handed over", "-",
+            (Guarantee.FOLLOWS_LEADER, Guarantee.NO_CHURN), asked_for_and_not_handed_over, native=True),
+    Mutant("M72", "metrics are reported by the clock of the host", "-",
+            (Guarantee.FOLLOWS_LEADER,), report_by_the_clock_of_the_host, native=True),
+    Mutant("M73", "an ended lease loses its owner", "-",
+            (Guarantee.FOLLOWS_LEADER,), ended_lease_without_owner, native=True),
+    Mutant("M74", "a lease that stands still is rescued though there is a leader", "-",
+            (Guarantee.FOLLOWS_LEADER,), rescue_under_a_leader, native=True),
+    Mutant("M75", "a follower takes leases as in KCL 2.x", "-",
+            (Guarantee.FOLLOWS_LEADER,), leases_taken_as_in_2x, native=True),
+    Mutant("M76", "leases are released before the metrics are withdrawn", "-",
+            (Guarantee.FOLLOWS_LEADER,), released_before_the_report_is_withdrawn, native=True),
+    Mutant("M77", "metrics are reported without a condition", "Java KCL 3.x",
+            (Guarantee.CONDITIONAL,), report_without_a_condition, native=True),
+    Mutant("M78", "a rescue that was refused is tried again by the same view", "here",
+            (Guarantee.BUDGETS,), rescue_by_the_same_view_again, native=True),
+)  # fmt: skip
