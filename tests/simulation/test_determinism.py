@@ -7,7 +7,14 @@ import sys
 import pytest
 
 from tests.simulation.course import run_simulation
-from tests.simulation.faults import KINDS, FleetFaults, PolicyFaults
+from tests.simulation.faults import (
+    IN_NATIVE_FLEETS,
+    KINDS,
+    NOT_IN_NATIVE_FLEETS,
+    FleetFaults,
+    NativeFaults,
+    PolicyFaults,
+)
 from tests.simulation.report import Totals
 from tests.simulation.runner import Job, run_job
 from tests.simulation.seeds import NO_FAULTS
@@ -76,6 +83,39 @@ def test_every_fourth_simulation_has_policies_unless_a_processor_is_given_or_the
     assert not Job(3, processor="shop:Orders").has_policies
     assert not Job(3, policies=False).has_policies
     assert Job(4, policies=True).has_policies
+
+
+def test_every_sixth_simulation_is_of_a_native_fleet_and_none_of_these_has_policies():
+    assert [seed for seed in range(24) if Job(seed).is_native] == [4, 10, 16, 22]
+    assert not [seed for seed in range(24) if Job(seed).is_native and Job(seed).has_policies]
+    assert not Job(4, processor="shop:Orders").is_native
+    assert not Job(4, native=False).is_native
+    assert not Job(4, policies=True).is_native
+    assert Job(3, native=True).is_native
+    assert not Job(3, native=True).has_policies
+    assert Job(SEED, native=True).replay == "python -m tests.simulation --seed 7 --native"
+    assert Job(SEED, native=False).replay == "python -m tests.simulation --seed 7 --no-native"
+
+
+def test_native_fleets_have_faults_of_their_own_and_others_take_no_notice_of_them():
+    without, native = run_simulation(SEED), run_simulation(SEED, native=True)
+    assert not IN_NATIVE_FLEETS & without.injected.keys()
+    assert IN_NATIVE_FLEETS & native.injected.keys()
+    assert not NOT_IN_NATIVE_FLEETS & native.injected.keys()
+    assert run_simulation(SEED, native=True).digest == native.digest
+    assert run_simulation(SEED, off=IN_NATIVE_FLEETS).digest == without.digest
+
+
+@pytest.mark.slow
+def test_a_host_whose_clock_is_minutes_off_changes_nothing_in_a_native_fleet():
+    for seed in range(3, 60):
+        if not NativeFaults(seed).has("F22.clock"):
+            continue
+        off = run_simulation(seed, native=True)
+        if off.injected["F22.clock"]:
+            assert run_simulation(seed, native=True, off=frozenset({"F22.clock"})).digest == off.digest
+            return
+    raise AssertionError("no simulation among these has a host whose clock is off")
 
 
 def test_policies_have_faults_of_their_own_and_others_take_no_notice_of_them():

@@ -24,10 +24,18 @@ def test_a_simulation_of_policies_breaks_no_guarantee(seed):
     _must_be_kept(seed, policies=True)
 
 
-def _must_be_kept(seed, *, policies):
-    outcome = run_simulation(seed, policies=policies)
+# Likewise, each with a fleet of KCL 3.x in its own mode.
+@pytest.mark.parametrize(
+    "seed", [*FIXED[:4], *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(800_000, 800_025))]
+)
+def test_a_simulation_of_a_native_fleet_breaks_no_guarantee(seed):
+    _must_be_kept(seed, native=True)
+
+
+def _must_be_kept(seed, *, policies=False, native=False):
+    outcome = run_simulation(seed, policies=policies, native=native)
     if outcome.broken is not None:
-        failure = failure_line(Job(seed, policies=policies), outcome.summary)
+        failure = failure_line(Job(seed, policies=policies, native=native), outcome.summary)
         pytest.fail("\n".join([failure, *outcome.last_lines]), pytrace=False)
 
 
