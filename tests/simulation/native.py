@@ -249,6 +249,12 @@ class NativeWorld(CheckedWorld):
         if change.table != TABLE or change.key in self.record_log.parents:
             self._lease_changed(change)
             super()._row_changed(change)
+            if (
+                change.author.startswith("w")
+                and kind_of_write(change.operation, change.params) == "hand_over"
+            ):
+                # It has ended its work, also when the answer to that was lost.
+                self.beliefs.wrote_owner(change.author, change.key, None)
             return
         World._row_changed(self, change)
         self.rows_checker.row_changed(change)
