@@ -54,6 +54,8 @@ _is_number = re.compile(r"(?:0|[1-9][0-9]{0,18})\Z").match
 _is_decimal = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,38})?(?:E[+-]?[0-9]{1,3})?\Z").match
 _MULTI_STREAM_KEY = re.compile(r"[0-9]{12}:[A-Za-z0-9_.-]{1,128}:[0-9]{1,19}:.")
 
+_LEASE_NAME = re.compile(r"(?:.*:)?shardId-[0-9]+\Z")
+
 MIGRATION_KEY, LEADER_KEY, TABLE_MIGRATION_KEY = "Migration3.0", "Leader", "TableMigration3.5"
 MIGRATION_KIND = "CLIENT_VERSION_MIGRATION"
 TABLE_MIGRATION_KIND = "TABLE_MIGRATION"
@@ -99,6 +101,11 @@ _OURS: tuple[AttributeValue, ...] = ({"S": ENTITY_LEASE}, _NULL)
 
 class _BadValueError(ValueError):
     """A value that a lease row must not have; its text becomes the problem of an UnreadableRow."""
+
+
+def is_lease_key(text: str) -> bool:
+    """Return whether KCL may give a row that key to keep a lease in it, of one stream or of several."""
+    return _LEASE_NAME.match(text) is not None
 
 
 def parse_row(item: Mapping[str, AttributeValue]) -> Row:

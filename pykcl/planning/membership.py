@@ -7,13 +7,18 @@ the stop: whoever reports and does not query its leases holds up its shards for 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, TypeGuard
 
 from pykcl.model.fleet_rows import CPU, WorkerMetrics, metrics_of
 from pykcl.model.lease import ForeignRow, Lease, Row
-from pykcl.model.lease_item import LEADER_KEY, MIGRATION_KEY, TABLE_MIGRATION_KEY, TABLE_MIGRATION_KIND
+from pykcl.model.lease_item import (
+    LEADER_KEY,
+    MIGRATION_KEY,
+    TABLE_MIGRATION_KEY,
+    TABLE_MIGRATION_KIND,
+    is_lease_key,
+)
 from pykcl.planning.fleet_protocol import COMPATIBLE_VERSIONS, NATIVE_VERSIONS, Fleet
 from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lease_assignment import Fleet as Assignment
@@ -28,7 +33,6 @@ _SOON, _LATER, _LIVELY_FOR = 2.0, 5.0, 30.0
 
 
 _FLEET_KEYS = frozenset({LEADER_KEY, MIGRATION_KEY, TABLE_MIGRATION_KEY})
-_is_lease_key = re.compile(r"(?:.*:)?shardId-[0-9]+\Z").match
 
 
 def why_not_to_follow(
@@ -40,7 +44,7 @@ def why_not_to_follow(
     the key of its metrics: 1) it is that of a shard, or of the lock, and there is no such row yet; 2) the metrics are
     put there; 3) nobody can put the lease, or take the lock.
     """
-    if worker in _FLEET_KEYS or _is_lease_key(worker):
+    if worker in _FLEET_KEYS or is_lease_key(worker):
         return f"its worker identifier is the name of a row of others ({worker})"
     if mode == "2x":
         return 'fleet_mode="2x" wants the protocol of KCL 2.x'
