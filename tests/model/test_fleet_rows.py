@@ -382,6 +382,18 @@ def test_a_write_of_the_leader_is_applied_if_the_owners_are_as_it_wants_them(wri
         write.rebased(write.after)
 
 
+def test_an_old_owner_that_gets_its_lease_back_from_nobody_counts_as_a_switch():
+    lease = HELD.with_(owner=None, checkpoint_owner="old")
+    assert lease_writes.assign(lease, "old", stands_still=True).after.owner_switches == 1
+    assert lease_writes.assign(lease, "third", stands_still=True).after.owner_switches == 0
+
+
+def test_a_hand_over_that_another_leader_has_begun_is_none_of_ours():
+    theirs = lease_writes.begin_hand_over(HELD, "next").after.with_(checkpoint_owner="third")
+    assert lease_writes.resolve_conflict(LEADERS_WRITES[-1], theirs) == "rejected"
+    assert lease_writes.resolve_conflict(LEADERS_WRITES[0], theirs) == "rejected"
+
+
 def test_a_leader_assigns_to_nobody_without_a_name_and_hands_over_only_what_somebody_holds():
     for name in ("", "x" * 257):
         with pytest.raises(ValueError, match="1 to 256"):

@@ -1,9 +1,11 @@
-"""planning.assignment_decider: who counts as a worker, what is assigned and what moves."""
+"""planning.assignment_decider: who counts as a worker, what is assigned and what moves; beside decisions of Java."""
 
+import json
 import math
 from random import Random
 
 import pytest
+from assignment_vectors import FIXTURE, RECORDED, decided, result_of
 
 from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
 from pykcl.model.fleet_rows import WorkerMetrics
@@ -46,6 +48,33 @@ def run(leases, metrics, *, expired=(), memory=AssignmentMemory(), settings=Assi
 
 def given(decision):
     return {one.lease_key.removeprefix("shardId-"): one.new_owner for one in decision.assignments}
+
+
+# -- Java's decisions --------------------------------------------------------------------------------------------
+
+JAVA = json.loads(FIXTURE.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("entry", JAVA, ids=lambda entry: str(entry["table"]["seed"]))
+def test_c17_we_can_decide_as_java_does_and_in_no_other_way(entry):
+    table, rng = entry["table"], Random(7)
+    ours = {json.dumps(result_of(table, decided(table, rng, shuffled=True))) for _ in range(150)}
+    assert ours == set(map(json.dumps, entry["results"]))
+
+
+def test_the_recorded_decisions_are_of_every_kind():
+    assert len(JAVA) == len(RECORDED)
+    tables = [entry["table"] for entry in JAVA]
+    assert {table["settings"]["strategy"] for table in tables} == {one.name for one in Strategy}
+    written = [text for entry in JAVA for result in entry["results"] for text in result]
+    assert {text.rsplit(":", 1)[1] for text in written} == {"ASSIGN", "HAND_OVER"}
+    rows = [row for table in tables for row in table["leases"]]
+    for name in ("still_for", "asked_for", "ended_at", "checkpoint_owner"):
+        assert sum(name in row for row in rows) >= 10, name
+    assert sum(row["throughput"] is None for row in rows) >= 10
+    names = {name for table in tables for report in table["metrics"] for name in report["values"]}
+    assert names >= {"C", "M", "X", "T", "THROUGHPUT"}
+    assert sum(len(entry["results"]) > 1 for entry in JAVA) >= 10
 
 
 # -- workers ------------------------------------------------------------------------------------------------------
