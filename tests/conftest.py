@@ -79,6 +79,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="tests/interop: run real Java workers, whose jars Maven puts into .cache",
     )
     parser.addoption(
+        "--long",
+        action="store_true",
+        help="tests/interop: repetitions and full lengths of the fleets that a KCL 3.x leader runs; an hour and more",
+    )
+    parser.addoption(
         "--kinesis",
         choices=("local", "kinesis-local"),
         default="local",

@@ -43,7 +43,8 @@ class Life:
     """One instance of the processor: from initialize to its end, under one ownership. Times in milliseconds.
 
     given: batches with the time at which process_records was called. done: records it had finished. ends: what
-    ended it: "ended", "lost", "shutdown". after_end: what it was told after that.
+    ended it: "ended", "lost", "shutdown". ended_at: when the first of them was told, None without any. after_end: what
+    it was told after that.
     """
 
     worker: str
@@ -55,6 +56,7 @@ class Life:
     done: list[tuple[int, Item]] = field(default_factory=list)
     confirmed: list[tuple[int, Position]] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
+    ended_at: int | None = None
     after_end: list[str] = field(default_factory=list)
     hung: bool = False
 
@@ -162,6 +164,7 @@ def _told(life: Life, line: Mapping[str, Any]) -> None:
         if any(what not in MAY_FOLLOW[end] for end in life.ends):
             life.after_end.append(what)
         life.ends.append(what)
+        life.ended_at = t if life.ended_at is None else life.ended_at
 
 
 def _item(fields: list[Any]) -> Item:

@@ -18,6 +18,9 @@ import npm_emulators
 from interop_figures import errors_beyond, figures_of, report
 from interop_fleet import Fleet
 from java_alone import control_run, errors_of
+from native_verdict import NativeFigures, problems_of
+from native_verdict import figures_of as native_figures_of
+from native_verdict import report as native_report
 
 from pykcl.demo.java import Unavailable
 
@@ -91,3 +94,35 @@ def judged(record_property):
         return evidence, figures
 
     return end
+
+
+@pytest.fixture
+def led(record_property):
+    """led(fleet, name): ends a fleet that a leader of KCL 3.x runs, and checks that nothing is lost and all is in order.
+
+    Returns evidence and figures, which are shown on the terminal and stand in docs/guides/mixed-fleet.md. kinds: of
+    workers that do not say it themselves. leaders, rest: see `native_verdict.figures_of`.
+    """
+
+    def end(run, name, *, kinds=None, **more) -> tuple[object, NativeFigures]:
+        evidence = run.finish()
+        figures = native_figures_of(evidence, name, {**run.kinds(), **(kinds or {})}, **more)
+        record_property(interop_report.REPORT, native_report(evidence, figures))
+        record_property(interop_report.NATIVE, json.dumps(figures.as_json()))
+        assert problems_of(evidence) == []
+        return evidence, figures
+
+    return end
+
+
+@pytest.fixture(scope="session")
+def long(request):
+    """Whether repetitions and full lengths are asked for."""
+    return request.config.getoption("--long")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--long"):
+        long_ones = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long_ones)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]

@@ -26,6 +26,7 @@ from fleet_recording import POLICY_VARIABLE, WORK_VARIABLE
 from fleet_rows import SHARD_END, LeaseRows
 from fleet_stream import CountingProducer, Stream, client
 from java_worker import JavaWorker, Timing
+from kclpy_worker import KclpyWorker, KclRsWorker
 from multilangd_worker import MultilangdWorker
 
 from pykcl.model.shard import HashRange
@@ -143,6 +144,18 @@ class Fleet:
         """Start one; see MultilangdWorker."""
         self._note("started", worker=worker)
         return self._hired(MultilangdWorker(self.folder, worker, **more))
+
+    def kclpy(self, worker: str, package: Path, how: str) -> KclpyWorker:
+        """Start one; see KclpyWorker."""
+        self._note("started", worker=worker)
+        more = {"reaper": self._reaper, "package": package, "how": how}
+        return self._hired(KclpyWorker(self.folder, self.server.url, worker, **more))
+
+    def kcl_rs(self, worker: str, python: Path) -> KclRsWorker:
+        """Start one; see KclRsWorker."""
+        self._note("started", worker=worker)
+        more = {"reaper": self._reaper, "python": python}
+        return self._hired(KclRsWorker(self.folder, self.server.url, worker, **more))
 
     def _hired(self, worker: Any) -> Any:
         self.workers[worker.worker] = worker

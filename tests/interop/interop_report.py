@@ -14,16 +14,19 @@ REASON = "Java"
 NOT_RUN = "Java workers NOT RUN; `make interop` or `tox -e interop` runs them"
 ROOT = Path(__file__).parents[2]
 FIGURES_FILE = ROOT / ".cache" / "interop.json"
+NATIVE_FILE = ROOT / ".cache" / "interop-native.json"
 PAGE = ROOT / "docs" / "guides" / "mixed-fleet.md"
 
-REPORT, FIGURES = "interop report", "interop figures"
-"""Properties of a test: all about its fleet as text, and the `Figures` for the tables as JSON."""
+REPORT, FIGURES, NATIVE = "interop report", "interop figures", "figures of a native fleet"
+"""Properties of a test: all about its fleet as text, and the `Figures` or `NativeFigures` for the tables as JSON."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
     reports = list(recorded(terminalreporter.stats, REPORT))
-    fleets = [json.loads(text) for text in recorded(terminalreporter.stats, FIGURES)]
+    fleets, natives = (
+        [json.loads(text) for text in recorded(terminalreporter.stats, name)] for name in (FIGURES, NATIVE)
+    )
     reasons = sorted(
         {reason for report in terminalreporter.stats.get("skipped", []) if (reason := reason_of(report))}
     )
@@ -38,8 +41,11 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
         terminalreporter.line(f"interop: {reason}", red=reason != NOT_RUN)
     for line in scenarios:
         terminalreporter.line(line, red=line.endswith("FAILED"))
+    into_page = config.getoption("--write-docs") and exitstatus == 0
     if fleets:
-        _show(terminalreporter, fleets, config.getoption("--write-docs") and exitstatus == 0)
+        _show(terminalreporter, fleets, into_page)
+    if natives:
+        _show_natives(terminalreporter, natives, into_page)
 
 
 def recorded(stats, name):
@@ -54,13 +60,27 @@ def _show(terminalreporter, told, into_page):
     from interop_figures import Figures, summary, written_into
 
     fleets = [Figures(**one) for one in told]
-    FIGURES_FILE.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
-    for line in summary(fleets).splitlines():
-        terminalreporter.line(line)
-    terminalreporter.line(f"in full: {FIGURES_FILE.relative_to(ROOT)}")
+    _write(terminalreporter, FIGURES_FILE, told, summary(fleets))
     if into_page:
         PAGE.write_text(written_into(PAGE.read_text("utf-8"), fleets), "utf-8")
         terminalreporter.line(f"written into {PAGE.relative_to(ROOT)}")
+
+
+def _show_natives(terminalreporter, recorded_ones, into_page):
+    from native_verdict import NativeFigures, summary, written_into
+
+    fleets = [NativeFigures(**one) for one in recorded_ones]
+    _write(terminalreporter, NATIVE_FILE, recorded_ones, summary(fleets))
+    if into_page:
+        PAGE.write_text(written_into(PAGE.read_text("utf-8"), fleets), "utf-8")
+        terminalreporter.line(f"native fleets written into {PAGE.relative_to(ROOT)}")
+
+
+def _write(terminalreporter, file, figures, text):
+    file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+    for line in text.splitlines():
+        terminalreporter.line(line)
+    terminalreporter.line(f"in full: {file.relative_to(ROOT)}")
 
 
 def reason_of(report):
