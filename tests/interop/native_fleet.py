@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from fleet_clock import now_millis
+from fleet_evidence import REQUESTS
+from fleet_recording import complete_lines
 from fleet_rows import SHARD_END
 from interop_fleet import Fleet
+from native_verdict import terms
 
 VERSION = "3.5.1"
 MODE = "CLIENT_VERSION_CONFIG_3X"
@@ -19,12 +22,16 @@ LEADER_ROUND = 10.0
 """Seconds between two rounds of assignments: twice the failover time. Every third one balances, too."""
 
 
-def native(run: Fleet, worker: str, version: str = VERSION, **more: Any) -> Any:
+def native(run: Fleet, worker: str, version: str = VERSION, *, grace: float = 0.0, **more: Any) -> Any:
+    """A Java worker of 3.x in its own mode. grace: seconds for which a stop may take; with 0 it does not release the lock."""
     return run.java(
         worker,
         version,
         mode=MODE,
-        properties={"workerMetricsReporterFreqInMillis": round(REPORTS * 1000)},
+        properties={
+            "workerMetricsReporterFreqInMillis": round(REPORTS * 1000),
+            "shutdownGraceMillis": round(grace * 1000),
+        },
         **more,
     )
 
@@ -33,9 +40,9 @@ def follower(run: Fleet, worker: str, **options: Any) -> Any:
     return run.pykcl(worker, worker_metrics_interval=REPORTS, **options)
 
 
-def leader_of_all(run: Fleet, version: str = VERSION) -> Any:
+def leader_of_all(run: Fleet, version: str = VERSION, **more: Any) -> Any:
     """A Java leader that has all leases."""
-    leader = native(run, "j1", version)
+    leader = native(run, "j1", version, **more)
     run.wait_until_started(leader)
     run.wait_for("all leases with j1", run.all_begun)
     return leader
@@ -46,7 +53,7 @@ def everybody_works(run: Fleet, *workers: Any) -> float:
     return run.wait_for(
         "a lease with everybody",
         lambda: run.all_begun() and all(run.leases_of(worker) for worker in workers),
-        240,
+        300,
     )
 
 
@@ -69,6 +76,16 @@ def rest(run: Fleet, seconds: float) -> tuple[int, int]:
     with contextlib.suppress(AssertionError):
         run.wait_for("a rest", lambda: now_millis() - since >= seconds * 1000, seconds + 1)
     return since, now_millis()
+
+
+def leader(run: Fleet) -> str | None:
+    """Who holds the lock, as far as the log of the local AWS says; None while it is released."""
+    found = terms(dynamodb_requests(run))
+    return found[-1].owner if found and found[-1].released is None else None
+
+
+def dynamodb_requests(run: Fleet) -> list[dict[str, Any]]:
+    return [line for line in complete_lines(run.folder / REQUESTS) if line["service"] == "dynamodb"]
 
 
 def errors_of(*workers: Any) -> list[str]:

@@ -6,16 +6,17 @@ still works. So everything here goes by the lives of processors.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
 from fleet_checks import Check, check_of, no_strangers, nothing_lost, order_without_gaps, parents_first
 from fleet_evidence import Evidence, Item, Life, Process
-from fleet_rows import START, shown
+from fleet_rows import START, sender, shown
 
 BEGIN, END = "<!-- native: begin -->", "<!-- native: end -->"
 WORDS = {
@@ -105,6 +106,106 @@ def duplicates(evidence: Evidence) -> int:
     for life in evidence.lives:
         finished.update((life.shard, item) for _, item in life.done)
     return sum(count - 1 for count in finished.values())
+
+
+# -- the lock of the leader ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """For which one worker held the lock. seconds: its duration, as the row said last. last: of its heartbeats.
+    released: when it gave the lock up; None if it did not."""
+
+    owner: str
+    since: int
+    last: int
+    seconds: float
+    released: int | None = None
+
+
+def terms(requests: Iterable[Mapping[str, Any]]) -> list[Term]:
+    """From the log of the local AWS, in order. Times in milliseconds."""
+    found: list[Term] = []
+    for request in requests:
+        params = request["parameters"]
+        row = params.get("Item") or params.get("Key") or {}
+        if request["status"] != 200 or row.get("leaseKey") != {"S": "Leader"}:
+            continue
+        t = request["at_millis"]
+        if request["operation"] == "PutItem":
+            millis = int(params["Item"]["leaseDuration"]["S"])
+            found.append(Term(params["Item"]["ownerName"]["S"], t, t, millis / 1000))
+        elif request["operation"] == "UpdateItem" and found:
+            found[-1] = _updated(found[-1], params, t)
+    return found
+
+
+def _updated(term: Term, params: Mapping[str, Any], t: int) -> Term:
+    """After a heartbeat, or a release: both change the row in place."""
+    names = params.get("ExpressionAttributeNames", {})
+    values = params["ExpressionAttributeValues"]
+    update = re.sub(r"#\w+", lambda match: names[match[0]], params["UpdateExpression"])
+    if re.search(r"\bisReleased\b", update):
+        return replace(term, released=t)
+    placeholder = re.search(r"leaseDuration = (:\w+)", update)
+    seconds = int(values[placeholder[1]]["S"]) / 1000 if placeholder else term.seconds
+    return replace(term, last=t, seconds=seconds)
+
+
+def never_two_leaders(found: Sequence[Term]) -> Check:
+    """Each new leader took a lock that had been released, or whose last heartbeat was as old as its duration."""
+    problems = []
+    for one, other in pairwise(found):
+        free_at = one.last + one.seconds * 1000 if one.released is None else one.released
+        if other.since < free_at:
+            problems.append(
+                f"{other.owner} took the lock of {one.owner} {(free_at - other.since) / 1000:.1f} s too early"
+            )
+    return check_of("never two leaders", f"{len(found)} leaders", problems, len(found))
+
+
+def assigned_by_the_leader(requests: Iterable[Mapping[str, Any]], found: Sequence[Term]) -> Check:
+    """Whoever gave a lease to another worker held the lock then."""
+    problems, count = [], 0
+    for request in requests:
+        new = _new_owner(request)
+        by = sender(request)
+        if new is None or not by or new == by:
+            continue
+        t = request["at_millis"]
+        count += 1
+        led = [
+            term for term in found
+            if term.owner == by and term.since <= t <= (term.released or term.last + term.seconds * 1000)
+        ]  # fmt: skip
+        if not led and not _hands_over(request):
+            problems.append(f"{by} gave {request['parameters']['Key']['leaseKey']['S']} to {new} at {t}")
+    return check_of("assigned by the leader", f"{count} leases given to others", problems, count)
+
+
+def _new_owner(request: Mapping[str, Any]) -> str | None:
+    params = request["parameters"]
+    if request["operation"] != "UpdateItem" or request["status"] != 200:
+        return None
+    if "AttributeUpdates" in params:
+        update = params["AttributeUpdates"].get("leaseOwner", {})
+        owner: str | None = update.get("Value", {}).get("S")
+        return owner
+    placeholder = re.search(r"\bleaseOwner = (:\w+)", params.get("UpdateExpression", ""))
+    if placeholder is None:
+        return None
+    named: str = params["ExpressionAttributeValues"][placeholder[1]]["S"]
+    return named
+
+
+def _hands_over(request: Mapping[str, Any]) -> bool:
+    """Whether it is the write by which an old owner ends a hand-over: the row names the next one already."""
+    params = request["parameters"]
+    return (
+        "leaseOwner" in params.get("Expected", {})
+        and "checkpointOwner" in params["Expected"]
+        and (params["Expected"]["checkpointOwner"].get("Value", {}).get("S") == sender(request))
+    )
 
 
 # -- figures -------------------------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ def test_c5_the_leases_of_a_dead_leader_are_read_again_within_a_minute(java, fle
     with fleet(shards=4, rate=60, aggregated=0.0) as run:
         leader = leader_of_all(run)
         run.producer.start()
-        p1 = follower(run, "p1")
+        p1 = follower(run, "p1", leader="never")
         run.wait_until_started(p1)
         everybody_works(run, leader, p1)
         run.kill(leader)

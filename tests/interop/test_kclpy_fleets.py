@@ -4,11 +4,7 @@ import java_jars
 import kclpy_package
 import pytest
 from kclpy_worker import DAEMON, IN_PROCESS, JARS, MULTILANGD
-from native_fleet import Load
-
-FAILOVER = 10.0
-ROUND = 20.0
-"""Seconds, as sample.properties leaves them."""
+from native_fleet import Load, everybody_works, leader
 
 
 @pytest.mark.timeout(1500)
@@ -20,16 +16,21 @@ def test_c18_stock_daemons_are_replaced_host_by_host_until_no_java_is_left_and_b
         pytest.skip(f"Java with the daemon of amazon_kclpy SKIPPED: {reason}")
     assert java_jars.resolved(JARS)
     with fleet(shards=4, aggregated=0.0) as run, Load(run, 5) as load:
-        first = run.kclpy("k1", package, DAEMON)
-        run.wait_for("all leases with k1", run.all_begun, 180)
-        second = joined(run, run.kclpy("k2", package, DAEMON))
+        first, second = (run.kclpy(name, package, DAEMON) for name in ("k1", "k2"))
+        everybody_works(run, first, second)
+        if leader(run) == "k2":
+            first, second = second, first
 
         third = replaced(run, second, run.kclpy("m1", package, MULTILANGD))
         fourth = replaced(run, first, run.kclpy("p1", package, IN_PROCESS))
         load_is_read(run, third, fourth)
 
-        fifth = replaced(run, third, run.kclpy("k3", package, DAEMON))
-        sixth = replaced(run, fourth, run.kclpy("k4", package, DAEMON))
+        fifth, sixth = (run.kclpy(name, package, DAEMON) for name in ("k3", "k4"))
+        everybody_works(run, third, fourth, fifth, sixth)
+        run.terminate(third)
+        run.wait_for("the leases of m1 with others", run.all_begun)
+        run.terminate(fourth)
+        everybody_works(run, fifth, sixth)
         load_is_read(run, fifth, sixth)
         load.stop()
         run.wait_until_delivered()
@@ -38,7 +39,10 @@ def test_c18_stock_daemons_are_replaced_host_by_host_until_no_java_is_left_and_b
             "p1": "pykcl",
         }
         evidence, _ = led(
-            run, "2 stock daemons of amazon_kclpy, replaced one by one, and back", kinds=kinds, leaders=["k1"]
+            run,
+            "2 stock daemons of amazon_kclpy, replaced one by one, and back",
+            kinds=kinds,
+            leaders=[first.worker],
         )
         errors = [line for one in (first, second, fifth, sixth) for line in one.errors()]
     assert {life.worker for life in evidence.lives} == {"k1", "k2", "m1", "p1", "k3", "k4"}
@@ -46,20 +50,12 @@ def test_c18_stock_daemons_are_replaced_host_by_host_until_no_java_is_left_and_b
     assert errors == []
 
 
-def joined(run, worker):
-    """Once it works on a lease."""
-    run.wait_for(
-        f"a lease with {worker.worker}", lambda: run.all_begun() and len(run.leases_of(worker)) > 0, 300
-    )
-    return worker
-
-
 def replaced(run, old, new):
     """The new one is started beside the old one, which is then stopped."""
     run.wait_until_started(new)
     run.terminate(old)
-    run.wait_for(f"the leases of {old.worker} with others", run.all_begun, 240)
-    return joined(run, new)
+    everybody_works(run, new)
+    return new
 
 
 def load_is_read(run, *workers):

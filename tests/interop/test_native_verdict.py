@@ -11,12 +11,16 @@ from native_verdict import (
     BEGIN,
     END,
     NativeFigures,
+    Term,
+    assigned_by_the_leader,
     duplicates,
     figures_of,
     moves,
+    never_two_leaders,
     problems_of,
     report,
     summary,
+    terms,
     written_into,
 )
 
@@ -125,3 +129,78 @@ def test_names_replace_a_setting_or_the_comment_that_offers_it():
     )
     with pytest.raises(AssertionError, match="other"):
         with_names("a = 1\n", {"other": "x"})
+
+
+# -- the lock ------------------------------------------------------------------------------------------------------
+
+
+def asked(t, by, operation, status=200, **params):
+    return {
+        "at_millis": t,
+        "operation": operation,
+        "status": status,
+        "user_agent": f"x app/{by}",
+        "parameters": params,
+    }
+
+
+def taken(t, by, seconds=120):
+    item = {
+        "leaseKey": {"S": "Leader"}, "ownerName": {"S": by}, "recordVersionNumber": {"S": "v"},
+        "leaseDuration": {"S": str(seconds * 1000)},
+    }  # fmt: skip
+    return asked(t, by, "PutItem", Item=item)
+
+
+def kept(t, by, seconds=120, *, names=None):
+    """names: of attributes, as Java gives them."""
+    update = "SET #ld = :ld, #rvn = :new" if names else "SET leaseDuration = :ld, recordVersionNumber = :new"
+    values = {":ld": {"S": str(seconds * 1000)}, ":new": {"S": f"v{t}"}}
+    more = {"ExpressionAttributeNames": names} if names else {}
+    key = {"leaseKey": {"S": "Leader"}}
+    return asked(
+        t, by, "UpdateItem", Key=key, UpdateExpression=update, ExpressionAttributeValues=values, **more
+    )
+
+
+def released(t, by):
+    values = {":released": {"S": "1"}}
+    update = "SET isReleased = :released"
+    return asked(t, by, "UpdateItem", Key={"leaseKey": {"S": "Leader"}}, UpdateExpression=update,
+                 ExpressionAttributeValues=values)  # fmt: skip
+
+
+JAVAS_NAMES = {"#ld": "leaseDuration", "#rvn": "recordVersionNumber"}
+
+
+def test_terms_follow_each_other_and_never_overlap():
+    log = [
+        taken(0, "j1"), kept(30_000, "j1", names=JAVAS_NAMES), {**taken(40_000, "p1"), "status": 400},
+        taken(150_000, "p1", 30), kept(160_000, "p1", 30), released(170_000, "p1"), taken(170_001, "j2"),
+    ]  # fmt: skip
+    found = terms(log)
+    assert found == [
+        Term("j1", 0, 30_000, 120.0), Term("p1", 150_000, 160_000, 30.0, 170_000), Term("j2", 170_001, 170_001, 120.0),
+    ]  # fmt: skip
+    assert never_two_leaders(found).problems == ()
+    early = terms([*log[:3], taken(149_000, "p1")])
+    assert never_two_leaders(early).problems == ("p1 took the lock of j1 1.0 s too early",)
+
+
+def test_only_the_holder_of_the_lock_gives_leases_to_others():
+    key = {"leaseKey": {"S": SHARD}}
+    by_java = {"AttributeUpdates": {"leaseOwner": {"Action": "PUT", "Value": {"S": "p1"}}}}
+    by_pykcl = {
+        "UpdateExpression": "SET leaseOwner = :new ADD leaseCounter :one",
+        "ExpressionAttributeValues": {":new": {"S": "j2"}},
+    }
+    over = {"Expected": {"leaseOwner": {}, "checkpointOwner": {"Value": {"S": "j2"}}}}
+    log = [
+        taken(0, "j1"), asked(10, "j1", "UpdateItem", Key=key, **by_java), taken(130_000, "p1"),
+        asked(130_010, "p1", "UpdateItem", Key=key, **by_pykcl),
+        asked(130_020, "j2", "UpdateItem", Key=key, **by_java, **over),
+    ]  # fmt: skip
+    check = assigned_by_the_leader(log, terms(log))
+    assert (check.problems, check.examined) == ((), "3 leases given to others")
+    late = [*log, asked(130_030, "j1", "UpdateItem", Key=key, **by_java)]
+    assert assigned_by_the_leader(late, terms(late)).problems == (f"j1 gave {SHARD} to p1 at 130030",)
