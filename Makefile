@@ -19,7 +19,7 @@ test: $(VENV)/.dev
 check: $(VENV)/.dev
 	$(BIN)/tox $(ARGS)
 
-# With real Java workers, two files at a time: the fixtures of a file are created once, and the longest file starts early. The first run downloads their jars through Maven, amazon_kclpy through pip and aws-kcl through npm into .cache.
+# With real Java workers, two files at a time: the fixtures of a file are created once, and the longest file starts early. The first run downloads their jars through Maven, amazon_kclpy through pip and aws-kcl through npm into .cache. ARGS=--long: fleets of KCL 3.x's own mode in full length, an hour and more.
 interop: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --java tests/interop $(ARGS)
 

@@ -4,7 +4,9 @@ import base64
 import json
 import subprocess
 import sys
+import tarfile
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import kclpy_package
 import pytest
@@ -97,9 +99,31 @@ def test_what_became_of_each_record_follows_from_the_table_and_from_what_was_wor
     assert outcome_of(door, PLACES, Outcome()) == outcome
 
 
-def test_without_pip_there_is_a_reason_and_nothing_is_kept(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("bring", "what"), [(kclpy_package.installed, "install"), (kclpy_package.unpacked, "download")]
+)
+def test_without_pip_there_is_a_reason_and_nothing_is_kept(tmp_path, monkeypatch, bring, what):
     failed = subprocess.CompletedProcess([sys.executable], 1, "", "no index")
     monkeypatch.setattr(kclpy_package.subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(kclpy_package.Unavailable, match="could not install amazon_kclpy"):
-        kclpy_package.installed(tmp_path / "cache")
+    with pytest.raises(kclpy_package.Unavailable, match=f"could not {what} amazon_kclpy"):
+        bring(tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_source_is_unpacked_once_and_as_a_whole(tmp_path, monkeypatch):
+    asked = []
+
+    def downloaded(command, **_):
+        asked.append(command)
+        sample = tmp_path / "sample.properties"
+        sample.write_text("streamName = kclpysample")
+        with tarfile.open(Path(command[command.index("--dest") + 1]) / "kclpy.tar.gz", "w:gz") as archive:
+            archive.add(sample, "amazon_kclpy-3.2.0/samples/sample.properties")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(kclpy_package.subprocess, "run", downloaded)
+    folders = [kclpy_package.unpacked(tmp_path / "cache") for _ in range(2)]
+    assert folders[0] == folders[1]
+    assert len(asked) == 1
+    assert (folders[0] / "samples" / "sample.properties").read_text() == "streamName = kclpysample"
+    assert list((tmp_path / "cache").iterdir()) == [folders[0]]
