@@ -43,8 +43,8 @@ class Life:
     """One instance of the processor: from initialize to its end, under one ownership. Times in milliseconds.
 
     given: batches with the time at which process_records was called. done: records it had finished. ends: what
-    ended it: "ended", "lost", "shutdown". ended_at: when the first of them was told, None without any. after_end: what
-    it was told after that.
+    ended it: "ended", "lost", "shutdown". ended_at: the time of the first of them, None without any. after_end: what was
+    called after that.
     """
 
     worker: str

@@ -117,7 +117,7 @@ def led(record_property):
 
 @pytest.fixture(scope="session")
 def long(request):
-    """Whether repetitions and full lengths are asked for."""
+    """True if repetitions and full lengths are asked for."""
     return request.config.getoption("--long")
 
 

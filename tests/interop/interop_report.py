@@ -56,11 +56,11 @@ def recorded(stats, name):
                 yield from (value for key, value in report.user_properties if key == name)
 
 
-def _show(terminalreporter, told, into_page):
+def _show(terminalreporter, recorded_ones, into_page):
     from interop_figures import Figures, summary, written_into
 
-    fleets = [Figures(**one) for one in told]
-    _write(terminalreporter, FIGURES_FILE, told, summary(fleets))
+    fleets = [Figures(**one) for one in recorded_ones]
+    _write(terminalreporter, FIGURES_FILE, recorded_ones, summary(fleets))
     if into_page:
         PAGE.write_text(written_into(PAGE.read_text("utf-8"), fleets), "utf-8")
         terminalreporter.line(f"written into {PAGE.relative_to(ROOT)}")

@@ -40,7 +40,7 @@ def _brought(requirements: Path, cache: Path, bring: Callable[[Path, Path], None
     target = cache / hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
     if not target.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        # Elsewhere first, then moved as a whole: a broken-off installation never looks like a finished one.
+        # Elsewhere first, then moved as a whole: a broken-off installation never passes for a finished one.
         with tempfile.TemporaryDirectory(dir=cache) as aside:
             folder = Path(aside) / "package"
             bring(requirements, folder)

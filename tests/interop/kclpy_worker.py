@@ -52,7 +52,7 @@ class _Other(WorkerProcess):
         self._reaper.watch(self.process.pid)
 
     def end(self) -> None:
-        """Whatever state it is in; nothing of it is left."""
+        """Kill all of it, in any state."""
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)

@@ -79,7 +79,7 @@ def rest(run: Fleet, seconds: float) -> tuple[int, int]:
 
 
 def leader(run: Fleet) -> str | None:
-    """Who holds the lock, as far as the log of the local AWS says; None while it is released."""
+    """The holder of the lock, by the log of the local AWS; None while it is released."""
     found = terms(dynamodb_requests(run))
     return found[-1].owner if found and found[-1].released is None else None
 

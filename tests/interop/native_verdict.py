@@ -47,7 +47,7 @@ class Move:
 
 
 def checks_of(evidence: Evidence) -> list[Check]:
-    """What must hold whoever assigns the leases."""
+    """Checks that hold whoever assigns the leases."""
     checks = (nothing_lost, no_strangers, order_without_gaps, parents_first, starts_where_the_row_stood)
     return [check(evidence) for check in checks]
 
@@ -124,7 +124,7 @@ class Term:
 
 
 def terms(requests: Iterable[Mapping[str, Any]]) -> list[Term]:
-    """From the log of the local AWS, in order. Times in milliseconds."""
+    """Terms in the log of the local AWS, in order. Times in milliseconds."""
     found: list[Term] = []
     for request in requests:
         params = request["parameters"]
@@ -165,7 +165,7 @@ def never_two_leaders(found: Sequence[Term]) -> Check:
 
 
 def assigned_by_the_leader(requests: Iterable[Mapping[str, Any]], found: Sequence[Term]) -> Check:
-    """Whoever gave a lease to another worker held the lock then."""
+    """A worker that gave a lease to another one held the lock then."""
     problems, count = [], 0
     for request in requests:
         new = _new_owner(request)
@@ -199,7 +199,7 @@ def _new_owner(request: Mapping[str, Any]) -> str | None:
 
 
 def _hands_over(request: Mapping[str, Any]) -> bool:
-    """Whether it is the write by which an old owner ends a hand-over: the row names the next one already."""
+    """True for the write by which an old owner ends a hand-over: the row names the next one already."""
     params = request["parameters"]
     return (
         "leaseOwner" in params.get("Expected", {})
@@ -261,7 +261,7 @@ def figures_of(
 
 
 def moved_within(evidence: Evidence, since: int, until: int) -> int:
-    """How many leases changed hands between these times."""
+    """Number of leases that changed hands between these times."""
     return sum(since < move.at <= until and move.worker != move.successor for move in moves(evidence))
 
 

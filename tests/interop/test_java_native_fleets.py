@@ -64,7 +64,7 @@ def relieved(run, load, owner):
 
 
 def has_fewer(run, shard):
-    """Whether everybody else works on more leases than the owner of that one."""
+    """True if everybody else works on more leases than the owner of that one."""
     counts = shares(run)
     owner = run.rows.rows[shard].owner
     return run.all_begun() and counts[owner] < min(

@@ -1,5 +1,5 @@
 """A processor of version 3 of amazon_kclpy that writes down what it is given, as `fleet_recording` says: for a worker of a
-fleet, under a MultiLangDaemon or in process. Checkpoints after each batch, when it is told to stop and at the end.
+fleet, under a MultiLangDaemon or in process. Checkpoints after each batch, at a request to stop and at the end.
 """
 
 import itertools
