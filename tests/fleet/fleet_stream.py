@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, TextIO
 
@@ -38,6 +38,9 @@ class TwoEncoders(Mix):
 
     def aggregate(self, cell: int, size: int) -> Put:
         return self._aggregate(cell, size)
+
+    def plain(self) -> Put:
+        return self._plain(0)
 
     def _plain(self, cell: int) -> Put:
         self.made["plain"] += 1
@@ -87,6 +90,20 @@ class CountingProducer(Producer):
         """Put one aggregate of so many user records into that range now."""
         with self._lock:
             self._put([self._mix.aggregate(cells_in(hash_range)[0], count)])
+
+    def spread(self, counts: Sequence[tuple[HashRange, int]]) -> None:
+        """Put so many user records, none of them aggregated, into each of these ranges now."""
+        with self._lock:
+            wanted = [keys for keys, count in counts for _ in range(count)]
+            puts = [self._mix.plain() for _ in wanted]
+            entries = [
+                {"Data": put.data, "PartitionKey": put.partition_key, "ExplicitHashKey": str(keys.first)}
+                for put, keys in zip(puts, wanted, strict=True)
+            ]
+            answer = self._client.put_records(StreamName=self._stream, Records=entries)
+            assert not answer.get("FailedRecordCount")
+            for put, placed in zip(puts, answer["Records"], strict=True):
+                self._placed(put, placed["ShardId"], placed["SequenceNumber"])
 
     def put_as_it_is(self, data: bytes, hash_range: HashRange, numbers: tuple[int, ...]) -> None:
         """Put one Kinesis record into that range. numbers: of the records that a reader shall be given of it."""

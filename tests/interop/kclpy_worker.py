@@ -25,6 +25,7 @@ from pykcl.demo.java import daemon_command, shared_classes
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
 DAEMON, MULTILANGD, IN_PROCESS = "daemon", "multilangd", "run"
+EQUAL = ("--option", "leader=equal")
 JARS = "3.5.1"
 """The newest library that is served. amazon_kclpy 3.2.0 asks for 3.5.3."""
 
@@ -61,7 +62,8 @@ class _Other(WorkerProcess):
 
 
 class KclpyWorker(_Other):
-    """how: DAEMON, the MultiLangDaemon of Java; MULTILANGD, `pykcl multilangd`; IN_PROCESS, `pykcl run --kclpy`.
+    """how: DAEMON, the MultiLangDaemon of Java; MULTILANGD, `pykcl multilangd`; IN_PROCESS, `pykcl run --kclpy`. These two
+    lead as soon as Java may, as is advised for fleets that shall do without Java.
 
     package: source of amazon_kclpy, of which all of them use sample.properties, with other names: program, stream,
     application and worker. And retrievalMode, as the local AWS has no enhanced fan-out. The endpoints come from the
@@ -87,9 +89,17 @@ class KclpyWorker(_Other):
                 jars, folder, worker, properties={}, log=self.log, flags=shared_classes(jars)
             )
         elif how == MULTILANGD:
-            command = [sys.executable, "-m", "pykcl.cli", "multilangd", "--properties-file", str(file)]
+            command = [
+                sys.executable,
+                "-m",
+                "pykcl.cli",
+                "multilangd",
+                "--properties-file",
+                str(file),
+                *EQUAL,
+            ]
         else:
-            command = [sys.executable, "-m", "pykcl.cli", "run", "--kclpy", program, "-p", str(file)]
+            command = [sys.executable, "-m", "pykcl.cli", "run", "--kclpy", program, "-p", str(file), *EQUAL]
         file.write_text(f"{text}\nretrievalMode = POLLING\n", "utf-8")
         self._start(command, folder / f"{worker}.out" if how == DAEMON else self.log)
 

@@ -129,10 +129,11 @@ class Load:
     def _produce(self) -> None:
         try:
             while not self._stop.wait(self.SECONDS):
-                for shard, keys in self._run.open_ranges().items():
-                    self._run.producer.burst(
-                        round(self._rate * self.SECONDS) * self.hot.get(shard, 1), [keys]
-                    )
+                count = round(self._rate * self.SECONDS)
+                counts = [
+                    (keys, count * self.hot.get(shard, 1)) for shard, keys in self._run.open_ranges().items()
+                ]
+                self._run.producer.spread(counts)
         except Exception as error:  # noqa: BLE001 - raised by stop
             self._failure = error
 

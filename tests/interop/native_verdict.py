@@ -23,10 +23,12 @@ WORDS = {
     "killed": "kill -9",
     "terminated": "SIGTERM",
     "frozen": "SIGSTOP",
-    "assigned": "given to another by the leader",
+    "assigned": "handed over, as the leader asked",
+    "expired": "ran out, or was lost",
     "stolen": "taken by another, in the mode of 2.x",
 }
 """By cause, in the order of the tables."""
+SIGNALS = ("killed", "terminated", "frozen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +59,18 @@ def problems_of(evidence: Evidence) -> list[str]:
 
 
 def starts_where_the_row_stood(evidence: Evidence) -> Check:
-    """A processor starts at the checkpoint of its row: so what it repeats had not been checkpointed."""
+    """A processor starts at the checkpoint of its row, as it last was its worker's: so what it repeats had not been
+    checkpointed."""
     problems = []
     for life in evidence.lives:
         stood = START
         for write in evidence.writes:
             if write.t >= life.t:
                 break
-            if write.key == life.shard and write.applied and write.after is not None:
-                stood = write.after.checkpoint
+            after = write.after
+            # Of another worker's time: a slow processor may start when its lease has gone again.
+            if write.key == life.shard and write.applied and after is not None and after.owner == life.worker:
+                stood = after.checkpoint
         if life.start < stood:
             problems.append(f"{life} began at {shown(life.start)}, its row stood at {shown(stood)}")
     return check_of("start at the checkpoint", f"{len(evidence.lives)} starts", problems, len(evidence.lives))
@@ -87,7 +92,9 @@ def moves(evidence: Evidence, otherwise: str = "assigned") -> list[Move]:
 def _move(one: Life, other: Life, process: Process, otherwise: str) -> Move:
     done = max((t for t, _ in one.done), default=one.t)
     ended = done if one.ended_at is None else one.ended_at
-    cause, since = otherwise, ended
+    # A lease that is handed over in order asks the processor to shut down.
+    cause = "expired" if otherwise == "assigned" and one.ends[:1] != ["shutdown"] else otherwise
+    since = ended
     signals = [("killed", process.killed), ("terminated", process.terminated)]
     signals += [("frozen", begin) for begin, _ in process.freezes]
     for what, at in signals:
@@ -137,11 +144,13 @@ def terms(requests: Iterable[Mapping[str, Any]]) -> list[Term]:
             found.append(Term(params["Item"]["ownerName"]["S"], t, t, millis / 1000))
         elif request["operation"] == "UpdateItem" and found:
             found[-1] = _updated(found[-1], params, t)
+        elif request["operation"] == "DeleteItem" and found:
+            found[-1] = replace(found[-1], released=t)  # so Java's daemon does
     return found
 
 
 def _updated(term: Term, params: Mapping[str, Any], t: int) -> Term:
-    """After a heartbeat, or a release: both change the row in place."""
+    """The term after a heartbeat or a release that changes the row in place."""
     names = params.get("ExpressionAttributeNames", {})
     values = params["ExpressionAttributeValues"]
     update = re.sub(r"#\w+", lambda match: names[match[0]], params["UpdateExpression"])
@@ -246,7 +255,7 @@ def figures_of(
     for move in moves(evidence, otherwise):
         if move.worker != move.successor:
             old = kinds[move.worker].partition(" ")[0]
-            old += " leader" * (move.worker in led and move.cause != otherwise)
+            old += " leader" * (move.worker in led and move.cause in SIGNALS)
             new = kinds[move.successor].partition(" ")[0]
             changes.append((move.cause, f"{old} → {new}", move.seconds, move.repeated))
     return NativeFigures(

@@ -29,11 +29,12 @@ SLACK = 10.0
 @pytest.mark.timeout(5400)
 def test_c2_c3_c6_leases_are_shared_by_load_and_handed_over_without_a_duplicate(java, fleet, led, long):
     java(VERSION)
-    with fleet(shards=16, aggregated=0.0) as run, Load(run, 10) as load:
+    with fleet(shards=12, aggregated=0.0) as run, Load(run, 8) as load:
         first = leader_of_all(run)
         second, p1, p2 = native(run, "j2"), follower(run, "p1"), follower(run, "p2")
         run.wait_until_started(second, p1, p2)
-        run.wait_for("equal shares", lambda: run.all_begun() and equal(run), 120)
+        # Two minutes of the acceptance list; the leader balances every half a minute.
+        run.wait_for("equal shares", lambda: run.all_begun() and equal(run), 120 + 6 * SLACK)
         rested = rest(run, 300 if long else 60)
         assert equal(run)
         # Whose lease becomes hot: each side in turn.
@@ -42,7 +43,7 @@ def test_c2_c3_c6_leases_are_shared_by_load_and_handed_over_without_a_duplicate(
             run.wait_for("equal shares again", lambda: run.all_begun() and equal(run), 240)
         load.stop()
         run.wait_until_delivered()
-        _, figures = led(run, "2 Java 3.5.1 + 2 pykcl, 16 shards, hot shards", rest=rested)
+        _, figures = led(run, "2 Java 3.5.1 + 2 pykcl, 12 shards, hot shards", rest=rested)
         assert errors_of(first, second) == []
     handed = [change for change in figures.changes if change[0] == "assigned"]
     assert {pair for _, pair, _, _ in handed} >= {"Java → pykcl", "pykcl → Java"}
@@ -51,7 +52,7 @@ def test_c2_c3_c6_leases_are_shared_by_load_and_handed_over_without_a_duplicate(
 
 
 def equal(run):
-    return all(3 <= count <= 5 for count in shares(run).values())
+    return all(2 <= count <= 4 for count in shares(run).values())
 
 
 def relieved(run, load, owner):

@@ -58,7 +58,10 @@ def evidence():
         processes={
             "j1": Process("j1", 0, terminated=20_000), "p1": Process("p1", 0, killed=3000), "p2": Process("p2", 0),
         },
-        writes=[write(50, START, "j1"), write(900, (3, 0), "j1"), write(2600, (4, 0), "p1"), write(9100, (8, 0), "p2")],
+        writes=[
+            write(50, START, "j1"), write(900, (3, 0), "j1"), write(1500, (3, 0), "p1"), write(2600, (4, 0), "p1"),
+            write(8000, (4, 0), "p2"), write(9100, (8, 0), "p2"),
+        ],
         actions=Counter(),
         faults={},
     )  # fmt: skip
@@ -84,6 +87,19 @@ def test_a_lease_that_was_handed_over_before_the_signal_counts_as_handed_over(ev
     evidence.processes["j1"].terminated = None
     evidence.processes["j1"].freezes = [(980, 4000)]
     assert moves(evidence)[0] == replace(moves(evidence)[0], cause="frozen", seconds=1.52)
+
+
+def test_a_lease_that_was_lost_is_none_that_was_handed_over(evidence):
+    evidence.lives[0].ends = ["lost"]
+    assert moves(evidence)[0].cause == "expired"
+    assert moves(evidence, "stolen")[0].cause == "stolen"
+
+
+def test_a_processor_that_starts_when_its_lease_has_gone_again_may_know_less(evidence):
+    evidence.lives.append(life("j1", 960, None, []))
+    assert len(problems_of(evidence)) == 1
+    evidence.writes[1] = write(900, (3, 0), "p2")
+    assert problems_of(evidence) == []
 
 
 def test_a_start_behind_a_checkpoint_is_a_problem(evidence):
@@ -183,6 +199,8 @@ def test_terms_follow_each_other_and_never_overlap():
         Term("j1", 0, 30_000, 120.0), Term("p1", 150_000, 160_000, 30.0, 170_000), Term("j2", 170_001, 170_001, 120.0),
     ]  # fmt: skip
     assert never_two_leaders(found).problems == ()
+    gone = asked(60_000, "j1", "DeleteItem", Key={"leaseKey": {"S": "Leader"}})
+    assert terms([*log[:2], gone]) == [Term("j1", 0, 30_000, 120.0, 60_000)]
     early = terms([*log[:3], taken(149_000, "p1")])
     assert never_two_leaders(early).problems == ("p1 took the lock of j1 1.0 s too early",)
 
