@@ -151,7 +151,9 @@ class Leadership:
         if self.is_led is self._was_led:
             return
         self._was_led = self.is_led
-        lock = self._watch.lock if self._watch is not None else None
+        # The lock that was just taken is not the one that was read last.
+        known = self._held if self._held is not None else self._watch
+        lock = known.lock if known is not None else None
         owner = lock.owner if lock is not None else None
         self._context.events.emit(
             LeaderReturned(leader=owner) if self._was_led else LeaderAbsent(leader=owner)

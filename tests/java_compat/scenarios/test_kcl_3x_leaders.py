@@ -8,6 +8,7 @@ from pykcl.events import (
     FailureStarted,
     LeaderAbsent,
     LeaderElected,
+    LeaderReturned,
     LeadershipMoved,
     LeaseAssigned,
     LeaseTaken,
@@ -100,7 +101,8 @@ def test_a_lock_is_never_taken_before_the_duration_of_its_row(founded):
     fleet.start_pykcl("p1", leader="equal")
     fleet.wait(leads(fleet, "p1"), 140, "the lock")
     assert 120 <= fleet.simulation.now - began <= 123
-    assert fleet.happened(LeaderAbsent)
+    assert [event.leader for event in fleet.happened(LeaderAbsent)] == ["j0"]
+    assert [event.leader for event in fleet.happened(LeaderReturned)] == ["p1"]
 
 
 def test_a_lost_answer_to_the_first_heartbeat_is_found_out_by_reading(founded):
