@@ -19,6 +19,7 @@ from pykcl.model.fleet_rows import (
 from pykcl.model.lease import Row
 from pykcl.model.lease_item import LEADER_KEY
 from pykcl.planning.assignment_decider import (
+    ACTIVE_PERIODS,
     Assignment,
     AssignmentKind,
     AssignmentMemory,
@@ -182,9 +183,12 @@ class Leadership:
     def _new_lock(self) -> HeldLock:
         context = self._context
         version = str(uuid.UUID(int=context.runtime.random().getrandbits(128), version=4))
-        seconds = lease_seconds(
-            (metrics.worker for metrics in reports_in(self._rows)), {context.worker_id, *context.fleet.pykcl}
+        # A report stays for a day when its worker has gone.
+        alive_since = (
+            context.stream.server_time_millis() / 1000 - ACTIVE_PERIODS * self._settings.report_period
         )
+        members = (one.worker for one in reports_in(self._rows) if one.reported_at >= alive_since)
+        seconds = lease_seconds(members, {context.worker_id, *context.fleet.pykcl})
         return HeldLock(LeaderLock(context.worker_id, version, seconds), context.runtime.monotonic())
 
     def _write(self, write: FleetWrite, wanted: HeldLock) -> bool:

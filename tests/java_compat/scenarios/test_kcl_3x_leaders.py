@@ -74,6 +74,17 @@ def test_a_worker_that_never_leads_leaves_the_lock_alone(founded):
     assert "Leader" not in fleet.items()
 
 
+def test_the_report_of_a_java_worker_that_has_gone_does_not_make_the_lock_last_longer(founded):
+    fleet = founded(2)
+    fleet.client_of("j0").update_item(**java_3x.worker_metrics(TABLE, "j0", fleet.epoch() - 50))
+    fleet.start_pykcl("p1", leader="equal")
+    fleet.wait(leads(fleet, "p1"), 10, "the lock")
+    assert seconds_of(fleet) == 120.0
+    fleet.wait(lambda: seconds_of(fleet) == 30.0, 60, "a brief lock")
+    fleet.client_of("j0").update_item(**java_3x.worker_metrics(TABLE, "j0", fleet.epoch()))
+    fleet.wait(lambda: seconds_of(fleet) == 120.0, 20, "a long lock again")
+
+
 def test_a_fallback_leaves_java_half_a_minute_more_than_it_needs(founded):
     fleet = founded(1)
     fleet.start_pykcl("p1")
