@@ -88,7 +88,7 @@ class TableSnapshot:
         """The kind of table, as text."""
         if self.streams:
             return "KCL, several streams"
-        if any(row.kind != MULTI_STREAM_LEASE for row in self.foreign):
+        if any(row.kind != MULTI_STREAM_LEASE for row in self.fleet_rows):
             return "KCL 3.x"
         if not self.leases:
             return "empty" if not self.unreadable else "unknown"

@@ -196,6 +196,7 @@ def test_tables_of_3_4_are_read_where_the_lease_table_has_no_client_version(old_
     assert (found.client_version, found.is_native, found.leader_name) == (java_3x.NATIVE, True, "j1")
     assert standings(old_table) == {"j1": Standing.MEMBER, "guest": Standing.NO_REPORT}
     assert owner_kinds(old_table.view())["j1"].kind == "Java"
+    assert old_table.view().schema == "KCL 3.x"
 
 
 def test_they_are_not_read_beside_a_lease_table_that_has_one_or_that_is_not_of_3x(old_table, table):
