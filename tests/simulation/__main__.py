@@ -11,10 +11,11 @@ from pathlib import Path
 import click
 
 from pykcl.testing.simulation.faults import known
-from tests.simulation.effects import Effects
+from tests.simulation.effects import MANY_SEEDS, Effects
 from tests.simulation.faults import IN_NATIVE_FLEETS, KINDS, NOT_IN_NATIVE_FLEETS, PolicyFaults
 from tests.simulation.report import BEGIN, END, Run, Totals, as_json, as_markdown, as_text, put_into
 from tests.simulation.runner import (
+    EVERY_SIXTH,
     Campaign,
     Job,
     SeedResult,
@@ -39,7 +40,7 @@ class MeasuredCampaign(Campaign):
         self._until = until
         self._comparisons: deque[Job] = deque()
         self.totals = Totals()
-        self.effects = Effects(len(seeds), template.off | _absent(template))
+        self.effects = Effects(len(seeds), template.off | _absent(template, len(seeds)))
 
     def next_job(self) -> Job | None:
         # At least one: a run that tried nothing must not pass.
@@ -66,12 +67,13 @@ class MeasuredCampaign(Campaign):
         super().show_progress(f"{totals.seeds} of {self.count} seeds{compared}")
 
 
-def _absent(template: Job) -> frozenset[str]:
-    """Return the kinds of faults that none of the simulations can have."""
+def _absent(template: Job, seeds: int) -> frozenset[str]:
+    """Return the kinds of faults that none of the simulations can have, or too few of them to show anything."""
     absent: set[str] = set()
     if template.policies is False or template.native or template.processor is not None:
         absent |= PolicyFaults.always
-    if template.native is False or template.policies or template.processor is not None:
+    too_few = template.native is None and seeds < EVERY_SIXTH * MANY_SEEDS
+    if template.native is False or template.policies or template.processor is not None or too_few:
         absent |= IN_NATIVE_FLEETS
     return frozenset(absent | NOT_IN_NATIVE_FLEETS if template.native else absent)
 

@@ -89,7 +89,7 @@ class NativeQuiescence(FleetQuiescence):
         return random.Random(f"{self._world.simulation.seed}/rest")
 
     def failover_bound(self) -> float:
-        return _DEAD_BELIEVED + 2 * ROUND + FAILOVER + _FOUND + ROUND
+        return native_failover_bound()
 
     def _leave(self, name: str) -> None:
         self._fleet.ask_to_stop(self._fleet.alive[name])
@@ -192,3 +192,9 @@ class NativeQuiescence(FleetQuiescence):
         for name in [host.name for host in self._fleet.java_hosts()]:
             self._fleet.kill(name)
         super()._everybody_stops()
+
+
+def native_failover_bound() -> float:
+    """Seconds until the leases of a dead follower are read again: the leader finds them still, gives them to the dead
+    once more as long as it believes its metrics, and their next owner finds them in the index."""
+    return _DEAD_BELIEVED + 3 * ROUND + FAILOVER + _FOUND

@@ -27,6 +27,8 @@ from pykcl.testing.simulation.guarantees import Figures
 from tests.simulation.course import run_simulation
 
 KEPT = "kept"
+EVERY_SIXTH = 6
+"""How often a simulation has a fleet of KCL 3.x in its own mode, unless it is said."""
 HANG_SECONDS = 120.0
 """Real seconds after which a simulation counts as hung."""
 
@@ -62,7 +64,7 @@ class Job:
     def is_native(self) -> bool:
         """Return whether its fleet works by KCL 3.x's own protocol."""
         if self.native is None:
-            return self.seed % 6 == 4 and self.processor is None and not self.policies
+            return self.seed % EVERY_SIXTH == 4 and self.processor is None and not self.policies
         return self.native
 
     @property

@@ -327,8 +327,8 @@ def test_a_kind_that_was_left_out_is_not_asked_for():
 
 def test_a_harmless_kind_that_changes_the_course_is_a_violation():
     wrong, _ = _exercise(Effects(VERY_MANY_SEEDS), differs=lambda name: True)
-    assert len(wrong) == enough(VERY_MANY_SEEDS)
-    assert all(one.startswith("F4.wall (") for one in wrong)
+    harmless = [name for name, kind in KINDS.items() if kind.is_harmless]
+    assert Counter(one.partition(" ")[0] for one in wrong) == dict.fromkeys(harmless, enough(VERY_MANY_SEEDS))
 
 
 def test_a_short_run_spends_a_quarter_on_comparisons_and_a_broken_simulation_none():
@@ -408,7 +408,9 @@ def test_every_figure_that_is_measured_follows_what_was_measured():
         figures.overlap = dict.fromkeys(("expiry", "steal"), float(number))
         figures.stops = dict.fromkeys(("faults", "rest"), float(number))
         figures.failovers, figures.to_balance = [float(number)], float(number)
-        run = _run([replace(result, virtual_seconds=3600.0 * number, cpu_seconds=float(number))] * number)
+        result = replace(result, virtual_seconds=3600.0 * number, cpu_seconds=float(number))
+        native = replace(result, job=replace(result.job, native=True))
+        run = _run([result, native] * number)
         return figure_rows(replace(run, real_seconds=60.0 * number, jobs=number))
 
     same = [one[0] for one, other in zip(rows(1), rows(3), strict=True) if one[2] == other[2]]
