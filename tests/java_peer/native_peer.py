@@ -55,9 +55,19 @@ class LeaderLock:
         self._seen: tuple[Any, float] = (None, float("-inf"))
 
     @property
+    def version(self) -> str | None:
+        """The version of the lock that this worker put, while nobody has taken it as far as it knows."""
+        return self._version
+
+    @property
+    def held_for(self) -> float:
+        """Seconds since before it was put."""
+        return self._runtime.monotonic() - self._beat_at
+
+    @property
     def is_held(self) -> bool:
         """Return whether this worker believes that it leads."""
-        return self._version is not None and self._runtime.monotonic() - self._beat_at < LOCK_SECONDS
+        return self._version is not None and self.held_for < LOCK_SECONDS
 
     def beat_or_try(self) -> None:
         """Heartbeat of the leader; of others, an attempt to get the lock."""
@@ -95,7 +105,7 @@ class LeaderLock:
             self._put("isReleased = :seen", {":seen": row["isReleased"]})
         elif row.get("recordVersionNumber") != self._seen[0]:
             self._seen = (row.get("recordVersionNumber"), now)
-        elif "recordVersionNumber" in row and now - self._seen[1] >= LOCK_SECONDS:
+        elif "recordVersionNumber" in row and now - self._seen[1] >= _seconds_of(row):
             self._put("recordVersionNumber = :seen", {":seen": row["recordVersionNumber"]})
 
     def _put(self, condition: str, values: Mapping[str, Any]) -> None:
@@ -333,6 +343,12 @@ class NativePeer(JavaPeer):
         self._asked_since.pop(consumer.key, None)
         self._renewer.drop(held)
         consumer.state = State.LOST
+
+
+def _seconds_of(row: Mapping[str, Any]) -> float:
+    """Return how long the lock is left alone, as its row says."""
+    millis = row.get("leaseDuration", {}).get("S", "")
+    return int(millis) / 1000 if millis.isdigit() else LOCK_SECONDS
 
 
 def _is_done(operation: Callable[..., Any], request: Mapping[str, Any]) -> bool:

@@ -3,7 +3,9 @@ workers have processing policies, bad records and dead letters."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 from typing import Any
 
 from pykcl.testing.simulation import faults
@@ -25,13 +27,17 @@ _OF_FLEETS = (
     Kind("F6.adopt", "a lease that a leader assigned was adopted, the answer is lost", (0.02, 0.1, 0.3)),
     Kind("F6.hand_over", "a lease was handed over, the answer is lost", (0.02, 0.1, 0.3)),
     Kind("F6.report", "metrics were reported, the answer is lost", (0.02, 0.1, 0.3)),
+    Kind("F6.lock", "the leader's lock was taken, kept or released, the answer is lost", (0.02, 0.1, 0.3)),
+    Kind("F6.assign", "a leader has assigned a lease, the answer is lost", (0.02, 0.1, 0.3)),
     Kind("F21.poison", "a record makes every attempt raise", (0.02, 0.1, 0.3)),
     Kind("F21.flaky", "a record raises the first time or two", (0.02, 0.1, 0.3)),
     Kind("F21.down", "the destination of dead letters is down for up to a minute", (0.05, 0.2)),
     Kind("F21.unanswered", "a dead letter is kept, the answer is lost", (0.1, 0.3)),
     Kind("F22.java", "a Java KCL 3.x worker joins", PER_STEP),
     Kind("F22.leader", "the leader is killed", (0.01, 0.03)),
-    Kind("F22.paused", "the leader stands still until another may lead", (0.005, 0.01)),
+    Kind("F22.stopped", "the leader is stopped", (0.01, 0.02)),
+    Kind("F22.paused", "the leader stands still, at times until another may lead", (0.005, 0.01)),
+    Kind("F22.refused", "requests for the leader's lock are refused for up to two minutes", (0.005, 0.02)),
     Kind("F22.hand_off", "the leader asks for a lease whose worker is alive", PER_STEP),
     Kind("F22.lag", "the index of owners shows leases as they were up to 2 s ago", (0.1, 0.5, 1.0)),
     Kind("F22.late", "the index of owners lags by up to a minute for a while", (0.01, 0.03)),
@@ -79,20 +85,43 @@ class FleetFaults(Faults):
         ]
 
 
-IN_NATIVE_FLEETS = frozenset(
-    name for name in KINDS if family(name) == 22 or name in ("F6.adopt", "F6.hand_over", "F6.report")
-)
+_LOST_ANSWERS = ("F6.adopt", "F6.hand_over", "F6.report", "F6.lock", "F6.assign")
+IN_NATIVE_FLEETS = frozenset(name for name in KINDS if family(name) == 22 or name in _LOST_ANSWERS)
 """Kinds that happen only in a fleet of KCL 3.x's own mode."""
 NOT_IN_NATIVE_FLEETS = frozenset({"F13.deleted", "F13.recreated", "F20"})
 
 
-class NativeFaults(FleetFaults):
-    """The faults of a simulation of a fleet in KCL 3.x's own mode. Java workers are in each."""
+class Leaders(Enum):
+    """The workers that may lead a simulated fleet.
 
-    has_java = True
+    MIXED: each pykcl worker draws its option, beside Java workers. EQUAL: every worker, as soon as the lock is free.
+    FIGHT: at least two of either kind, whose leaders die all the time. PYKCL: there is no Java worker.
+    """
+
+    MIXED = auto()
+    EQUAL = auto()
+    FIGHT = auto()
+    PYKCL = auto()
+
+    @staticmethod
+    def of(seed: int) -> Leaders:
+        """Return what the seed says; by a generator of its own."""
+        rng = random.Random(f"{seed}/leaders")
+        return rng.choice([Leaders.MIXED, Leaders.MIXED, Leaders.EQUAL, Leaders.FIGHT, Leaders.PYKCL])
+
+
+class NativeFaults(FleetFaults):
+    """The faults of a simulation of a fleet in KCL 3.x's own mode. leaders: who may lead it."""
 
     def __init__(self, seed: int, *, off: frozenset[str] = frozenset(), **options: Any) -> None:
+        self.leaders = Leaders.of(seed)
+        if self.leaders is Leaders.FIGHT:
+            self.always = frozenset({"F6.lock", "F22.leader"})
         super().__init__(seed, off=off | NOT_IN_NATIVE_FLEETS, **options)
+
+    @property
+    def has_java(self) -> bool:
+        return self.leaders is not Leaders.PYKCL
 
     def exclusive(self, *, everything: bool) -> Sequence[tuple[set[str], set[str]]]:
         return [*super().exclusive(everything=everything), ({"F22.flip"}, {"F22.rollback"})]

@@ -1,6 +1,6 @@
-"""Simulations of a fleet in KCL 3.x's own mode: scripted Java workers, one of which leads, and pykcl workers that follow.
+"""Simulations of a fleet in KCL 3.x's own mode: scripted Java workers and pykcl workers, any of which may lead.
 
-What else happens in it (F22): leaders that die or stand still, an index of owners that lags, rows of others, and a
+What else happens in it (F22): leaders that die, stop or stand still, an index of owners that lags, rows of others, and a
 migration in mid-run. Its rest is in `native_rest`.
 """
 
@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from pykcl.errors import PyKclError, StopTimedOut
 from pykcl.events import Event
+from pykcl.local.request_log import ROW_WRITES
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.testing.fleet import TABLE
 from pykcl.testing.memory.dynamodb import Change, Fault, Params, failing, throttled, timed_out
+from pykcl.testing.memory.expressions import Item
 from pykcl.testing.simulation.delivery import END, checkpoint_position
 from pykcl.testing.simulation.service_faults import StaleScan, kind_of_write
-from pykcl.testing.simulation.world import FAILOVER, WorkerHost, World
+from pykcl.testing.simulation.world import FAILOVER, Host, WorkerHost, World
+from pykcl.worker.worker import Worker
 from tests.java_compat.scenarios.java_3x import (
     FLIPPED,
     MIGRATION,
@@ -44,17 +47,19 @@ from tests.simulation.checkers.followers import (
     LockHistory,
     follower_rules,
 )
+from tests.simulation.checkers.leaders import LOCK, LeaderChecker
 from tests.simulation.checkers.observer import Observer
 from tests.simulation.clients import InstrumentedClient
+from tests.simulation.faults import Leaders, NativeFaults
 from tests.simulation.lease_table_actions import FLEET_ROWS, Foreigners
 from tests.simulation.world import CheckedFleet, CheckedWorld, JavaHost
 
-LOCK = "Leader"
 NATIVE_STATES = (NATIVE, FLIPPED)
 ROUND = 2 * FAILOVER
 MOST_JAVA = 3
 _VISIT_SECONDS = 40.0
 _FIVE_MINUTES_MILLIS = 300_000
+_LOCK_SECONDS = 30.0
 
 
 class NativeEvents(EventChecker):
@@ -112,6 +117,7 @@ class NativeWorld(CheckedWorld):
     observers = NativeObserver
     rows_checker: FollowerRowChecker
     observer: NativeObserver
+    faults: NativeFaults
 
     def _create_checkers(self) -> None:
         self._rng = rng = random.Random(f"{self.simulation.seed}/native")
@@ -136,9 +142,26 @@ class NativeWorld(CheckedWorld):
             on_clock=self.observer.on_clock,
             believes=self.beliefs.believes,
         )
+        self.leader_checker = LeaderChecker(
+            self.violations,
+            now=now,
+            aws_seconds=lambda: self.kinesis_millis() / 1000,
+            clock=lambda host: self.simulation.clock(host).monotonic(self.simulation.now),
+            on_clock=self.observer.on_clock,
+            frozen=self.observer.frozen,
+            worker_ids=self.rows_checker.worker_ids,
+            failover=FAILOVER,
+            is_changed_by_hand=self.dynamo_faults.is_changed_by_hand,
+        )
+        self.simulation.on_switch = self._switched
         self.rows_checker.follower = self.observer.follower = self.follower
+        self.rows_checker.leader = self.leader_checker
         self.lock_history.note(None)
         self._create_table()
+
+    def _switched(self) -> None:
+        self.beliefs.poll()
+        self.leader_checker.poll()
 
     def _create_table(self) -> None:
         keys = [("leaseOwner", "HASH"), ("leaseKey", "RANGE")]
@@ -161,12 +184,16 @@ class NativeWorld(CheckedWorld):
     def options_of(self, name: str) -> dict[str, Any]:
         rng = random.Random(f"{self.simulation.seed}/native/{name}")
         mode = "auto" if self.may_change else rng.choice(["auto", "auto", "auto", "3x"])
-        return {**self.options, "fleet_mode": mode}
+        may_lead = random.Random(f"{self.simulation.seed}/leader/{name}").choice(
+            ["never", "fallback", "equal"]
+        )
+        is_mixed = self.faults.leaders is Leaders.MIXED
+        return {**self.options, "fleet_mode": mode, "leader": may_lead if is_mixed else "equal"}
 
     @property
     def taken(self) -> int:
         """Number of leases that moved though nobody asked for them: a leader moves others for the balance."""
-        return self.expired + self.follower.taken
+        return self.expired + self.leader_checker.expired + self.follower.taken
 
     def epoch(self) -> int:
         """Return the seconds by the clock of AWS."""
@@ -209,13 +236,16 @@ class NativeWorld(CheckedWorld):
         host = self.simulation.current_group
         if fault is not None or not host.startswith("w"):
             return fault
+        kind = kind_of_write(operation, params) if operation in ROW_WRITES else ""
+        about = params.get("Key", params.get("Item", {})).get("leaseKey")
+        if about == {"S": LOCK} and self.is_due("F22.refused"):
+            error = self.faults.rng("F22.refused").choice(
+                [throttled(operation), failing(operation), timed_out()]
+            )
+            return Fault(before=error, on_effect=lambda: self.faults.note("F22.refused", host))
         if operation == "Query" and self.is_due("F22.query"):
             return Fault(before=throttled(operation), on_effect=lambda: self.faults.note("F22.query", host))
-        if (
-            operation == "UpdateItem"
-            and kind_of_write(operation, params) == "report"
-            and self.is_due("F22.report")
-        ):
+        if kind == "report" and self.is_due("F22.report"):
             error = self.faults.rng("F22.report").choice(
                 [throttled(operation), failing(operation), timed_out()]
             )
@@ -261,6 +291,14 @@ class NativeWorld(CheckedWorld):
         if change.key == LOCK:
             self.lock_history.note(change.after)
 
+    def replace_lock(self, row: Item | None) -> None:
+        """Put a row in the place of the lock, as an operator would; None: delete it."""
+        table = self.dynamodb.tables[TABLE]
+        self.leader_checker.replaced_by_hand(table.rows.pop(LOCK, None))
+        if row is not None:
+            self.dynamodb.put_raw(TABLE, row)
+        self.lock_history.note(row)
+
     def _lease_changed(self, change: Change) -> None:
         if change.table != TABLE:
             return
@@ -273,6 +311,13 @@ class NativeWorld(CheckedWorld):
             self.delivery.stolen.add(change.key)
 
     # -- hosts -------------------------------------------------------------------------------------------------
+
+    def worker(
+        self, name: str, *, worker_id: str | None = None, table: str = TABLE, stop: Callable[[], bool]
+    ) -> Worker:
+        worker = super().worker(name, worker_id=worker_id, table=table, stop=stop)
+        self.leader_checker.watch(name, worker)
+        return worker
 
     def _client(self, name: str, scan: StaleScan) -> NativeClient:
         client = NativeClient(self.dynamodb, self.simulation.switch, scan, name, self.observer)
@@ -305,6 +350,7 @@ class NativeWorld(CheckedWorld):
             next_version=self._next_version,
             on_assigned=self._assigned,
         )
+        self.leader_checker.watch_java(name, peer.lock)
         return JavaHost(peer, self.simulation)
 
     def _next_version(self) -> str:
@@ -336,11 +382,12 @@ class NativeWorld(CheckedWorld):
         with suppress(StopTimedOut):
             worker.stop()
         self.beliefs.forget(name)
+        self.leader_checker.forget(name)
 
-    def leader(self, hosts: list[JavaHost]) -> JavaHost | None:
-        """Return the Java worker that leads, if it is one of these."""
-        leading = [host for host in hosts if isinstance(host.peer, NativePeer) and host.peer.lock.is_held]
-        return leading[-1] if leading else None
+    def leader(self, hosts: Mapping[str, Host]) -> Host | None:
+        """Return the worker that leads, if it is one of these."""
+        leading = [name for name in self.leader_checker.leading() if name in hosts]
+        return hosts[leading[-1]] if leading else None
 
 
 def draw_native_options(rng: random.Random) -> dict[str, Any]:
@@ -353,7 +400,7 @@ def draw_native_options(rng: random.Random) -> dict[str, Any]:
 
 
 class NativeFleet(CheckedFleet):
-    """CheckedFleet that Java workers have founded."""
+    """CheckedFleet on the table of Java workers; some of these work on it, unless pykcl is to be alone."""
 
     most_java = MOST_JAVA
     _world: NativeWorld
@@ -363,7 +410,13 @@ class NativeFleet(CheckedFleet):
         world.follower.is_stopping = self._is_stopping
         world.follower.cannot_hand_over = self._cannot_hand_over
         rng = random.Random(f"{world.simulation.seed}/founders")
-        for _ in range(rng.choice([1, 1, 2])):
+        leaders = world.faults.leaders
+        founders = rng.choice([1, 1, 2])
+        if leaders is Leaders.PYKCL:
+            self.most_java = founders = 0
+        elif leaders is Leaders.FIGHT:
+            founders, self.wanted = 2, max(self.wanted, 2)
+        for _ in range(founders):
             self.start_java(rng)
         self.wanted += len(self.java_hosts())
 
@@ -374,10 +427,31 @@ class NativeFleet(CheckedFleet):
             self._world.simulation.clock(host.name).wall_offset += offset
         return host
 
+    def kill(self, name: str) -> None:
+        super().kill(name)
+        self._world.leader_checker.forget(name)
+
+    def _ended(self, host: WorkerHost, seconds: float) -> None:
+        self._lock_is_released(host, self._world.simulation.now - seconds - _LOCK_SECONDS)
+        super()._ended(host, seconds)
+
+    def _lock_is_released(self, host: WorkerHost, since: float) -> None:
+        """Check that a worker that has stopped leads no more. One whose thread died could not see to that."""
+        world = self._world
+        if world.observer.struck.since(host.name, 0.0) or host.timed_out:
+            world.leader_checker.forget(host.name)
+            return
+        row = world.dynamodb.tables[TABLE].rows.get(LOCK)
+        free = not self._is_hindered(host.name, since)
+        world.leader_checker.stopped(host.name, row, must_be_released=free)
+
     def _cannot_hand_over(self, host: str, since: float) -> bool:
         """Return whether a host is dead, or was kept from its work since then."""
+        return host not in self.alive or self._is_hindered(host, since)
+
+    def _is_hindered(self, host: str, since: float) -> bool:
         world = self._world
-        if not world.faults.healed or world.healed_at > since or host not in self.alive:
+        if not world.faults.healed or world.healed_at > since:
             return True
         is_cut_off = world.faults.far_away == host or ("dynamodb", host) in world.outages.down
         seen = world.observer
@@ -420,7 +494,9 @@ class NativeChaos(FleetChaos):
             **super().actions(),
             "F22.java": self._fleet.start_java,
             "F22.leader": self._kill_leader,
+            "F22.stopped": self._stop_leader,
             "F22.paused": self._pause_leader,
+            "F22.refused": lambda rng: self._for_a_while("F22.refused", rng.uniform(5, 120)),
             "F22.hand_off": self._hand_off,
             "F22.late": lambda rng: self._for_a_while("F22.late", rng.uniform(5, 90)),
             "F22.query": lambda rng: self._for_a_while("F22.query", rng.uniform(5, 120)),
@@ -433,8 +509,10 @@ class NativeChaos(FleetChaos):
         }
 
     def _leader(self) -> str | None:
-        hosts = [host for host in self._fleet.java_hosts() if not self._world.simulation.is_frozen(host.name)]
-        leader = self._world.leader(hosts)
+        frozen = self._world.simulation.is_frozen
+        leader = self._world.leader(
+            {name: host for name, host in self._fleet.alive.items() if not frozen(name)}
+        )
         return leader.name if leader is not None else None
 
     def _kill_leader(self, rng: random.Random) -> bool:
@@ -450,7 +528,15 @@ class NativeChaos(FleetChaos):
         name = self._leader()
         if name is None:
             return False
-        self._fleet.freeze(name, rng.uniform(60, 200))
+        self._fleet.freeze(name, rng.choice([rng.uniform(5, 60), rng.uniform(60, 200)]))
+        return True
+
+    def _stop_leader(self, rng: random.Random) -> bool:
+        del rng
+        name = self._leader()
+        if name is None:
+            return False
+        self._fleet.ask_to_stop(self._fleet.alive[name])
         return True
 
     def _hand_off(self, rng: random.Random) -> bool:
@@ -478,8 +564,7 @@ class NativeChaos(FleetChaos):
     def _break_lock(self, rng: random.Random) -> bool:
         world = self._world
         junk = {"leaseKey": {"S": LOCK}, **rng.choice(_JUNK_LOCKS)}
-        world.dynamodb.put_raw(TABLE, junk)
-        world.lock_history.note(junk)
+        world.replace_lock(junk)
         seconds = rng.uniform(1, 90)
         world.simulation.spawn("operator", "operator", lambda: self._mend_lock(junk, seconds))
         return True
@@ -489,10 +574,8 @@ class NativeChaos(FleetChaos):
         until = world.simulation.now + seconds
         while world.simulation.now < until and not world.faults.healed:
             world.simulation.sleep(1.0)
-        rows = world.dynamodb.tables[TABLE].rows
-        if rows.get(LOCK) == junk:
-            del rows[LOCK]
-            world.lock_history.note(None)
+        if world.dynamodb.tables[TABLE].rows.get(LOCK) == junk:
+            world.replace_lock(None)
 
     def _put_metrics(self, rng: random.Random) -> bool:
         key = f"java-old-{rng.randint(1, 3)}"

@@ -15,7 +15,13 @@ from pykcl.testing.memory.dynamodb import Change, Fault, Params
 from pykcl.testing.runtime import SimTask, Simulation
 from pykcl.testing.simulation.delivery import END, Position, checkpoint_position, position_of
 from pykcl.testing.simulation.guarantees import Guarantee
-from pykcl.testing.simulation.service_faults import REQUEST_SECONDS, FaultyStream, Outages, StaleScan
+from pykcl.testing.simulation.service_faults import (
+    REQUEST_SECONDS,
+    FaultyStream,
+    Outages,
+    StaleScan,
+    kind_of_write,
+)
 from pykcl.testing.simulation.world import FAILOVER, GRACE, Host, SimulatedFleet, WorkerHost, World
 from pykcl.worker.worker import Worker
 from tests.java_peer.options import JavaOptions
@@ -160,7 +166,7 @@ class CheckedWorld(World):
             # It says nothing of who works on the lease, neither to workers nor to the checkers of that.
             return
         self.observer.row_changed(change)
-        if change.after:
+        if change.after and kind_of_write(change.operation, change.params) != "assign":
             owner = change.after.get("leaseOwner", {}).get("S")
             self.beliefs.wrote_owner(change.author, change.key, owner)
 

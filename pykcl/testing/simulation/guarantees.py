@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Guarantee(Enum):
-    """The names of the values are I1-I11 (safety) and L1-L5 (liveness) of docs/concepts/guarantees.md."""
+    """The names of the values are I1-I12 (safety) and L1-L5 (liveness) of docs/concepts/guarantees.md."""
 
     CHECKPOINT_AFTER_DELIVERY = "I1: no checkpoint passes a record that was not delivered"
     ALL_DELIVERED = "I2, L4: once the faults end, every record is delivered"
@@ -38,6 +38,10 @@ class Guarantee(Enum):
     FOLLOWS_LEADER = (
         "I11: in KCL 3.x's own mode a worker takes no lease from its leader, gives up in time what that asks for, "
         "and reports what is so"
+    )
+    LEADS_ALONE = (
+        "I12: in KCL 3.x's own mode at most one worker believes that it leads, none takes the lock before its time, "
+        "and only its owner assigns leases, and none whose worker is alive"
     )
     BALANCE = "L1: leases are spread evenly"
     NO_CHURN = "L2: leases stay where they are when nothing happens"

@@ -292,6 +292,7 @@ _KINDS_BY_VALUE = (
     (":at", "report"),
     (":checkpoint", "checkpoint"),
     (":pendingCheckpoint", "checkpoint"),
+    (":checkpointOwner", "assign"),
     (":leaseOwner", "take"),
     (":startingHashKey", "fill"),
     (":pykcl", "adopt"),
@@ -302,15 +303,21 @@ _KINDS_BY_VALUE = (
 def kind_of_write(operation: str, params: Params) -> str:
     """create, take, renew, checkpoint, shard_end, release, fill or delete.
 
-    In a fleet of KCL 3.x also adopt and hand_over; and of a worker's metrics report and withdraw.
+    In a fleet of KCL 3.x also adopt and hand_over, of a leader assign, and of its lock lock; and of a worker's metrics
+    report and withdraw.
     """
     values = params.get("ExpressionAttributeValues", {})
+    if params.get("Key", params.get("Item", {})).get("leaseKey") == {"S": "Leader"}:
+        return "lock"
     if operation != "UpdateItem":
         return "create" if operation == "PutItem" else "withdraw" if ":at" in values else "delete"
     if values.get(":checkpoint") == {"S": "SHARD_END"}:
         return "shard_end"
+    if "ADD leaseCounter" in params.get("UpdateExpression", ""):
+        # Its author does not know the counter.
+        return "assign"
     kind = next((kind for name, kind in _KINDS_BY_VALUE if name in values), None)
-    return kind or _kind_of_removal(params["UpdateExpression"].partition(" REMOVE ")[2])
+    return kind or _kind_of_removal(params.get("UpdateExpression", "").partition(" REMOVE ")[2])
 
 
 def _kind_of_removal(removed: str) -> str:
@@ -400,6 +407,10 @@ class DynamoFaults:
     def changed_by_hand(self, key: str) -> None:
         """Note a row that was written without reading its counter, so that a counter may come back."""
         self._by_hand.add(key)
+
+    def is_changed_by_hand(self, key: str) -> bool:
+        """Return whether its counter may have come back."""
+        return key in self._by_hand
 
     def _may_come_true_again(self, params: Params) -> bool:
         """Return True for a write that is refused now, but accepted when the counter has its expected value again.

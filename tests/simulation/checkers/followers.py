@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pykcl.events import Event, FleetFollowed, FleetUnfollowed
+from pykcl.local.request_log import ROW_WRITES
 from pykcl.testing.memory.dynamodb import Change, Params, parse_write
 from pykcl.testing.memory.expressions import Item
 from pykcl.testing.simulation.delivery import END, checkpoint_position
 from pykcl.testing.simulation.faults import Freezes
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
 from pykcl.testing.simulation.service_faults import kind_of_write
+from tests.simulation.checkers.leaders import LOCK, LeaderChecker
 from tests.simulation.checkers.request_budget import Rule, rules_for
 from tests.simulation.checkers.rows import RowChecker, worker_on
 
@@ -26,16 +28,18 @@ _SOME_LEASE: Item = {
 _UNDER_WAY = 15.0
 """Seconds for which a worker still does what it decided on before: a scan, and a write with its repetitions."""
 _CLOCK_SLACK = 10.0
-_SILENT_LOCK, _NO_LOCK = 60.0, 30.0
+_NO_LOCK = 30.0
+_SHORTEST_LOCK, _LONGEST_LOCK = 20.0, 120.0
 _STILL_FACTOR = 3
 _SLOWEST_CLOCK = 0.9
 
 
 class FollowerRowChecker(RowChecker):
-    """RowChecker that also knows the rows of metrics. follower: checks their writes."""
+    """RowChecker that also knows the rows of metrics and of the lock. follower, leader: check their writes."""
 
     ours = RowChecker.ours | {"throughputKBps"}
     follower: FollowerChecker
+    leader: LeaderChecker
 
     def request_sent(self, operation: str, params: Params, host: str) -> None:
         if self._is_peer(host):
@@ -44,24 +48,39 @@ class FollowerRowChecker(RowChecker):
         if operation in ("UpdateItem", "DeleteItem") and kind in _REPORTS:
             self.follower.metrics_sent(kind, params, host)
             return
+        if operation in ROW_WRITES and kind == "lock":
+            self.leader.lock_sent(operation, params, host)
+            return
         super().request_sent(operation, params, host)
+        if operation == "UpdateItem" and kind == "assign":
+            self.leader.assignment_sent(params, host)
         if kind == "release" and operation == "UpdateItem":
             self.follower.release_sent(host)
 
     def row_changed(self, change: Change) -> None:
+        ours = not self._is_peer(change.author)
+        kind = kind_of_write(change.operation, change.params)
         if change.key in self._record_log.parents:
-            super().row_changed(change)
+            by_leader = ours and kind == "assign"
+            if not by_leader:
+                super().row_changed(change)
+            self.leader.lease_changed(change, by_leader=by_leader)
             self.follower.row_changed(change)
             return
-        if self._is_peer(change.author):
+        if change.key == LOCK:
+            self.leader.lock_changed(change)
             return
-        kind = kind_of_write(change.operation, change.params)
+        if not ours:
+            return
         who = f"{change.operation} of {change.key} by {change.author}"
-        is_own = change.key == self.worker_ids.get(change.author) and kind in _REPORTS
+        is_own = change.key == self.worker_ids.get(change.author)
         was_metrics = change.before is None or change.before.get("entityType") == METRICS
-        self._expect(is_own and was_metrics, Guarantee.FOREIGN_KEPT, who)
+        self._expect(kind in _REPORTS and was_metrics, Guarantee.FOREIGN_KEPT, who)
         if change.after is not None:
+            self._expect(is_own, Guarantee.FOREIGN_KEPT, who)
             self.follower.metrics_written(change.author)
+        elif not is_own:
+            self.leader.metrics_deleted(change.author, change.before)
 
 
 class LockHistory:
@@ -69,7 +88,7 @@ class LockHistory:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._states: list[tuple[float, tuple[str, str] | None]] = []
+        self._states: list[tuple[float, tuple[str, str, float] | None]] = []
 
     def note(self, row: Item | None) -> None:
         """Note the row as it is from now on."""
@@ -81,18 +100,20 @@ class LockHistory:
         """Return whether at some moment since then the lock had stood still for as long as a rescue needs."""
         ends = [at for at, _ in self._states[1:]] + [self._now()]
         return any(
-            end >= since and end - start >= _SLOWEST_CLOCK * (_NO_LOCK if state is None else _SILENT_LOCK)
+            end >= since and end - start >= _SLOWEST_CLOCK * (_NO_LOCK if state is None else state[2])
             for (start, state), end in zip(self._states, ends, strict=True)
         )
 
 
-def _holder_of(row: Item | None) -> tuple[str, str] | None:
-    """(owner, version); None: the lock is free, or the row is not one of it."""
+def _holder_of(row: Item | None) -> tuple[str, str, float] | None:
+    """(owner, version, seconds after which it counts as silent); None: the lock is free, or the row is not one of it."""
     item = row or {}
     owner, version = (item.get(name, {}).get("S") for name in ("ownerName", "recordVersionNumber"))
     duration = item.get("leaseDuration", {}).get("S", "")
     is_lock = item.get("entityType") == {"S": "LEADER"} and duration.isdigit() and "isReleased" not in item
-    return (str(owner), str(version)) if is_lock and owner and version else None
+    if not (is_lock and owner and version):
+        return None
+    return str(owner), str(version), min(max(int(duration) / 1000, _SHORTEST_LOCK), _LONGEST_LOCK) / 2
 
 
 class FollowerChecker:
@@ -156,6 +177,9 @@ class FollowerChecker:
 
     def metrics_sent(self, kind: str, params: Params, host: str) -> None:
         mine, key = self._worker_ids[host], params["Key"].get("leaseKey", {}).get("S")
+        if kind == "withdraw" and key != mine:
+            # By the leader, of a worker that has gone: see LeaderChecker.
+            return
         self._expect(key == mine, f"{host} writes the metrics of {key}")
         operation = "UpdateItem" if kind == "report" else "DeleteItem"
         hits = parse_write(operation, params, "leaseKey").condition(_SOME_LEASE)
@@ -252,7 +276,11 @@ class FollowerChecker:
         """Return whether the leader has given a lease away whose worker may still believe in it."""
         before, after = change.before or {}, change.after or {}
         worker = worker_on(before)
-        is_given = worker is not None and worker_on(after) != worker and change.author not in self._worker_ids
+        by_leader = (
+            change.author not in self._worker_ids
+            or kind_of_write(change.operation, change.params) == "assign"
+        )
+        is_given = worker is not None and worker_on(after) != worker and by_leader
         still = self._now() - self._moved_at.get(change.key, float("-inf"))
         return is_given and worker in self._worker_ids.values() and still < self._failover
 
@@ -273,7 +301,12 @@ def follower_rules(options: Mapping[str, Any], failover: float) -> dict[str, Rul
         "release": Rule(60, 6, ("take", "adopt")),
         "shard_end": Rule(60, 6, ("take", "adopt"), tries=60),
         "report": Rule(60, 2 + 60 / (0.8 * every), tries=120),
-        "withdraw": Rule(60, 3),
+        # A leader deletes those of workers that have gone, too, after each scan until one succeeds.
+        "withdraw": Rule(60, 3, tries=90),
+        # Kept each quarter of its duration; taken again where the answer is lost.
+        "lock": Rule(60, 25, tries=250),
+        # What nobody reads, after each scan.
+        "assign": Rule(60, 20, tries=120),
         # Every two seconds while anything changes.
         "Query": Rule(20, 16, tries=60),
         # Of each lease that the index shows and that is not in hand, at each query.

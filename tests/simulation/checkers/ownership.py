@@ -99,11 +99,11 @@ class OwnershipChecker:
         if change.before is None or change.after is None:
             return
         self._last_write[key] = (host, int(change.after.get("leaseCounter", {}).get("N", -1)))
-        if host not in self._worker_ids:
+        kind = kind_of_write(change.operation, change.params)
+        if host not in self._worker_ids or kind == "assign":
             if change.before.get("leaseOwner") != change.after.get("leaseOwner"):
                 self._taker.pop(key, None)
             return
-        kind = kind_of_write(change.operation, change.params)
         if kind == "take":
             self._was_taken(host, change, stood_still)
             if is_hidden:
