@@ -15,7 +15,7 @@ SIZES = {
     "files of pykcl/": 263,
     "lines of pykcl/": 63_200,
     "lines of the core": 25_300,
-    "lines of tests/": 96_000,
+    "lines of tests/": 98_500,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

@@ -298,7 +298,7 @@ def fleet_hints(overview: FleetOverview | None) -> Iterator[str]:
     if overview.lacks_leader:
         yield (
             f"Nobody leads this fleet (leader: {leader_text(overview)}), so nobody assigns leases: pykcl workers take "
-            "what stands still, Java workers wait for another leader."
+            "what stands still, until one worker leads."
         )
     guests = [one.worker for one in overview.with_standing(Standing.NO_REPORT) if one.leases]
     if guests:

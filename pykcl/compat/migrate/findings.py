@@ -273,7 +273,7 @@ def _obstacles(snapshot: TableSnapshot, fleet: Fleet) -> Iterator[Finding]:
             "review",
             "the fleet is KCL 3.x in its own mode",
             f"{fleet.why_native}. Its leader assigns the leases, and pykcl workers follow it (`fleet_mode`). When no "
-            "Java worker is left, nobody leads: leases of a worker that dies are read again after about a minute.",
+            "Java worker is left, a pykcl worker leads: at once with the option leader=equal, else after some minutes.",
         )
     elif fleet.kind is FleetKind.MULTI_STREAM:
         yield Finding(

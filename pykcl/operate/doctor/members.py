@@ -98,8 +98,9 @@ def _leader(table: TableFacts, overview: FleetOverview) -> Iterator[Finding]:
     if why:
         yield found(
             "leader-absent",
-            f"Nobody leads this fleet ({why}), so nobody assigns leases. A Java worker takes the lock two minutes "
-            "after its last heartbeat; until then pykcl workers take what stands still.",
+            f"Nobody leads this fleet ({why}), so nobody assigns leases. A Java worker, or a pykcl "
+            "worker with leader=equal, takes the lock two minutes after its last heartbeat; until then pykcl workers take "
+            "what stands still.",
             f"{_list(table)} --watch",
         )
 
