@@ -78,7 +78,12 @@ class FleetMonitor:
         """
         scan = self._table.scan()
         now = self._runtime.monotonic()
-        if not _is_of_others_alone(self._sense(scan.rows)):
+        fleet = self._sense(scan.rows)
+        if fleet.why_native:
+            # Once more: 1) the table is prepared while the fleet is rolled back; 2) it is upgraded again, which makes
+            # the index of owners; 3) it is scanned.
+            self._table.prepare(create=False)
+        if not _is_of_others_alone(fleet):
             return scan
         self._doubted_since = now if self._doubted_since is None else self._doubted_since
         if now - self._doubted_since >= STALE_FOR:

@@ -414,6 +414,16 @@ def test_c14_a_worker_that_starts_while_the_index_is_removed_goes_on_as_2x(led):
     assert len(fleet.happened(FleetUnfollowed)) == 1
 
 
+def test_c14_a_worker_that_starts_while_the_fleet_is_upgraded_again_follows(led):
+    fleet, _ = led(2, "n1", state=java_3x.FLIPPED)
+    indexes = fleet.dynamodb.tables[TABLE].indexes
+    index = indexes.pop()
+    # It describes the table before the index is there, and scans it afterwards.
+    fleet.when("p1", "Scan", lambda: indexes.append(index))
+    fleet.start_pykcl("p1")
+    assert len(fleet.happened(FleetFollowed)) == 1
+
+
 def test_c19_a_worker_that_wants_2x_is_refused(led):
     fleet, _ = led(2, "n1")
     with pytest.raises(NativeFleet, match=r'fleet_mode="2x" wants the protocol of KCL 2\.x'):
