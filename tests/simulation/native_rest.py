@@ -106,8 +106,19 @@ class NativeQuiescence(FleetQuiescence):
         self._fleet.ask_to_stop(self._fleet.alive[name])
 
     def _patience(self) -> float:
-        # Until a lease that stands still is assigned again.
-        return super()._patience() + 2 * ROUND
+        # Until a lease that stands still is assigned again; and children are assigned at the leader's next round, one
+        # generation after the other.
+        return super()._patience() + 2 * ROUND + ROUND * self._generations()
+
+    def _generations(self) -> int:
+        """Return the length of the longest line of shards, each the parent of the next, that have not ended."""
+        rows, parents = self._world.rows(), self._world.record_log.parents
+        line: dict[str, int] = {}
+        # A parent has the smaller number.
+        for key in sorted(parents):
+            has_ended = key in rows and not self._is_active(key)
+            line[key] = int(not has_ended) + max((line.get(parent, 0) for parent in parents[key]), default=0)
+        return max((line[key] for key in rows), default=0)
 
     def _is_balanced(self) -> bool:
         """Java's leader lets nobody have more than the mean, rounded up, of all leases, ended ones, too.

@@ -300,7 +300,7 @@ def follower_rules(options: Mapping[str, Any], failover: float) -> dict[str, Rul
         "hand_over": Rule(60, 6, ("take", "adopt")),
         "release": Rule(60, 6, ("take", "adopt")),
         "shard_end": Rule(60, 6, ("take", "adopt"), tries=60),
-        "report": Rule(60, 2 + 60 / (0.8 * every), tries=120),
+        "report": Rule(60, 2 + 60 / (0.8 * every), tries=180),
         # A leader deletes those of workers that have gone, too, after each scan until one succeeds.
         "withdraw": Rule(60, 3, tries=90),
         # Kept each quarter of its duration; taken again where the answer is lost.
