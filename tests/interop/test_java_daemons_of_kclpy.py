@@ -16,7 +16,9 @@ def test_c18_stock_daemons_are_replaced_host_by_host_until_no_java_is_left_and_b
         pytest.skip(f"Java with the daemon of amazon_kclpy SKIPPED: {reason}")
     assert java_jars.resolved(JARS)
     with fleet(shards=8, aggregated=0.0) as run, Load(run, 4) as load:
-        first, second = (run.kclpy(name, package, DAEMON) for name in ("k1", "k2"))
+        first = run.kclpy("k1", package, DAEMON)
+        run.wait_until_started(first)  # it creates the table and its index
+        second = run.kclpy("k2", package, DAEMON)
         everybody_works(run, first, second)
         if leader(run) == "k2":
             first, second = second, first
@@ -32,7 +34,7 @@ def test_c18_stock_daemons_are_replaced_host_by_host_until_no_java_is_left_and_b
         load_is_read(run, fifth, sixth)
         load.stop()
         run.wait_until_delivered()
-        kinds = {one.worker: "Java" for one in (first, second, fifth, sixth)} | {
+        kinds = {one.worker: "kclpy" for one in (first, second, fifth, sixth)} | {
             "m1": "multilangd",
             "p1": "pykcl",
         }

@@ -22,6 +22,8 @@ HAND_OVER = 3.0
 """Seconds for which a lease that is handed over to pykcl may be unread."""
 EXPIRY = 2 * LEADER_ROUND + 5.0 + LEADER_ROUND / 2
 """Seconds until a dead worker's leases are read: two rounds, the failover time, and the new owner's discovery."""
+MAX_MOVED = 2
+"""Leases that may change hands while nothing is done and the load is even, in five minutes."""
 SLACK = 10.0
 """Seconds for a machine that is busy with other things."""
 
@@ -36,7 +38,6 @@ def test_c2_c3_c6_leases_are_shared_by_load_and_handed_over_without_a_duplicate(
         # Two minutes of the acceptance list; the leader balances every half a minute.
         run.wait_for("equal shares", lambda: run.all_begun() and equal(run), 120 + 6 * SLACK)
         rested = rest(run, 300 if long else 60)
-        assert equal(run)
         # Whose lease becomes hot: each side in turn.
         for owner in islice(cycle((p1, second)), 20 if long else 2):
             relieved(run, load, owner)
@@ -45,6 +46,7 @@ def test_c2_c3_c6_leases_are_shared_by_load_and_handed_over_without_a_duplicate(
         run.wait_until_delivered()
         _, figures = led(run, "2 Java 3.5.1 + 2 pykcl, 12 shards, hot shards", rest=rested)
         assert errors_of(first, second) == []
+    assert figures.at_rest[0] <= MAX_MOVED
     handed = [change for change in figures.changes if change[0] == "assigned"]
     assert {pair for _, pair, _, _ in handed} >= {"Java → pykcl", "pykcl → Java"}
     assert sum(repeated for *_, repeated in handed) == 0
@@ -102,7 +104,7 @@ def test_c2_c4_c8_pykcl_follows_a_java_leader(java, fleet, led):
         run.wait_until_delivered()
         _, figures = led(run, "2 Java 3.5.1 + 2 pykcl, a split, a merge, deaths of all but the leader")
         assert errors_of(first, second, third) == []
-    unread = {"killed": EXPIRY, "terminated": LEADER_ROUND + LEADER_ROUND / 2}
+    unread = {"killed": EXPIRY, "expired": EXPIRY, "terminated": LEADER_ROUND + LEADER_ROUND / 2}
     late = [
         (cause, pair, seconds)
         for cause, pair, seconds, _ in figures.changes
