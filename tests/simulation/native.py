@@ -184,9 +184,8 @@ class NativeWorld(CheckedWorld):
     def options_of(self, name: str) -> dict[str, Any]:
         rng = random.Random(f"{self.simulation.seed}/native/{name}")
         mode = "auto" if self.may_change else rng.choice(["auto", "auto", "auto", "3x"])
-        may_lead = random.Random(f"{self.simulation.seed}/leader/{name}").choice(
-            ["never", "fallback", "equal"]
-        )
+        leader_rng = random.Random(f"{self.simulation.seed}/leader/{name}")
+        may_lead = leader_rng.choice(["never", "fallback", "equal"])
         is_mixed = self.faults.leaders is Leaders.MIXED
         return {**self.options, "fleet_mode": mode, "leader": may_lead if is_mixed else "equal"}
 

@@ -99,8 +99,8 @@ def _leader(table: TableFacts, overview: FleetOverview) -> Iterator[Finding]:
         yield found(
             "leader-absent",
             f"Nobody leads this fleet ({why}), so nobody assigns leases. A Java worker, or a pykcl "
-            "worker with leader=equal, takes the lock two minutes after its last heartbeat; until then pykcl workers take "
-            "what stands still.",
+            "worker with leader=equal, takes the lock two minutes after its last heartbeat; until then pykcl workers "
+            "take what stands still.",
             f"{_list(table)} --watch",
         )
 
