@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from pykcl.model import fleet_rows, lease_writes
-from pykcl.planning.membership import LeaderWatch
+from pykcl.planning import assignment_decider
+from pykcl.planning.leader_lock import HeldLock, LeaderWatch
 from pykcl.testing.simulation import Guarantee
 from pykcl.worker.held_leases import HeldLease
+from pykcl.worker.leadership import Leadership
 from pykcl.worker.lease_manager import LeaseManager
 from pykcl.worker.lease_worker import LeaseWorker
 from pykcl.worker.membership import Membership
@@ -102,6 +105,50 @@ def rescue_by_the_same_view_again(patch: Patch) -> None:
     )
 
 
+def lock_believed_too_long(patch: Patch) -> None:
+    patch.replace(
+        HeldLock, "believed_until", lambda _: lambda self: self.sent_at + 2 * self.lock.lease_seconds
+    )
+
+
+def lock_taken_before_its_duration(patch: Patch) -> None:
+    def make(may_be_taken: Function) -> Function:
+        def hasty(self, eligibility):
+            soon = eligibility == "equal" and self.unchanged_for >= _HASTE
+            return soon or may_be_taken(self, eligibility)
+
+        return hasty
+
+    patch.replace(LeaderWatch, "may_be_taken", make)
+
+
+def heartbeat_of_the_lock_under_any_version(patch: Patch) -> None:
+    def make(change_lock: Function) -> Function:
+        def unfenced(held, update, values):
+            write = change_lock(held, update, values)
+            request = dict(write.request)
+            request["ConditionExpression"] = "attribute_exists(leaseKey)"
+            request["ExpressionAttributeValues"] = dict(values)
+            return replace(write, request=request)
+
+        return unfenced
+
+    patch.replace(fleet_rows, "_change_lock", make)
+
+
+def expired_lease_assigned_under_any_counter(patch: Patch) -> None:
+    def make(assign: Function) -> Function:
+        return lambda seen, new_owner, *, stands_still: assign(seen, new_owner, stands_still=False)
+
+    patch.replace(assignment_decider, "assign", make)
+
+
+def lock_not_released_at_the_stop(patch: Patch) -> None:
+    patch.replace(Leadership, "resign", lambda _: lambda self: None)
+
+
+_HASTE = 10.0
+
 NATIVE = (
     Mutant("M70", "metrics are reported before the first query of the index of owners", "-",
             (Guarantee.FOLLOWS_LEADER,), metrics_before_the_first_query, native=True),
@@ -121,4 +168,14 @@ NATIVE = (
             (Guarantee.CONDITIONAL,), report_without_a_condition, native=True),
     Mutant("M78", "a rescue that was refused is tried again by the same view", "here",
             (Guarantee.BUDGETS,), rescue_by_the_same_view_again, native=True),
+    Mutant("M79", "a leader believes in its lock for twice its duration", "-",
+            (Guarantee.LEADS_ALONE,), lock_believed_too_long, native=True),
+    Mutant("M80", "the lock is taken before its duration has passed", "-",
+            (Guarantee.LEADS_ALONE,), lock_taken_before_its_duration, native=True),
+    Mutant("M81", "the lock is kept and released whatever its version", "-",
+            (Guarantee.CONDITIONAL, Guarantee.LEADS_ALONE), heartbeat_of_the_lock_under_any_version, native=True),
+    Mutant("M82", "an expired lease is assigned though its counter has moved", "Java KCL 3.x",
+            (Guarantee.LEADS_ALONE,), expired_lease_assigned_under_any_counter, native=True),
+    Mutant("M83", "a leader that stops keeps the lock", "-",
+            (Guarantee.LEADS_ALONE,), lock_not_released_at_the_stop, native=True),
 )  # fmt: skip

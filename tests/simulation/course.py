@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from pykcl.processor import RecordProcessor
 from pykcl.testing.simulation import course
 from pykcl.testing.simulation.course import Course
 from pykcl.testing.simulation.guarantees import Outcome, Violations
 from tests.simulation.chaos import FleetChaos
-from tests.simulation.faults import FleetFaults, NativeFaults, PolicyFaults
+from tests.simulation.faults import FleetFaults, Leaders, NativeFaults, PolicyFaults
 from tests.simulation.lease_table_actions import lose_and_restore_the_table
 from tests.simulation.native import NativeChaos, NativeFleet, NativeWorld
 from tests.simulation.native_rest import NativeQuiescence
@@ -42,6 +43,9 @@ def run_simulation(
         violations=Violations(blind=blind),
         course=NativeCourse if native else PolicyCourse if policies else FleetCourse,
     )
+
+
+_FIGHT_SECONDS = 300.0
 
 
 class FleetCourse(Course):
@@ -90,3 +94,10 @@ class NativeCourse(FleetCourse):
     fleet = NativeFleet
     chaos = NativeChaos
     quiescence = NativeQuiescence
+    _faults: NativeFaults
+
+    def __init__(self, *parts: Any, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        if self._faults.leaders is Leaders.FIGHT:
+            # Until a lock expires two minutes pass.
+            self._seconds = max(self._seconds, _FIGHT_SECONDS)

@@ -307,8 +307,8 @@ def follower_rules(options: Mapping[str, Any], failover: float) -> dict[str, Rul
         "lock": Rule(60, 25, tries=250),
         # What nobody reads, after each scan.
         "assign": Rule(60, 20, tries=120),
-        # Every two seconds while anything changes.
-        "Query": Rule(20, 16, tries=60),
+        # Every two seconds while anything changes; a leader, at once after it has assigned a lease to itself.
+        "Query": Rule(20, 16, ("assign*",), tries=60),
         # Of each lease that the index shows and that is not in hand, at each query.
         "GetItem": Rule(read.window, read.most + 14, (*read.credits, "adopt"), tries=read.tries + 60),
         "open": Rule(20, rules["open"].most, (*rules["open"].credits, "adopt")),

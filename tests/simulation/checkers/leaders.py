@@ -241,10 +241,12 @@ class LeaderChecker:
             step == (not hands_over), f"{host} assigns {key}: counter {step:+d}", Guarantee.COUNTER_BY_ONE
         )
         is_fenced = "leaseCounter = " in change.params.get("ConditionExpression", "")
-        if hands_over or not is_fenced or "leaseOwner" not in before:
+        has_ended = after.get("checkpoint", {}).get("S") == "SHARD_END"
+        # The other reasons to give it away at once: it has ended, or its worker was asked for it, and kept it.
+        is_taken = is_fenced or not (has_ended or "checkpointOwner" in before)
+        if hands_over or not is_taken or "leaseOwner" not in before:
             return
-        if after.get("checkpoint", {}).get("S") != "SHARD_END":
-            self.expired += 1
+        self.expired += not has_ended
         still = self._now() - self._counted_at.get(key, float("-inf"))
         is_dead = still >= self._on_clock(host, self._failover) - _MOMENT
         what = f"{host} takes {key} for expired, which moved {still:.1f} s ago"
