@@ -23,14 +23,16 @@ def test_c18_stock_daemons_are_replaced_host_by_host_until_no_java_is_left_and_b
         if leader(run) == "k2":
             first, second = second, first
 
-        third = replaced(run, second, run.kclpy("m1", package, MULTILANGD))
-        fourth = replaced(run, first, run.kclpy("p1", package, IN_PROCESS))
+        third, fourth = (
+            run.kclpy(*one) for one in (("m1", package, MULTILANGD), ("p1", package, IN_PROCESS))
+        )
+        replace(run, (second, first), (third, fourth))
         # The daemon does not release the lock when it is stopped, so it is free after two minutes.
         run.wait_for("pykcl to lead", lambda: leader(run) in ("m1", "p1"), 240)
         load_is_read(run, third, fourth)
 
-        fifth = replaced(run, third, run.kclpy("k3", package, DAEMON))
-        sixth = replaced(run, fourth, run.kclpy("k4", package, DAEMON))
+        fifth, sixth = (run.kclpy(name, package, DAEMON) for name in ("k3", "k4"))
+        replace(run, (third, fourth), (fifth, sixth))
         load_is_read(run, fifth, sixth)
         load.stop()
         run.wait_until_delivered()
@@ -50,12 +52,12 @@ def test_c18_stock_daemons_are_replaced_host_by_host_until_no_java_is_left_and_b
     assert errors == []
 
 
-def replaced(run, old, new):
-    """Start the new one beside the old one, and stop that once the new one works."""
-    everybody_works(run, new)
-    run.terminate(old)
-    run.wait_for(f"the leases of {old.worker} with others", run.all_begun, 240)
-    return new
+def replace(run, olds, news):
+    """Stop the old ones, host by host, once the new ones work beside them."""
+    everybody_works(run, *olds, *news)
+    for old in olds:
+        run.terminate(old)
+        run.wait_for(f"the leases of {old.worker} with others", run.all_begun, 240)
 
 
 def load_is_read(run, *workers):
