@@ -55,7 +55,7 @@ def report_by_the_clock_of_the_host(patch: Patch) -> None:
 
         return by_the_host
 
-    patch.replace(Membership, "_report", make)
+    patch.replace(Membership, "report_if_due", make)
 
 
 def ended_lease_without_owner(patch: Patch) -> None:
