@@ -59,7 +59,7 @@ class Leadership:
         self._context = context
         self._must_stop = must_stop
         self._watch: LeaderWatch | None = None
-        self._was_led = True
+        self._was_led, self._is_in_the_way = True, False
         self._next_read = self._not_before = self._rests_until = 0.0
         self._held: HeldLock | None = None
         # A write of the lock that was sent last, whether an answer came or not.
@@ -124,6 +124,9 @@ class Leadership:
         watch = self._watch
         if not may_lead or not self._is_eligible or watch is None or self._held is not None:
             return
+        if self._is_in_the_way:
+            # A row that is no lock would refuse each attempt, and nobody knows whose it is.
+            return
         if now >= self._rests_until and watch.may_be_taken(self._context.config.leader):
             self._take(watch)
 
@@ -136,6 +139,7 @@ class Leadership:
             row = context.table.read(LEADER_KEY)
         self._observe(() if row is None else (row,))
         lock, sent = self._watch.lock if self._watch is not None else None, self._sent
+        self._is_in_the_way = row is not None and lock is None
         if sent is not None and lock == sent.lock and self._held is None:
             self._lead(sent)
 

@@ -185,9 +185,18 @@ def test_a_foreign_row_in_the_place_of_the_lock_is_left_alone(founded):
     fleet = founded(1)
     row = {"leaseKey": {"S": "Leader"}, "entityType": {"S": "LEADER"}, "ownerName": {"S": "x"}}
     fleet.dynamodb.put_raw(TABLE, row)
+    tried = []
+
+    def note(operation, params):
+        if operation == "PutItem" and params["Item"]["leaseKey"] == {"S": "Leader"}:
+            tried.append(fleet.simulation.now)
+
+    fleet.dynamodb.fault = note
     fleet.start_pykcl("p1", leader="equal")
     fleet.simulation.sleep(200)
     assert lock_of(fleet) == row
+    # Each would be refused.
+    assert not tried
 
 
 # -- assignments -------------------------------------------------------------------------------------------------
