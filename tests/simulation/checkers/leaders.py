@@ -170,7 +170,7 @@ class LeaderChecker:
             not hits, f"{what} under a condition that any version of it fulfils", Guarantee.CONDITIONAL
         )
         values = params.get("ExpressionAttributeValues", {})
-        if ":released" in values:
+        if ":released" in values and ":seen" in values:
             self._released.add(values[":seen"]["S"])
 
     def lock_changed(self, change: Change) -> None:
