@@ -97,6 +97,10 @@ class LeaseTable(Protocol):
     def old_metrics(self) -> Sequence[Row]:
         """Return the rows of the metrics table of KCL 3.0-3.4; eventually consistent."""
 
+    @property
+    def has_owner_index(self) -> bool:
+        """True if the last `prepare` has found KCL 3.x's index of owners."""
+
     def java_state(self) -> JavaState:
         """Return the state that KCL 3.x keeps beside the leases; unreadable parts are marked, and nothing is raised."""
 

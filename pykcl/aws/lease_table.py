@@ -249,6 +249,11 @@ class DynamoDBLeaseTable:
                 return rows
             request = {**request, "ExclusiveStartKey": last}
 
+    @property
+    def has_owner_index(self) -> bool:
+        """See `interfaces.LeaseTable`."""
+        return self._has_owner_index
+
     def java_state(self) -> JavaState:
         """See `ports.LeaseTable`. The index is that of the last `prepare`."""
         try:

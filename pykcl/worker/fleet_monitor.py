@@ -83,11 +83,18 @@ class FleetMonitor:
             # Once more: 1) the table is prepared while the fleet is rolled back; 2) it is upgraded again, which makes
             # the index of owners; 3) it is scanned.
             self._table.prepare(create=False)
-        if not _is_of_others_alone(fleet):
+        # It may be rolled back after the scan, which removes the index.
+        has_no_index = bool(fleet.why_native) and not self._table.has_owner_index
+        if not has_no_index and not _is_of_others_alone(fleet):
             return scan
         self._doubted_since = now if self._doubted_since is None else self._doubted_since
         if now - self._doubted_since >= STALE_FOR:
             return scan
+        if has_no_index:
+            raise TemporaryError(
+                f"Table {self._config.table!r} is of a KCL 3.x fleet in its own mode, and has no index of owners. "
+                "Scanning again: the fleet may have been rolled back just now."
+            )
         raise TemporaryError(
             f"Table {self._config.table!r} shows leases of several streams and none of a single one. Looking again: "
             "a scan may be older than leases that were just made."

@@ -424,6 +424,23 @@ def test_c14_a_worker_that_starts_while_the_fleet_is_upgraded_again_follows(led)
     assert len(fleet.happened(FleetFollowed)) == 1
 
 
+def test_c14_a_worker_whose_first_scan_is_older_than_a_rollback_joins_as_2x(led):
+    fleet, _ = led(2, "n1", state=java_3x.FLIPPED)
+
+    def roll_back(operation, params):
+        if operation == "DescribeTable" and scanned:
+            row = java_3x.migration_row("CLIENT_VERSION_2X", "tool", fleet.epoch() * 1000)
+            fleet.dynamodb.put_raw(TABLE, row)
+            fleet.dynamodb.tables[TABLE].indexes.clear()
+        scanned.extend(["scan"] * (operation == "Scan" and fleet.simulation.current_group == "p1"))
+
+    scanned = []
+    fleet.dynamodb.fault = roll_back
+    fleet.start_pykcl("p1")
+    assert fleet.workers["p1"].failure is None
+    assert not fleet.happened(FleetFollowed)
+
+
 def test_c19_a_worker_that_wants_2x_is_refused(led):
     fleet, _ = led(2, "n1")
     with pytest.raises(NativeFleet, match=r'fleet_mode="2x" wants the protocol of KCL 2\.x'):
