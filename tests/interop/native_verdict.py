@@ -24,7 +24,7 @@ WORDS = {
     "terminated": "SIGTERM",
     "frozen": "SIGSTOP",
     "assigned": "handed over, as the leader asked",
-    "expired": "ran out, or was lost",
+    "expired": "ran out, or was taken by another",
     "stolen": "taken by another, in the mode of 2.x",
 }
 """By cause, in the order of the tables."""
