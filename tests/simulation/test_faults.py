@@ -210,7 +210,7 @@ def test_a_worker_that_never_fills_in_a_hash_range(monkeypatch):
 
 
 def test_a_worker_that_lists_the_shards_with_each_scan(monkeypatch):
-    monkeypatch.setattr(Leader, "audit", lambda self, view, shards: True)
+    monkeypatch.setattr(Leader, "audit", lambda self, view, shards, **_: True)
     assert broken_in_a_simulation_with("F15.ranges") is Guarantee.BUDGETS
 
 

@@ -17,6 +17,7 @@ from pykcl.testing.simulation.guarantees import Violations
 from pykcl.testing.simulation.service_faults import kind_of_write
 from tests.java_compat.scenarios.java_3x import leader_lock
 from tests.simulation.checkers.followers import FollowerChecker, FollowerRowChecker, LockHistory
+from tests.simulation.checkers.leaders import LeaderChecker
 from tests.simulation.checking import broken_by, row
 
 KEY = "parent"
@@ -50,6 +51,17 @@ def fleet():
     checker.cannot_hand_over = lambda host, since: False
     rows.worker_ids.update(worker_ids)
     rows.follower = checker
+    rows.leader = LeaderChecker(
+        violations,
+        now=lambda: now[0],
+        aws_seconds=lambda: now[0],
+        clock=lambda host: now[0],
+        on_clock=lambda host, seconds: seconds,
+        frozen=frozen,
+        worker_ids=worker_ids,
+        failover=10.0,
+        is_changed_by_hand=lambda key: False,
+    )
     checker.heard("w1", FOLLOWED)
     lock.note(leader_lock("java1", "v1"))
     now[0] += 100.0
@@ -152,7 +164,7 @@ def test_metrics_without_a_condition(fleet):
     assert broken_by(fleet.violations) is Guarantee.CONDITIONAL
 
 
-@pytest.mark.parametrize("key", ["w2", "Leader"])
+@pytest.mark.parametrize("key", ["w2", "Migration3.0"])
 def test_a_write_to_a_row_that_is_neither_a_lease_nor_its_own_metrics(fleet, key):
     change = Change(
         "UpdateItem", "t", key, None, {"leaseKey": {"S": key}}, "w1", report(metrics(fleet)).request
