@@ -149,6 +149,22 @@ def active_workers(metrics: Iterable[WorkerMetrics], now: float, report_period: 
     ]
 
 
+def living(
+    metrics: Iterable[WorkerMetrics], leases: Iterable[Lease], expired: Collection[str]
+) -> list[WorkerMetrics]:
+    """Return the reports without those of workers all of whose leases have expired.
+
+    Java believes a report for a minute: 1) a worker dies; 2) its leases expire; 3) as it has the most room, they stay
+    with it, or it is given more. Here the report of such a worker counts as if it were old.
+    """
+    lively: dict[str, bool] = {}
+    for lease in leases:
+        if lease.actual_owner is not None:
+            lively[lease.actual_owner] = lively.get(lease.actual_owner, False) or lease.key not in expired
+    reports = list(metrics)
+    return [one for one in reports if lively.get(one.worker, True)] or reports
+
+
 def _is_default(metrics: WorkerMetrics) -> bool:
     """Return whether the worker measures nothing, so that its load is the throughput of its leases."""
     return (not metrics.values and not metrics.limits) or _DEFAULT_MARK in metrics.values

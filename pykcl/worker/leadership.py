@@ -26,6 +26,7 @@ from pykcl.planning.assignment_decider import (
     AssignmentSettings,
     Decision,
     decide,
+    living,
 )
 from pykcl.planning.leader import owners_of
 from pykcl.planning.leader_lock import HeldLock, LeaderWatch, lease_seconds
@@ -279,11 +280,12 @@ class Leadership:
         if not is_extra:
             self._next_run = now + self._run_interval
         failover = context.config.failover_time
+        expired = {key for key in view.leases if view.is_expired(key, failover)}
         return decide(
             view.leases.values(),
-            reports_in(self._rows),
+            living(reports_in(self._rows), view.leases.values(), expired),
             now=context.stream.server_time_millis() / 1000,
-            expired={key for key in view.leases if view.is_expired(key, failover)},
+            expired=expired,
             memory=self._memory,
             settings=self._settings,
             rng=context.runtime.random(),

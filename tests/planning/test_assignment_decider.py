@@ -20,6 +20,7 @@ from pykcl.planning.assignment_decider import (
     active_workers,
     decide,
     is_valid,
+    living,
 )
 
 NOW = 1_800_000_000
@@ -48,6 +49,21 @@ def run(leases, metrics, *, expired=(), memory=AssignmentMemory(), settings=Assi
 
 def given(decision):
     return {one.lease_key.removeprefix("shardId-"): one.new_owner for one in decision.assignments}
+
+
+def test_a_worker_all_of_whose_leases_have_expired_is_given_none_though_its_report_is_young():
+    leases = [lease("1", "dead"), lease("2", "dead"), lease("3", "late"), lease("4", "late")]
+    reports = idle("dead", "late", "new")
+    expired = {"shardId-1", "shardId-2", "shardId-3"}
+    assert [one.worker for one in living(reports, leases, expired)] == ["late", "new"]
+    # Java leaves them with it for a minute, as it has the most room.
+    decision = run(leases[:2], living(reports[:1] + reports[2:], leases[:2], expired), expired=("1", "2"))
+    assert set(given(decision).values()) == {"new"}
+
+
+def test_where_every_worker_has_only_expired_leases_their_reports_decide():
+    leases, expired = [lease("1", "a"), lease("2", "b")], {"shardId-1", "shardId-2"}
+    assert [one.worker for one in living(idle("a", "b"), leases, expired)] == ["a", "b"]
 
 
 # -- Java's decisions --------------------------------------------------------------------------------------------
