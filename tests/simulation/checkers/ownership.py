@@ -153,6 +153,9 @@ class OwnershipChecker:
         self._handed_back.discard((host, key))
         counter = int((change.after or {})["leaseCounter"]["N"])
         owner = before.get("leaseOwner", {}).get("S")
+        if before.get("checkpointOwner") == {"S": self._worker_ids[host]}:
+            # It adopts a lease, and no answer comes; the leader asks for it; the next attempt goes on with that row.
+            owner = self._worker_ids[host]
         self._takings[host, key] = _Taking(self._now(), counter, owner, stood_still)
         self._taker[key] = host
         self.taken += 1
