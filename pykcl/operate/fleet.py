@@ -94,7 +94,7 @@ class FleetOverview:
     @property
     def lock_unchanged(self) -> float:
         """Seconds for which scans have shown the lock as it is."""
-        return self.leader.seen_at - self.leader.since if self.leader is not None else 0.0
+        return self.leader.unchanged_for if self.leader is not None else 0.0
 
     @property
     def lacks_leader(self) -> bool:

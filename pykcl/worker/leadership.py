@@ -11,6 +11,7 @@ from pykcl.interfaces import Applied, Unknown, WriteAnswer
 from pykcl.model.fleet_rows import (
     FleetWrite,
     LeaderLock,
+    WorkerMetrics,
     keep_lock,
     release_lock,
     take_lock,
@@ -66,6 +67,7 @@ class Leadership:
         # A write of the lock that was sent last, whether an answer came or not.
         self._sent: HeldLock | None = None
         self._rows: tuple[Row, ...] = ()
+        self.reports: tuple[WorkerMetrics, ...] = ()
         config = context.config
         self._settings = AssignmentSettings(
             failover_time=config.failover_time,
@@ -99,11 +101,16 @@ class Leadership:
         # The state of KCL 3.0-3.4 has phases of its own when it moves; only Java knows them all.
         return self._context.config.leader != "never" and not self._context.fleet.has_own_tables
 
+    @property
+    def _seen(self) -> LeaderLock | None:
+        """The lock as it was read last."""
+        return self._watch.lock if self._watch is not None else None
+
     # -- the lock ----------------------------------------------------------------------------------------------
 
     def scanned(self, rows: tuple[Row, ...]) -> None:
         """Note the rows of a scan of the whole table. A worker that may lead reads the lock by itself."""
-        self._rows = rows
+        self._rows, self.reports = rows, reports_in(rows)
         if not self._is_eligible and not self._context.fleet.has_own_tables:
             self._observe(rows)
 
@@ -139,7 +146,7 @@ class Leadership:
         else:
             row = context.table.read(LEADER_KEY)
         self._observe(() if row is None else (row,))
-        lock, sent = self._watch.lock if self._watch is not None else None, self._sent
+        lock, sent = self._seen, self._sent
         self._is_in_the_way = row is not None and lock is None
         if sent is not None and lock == sent.lock and self._held is None:
             self._lead(sent)
@@ -158,8 +165,7 @@ class Leadership:
             return
         self._was_led = self.is_led
         # The lock that was just taken is not the one that was read last.
-        known = self._held if self._held is not None else self._watch
-        lock = known.lock if known is not None else None
+        lock = self._held.lock if self._held is not None else self._seen
         owner = lock.owner if lock is not None else None
         self._context.events.emit(
             LeaderReturned(leader=owner) if self._was_led else LeaderAbsent(leader=owner)
@@ -183,7 +189,8 @@ class Leadership:
         if self._write(keep_lock(held.lock, wanted.lock), wanted):
             self._held = wanted
         else:
-            self._lose(self._lock_now())
+            # As `_write` has just read it.
+            self._lose(self._seen)
 
     def _new_lock(self) -> HeldLock:
         context = self._context
@@ -192,7 +199,7 @@ class Leadership:
         alive_since = (
             context.stream.server_time_millis() / 1000 - ACTIVE_PERIODS * self._settings.report_period
         )
-        members = (one.worker for one in reports_in(self._rows) if one.reported_at >= alive_since)
+        members = (one.worker for one in self.reports if one.reported_at >= alive_since)
         seconds = lease_seconds(members, {context.worker_id, *context.fleet.pykcl})
         return HeldLock(LeaderLock(context.worker_id, version, seconds), context.runtime.monotonic())
 
@@ -208,7 +215,7 @@ class Leadership:
     def _lock_now(self) -> LeaderLock | None:
         row = self._context.table.read(LEADER_KEY)
         self._observe(() if row is None else (row,))
-        return self._watch.lock if self._watch is not None else None
+        return self._seen
 
     def _lead(self, held: HeldLock) -> None:
         self._held = held
@@ -283,7 +290,7 @@ class Leadership:
         expired = {key for key in view.leases if view.is_expired(key, failover)}
         return decide(
             view.leases.values(),
-            living(reports_in(self._rows), view.leases.values(), expired),
+            living(self.reports, view.leases.values(), expired),
             now=context.stream.server_time_millis() / 1000,
             expired=expired,
             memory=self._memory,
@@ -314,6 +321,6 @@ class Leadership:
         """Delete the metrics of workers that have gone for a day; Java's leader does so, too."""
         context = self._context
         oldest = context.stream.server_time_millis() / 1000 - _STALE_AFTER
-        for metrics in reports_in(self._rows):
+        for metrics in self.reports:
             if metrics.reported_at < oldest and not self._must_stop():
                 context.table.write_fleet_row(withdraw(metrics), until=0.0)

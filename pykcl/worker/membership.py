@@ -11,6 +11,7 @@ from pykcl.metrics.host_cpu import Averages
 from pykcl.model import lease_writes
 from pykcl.model.fleet_rows import CPU, SINGLE_TABLE_SUPPORT, WorkerMetrics, report, withdraw
 from pykcl.model.lease import Lease, Row
+from pykcl.planning.assignment_decider import ACTIVE_PERIODS
 from pykcl.planning.lease_assignment import Acquisition, Fleet
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.membership import (
@@ -57,10 +58,10 @@ class Membership:
         """Monotonic seconds at which there is something to do."""
         return min(self._next_query, self._next_report)
 
-    def scanned(self, rows: Iterable[Row]) -> None:
-        """Watch the reports of others in a scan of the whole table."""
+    def scanned(self, reports: Iterable[WorkerMetrics]) -> None:
+        """Watch the reports that a scan of the whole table has shown."""
         if not self._context.fleet.has_own_tables:
-            self._compare_reports(rows)
+            self._compare_reports(reports)
 
     def assigned(self, now: float, busy: Collection[str]) -> list[Acquisition]:
         """Return the leases that the leader has assigned to this worker and nobody here works on, if a query is due.
@@ -206,16 +207,14 @@ class Membership:
         ):
             # What is wrong with that table the report shows; until then what is known of the fleet holds.
             with suppress(TemporaryError, SetupError):
-                self._compare_reports(context.table.old_metrics())
+                self._compare_reports(reports_in(context.table.old_metrics()))
 
-    def _compare_reports(self, rows: Iterable[Row]) -> None:
-        """Decide on the metric to report, by rows that were just read: their ages are of this moment."""
+    def _compare_reports(self, reports: Iterable[WorkerMetrics]) -> None:
+        """Decide on the metric to report, by reports that were just read: their ages are of this moment."""
         context = self._context
         interval = context.config.worker_metrics_interval
-        since = context.stream.server_time_millis() / 1000 - 2 * interval
-        self._wants_cpu = wants_cpu(
-            context.config.worker_metrics, reports_in(rows), context.worker_id, since=since
-        )
+        since = context.stream.server_time_millis() / 1000 - ACTIVE_PERIODS * interval
+        self._wants_cpu = wants_cpu(context.config.worker_metrics, reports, context.worker_id, since=since)
 
     def _note_load(self, load: str) -> None:
         before, self._load = self._load, load
