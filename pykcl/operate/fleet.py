@@ -8,7 +8,6 @@ input from outside: whatever a row holds, it is shown and never raised for.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -16,7 +15,7 @@ from typing import Any
 
 from pykcl.model.fleet_rows import WorkerMetrics, metrics_of
 from pykcl.model.lease import ForeignRow, JavaState, Lease
-from pykcl.model.lease_item import METRICS_KIND, MIGRATION_KIND, TABLE_MIGRATION_KIND
+from pykcl.model.lease_item import METRICS_KIND, MIGRATION_KIND, TABLE_MIGRATION_KIND, is_lease_key
 from pykcl.operate.snapshot import Observation, TableSnapshot
 from pykcl.planning.fleet_protocol import sense_fleet
 from pykcl.planning.leader_lock import LeaderWatch
@@ -30,7 +29,6 @@ METRIC_NAMES: Mapping[str, str] = {
 """Names of Java's kinds of metrics (`WorkerMetricType.java`)."""
 _THROUGHPUT = "T"
 _MAX_RATE = 1e12
-_SHARD_ID = re.compile(r"shardId-[0-9]{12}\Z")
 
 
 class Standing(Enum):
@@ -145,11 +143,6 @@ def table_migration(rows: Iterable[ForeignRow]) -> str | None:
     return None
 
 
-def is_shard_id(worker: str) -> bool:
-    """Return True for an identifier that is the key of a lease, or may come to be."""
-    return _SHARD_ID.match(worker) is not None
-
-
 def ids_of_shards(view: TableSnapshot) -> list[str]:
     """Return the worker identifiers that are the key of a lease, too, or have the form of a shard id.
 
@@ -159,7 +152,7 @@ def ids_of_shards(view: TableSnapshot) -> list[str]:
     owners = (
         name for lease in view.leases.values() for name in (lease.owner, lease.checkpoint_owner) if name
     )
-    return sorted({name for name in (*reports, *owners) if name in view.leases or is_shard_id(name)})
+    return sorted({name for name in (*reports, *owners) if name in view.leases or is_lease_key(name)})
 
 
 def throughput_of(lease: Lease) -> float | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pykcl.model.lease_item import is_lease_key
 from pykcl.operate.doctor.facts import Facts, TableFacts
 from pykcl.operate.doctor.findings import Finding, command, found, listed
-from pykcl.operate.fleet import FleetOverview, Member, Standing, ids_of_shards, is_shard_id, leader_text
+from pykcl.operate.fleet import FleetOverview, Member, Standing, ids_of_shards, leader_text
 from pykcl.operate.snapshot import short_shard
 from pykcl.times import format_duration
 
@@ -108,7 +109,7 @@ def _leader(table: TableFacts, overview: FleetOverview) -> Iterator[Finding]:
 def _identifiers(facts: Facts) -> Iterator[Finding]:
     watch, own = facts.watch, facts.config.worker_id
     taken = ids_of_shards(watch.snapshot) if watch is not None else []
-    if own is not None and is_shard_id(own) and own not in taken:
+    if own is not None and is_lease_key(own) and own not in taken:
         taken.append(own)
     if taken:
         yield found(
