@@ -30,6 +30,10 @@ _JAVA_INTERVAL: Final = 30.0
 """Seconds between two reads of a Java worker that does not lead; it takes an expired lock at the second one."""
 _LEADERLESS_AFTER: Final = 30.0
 """Seconds for which there is no lock, or a released one, before the fleet counts as without a leader."""
+_READ_PAUSE: Final = 5.0
+_BUSY_READ_PAUSE: Final = 2.0
+_LONGEST_GAP: Final = 15.0
+"""Seconds between two reads without a lock, in which nobody can have led."""
 
 
 def heartbeat_interval(lock: LeaderLock) -> float:
@@ -54,9 +58,14 @@ class LeaderWatch:
         return cls(_lock_in(rows), now, now)
 
     def observe(self, rows: Iterable[Row], now: float) -> LeaderWatch:
-        """Return the watch after a read. now: read after the answer came."""
+        """Return the watch after a read. now: read after the answer came.
+
+        A version comes once, but no lock is like another one: between two reads without any, far apart as after an
+        outage, a worker may have led and deleted its lock, as Java does at its stop.
+        """
         lock = _lock_in(rows)
-        return replace(self, seen_at=now) if lock == self.lock else LeaderWatch(lock, now, now)
+        is_same = lock == self.lock and (lock is not None or now - self.seen_at <= _LONGEST_GAP)
+        return replace(self, seen_at=now) if is_same else LeaderWatch(lock, now, now)
 
     @property
     def unchanged_for(self) -> float:
@@ -87,9 +96,8 @@ class LeaderWatch:
 
     def read_pause(self, eligibility: Eligibility) -> float:
         """Return the seconds until a worker that does not lead reads the lock again."""
-        if eligibility == "equal" and (self.is_free or self.is_absent or self._is_brief):
-            return 2.0
-        return 5.0 if eligibility == "equal" else 15.0
+        is_busy = eligibility == "equal" and (self.is_free or self.is_absent or self._is_brief)
+        return _BUSY_READ_PAUSE if is_busy else _READ_PAUSE
 
     @property
     def _is_brief(self) -> bool:

@@ -26,6 +26,7 @@ class LeaseView:
     observed_at: monotonic seconds of the last scan. A lease counts by what was *seen* up to then: time
         that passed since is no evidence of silence, because its owner may have written unobserved.
     seen_at: the same for rows that were seen once more since, in a scan of a segment.
+    untouched: keys of leases that changed hands, and on which nobody was seen to work since.
     """
 
     leases: Mapping[str, Lease] = field(default_factory=dict)
@@ -33,6 +34,7 @@ class LeaseView:
     unreadable: Mapping[str, UnreadableRow] = field(default_factory=dict)
     observed_at: float = 0.0
     seen_at: Mapping[str, float] = field(default_factory=dict)
+    untouched: frozenset[str] = frozenset()
 
     def observe(self, rows: Iterable[Row], now: float) -> LeaseView:
         """The view after one more complete scan.
@@ -46,6 +48,7 @@ class LeaseView:
         leases: dict[str, Lease] = {}
         since: dict[str, float] = {}
         unreadable: dict[str, UnreadableRow] = {}
+        untouched: list[str] = []
         for row in rows:
             if not isinstance(row, Lease):
                 if isinstance(row, UnreadableRow):
@@ -55,20 +58,31 @@ class LeaseView:
             old = before.get(key)
             leases[key] = row
             since[key] = since_before.get(key, now) if old is not None and _stands_still(old, row) else now
-        return LeaseView(leases, since, unreadable, now)
+            if self._is_untouched(old, row):
+                untouched.append(key)
+        return LeaseView(leases, since, unreadable, now, untouched=frozenset(untouched))
 
     def observe_part(self, rows: Iterable[Row], now: float) -> LeaseView:
         """Return the view after a scan of some of the rows. What is not among them stays as it was seen last, also a
         row that was deleted meanwhile. now: as in `observe`."""
         seen = [row for row in rows if isinstance(row, Lease)]
-        leases, since = dict(self.leases), dict(self.unchanged_since)
+        leases, since, untouched = dict(self.leases), dict(self.unchanged_since), set(self.untouched)
         for row in seen:
             old = leases.get(row.key)
             if old is None or not _stands_still(old, row):
                 since[row.key] = now
+            if self._is_untouched(old, row):
+                untouched.add(row.key)
+            else:
+                untouched.discard(row.key)
             leases[row.key] = row
         seen_at = {**self.seen_at, **dict.fromkeys((row.key for row in seen), now)}
-        return LeaseView(leases, since, self.unreadable, self.observed_at, seen_at)
+        return LeaseView(leases, since, self.unreadable, self.observed_at, seen_at, frozenset(untouched))
+
+    def _is_untouched(self, old: Lease | None, row: Lease) -> bool:
+        if old is None or row.actual_owner is None:
+            return False
+        return old.actual_owner != row.actual_owner or (row.key in self.untouched and _stands_still(old, row))
 
     @cached_property
     def tree(self) -> FamilyTree:

@@ -94,7 +94,7 @@ class Leadership:
         """Monotonic seconds at which there is something to do with the lock."""
         if self._held is not None:
             return max(self._held.next_heartbeat, self._not_before)
-        return self._next_read if self._is_eligible or self._context.fleet.has_own_tables else float("inf")
+        return self._next_read
 
     @property
     def _is_eligible(self) -> bool:
@@ -109,10 +109,8 @@ class Leadership:
     # -- the lock ----------------------------------------------------------------------------------------------
 
     def scanned(self, rows: tuple[Row, ...]) -> None:
-        """Note the rows of a scan of the whole table. A worker that may lead reads the lock by itself."""
+        """Note the rows of a scan of the whole table."""
         self._rows, self.reports = rows, reports_in(rows)
-        if not self._is_eligible and not self._context.fleet.has_own_tables:
-            self._observe(rows)
 
     def work_on_lock(self, now: float, *, may_lead: bool) -> None:
         """Read, take or keep the lock, if that is due. may_lead: this worker is a member of the fleet.
@@ -286,8 +284,7 @@ class Leadership:
         is_extra = now < self._next_run
         if not is_extra:
             self._next_run = now + self._run_interval
-        failover = context.config.failover_time
-        expired = {key for key in view.leases if view.is_expired(key, failover)}
+        expired = {key for key in view.leases if view.is_expired(key, self._patience(view, key))}
         return decide(
             view.leases.values(),
             living(self.reports, view.leases.values(), expired),
@@ -299,6 +296,16 @@ class Leadership:
             unchanged_since=view.unchanged_since,
             is_extra=is_extra,
         )
+
+    def _patience(self, view: LeaseView, key: str) -> float:
+        """Return the seconds after which a lease that stands still counts as expired.
+
+        A Java worker that was given a lease 1) looks it up within the failover time; 2) adopts it without a write;
+        3) moves the counter with its next renewal, up to a third of that time later. Java's leader looks at the leases
+        each two failover times, and so sees the counter move.
+        """
+        failover = self._context.config.failover_time
+        return 2 * failover if key in view.untouched else failover
 
     def _write_assignment(self, assignment: Assignment) -> WriteAnswer:
         context, held = self._context, self._held

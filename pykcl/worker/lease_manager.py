@@ -220,7 +220,7 @@ class LeaseManager:
 
     def _lead(self, now: float, *, has_scanned: bool) -> None:
         """Work on the lock; assign leases by the scan of this round if this worker holds it."""
-        was_leader = self._leadership.is_leader
+        was_leader, was_led = self._leadership.is_leader, self._leadership.is_led
         try:
             self._leadership.work_on_lock(now, may_lead=self._membership.is_member)
             if has_scanned and self._leadership.assign(self._view):
@@ -231,7 +231,7 @@ class LeaseManager:
             self._context.failures.failed(Activity.LEADING, error)
         else:
             self._context.failures.worked(Activity.LEADING)
-        if self._leadership.is_leader and not was_leader:
+        if (self._leadership.is_leader and not was_leader) or (was_led and not self._leadership.is_led):
             self._scanner.hurry()
 
     def _acquire(self) -> None:

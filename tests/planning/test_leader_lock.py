@@ -34,8 +34,10 @@ def watched(*reads):
         ([(0, lock("1")), (61, lock("1"))], True),
         # What happened since the last read is no evidence.
         ([(0, lock("1"))], False),
-        ([(0, None), (30, None)], False),
-        ([(0, None), (31, None)], True),
+        ([(0, None), (15, None), (30, None)], False),
+        ([(0, None), (15, None), (30, None), (31, None)], True),
+        # Somebody may have led in between, and deleted the lock.
+        ([(0, None), (16, None), (31, None)], False),
         ([(0, lock("1", released=True)), (31, lock("1", released=True))], True),
         ([(0, lock("1")), (61, lock("1")), (62, lock("2"))], False),
         ([(0, lock("1")), (40, None), (60, None)], False),
@@ -53,8 +55,8 @@ RELEASED = lock("1", released=True)
     [
         # Java takes a free lock at its next read, half a minute later at the latest.
         ([(0, None)], True, False),
-        ([(0, None), (59, None)], True, False),
-        ([(0, None), (60, None)], True, True),
+        ([(second, None) for second in range(0, 60, 5)], True, False),
+        ([(second, None) for second in range(0, 61, 5)], True, True),
         ([(0, RELEASED)], True, False),
         ([(0, RELEASED), (60, RELEASED)], True, True),
         # Never before the duration that its row names; Java needs two more reads.

@@ -80,3 +80,28 @@ def test_a_view_is_a_value():
     first = seen((100.0, A))
     first.observe([A.with_(counter=6)], 101.0)
     assert first == seen((100.0, A))
+
+
+B = A.with_(owner="y", counter=6)
+
+
+@pytest.mark.parametrize("in_parts", [False, True], ids=["whole table", "segments"])
+@pytest.mark.parametrize(
+    ("rows", "is_untouched"),
+    [
+        ([A], False),
+        ([A, B], True),
+        ([A.with_(owner=None), B], True),
+        ([A, B, B], True),
+        ([A, B, B.with_(counter=7)], False),
+        ([A, B.with_(checkpoint_owner="x"), B.with_(checkpoint_owner="x", counter=7)], False),
+        ([A, B.with_(checkpoint_owner="x", counter=7), B.with_(counter=8)], True),
+        ([A, B, B.with_(owner=None)], False),
+    ],
+    ids=["first sight", "given", "was free", "stands still", "renewed", "asked for", "handed over", "released"],
+)
+def test_a_lease_is_untouched_from_its_change_of_hands_to_the_first_sign_of_work(rows, is_untouched, in_parts):
+    view = LeaseView()
+    for number, row in enumerate(rows):
+        view = view.observe_part([row], number) if in_parts else view.observe([row], number)
+    assert view.untouched == ({"a"} if is_untouched else set())

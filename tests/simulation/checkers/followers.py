@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pykcl.events import Event, FleetFollowed, FleetUnfollowed
+from pykcl.events import Event, FleetFollowed, FleetUnfollowed, LeaseStateChanged
 from pykcl.local.request_log import ROW_WRITES
+from pykcl.planning.lifecycle import State
 from pykcl.testing.memory.dynamodb import Change, Params, parse_write
 from pykcl.testing.memory.expressions import Item
 from pykcl.testing.simulation.delivery import END, checkpoint_position
@@ -55,7 +56,7 @@ class FollowerRowChecker(RowChecker):
         if operation == "UpdateItem" and kind == "assign":
             self.leader.assignment_sent(params, host)
         if kind == "release" and operation == "UpdateItem":
-            self.follower.release_sent(host)
+            self.follower.release_sent(host, str(params["Key"]["leaseKey"]["S"]))
 
     def row_changed(self, change: Change) -> None:
         ours = not self._is_peer(change.author)
@@ -146,6 +147,7 @@ class FollowerChecker:
         self._queried: set[str] = set()
         self._reported: set[str] = set()
         self._withdrew: set[str] = set()
+        self._handing_back: set[tuple[str, str]] = set()
         self._jumped_at = float("-inf")
         self._clock = self._clock_offset()
         self._asked: dict[str, tuple[str, float]] = {}
@@ -169,6 +171,11 @@ class FollowerChecker:
             self._since[host] = self._now()
         elif isinstance(event, FleetUnfollowed):
             self._since.pop(host, None)
+        elif isinstance(event, LeaseStateChanged):
+            if event.after == State.HANDING_BACK.value:
+                self._handing_back.add((host, event.shard))
+            else:
+                self._handing_back.discard((host, event.shard))
 
     # -- metrics -----------------------------------------------------------------------------------------------
 
@@ -209,10 +216,13 @@ class FollowerChecker:
             self._clock, self._jumped_at = offset, self._now()
         return self._now() - self._jumped_at < _UNDER_WAY
 
-    def release_sent(self, host: str) -> None:
-        """Check that a worker that stops has withdrawn its metrics before it releases its first lease."""
+    def release_sent(self, host: str, key: str) -> None:
+        """Check that a worker that stops has withdrawn its metrics before it releases its first lease.
+
+        One that it cannot read it may hand back in the same moment for that reason.
+        """
         is_assigned_more = host in self._reported and host not in self._withdrew
-        stops = self.is_stopping(host) and host in self._since
+        stops = self.is_stopping(host) and host in self._since and (host, key) not in self._handing_back
         self._expect(
             not (stops and is_assigned_more), f"{host} stops and releases, and its metrics are there"
         )

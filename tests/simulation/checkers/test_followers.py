@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pykcl.events import FleetFollowed, FleetUnfollowed
+from pykcl.events import FleetFollowed, FleetUnfollowed, LeaseStateChanged
 from pykcl.model import lease_writes
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.fleet_rows import WorkerMetrics, report, withdraw
@@ -190,6 +190,15 @@ def test_a_release_before_the_metrics_are_withdrawn(fleet, stops, withdraws, bro
     fleet.checker.is_stopping = lambda host: stops
     if withdraws:
         sent(fleet, withdraw(metrics(fleet)))
+    fleet.rows.request_sent("UpdateItem", lease_writes.release(lease()).request()[1], "w1")
+    assert broken_by(fleet.violations) is broken
+
+
+@pytest.mark.parametrize(("shard", "broken"), [(KEY, None), ("another", Guarantee.FOLLOWS_LEADER)])
+def test_a_worker_that_stops_may_hand_back_what_it_cannot_read(fleet, shard, broken):
+    _reported(fleet)
+    fleet.checker.is_stopping = lambda host: True
+    fleet.checker.heard("w1", LeaseStateChanged(shard=shard, before="reading", after="handing back"))
     fleet.rows.request_sent("UpdateItem", lease_writes.release(lease()).request()[1], "w1")
     assert broken_by(fleet.violations) is broken
 
