@@ -98,9 +98,20 @@ B = A.with_(owner="y", counter=6)
         ([A, B.with_(checkpoint_owner="x", counter=7), B.with_(counter=8)], True),
         ([A, B, B.with_(owner=None)], False),
     ],
-    ids=["first sight", "given", "was free", "stands still", "renewed", "asked for", "handed over", "released"],
+    ids=[
+        "first sight",
+        "given",
+        "was free",
+        "stands still",
+        "renewed",
+        "asked for",
+        "handed over",
+        "released",
+    ],
 )
-def test_a_lease_is_untouched_from_its_change_of_hands_to_the_first_sign_of_work(rows, is_untouched, in_parts):
+def test_a_lease_is_untouched_from_its_change_of_hands_to_the_first_sign_of_work(
+    rows, is_untouched, in_parts
+):
     view = LeaseView()
     for number, row in enumerate(rows):
         view = view.observe_part([row], number) if in_parts else view.observe([row], number)
