@@ -138,7 +138,7 @@ class LeaseWrite:
         """The same write on a newer row of the same writer: an earlier one turned out to have landed.
 
         A checkpoint never moves backwards: if that earlier write got further, its position stays.
-        A release becomes a hand-over on a row that names the next owner.
+        A release becomes a hand-over on a row that names the next owner, and the end of a shard is one, too.
         Raises ValueError for a creation, a delete, a fill, a reset or a write of the leader, which are never sent again
         on another row.
         """
@@ -153,6 +153,8 @@ class LeaseWrite:
         changes = {field: getattr(self.after, field) for field in self.written if field != "counter"}
         if "checkpoint" in changes:
             changes["checkpoint"] = max(self.after.checkpoint, seen.checkpoint)
+        if self.kind == "end" and seen.checkpoint_owner is not None:
+            changes["checkpoint_owner"] = None
         return _update_of(self.kind, seen, **changes)
 
     def _condition(self) -> tuple[str, dict[str, AttributeValue]]:

@@ -5,7 +5,8 @@ decision here is one that Java KCL 3.5.1 could take (`coordinator/assignment/Lea
 classes beside it); otherwise a change of the leader would move leases back and forth. For the same order of rows the
 arithmetic is Java's to the last bit: with equal loads the last bit decides if a worker is above the average. Where
 Java's result hangs on the order of a hash map or on a shuffle, the choice here is made by the `rng` or by the order of
-the rows. Its flaws are kept, too: see `_Queue`, `_Fleet.give`, `_ByCount`.
+the rows. Its flaws are kept, too: see `_Queue`, `_Fleet.give`, `_ByCount`. Two are not: see `give_left` and
+`AssignmentMemory.given`.
 """
 
 from __future__ import annotations
@@ -90,11 +91,14 @@ class HandOver:
 class AssignmentMemory:
     """Memory of one leader from run to run; a new leader begins with an empty one.
 
-    runs: the number of regular runs so far. hand_overs: by the key of the lease.
+    runs: the number of regular runs so far. hand_overs: by the key of the lease. given: keys of leases that nobody
+    owned, and when they were given away: a worker that cannot work on a lease releases it at once, and would be given
+    it with each scan. Java's leader scans each two failover times.
     """
 
     runs: int = 0
     hand_overs: Mapping[str, HandOver] = field(default_factory=dict)
+    given: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +206,12 @@ def decide(
         for key, one in hand_overs.items()
         if now - one.since >= settings.handoff_timeout + settings.failover_time
     }
-    free = [lease for lease in rows if lease.actual_owner is None or lease.key in expired]
+    given = {key: at for key, at in memory.given.items() if now - at < settings.failover_time / 2}
+    free = [
+        lease
+        for lease in rows
+        if (lease.actual_owner is None and lease.key not in given) or lease.key in expired
+    ]
     since = unchanged_since or {}
     free.sort(key=lambda lease: (lease.actual_owner is not None, since.get(lease.key, 0.0)))
     fleet = _Fleet(rows, active, settings, {lease.key for lease in free}, given_up)
@@ -217,12 +226,45 @@ def decide(
         for one in assignments
         if one.kind is AssignmentKind.HAND_OVER
     }
+    given |= _first_given(assignments, now)
     return Decision(
         assignments,
-        AssignmentMemory(memory.runs + (not is_extra), {**hand_overs, **begun}),
+        AssignmentMemory(memory.runs + (not is_extra), {**hand_overs, **begun}, given),
         tuple(one.worker for one in active),
         tuple(lease.key for lease in left),
     )
+
+
+def give_left(decision: Decision, leases: Iterable[Lease], max_leases: int, now: float) -> Decision:
+    """Return the decision with leases given away, too, for which no worker has room only as ended leases fill it.
+
+    An ended lease stays until its children are read: 1) the ended leases of a worker are as many as its `max_leases`;
+    2) a child is given to nobody; 3) its parent is never deleted. Java's leader stays there. now: as in `decide`.
+    """
+    rows = {lease.key: lease for lease in leases}
+    owners = {key: lease.actual_owner for key, lease in rows.items()}
+    owners |= {one.lease_key: one.new_owner for one in decision.assignments}
+    open_leases = dict.fromkeys(decision.workers, 0)
+    for key, owner in owners.items():
+        if owner in open_leases and not rows[key].is_ended:
+            open_leases[owner] += 1
+    given: list[Assignment] = []
+    left = []
+    for key in decision.left:
+        worker = min(decision.workers, key=open_leases.__getitem__, default=None)
+        if worker is None or rows[key].is_ended or open_leases[worker] >= max_leases:
+            left.append(key)
+            continue
+        open_leases[worker] += 1
+        is_free = owners[key] is None
+        reason = AssignmentReason.UNOWNED if is_free else AssignmentReason.EXPIRED
+        given.append(Assignment(rows[key], worker, AssignmentKind.ASSIGN, reason))
+    memory = replace(decision.memory, given={**decision.memory.given, **_first_given(given, now)})
+    return replace(decision, assignments=(*decision.assignments, *given), memory=memory, left=tuple(left))
+
+
+def _first_given(assignments: Iterable[Assignment], now: float) -> dict[str, float]:
+    return {one.lease_key: now for one in assignments if one.reason is AssignmentReason.UNOWNED}
 
 
 def _hand_overs_in(leases: Iterable[Lease], memory: AssignmentMemory, now: float) -> dict[str, HandOver]:

@@ -27,6 +27,7 @@ from pykcl.planning.assignment_decider import (
     AssignmentSettings,
     Decision,
     decide,
+    give_left,
     living,
 )
 from pykcl.planning.leader import owners_of
@@ -40,6 +41,8 @@ _OLD_LOCK_INTERVAL = 15.0
 """Seconds between two reads of the lock where it is in a table of its own."""
 _RETRY_AFTER = 1.0
 """Seconds until a write or a read of the lock is tried again that failed."""
+_FRESH_FOR = 10.0
+"""Seconds for which a read of the lock counts where leases are taken: somebody may lead since."""
 _SHORTEST_SCAN_PAUSE = 2.0
 """Seconds between two scans of a leader, if the table is small: what is free is assigned so soon. Java: 20 s."""
 _MAX_FAILED_RUNS = 3
@@ -83,6 +86,12 @@ class Leadership:
     def is_led(self) -> bool:
         """True unless the fleet has been without a leader for long."""
         return self._held is not None or self._watch is None or not self._watch.is_absent
+
+    @property
+    def may_rescue(self) -> bool:
+        """True if the fleet has been without a leader for long, as a read of the lock has just shown."""
+        watch, now = self._watch, self._context.runtime.monotonic()
+        return not self.is_led and watch is not None and now - watch.seen_at <= _FRESH_FOR
 
     @property
     def is_leader(self) -> bool:
@@ -161,10 +170,13 @@ class Leadership:
         """Report that the fleet has lost its leader, or found one."""
         if self.is_led is self._was_led:
             return
-        self._was_led = self.is_led
         # The lock that was just taken is not the one that was read last.
         lock = self._held.lock if self._held is not None else self._seen
         owner = lock.owner if lock is not None else None
+        if self.is_led and owner is None:
+            # Nothing is known of the time since the last read.
+            return
+        self._was_led = self.is_led
         self._context.events.emit(
             LeaderReturned(leader=owner) if self._was_led else LeaderAbsent(leader=owner)
         )
@@ -285,10 +297,11 @@ class Leadership:
         if not is_extra:
             self._next_run = now + self._run_interval
         expired = {key for key in view.leases if view.is_expired(key, self._patience(view, key))}
-        return decide(
+        aws_now = context.stream.server_time_millis() / 1000
+        decision = decide(
             view.leases.values(),
             living(self.reports, view.leases.values(), expired),
-            now=context.stream.server_time_millis() / 1000,
+            now=aws_now,
             expired=expired,
             memory=self._memory,
             settings=self._settings,
@@ -296,13 +309,14 @@ class Leadership:
             unchanged_since=view.unchanged_since,
             is_extra=is_extra,
         )
+        return give_left(decision, view.leases.values(), self._settings.max_leases, aws_now)
 
     def _patience(self, view: LeaseView, key: str) -> float:
         """Return the seconds after which a lease that stands still counts as expired.
 
-        A Java worker that was given a lease 1) looks it up within the failover time; 2) adopts it without a write;
-        3) moves the counter with its next renewal, up to a third of that time later. Java's leader looks at the leases
-        each two failover times, and so sees the counter move.
+        A Java worker that was given a lease 1) finds it within the failover time; 2) adopts it without a write;
+        3) moves the counter with its next renewal, up to a third of that time later. Java's leader scans each two
+        failover times, and so sees the counter move.
         """
         failover = self._context.config.failover_time
         return 2 * failover if key in view.untouched else failover

@@ -206,7 +206,7 @@ class LeaseManager:
         plans = self._membership.assigned(now, busy)
         # By a new scan only: 1) a take is refused, as the row has moved; 2) its lease worker ends, and wakes this
         # thread; 3) by the same view it would be planned again, without end.
-        if has_scanned and not self._sync.must_finish_the_start and not self._leadership.is_led:
+        if has_scanned and not self._sync.must_finish_the_start and self._leadership.may_rescue:
             plans += self._membership.rescue(self._view, busy | {plan.lease_key for plan in plans})
         for plan in plans:
             self._start_worker(plan)

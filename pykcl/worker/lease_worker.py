@@ -213,7 +213,9 @@ class LeaseWorker:
             context.events.emit(LeaseTakeFailed(shard=self.key))
             return Signal.REFUSED
         reason, counter = scope.plan.reason, held.fencing_token
-        context.events.emit(LeaseTaken(shard=self.key, reason=reason, from_owner=seen.owner, counter=counter))
+        context.events.emit(
+            LeaseTaken(shard=self.key, reason=reason, from_owner=seen.actual_owner, counter=counter)
+        )
         scope.held = held
         context.held.add(held)
         context.has_taken.set()

@@ -508,6 +508,13 @@ def test_another_write_of_ours_that_landed_late_is_adopted(kind):
     assert again.written == WRITES[kind].written
 
 
+def test_the_end_of_a_shard_that_was_asked_for_is_its_hand_over():
+    """The leader asks 1) after the last heartbeat, 2) before SHARD_END, which then finds another owner in the row."""
+    write = lease_writes.end_shard(HELD, ("a",), keeps_owner=True)
+    ended = write.rebased(HELD.with_(owner="you", checkpoint_owner=HELD.owner)).after
+    assert (ended.is_ended, ended.owner, ended.checkpoint_owner) == (True, "you", None)
+
+
 def test_a_take_by_an_earlier_attempt_with_another_note_is_adopted():
     landed = lease_writes.take(HELD.with_(owner="you"), "me", PykclMetadata(version="old")).after
     assert resolve_conflict(WRITES["take"], landed) == "adopt"

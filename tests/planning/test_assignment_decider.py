@@ -19,6 +19,7 @@ from pykcl.planning.assignment_decider import (
     Strategy,
     active_workers,
     decide,
+    give_left,
     is_valid,
     living,
 )
@@ -196,6 +197,35 @@ def test_a_worker_that_is_full_gets_nothing_more(settings, given_away):
     found = run(leases, idle("a", "b"), settings=settings, memory=NO_BALANCE)
     assert len(found.assignments) == given_away
     assert len(found.left) == 8 - given_away
+
+
+def test_ended_leases_leave_room_for_their_children():
+    """Java counts them: 1) they are as many as `max_leases`; 2) nobody is given a child; 3) they stay until it is."""
+    ended = [lease(key, "a", 1.0).with_(checkpoint=AT_SHARD_END) for key in ("1", "2")]
+    rows = [*ended, lease("3", None, 1.0), lease("4", "gone", 1.0), lease("5", None, 1.0)]
+    settings = AssignmentSettings(max_leases=2)
+    decision = run(rows, idle("a"), expired=("4",), memory=NO_BALANCE, settings=settings)
+    assert given(decision) == {}
+    all_given = give_left(decision, rows, settings.max_leases, NOW)
+    assert given(all_given) == {"3": "a", "5": "a"}
+    assert all_given.left == ("shardId-4",)
+    assert all_given.memory.given == {"shardId-3": NOW, "shardId-5": NOW}
+    assert [one.reason for one in all_given.assignments] == [AssignmentReason.UNOWNED] * 2
+    # An ended lease can wait.
+    waits = [*ended, lease("6").with_(checkpoint=AT_SHARD_END)]
+    decision = run(waits, idle("a"), memory=NO_BALANCE, settings=settings)
+    assert give_left(decision, waits, settings.max_leases, NOW) == decision
+
+
+def test_a_lease_that_is_released_at_once_is_not_given_with_each_scan():
+    first = run([lease("1", None, 1.0)], idle("a"), memory=NO_BALANCE)
+    assert given(first) == {"1": "a"}
+    soon = run([lease("1", None, 1.0)], idle("a"), memory=first.memory, now=NOW + 4.9)
+    assert given(soon) == {}
+    later = run([lease("1", None, 1.0)], idle("a"), memory=soon.memory, now=NOW + 5.0)
+    assert given(later) == {"1": "a"}
+    other = run([lease("2", None, 1.0)], idle("a"), memory=first.memory, now=NOW + 1.0)
+    assert given(other) == {"2": "a"}
 
 
 def test_an_ended_lease_is_assigned_like_any_other():

@@ -35,7 +35,7 @@ from tests.java_compat.scenarios.java_3x import (
     migration_row,
     sent,
 )
-from tests.java_peer.lease import read_row
+from tests.java_peer.lease import RowUnreadable, read_row
 from tests.java_peer.native_peer import NativePeer
 from tests.java_peer.options import JavaOptions
 from tests.simulation.chaos import FleetChaos
@@ -551,7 +551,10 @@ class NativeChaos(FleetChaos):
         active = active_workers(world.dynamodb.tables[TABLE].rows.values(), world.epoch())
         if not leases or not active:
             return False
-        seen = read_row(rows[rng.choice(leases)])
+        try:
+            seen = read_row(rows[rng.choice(leases)])
+        except RowUnreadable:
+            return False
         others = [worker for worker in active if worker != seen.owner]
         return bool(others) and sent(world.dynamodb, begin_hand_off(TABLE, seen, rng.choice(others)))
 

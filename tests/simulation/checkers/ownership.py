@@ -11,6 +11,7 @@ from pykcl.testing.memory.expressions import Item
 from pykcl.testing.simulation.delivery import END, Position, checkpoint_position
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
 from pykcl.testing.simulation.service_faults import kind_of_write
+from tests.simulation.checkers.rows import worker_on
 
 _REPORTED_WITHIN = 3.0
 _MOMENT = 0.05
@@ -152,10 +153,9 @@ class OwnershipChecker:
         key, before = change.key, change.before or {}
         self._handed_back.discard((host, key))
         counter = int((change.after or {})["leaseCounter"]["N"])
-        owner = before.get("leaseOwner", {}).get("S")
-        if before.get("checkpointOwner") == {"S": self._worker_ids[host]}:
-            # It adopts a lease, and no answer comes; the leader asks for it; the next attempt goes on with that row.
-            owner = self._worker_ids[host]
+        # Whoever works on it while it is handed over: 1) the host adopts a lease, and no answer comes; 2) the leader asks
+        # for it; 3) the next attempt goes on with that row.
+        owner = worker_on(before)
         self._takings[host, key] = _Taking(self._now(), counter, owner, stood_still)
         self._taker[key] = host
         self.taken += 1
