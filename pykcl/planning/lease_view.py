@@ -95,9 +95,12 @@ class LeaseView:
         return seen - self.unchanged_since.get(key, seen)
 
     def is_expired(self, key: str, failover_time: float) -> bool:
-        """Return whether an owned lease was seen unchanged for longer than `failover_time` seconds."""
+        """Return whether an owned lease was seen unchanged for longer than `failover_time` seconds.
+
+        Owned is, too, what a worker was to hand over whose successor an operator has removed from the row.
+        """
         lease = self.leases.get(key)
-        return lease is not None and lease.owner is not None and self.unchanged_for(key) > failover_time
+        return lease is not None and lease.actual_owner is not None and self.unchanged_for(key) > failover_time
 
 
 def _stands_still(old: Lease, row: Lease) -> bool:

@@ -62,6 +62,11 @@ def test_an_unowned_lease_does_not_expire():
     assert not seen((100.0, A.with_(owner=None)), (200.0, A.with_(owner=None))).is_expired("a", 10)
 
 
+def test_a_lease_that_was_to_be_handed_over_expires_though_nobody_is_named_for_it():
+    asked = A.with_(owner=None, checkpoint_owner="x")
+    assert seen((100.0, asked), (110.5, asked)).is_expired("a", 10)
+
+
 def test_a_lease_that_vanished_is_forgotten():
     view = seen((100.0, A)).observe([], 105.0)
     assert view.leases == {}
