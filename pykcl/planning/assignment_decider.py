@@ -235,27 +235,32 @@ def decide(
     )
 
 
-def give_left(decision: Decision, leases: Iterable[Lease], max_leases: int, now: float) -> Decision:
-    """Return the decision with leases given away, too, for which no worker has room only as ended leases fill it.
+def give_left(
+    decision: Decision, leases: Iterable[Lease], readable: Collection[str], max_leases: int, now: float
+) -> Decision:
+    """Return the decision with leases given away, too, for which no worker has room only as others fill it that nobody
+    can read.
 
-    An ended lease stays until its children are read: 1) the ended leases of a worker are as many as its `max_leases`;
-    2) a child is given to nobody; 3) its parent is never deleted. Java's leader stays there. now: as in `decide`.
+    1) A worker has as many ended leases, and children that wait for their parents, as its `max_leases`; 2) a child, or
+    a parent, is given to nobody; 3) so those stay. Java's leader stays there. readable: keys of leases that have not
+    ended, and whose parents have. now: as in `decide`.
     """
     rows = {lease.key: lease for lease in leases}
     owners = {key: lease.actual_owner for key, lease in rows.items()}
     owners |= {one.lease_key: one.new_owner for one in decision.assignments}
-    open_leases = dict.fromkeys(decision.workers, 0)
-    for key, owner in owners.items():
-        if owner in open_leases and not rows[key].is_ended:
-            open_leases[owner] += 1
+    busy = dict.fromkeys(decision.workers, 0)
+    for key in readable:
+        owner = owners.get(key)
+        if owner in busy:
+            busy[owner] += 1
     given: list[Assignment] = []
     left = []
     for key in decision.left:
-        worker = min(decision.workers, key=open_leases.__getitem__, default=None)
-        if worker is None or rows[key].is_ended or open_leases[worker] >= max_leases:
+        worker = min(decision.workers, key=busy.__getitem__, default=None)
+        if worker is None or key not in readable or busy[worker] >= max_leases:
             left.append(key)
             continue
-        open_leases[worker] += 1
+        busy[worker] += 1
         is_free = owners[key] is None
         reason = AssignmentReason.UNOWNED if is_free else AssignmentReason.EXPIRED
         given.append(Assignment(rows[key], worker, AssignmentKind.ASSIGN, reason))

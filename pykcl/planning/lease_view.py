@@ -100,7 +100,9 @@ class LeaseView:
         Owned is, too, what a worker was to hand over whose successor an operator has removed from the row.
         """
         lease = self.leases.get(key)
-        return lease is not None and lease.actual_owner is not None and self.unchanged_for(key) > failover_time
+        return (
+            lease is not None and lease.actual_owner is not None and self.unchanged_for(key) > failover_time
+        )
 
 
 def _stands_still(old: Lease, row: Lease) -> bool:

@@ -309,7 +309,10 @@ class Leadership:
             unchanged_since=view.unchanged_since,
             is_extra=is_extra,
         )
-        return give_left(decision, view.leases.values(), self._settings.max_leases, aws_now)
+        if not decision.left:
+            return decision
+        readable = {lease.key for lease in view.tree.readable(view.leases, view.unreadable)}
+        return give_left(decision, view.leases.values(), readable, self._settings.max_leases, aws_now)
 
     def _patience(self, view: LeaseView, key: str) -> float:
         """Return the seconds after which a lease that stands still counts as expired.

@@ -199,22 +199,28 @@ def test_a_worker_that_is_full_gets_nothing_more(settings, given_away):
     assert len(found.left) == 8 - given_away
 
 
-def test_ended_leases_leave_room_for_their_children():
-    """Java counts them: 1) they are as many as `max_leases`; 2) nobody is given a child; 3) they stay until it is."""
-    ended = [lease(key, "a", 1.0).with_(checkpoint=AT_SHARD_END) for key in ("1", "2")]
-    rows = [*ended, lease("3", None, 1.0), lease("4", "gone", 1.0), lease("5", None, 1.0)]
+def test_leases_that_nobody_can_read_leave_room_for_those_that_somebody_can():
+    """Java counts them: 1) they are as many as `max_leases`; 2) nobody is given the others; 3) they stay until it is."""
+    rows = [
+        lease("1", "a", 1.0).with_(checkpoint=AT_SHARD_END),
+        lease("2", "a", 1.0),
+        lease("3", None, 1.0),
+        lease("4", "gone", 1.0),
+        lease("5", None, 1.0),
+        lease("6", None, 1.0),
+    ]
+    # 2 and 6 wait for their parents.
+    readable = {"shardId-3", "shardId-4", "shardId-5"}
     settings = AssignmentSettings(max_leases=2)
     decision = run(rows, idle("a"), expired=("4",), memory=NO_BALANCE, settings=settings)
     assert given(decision) == {}
-    all_given = give_left(decision, rows, settings.max_leases, NOW)
+    all_given = give_left(decision, rows, readable, settings.max_leases, NOW)
     assert given(all_given) == {"3": "a", "5": "a"}
-    assert all_given.left == ("shardId-4",)
-    assert all_given.memory.given == {"shardId-3": NOW, "shardId-5": NOW}
+    assert all_given.left == ("shardId-6", "shardId-4")
     assert [one.reason for one in all_given.assignments] == [AssignmentReason.UNOWNED] * 2
-    # An ended lease can wait.
-    waits = [*ended, lease("6").with_(checkpoint=AT_SHARD_END)]
-    decision = run(waits, idle("a"), memory=NO_BALANCE, settings=settings)
-    assert give_left(decision, waits, settings.max_leases, NOW) == decision
+    assert all_given.memory.given == {"shardId-3": NOW, "shardId-5": NOW}
+    nobody = run(rows, (), memory=NO_BALANCE, settings=settings)
+    assert given(give_left(nobody, rows, readable, settings.max_leases, NOW)) == {}
 
 
 def test_a_lease_that_is_released_at_once_is_not_given_with_each_scan():

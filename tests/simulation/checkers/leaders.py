@@ -247,6 +247,8 @@ class LeaderChecker:
         if hands_over or not is_taken or "leaseOwner" not in before:
             return
         self.expired += not has_ended
+        what = f"{host} takes {key} for expired, whether it has moved since or not"
+        self._expect(is_fenced, what)
         still = self._now() - self._counted_at.get(key, float("-inf"))
         is_dead = still >= self._on_clock(host, self._failover) - _MOMENT
         what = f"{host} takes {key} for expired, which moved {still:.1f} s ago"

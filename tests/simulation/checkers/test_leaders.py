@@ -169,10 +169,9 @@ def test_only_who_believes_may_assign(setting):
     assert "w1 assigns shardId-000000000000, and does not believe that it leads" in setting.broken()
 
 
-@pytest.mark.parametrize("stands_still", [True, False])
-def test_an_expired_lease_must_have_stood_still(setting, stands_still):
+def test_an_expired_lease_must_have_stood_still(setting):
     given = {**ROW, "leaseOwner": {"S": "w1"}, "leaseCounter": {"N": "4"}}
-    write = assign(parse_row(ROW), "w1", stands_still=stands_still)
+    write = assign(parse_row(ROW), "w1", stands_still=True)
     setting.checker.lease_changed(
         Change("UpdateItem", "orders-app", SHARD, {**ROW, "leaseCounter": {"N": "2"}}, ROW, "w2"),
         by_leader=False,
@@ -184,6 +183,13 @@ def test_an_expired_lease_must_have_stood_still(setting, stands_still):
     setting.now += 9.8
     setting.assigned(write, given)
     assert "takes shardId-000000000000 for expired, which moved 9.8 s ago" in setting.broken()
+
+
+def test_an_expired_lease_is_assigned_only_under_its_counter(setting):
+    given = {**ROW, "leaseOwner": {"S": "w1"}, "leaseCounter": {"N": "4"}}
+    setting.now += 20.0
+    setting.assigned(assign(parse_row(ROW), "w1", stands_still=False), given)
+    assert "for expired, whether it has moved since or not" in setting.broken()
 
 
 def test_a_hand_over_moves_no_counter_and_an_assignment_changes_nothing_else(setting):
