@@ -17,6 +17,7 @@ from pykcl.model.fleet_rows import WorkerMetrics, metrics_of
 from pykcl.model.lease import ForeignRow, JavaState, Lease
 from pykcl.model.lease_item import METRICS_KIND, MIGRATION_KIND, TABLE_MIGRATION_KIND, is_lease_key
 from pykcl.operate.snapshot import Observation, TableSnapshot
+from pykcl.planning.assignment_decider import is_failing, is_valid
 from pykcl.planning.fleet_protocol import sense_fleet
 from pykcl.planning.leader_lock import LeaderWatch
 from pykcl.times import format_duration
@@ -27,7 +28,6 @@ METRIC_NAMES: Mapping[str, str] = {
     "C": "CPU", "M": "memory", "NI": "network in", "NO": "network out", "T": "throughput",
 }  # fmt: skip
 """Names of Java's kinds of metrics (`WorkerMetricType.java`)."""
-_THROUGHPUT = "T"
 _MAX_RATE = 1e12
 
 
@@ -221,15 +221,17 @@ def unfit(report: WorkerMetrics) -> str:
 
     Java: `WorkerMetricStats.isValidWorkerMetric`, `isAnyWorkerMetricFailing`.
     """
-    if not report.values and not report.limits:
-        return ""
-    for kind, values in report.values.items():
-        limits = report.limits.get(kind)
-        if (not limits or limits[0] == 0) and kind != _THROUGHPUT:
-            return f"no upper limit of {METRIC_NAMES.get(kind, kind)}"
-        if values and values[-1] == -1:
-            return f"its last measurement of {METRIC_NAMES.get(kind, kind)} failed"
+    if not is_valid(report):
+        kinds = [kind for kind in report.values if kind not in report.limits] or sorted(report.limits)
+        return f"no valid upper limit of {_listed(kinds)}"
+    if is_failing(report):
+        failed = [kind for kind, values in report.values.items() if values and values[-1] < 0]
+        return f"its last measurement of {_listed(failed)} failed"
     return ""
+
+
+def _listed(kinds: Iterable[str]) -> str:
+    return ", ".join(METRIC_NAMES.get(kind, kind) for kind in kinds)
 
 
 def metric_text(metrics: Mapping[str, float]) -> str:

@@ -149,7 +149,7 @@ def active_workers(metrics: Iterable[WorkerMetrics], now: float, report_period: 
     return [
         one
         for one in metrics
-        if is_valid(one) and now - one.reported_at <= ACTIVE_PERIODS * report_period and not _is_failing(one)
+        if is_valid(one) and now - one.reported_at <= ACTIVE_PERIODS * report_period and not is_failing(one)
     ]
 
 
@@ -174,7 +174,8 @@ def _is_default(metrics: WorkerMetrics) -> bool:
     return (not metrics.values and not metrics.limits) or _DEFAULT_MARK in metrics.values
 
 
-def _is_failing(metrics: WorkerMetrics) -> bool:
+def is_failing(metrics: WorkerMetrics) -> bool:
+    """Return whether the last measurement of a metric failed: a leader gives such a worker nothing."""
     if _is_default(metrics):
         return False
     return any(values and values[-1] == _FAILED for values in metrics.values.values())

@@ -74,7 +74,8 @@ HOSTILE = {
     "failing": ({"sts": {"M": {"C": {"L": [{"N": "-1"}]}}}, "opr": {"M": {"C": {"L": [{"N": "100"}]}}}}, Standing.UNFIT),
     "zero-limit": ({"sts": {"M": {"C": {"L": [{"N": "5"}]}}}, "opr": {"M": {"C": {"L": [{"N": "0"}]}}}}, Standing.UNFIT),
     "a-list": ({"sts": {"L": []}}, Standing.UNFIT),
-    "by-throughput": ({"sts": {"M": {"T": {"L": [{"N": "5"}]}}}}, Standing.MEMBER),
+    "by-throughput": ({"sts": {"M": {"THROUGHPUT": {"L": [{"N": "5"}]}}}}, Standing.MEMBER),
+    "no-limit-of-t": ({"sts": {"M": {"T": {"L": [{"N": "5"}]}}}}, Standing.UNFIT),
 }  # fmt: skip
 
 

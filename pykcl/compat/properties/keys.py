@@ -148,7 +148,7 @@ def _keys(verdict: Verdict, text: str, defaults: Mapping[str, str]) -> tuple[Key
 _NO_FANOUT = "pykcl reads by polling and has no enhanced fan-out consumer"
 _OWN_RETRY = "pykcl retries by itself, without end, with growing pauses"
 _NO_TABLE = "pykcl creates no table other than the lease table"
-_BALANCING = "the leader of a KCL 3.x fleet decides by it; pykcl follows that leader"
+_BALANCING = "the leader of a KCL 3.x fleet decides by it; pykcl follows it, and leads by Java's default"
 _MIGRATION = "KCL 3.x only; pykcl changes nothing but leases"
 
 _PROGRAM = (
