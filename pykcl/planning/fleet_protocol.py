@@ -108,7 +108,7 @@ def sense_fleet(
         elif isinstance(row, ForeignRow):
             foreign.append(row)
     owners = _owners(leases) - dead - {worker}
-    pykcl = owners & {lease.owner for lease in leases if _is_noted(lease) and lease.owner is not None}
+    pykcl = owners & {lease.actual_owner for lease in leases if is_of_pykcl(lease)}
     java = owners - pykcl
     measured = {row.key for row in foreign if row.kind == METRICS_KIND}
     version, where = _client_version(foreign, state)
@@ -149,13 +149,10 @@ def _owners(leases: Iterable[Lease]) -> frozenset[str]:
     return frozenset(name for names in both for name in names if name is not None)
 
 
-def _is_noted(lease: Lease) -> bool:
-    return lease.metadata is not None and lease.metadata.owner == lease.owner
-
-
 def is_of_pykcl(lease: Lease) -> bool:
-    """Return whether a pykcl worker owns the lease."""
-    return lease.owner is not None and _is_noted(lease)
+    """Return whether a pykcl worker works on the lease; while it is handed over, whoever does so still."""
+    worker = lease.actual_owner
+    return worker is not None and lease.metadata is not None and lease.metadata.owner == worker
 
 
 def _client_version(foreign: Iterable[ForeignRow], state: JavaState) -> tuple[str | None, str]:

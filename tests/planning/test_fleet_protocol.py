@@ -128,6 +128,12 @@ def test_an_owner_known_to_be_dead_is_nobody():
     assert sense(lease(0, "j1"), lease(1, "j2"), dead={"j1"}).java == {"j2"}
 
 
+def test_a_worker_of_pykcl_stays_known_while_it_hands_over_its_only_lease():
+    handing_over = lease(1, "java", pykcl={"M": {"owner": {"S": "p1"}}}, checkpointOwner={"S": "p1"})
+    found = sense(handing_over)
+    assert (found.pykcl, found.java) == ({"p1"}, {"java"})
+
+
 def test_who_still_works_during_a_hand_off_counts_as_well():
     fleet = sense(lease(0, "j2", checkpointOwner={"S": "j1"}))
     assert fleet.java == {"j1", "j2"}
