@@ -213,9 +213,9 @@ class LeaseWorker:
             context.events.emit(LeaseTakeFailed(shard=self.key))
             return Signal.REFUSED
         reason, counter = scope.plan.reason, held.fencing_token
-        context.events.emit(
-            LeaseTaken(shard=self.key, reason=reason, from_owner=seen.actual_owner, counter=counter)
-        )
+        # Without an owner it is free, whatever a hand-over has left behind.
+        before = seen.actual_owner if seen.owner is not None else None
+        context.events.emit(LeaseTaken(shard=self.key, reason=reason, from_owner=before, counter=counter))
         scope.held = held
         context.held.add(held)
         context.has_taken.set()

@@ -155,7 +155,7 @@ class OwnershipChecker:
         counter = int((change.after or {})["leaseCounter"]["N"])
         # Whoever works on it while it is handed over: 1) the host adopts a lease, and no answer comes; 2) the leader asks
         # for it; 3) the next attempt goes on with that row.
-        owner = worker_on(before)
+        owner = worker_on(before) if "leaseOwner" in before else None
         self._takings[host, key] = _Taking(self._now(), counter, owner, stood_still)
         self._taker[key] = host
         self.taken += 1
