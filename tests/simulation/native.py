@@ -141,6 +141,7 @@ class NativeWorld(CheckedWorld):
             lock=self.lock_history,
             on_clock=self.observer.on_clock,
             believes=self.beliefs.believes,
+            is_changed_by_hand=self.dynamo_faults.is_changed_by_hand,
         )
         self.leader_checker = LeaderChecker(
             self.violations,

@@ -122,7 +122,8 @@ class FollowerChecker:
 
     aws_seconds: the clock of AWS. stood_still: seconds for which the row of a lease had not moved when a host took it
     last. is_stopping: whether a host was asked to stop. lock: the leader's lock. is_native: whether the fleet is in
-    KCL 3.x's own mode by its row. believes: whether a host believes in a lease.
+    KCL 3.x's own mode by its row. believes: whether a host believes in a lease. is_changed_by_hand: whether the counter
+    of a lease may have come back to what a host has seen.
     """
 
     def __init__(
@@ -138,7 +139,9 @@ class FollowerChecker:
         lock: LockHistory,
         on_clock: Callable[[str, float], float],
         believes: Callable[[str, str], bool],
+        is_changed_by_hand: Callable[[str], bool],
     ) -> None:
+        self._is_changed_by_hand = is_changed_by_hand
         self._violations, self._now, self._aws_seconds = violations, now, aws_seconds
         self._frozen, self._worker_ids, self._lock = frozen, worker_ids, lock
         self._failover, self._on_clock, self._believes = failover, on_clock, believes
@@ -249,6 +252,7 @@ class FollowerChecker:
             return
         still = self._now() - self._moved_at.get(key, float("-inf"))
         is_dead = still >= self._on_clock(host, _STILL_FACTOR * self._failover) - 0.1
+        is_dead = is_dead or self._is_changed_by_hand(key)
         since = self._frozen.awake_seconds_before(host, self._now(), _UNDER_WAY)
         is_rescue = is_dead and self._lock.nobody_led(since)
         owner = before.get("leaseOwner", {}).get("S")

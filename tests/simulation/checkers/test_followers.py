@@ -47,6 +47,7 @@ def fleet():
         lock=lock,
         on_clock=lambda host, seconds: seconds,
         believes=lambda host, key: True,
+        is_changed_by_hand=(by_hand := set()).__contains__,
     )
     checker.cannot_hand_over = lambda host, since: False
     rows.worker_ids.update(worker_ids)
@@ -68,7 +69,7 @@ def fleet():
     lock.note(leader_lock("java1", "v1b"))
     now[0] += 20.0
     return SimpleNamespace(
-        now=now, violations=violations, rows=rows, checker=checker, lock=lock, frozen=frozen
+        now=now, violations=violations, rows=rows, checker=checker, lock=lock, frozen=frozen, by_hand=by_hand
     )
 
 
@@ -208,12 +209,16 @@ def test_a_lease_that_is_taken_from_a_fleet_with_a_leader(fleet):
     assert broken_by(fleet.violations) is Guarantee.FOLLOWS_LEADER
 
 
-@pytest.mark.parametrize(("silent", "still", "broken"), [
-    (90.0, 40.0, None),
-    (90.0, 20.0, Guarantee.FOLLOWS_LEADER),
-    (40.0, 40.0, Guarantee.FOLLOWS_LEADER),
+@pytest.mark.parametrize(("silent", "still", "by_hand", "broken"), [
+    (90.0, 40.0, False, None),
+    (90.0, 20.0, False, Guarantee.FOLLOWS_LEADER),
+    (40.0, 40.0, False, Guarantee.FOLLOWS_LEADER),
+    # Its counter came back: for a worker it has stood still all the time.
+    (90.0, 20.0, True, None),
+    (40.0, 40.0, True, Guarantee.FOLLOWS_LEADER),
 ])  # fmt: skip
-def test_a_rescue_needs_a_silent_leader_and_a_lease_that_stands_still(fleet, silent, still, broken):
+def test_a_rescue_needs_a_silent_leader_and_a_lease_that_stands_still(fleet, silent, still, by_hand, broken):
+    fleet.by_hand.update({KEY} if by_hand else ())
     fleet.now[0] += 100.0 - silent
     fleet.lock.note(leader_lock("java1", "v2"))
     fleet.now[0] += silent - still
