@@ -154,16 +154,20 @@ def active_workers(metrics: Iterable[WorkerMetrics], now: float, report_period: 
 
 
 def living(
-    metrics: Iterable[WorkerMetrics], leases: Iterable[Lease], expired: Collection[str]
+    metrics: Iterable[WorkerMetrics],
+    leases: Iterable[Lease],
+    expired: Collection[str],
+    untouched: Collection[str] = (),
 ) -> list[WorkerMetrics]:
-    """Return the reports without those of workers all of whose leases have expired.
+    """Return the reports without those of workers whose leases have expired, all of which they have worked on.
 
     Java believes a report for a minute: 1) a worker dies; 2) its leases expire; 3) as it has the most room, they stay
-    with it, or it is given more. Here the report of such a worker counts as if it were old.
+    with it, or it is given more. Here the report of such a worker counts as if it were old. untouched: keys of leases
+    that their owners were given and have not worked on yet, which is no sign of life, nor of death.
     """
     lively: dict[str, bool] = {}
     for lease in leases:
-        if lease.actual_owner is not None:
+        if lease.actual_owner is not None and (lease.key in expired or lease.key not in untouched):
             lively[lease.actual_owner] = lively.get(lease.actual_owner, False) or lease.key not in expired
     reports = list(metrics)
     return [one for one in reports if lively.get(one.worker, True)] or reports

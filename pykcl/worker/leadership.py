@@ -300,7 +300,7 @@ class Leadership:
         aws_now = context.stream.server_time_millis() / 1000
         decision = decide(
             view.leases.values(),
-            living(self.reports, view.leases.values(), expired),
+            living(self.reports, view.leases.values(), expired, view.untouched),
             now=aws_now,
             expired=expired,
             memory=self._memory,

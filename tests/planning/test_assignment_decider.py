@@ -62,6 +62,15 @@ def test_a_worker_all_of_whose_leases_have_expired_is_given_none_though_its_repo
     assert set(given(decision).values()) == {"new"}
 
 
+def test_a_lease_that_a_worker_has_not_worked_on_yet_says_nothing_of_its_life():
+    leases = [lease("1", "dead"), lease("2", "dead"), lease("3", "new")]
+    untouched = {"shardId-2", "shardId-3"}
+    found = living(idle("dead", "new"), leases, {"shardId-1"}, untouched)
+    assert [one.worker for one in found] == ["new"]
+    # Nobody has found it for two failover times.
+    assert living(idle("new", "other"), leases[2:], {"shardId-3"}, untouched) == idle("other")
+
+
 def test_where_every_worker_has_only_expired_leases_their_reports_decide():
     leases, expired = [lease("1", "a"), lease("2", "b")], {"shardId-1", "shardId-2"}
     assert [one.worker for one in living(idle("a", "b"), leases, expired)] == ["a", "b"]
