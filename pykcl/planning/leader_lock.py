@@ -32,7 +32,7 @@ _LEADERLESS_AFTER: Final = 30.0
 """Seconds for which there is no lock, or a released one, before the fleet counts as without a leader."""
 _READ_PAUSE: Final = 5.0
 _BUSY_READ_PAUSE: Final = 2.0
-_LONGEST_GAP: Final = 15.0
+_LONGEST_GAP: Final = 20.0
 """Seconds between two reads without a lock, in which nobody can have led."""
 
 

@@ -37,7 +37,7 @@ def watched(*reads):
         ([(0, None), (15, None), (30, None)], False),
         ([(0, None), (15, None), (30, None), (31, None)], True),
         # Somebody may have led in between, and deleted the lock.
-        ([(0, None), (16, None), (31, None)], False),
+        ([(0, None), (21, None), (41, None)], False),
         ([(0, lock("1", released=True)), (31, lock("1", released=True))], True),
         ([(0, lock("1")), (61, lock("1")), (62, lock("2"))], False),
         ([(0, lock("1")), (40, None), (60, None)], False),

@@ -110,7 +110,7 @@ class NativeWorld(CheckedWorld):
 
     until: the ends of what is wrong for a while, in virtual seconds, by kind of fault. may_change: whether the state of
     the migration changes in mid-run. expired: number of leases that leaders took for abandoned. visits: of workers that
-    were called as a lease.
+    were called as a lease. java_is_replaced: workers that start now may lead, as there may be no Java worker any more.
     """
 
     row_checker = FollowerRowChecker
@@ -125,6 +125,7 @@ class NativeWorld(CheckedWorld):
         self.options.update(draw_native_options(rng))
         self.until: dict[str, float] = {}
         self.expired = 0
+        self.java_is_replaced = False
         self._owners_before: deque[tuple[float, str, str | None]] = deque(maxlen=2000)
         self._versions = self.visits = 0
         super()._create_checkers()
@@ -187,7 +188,7 @@ class NativeWorld(CheckedWorld):
         mode = "auto" if self.may_change else rng.choice(["auto", "auto", "auto", "3x"])
         leader_rng = random.Random(f"{self.simulation.seed}/leader/{name}")
         may_lead = leader_rng.choice(["never", "fallback", "equal"])
-        is_mixed = self.faults.leaders is Leaders.MIXED
+        is_mixed = self.faults.leaders is Leaders.MIXED and not self.java_is_replaced
         return {**self.options, "fleet_mode": mode, "leader": may_lead if is_mixed else "equal"}
 
     @property

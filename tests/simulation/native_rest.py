@@ -110,6 +110,29 @@ class NativeQuiescence(FleetQuiescence):
         # generation after the other.
         return super()._patience() + 2 * ROUND + ROUND * self._generations()
 
+    def _sleep(self, seconds: float) -> None:
+        super()._sleep(seconds)
+        for host in self._fleet.java_hosts():
+            if any(
+                worker_on(row) == host.worker_id and self._java_cannot_end(key)
+                for key, row in self._world.rows().items()
+            ):
+                self._world.java_is_replaced = True
+                self._fleet.kill(host.name)
+                self._fleet.start()
+
+    def _java_cannot_end(self, key: str) -> bool:
+        """Return whether Java never ends a parent of a merge, as the row of the other parent has been deleted.
+
+        1) Both parents end, and the child is begun; 2) their rows are deleted; 3) an operator resets an ancestor, which
+        brings the row of one of them back; 4) Java tries for ever, until somebody replaces it.
+        """
+        rows, record_log = self._world.rows(), self._world.record_log
+        if key not in record_log.parents or not self._is_active(key):
+            return False
+        children = record_log.children(key)
+        return any(not rows.keys() >= {*record_log.parents[child]} for child in children if child in rows)
+
     def _generations(self) -> int:
         """Return the length of the longest line of shards, each the parent of the next, that have not ended."""
         rows, parents = self._world.rows(), self._world.record_log.parents

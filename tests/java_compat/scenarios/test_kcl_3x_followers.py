@@ -734,6 +734,14 @@ def test_c12_a_lock_that_stands_still_in_its_own_table_is_no_leader(old_fleet):
     fleet.wait(lambda: fleet.load()["p1"] == 2, 60, "the rescue")
 
 
+def test_c12_a_fleet_without_a_lock_in_its_own_table_has_no_leader(old_fleet):
+    """As Java leaves it that had time to stop: it deletes the lock."""
+    fleet = old_fleet
+    fleet.dynamodb.delete_item(TableName=STATE, Key={"key": {"S": "Leader"}})
+    fleet.start_pykcl("p1")
+    fleet.wait(lambda: fleet.load()["p1"] == 2, 90, "the rescue")
+
+
 def test_c12_a_metrics_table_that_is_missing_is_not_the_loss_of_the_lease_table(old_fleet):
     fleet = old_fleet
     fleet.dynamodb.delete_table(TableName=METRICS)
