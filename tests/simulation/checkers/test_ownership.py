@@ -75,6 +75,15 @@ def test_who_reports_what_the_row_does_not_say(ownership, reason, owner, counter
     assert _reports_take(ownership, "w1", reason, owner, counter) is Guarantee.NO_FALSE_ALARM
 
 
+@pytest.mark.parametrize(("owner", "broken"), [("w1", None), ("w2", Guarantee.NO_FALSE_ALARM)])
+def test_a_lease_that_a_leader_gave_to_this_worker_since_its_scan_is_reported_as_it_was_scanned(
+    ownership, owner, broken
+):
+    ownership.time += 10.0
+    _writes(ownership, "w1", takes_from=owner)
+    assert _reports_take(ownership, "w1", "unowned") is broken
+
+
 def test_who_reports_twice_one_lease_that_it_took(ownership):
     _writes(ownership, "w1")
     _reports_take(ownership, "w1", "unowned")
