@@ -1,6 +1,7 @@
 """Fleets of pykcl and real Java workers. They take minutes and need Java and Maven: `--java` runs them."""
 
 import json
+import pickle
 import sys
 from functools import cache
 from pathlib import Path
@@ -22,10 +23,15 @@ from native_verdict import NativeFigures, problems_of
 from native_verdict import figures_of as native_figures_of
 from native_verdict import report as native_report
 
-from pykcl.demo.java import Unavailable
+from pykcl.demo.java import Unavailable, locked
 
 TRAINED_AS = {"3.1.3": java_worker.COMPATIBLE, "3.5.1": java_worker.PHASE_1}
 """Modes in which the classes of 3.x are gathered; 2.x knows none."""
+LONGEST = (
+    "test_java_scenarios.py", "test_java_daemons_of_kclpy.py", "test_java_native_fleets.py", "test_java_fleets.py",
+    "test_java_native_leaders.py", "test_java_native_states.py", "test_rolling_migration.py",
+)  # fmt: skip
+"""Files that run first, so that no process is left with one of them at the end."""
 
 
 @pytest.fixture(scope="session")
@@ -62,13 +68,21 @@ def fleet(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def control(java, fleet):
-    """control(version, mode): the `Control` of two such Java workers and nobody else, run when it is first asked for."""
+def control(request, tmp_path_factory, java, fleet):
+    """control(version, mode): the `Control` of two such Java workers and nobody else, run when it is first asked for, in
+    whichever process of this run that is."""
+    shared = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):
+        shared = shared.parent
 
     @cache
     def of(version, mode):
         java(version)
-        return control_run(fleet, version, mode)
+        with locked(shared / f"control-{version}-{mode}"):
+            file = shared / f"control-{version}-{mode}" / "control.pickle"
+            if not file.exists():
+                file.write_bytes(pickle.dumps(control_run(fleet, version, mode)))
+            return pickle.loads(file.read_bytes())
 
     return of
 
@@ -126,3 +140,6 @@ def pytest_collection_modifyitems(config, items):
         long_ones = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long_ones)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
+    if config.getoption("--java"):
+        places = {name: place for place, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: places.get(item.path.name, len(LONGEST)))

@@ -22,6 +22,7 @@ from fleet_recording import POLICY_VARIABLE, RECORDING_VARIABLE, WORK_VARIABLE, 
 from java_jars import resolved
 
 from pykcl.demo.java import archive_of, daemon_command, local_properties, locked, shared_classes
+from pykcl.model.shard import HashRange
 
 HERE = Path(__file__).parent
 COMPATIBLE = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"
@@ -206,7 +207,7 @@ def _consume_one_shard(version: str, folder: Path, mode: str | None, archive: Pa
         with contextlib.closing(boto3.client("kinesis", endpoint_url=aws.url, **keys)) as kinesis:
             kinesis.put_record(StreamName=STREAM, PartitionKey="k", Data=b'{"id": 1}')
         with contextlib.closing(boto3.client("dynamodb", endpoint_url=aws.url, **keys)) as dynamodb:
-            make_first_lease(dynamodb)
+            make_leases(dynamodb, TABLE, {"shardId-000000000000": HashRange(0, (1 << 128) - 1)})
         worker = JavaWorker(
             folder, aws.url, f"train-{version}", version, reaper=reaper, mode=mode,
             flags=(f"-XX:ArchiveClassesAtExit={archive}",),
@@ -223,17 +224,19 @@ def _consume_one_shard(version: str, folder: Path, mode: str | None, archive: Pa
             worker.end()
 
 
-def make_first_lease(dynamodb: Any) -> None:
-    """Java waits up to 30 s, drawn by lot, before it makes leases in an empty table; never where there is one."""
+def make_leases(dynamodb: Any, table: str, shards: Mapping[str, HashRange]) -> None:
+    """The table with a lease for each shard, as Java makes them. It waits up to 30 s, drawn by lot, before it does that,
+    and with stock settings for another minute; never where there are some."""
     dynamodb.create_table(
-        TableName=TABLE, BillingMode="PAY_PER_REQUEST",
+        TableName=table, BillingMode="PAY_PER_REQUEST",
         KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
         AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
     )  # fmt: skip
     zero = {"N": "0"}
-    row = {
-        "leaseKey": {"S": "shardId-000000000000"}, "leaseCounter": zero, "ownerSwitchesSinceCheckpoint": zero,
-        "checkpoint": {"S": "TRIM_HORIZON"}, "checkpointSubSequenceNumber": zero,
-        "startingHashKey": {"S": "0"}, "endingHashKey": {"S": str((1 << 128) - 1)},
-    }  # fmt: skip
-    dynamodb.put_item(TableName=TABLE, Item=row)
+    for key, keys in shards.items():
+        row = {
+            "leaseKey": {"S": key}, "leaseCounter": zero, "ownerSwitchesSinceCheckpoint": zero,
+            "checkpoint": {"S": "TRIM_HORIZON"}, "checkpointSubSequenceNumber": zero,
+            "startingHashKey": {"S": str(keys.first)}, "endingHashKey": {"S": str(keys.last)},
+        }  # fmt: skip
+        dynamodb.put_item(TableName=table, Item=row)

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from fleet_clock import now_millis
-from fleet_evidence import REQUESTS
+from fleet_evidence import REQUESTS, TABLE
 from fleet_recording import complete_lines
 from fleet_rows import SHARD_END
 from interop_fleet import Fleet
+from java_worker import make_leases
 from native_verdict import terms
+from scenario_stories import table_of
 
 VERSION = "3.5.1"
 MODE = "CLIENT_VERSION_CONFIG_3X"
@@ -41,7 +43,9 @@ def follower(run: Fleet, worker: str, **options: Any) -> Any:
 
 
 def leader_of_all(run: Fleet, version: str = VERSION, **more: Any) -> Any:
-    """A Java leader that has all leases."""
+    """A Java leader that has all leases, of a table that it makes native."""
+    with table_of(run) as dynamodb:
+        make_leases(dynamodb, TABLE, run.open_ranges())
     leader = native(run, "j1", version, **more)
     run.wait_until_started(leader)
     run.wait_for("all leases with j1", run.all_begun)

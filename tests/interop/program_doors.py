@@ -21,7 +21,7 @@ from fleet_processes import NAME_VARIABLE, environment
 from fleet_reaper import Reaper
 from fleet_recording import complete_lines
 from fleet_rows import LeaseRows, Position
-from java_worker import COMPATIBLE
+from java_worker import COMPATIBLE, make_leases
 
 from pykcl.demo.java import daemon_command, local_properties, shared_classes
 from pykcl.local.server import LocalAws
@@ -201,7 +201,10 @@ class Doors:
         folder.mkdir(exist_ok=again)
         table = folder.name.replace(",", "")
         if not again:
-            self._make_leases(stream, table)
+            shards = self.aws.kinesis.list_shards(stream, operation=None)
+            make_leases(
+                self._dynamodb, table, {one.shard_id: one.hash_range for one in shards if one.hash_range}
+            )
         words = [str(PROGRAMS / program), str(folder / "notes")]
         interpreter = "node" if program.endswith(".js") else sys.executable
         properties = {
@@ -247,23 +250,6 @@ class Doors:
             )  # fmt: skip
         self._reaper.watch(process.pid)
         return process
-
-    def _make_leases(self, stream: str, table: str) -> None:
-        """As whoever comes first makes them. Java would wait up to 30 s, drawn by lot, before it does."""
-        self._dynamodb.create_table(
-            TableName=table, BillingMode="PAY_PER_REQUEST",
-            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
-        )  # fmt: skip
-        zero = {"N": "0"}
-        for shard in self.aws.kinesis.list_shards(stream, operation=None):
-            row = {
-                "leaseKey": {"S": shard.shard_id}, "leaseCounter": zero, "ownerSwitchesSinceCheckpoint": zero,
-                "checkpoint": {"S": "TRIM_HORIZON"}, "checkpointSubSequenceNumber": zero,
-                "startingHashKey": {"S": str(shard.hash_range.first)},
-                "endingHashKey": {"S": str(shard.hash_range.last)},
-            }  # fmt: skip
-            self._dynamodb.put_item(TableName=table, Item=row)
 
     # -- waiting -----------------------------------------------------------------------------------------------
 

@@ -3,8 +3,11 @@
 import java_jars
 import kclpy_package
 import pytest
+from fleet_evidence import TABLE
+from java_worker import make_leases
 from kclpy_worker import DAEMON, IN_PROCESS, JARS, MULTILANGD
 from native_fleet import Load, everybody_works, leader
+from scenario_stories import has_index, table_of
 
 
 @pytest.mark.timeout(1500)
@@ -15,9 +18,10 @@ def test_c18_stock_daemons_are_replaced_host_by_host_until_no_java_is_left_and_b
     except kclpy_package.Unavailable as reason:
         pytest.skip(f"Java with the daemon of amazon_kclpy SKIPPED: {reason}")
     assert java_jars.resolved(JARS)
-    with fleet(shards=8, aggregated=0.0) as run, Load(run, 4) as load:
+    with fleet(shards=8, aggregated=0.0) as run, table_of(run) as dynamodb, Load(run, 4) as load:
+        make_leases(dynamodb, TABLE, run.open_ranges())
         first = run.kclpy("k1", package, DAEMON)
-        run.wait_until_started(first)  # it creates the table and its index
+        run.wait_for("the index", lambda: has_index(dynamodb))  # two that make it at once fail
         second = run.kclpy("k2", package, DAEMON)
         everybody_works(run, first, second)
         if leader(run) == "k2":
