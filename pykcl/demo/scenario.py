@@ -19,6 +19,7 @@ from pykcl.demo.redrive import LETTERS, REDRIVE, kept_letters, start_redrive
 from pykcl.demo.verdict import Evidence, Kill, Poison, Verdict, evaluate
 from pykcl.demo.view import DemoState, Entry, ShardLine, View, WorkerLine, counted, grouped, short
 from pykcl.demo.workers import STREAM, DemoError, PoisonRecord, WorkerProcess, config, end_all, python_worker
+from pykcl.errors import TableGone
 from pykcl.interfaces import LeaseTable
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import LocalKinesis
@@ -101,10 +102,13 @@ class FleetObserver:
             self._draw()
 
     def scan(self) -> None:
-        # There is no table before the first worker has created it.
-        if self.logs.events:
+        try:
             rows = self._table.scan().rows
-            self.leases = {row.key: row for row in rows if isinstance(row, Lease)}
+        except TableGone:
+            if self.leases:
+                raise
+            return  # no worker has created it yet
+        self.leases = {row.key: row for row in rows if isinstance(row, Lease)}
 
     # -- output --------------------------------------------------------------------------------------------------
 
