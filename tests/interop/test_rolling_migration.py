@@ -13,7 +13,8 @@ def test_a_java_fleet_is_replaced_one_by_one_and_rolled_back_while_records_flow_
     java, fleet, judged
 ):
     java(JAVA)
-    with fleet(shards=4, rate=60, aggregated=0.6) as run:
+    # Each checkpoint raises a counter, and a steal by Java is in vain if one comes between its scan and its write.
+    with fleet(shards=4, rate=30, aggregated=0.6) as run:
         run.put(40)
         first = joined(run, run.java("j1", JAVA, policy="every:7"), balanced=False)
         run.wait_for("the first records", lambda: run.missing() == 0)
