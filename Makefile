@@ -21,7 +21,7 @@ check: $(VENV)/.dev
 
 # With real Java workers, four tests at a time, the longest first: they wait most of their time. The first run downloads their jars through Maven, amazon_kclpy through pip and aws-kcl through npm into .cache. ARGS=--long: fleets of KCL 3.x's own mode in full length, an hour and more.
 interop: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder --java tests/interop $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder --java tests/interop $(ARGS)
 
 # All tables and pictures. The first run downloads the peers through pip and Maven into .cache; unavailable peers are skipped and listed.
 bench: export JAVA_KCL_CACHE ?= $(CURDIR)/.cache/java

@@ -32,6 +32,8 @@ LONGEST = (
     "test_java_native_leaders.py", "test_java_native_states.py", "test_rolling_migration.py",
 )  # fmt: skip
 """Files that run first, so that no process is left with one of them at the end."""
+TOGETHER = ("test_java_scenarios.py",)
+"""Files whose tests share what one process has run. Of all others the tests run one by one, in any process."""
 
 
 @pytest.fixture(scope="session")
@@ -143,3 +145,16 @@ def pytest_collection_modifyitems(config, items):
     if config.getoption("--java"):
         places = {name: place for place, name in enumerate(LONGEST)}
         items.sort(key=lambda item: places.get(item.path.name, len(LONGEST)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Return what gives the tests to processes with `--dist loadscope`; any other choice is xdist's own."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneByOne(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            return file if file.endswith(TOGETHER) else nodeid
+
+    return OneByOne(config, log) if config.getoption("dist") == "loadscope" else None

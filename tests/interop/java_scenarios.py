@@ -47,8 +47,7 @@ def lines(stats: Mapping[str, Iterable[Any]], titles: Mapping[int, str]) -> Iter
     for outcome in ("passed", "failed", "error"):
         for report in stats.get(outcome, ()):
             path, _, name = getattr(report, "nodeid", "").partition("::")
-            # xdist puts the group of a test behind its name.
-            ended.setdefault((Path(path).name, re.split(r"[\[@]", name)[0]), set()).add(outcome)
+            ended.setdefault((Path(path).name, name.partition("[")[0]), set()).add(outcome)
     for number, places in tests().items():
         ran = [ended[place] for place in places if place in ended]
         if not ran:

@@ -18,7 +18,7 @@ from scenario_stories import (
     soak_story,
 )
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("stories")]
+pytestmark = pytest.mark.timeout(600)
 FAILOVER = 5.0
 """Of all workers here, in seconds."""
 ROUND = 2 * FAILOVER

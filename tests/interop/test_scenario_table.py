@@ -38,7 +38,7 @@ def test_the_summary_has_a_line_for_each_scenario_that_ran():
     stats = {
         "passed": [
             *reports(FIRST[1], file=FIRST[0]),
-            *reports(*(f"{name}[java]@group" for name in named(21)), *(f"{name}@group" for name in named(6))),
+            *reports(*(f"{name}[java]" for name in named(21)), *named(6)),
         ],
         "failed": reports(*(f"{name}[pykcl]" for name in named(21))),
         "skipped": reports(*named(3)),
