@@ -19,7 +19,7 @@ from pykcl.demo.redrive import LETTERS, REDRIVE, kept_letters, start_redrive
 from pykcl.demo.verdict import Evidence, Kill, Poison, Verdict, evaluate
 from pykcl.demo.view import DemoState, Entry, ShardLine, View, WorkerLine, counted, grouped, short
 from pykcl.demo.workers import STREAM, DemoError, PoisonRecord, WorkerProcess, config, end_all, python_worker
-from pykcl.errors import TableGone
+from pykcl.errors import TableGone, TemporaryError
 from pykcl.interfaces import LeaseTable
 from pykcl.local.server import LocalAws
 from pykcl.local.stream import LocalKinesis
@@ -108,6 +108,8 @@ class FleetObserver:
             if self.leases:
                 raise
             return  # no worker has created it yet
+        except TemporaryError:
+            return  # the machine is busy: what the last scan found stands until the next one
         self.leases = {row.key: row for row in rows if isinstance(row, Lease)}
 
     # -- output --------------------------------------------------------------------------------------------------
