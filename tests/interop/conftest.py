@@ -28,12 +28,13 @@ from pykcl.demo.java import Unavailable, locked
 TRAINED_AS = {"3.1.3": java_worker.COMPATIBLE, "3.5.1": java_worker.PHASE_1}
 """Modes in which the classes of 3.x are gathered; 2.x knows none."""
 LONGEST = (
-    "test_java_scenarios.py", "test_java_daemons_of_kclpy.py", "test_java_native_fleets.py", "test_java_fleets.py",
-    "test_java_native_leaders.py", "test_java_native_states.py", "test_rolling_migration.py",
+    "test_java_scenarios.py", "test_java_daemons_of_kclpy.py", "test_kclpy_programs.py", "test_java_native_fleets.py",
+    "test_java_fleets.py", "test_java_native_leaders.py", "test_java_native_states.py", "test_rolling_migration.py",
 )  # fmt: skip
 """Files that run first, so that no process is left with one of them at the end."""
-TOGETHER = ("test_java_scenarios.py",)
-"""Files whose tests share what one process has run. Of all others the tests run one by one, in any process."""
+TOGETHER = ("test_java_scenarios.py", "test_kclpy_programs.py")
+"""Files whose tests run in one process, one after the other: those of the first share what it has run, each of the second
+starts a dozen programs at once. Of all others the tests run one by one, in any process."""
 
 
 @pytest.fixture(scope="session")

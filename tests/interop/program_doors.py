@@ -39,7 +39,7 @@ PATIENCE = 90.0
 STOP_SECONDS = 40.0
 
 PROPERTIES = {
-    "clientVersionConfig": COMPATIBLE, "failoverTimeMillis": 5000, "idleTimeBetweenReadsInMillis": 500,
+    "clientVersionConfig": COMPATIBLE, "failoverTimeMillis": 10_000, "idleTimeBetweenReadsInMillis": 500,
     "shardSyncIntervalMillis": 3000, "parentShardPollIntervalMillis": 1000, "shutdownGraceMillis": 15000,
 }  # fmt: skip
 
