@@ -22,7 +22,7 @@ from tests.simulation.seeds import NO_FAULTS
 
 
 def test_a_worker_that_takes_pykcl_for_java(monkeypatch):
-    monkeypatch.setattr(fleet_protocol, "_is_noted", lambda lease: False)
+    monkeypatch.setattr(fleet_protocol, "is_of_pykcl", lambda lease: False)
     assert broken_in_simulation() is Guarantee.NO_FALSE_ALARM
 
 
