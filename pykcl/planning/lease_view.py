@@ -44,22 +44,20 @@ class LeaseView:
         much silence, however slow or stale the scans were. Rows missing from the scan are forgotten; foreign
         rows are invisible.
         """
-        before, since_before = self.leases, self.unchanged_since
         leases: dict[str, Lease] = {}
         since: dict[str, float] = {}
         unreadable: dict[str, UnreadableRow] = {}
-        untouched: list[str] = []
+        untouched: set[str] = set()
         for row in rows:
             if not isinstance(row, Lease):
                 if isinstance(row, UnreadableRow):
                     unreadable[row.key] = row
                 continue
             key = row.key
-            old = before.get(key)
             leases[key] = row
-            since[key] = since_before.get(key, now) if old is not None and _stands_still(old, row) else now
-            if self._is_untouched(old, row):
-                untouched.append(key)
+            since[key], is_untouched = self._progress(row, now)
+            if is_untouched:
+                untouched.add(key)
         return LeaseView(leases, since, unreadable, now, untouched=frozenset(untouched))
 
     def observe_part(self, rows: Iterable[Row], now: float) -> LeaseView:
@@ -68,21 +66,24 @@ class LeaseView:
         seen = [row for row in rows if isinstance(row, Lease)]
         leases, since, untouched = dict(self.leases), dict(self.unchanged_since), set(self.untouched)
         for row in seen:
-            old = leases.get(row.key)
-            if old is None or not _stands_still(old, row):
-                since[row.key] = now
-            if self._is_untouched(old, row):
-                untouched.add(row.key)
-            else:
-                untouched.discard(row.key)
-            leases[row.key] = row
+            key = row.key
+            leases[key] = row
+            since[key], is_untouched = self._progress(row, now)
+            (untouched.add if is_untouched else untouched.discard)(key)
         seen_at = {**self.seen_at, **dict.fromkeys((row.key for row in seen), now)}
         return LeaseView(leases, since, self.unreadable, self.observed_at, seen_at, frozenset(untouched))
 
-    def _is_untouched(self, old: Lease | None, row: Lease) -> bool:
-        if old is None or row.actual_owner is None:
-            return False
-        return old.actual_owner != row.actual_owner or (row.key in self.untouched and _stands_still(old, row))
+    def _progress(self, row: Lease, now: float) -> tuple[float, bool]:
+        """Return since when a row that was just scanned stands still, and whether it is untouched."""
+        old = self.leases.get(row.key)
+        if old is None:
+            return now, False
+        still = _stands_still(old, row)
+        changed_hands = old.actual_owner != row.actual_owner
+        is_untouched = row.actual_owner is not None and (
+            changed_hands or (still and row.key in self.untouched)
+        )
+        return (self.unchanged_since.get(row.key, now) if still else now), is_untouched
 
     @cached_property
     def tree(self) -> FamilyTree:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.events import LeaderAbsent, LeaderElected, LeaderReturned, LeadershipMoved, LeaseAssigned
@@ -152,14 +152,14 @@ class Leadership:
             row: Row | None = context.table.old_lock()
         else:
             row = context.table.read(LEADER_KEY)
-        self._observe(() if row is None else (row,))
+        self._observe(row)
         lock, sent = self._seen, self._sent
         self._is_in_the_way = row is not None and lock is None
         if sent is not None and lock == sent.lock and self._held is None:
             self._lead(sent)
 
-    def _observe(self, rows: Iterable[Row]) -> None:
-        now = self._context.runtime.monotonic()
+    def _observe(self, row: Row | None) -> None:
+        now, rows = self._context.runtime.monotonic(), () if row is None else (row,)
         watch = self._watch
         self._watch = watch = LeaderWatch.first(rows, now) if watch is None else watch.observe(rows, now)
         pause = watch.read_pause(self._context.config.leader)
@@ -223,8 +223,7 @@ class Leadership:
         return self._lock_now() == wanted.lock
 
     def _lock_now(self) -> LeaderLock | None:
-        row = self._context.table.read(LEADER_KEY)
-        self._observe(() if row is None else (row,))
+        self._observe(self._context.table.read(LEADER_KEY))
         return self._seen
 
     def _lead(self, held: HeldLock) -> None:

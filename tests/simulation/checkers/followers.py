@@ -251,8 +251,8 @@ class FollowerChecker:
         if not self.follows(host, _UNDER_WAY):
             return
         still = self._now() - self._moved_at.get(key, float("-inf"))
-        is_dead = still >= self._on_clock(host, _STILL_FACTOR * self._failover) - 0.1
-        is_dead = is_dead or self._is_changed_by_hand(key)
+        long_enough = self._on_clock(host, _STILL_FACTOR * self._failover) - 0.1
+        is_dead = still >= long_enough or self._is_changed_by_hand(key)
         since = self._frozen.awake_seconds_before(host, self._now(), _UNDER_WAY)
         is_rescue = is_dead and self._lock.nobody_led(since)
         owner = before.get("leaseOwner", {}).get("S")
