@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Collection, Mapping
 
 from pykcl.planning.leader_lock import AMONG_PYKCL
 from pykcl.testing.fleet import TABLE
@@ -107,7 +108,7 @@ class NativeQuiescence(FleetQuiescence):
 
     def _patience(self) -> float:
         # Until a lease that stands still is assigned again; and children are assigned at the leader's next round, one
-        # generation after the other.
+        # generation after the other. Callers wait twice as long: an owner that finds its lease late misses a round.
         return super()._patience() + 2 * ROUND + ROUND * self._generations()
 
     def _sleep(self, seconds: float) -> None:
@@ -134,14 +135,9 @@ class NativeQuiescence(FleetQuiescence):
         return any(not rows.keys() >= {*record_log.parents[child]} for child in children if child in rows)
 
     def _generations(self) -> int:
-        """Return the length of the longest line of shards, each the parent of the next, that have not ended."""
-        rows, parents = self._world.rows(), self._world.record_log.parents
-        line: dict[str, int] = {}
-        # A parent has the smaller number.
-        for key in sorted(parents):
-            has_ended = key in rows and not self._is_active(key)
-            line[key] = int(not has_ended) + max((line.get(parent, 0) for parent in parents[key]), default=0)
-        return max((line[key] for key in rows), default=0)
+        record_log = self._world.record_log
+        active = {key: self._is_active(key) for key in self._world.rows()}
+        return generations_to_read(record_log.parents, active, record_log.owed())
 
     def _is_balanced(self) -> bool:
         """Java's leader lets nobody have more than the mean, rounded up, of all leases, ended ones, too.
@@ -251,3 +247,23 @@ def native_failover_bound() -> float:
     """Seconds until the leases of a dead follower are read again: the leader finds them still, gives them to the dead
     once more as long as it believes its metrics, and their next owner finds them in the index."""
     return _DEAD_BELIEVED + 3 * ROUND + FAILOVER + _FOUND
+
+
+def generations_to_read(
+    parents: Mapping[str, Collection[str]], active: Mapping[str, bool], owed: Collection[str]
+) -> int:
+    """Return the length of the longest line of shards, each a parent of the next, that are still to be read.
+
+    parents: of every shard; a parent has the smaller key. active: of every lease, True until it has ended. owed: shards
+    with records that are to be delivered. Shards without a row count, too: a shard gets its row when its parent ends.
+    Where a descendant has a row, the row of the shard was deleted after its end.
+    """
+    begun: set[str] = set(active)
+    for key in sorted(parents, reverse=True):
+        if key in begun:
+            begun.update(parents[key])
+    line: dict[str, int] = {}
+    for key in sorted(parents):
+        is_to_be_read = key in owed or active.get(key, key not in begun)
+        line[key] = int(is_to_be_read) + max((line.get(parent, 0) for parent in parents[key]), default=0)
+    return max(line.values(), default=0)

@@ -7,8 +7,12 @@ import pytest
 from pykcl.testing.simulation import Guarantee, GuaranteeBroken
 from tests.simulation import processors
 from tests.simulation.course import run_simulation
+from tests.simulation.native_rest import generations_to_read
 from tests.simulation.runner import Job, failure_line
 from tests.simulation.seeds import FIXED, NO_FAULTS, SEEDS
+
+MANY_GENERATIONS = 78_304
+"""A fleet that has to read 37 generations of shards after the last fault, one in each round of its Java leader."""
 
 
 @pytest.mark.parametrize("seed", [*FIXED, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS)])
@@ -26,7 +30,12 @@ def test_a_simulation_of_policies_breaks_no_guarantee(seed):
 
 # Likewise, each with a fleet of KCL 3.x in its own mode.
 @pytest.mark.parametrize(
-    "seed", [*FIXED[:4], *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(800_000, 800_025))]
+    "seed",
+    [
+        *FIXED[:4],
+        MANY_GENERATIONS,
+        *(pytest.param(s, marks=pytest.mark.slow) for s in range(800_000, 800_025)),
+    ],
 )
 def test_a_simulation_of_a_native_fleet_breaks_no_guarantee(seed):
     _must_be_kept(seed, native=True)
@@ -37,6 +46,25 @@ def _must_be_kept(seed, *, policies=False, native=False):
     if outcome.broken is not None:
         failure = failure_line(Job(seed, policies=policies, native=native), outcome.summary)
         pytest.fail("\n".join([failure, *outcome.last_lines]), pytrace=False)
+
+
+@pytest.mark.parametrize(("active", "owed", "generations"), [
+    ({}, [], 5),
+    # The rows of the last three are created by the owners of their parents.
+    ({"a": False, "b": True}, [], 4),
+    ({"a": False, "b": False, "c": True}, [], 3),
+    # The rows of ancestors that ended are deleted: nobody reads these again.
+    ({"d": True}, [], 2),
+    ({"e": False}, [], 0),
+    # An operator deleted the row of b.
+    ({"c": True}, ["b"], 4),
+    # A merge waits for the longer line.
+    ({"c": False, "c2": True}, [], 3),
+    ({"e": True, "c2": True}, [], 2),
+])  # fmt: skip
+def test_every_generation_that_is_still_to_be_read_is_waited_for(active, owed, generations):
+    parents = {"a": (), "b": ("a",), "c": ("b",), "c2": (), "d": ("c", "c2"), "e": ("d",)}
+    assert generations_to_read(parents, active, owed) == generations
 
 
 def test_a_sound_processor_comes_through_a_simulation():
