@@ -227,7 +227,10 @@ class Leadership:
         return self._seen
 
     def _lead(self, held: HeldLock) -> None:
-        self._held = held
+        # What was seen before this term says nothing of the time after it: 1) two reads show no lock; 2) this worker
+        # takes it, and reads no more; 3) somebody replaces the row; 4) the heartbeat is refused, and a read shows no
+        # lock, as if there had been none since 1. Leases would be rescued though they had a leader just now.
+        self._held, self._watch = held, None
         self._memory = AssignmentMemory()
         self._next_run, self._failed_runs = self._context.runtime.monotonic(), 0
         self._context.events.emit(

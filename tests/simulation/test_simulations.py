@@ -11,9 +11,6 @@ from tests.simulation.native_rest import generations_to_read
 from tests.simulation.runner import Job, failure_line
 from tests.simulation.seeds import FIXED, NO_FAULTS, SEEDS
 
-MANY_GENERATIONS = 78_304
-"""A fleet that has to read 37 generations of shards after the last fault, one in each round of its Java leader."""
-
 
 @pytest.mark.parametrize("seed", [*FIXED, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS)])
 def test_a_simulation_breaks_no_guarantee(seed):
@@ -28,13 +25,13 @@ def test_a_simulation_of_policies_breaks_no_guarantee(seed):
     _must_be_kept(seed, policies=True)
 
 
-# Likewise, each with a fleet of KCL 3.x in its own mode.
+# Likewise, each with a fleet of KCL 3.x in its own mode. In 78077 a leader loses its lock soon after it took it; in 78304
+# 37 generations of shards are left after the last fault, and a Java leader assigns one in a round.
 @pytest.mark.parametrize(
     "seed",
     [
         *FIXED[:4],
-        MANY_GENERATIONS,
-        *(pytest.param(s, marks=pytest.mark.slow) for s in range(800_000, 800_025)),
+        *(pytest.param(s, marks=pytest.mark.slow) for s in [78_077, 78_304, *range(800_000, 800_025)]),
     ],
 )
 def test_a_simulation_of_a_native_fleet_breaks_no_guarantee(seed):

@@ -199,6 +199,34 @@ def test_a_foreign_row_in_the_place_of_the_lock_is_left_alone(founded):
     assert not tried
 
 
+def test_a_leader_whose_lock_is_replaced_counts_the_time_without_one_from_then_on(founded):
+    """Not from before its own term, though it saw no lock before and after it, and reads nothing in between."""
+    fleet = founded(2)
+    junk = {"leaseKey": {"S": "Leader"}, "entityType": {"S": "LEADER"}, "ownerName": {"S": "x"}}
+    fleet.dynamodb.put_raw(TABLE, junk)
+    fleet.start_pykcl("p1", leader="equal")
+    fleet.simulation.sleep(25)
+    fleet.dynamodb.delete_item(TableName=TABLE, Key={"leaseKey": {"S": "Leader"}})
+    fleet.wait(lambda: fleet.happened(LeaderElected), 5, "the lock")
+    fleet.dynamodb.put_raw(TABLE, junk)
+    fleet.wait(lambda: fleet.happened(LeadershipMoved), 10, "the refused heartbeat")
+    fleet.simulation.sleep(29)
+    assert not fleet.happened(LeaderAbsent)
+    fleet.wait(lambda: fleet.happened(LeaderAbsent), 5, "the end of the patience")
+
+
+def test_a_fallback_that_lost_the_lock_leaves_java_its_time_anew(founded):
+    fleet = founded(1)
+    fleet.start_pykcl("p1")
+    fleet.wait(leads(fleet, "p1"), 90, "the lock")
+    fleet.dynamodb.put_raw(TABLE, {"leaseKey": {"S": "Leader"}, "entityType": {"S": "LEADER"}})
+    fleet.wait(lambda: fleet.happened(LeadershipMoved), 10, "the refused heartbeat")
+    fleet.dynamodb.delete_item(TableName=TABLE, Key={"leaseKey": {"S": "Leader"}})
+    fleet.simulation.sleep(55)
+    assert "Leader" not in fleet.items()
+    fleet.wait(leads(fleet, "p1"), 30, "the lock again")
+
+
 # -- assignments -------------------------------------------------------------------------------------------------
 
 
