@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.events import LeaderAbsent, LeaderElected, LeaderReturned, LeadershipMoved, LeaseAssigned
@@ -67,8 +67,10 @@ class Leadership:
         self._was_led, self._is_in_the_way = True, False
         self._next_read = self._not_before = self._rests_until = 0.0
         self._held: HeldLock | None = None
-        # A write of the lock that was sent last, whether an answer came or not.
+        # The lock by the write that was sent last, whether an answer came or not; None once another one is there.
         self._sent: HeldLock | None = None
+        # Locks of this worker whose release got no answer.
+        self._unreleased: tuple[LeaderLock, ...] = ()
         self._rows: tuple[Row, ...] = ()
         self.reports: tuple[WorkerMetrics, ...] = ()
         config = context.config
@@ -155,7 +157,10 @@ class Leadership:
         self._observe(row)
         lock, sent = self._seen, self._sent
         self._is_in_the_way = row is not None and lock is None
-        if sent is not None and lock == sent.lock and self._held is None:
+        if lock in self._unreleased:
+            # Never believed again: an earlier release of it may still arrive, and others may lead at once then.
+            self._unreleased = self._release(self._unreleased)
+        elif sent is not None and lock == sent.lock and self._held is None:
             self._lead(sent)
 
     def _observe(self, row: Row | None) -> None:
@@ -220,7 +225,9 @@ class Leadership:
         if context.table.write_fleet_row(write, until=wanted.sent_at + context.config.write_timeout):
             return True
         # Refused, perhaps since an earlier attempt was applied and its answer lost.
-        return self._lock_now() == wanted.lock
+        is_wanted = self._lock_now() == wanted.lock
+        self._sent = wanted if is_wanted else None
+        return is_wanted
 
     def _lock_now(self) -> LeaderLock | None:
         self._observe(self._context.table.read(LEADER_KEY))
@@ -230,7 +237,7 @@ class Leadership:
         # What was seen before this term says nothing of the time after it: 1) two reads show no lock; 2) this worker
         # takes it, and reads no more; 3) somebody replaces the row; 4) the heartbeat is refused, and a read shows no
         # lock, as if there had been none since 1. Leases would be rescued though they had a leader just now.
-        self._held, self._watch = held, None
+        self._held, self._watch, self._unreleased = held, None, ()
         self._memory = AssignmentMemory()
         self._next_run, self._failed_runs = self._context.runtime.monotonic(), 0
         self._context.events.emit(
@@ -239,22 +246,36 @@ class Leadership:
         self._compare()
 
     def _lose(self, lock: LeaderLock | None) -> None:
-        self._held = None
+        self._held = self._sent = None
         self._context.events.emit(LeadershipMoved(leader=lock.owner if lock is not None else None))
 
     def resign(self) -> None:
-        """Release the lock, if this worker holds it: others need not wait until it expires."""
+        """Release the lock, if this worker holds it or may hold it: others need not wait until it expires.
+
+        It may hold one that it does not believe in: 1) a take, or a heartbeat, is applied, and its answer lost; 2) this
+        worker stops before it has read the lock again. Or: 1) a release is not applied when the fleet goes back to the
+        mode of 2.x; 2) this worker stops later.
+        """
         held, self._held = self._held, None
-        if held is None:
-            return
-        # The last heartbeat may have been applied though no answer came.
-        versions = dict.fromkeys((held.lock, self._sent.lock if self._sent is not None else held.lock))
-        try:
-            # Once: a stop must not wait for it, and the lock expires.
-            any(self._context.table.write_fleet_row(release_lock(lock), until=0.0) for lock in versions)
-        except (TemporaryError, SetupError) as error:
-            self._context.failures.failed(Activity.LEADING, error)
-        self._context.events.emit(LeadershipMoved(leader=None))
+        last = (one.lock for one in (held, self._sent) if one is not None)
+        self._unreleased = self._release(dict.fromkeys((*self._unreleased, *last)))
+        if not self._unreleased:
+            self._sent = None
+        if held is not None:
+            self._context.events.emit(LeadershipMoved(leader=None))
+
+    def _release(self, locks: Iterable[LeaderLock]) -> tuple[LeaderLock, ...]:
+        """Release the one of these that is in the table; return those of which that is not known afterwards."""
+        unanswered: list[LeaderLock] = []
+        for lock in locks:
+            try:
+                # Once: a stop must not wait for it, and the lock expires.
+                if self._context.table.write_fleet_row(release_lock(lock), until=0.0):
+                    return ()
+            except (TemporaryError, SetupError) as error:
+                unanswered.append(lock)
+                self._context.failures.failed(Activity.LEADING, error)
+        return tuple(unanswered)
 
     # -- the assignments ---------------------------------------------------------------------------------------
 

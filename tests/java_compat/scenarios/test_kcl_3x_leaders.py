@@ -151,6 +151,118 @@ def test_a_take_whose_every_answer_is_lost_is_recognized_by_the_next_read(founde
     assert not fleet.happened(LeadershipMoved)
 
 
+def is_released(fleet):
+    return lock_of(fleet).get("isReleased") == {"S": "1"}
+
+
+def test_a_take_whose_answer_was_lost_is_released_by_a_stop_before_the_next_read(founded):
+    fleet = founded(1)
+    lost = []
+
+    def lose(operation, params):
+        if params.get("Item", {}).get("leaseKey") == {"S": "Leader"}:
+            lost.append(operation)
+            return Fault(after=failing())
+        # The reads by which the take would be recognized.
+        is_read = bool(lost) and operation == "GetItem" and params["Key"] == {"leaseKey": {"S": "Leader"}}
+        return Fault(before=failing()) if is_read else None
+
+    fleet.dynamodb.fault = lose
+    fleet.start_pykcl("p1", leader="equal")
+    fleet.wait(lambda: fleet.happened(FailureStarted), 30, "the lost answer")
+    assert leads(fleet, "p1")()
+    fleet.stop_pykcl("p1")
+    assert is_released(fleet)
+    # Nobody has led.
+    assert not fleet.happened(LeadershipMoved)
+
+
+def test_a_release_without_an_answer_does_not_keep_a_stop_from_releasing_a_heartbeat_whose_answer_was_lost(
+    founded,
+):
+    fleet = founded(1)
+    fleet.start_pykcl("p1", leader="equal")
+    fleet.wait(leads(fleet, "p1"), 10, "the lock")
+    first, lost = lock_of(fleet)["recordVersionNumber"], []
+
+    def lose(operation, params):
+        if params.get("Key") != {"leaseKey": {"S": "Leader"}}:
+            return None
+        values = params.get("ExpressionAttributeValues", {})
+        if ":released" in values:
+            return Fault(before=failing()) if values[":seen"] == first else None
+        if operation == "UpdateItem":
+            lost.append(operation)
+        # One heartbeat is applied. Neither its next attempt nor a read shows it.
+        return Fault(after=failing()) if lost == ["UpdateItem"] else Fault(before=failing())
+
+    fleet.dynamodb.fault = lose
+    fleet.wait(lambda: fleet.happened(FailureStarted), 30, "the lost answer")
+    fleet.stop_pykcl("p1")
+    assert lock_of(fleet)["recordVersionNumber"] != first
+    assert is_released(fleet)
+
+
+def test_a_lock_whose_release_failed_when_the_fleet_went_back_is_released_at_the_stop(founded):
+    fleet = founded(1)
+    fleet.start_pykcl("p1", leader="equal")
+    fleet.wait(leads(fleet, "p1"), 10, "the lock")
+    failed = []
+
+    def refuse(operation, params):
+        if ":released" not in params.get("ExpressionAttributeValues", {}):
+            return None
+        failed.append(operation)
+        return Fault(before=failing())
+
+    fleet.dynamodb.fault = refuse
+    fleet.dynamodb.put_raw(TABLE, java_3x.migration_row("CLIENT_VERSION_2X", "j0", fleet.epoch() * 1000))
+    fleet.wait(lambda: failed, 60, "the fleet to go back")
+    fleet.dynamodb.fault = None
+    fleet.simulation.sleep(30)
+    assert leads(fleet, "p1")()
+    fleet.stop_pykcl("p1")
+    assert is_released(fleet)
+
+
+def test_a_lock_whose_release_got_no_answer_is_released_again_and_not_believed_again(founded):
+    """The release may still arrive: others may take the lock at once then, and a heartbeat does not mend it."""
+    fleet = founded(2)
+    releases = []
+
+    def fail(operation, params):
+        values = params.get("ExpressionAttributeValues", {})
+        if ":released" in values:
+            releases.append(operation)
+            return Fault(before=failing()) if len(releases) == 1 else None
+        is_lease = params.get("Key", {}).get("leaseKey", {}).get("S", "").startswith("shardId-")
+        return Fault(before=failing()) if operation == "UpdateItem" and is_lease else None
+
+    fleet.dynamodb.fault = fail
+    fleet.start_pykcl("p1", leader="equal")
+    fleet.wait(lambda: len(releases) > 1, 180, "the second release")
+    assert is_released(fleet)
+    assert len(fleet.happened(LeaderElected)) == 1
+
+
+def test_a_stop_releases_nothing_where_the_lock_was_lost(founded):
+    fleet = founded(1)
+    fleet.start_pykcl("p1", leader="equal")
+    fleet.wait(leads(fleet, "p1"), 10, "the lock")
+    fleet.dynamodb.put_raw(TABLE, java_3x.leader_lock("j0", "version-1"))
+    fleet.wait(lambda: fleet.happened(LeadershipMoved), 10, "the loss")
+    tried = []
+
+    def note(operation, params):
+        if ":released" in params.get("ExpressionAttributeValues", {}):
+            tried.append(operation)
+
+    fleet.dynamodb.fault = note
+    fleet.stop_pykcl("p1")
+    assert leads(fleet, "j0")()
+    assert not tried
+
+
 def test_a_table_that_refuses_the_heartbeat_ends_the_belief_before_others_take_the_lock(founded):
     fleet = founded(1)
     worker = fleet.start_pykcl("p1", leader="equal")

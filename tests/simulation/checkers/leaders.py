@@ -105,11 +105,12 @@ class LeaderChecker:
         self._is_changed_by_hand = is_changed_by_hand
         self._holders: dict[str, _PyKclHolder | _JavaHolder] = {}
         self._versions: dict[str, str | None] = {}
-        self._last_held: dict[str, str] = {}
+        # (host, version) of each lock that a host has put or held, and of each that it has tried to release.
+        self._own: set[tuple[str, str]] = set()
+        self._releases: set[tuple[str, str]] = set()
         self._destroyed: set[str] = set()
         self._lock_since = now()
         self._counted_at: dict[str, float] = {}
-        self._released: set[str] = set()
         self.terms = self.assigned = self.expired = 0
 
     def _expect(self, holds: bool, what: str, guarantee: Guarantee = Guarantee.LEADS_ALONE) -> None:
@@ -144,7 +145,7 @@ class LeaderChecker:
             if version != self._versions.get(host):
                 self._versions[host] = version
                 if version is not None:
-                    self._last_held[host] = version
+                    self._own.add((host, version))
                     self._begins(host)
 
     def _begins(self, host: str) -> None:
@@ -171,7 +172,7 @@ class LeaderChecker:
         )
         values = params.get("ExpressionAttributeValues", {})
         if ":released" in values and ":seen" in values:
-            self._released.add(values[":seen"]["S"])
+            self._releases.add((host, values[":seen"]["S"]))
 
     def lock_changed(self, change: Change) -> None:
         before, after, host = change.before, change.after or {}, change.author
@@ -185,6 +186,8 @@ class LeaderChecker:
             is_own = after.get("ownerName") == {"S": self._worker_ids[host]}
             has_form = _is_lock(after) and bool(_is_version(after["recordVersionNumber"]["S"]))
             self._expect(is_own and has_form, f"{host} puts a lock of another form than Java's: {after}")
+            # Its answer may be lost.
+            self._own.add((host, str(after.get("recordVersionNumber", {}).get("S"))))
         if change.operation != "PutItem":
             return
         self.terms += is_ours
@@ -209,10 +212,10 @@ class LeaderChecker:
         self.forget(host)
         if row is None or not _is_lock(row) or "isReleased" in row:
             return
-        version = row["recordVersionNumber"]["S"]
-        is_sent = version in self._released
-        was_held = self._last_held.get(host) == version
-        fine = not (was_held or is_sent) if must_be_released else is_sent or not was_held
+        # Another worker may have failed to release the lock that is there: 1) its release is lost; 2) it leaves the fleet;
+        # 3) this one stops.
+        lock = (host, row["recordVersionNumber"]["S"])
+        fine = lock not in self._own or (lock in self._releases and not must_be_released)
         self._expect(fine, f"{host} has stopped, and the lock is not released")
 
     # -- what a leader writes ----------------------------------------------------------------------------------

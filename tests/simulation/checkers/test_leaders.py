@@ -238,3 +238,32 @@ def test_a_worker_that_stops_releases_its_lock(setting, is_sent, must_be, fine):
         setting.violations.check()
     else:
         assert "the lock is not released" in setting.broken()
+
+
+@pytest.mark.parametrize("must_be", [True, False])
+def test_a_lock_that_another_worker_failed_to_release_is_not_that_of_a_worker_that_stops(setting, must_be):
+    setting.holds("w2", VERSION)
+    request = dict(release_lock(LeaderLock("w2", VERSION, 30.0)).request)
+    setting.checker.lock_sent("UpdateItem", request, "w2")
+    setting.leaderships["w2"]._held = None
+    setting.checker.poll()
+    setting.checker.stopped("w1", lock("w2"), must_be_released=must_be)
+    setting.violations.check()
+    if must_be:
+        setting.checker.stopped("w2", lock("w2"), must_be_released=True)
+        assert "w2 has stopped, and the lock is not released" in setting.broken()
+
+
+@pytest.mark.parametrize(
+    ("is_sent", "must_be", "fine"), [(True, False, True), (False, False, False), (True, True, False)]
+)
+def test_a_lock_that_was_put_without_an_answer_is_to_be_released_as_well(setting, is_sent, must_be, fine):
+    setting.lock_changed(None, lock())
+    if is_sent:
+        request = dict(release_lock(LeaderLock("w1", VERSION, 30.0)).request)
+        setting.checker.lock_sent("UpdateItem", request, "w1")
+    setting.checker.stopped("w1", lock(), must_be_released=must_be)
+    if fine:
+        setting.violations.check()
+    else:
+        assert "the lock is not released" in setting.broken()
