@@ -14,6 +14,9 @@ from tests.simulation.seeds import FIXED, NO_FAULTS, SEEDS
 MANY_GENERATIONS = 78_304
 """A fleet that has to read 37 generations of shards after the last fault, one in each round of its Java leader."""
 
+DELETED_BEFORE_ANSWERED = 83_011
+"""A worker adopts an ended lease, and the leader deletes the row before the answer to that comes."""
+
 
 @pytest.mark.parametrize("seed", [*FIXED, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS)])
 def test_a_simulation_breaks_no_guarantee(seed):
@@ -34,6 +37,7 @@ def test_a_simulation_of_policies_breaks_no_guarantee(seed):
     [
         *FIXED[:4],
         MANY_GENERATIONS,
+        DELETED_BEFORE_ANSWERED,
         *(pytest.param(s, marks=pytest.mark.slow) for s in range(800_000, 800_025)),
     ],
 )
