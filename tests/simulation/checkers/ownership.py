@@ -62,6 +62,7 @@ class OwnershipChecker:
         self._last_write: dict[str, tuple[str, int]] = {}
         self._takings: dict[tuple[str, str], _Taking] = {}
         self._unreported: dict[tuple[str, str], float] = {}
+        self._without_reader: set[tuple[str, str]] = set()
         self._left_alone: dict[tuple[str, str], float] = {}
         self._handed_back: set[tuple[str, str]] = set()
         self._stood: dict[str, dict[object, float]] = {}
@@ -146,12 +147,15 @@ class OwnershipChecker:
 
     def _was_adopted(self, host: str, change: Change, stood_still: float) -> None:
         """Note the first heartbeat for a lease that a leader has assigned; an ended one is kept without a reader."""
-        if checkpoint_position(change.after or {}) != END:
+        if checkpoint_position(change.after or {}) == END:
+            self._without_reader.add((host, change.key))
+        else:
             self._now_has(host, change, stood_still)
 
     def _now_has(self, host: str, change: Change, stood_still: float) -> None:
         key, before = change.key, change.before or {}
         self._handed_back.discard((host, key))
+        self._without_reader.discard((host, key))
         counter = int((change.after or {})["leaseCounter"]["N"])
         # Whoever works on it while it is handed over: 1) the host adopts a lease, and no answer comes; 2) the leader asks
         # for it; 3) the next attempt goes on with that row.
@@ -174,9 +178,12 @@ class OwnershipChecker:
         self._left_alone[host, key] = self._now() + self._on_clock(host, seconds)
 
     def answered(self, host: str, key: str) -> None:
-        """The host got the answer that it has the lease, so it has to report that it took it."""
-        row = self._row(key)
-        if row is None or checkpoint_position(row) != END:
+        """The host got the answer that it has the lease, so it has to report that it took it, unless it had ended.
+
+        The row as its write left it decides: 1) w1 adopts an ended lease; 2) the leader deletes the row, as its children
+        have started; 3) the answer comes, and there is no row that says that the lease had ended.
+        """
+        if (host, key) not in self._without_reader:
             self._unreported[host, key] = self._now()
 
     def heard(self, host: str, event: Event) -> None:

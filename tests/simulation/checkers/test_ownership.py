@@ -108,6 +108,35 @@ def test_who_was_answered_that_it_has_the_lease_reports_it(ownership, excused, e
     assert broken_by(ownership.violations) is expected
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        (["SHARD_END"], None),
+        (["7"], Guarantee.NO_FALSE_ALARM),
+        (["SHARD_END", "7"], Guarantee.NO_FALSE_ALARM),
+        (["7", "SHARD_END"], None),
+    ],
+)
+def test_an_ended_lease_that_a_leader_assigned_is_kept_without_a_report_though_its_row_goes_before_the_answer(
+    ownership, places, expected, is_deleted
+):
+    """1) The adoption of an ended lease reaches the table; 2) the leader deletes the row, as its children have started;
+    3) the answer comes. What was adopted decides, not what is there by then."""
+    for counter, place in enumerate(places, 2):
+        before, after = row(place, counter - 1), row(place, counter)
+        ownership.table["parent"] = after
+        request = {"ExpressionAttributeValues": {":pykcl": {"S": "{}"}}}
+        ownership.row_changed(Change("UpdateItem", "leases", "parent", before, after, "w1", request))
+    if is_deleted:
+        del ownership.table["parent"]
+        ownership.row_changed(Change("DeleteItem", "leases", "parent", after, None, "w2", {}))
+    ownership.answered("w1", "parent")
+    ownership.time += 4.0
+    ownership.poll()
+    assert broken_by(ownership.violations) is expected
+
+
 @pytest.mark.parametrize(
     ("reports", "released_after", "taken_after", "guarantee"),
     [
