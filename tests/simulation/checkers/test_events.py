@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pykcl.events import FleetJoined
+from pykcl.events import FleetJoined, FleetUpgradedToV3
 from pykcl.planning import fleet_protocol
 from pykcl.planning.fleet_protocol import sense_fleet
 from pykcl.testing.fleet import TABLE
@@ -206,3 +206,18 @@ def test_writes_after_the_table_is_lost_are_late_by_the_seconds_in_which_their_h
             world.dynamodb.changes.append(write)
         writes.poll(["w1", "w2"])
     assert writes.early_and_late() == (([], [write]) if is_late else ([write], []))
+
+
+@pytest.mark.parametrize(("worker_id", "is_native", "may"), [
+    ("shardId-000000000009", True, True),
+    ("shardId-000000000009", False, False),
+    ("w9", True, False),
+])  # fmt: skip
+def test_only_a_worker_that_is_called_as_a_lease_follows_no_leader(worker_id, is_native, may):
+    violations = Violations()
+    checker = EventChecker(
+        violations, now=float, rows=dict, worker_ids={"w9": worker_id}, frozen=Freezes(float)
+    )
+    checker.is_native = is_native
+    checker.heard("w9", FleetUpgradedToV3(beside="1 Java worker", evidence=()))
+    assert broken_by(violations) is (None if may else Guarantee.NO_FALSE_ALARM)
