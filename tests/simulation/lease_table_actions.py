@@ -105,6 +105,10 @@ class Operators:
             return False
         others = {other: row for other, row in world.rows().items() if other != key}
         if world.options["initial_position"] == "LATEST":
+            # 1) A worker is started, and its first scan waits for an answer; 2) the row is deleted; 3) the last worker that
+            # saw it is stopped; 4) the one of step 1 would start the shard at LATEST.
+            if any(host.name not in world.observer.joined for host in self._fleet.workers()):
+                return False
             # Without a row that records the start, a worker that starts now would start the shard at this moment.
             others = {
                 other: row

@@ -181,6 +181,28 @@ def test_a_row_that_nobody_is_left_to_know_of_is_put_back_by_the_operator_who_de
     assert world.simulation.now == 1120.0
 
 
+@pytest.mark.parametrize(("position", "joined", "may"), [
+    ("LATEST", ["w1", "w2"], True),
+    ("LATEST", ["w1"], False),
+    ("TRIM_HORIZON", ["w1"], True),
+])  # fmt: skip
+def test_no_row_is_deleted_while_a_worker_that_may_start_its_shard_at_latest_has_seen_none(
+    monkeypatch, position, joined, may
+):
+    """Seed 111715: the workers that had seen the row were stopped before it had its first answer."""
+    world, fleet = _fleet_of_one()
+    of_the_start = {"pykcl": {"M": {"latestFrom": {"N": "1"}}}}
+    world.rows = lambda: {"s": row("1"), "other": row("1") | of_the_start}
+    world.options = {"initial_position": position}
+    world.beliefs = SimpleNamespace(believes=lambda host, key: True)
+    world.open_shards, world.record_log = lambda: {"s"}, SimpleNamespace(children=lambda key: [])
+    world.observer.joined = dict.fromkeys(joined, 1.0)
+    workers = [SimpleNamespace(name=name, worker_id=name) for name in ("w1", "w2")]
+    monkeypatch.setattr(fleet, "workers", lambda: workers)
+    monkeypatch.setattr(fleet, "awake_workers", lambda: workers)
+    assert Operators(world, fleet)._is_read("s", row("1") | {"leaseOwner": {"S": "w1"}}) is may
+
+
 def _fleet_of_one():
     """A world of nothing but what a fleet looks at, whose time can be set; `w1` has a processor of "shard"."""
     violations, simulation = Violations(), Simulation()
