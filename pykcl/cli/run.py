@@ -522,12 +522,17 @@ def load(target: str) -> Any:
 
 
 def _instead(module: ModuleType, attribute: str) -> str:
+    from pykcl.handlers.app import App
+
     own = [
         name
         for name, found in vars(module).items()
-        if isinstance(found, type)
-        and issubclass(found, RecordProcessor)
-        and found.__module__ == module.__name__
+        if isinstance(found, App)
+        or (
+            isinstance(found, type)
+            and issubclass(found, RecordProcessor)
+            and found.__module__ == module.__name__
+        )
     ]
     if not own:
         return "No record processor is defined there."

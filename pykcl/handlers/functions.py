@@ -9,6 +9,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import PurePath
@@ -96,7 +97,7 @@ def processor_of(found: Any) -> Any:
 
 def belongs_to_an_app(function: Any, factory: ProcessorFactory) -> None:
     """Let `processor_of` return this factory for the function. Some callables have no room for that."""
-    if hasattr(function, "__dict__"):
+    with suppress(AttributeError, TypeError):
         setattr(function, _MADE, (function, factory))
 
 

@@ -184,6 +184,7 @@ def test_pykcl_run_takes_apps_and_functions(shop, arguments, wanted):
             "--http is for one stream, and the App reads several. Do: --stream NAME",
         ),
         (["shop:bare"], 2, "No application. Do: --app NAME"),
+        (["shop:ap", "--app", "a-b", "--stream", "s"], 2, "shop has no 'ap'. Did you mean app?"),
         (
             ["shop:app", "--option", "max_attempts=2", "--option", "on_error=skip"],
             78,
@@ -269,6 +270,21 @@ def test_the_decorated_function_stays_the_function_and_its_app_is_known_to_the_k
     on_order(5)
     run_processor(on_order, [{"id": 7}])
     assert seen == [5, 7]
+
+
+def test_a_method_is_decorated_as_a_call():
+    class Shop:
+        def __init__(self):
+            self.seen = []
+
+        def on_order(self, order: dict) -> None:
+            self.seen.append(order)
+
+    shop, app = Shop(), App("orders-app")
+    app.stream("orders")(shop.on_order)
+    run_processor(app._streams[0].processor, [{"id": 7}])
+    run_processor(shop.on_order, [{"id": 8}])
+    assert shop.seen == [{"id": 7}, {"id": 8}]
 
 
 def test_what_is_wrapped_again_is_not_taken_for_what_it_wraps():
