@@ -1,6 +1,7 @@
 """`handler`: what a function is called with, what it knows of its call, and what becomes of its records."""
 
 import functools
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, List, TypedDict  # noqa: UP035
@@ -454,3 +455,56 @@ def test_a_class_stays_a_class_and_so_does_its_factory():
 
     assert run_processor(Orders, orders(1)).lost == 0
     assert run_processor(lambda: Orders(), orders(1)).lost == 0  # noqa: PLW0108
+
+
+LETTERS = {
+    "poison": Condition.DECODE_FAILED,
+    "rejects": Condition.REJECTED,
+    "raises": Condition.RETRY_ATTEMPTS_EXHAUSTED,
+}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_records_are_called_as_often_as_they_fail_and_given_up_alone(seed):
+    rng = random.Random(seed)
+    kinds = rng.choices(["good", *LETTERS, "flaky", "away"], weights=[6, 1, 1, 1, 1, 1], k=rng.randint(1, 25))
+    left = {number: rng.randint(1, 2) for number, kind in enumerate(kinds) if kind in ("flaky", "away")}
+    expected = {number: 1 + failures for number, failures in left.items()}
+    calls = dict.fromkeys(range(len(kinds)), 0)
+
+    def on_order(order: dict) -> None:
+        number = order["id"]
+        calls[number] += 1
+        if kinds[number] == "rejects":
+            raise Reject("at random")
+        if kinds[number] == "raises":
+            raise ValueError
+        if left.get(number):
+            left[number] -= 1
+            raise TemporaryError("away") if kinds[number] == "away" else KeyError(number)
+
+    bisect = rng.random() < 0.5
+    result = run_processor(
+        handler(on_order),
+        records(
+            *(f"{{{number}" if kind == "poison" else {"id": number} for number, kind in enumerate(kinds)),
+            aggregated=rng.random() < 0.4,
+            partition_key="k",
+        ),
+        seed=seed,
+        bisect=bisect,
+        max_attempts=3,
+        batch_size=rng.choice([None, 1, 3]),
+        dead_letters_in_a_row=0,
+    )
+    given_up = {
+        result.records.index(record): letter.condition
+        for letter in result.dead_letters
+        for record in letter.records
+    }
+    assert given_up == {number: LETTERS[kind] for number, kind in enumerate(kinds) if kind in LETTERS}
+    assert result.lost == 0
+    for number, kind in enumerate(kinds):
+        # With bisect the call in which a record failed together with those after it counts as no attempt.
+        wanted = {"poison": {0}, "raises": {3, 4} if bisect else {3}}.get(kind, {expected.get(number, 1)})
+        assert calls[number] in wanted, (number, kind)
