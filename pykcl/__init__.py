@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     )
     from pykcl.event_dispatch import Listener
     from pykcl.events import Event
+    from pykcl.handlers.app import App
+    from pykcl.handlers.functions import Context, handler
     from pykcl.handlers.lambda_processor import lambda_processor
     from pykcl.interfaces import DeadLetterDestination
     from pykcl.metrics.catalog import Measure
@@ -64,6 +66,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Activity",
+    "App",
     "Batch",
     "CallStatus",
     "Checkpoint",
@@ -72,6 +75,7 @@ __all__ = [
     "Condition",
     "Config",
     "ConfigError",
+    "Context",
     "DeadLetter",
     "DeadLetterDestination",
     "DeadLetters",
@@ -114,6 +118,7 @@ __all__ = [
     "WrongStream",
     "WrongTable",
     "__version__",
+    "handler",
     "lambda_processor",
 ]
 
@@ -121,6 +126,7 @@ __all__ = [
 # that needs only RecordProcessor does not load the worker.
 _HOMES = {
     "Activity": "pykcl.status",
+    "App": "pykcl.handlers.app",
     "Batch": "pykcl.processor",
     "CallStatus": "pykcl.status",
     "Checkpoint": "pykcl.model.checkpoint",
@@ -129,6 +135,7 @@ _HOMES = {
     "Config": "pykcl.config",
     "Condition": "pykcl.model.dead_letter",
     "ConfigError": "pykcl.errors",
+    "Context": "pykcl.handlers.functions",
     "DeadLetter": "pykcl.model.dead_letter",
     "DeadLetterDestination": "pykcl.interfaces",
     "DeadLetters": "pykcl.worker.options",
@@ -170,6 +177,7 @@ _HOMES = {
     "WorkerStatus": "pykcl.status",
     "WrongStream": "pykcl.errors",
     "WrongTable": "pykcl.errors",
+    "handler": "pykcl.handlers.functions",
     "lambda_processor": "pykcl.handlers.lambda_processor",
 }
 

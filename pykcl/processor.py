@@ -9,6 +9,7 @@ from typing import Protocol, overload
 
 from pykcl.errors import ProcessingError
 from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.dead_letter import Condition
 from pykcl.model.lease import PendingCheckpoint
 from pykcl.model.record import Record
 
@@ -154,6 +155,8 @@ class Reject(ProcessingError):
     record: may be left out where the batch has one record; `Reject("no such product")` is a reason alone.
     """
 
+    condition = Condition.REJECTED
+
     def __init__(self, record: Record | str | None = None, reason: str = "") -> None:
         if isinstance(record, str):
             reason = reason or record
@@ -161,6 +164,21 @@ class Reject(ProcessingError):
         super().__init__(f"rejected {_place_of(record)}")
         self.record = record
         self.reason = reason
+
+
+class NotDecoded(Reject):
+    """A Reject of a record whose data is not of the form that its handler takes. `__cause__` is the decoder's error."""
+
+    condition = Condition.DECODE_FAILED
+
+
+class StoppedAt(FailedAt):
+    """FailedAt of a handler that gets records one by one: everything before `record` is done, and `error`, which was
+    raised about it, decides what becomes of it. So a Reject costs no record before it a second call."""
+
+    def __init__(self, record: Record, error: BaseException) -> None:
+        super().__init__(record)
+        self.error = error
 
 
 def _place_of(record: object) -> str:

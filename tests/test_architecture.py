@@ -54,7 +54,7 @@ ALLOWED = {
     "handlers": WIRING | {"handlers", "planning", "worker"},
     "local": {"host_names", "local", "model"},
     "compat": WIRING | {"compat", "logs", "planning", "worker", "aws"},
-    "testing": WIRING | {"testing", "planning", "worker", "aws", "local"},
+    "testing": WIRING | {"handlers", "testing", "planning", "worker", "aws", "local"},
     "operate": WIRING | {"operate", "planning", "aws", "dead_letters"},
     "ui": WIRING | {"ui", "health", "operate", "planning", "aws"},
     "demo": WIRING | {"aws", "demo", "local", "worker"},

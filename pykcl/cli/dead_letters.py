@@ -106,7 +106,7 @@ def show_letter(source: str, letter_id: str, show_data: bool, target: Target) ->
 @click.option(
     "--to-handler",
     metavar="MODULE:NAME",
-    help="Give the records to this record processor, one instance per shard.",
+    help="Give the records to this record processor, one instance per shard, or to this function.",
 )
 @click.option("--to-stream", metavar="NAME", help="Put the records into this stream.")
 @click.option("--execute", is_flag=True, help="Redrive. Without it the command is a dry run.")
@@ -189,10 +189,11 @@ def _receiver(
     """Return what takes the records; None for a dry run, in which the handler is imported all the same."""
     if to_handler is not None:
         from pykcl.cli.run import load
+        from pykcl.handlers.functions import processor_of
         from pykcl.operate.dead_letters.redrive import ToHandler
         from pykcl.worker.processor_factory import checked_processor
 
-        create = checked_processor(load(to_handler))
+        create = checked_processor(processor_of(load(to_handler)))
         return ToHandler(create) if execute else None
     from pykcl.cli.target import admin_for
     from pykcl.operate.dead_letters.redrive import ToStream

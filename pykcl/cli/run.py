@@ -1,4 +1,4 @@
-"""`pykcl run MODULE:CLASS`, `pykcl run --kclpy APP.py` or `pykcl run --lambda MODULE:HANDLER`: one worker in the
+"""`pykcl run MODULE:NAME`, `pykcl run --kclpy APP.py` or `pykcl run --lambda MODULE:HANDLER`: workers in the
 foreground; and `python -m pykcl.compat.kclpy APP.py`.
 """
 
@@ -12,12 +12,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,9 +37,11 @@ from pykcl.cli.settings import (
 from pykcl.cli.shadow import Shadow
 from pykcl.cli.supervisor import Processes, processes_option
 from pykcl.cli.target import CONFIG_OPTION, PROPERTIES_OPTION, common_options
-from pykcl.config import Config
 from pykcl.errors import ConfigError, PyKclError
 from pykcl.processor import ProcessorFactory, RecordProcessor
+
+if TYPE_CHECKING:
+    from pykcl.cli.run_app import AppRun, Ask
 
 log = logging.getLogger("pykcl.kclpy")
 
@@ -212,18 +214,32 @@ _shadow_option = option_in("Shadow options")
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """The program of the worker: kclpy, with its arguments in `words`; a Lambda function; or one MODULE:CLASS in
-    `words`."""
+    """The program of the worker: kclpy, with its arguments in `words`; a Lambda function; or one MODULE:NAME in
+    `words`, of a processor, a function or an App."""
 
     kclpy: Path | None
     words: tuple[str, ...]
     function: LambdaFunction
 
     def processor(self, settings: Settings) -> Any:
-        """Import the record processor, or the handler. Raises click.UsageError, ConfigError and ProgramCrashed."""
+        """Import the record processor, the handler or the App. Raises click.UsageError, ConfigError, ProgramCrashed."""
         if self.function.handler is not None:
             return self.function.processor(settings, load)
-        return load(self.target)
+        from pykcl.handlers.functions import processor_of
+
+        return processor_of(load(self.target))
+
+    def app_that_names(self, ask: Ask) -> AppRun | None:
+        """Import an App if something is missing that it may name; else it is imported later. Raises as `processor`."""
+        if self.kclpy is not None or self.function.handler is not None or len(self.words) != 1:
+            return None
+        from pykcl.cli.run_app import AppRun, lacks_a_name
+        from pykcl.handlers.app import App
+
+        if not lacks_a_name(ask):
+            return None
+        found = load(self.target)
+        return AppRun.of(found, ask) if isinstance(found, App) else None
 
     @property
     def target(self) -> str:
@@ -319,9 +335,9 @@ def run(
 ) -> None:
     """Run a record processor as a worker of a fleet.
 
-    Needs MODULE:CLASS, --application and --stream. MODULE:CLASS is a subclass of RecordProcessor, or a factory without
-    arguments, that can be imported from the current folder. Start the same command on other hosts, or use --processes,
-    and the workers share the shards.
+    Needs MODULE:CLASS, --application and --stream. MODULE:CLASS is a RecordProcessor, a factory without arguments or a
+    function of records, imported from the current folder; or an App, which names application and streams itself. Start
+    the same command on other hosts, or use --processes, and the workers share the shards.
 
     Options of pykcl.Config without a flag are given as --option NAME=VALUE, as environment variable PYKCL_NAME, or in
     the file of --config or --properties. The command line takes precedence, then the environment.
@@ -337,27 +353,45 @@ def run(
     program = _Program(kclpy, arguments if target is None else (target, *arguments), function)
     function.refuse_others({"--kclpy": kclpy, "--properties": properties, "MODULE:CLASS": target})
     _refuse_what_does_not_go_together(program, processes, shadow, calls=shadow_call_processor)
-    log = log_to_stderr if kclpy is None else log_beside_the_program
+    log, shows = log_to_stderr if kclpy is None else log_beside_the_program, processes.member is None
     log(service.log_format, verbose=verbose, process=processes.number)
     with exit_codes(processes.name, runs_worker=True):
-        settings = settings_of(
+        ask = functools.partial(
+            _settings,
+            processes,
+            access,
             entry_point="native" if kclpy is None else "kclpy",
             properties=properties,
             config_file=config_file,
-            defaults=function.options(shows_outcomes=processes.member is None),
             overrides=from_arguments(options) | function.overrides | service.config_options() | given,
             accept_polling=accept_polling,
             use_local=use_local,
-            shows_verdicts=processes.member is None,
-            **access,
         )
-        if use_local and processes.member is None:
-            settings = _beside_the_local_aws(settings)
+        app = program.app_that_names(ask)
+        settings = app.settings() if app else ask(function.options(shows), shows_verdicts=shows)
         if shadow is None:
-            _run(program, settings, service, processes, use_local=use_local)
-            return
-        rehearsal = Shadow(settings, shadow, calls=shadow_call_processor, interval=shadow_interval)
-        _rehearse(program, rehearsal, service, calls=shadow_call_processor, use_local=use_local)
+            _run(program, settings, service, processes, ask=ask, app=app, use_local=use_local)
+        else:
+            rehearsal = Shadow(settings, shadow, calls=shadow_call_processor, interval=shadow_interval)
+            _rehearse(program, ask, rehearsal, service, use_local=use_local)
+
+
+def _settings(
+    processes: Processes,
+    access: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    *,
+    use_local: bool,
+    shows_verdicts: bool = False,
+    **sources: Any,
+) -> Settings:
+    """Return the settings of this process. Raises as `settings_of`."""
+    settings = settings_of(
+        defaults=defaults, use_local=use_local, shows_verdicts=shows_verdicts, **access, **sources
+    )
+    if use_local and processes.member is None:
+        settings = _beside_the_local_aws(settings)
+    return processes.own(settings)
 
 
 def _refuse_what_does_not_go_together(
@@ -383,33 +417,59 @@ def _beside_the_local_aws(settings: Settings) -> Settings:
 
 
 def _run(
-    program: _Program, settings: Settings, service: Service, processes: Processes, *, use_local: bool
+    program: _Program,
+    settings: Settings,
+    service: Service,
+    processes: Processes,
+    *,
+    ask: Ask,
+    app: AppRun | None,
+    use_local: bool,
 ) -> None:
     # One local AWS for all: of several processes it is the parent's, and they have its address from there.
-    surroundings = _local_aws(settings.config) if use_local and not processes.member else nullcontext()
+    names = app.names if app is not None else (settings.config.stream_name,)
+    surroundings = _local_aws(names) if use_local and not processes.member else nullcontext()
     if processes.is_parent:
+        if app is not None:
+            app.refuse_several("--processes")
         with surroundings:
             sys.exit(processes.run(settings.config, service))
-    settings = processes.own(settings)
     if program.kclpy is not None:
         run_kclpy(program.kclpy, program.words, settings, service, surroundings=surroundings)
         return
     with surroundings:
-        _work(program.processor(settings), settings, service)
+        processor = None if app is not None else program.processor(settings)
+        app = app or _app_of(processor, ask)
+        if app is not None:
+            app.run(service)
+        else:
+            _work(processor, settings, service)
 
 
-def _rehearse(program: _Program, shadow: Shadow, service: Service, *, calls: bool, use_local: bool) -> None:
+def _app_of(processor: Any, ask: Ask) -> AppRun | None:
+    from pykcl.handlers.app import App
+
+    if not isinstance(processor, App):
+        return None
+    from pykcl.cli.run_app import AppRun
+
+    return AppRun.of(processor, ask)
+
+
+def _rehearse(program: _Program, ask: Ask, shadow: Shadow, service: Service, *, use_local: bool) -> None:
     """Run as a shadow. Without `calls` a MODULE:CLASS is imported all the same, to check that it can be."""
     is_named = bool(program.words or program.function.handler)
     processor = program.processor(shadow.settings) if is_named and program.kclpy is None else None
+    if (app := _app_of(processor, ask)) is not None:
+        processor = app.processor()
     if program.kclpy is not None and not program.kclpy.is_file():
         raise ConfigError(
             f"There is no program {program.kclpy}. Do: name the file that calls KCLProcess(...).run()."
         )
-    with _local_aws(shadow.settings.config) if use_local else nullcontext():
+    with _local_aws((shadow.settings.config.stream_name,)) if use_local else nullcontext():
         shadow.refuse_a_living_application()
         with shadow.reporting():
-            if not calls:
+            if not shadow.calls:
                 _work(shadow.factory, shadow.settings, service)
             elif program.kclpy is not None:
                 run_kclpy(program.kclpy, program.words, shadow.settings, service, watch=shadow.watch)
@@ -462,12 +522,17 @@ def load(target: str) -> Any:
 
 
 def _instead(module: ModuleType, attribute: str) -> str:
+    from pykcl.handlers.app import App
+
     own = [
         name
         for name, found in vars(module).items()
-        if isinstance(found, type)
-        and issubclass(found, RecordProcessor)
-        and found.__module__ == module.__name__
+        if isinstance(found, App)
+        or (
+            isinstance(found, type)
+            and issubclass(found, RecordProcessor)
+            and found.__module__ == module.__name__
+        )
     ]
     if not own:
         return "No record processor is defined there."
@@ -509,15 +574,16 @@ def _is_importing(file: str) -> bool:
 
 
 @contextmanager
-def _local_aws(config: Config) -> Iterator[None]:
+def _local_aws(streams: Sequence[str]) -> Iterator[None]:
     from pykcl.cli.local import start_local_aws
     from pykcl.local import local_environment
 
     with start_local_aws(port=0) as aws:
-        aws.kinesis.create_stream(config.stream_name, LOCAL_SHARDS)
+        for stream in streams:
+            aws.kinesis.create_stream(stream, LOCAL_SHARDS)
         # A proxy of the surroundings would be asked for 127.0.0.1 too.
         os.environ.update(local_environment(aws.url), NO_PROXY="127.0.0.1", no_proxy="127.0.0.1")
         click.echo(
-            f"local AWS at {aws.url}, stream {config.stream_name} with {LOCAL_SHARDS} shards", err=True
+            f"local AWS at {aws.url}, stream {', '.join(streams)} with {LOCAL_SHARDS} shards", err=True
         )
         yield

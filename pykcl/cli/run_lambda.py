@@ -64,7 +64,7 @@ class LambdaFunction:
             problem = str(error).rstrip(".")
         raise ConfigError(f"--esm {self.esm}: {problem}.")
 
-    def options(self, *, shows_outcomes: bool) -> dict[str, Any]:
+    def options(self, shows_outcomes: bool) -> dict[str, Any]:
         """Return fields of Config that every other source takes precedence over. Raises ConfigError.
 
         shows_outcomes: print what becomes of each key of the mapping.

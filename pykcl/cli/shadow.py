@@ -123,7 +123,7 @@ class Shadow:
         self.settings = replace(original, config=shadow_config(original.config, application, calls=calls))
         self.tally = Tally()
         self._original = original.config
-        self._calls = calls
+        self.calls = calls
         self._interval = interval
 
     def factory(self) -> RecordProcessor:
@@ -146,7 +146,7 @@ class Shadow:
     @contextmanager
     def reporting(self) -> Iterator[None]:
         """Log what the shadow does, then the counts at intervals, and print them at the end."""
-        config, calls = self.settings.config, "called on every record" if self._calls else "not called"
+        config, calls = self.settings.config, "called on every record" if self.calls else "not called"
         log.warning(
             "shadow: application %s reads stream %s and counts; the processor is %s, and table %s is not touched. "
             "It shares the five reads and 2 MB a second that Kinesis allows for each shard with whoever reads it now.",

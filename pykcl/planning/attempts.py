@@ -149,13 +149,14 @@ class WorkList:
         now: float,
         rng: Random,
         at: int | None = None,
+        condition: Condition = Condition.REJECTED,
         now_millis: int | None = None,
         cause: Cause = Cause(),
     ) -> Decision:
         """The call of the first part failed. began, now: its start and its end, monotonic seconds.
 
         at: index of the record that FAILED_AT and REJECTED name; one outside of the part makes it an ordinary error.
-        now_millis: epoch milliseconds.
+        condition: of the record that REJECTED names. now_millis: epoch milliseconds.
         """
         part = self._parts[-1]
         size = len(part)
@@ -171,7 +172,9 @@ class WorkList:
         if failure is Failure.NOT_COUNTED:
             return self._retry(part, began, now, rng)
         if failure is Failure.REJECTED and at is not None:
-            rejected = replace(part, attempts=part.attempts + 1, condition=Condition.REJECTED)
+            # Data that could not be decoded was in no call of the handler.
+            attempts = part.attempts + (condition is not Condition.DECODE_FAILED)
+            rejected = replace(part, attempts=attempts, condition=condition)
             return self._cut(part, at, at + 1, Verdict.GIVE_UP_RECORDS, rejected)
         if self._policy.bisect and size > 1:
             middle = part.start + (len(part) + 1) // 2

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
 from pykcl.errors import ConfigError
+from pykcl.handlers.functions import processor_of
 from pykcl.processor import ProcessorFactory
 from pykcl.testing.input_records import InputRecord, checked_records, refuse_number, refuse_text
 from pykcl.testing.recorder import Recorder
@@ -55,7 +56,7 @@ class SimulationResult:
 
 
 def simulate(
-    what: ProcessorFactory,
+    what: ProcessorFactory | Callable[..., object],
     seeds: int = 20,
     *,
     records: Iterable[Any] | None = None,
@@ -81,7 +82,7 @@ def simulate(
     except ValueError as error:
         raise ConfigError(f"off= cannot be used: {error}") from None
     given = _checked_inputs(records)
-    create = checked_processor(what)
+    create = checked_processor(processor_of(what))
     outcomes = []
     for seed in range(first, first + seeds):
         watchdog = Watchdog()
@@ -131,7 +132,7 @@ def _checked_inputs(records: Iterable[Any] | None) -> list[InputRecord]:
     return given
 
 
-def _replay(what: ProcessorFactory, seed: int, off: frozenset[str], *, full: bool, has_records: bool) -> str:
+def _replay(what: object, seed: int, off: frozenset[str], *, full: bool, has_records: bool) -> str:
     """Return the call that runs this seed again."""
     options = ", records=..." if has_records else ""
     options += (f", off={tuple(sorted(off))}" if off else "") + (", full=True" if full else "")

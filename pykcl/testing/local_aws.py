@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from pykcl.handlers.functions import processor_of
 from pykcl.local import local_environment
 from pykcl.local.faults import FaultRule
 from pykcl.model.record import Record
@@ -118,13 +119,18 @@ class RunningWorker:
     """
 
     def __init__(
-        self, streams: LocalStreams, what: ProcessorFactory, stream: str, application: str, **options: Any
+        self,
+        streams: LocalStreams,
+        what: ProcessorFactory | Callable[..., object],
+        stream: str,
+        application: str,
+        **options: Any,
     ) -> None:
         self._streams, self._stream = streams, stream
         self._recorder = recorder = streams.recorder(stream, application)
         options = {**_QUICK, **options}
         recorder.is_manual = options.get("checkpoint_mode") == "manual"
-        create = recorder.factory(checked_processor(what), f"worker-{next(streams.numbers)}")
+        create = recorder.factory(checked_processor(processor_of(what)), f"worker-{next(streams.numbers)}")
         seams = WorkerSeams(listeners=[recorder.hear])
         self.worker = Worker._with(seams, application, stream=stream, processor=create, **options)
         self._started = time.monotonic()

@@ -6,7 +6,7 @@ used, and adds no option, marker or hook. `-p no:pykcl` switches it off.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -50,7 +50,12 @@ class WorkerStarter:
         self._started: list[RunningWorker] = []
 
     def __call__(
-        self, processor: ProcessorFactory, stream: str, *, application: str | None = None, **options: Any
+        self,
+        processor: ProcessorFactory | Callable[..., object],
+        stream: str,
+        *,
+        application: str | None = None,
+        **options: Any,
     ) -> RunningWorker:
         """Start a worker; it is stopped at the end of the test.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pykcl.config import Config
 from pykcl.errors import ConfigError, ProcessorFailed
+from pykcl.handlers.functions import processor_of
 from pykcl.local.errors import AwsError
 from pykcl.local.stream import ReadSpan
 from pykcl.model.checkpoint import Checkpoint
@@ -53,7 +54,7 @@ _OTHER_WORKER = "another-worker"
 
 
 def run_processor(
-    what: ProcessorFactory,
+    what: ProcessorFactory | Callable[..., object],
     records: Iterable[Any],
     *,
     shards: int = 1,
@@ -66,7 +67,8 @@ def run_processor(
 ) -> Result:
     """Run a processor over records, in simulated time, and return what happened to it.
 
-    what: a RecordProcessor subclass or a zero-argument factory. records: from `records`, or plain values.
+    what: a RecordProcessor subclass, a zero-argument factory, or a function as `handler` takes it. records: from
+    `records`, or plain values.
     options: fields of Config, such as checkpoint_mode="manual". dead_letters: as Worker takes it; by default, if an
     option gives up records, they are kept in memory. timeout: simulated seconds. faults: names in `FAULTS`.
     seed: decides which thread runs first, and which calls the faults hit; the same seed takes the same course.
@@ -89,7 +91,7 @@ def run_processor(
         given = checked_records(records)
         config = _checked_config(shards, end, seed, times, timeout, options)
         chosen = _checked_faults(faults)
-        create = checked_processor(what)
+        create = checked_processor(processor_of(what))
         watchdog = Watchdog()
 
         def body() -> Result:

@@ -27,8 +27,8 @@ from pykcl.processor import (
 )
 from pykcl.testing.runtime.scheduler import SimulationOver, ThreadStruck
 from pykcl.testing.runtime.watchdog import Watchdog
-from pykcl.worker.batch_delivery import index_of
 from pykcl.worker.options import DeadLetters
+from pykcl.worker.processor_calls import index_of
 from pykcl.worker.processor_factory import must_have_run
 
 RecordId = tuple[str, str, int]
@@ -242,6 +242,10 @@ class _RecordedCheckpointer:
 
     def __init__(self, inner: Checkpointer, call: Call, recorder: Recorder) -> None:
         self._inner, self._call, self._recorder = inner, call, recorder
+
+    @property
+    def is_lost(self) -> bool:
+        return bool(getattr(self._inner, "is_lost", False))
 
     def checkpoint(self, at: Record | Checkpoint | str | None = None, sub_sequence_number: int = 0) -> None:
         self._refuse_other_threads()

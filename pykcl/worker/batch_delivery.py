@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 from pykcl.errors import (
     DeadLettersUnsent,
-    ProcessingError,
     PyKclError,
     RestartShard,
     SetupError,
@@ -20,11 +19,11 @@ from pykcl.model.record import Record
 from pykcl.planning.attempts import Cause, Failure, InARow, Part, Policy, Verdict, WorkList
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import backoff
-from pykcl.processor import Batch, FailedAt, Reject
+from pykcl.processor import Batch, FailedAt, Reject, StoppedAt
 from pykcl.status import Activity
 from pykcl.worker.checkpointer import ShardCheckpointer
 from pykcl.worker.lease_scope import LeaseScope
-from pykcl.worker.processor_calls import blames_records, span_of, where_of
+from pykcl.worker.processor_calls import blames_records, index_of, reported, span_of, where_of
 from pykcl.worker.shard_end import NOT_RETURNED
 
 _LONGEST_TEXT = 1000
@@ -51,6 +50,7 @@ class BatchDelivery:
             max_age=None if config.max_record_age is None else config.max_record_age * 1000.0,
             retry_timeout=config.retry_timeout,
         )
+        self._gives_up = config.dead_letters is not None
         self._in_a_row = InARow(config.dead_letters_in_a_row)
 
     def deliver(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
@@ -126,25 +126,32 @@ class BatchDelivery:
     ) -> Signal | None:
         """failing: records of the call that are not checkpointed; `start` is the index of their first in the batch."""
         runtime = self._context.runtime
-        failure, at = _failure(error, failing)
-        reported = (error.__cause__ or error) if isinstance(error, ProcessingError) else error
+        done, why = failing[:0], error
+        if isinstance(error, StoppedAt):
+            before = index_of(error.record, failing) or 0
+            done, failing, start = failing[:before], failing[before:], start + before
+            work.settled(start)
+            why = error.error
+        failure, at = self._failure(error, failing)
         decision = work.failed(
             failure,
             began=began,
             now=runtime.monotonic(),
             rng=runtime.random(),
             at=None if at is None else start + at,
+            condition=why.condition if isinstance(why, Reject) else Condition.REJECTED,
             now_millis=self._context.stream.server_time_millis(),
-            cause=_cause(reported, error),
+            cause=_cause(reported(error), why),
         )
-        done = failing[:0]
         if at is not None:
-            done = failing[: at if failure is Failure.FAILED_AT else 0]
+            done = failing[:at] if failure is Failure.FAILED_AT and at else done
             failing = failing[at : at + 1] if failure is Failure.REJECTED else failing[at:]
         verdict, tried = decision.verdict, decision.part
         ends = verdict in (Verdict.GIVE_UP_RECORDS, Verdict.HAND_BACK)
         attempt = max(tried.attempts, tried.tries, 1)
-        self._calls.report("process_records", reported, attempt, failing, None if ends else decision.pause)
+        self._calls.report(
+            "process_records", reported(error), attempt, failing, None if ends else decision.pause
+        )
         if done:
             self._in_a_row.worked()
             self._settle(done, True)
@@ -160,6 +167,27 @@ class BatchDelivery:
         elif verdict is Verdict.RETRY and self._scope.pause(decision.pause):
             return Signal.STOP
         return Signal.GIVE_UP if verdict is Verdict.HAND_BACK else None
+
+    def _failure(self, error: BaseException, records: Sequence[Record]) -> tuple[Failure, int | None]:
+        """Return the kind of the failure, and the index of the record that it names, if it is one of these.
+
+        Without a destination in the options a Reject gives up nothing.
+        """
+        stopped = isinstance(error, StoppedAt)
+        at = index_of(error.record, records) if isinstance(error, FailedAt | Reject) else None
+        why = error.error if isinstance(error, StoppedAt) else error
+        if isinstance(why, Reject) and self._gives_up:
+            if why.record is None and len(records) == 1:
+                at = 0
+            is_named = not stopped or why.record is None or index_of(why.record, records) == at
+            if at is not None and is_named:
+                return Failure.REJECTED, at
+        if not blames_records(error) or (stopped and at is None):
+            # The latter: the handler has checkpointed the record since, and has not tried those after it.
+            return Failure.NOT_COUNTED, None
+        if isinstance(error, FailedAt) and at is not None:
+            return Failure.FAILED_AT, at
+        return Failure.ERROR, None
 
     # -- dead letters --------------------------------------------------------------------------------------------
 
@@ -243,27 +271,6 @@ class BatchDelivery:
         cause = error if isinstance(error, PyKclError) else f"{type(error).__name__} at {where_of(error)}"
         unsent = DeadLettersUnsent(f"Dead letters of {self._held.key} were not kept: {cause}")
         return unsent.about("E22").naming(shard=self._held.key)
-
-
-def _failure(error: BaseException, records: Sequence[Record]) -> tuple[Failure, int | None]:
-    """Return the kind of the failure, and the index of the record that it names, if it is one of these."""
-    if isinstance(error, FailedAt | Reject):
-        kind = Failure.FAILED_AT if isinstance(error, FailedAt) else Failure.REJECTED
-        if isinstance(error, Reject) and error.record is None and len(records) == 1:
-            return kind, 0
-        at = index_of(error.record, records)
-        return (Failure.ERROR, None) if at is None else (kind, at)
-    return (Failure.ERROR if blames_records(error) else Failure.NOT_COUNTED), None
-
-
-def index_of(named: object, records: Sequence[Record]) -> int | None:
-    """Return the index of the record with the position of that one; None if there is none."""
-    if not isinstance(named, Record):
-        return None
-    position, shard = named.position, named.shard_id
-    return next(
-        (at for at, each in enumerate(records) if each.position == position and each.shard_id == shard), None
-    )
 
 
 def _cause(reported: BaseException, error: BaseException) -> Cause:

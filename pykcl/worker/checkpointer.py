@@ -135,6 +135,15 @@ class Progress:
                 f"The processor of {self._held.key} was replaced by a new one, which goes on. Stop."
             )
 
+    @property
+    def is_lost(self) -> bool:
+        """True if `check` would raise."""
+        try:
+            self.check()
+        except LeaseLostError:
+            return True
+        return False
+
     def retire(self) -> None:
         """Let `check` and every write raise LeaseLostError from now on.
 
@@ -184,6 +193,11 @@ class ShardCheckpointer:
     def __init__(self, progress: Progress, default: Checkpoint | None) -> None:
         self._progress = progress
         self._default = default
+
+    @property
+    def is_lost(self) -> bool:
+        """True once this worker may no longer write for the shard, as it is at this moment."""
+        return self._progress.is_lost
 
     def checkpoint(self, at: Record | Checkpoint | str | None = None, sub_sequence_number: int = 0) -> None:
         position = self._position(at, sub_sequence_number)

@@ -38,9 +38,7 @@ class _Processor(TypedDict):
     processor: ProcessorFactory
 
 
-class Surroundings(_Processor, total=False):
-    """Arguments of a Worker besides its configuration."""
-
+class _Around(TypedDict, total=False):
     session: Any
     clients: Mapping[str, Any] | None
     on_event: Listener | Sequence[Listener]
@@ -48,8 +46,12 @@ class Surroundings(_Processor, total=False):
     dead_letters: DeadLetters | None
 
 
-class WorkerOptions(Surroundings, total=False):
-    """All that, and the fields of Config besides application and stream."""
+class Surroundings(_Processor, _Around):
+    """Arguments of a Worker besides its configuration."""
+
+
+class AppOptions(_Around, total=False):
+    """Arguments of a Worker that may be given to an App: all but application, stream and processor."""
 
     table_name: str | None
     region: str | None
@@ -104,6 +106,10 @@ class WorkerOptions(Surroundings, total=False):
     metrics_queue_size: int
 
 
+class WorkerOptions(Surroundings, AppOptions):
+    """Arguments of a Worker but application and stream."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSeams:
     """Replacements for parts of a worker, which only simulations, tests and tools of pykcl need.
@@ -118,7 +124,7 @@ class WorkerSeams:
     host: HostSource | None = None
 
 
-_CALLABLE = "callable"
+CALLABLE = "callable"
 """The option dead_letters of a worker that is given an object."""
 
 
@@ -128,7 +134,7 @@ def given_destination(config: Config, given: DeadLetters | None) -> DeadLetterDe
     Raises ConfigError.
     """
     if given is None or isinstance(given, str):
-        if config.dead_letters == _CALLABLE:
+        if config.dead_letters == CALLABLE:
             raise ConfigError(
                 "dead_letters='callable' wants an object of yours. Do: Worker(dead_letters=keep), with a function that "
                 "takes the letters; or name another destination."
@@ -158,7 +164,7 @@ def config_of(
     """Return the configuration that the arguments of Worker make. Raises ConfigError."""
     is_text = isinstance(dead_letters, str)
     if dead_letters is not None and (config is None or is_text):
-        options = {**options, "dead_letters": dead_letters if is_text else _CALLABLE}
+        options = {**options, "dead_letters": dead_letters if is_text else CALLABLE}
     if config is None:
         if application is None:
             raise ConfigError(
@@ -177,11 +183,11 @@ def config_of(
         raise ConfigError(
             f"Application {application!r} contradicts config.application={config.application!r}."
         )
-    if dead_letters is None or config.dead_letters == _CALLABLE:
+    if dead_letters is None or config.dead_letters == CALLABLE:
         return config
     if config.dead_letters is not None:
         raise ConfigError(
             f"config.dead_letters={config.dead_letters!r} contradicts the destination that dead_letters= gives. "
             "Use one of them."
         )
-    return replace(config, dead_letters=_CALLABLE)
+    return replace(config, dead_letters=CALLABLE)

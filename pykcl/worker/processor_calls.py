@@ -7,10 +7,11 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from pykcl.errors import (
     LeaseLostError,
@@ -27,7 +28,7 @@ from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.dead_letter import DeadLetter
 from pykcl.model.record import Record
 from pykcl.planning.read_schedule import backoff
-from pykcl.processor import Batch
+from pykcl.processor import Batch, FailedAt, Reject, StoppedAt
 from pykcl.runtime import Event, Runtime, SystemRuntime
 from pykcl.worker.context import Context
 from pykcl.worker.processor_factory import NeverRan, must_have_run
@@ -181,19 +182,27 @@ class ProcessorCalls:
             pause = backoff(attempt, runtime.random())
             out_of_time = runtime.monotonic() - began + pause > self._context.config.retry_timeout
             end = self._end_of_trying(error, records, left, restart=restart, out_of_time=out_of_time)
-            self.report(method, error, attempt, left, None if end else pause)
+            self.report(method, reported(error), attempt, left, None if end else pause)
             records = left or records
-            if end is CallResult.SKIPPED:
-                self._context.events.emit(BatchSkipped(shard=self._shard, records=len(left), **span_of(left)))
+            if end is CallResult.SKIPPED and len(untried := self._skip(left, error)):
+                argument = cast(Input, replace(cast(Batch, argument), records=untried))
+                records, attempt, began, end, pause = untried, 0, runtime.monotonic(), None, 0.0
             elif end is CallResult.STOPPED:
                 # The worker stops and releases this lease with all others: nothing is handed back.
-                self._context.on_fatal(_failure(method, self._shard, error, left))
+                self._context.on_fatal(_failure(method, self._shard, reported(error), left))
             elif end is CallResult.RETURNED:
                 return self._returned(method, records)
-            elif end is None and self._pause(pause):
+            if end is None and self._pause(pause):
                 return CallResult.STOPPED
             if end is not None or restart:
                 return end or CallResult.RESTART
+
+    def _skip(self, records: Sequence[Record], error: BaseException) -> Sequence[Record]:
+        """Give up the records to blame for the error, as on_error="skip" says; return the others, not tried yet."""
+        start, stop = to_blame(error, records)
+        skipped = records[start:stop]
+        self._context.events.emit(BatchSkipped(shard=self._shard, records=len(skipped), **span_of(skipped)))
+        return records[stop:] if start == 0 else (*records[:start], *records[stop:])
 
     def _end_of_trying(
         self,
@@ -210,7 +219,7 @@ class ProcessorCalls:
             return CallResult.STOPPED
         if records and not left and not restart:
             return CallResult.RETURNED
-        if on_error == "skip" and left and blames_records(error):
+        if on_error == "skip" and left and blames_records(error) and to_blame(error, left) != NOBODY:
             return CallResult.SKIPPED
         return CallResult.RETRIES_EXHAUSTED if out_of_time else None
 
@@ -393,9 +402,43 @@ def blames_records(error: BaseException) -> bool:
 
     Never for our own errors (a checkpoint that could not be written), sys.exit or Ctrl-C.
     """
+    if isinstance(error, StoppedAt):
+        error = error.error
     if isinstance(error, ProcessingError):
         return True
     return not isinstance(error, PyKclError | SystemExit | KeyboardInterrupt)
+
+
+NOBODY = (0, 0)
+
+
+def to_blame(error: BaseException, records: Sequence[Record]) -> tuple[int, int]:
+    """Return start and stop of the records that an error of their call is about: the one that it names, else all.
+
+    NOBODY: the error is about a record that the handler has checkpointed since. Those after it were not tried.
+    """
+    if isinstance(error, FailedAt | Reject):
+        at = index_of(error.record, records)
+        if at is not None:
+            return at, at + 1
+    return NOBODY if isinstance(error, StoppedAt) else (0, len(records))
+
+
+def index_of(named: object, records: Sequence[Record]) -> int | None:
+    """Return the index of the record with the position of that one; None if there is none."""
+    if not isinstance(named, Record):
+        return None
+    position, shard = named.position, named.shard_id
+    return next(
+        (at for at, each in enumerate(records) if each.position == position and each.shard_id == shard), None
+    )
+
+
+def reported(error: BaseException) -> BaseException:
+    """Return the error that a ProcessingError was raised from; any other as it is."""
+    while isinstance(error, ProcessingError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def span_of(records: Sequence[Record]) -> dict[str, str]:

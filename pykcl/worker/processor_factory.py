@@ -154,6 +154,8 @@ def _refuse_what_needs_arguments(factory: Any, made_of: Any) -> None:
         f"pass lambda: {name}({given}), or functools.partial({name}, {given}); for pykcl run name a function that "
         "returns it"
     )
+    if not isinstance(made_of, type):
+        do = f"pass handler({name}) if it is to be called with records (from pykcl import handler); else {do}"
     names = ", ".join(each.name for each in needed)
     raise NotAProcessor(
         f"{name} needs {names}, and is called without arguments for each shard. Do: {do}."

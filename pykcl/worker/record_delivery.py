@@ -14,13 +14,13 @@ from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, PollWindow, backoff
 from pykcl.processor import Batch, FailedAt, ShutdownRequestedInput
 from pykcl.status import Activity
-from pykcl.worker.batch_delivery import BatchDelivery, index_of
+from pykcl.worker.batch_delivery import BatchDelivery
 from pykcl.worker.batch_window import BatchWindow
 from pykcl.worker.checkpointer import ShardCheckpointer
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.measurements import PageMeasures
 from pykcl.worker.prefetch import Answer
-from pykcl.worker.processor_calls import CallResult, StopAsked
+from pykcl.worker.processor_calls import CallResult, StopAsked, index_of
 from pykcl.worker.shard_end import NOT_RETURNED, children_of_a_gone_shard
 from pykcl.worker.shard_reader import Page, ShardReader
 
@@ -299,7 +299,7 @@ class RecordDelivery:
 
     def _rest_after(self, batch: Batch, error: BaseException) -> Batch:
         """Return what the error and the checkpoints leave to be done of a batch."""
-        if isinstance(error, FailedAt) and self._context.config.on_error == "retry":
+        if isinstance(error, FailedAt) and self._context.config.on_error != "raise":
             at = index_of(error.record, batch.records)
             if at:
                 self._progress.batch_done(batch[at - 1].position)

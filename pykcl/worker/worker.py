@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, overload
 
@@ -541,3 +542,52 @@ class Worker:
                     break
                 task.join(min(left, 0.1))
         return [task.name for task in tasks if task.is_alive()]
+
+
+def run_together(workers: Sequence[Worker], *, tune_gc: bool = True) -> None:
+    """Run several workers in this process, as `Worker.run` does one; stop all when one of them ends.
+
+    A signal is one for each of them. Raises what stopped the first one.
+    """
+    if len(workers) == 1:
+        workers[0].run(tune_gc=tune_gc)
+        return
+    runtime = SystemRuntime()
+    news = runtime.signal_event()
+    started, ended, errors = list[Worker](), list[Worker](), list[BaseException]()
+    signals = StopSignals(news.set, runtime.monotonic)
+
+    def work(worker: Worker) -> None:
+        try:
+            worker.start()
+            started.append(worker)
+            news.set()
+            worker.join()
+        except BaseException as error:  # noqa: BLE001 - raised below, in the thread of the caller
+            errors.append(error)
+        finally:
+            ended.append(worker)
+            news.set()
+
+    with signals.heard():
+        tasks = [
+            runtime.spawn(f"pykcl-run-{worker.config.stream_name}", partial(work, worker))
+            for worker in workers
+        ]
+        while True:
+            # Before everything is read: 1) all is read; 2) news comes; 3) it is cleared, and waited for.
+            news.clear()
+            times = max(signals.count, min(1, len(ended)))
+            if len(ended) == len(workers):
+                break
+            for worker in workers if times else ():
+                worker._signals.ask(times)
+            if tune_gc and len(started) == len(workers):
+                tune_collector()
+                return_large_blocks()
+                tune_gc = False
+            news.wait()
+        for task in tasks:
+            task.join()
+    if errors:
+        raise errors[0]

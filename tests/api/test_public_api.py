@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import Unpack
 
 import pykcl
 from pykcl.model.record import PlainRecords
-from pykcl.worker.options import Surroundings, WorkerOptions
+from pykcl.worker.options import AppOptions, Surroundings, WorkerOptions
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(name for name in pykcl.__all__ if not name.startswith("__"))
 CLASSES = [name for name in NAMES if isinstance(getattr(pykcl, name), type | types.FunctionType)]
-HEAVY = ("boto3", "botocore", "google.protobuf", "click", "tenacity", "moto", "rich")
+HEAVY = (
+    "boto3", "botocore", "google.protobuf", "click", "tenacity", "moto", "rich", "pydantic", "msgspec", "asyncio",
+)  # fmt: skip
 
 MAY_BE_ANY = {
     "Config.from_options(options)": "options come from outside and are checked one by one",
@@ -31,6 +34,7 @@ MAY_BE_ANY = {
     "Worker.__init__(session)": "a boto3.Session: boto3 has no types of its own",
     "Worker.__init__(clients)": "boto3 clients, likewise",
     "Worker.__init__(options)": "the fields of Config, checked there",
+    "Context.__init__(record)": "None only where a function takes batches: a program that takes records need not ask",
     "lambda_processor.lambda_processor(handler)": "a handler annotates event and context with its own libraries' types",
     "lambda_processor.lambda_processor(filter_criteria)": "JSON, checked there",
 }
@@ -60,6 +64,17 @@ def test_writing_a_processor_and_building_a_worker_load_neither_boto3_nor_protob
     )
     assert "pykcl.worker.worker" in loaded
     assert loaded.isdisjoint({"boto3", "botocore", "pykcl.aws.kinesis", "pykcl.aws.lease_table"})
+
+
+def test_writing_a_handler_loads_neither_pydantic_nor_msgspec_nor_the_event_loop():
+    loaded = modules_after(
+        "from pykcl import App, handler\n"
+        "app = App('orders-app')\n"
+        "@app.stream('orders')\ndef on_order(order: dict): ...\n"
+        "handler(on_order)()"
+    )
+    assert "pykcl.handlers.app" in loaded
+    assert loaded.isdisjoint(HEAVY)
 
 
 def test_help_loads_neither_boto3_nor_any_verb():
@@ -116,7 +131,7 @@ def untyped(found: type) -> Iterator[str]:
     """What of a class has no type, or Any where no reason is written down."""
     name = found.__name__
     # Names that are imported for type checkers only, or lazily, are filled in from the public ones.
-    names = {public: getattr(pykcl, public) for public in NAMES}
+    names = {public: getattr(pykcl, public) for public in NAMES} | {"Unpack": Unpack}
     if dataclasses.is_dataclass(found):
         hints = typing.get_type_hints(found, localns=names)
         for field in dataclasses.fields(found):
@@ -198,14 +213,17 @@ def annotations_of(found: type) -> Iterator[tuple[str, str]]:
 def hidden_names(found: type) -> set[str]:
     """Names of pykcl's own classes and aliases in the signatures of a class that `pykcl` does not export.
 
-    An alias of literals need not be exported: a program writes the literal.
+    An alias of literals need not be exported, nor the names of keyword arguments: a program writes the literal, and the
+    arguments.
     """
     hidden = set()
     for module, text in annotations_of(found):
         for node in ast.walk(ast.parse(text, mode="eval") if isinstance(text, str) else ast.Pass()):
             if not isinstance(node, ast.Name) or node.id in pykcl.__all__ or hasattr(builtins, node.id):
                 continue
-            value = getattr(sys.modules[module], node.id, None)
+            value = getattr(sys.modules[module], node.id, Unpack if node.id == "Unpack" else None)
+            if typing.is_typeddict(value) and f"Unpack[{node.id}]" in text:
+                continue
             is_own = isinstance(value, type) and value.__module__.startswith("pykcl")
             is_alias = typing.get_origin(value) not in (None, typing.Literal)
             if value is None or is_own or is_alias:
@@ -231,6 +249,7 @@ def test_the_walk_sees_a_class_and_an_alias_that_are_not_exported(monkeypatch):
 def test_every_class_in_a_public_signature_is_exported():
     hidden = {name: hidden_names(getattr(pykcl, name)) for name in CLASSES}
     hidden["options of Worker"] = hidden_names(WorkerOptions)
+    hidden["options of App"] = hidden_names(AppOptions)
     assert {name: found for name, found in hidden.items() if found} == {}
 
 

@@ -6,4 +6,4 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 # By name: the entry point is there only where the package was installed since it got one.
-from pykcl.testing.plugin import kinesis, pykcl_local_aws, worker  # noqa: F401
+from pykcl.testing.plugin import kcl_clock, kinesis, pykcl_local_aws, worker  # noqa: F401

@@ -109,3 +109,16 @@ def test_the_letter_of_a_record_knows_when_it_failed_first_and_of_what_last():
     assert part.condition is Condition.RETRY_ATTEMPTS_EXHAUSTED
     assert part.first_failed_at == 0
     assert part.cause.error == "TypeError"
+
+
+def test_what_cannot_be_decoded_is_given_up_under_its_own_condition_and_counts_no_call():
+    work = WorkList(3, Policy(max_attempts=2))
+    decision = work.failed(
+        Failure.REJECTED, began=0.0, now=0.0, rng=Random(0), at=1, condition=Condition.DECODE_FAILED
+    )
+    assert decision.verdict is Verdict.GIVE_UP_RECORDS
+    parts = []
+    while (part := work.next()) is not None:
+        parts.append((part.start, part.stop, part.condition, part.attempts))
+        work.returned()
+    assert parts == [(0, 1, None, 0), (1, 2, Condition.DECODE_FAILED, 0), (2, 3, None, 0)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from pykcl import (
     Activity,
+    App,
     Batch,
     CallStatus,
     Checkpoint,
@@ -15,6 +17,7 @@ from pykcl import (
     Condition,
     Config,
     ConfigError,
+    Context,
     DeadLetter,
     DeadLetterDestination,
     DeadLetters,
@@ -56,6 +59,7 @@ from pykcl import (
     WorkerStatus,
     WrongStream,
     WrongTable,
+    handler,
     lambda_processor,
 )
 from pykcl.events import DataLost, LeaseTaken
@@ -196,6 +200,53 @@ def policies() -> None:
         Worker(config=config, processor=Strict).run()
     except DeadLettersUnsent as error:
         print(error.hint)
+
+
+@dataclass
+class Order:
+    id: int
+
+
+app = App("orders-app", max_attempts=3, dead_letters="file:letters", on_event=watch)
+
+
+@app.on_start
+def connect() -> None:
+    print("connected")
+
+
+@app.on_stop
+def disconnect() -> None:
+    print("disconnected")
+
+
+@app.stream("orders", batch_size=100)
+def on_order(order: Order, context: Context) -> None:
+    key: str = context.record.partition_key
+    late: bool = context.lost
+    print(order.id, key, late, context.attempt, context.fencing_token, context.shard_id, context.stream)
+    if order.id < 0:
+        raise Reject("negative number")
+
+
+def text_of(record: Record) -> str:
+    return record.text()
+
+
+@app.stream("notes", application="notes-app", decoder=text_of, filter=has_key)
+def on_notes(notes: list[str], context: Context) -> int:
+    return len(notes) + len(context.batch)
+
+
+def functions() -> None:
+    decorated: Callable[[Order, Context], None] = on_order
+    counted: Callable[[list[str], Context], int] = on_notes
+    hook: Callable[[], None] = connect
+    print(decorated, counted, hook)
+    made: ProcessorFactory = handler(on_order, filter=has_key)
+    Worker("orders-app", stream="orders", processor=made)
+    Worker("notes-app", stream="notes", processor=handler(on_notes, decoder=text_of))
+    app.run()
 
 
 def main() -> int:

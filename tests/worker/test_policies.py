@@ -23,6 +23,7 @@ from pykcl import (
 )
 from pykcl.event_dispatch import line_of
 from pykcl.events import (
+    BatchSkipped,
     BatchSplit,
     Checkpointed,
     FailureResolved,
@@ -37,6 +38,7 @@ from pykcl.events import (
     WholeBatchesAreGivenUp,
 )
 from pykcl.model.dead_letter import Condition
+from pykcl.processor import NotDecoded, StoppedAt
 from pykcl.testing import assert_in_order, records, run_processor
 from pykcl.testing.fleet import STREAM, TABLE, RecordingProcessor
 from pykcl.testing.memory.stream import MemoryStream
@@ -511,12 +513,192 @@ def test_old_records_are_given_up_without_a_call():
     assert result.dead_letters[0].first_failed_at is None
 
 
+def skipped(result):
+    return [event.records for event in result.events if isinstance(event, BatchSkipped)]
+
+
 def test_skip_skips_what_names_its_record_too():
     def process(batch):
         raise FailedAt(batch[0])
 
     result = run_processor(processor(process), numbered(2), on_error="skip")
     assert texts(result.skipped) == ["0", "1"]
+    assert skipped(result) == [1, 1]
+
+
+def test_skip_gives_up_the_one_record_that_a_failure_names_and_those_after_it_are_tried():
+    def process(batch):
+        for record in batch:
+            if record.text() in ("1", "4"):
+                raise FailedAt(record)
+
+    result = run_processor(processor(process), numbered(5), on_error="skip")
+    assert [texts(batch) for batch in result.batches] == [list("01234"), list("234")]
+    assert texts(result.skipped) == ["1", "4"]
+    assert texts(result.delivered) == ["0", "2", "3"]
+    assert result.checkpoints[-1] == "SHARD_END"
+    assert result.lost == 0
+
+
+def test_skip_gives_up_the_one_record_that_is_rejected_and_the_others_come_again():
+    def process(batch):
+        for record in batch:
+            if record.text() in ("1", "2"):
+                raise Reject(record)
+
+    result = run_processor(processor(process), numbered(4), on_error="skip")
+    assert [texts(batch) for batch in result.batches] == [list("0123"), list("023"), list("03")]
+    assert texts(result.skipped) == ["1", "2"]
+    assert result.lost == 0
+
+
+def test_skip_goes_on_with_no_record_of_a_batch_once_the_worker_stops(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.put(4)
+    stop = []
+
+    def fail(batch):
+        stop[0]()
+        raise FailedAt(batch[0])
+
+    worker = fleet.start(
+        "w1", processor=lambda: RecordingProcessor("w1", fleet.ledger, fail), on_error="skip"
+    )
+    stop.append(worker.stop)
+    fleet.wait(lambda: fleet.happened(LeaseReleased), what="the lease to be released")
+    assert [event.records for event in fleet.happened(BatchSkipped)] == [1]
+
+
+def test_a_rejected_record_is_given_up_by_nobody_where_no_option_says_what_becomes_of_it(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.put(3)
+
+    def reject(batch):
+        if len(batch) == 1:
+            raise Reject(batch[0])
+        raise ValueError
+
+    fleet.start(
+        "w1",
+        processor=lambda: RecordingProcessor("w1", fleet.ledger, reject),
+        bisect=True,
+        retry_timeout=5.0,
+    )
+    fleet.wait(lambda: fleet.happened(RetriesExhausted), what="the lease to be handed back")
+    assert fleet.happened(RecordsDiscarded) == []
+    assert fleet.rows()[SHARD].checkpoint.is_sentinel
+
+
+# -- handlers of single records ---------------------------------------------------------------------------------
+
+
+def one_by_one(handle):
+    """A processor that names the record at which a call ends, as the handlers that pykcl makes of functions."""
+
+    def process(batch):
+        for record in batch:
+            try:
+                handle(record)
+            except Exception as error:
+                raise StoppedAt(record, error) from error
+
+    return processor(process)
+
+
+def test_of_single_records_the_one_before_a_rejected_one_is_not_delivered_again():
+    calls = []
+
+    def handle(record):
+        calls.append(record.text())
+        if record.text() == "2":
+            raise Reject("no such product")
+
+    result = run_processor(one_by_one(handle), numbered(5), dead_letters=lambda letters: None)
+    assert letters_of(result) == [(REJECTED, ["2"], 1)]
+    assert calls == list("01234")
+    assert texts(result.delivered) == ["0", "1", "3", "4"]
+
+
+def test_of_single_records_what_cannot_be_decoded_costs_no_attempt():
+    def handle(record):
+        if record.text() in ("0", "3"):
+            raise NotDecoded(record) from ValueError("no number")
+
+    result = run_processor(one_by_one(handle), numbered(4), max_attempts=3)
+    assert letters_of(result) == [
+        (Condition.DECODE_FAILED, ["0"], 0),
+        (Condition.DECODE_FAILED, ["3"], 0),
+    ]
+    assert {(letter.error, letter.message) for letter in result.dead_letters} == {("ValueError", "no number")}
+    assert len(result.batches) == 2
+
+
+@pytest.mark.parametrize("bisect", [False, True])
+def test_of_single_records_the_failing_one_alone_costs_attempts(bisect):
+    calls = []
+
+    def handle(record):
+        calls.append(record.text())
+        if record.text() == "1":
+            raise KeyError
+
+    result = run_processor(one_by_one(handle), numbered(3), max_attempts=2, bisect=bisect)
+    assert letters_of(result) == [(EXHAUSTED, ["1"], 2)]
+    assert (calls.count("0"), calls.count("2")) == (1, 1)
+    assert {event.error for event in result.events if isinstance(event, ProcessorRaised)} == {"KeyError"}
+
+
+@pytest.mark.parametrize("options", [{"max_attempts": 1}, {}], ids=["policies", "none"])
+def test_of_single_records_an_error_that_is_none_of_theirs_counts_nothing_and_repeats_nothing(options):
+    calls = []
+
+    def handle(record):
+        calls.append(record.text())
+        if record.text() == "1" and len(calls) < 5:
+            raise TemporaryError("the database is away")
+
+    result = run_processor(one_by_one(handle), numbered(3), **options)
+    assert result.dead_letters == []
+    assert calls == list("011112")
+
+
+def test_of_single_records_one_that_was_checkpointed_before_it_failed_blames_no_other():
+    def process(batch):
+        for record in batch:
+            batch.checkpointer.checkpoint(record)
+            if record.text() == "1":
+                raise StoppedAt(record, ValueError())
+
+    for options in ({"max_attempts": 1}, {"on_error": "skip"}):
+        result = run_processor(
+            processor(process), numbered(4), checkpoint_mode="manual", end="stop", **options
+        )
+        assert result.dead_letters == []
+        assert skipped(result) == []
+        assert [texts(batch) for batch in result.batches] == [list("0123"), list("23")]
+
+
+@pytest.mark.parametrize("error", [Reject("bad"), ValueError()], ids=["rejects", "raises"])
+def test_of_single_records_skip_skips_one(error):
+    def handle(record):
+        if record.text() == "1":
+            raise error
+
+    result = run_processor(one_by_one(handle), numbered(3), on_error="skip")
+    assert texts(result.skipped) == ["1"]
+    assert texts(result.delivered) == ["0", "2"]
+
+
+def test_of_single_records_one_that_names_another_is_an_ordinary_failure():
+    others = []
+
+    def handle(record):
+        others.append(record)
+        if record.text() == "1":
+            raise Reject(others[0])
+
+    result = run_processor(one_by_one(handle), numbered(3), max_attempts=1)
+    assert letters_of(result) == [(EXHAUSTED, ["1"], 1)]
 
 
 # -- a3: the destination ---------------------------------------------------------------------------------------

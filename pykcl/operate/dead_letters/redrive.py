@@ -24,6 +24,7 @@ from pykcl.operate.dead_letters.sources import Found, LetterSource
 from pykcl.operate.streams.writer import StreamWriter
 from pykcl.processor import Batch, InitializationInput, ProcessorFactory, ShutdownRequestedInput
 from pykcl.runtime import Runtime
+from pykcl.worker.processor_calls import reported
 from pykcl.worker.processor_factory import must_have_run
 
 MAX_HASH_KEY = 2**128 - 1
@@ -276,7 +277,8 @@ def _failure(method: str, call: Callable[[], object]) -> str:
     """Call a method of the processor; return a sentence on what it raised, without its message, else ""."""
     try:
         must_have_run(method, call())
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the application's own code
+    except (Exception, SystemExit) as raised:  # noqa: BLE001 - the application's own code
+        error = reported(raised)
         traceback = error.__traceback__
         while traceback is not None and traceback.tb_next is not None:
             traceback = traceback.tb_next

@@ -1,0 +1,184 @@
+"""Decoders: from the annotation of a parameter to the function that makes its value of the data of a record.
+
+Neither pydantic nor msgspec is imported for an annotation that is not of it; only a dataclass, which is of neither,
+takes the one that is installed.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import json
+import sys
+import typing
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from pykcl.errors import PyKclError
+from pykcl.model.record import Record
+from pykcl.processor import NotDecoded
+
+Decoder = Callable[[bytes], Any]
+"""Raises any Exception for data of another form."""
+
+FORMS = (
+    "Record, Batch, bytes, str, dict, list, Any, a TypedDict, a dataclass, a pydantic model, a msgspec.Struct, or "
+    "list[T] of one of these"
+)
+"""Annotations that a first parameter may have."""
+
+_NOT_THE_DATA = (MemoryError, OSError, PyKclError)
+"""Errors of a decoder that are no verdict on the data: there is no memory, or a registry of schemas is away."""
+
+
+class NoDecoder(Exception):
+    """The annotation has no decoder. do: the edit that helps."""
+
+    def __init__(self, problem: str, do: str = "") -> None:
+        super().__init__(problem)
+        self.do = do or f"use {FORMS}; or pass decoder="
+
+
+def decoder_of(kind: Any) -> Decoder:
+    """Return the decoder of an annotation, which is neither a Record nor a Batch nor of several records.
+
+    Raises NoDecoder, and NameError where the definition of the class names another that is not defined yet.
+    """
+    if kind is Any:
+        return _json
+    origin = typing.get_origin(kind)
+    if origin in (dict, collections.abc.Mapping) and typing.get_args(kind)[0] in (str, Any):
+        return _json_object
+    found = _SIMPLE.get(kind) if isinstance(kind, type) and origin is None else None
+    if found is not None:
+        return found
+    if _is_typed_dict(kind):
+        return _json_object
+    try:
+        decoder = _of_class(kind if origin is None else origin, kind)
+    except (NoDecoder, NameError):
+        raise
+    except Exception as error:
+        raise NoDecoder(f"{_name(kind)} cannot be decoded: {type(error).__name__}: {error!s:.300}") from error
+    if decoder is None:
+        raise NoDecoder(f"{_name(kind)} has no decoder")
+    return decoder
+
+
+def refuse(record: Record, error: Exception) -> NoReturn:
+    """Raise NotDecoded for what a decoder has raised about the data; any other error of it as it is."""
+    if isinstance(error, _NOT_THE_DATA):
+        raise error
+    raise NotDecoded(record) from error
+
+
+# -- JSON ------------------------------------------------------------------------------------------------------
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _json(data: bytes) -> Any:
+    # As json.loads, which would make a decoder anew for each call with parse_constant.
+    return _JSON.decode(data.decode(json.detect_encoding(data), "surrogatepass"))
+
+
+def _json_object(data: bytes) -> Any:
+    return _checked(_json(data), dict, "an object")
+
+
+def _json_array(data: bytes) -> Any:
+    return _checked(_json(data), list, "an array")
+
+
+def _checked(value: Any, kind: type, what: str) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"the JSON is {type(value).__name__}, not {what}")
+    return value
+
+
+def _as_it_is(data: bytes) -> bytes:
+    return data
+
+
+_SIMPLE: dict[type, Decoder] = {
+    bytes: _as_it_is,
+    str: bytes.decode,
+    dict: _json_object,
+    list: _json_array,
+}
+
+
+def _is_typed_dict(kind: Any) -> bool:
+    # That of typing_extensions, too, which typing.is_typeddict does not know in each version.
+    return isinstance(kind, type) and issubclass(kind, dict) and hasattr(kind, "__total__")
+
+
+# -- classes ---------------------------------------------------------------------------------------------------
+
+
+def _of_class(kind: Any, annotation: Any) -> Decoder | None:
+    """Return the decoder of a class. annotation: the class with its type arguments, if it has any."""
+    if not isinstance(kind, type):
+        return None
+    if _is_of(kind, "pydantic", "BaseModel"):
+        return _of_model(annotation)
+    if _is_of(kind, "msgspec", "Struct"):
+        return _by_msgspec(annotation)
+    if not dataclasses.is_dataclass(kind):
+        return None
+    # A dataclass of pydantic has validators of its own.
+    decoder = None if hasattr(kind, "__pydantic_validator__") else _by_msgspec(annotation)
+    decoder = decoder or _by_pydantic(annotation)
+    if decoder is None:
+        raise NoDecoder(
+            f"{_name(kind)} is a dataclass, and neither msgspec nor pydantic is installed",
+            "pip install 'pykcl[msgspec]' (or 'pykcl[pydantic]'); or pass decoder=",
+        )
+    return decoder
+
+
+def _is_of(kind: type, module: str, base: str) -> bool:
+    found = sys.modules.get(module)
+    return found is not None and issubclass(kind, getattr(found, base))
+
+
+def _of_model(model: Any) -> Decoder:
+    if not hasattr(model, "model_validate_json"):
+        raise NoDecoder(
+            f"{_name(model)} is a model of pydantic 1",
+            "pip install 'pykcl[pydantic]', which takes pydantic 2",
+        )
+    if not getattr(model, "__pydantic_complete__", True):
+        # Else the first record would find out, and count as one that does not decode.
+        model.model_rebuild()
+    decoder: Decoder = model.model_validate_json
+    return decoder
+
+
+def _by_msgspec(kind: Any) -> Decoder | None:
+    try:
+        import msgspec
+    except ModuleNotFoundError:
+        return None
+    decoder: Decoder = msgspec.json.Decoder(kind).decode
+    return decoder
+
+
+def _by_pydantic(kind: Any) -> Decoder | None:
+    try:
+        import pydantic
+    except ModuleNotFoundError:
+        return None
+    decoder: Decoder = pydantic.TypeAdapter(kind).validate_json
+    return decoder
+
+
+def _name(kind: Any) -> str:
+    return (
+        kind.__qualname__ if isinstance(kind, type) and typing.get_origin(kind) is None else str(kind)[:200]
+    )

@@ -1,0 +1,467 @@
+"""`handler`: a function as a record processor. The annotation of its first parameter says what it is called with."""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import PurePath
+from typing import Annotated, Any, NoReturn
+
+from pykcl.errors import NotAProcessor, RestartShard, TableGone
+from pykcl.handlers.decode import FORMS, NoDecoder, decoder_of, refuse
+from pykcl.model.record import Record
+from pykcl.processor import (
+    Batch,
+    FailedAt,
+    InitializationInput,
+    ProcessorFactory,
+    RecordProcessor,
+    StoppedAt,
+)
+from pykcl.worker.processor_factory import NeverRan, must_have_run, why_it_runs_nothing
+
+_MADE = "__pykcl_processor__"
+"""Attribute of a function that an App has: itself, and the factory of its processors."""
+
+
+class Context:
+    """The surroundings of one call, for a function that has a second parameter for them.
+
+    record: the record at hand; None if the function is called with a batch. batch: the whole batch that was delivered.
+    attempt: 1, 2, … for the same record, or the same batch, in this process. fencing_token: as in InitializationInput.
+    """
+
+    __slots__ = ("attempt", "batch", "fencing_token", "record")
+
+    def __init__(self, record: Record | Any, batch: Batch, attempt: int, fencing_token: int) -> None:
+        self.record = record
+        self.batch = batch
+        self.attempt = attempt
+        self.fencing_token = fencing_token
+
+    @property
+    def shard_id(self) -> str:
+        """Name of the shard."""
+        return self.batch.shard_id
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream."""
+        return self.batch.stream
+
+    @property
+    def lost(self) -> bool:
+        """True once this worker may no longer write for the shard: stop, another one goes on. Asked anew each time."""
+        return bool(getattr(self.batch.checkpointer, "is_lost", False))
+
+    def __repr__(self) -> str:
+        return f"Context(shard_id={self.shard_id!r}, attempt={self.attempt}, record={self.record!r})"
+
+
+def handler(
+    function: Callable[..., object],
+    *,
+    decoder: Callable[[Record], object] | None = None,
+    filter: Callable[[Record], bool] | None = None,
+) -> ProcessorFactory:
+    """Return what `Worker(processor=…)` takes, for a function of a record, a decoded record, or a batch.
+
+    The annotation of the first parameter decides. None, or Record: it is called with each record. Batch: with each
+    batch. list[T] or Sequence[T]: with the decoded records of each batch. Any other: with each record, decoded. A
+    second parameter that is annotated Context, or named context, gets a Context.
+
+    decoder: makes the value of a record, in place of the annotation; what it raises means that the record does not
+    decode, except for OSError, MemoryError and errors of pykcl. filter: returns False for a record that is done without
+    the function.
+
+    Raises NotAProcessor, a ConfigError, with the place of the function.
+    """
+    return functools.partial(FunctionProcessor, Handler(function, decoder, filter))
+
+
+def processor_of(found: Any) -> Any:
+    """Return the factory of a function that takes records, or of one that an App has; anything else as it is."""
+    made = getattr(found, _MADE, None)
+    if made is not None and made[0] is found:
+        return made[1]
+    return handler(found) if takes_records(found) else found
+
+
+def belongs_to_an_app(function: Any, factory: ProcessorFactory) -> None:
+    """Let `processor_of` return this factory for the function. Some callables have no room for that."""
+    with suppress(AttributeError, TypeError):
+        setattr(function, _MADE, (function, factory))
+
+
+def takes_records(found: Any) -> bool:
+    """Return True for a function, not a class, that has to be called with something and makes no record processor."""
+    if not callable(found) or isinstance(found, RecordProcessor) or isinstance(_behind_partials(found), type):
+        return False
+    if not any(each.kind in _POSITIONAL for each in required(found)):
+        return False
+    try:
+        made = _evaluated(inspect.signature(found).return_annotation, found, {})
+    except Exception:  # noqa: BLE001 - an annotation may be any expression, and for type checkers only
+        return True
+    return not (isinstance(made, type) and issubclass(made, RecordProcessor))
+
+
+def required(function: Callable[..., object]) -> list[inspect.Parameter]:
+    """Return the parameters that have no default; none of a callable in C, say, whose parameters nobody knows."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [each for each in parameters if each.default is each.empty and each.kind not in _ANY_NUMBER]
+
+
+# -- the signature ---------------------------------------------------------------------------------------------
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class Form(Enum):
+    """The argument of a call."""
+
+    RECORD = "each record"
+    BATCH = "the batch"
+    LIST = "the decoded records of the batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The calls of a function. decode: makes a value, of the data or of the whole record; None: the record itself.
+
+    context_as: name of the parameter for the Context; empty: the second one. None: it has none.
+    """
+
+    form: Form
+    decode: Callable[[Any], Any] | None = None
+    takes_data: bool = True
+    context_as: str | None = None
+
+
+class Handler:
+    """A function with its decoder and its filter. name: MODULE:NAME, for dead letters."""
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        decoder: Callable[[Record], object] | None = None,
+        filter: Callable[[Record], bool] | None = None,
+    ) -> None:
+        self.function, self.decoder, self.is_wanted = function, decoder, filter
+        self._refuse_what_is_no_function()
+        named = _behind_partials(function)
+        named = named if hasattr(named, "__qualname__") else type(named)
+        self.name = f"{named.__module__}:{named.__qualname__}"
+        self._title = named.__qualname__.rpartition("<locals>.")[2]
+        self._names: Mapping[str, Any] = _names_of_the_caller()
+        self._plan: Plan | None = None
+        try:
+            self._plan = self._planned()
+        except NameError:
+            # A class that is defined further down: asked again before the first call.
+            return
+        self._names = {}
+
+    def plan(self) -> Plan:
+        """Raises NotAProcessor."""
+        if self._plan is None:
+            try:
+                self._plan = self._planned()
+            except NameError as error:
+                self._refuse(
+                    f"its annotations name what is not defined: {error}",
+                    "import that at run time, not for type checkers only",
+                )
+        return self._plan
+
+    def _refuse(self, problem: str, do: str) -> NoReturn:
+        raise NotAProcessor(f"{self._title} ({_place_of(self.function)}): {problem}. Do: {do}.").about(
+            "E15", do
+        )
+
+    def _refuse_what_is_no_function(self) -> None:
+        function: Any = self.function
+        name = getattr(function, "__name__", type(function).__name__)
+        if isinstance(function, type | RecordProcessor) or not callable(function):
+            what = f"the class {name}" if isinstance(function, type) else f"{type(function).__name__}"
+            is_one = isinstance(function, type) and issubclass(function, RecordProcessor)
+            do = f"pass processor={name}" if is_one else "write def on_record(record)"
+            raise NotAProcessor(f"handler takes a function; it got {what}. Do: {do}.").about("E15", do)
+        if isinstance(_behind_partials(function), type):
+            do = "pass it to Worker as it is"
+            raise NotAProcessor(f"handler takes a function; it got what makes objects. Do: {do}.").about(
+                "E15", do
+            )
+        self._title = name
+        kind = why_it_runs_nothing(function)
+        if kind is not None:
+            self._refuse(
+                f"it is {kind}: a call of it runs nothing, and its records would count as processed",
+                NeverRan.DO,
+            )
+        given: dict[str, Any] = {"decoder": self.decoder, "filter": self.is_wanted}
+        for option, value in given.items():
+            if value is not None and (not callable(value) or why_it_runs_nothing(value)):
+                self._refuse(
+                    f"{option}={getattr(value, '__name__', type(value).__name__)} is no plain function",
+                    f"write a plain def of a Record without yield for {option}=",
+                )
+
+    def _planned(self) -> Plan:
+        """Raises NotAProcessor, and NameError for an annotation that cannot be evaluated yet."""
+        first, context_as = self._parameters()
+        kind: Any = Record if first is None or first.annotation is first.empty else self._kind(first)
+        item = _item_of(kind)
+        if self.decoder is not None:
+            if kind is Batch:
+                self._refuse(
+                    "decoder= makes a value of one record, and the function takes a Batch",
+                    "annotate list[T], or drop decoder=",
+                )
+            return Plan(Form.RECORD if item is None else Form.LIST, self.decoder, False, context_as)
+        if kind is Batch:
+            return Plan(Form.BATCH, context_as=context_as)
+        form, kind = (Form.RECORD, kind) if item is None else (Form.LIST, item)
+        if kind is Record:
+            return Plan(form, context_as=context_as)
+        if kind is Context:
+            self._refuse(
+                "its first parameter is a Context", "take the record first, and the Context as the second one"
+            )
+        try:
+            return Plan(form, decoder_of(kind), context_as=context_as)
+        except NoDecoder as error:
+            self._refuse(f"its first parameter: {error}", error.do)
+
+    def _parameters(self) -> tuple[inspect.Parameter | None, str | None]:
+        """Return the first parameter, if it is known, and Plan.context_as."""
+        try:
+            parameters = list(inspect.signature(self.function).parameters.values())
+        except (TypeError, ValueError):
+            return None, None  # of a callable in C, say: its first call shows it
+        positional = [each for each in parameters if each.kind in _POSITIONAL]
+        if not positional and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
+            self._refuse("it takes no record", "add a parameter: def on_record(record)")
+        first = positional[0] if positional else None
+        others = [each for each in parameters if each is not first and each.kind not in _ANY_NUMBER]
+        context = next((each for each in others if self._is_context(each)), None)
+        if [each.name for each in positional] == ["event", "context"] and _has_no_annotation(positional):
+            self._refuse(
+                "it has the parameters of a Lambda handler",
+                "pass lambda_processor(...) of it, or pykcl run --lambda; for records annotate event: Record",
+            )
+        missing = [each.name for each in others if each.default is each.empty and each is not context]
+        if missing:
+            names = ", ".join(missing)
+            self._refuse(
+                f"nothing is passed for {names}",
+                f"bind it, functools.partial({self._title}, {missing[0]}=...), or give it a default; only a Context is "
+                "passed besides the record",
+            )
+        if context is None:
+            return first, None
+        return first, "" if context in positional[1:2] else context.name
+
+    def _kind(self, parameter: inspect.Parameter) -> Any:
+        """Return the annotation, without Annotated."""
+        try:
+            kind = _evaluated(parameter.annotation, self.function, self._names)
+        except NameError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an annotation may be any expression
+            self._refuse(
+                f"its annotation {parameter.annotation!s:.100} cannot be evaluated ({type(error).__name__})",
+                f"use {FORMS}",
+            )
+        return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+
+    def _is_context(self, parameter: inspect.Parameter) -> bool:
+        if parameter.name == "context":
+            return True
+        if parameter.annotation is parameter.empty:
+            return False
+        try:
+            return self._kind(parameter) is Context
+        except (NameError, NotAProcessor):
+            # Imported for type checkers only, perhaps.
+            return str(parameter.annotation).rpartition(".")[2] == "Context"
+
+
+def _item_of(kind: Any) -> Any:
+    """Return T of list[T] and Sequence[T]; None for anything else."""
+    if typing.get_origin(kind) in (list, collections.abc.Sequence):
+        item = typing.get_args(kind)[0]
+        return typing.get_args(item)[0] if typing.get_origin(item) is Annotated else item
+    return None
+
+
+def _has_no_annotation(parameters: Sequence[inspect.Parameter]) -> bool:
+    return all(each.annotation is each.empty for each in parameters)
+
+
+def _evaluated(annotation: Any, function: Any, names: Mapping[str, Any]) -> Any:
+    """Return the annotation that a text stands for. Raises what its evaluation raises, NameError above all."""
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    owner: Any = getattr(_written(function), "__globals__", {})
+    return typing.get_type_hints(holder, globalns=owner, localns=dict(names), include_extras=True)["it"]
+
+
+def _names_of_the_caller() -> Mapping[str, Any]:
+    """Return the local variables of the function that is calling pykcl: classes may be defined there."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("pykcl.handlers"):
+        frame = frame.f_back
+    return {} if frame is None or frame.f_locals is frame.f_globals else dict(frame.f_locals)
+
+
+def _behind_partials(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _written(function: Any) -> Any:
+    """Return the function that somebody has written: behind partials, methods, wrappers and callable objects."""
+    found = inspect.unwrap(_behind_partials(function))
+    if not isinstance(found, types.FunctionType | types.MethodType):
+        found = getattr(type(found), "__call__", found)  # noqa: B004 - the method, not whether there is one
+    return getattr(found, "__func__", found)
+
+
+def _place_of(function: Any) -> str:
+    code = getattr(_written(function), "__code__", None)
+    return "-" if code is None else f"{PurePath(code.co_filename).name}:{code.co_firstlineno}"
+
+
+# -- the processor ---------------------------------------------------------------------------------------------
+
+_Key = tuple[str, int, str, int]
+"""Positions of the first and the last record of a call."""
+
+
+class FunctionProcessor(RecordProcessor):
+    """Calls the function of a Handler.
+
+    records_filtered: number of records that were settled by the filter. handler_name: MODULE:NAME, for dead letters.
+    """
+
+    def __init__(self, made: Handler) -> None:
+        self._function, self._is_wanted = made.function, made.is_wanted
+        self._plan = made.plan()
+        self.handler_name = made.name
+        self.records_filtered = 0
+        self._fencing_token = 0
+        self._failed: _Key | None = None
+        self._failures = 0
+
+    def initialize(self, init: InitializationInput) -> None:
+        self._fencing_token = init.fencing_token
+
+    def process_records(self, batch: Batch) -> None:
+        """Raises StoppedAt, or for a function of batches what it raises, and NotDecoded."""
+        if self._plan.form is Form.RECORD:
+            self._call_with_each(batch)
+        else:
+            self._call_with_all(batch)
+
+    def _call_with_each(self, batch: Batch) -> None:
+        plan, function, is_wanted = self._plan, self._function, self._is_wanted
+        decode, takes_data, has_context = plan.decode, plan.takes_data, plan.context_as is not None
+        value: Any
+        for record in batch.records:
+            try:
+                if is_wanted is not None and not is_wanted(record):
+                    self.records_filtered += 1
+                    continue
+                value = record
+                if decode is not None:
+                    try:
+                        value = decode(record.data if takes_data else record)
+                    except Exception as error:  # noqa: BLE001 - a decoder may raise anything
+                        refuse(record, error)
+                returned = self._with_context(value, record, batch) if has_context else function(value)
+                if returned is not None:
+                    must_have_run(self.handler_name, returned)
+            except (RestartShard, TableGone, NotAProcessor):
+                raise
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                self._note(_key_of((record,)))
+                raise StoppedAt(record, error) from error
+
+    def _call_with_all(self, batch: Batch) -> None:
+        records, value = batch.records, batch
+        if self._is_wanted is not None:
+            records = [record for record in records if self._is_wanted(record)]
+            value = replace(batch, records=records)
+        argument: Any = value if self._plan.form is Form.BATCH else self._decoded(records)
+        if records or not batch:
+            try:
+                has_context = self._plan.context_as is not None
+                returned = (
+                    self._with_context(argument, None, batch) if has_context else self._function(argument)
+                )
+                must_have_run(self.handler_name, returned)
+            except FailedAt as error:
+                self._note(_key_of(batch.records))
+                self._count_before(error.record, batch.records, records)
+                raise
+            except BaseException:
+                self._note(_key_of(batch.records))
+                raise
+        self.records_filtered += len(batch) - len(records)
+
+    def _count_before(self, failed: Record, records: Sequence[Record], wanted: Sequence[Record]) -> None:
+        """Count the filtered records before one that failed: those are settled, and do not come again."""
+        if self._is_wanted is not None:
+            before = [sum(each.position < failed.position for each in some) for some in (records, wanted)]
+            self.records_filtered += before[0] - before[1]
+
+    def _decoded(self, records: Sequence[Record]) -> list[Any]:
+        """Decode all records, before the call. Raises NotDecoded for the first that cannot be."""
+        decode, takes_data = self._plan.decode, self._plan.takes_data
+        if decode is None:
+            return list(records)
+        values = []
+        for record in records:
+            try:
+                values.append(decode(record.data if takes_data else record))
+            except Exception as error:  # noqa: BLE001 - a decoder may raise anything
+                refuse(record, error)
+        return values
+
+    # -- the context -------------------------------------------------------------------------------------------
+
+    def _with_context(self, value: Any, record: Record | None, batch: Batch) -> object:
+        attempt = 1
+        if self._failed is not None:
+            attempt = self._attempt(_key_of(batch.records if record is None else (record,)))
+        context = Context(record, batch, attempt, self._fencing_token)
+        if self._plan.context_as:
+            return self._function(value, **{self._plan.context_as: context})
+        return self._function(value, context)
+
+    def _attempt(self, key: _Key | None) -> int:
+        return self._failures + 1 if key is not None and key == self._failed else 1
+
+    def _note(self, key: _Key | None) -> None:
+        self._failures = self._attempt(key)
+        self._failed = key
+
+
+def _key_of(records: Sequence[Record]) -> _Key | None:
+    if not records:
+        return None
+    first, last = records[0], records[-1]
+    return first.sequence_number, first.sub_sequence_number, last.sequence_number, last.sub_sequence_number

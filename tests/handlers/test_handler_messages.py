@@ -1,0 +1,277 @@
+"""Every refusal of `handler`, `App` and what is given one of their functions: what happened, where, and what to do."""
+
+import functools
+import re
+from dataclasses import dataclass
+
+import forms_written_as_text as texts
+import pydantic
+import pytest
+
+from pykcl import App, Batch, ConfigError, Context, Record, RecordProcessor, Worker, handler
+from pykcl.errors import NotAProcessor
+from pykcl.handlers.app import streams_of
+from pykcl.handlers.decode import FORMS
+
+HERE = "test_handler_messages.py:"
+
+
+class Orders(RecordProcessor):
+    def process_records(self, batch):
+        pass
+
+
+class Shop:
+    def on_order(self, order: complex):
+        pass
+
+
+class Unknown:
+    pass
+
+
+@dataclass
+class Unmade:
+    shop: Shop | Unknown
+
+
+async def asynchronous(order):
+    pass
+
+
+def generator(order):
+    yield order
+
+
+def nothing():
+    pass
+
+
+def plain(order):
+    pass
+
+
+def of_unknown(order: Unknown):
+    pass
+
+
+def of_a_choice(order: "dict | None"):
+    pass
+
+
+def of_many_unknown(orders: list[set]):
+    pass
+
+
+def of_numbers(order: dict[int, str]):
+    pass
+
+
+def of_no_annotation(order: "dict["):  # noqa: F722
+    pass
+
+
+def of_an_expression(order: "1 / 0"):
+    pass
+
+
+def of_a_context(context: Context):
+    pass
+
+
+def of_a_batch(batch: Batch):
+    pass
+
+
+def with_more(order, database, *, limit):
+    pass
+
+
+def of_an_unmade(order: Unmade):
+    pass
+
+
+def lambda_handler(event, context):
+    pass
+
+
+DO_FORMS = f"Do: use {re.escape(FORMS)}; or pass decoder="
+REFUSED = [
+    (5, {}, r"^handler takes a function; it got int. Do: write def on_record\(record\)\.$"),
+    (Orders, {}, r"^handler takes a function; it got the class Orders. Do: pass processor=Orders\.$"),
+    (Orders(), {}, r"it got Orders\. Do: write def on_record"),
+    (Shop, {}, r"it got the class Shop\. Do: write def on_record"),
+    (handler(plain), {}, r"it got what makes objects. Do: pass it to Worker as it is"),
+    (functools.partial(Unmade, 1), {}, r"it got what makes objects"),
+    (
+        asynchronous,
+        {},
+        rf"^asynchronous \({HERE}\d+\): it is async def: a call of it runs nothing, .* Do: write a plain",
+    ),
+    (functools.partial(asynchronous), {}, r"it is async def"),
+    (generator, {}, r"^generator \(.*\): it is a function with a yield"),
+    (
+        nothing,
+        {},
+        rf"^nothing \({HERE}\d+\): it takes no record. Do: add a parameter: def on_record\(record\)\.$",
+    ),
+    (functools.partial(plain, 1), {}, rf"^plain \({HERE}\d+\): it takes no record"),
+    (of_unknown, {}, rf"^of_unknown \({HERE}\d+\): its first parameter: Unknown has no decoder. {DO_FORMS}"),
+    (of_a_choice, {}, rf"its first parameter: dict \| None has no decoder. {DO_FORMS}"),
+    (of_many_unknown, {}, r"its first parameter: set has no decoder"),
+    (of_numbers, {}, r"its first parameter: dict\[int, str\] has no decoder"),
+    (Shop().on_order, {}, r"^Shop.on_order \(.*\): its first parameter: complex has no decoder"),
+    (
+        of_no_annotation,
+        {},
+        rf"its annotation dict\[ cannot be evaluated \(SyntaxError\). Do: use {re.escape(FORMS)}",
+    ),
+    (of_an_expression, {}, r"its annotation 1 / 0 cannot be evaluated \(ZeroDivisionError\)"),
+    (
+        of_a_context,
+        {},
+        r"its first parameter is a Context. Do: take the record first, and the Context as the second",
+    ),
+    (
+        with_more,
+        {},
+        r"nothing is passed for database, limit. Do: bind it, functools.partial\(with_more, database=...\), or give it "
+        r"a default; only a Context is passed besides the record",
+    ),
+    (of_an_unmade, {}, r"its first parameter: Unmade cannot be decoded: TypeError: "),
+    (
+        lambda_handler,
+        {},
+        r"it has the parameters of a Lambda handler. Do: pass lambda_processor\(...\) of it",
+    ),
+    (of_a_batch, {"decoder": plain}, r"decoder= makes a value of one record, and the function takes a Batch"),
+    (
+        plain,
+        {"decoder": 5},
+        r"decoder=int is no plain function. Do: write a plain def of a Record without yield for d",
+    ),
+    (plain, {"decoder": asynchronous}, r"decoder=asynchronous is no plain function"),
+    (plain, {"filter": generator}, r"filter=generator is no plain function"),
+]
+
+
+@pytest.mark.parametrize(("function", "options", "message"), REFUSED)
+def test_what_is_no_handler_is_refused_where_it_is_made(function, options, message):
+    with pytest.raises(ConfigError, match=message) as raised:
+        handler(function, **options)
+    assert isinstance(raised.value, NotAProcessor)
+    assert raised.value.code == "E15"
+    assert str(raised.value).endswith(f"Do: {raised.value.hint}.")
+
+
+def test_a_model_of_pydantic_1_is_refused(monkeypatch):
+    class Old(pydantic.BaseModel):
+        pass
+
+    Old.__name__ = Old.__qualname__ = "Old"
+    monkeypatch.delattr(pydantic.BaseModel, "model_validate_json")
+
+    def function(order: Old):
+        pass
+
+    with pytest.raises(
+        NotAProcessor, match=r"Old is a model of pydantic 1. Do: pip install 'pykcl\[pydantic\]'"
+    ):
+        handler(function)
+
+
+def test_a_name_that_is_never_defined_is_refused_before_the_first_call():
+    made = handler(texts.of_a_name_for_type_checkers)
+    with pytest.raises(
+        NotAProcessor,
+        match=r"^of_a_name_for_type_checkers \(forms_written_as_text.py:\d+\): its annotations name what is not "
+        r"defined: name 'Decimal' is not defined. Do: import that at run time, not for type checkers only\.$",
+    ):
+        made()
+
+
+def test_a_worker_that_is_given_a_function_says_what_to_pass():
+    with pytest.raises(
+        NotAProcessor, match=r"plain needs order.* Do: pass handler\(plain\) if it is to be called w"
+    ):
+        Worker("orders-app", stream="orders", processor=plain)
+    with pytest.raises(NotAProcessor, match=r"with_more needs order, database, limit"):
+        Worker("orders-app", stream="orders", processor=with_more)
+
+
+# -- App ---------------------------------------------------------------------------------------------------------
+
+
+def decorated(app=None, stream="orders", function=plain, **options):
+    (app or App("orders-app")).stream(stream, **options)(function)
+
+
+def two_streams(**options):
+    app = App("orders-app", **options)
+    app.stream("orders")(plain)
+    app.stream("payments")(of_a_batch)
+
+
+def hook(name, function):
+    getattr(App("orders-app"), name)(function)
+
+
+APPS = [
+    (lambda: App("orders-app", max_attemps=3), r"^Unknown option 'max_attemps'. Did you mean 'max_attempts'"),
+    (
+        lambda: App("orders-app", stream="orders"),
+        r"^stream= is no option of an App. Do: @app.stream\(\"orders\"\)\.$",
+    ),
+    (lambda: App("orders-app", processor=Orders), r"^Unknown option 'processor'"),
+    (lambda: decorated(on_eror="skip"), r"^Unknown option 'on_eror'. Did you mean 'on_error'"),
+    (
+        lambda: decorated(stream=plain),
+        r"^app.stream takes the name of a stream. Do: @app.stream\(\"orders\"\)\.$",
+    ),
+    (
+        lambda: decorated(function=of_unknown),
+        r"^of_unknown \(.*\): its first parameter: Unknown has no decoder",
+    ),
+    (
+        lambda: decorated(max_attempts=3),
+        r"max_attempts=3 gives up records, and dead_letters=None keeps them nowhere",
+    ),
+    (
+        two_streams,
+        r"^of_a_batch and plain share the lease table 'orders-app', and that is of one stream, 'orders'. "
+        r"Do: @app.stream\('payments', application=\"orders-app-of_a_batch\"\)\.$",
+    ),
+    (lambda: two_streams(table_name="leases"), r"of_a_batch and plain share the lease table 'leases'"),
+    (
+        App("orders-app").run,
+        r"^The App reads no stream. Do: decorate a function by @app.stream\(\"orders\"\)\.$",
+    ),
+    (
+        lambda: hook("on_start", plain),
+        r"^@app.on_start: plain is a function that needs arguments. Do: def plain\(\), ",
+    ),
+    (
+        lambda: hook("on_stop", asynchronous),
+        r"^@app.on_stop: asynchronous is async def. Do: def asynchronous\(\), w",
+    ),
+    (lambda: hook("on_stop", 5), r"^@app.on_stop: int is no function"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), APPS)
+def test_what_an_app_cannot_be_is_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_an_own_application_is_a_lease_table_of_its_own():
+    app = App("orders-app")
+    app.stream("orders")(plain)
+    app.stream("payments", application="payments-app")(of_a_batch)
+    assert [each.application for each in streams_of(app)] == ["orders-app", "payments-app"]
+
+
+def test_nothing_shown_quotes_a_record():
+    context = Context(Record(b"secret", "alice", "1"), Batch((), None, 0, "shardId-0", "orders"), 1, 7)
+    assert "secret" not in repr(context)
+    assert "alice" not in repr(context)
