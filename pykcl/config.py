@@ -127,7 +127,7 @@ class Config:
     "s3://BUCKET/PREFIX", "discard" (nowhere), or "callable": what Worker(dead_letters=…) was given. None: no record is
     given up."""
     dead_letters_in_a_row: int = 100
-    """After so many exhausted parts of a shard with no success between them the lease is handed back. 0: never."""
+    """After so many parts in a row that used up attempts or did not decode, the lease is handed back. 0: never."""
     failover_time: float = 10.0
     """A lease whose counter stood still for so long may be taken. Must be the same in the whole fleet, Java too."""
     max_leases: int = 1000

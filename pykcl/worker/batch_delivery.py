@@ -26,6 +26,8 @@ from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.processor_calls import blames_records, index_of, reported, span_of, where_of
 from pykcl.worker.shard_end import NOT_RETURNED
 
+_MAY_BE_THE_WORLD = (Condition.RETRY_ATTEMPTS_EXHAUSTED, Condition.DECODE_FAILED)
+"""Conditions that are not the fault of many records in a row: a database is down, or the model is a wrong one."""
 _LONGEST_TEXT = 1000
 """Characters of an exception's text, and of a reason, in a dead letter."""
 
@@ -212,7 +214,7 @@ class BatchDelivery:
         )
         work.returned()
         self._settle(records, False)
-        if condition is Condition.RETRY_ATTEMPTS_EXHAUSTED and self._in_a_row.exhausted():
+        if condition in _MAY_BE_THE_WORLD and self._in_a_row.exhausted():
             self._scope.why_handed_back = (
                 f"dead_letters_in_a_row={self._in_a_row.limit} were given up with no success between them, so the "
                 "records are not to blame"

@@ -108,13 +108,18 @@ def test_a1_2_a_shard_of_nothing_but_poison_is_dead_lettered_record_by_record():
     assert len(result.batches) == 99 + 3 * 100
 
 
-def test_a1_2_so_many_in_a_row_hand_the_lease_back_with_the_checkpoint_at_the_last(new_fleet):
+@pytest.mark.parametrize(
+    "error",
+    [lambda record: ValueError(), NotDecoded],
+    ids=["each raises", "none decodes"],
+)
+def test_a1_2_so_many_in_a_row_hand_the_lease_back_with_the_checkpoint_at_the_last(new_fleet, error):
     fleet = new_fleet(shards=1)
     fleet.put(100)
     kept = []
 
     def fail(batch):
-        raise ValueError
+        raise error(batch[0])
 
     fleet.start(
         "w1",
