@@ -153,24 +153,40 @@ def active_workers(metrics: Iterable[WorkerMetrics], now: float, report_period: 
     ]
 
 
-def living(
+def silent_workers(
     metrics: Iterable[WorkerMetrics],
     leases: Iterable[Lease],
+    *,
     expired: Collection[str],
     untouched: Collection[str] = (),
-) -> list[WorkerMetrics]:
-    """Return the reports without those of workers whose leases have expired, all of which they have worked on.
+    before: Mapping[str, int],
+) -> dict[str, int]:
+    """Return the workers that are silent, and when each has reported last; see `living`.
 
-    Java believes a report for a minute: 1) a worker dies; 2) its leases expire; 3) as it has the most room, they stay
-    with it, or it is given more. Here the report of such a worker counts as if it were old. untouched: keys of leases
-    that their owners were given and have not worked on yet, which is no sign of life, nor of death.
+    Silent is a worker whose leases have expired, all of which it has worked on. It stays so when others have them,
+    until it reports again or works on a lease. untouched: keys of leases that their owners were given and have not
+    worked on yet, which is no sign of life, nor of death. before: the answer by the scan before.
     """
     lively: dict[str, bool] = {}
     for lease in leases:
         if lease.actual_owner is not None and (lease.key in expired or lease.key not in untouched):
             lively[lease.actual_owner] = lively.get(lease.actual_owner, False) or lease.key not in expired
+    return {
+        one.worker: one.reported_at
+        for one in metrics
+        if not lively.get(one.worker, before.get(one.worker) != one.reported_at)
+    }
+
+
+def living(metrics: Iterable[WorkerMetrics], silent: Collection[str]) -> list[WorkerMetrics]:
+    """Return the reports without those of silent workers, unless all are silent.
+
+    Java believes a report for a minute: 1) a worker dies; 2) its leases expire; 3) as it has the most room, they stay
+    with it, or it is given more. Or: 3) others are given them; 4) its load is the least now, so the next balancing
+    takes leases from the living for it. Here the report of such a worker counts as if it were old.
+    """
     reports = list(metrics)
-    return [one for one in reports if lively.get(one.worker, True)] or reports
+    return [one for one in reports if one.worker not in silent] or reports
 
 
 def _is_default(metrics: WorkerMetrics) -> bool:

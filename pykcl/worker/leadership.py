@@ -26,9 +26,11 @@ from pykcl.planning.assignment_decider import (
     AssignmentMemory,
     AssignmentSettings,
     Decision,
+    active_workers,
     decide,
     give_left,
     living,
+    silent_workers,
 )
 from pykcl.planning.leader import owners_of
 from pykcl.planning.leader_lock import HeldLock, LeaderWatch, lease_seconds
@@ -73,6 +75,7 @@ class Leadership:
         self._unreleased: tuple[LeaderLock, ...] = ()
         self._rows: tuple[Row, ...] = ()
         self.reports: tuple[WorkerMetrics, ...] = ()
+        self._silent: dict[str, int] = {}
         config = context.config
         self._settings = AssignmentSettings(
             failover_time=config.failover_time,
@@ -119,9 +122,20 @@ class Leadership:
 
     # -- the lock ----------------------------------------------------------------------------------------------
 
-    def scanned(self, rows: tuple[Row, ...]) -> None:
-        """Note the rows of a scan of the whole table."""
+    def scanned(self, rows: tuple[Row, ...], view: LeaseView) -> None:
+        """Note the rows of a scan of the whole table. view: folded from it.
+
+        Who is silent is noted also while others lead: 1) a leader dies; 2) this worker takes its leases, as nobody
+        leads; 3) it takes the lock. From then on no lease shows that the other one is dead.
+        """
         self._rows, self.reports = rows, reports_in(rows)
+        self._silent = silent_workers(
+            self.reports,
+            view.leases.values(),
+            expired=self._expired(view),
+            untouched=view.untouched,
+            before=self._silent,
+        )
 
     def work_on_lock(self, now: float, *, may_lead: bool) -> None:
         """Read, take or keep the lock, if that is due. may_lead: this worker is a member of the fleet.
@@ -319,13 +333,12 @@ class Leadership:
         is_extra = now < self._next_run
         if not is_extra:
             self._next_run = now + self._run_interval
-        expired = {key for key in view.leases if view.is_expired(key, self._patience(view, key))}
         aws_now = context.stream.server_time_millis() / 1000
         decision = decide(
             view.leases.values(),
-            living(self.reports, view.leases.values(), expired, view.untouched),
+            living(active_workers(self.reports, aws_now, self._settings.report_period), self._silent),
             now=aws_now,
-            expired=expired,
+            expired=self._expired(view),
             memory=self._memory,
             settings=self._settings,
             rng=context.runtime.random(),
@@ -336,6 +349,9 @@ class Leadership:
             return decision
         readable = {lease.key for lease in view.tree.readable(view.leases, view.unreadable)}
         return give_left(decision, view.leases.values(), readable, self._settings.max_leases, aws_now)
+
+    def _expired(self, view: LeaseView) -> set[str]:
+        return {key for key in view.leases if view.is_expired(key, self._patience(view, key))}
 
     def _patience(self, view: LeaseView, key: str) -> float:
         """Return the seconds after which a lease that stands still counts as expired.

@@ -181,7 +181,7 @@ class LeaseManager:
         context.fleet.observe(rows, self._view)
         self._sync.scanned(before)
         if context.fleet.follows:
-            self._leadership.scanned(rows)
+            self._leadership.scanned(rows, self._view)
             self._membership.scanned(self._leadership.reports)
             is_ready = self.readiness.everywhere.is_set() and self._leadership.is_led
             pause = _LED_SCAN_INTERVAL if is_ready else context.config.renew_interval

@@ -22,6 +22,7 @@ from pykcl.planning.assignment_decider import (
     give_left,
     is_valid,
     living,
+    silent_workers,
 )
 
 NOW = 1_800_000_000
@@ -52,28 +53,57 @@ def given(decision):
     return {one.lease_key.removeprefix("shardId-"): one.new_owner for one in decision.assignments}
 
 
+def silent(reports, leases, expired=(), untouched=(), before=None):
+    """The silent workers. expired, untouched: last parts of the keys of leases."""
+    keys = {
+        "expired": {f"shardId-{key}" for key in expired},
+        "untouched": {f"shardId-{key}" for key in untouched},
+    }
+    return silent_workers(reports, leases, **keys, before=before or {})
+
+
 def test_a_worker_all_of_whose_leases_have_expired_is_given_none_though_its_report_is_young():
     leases = [lease("1", "dead"), lease("2", "dead"), lease("3", "late"), lease("4", "late")]
     reports = idle("dead", "late", "new")
-    expired = {"shardId-1", "shardId-2", "shardId-3"}
-    assert [one.worker for one in living(reports, leases, expired)] == ["late", "new"]
+    found = silent(reports, leases, expired="123")
+    assert found == {"dead": NOW}
+    assert living(reports, found) == idle("late", "new")
     # Java leaves them with it for a minute, as it has the most room.
-    decision = run(leases[:2], living(reports[:1] + reports[2:], leases[:2], expired), expired=("1", "2"))
+    decision = run(leases[:2], living(reports[:1] + reports[2:], found), expired=("1", "2"))
     assert set(given(decision).values()) == {"new"}
+
+
+def test_a_silent_worker_stays_so_when_others_have_its_leases_until_it_reports_again():
+    reports, before = idle("dead", "new"), {"dead": NOW}
+    leases = [lease("1", "new", 10.0), lease("2", "new", 10.0)]
+    assert silent(reports, leases, before=before) == before
+    # Otherwise the next balancing would take a lease from the one that lives.
+    assert given(run(leases, reports))
+    assert not given(run(leases, living(reports, before)))
+    # A lease that was being handed over to it, and that it cannot have found yet, is no sign of life.
+    assert silent(reports, [*leases, lease("3", "dead")], untouched="3", before=before) == before
+    assert silent(idle("dead", at=NOW + 30) + reports[1:], leases, before=before) == {}
+
+
+def test_a_silent_worker_that_works_on_a_lease_again_is_alive():
+    leases = [lease("1", "late"), lease("2", "new")]
+    assert silent(idle("late", "new"), leases, before={"late": NOW}) == {}
+    # One that has withdrawn its report is forgotten.
+    assert silent(idle("new"), leases[1:], before={"late": NOW}) == {}
 
 
 def test_a_lease_that_a_worker_has_not_worked_on_yet_says_nothing_of_its_life():
     leases = [lease("1", "dead"), lease("2", "dead"), lease("3", "new")]
-    untouched = {"shardId-2", "shardId-3"}
-    found = living(idle("dead", "new"), leases, {"shardId-1"}, untouched)
-    assert [one.worker for one in found] == ["new"]
+    assert silent(idle("dead", "new"), leases, expired="1", untouched="23") == {"dead": NOW}
     # Nobody has found it for two failover times.
-    assert living(idle("new", "other"), leases[2:], {"shardId-3"}, untouched) == idle("other")
+    assert silent(idle("new", "other"), leases[2:], expired="3", untouched="23") == {"new": NOW}
 
 
 def test_where_every_worker_has_only_expired_leases_their_reports_decide():
-    leases, expired = [lease("1", "a"), lease("2", "b")], {"shardId-1", "shardId-2"}
-    assert [one.worker for one in living(idle("a", "b"), leases, expired)] == ["a", "b"]
+    reports = idle("a", "b")
+    found = silent(reports, [lease("1", "a"), lease("2", "b")], expired="12")
+    assert found == {"a": NOW, "b": NOW}
+    assert living(reports, found) == reports
 
 
 # -- Java's decisions --------------------------------------------------------------------------------------------

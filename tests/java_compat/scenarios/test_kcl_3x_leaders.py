@@ -14,7 +14,7 @@ from pykcl.events import (
     LeaseTaken,
 )
 from pykcl.testing.fleet import TABLE
-from pykcl.testing.memory.dynamodb import Fault, failing
+from pykcl.testing.memory.dynamodb import Fault, denied, failing
 from tests.java_compat.scenarios import java_3x
 from tests.java_compat.scenarios.scenario_fleet import create_indexed_table
 from tests.java_compat.scenarios.test_kcl_3x import ROUND, Fleet3x
@@ -402,6 +402,49 @@ def test_c5_the_leases_of_a_dead_pykcl_leader_are_read_again_within_forty_second
         5,
         "the others to read",
     )
+
+
+# At whatever time of the minute between two balancings it dies.
+@pytest.mark.parametrize("later", [0, 15, 30, 45])
+def test_a_worker_that_died_gets_no_lease_back_while_its_last_report_is_young(founded, later):
+    fleet = founded(6)
+    keep_putting(fleet)
+    for name in ("p1", "p2", "p3"):
+        fleet.start_pykcl(name, leader="equal")
+    fleet.wait(lambda: sorted(fleet.load().values()) == [2, 2, 2], 300, "an equal share")
+    fleet.simulation.sleep(later)
+    leader = lock_of(fleet)["ownerName"]["S"]
+    follower = next(name for name in ("p1", "p2", "p3") if name != leader)
+    before = len(fleet.happened(LeaseAssigned))
+    fleet.simulation.kill(follower)
+    fleet.wait(lambda: not fleet.load()[follower], 30, "its leases to move")
+    fleet.simulation.sleep(60)
+    assert follower not in {event.new_owner for event in fleet.happened(LeaseAssigned)[before:]}
+
+
+def test_a_worker_that_rescued_the_leases_of_a_dead_leader_gives_it_none_back_when_it_leads_itself(founded):
+    fleet = founded(4)
+    keep_putting(fleet)
+    fleet.start_pykcl("p1", leader="equal")
+    fleet.wait(works_on(fleet, "p1", 4), 30, "all leases")
+    fleet.start_pykcl("p2", leader="equal")
+    fleet.wait(works_on(fleet, "p2", 2), 300, "an equal share")
+    reported = fleet.items()["p1"]["lut"]
+    fleet.wait(lambda: fleet.items()["p1"]["lut"] != reported, 40, "the last report")
+    fleet.dynamodb.fault = lambda operation, params: (
+        Fault(before=denied()) if params.get("Item", {}).get("leaseKey") == {"S": "Leader"} else None
+    )
+    fleet.simulation.kill("p1")
+    died_at = fleet.epoch()
+    before = len(fleet.happened(LeaseAssigned))
+    fleet.wait(lambda: fleet.load()["p2"] == 4, 55, "the rescue")
+    fleet.simulation.sleep(3)
+    fleet.dynamodb.fault = None
+    fleet.wait(leads(fleet, "p2"), 5, "the lock")
+    # It balances in its first run, at once.
+    assert fleet.epoch() < died_at + 55
+    fleet.simulation.sleep(20)
+    assert not fleet.happened(LeaseAssigned)[before:]
 
 
 def test_the_leases_of_a_pykcl_worker_that_stops_move_within_two_scans(founded):
