@@ -12,10 +12,10 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 263,
-    "lines of pykcl/": 63_200,
-    "lines of the core": 25_300,
-    "lines of tests/": 98_500,
+    "files of pykcl/": 265,
+    "lines of pykcl/": 64_100,
+    "lines of the core": 26_150,
+    "lines of tests/": 99_500,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 
