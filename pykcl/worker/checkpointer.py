@@ -78,8 +78,9 @@ class Progress:
     def owed(self) -> Checkpoint | None:
         """Position that an automatic checkpoint would write now. None: nothing is new, a prepared one is waiting, or
         another instance has started at the row's checkpoint."""
-        done = self.done
+        low = None if self.watermark is None else self.watermark.low
         with self._lock:
+            done = self._done if self.watermark is None else low
             done = None if self._retired else done
         if done is None or self.is_prepared or done <= self._held.lease.checkpoint:
             return None

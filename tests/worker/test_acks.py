@@ -27,7 +27,10 @@ from pykcl.events import (
     RetriesExhausted,
 )
 from pykcl.handlers.lambda_processor import lambda_processor
+from pykcl.model.kpl import aggregate
 from pykcl.testing.fleet import STREAM, RecordingProcessor
+from pykcl.worker.held_leases import Loss
+from pykcl.worker.watermark import Watermark
 
 SHARD = "shardId-000000000000"
 
@@ -260,6 +263,12 @@ def test_acks_of_an_instance_that_was_replaced_count_for_nothing(acking):
     assert new.ack(0) == [True]
     fleet.simulation.sleep(3)
     assert checkpoint(fleet) == position(fleet, 0)
+
+
+def test_without_closing_the_old_instance_its_acks_would_seem_to_count(acking, monkeypatch):
+    monkeypatch.setattr(Watermark, "close", lambda self: None)
+    with pytest.raises(AssertionError, match="True"):
+        test_acks_of_an_instance_that_was_replaced_count_for_nothing(acking)
 
 
 # -- process_records raises ------------------------------------------------------------------------------------
@@ -510,3 +519,100 @@ def test_what_acks_nothing_is_refused(new_fleet):
     worker = fleet.start("w1", processor=lambda_processor(lambda event, context: None), checkpoint_mode="ack")
     with pytest.raises(ConfigError, match="acks nothing"):
         worker.join(60)
+
+
+# -- memory ----------------------------------------------------------------------------------------------------
+
+
+def budget(fleet, worker="w1"):
+    return fleet.workers[worker]._manager._context.memory
+
+
+def taken(fleet, worker="w1"):
+    """Bytes that are taken from the budget of the process now."""
+    return fleet.workers[worker].config.max_buffered_bytes - budget(fleet, worker)._free
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_window": 2.0}, {"batch_size": 3, "max_unacked": 7}])
+def test_the_bytes_of_a_page_are_free_again_when_its_last_record_is_acked(acking, options):
+    fleet = acking(**options)
+    fleet.wait(lambda: fleet.processors, what="the start")
+    for _ in range(4):
+        fleet.kinesis.put_record(STREAM, bytes(1000), "k")
+        fleet.simulation.sleep(1.5)
+    fleet.wait(lambda: len(given(fleet)) == 4, 30, "four records")
+    fleet.simulation.sleep(2)
+    assert 4000 <= taken(fleet) < 6000
+    assert fleet.processors[0].ack(1, 2) == [True] * 2
+    assert taken(fleet) >= 4000
+    assert fleet.processors[0].ack(0, 3) == [True] * 2
+    fleet.simulation.sleep(2)
+    assert taken(fleet) == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_window": 2.0}])
+@pytest.mark.parametrize("end", ["stop", "restart", "loss"])
+def test_the_bytes_of_records_that_are_never_acked_are_free_when_their_owner_is_gone(acking, options, end):
+    fleet = acking(shutdown_grace=2.0, **options)
+    fleet.wait(lambda: fleet.processors, what="the start")
+    fleet.kinesis.put_record(STREAM, bytes(1000), "k")
+    fleet.wait(lambda: given(fleet), 30, "a record")
+    fleet.simulation.sleep(2)
+    assert taken(fleet) >= 1000
+    if end == "stop":
+        fleet.workers["w1"].stop()
+    elif end == "loss":
+        fleet.workers["w1"]._manager._context.held.all()[0].lose(Loss.of(LossReason.OTHER))
+        fleet.wait(lambda: fleet.happened(LeaseLost), 30, "the loss")
+    else:
+        fleet.processors[0].behaviour = lambda batch: (_ for _ in ()).throw(RestartShard("once"))
+        fleet.kinesis.put_record(STREAM, b"", "k")
+        fleet.wait(lambda: len(fleet.processors) == 2, 30, "another instance")
+        fleet.wait(lambda: len(given(fleet)) == 2, 30, "the same records")
+        fleet.simulation.sleep(2)
+        assert fleet.processors[0].ack(0) == [False]
+        assert fleet.processors[1].ack(0, 1) == [True] * 2
+    fleet.simulation.sleep(2)
+    assert taken(fleet) == 0
+
+
+def test_a_shard_whose_records_hold_the_memory_waits_and_the_others_go_on(acking):
+    """With the smallest budget, and pages of megabytes: one record of the first shard is not acked."""
+    fleet = acking(shards=3, max_buffered_bytes=28 * 1024 * 1024)
+    fleet.wait(lambda: len(fleet.processors) == 3, what="all shards")
+    shards = [fleet.kinesis.put_record(STREAM, bytes(900_000), f"k{number}").shard_id for number in range(60)]
+    slow = fleet.processors[0]
+    own = shards.count(slow.init.shard_id)
+    peak = 0
+
+    def goes_on():
+        nonlocal peak
+        peak = max(peak, taken(fleet))
+        for processor in fleet.processors:
+            for batch, record in processor.given[1 if processor is slow else 0 :]:
+                batch.ack(record)
+        return sum(len(each.given) for each in fleet.processors) - len(slow.given) == 60 - own
+
+    fleet.wait(goes_on, 120, "the other shards")
+    fleet.simulation.sleep(10)
+    assert len(slow.given) < own, "its first page holds the bytes that it may"
+    slow.ack(0)
+    fleet.wait(lambda: goes_on() and len(slow.given) == own, 120, "the rest")
+    assert peak <= 28 * 1024 * 1024
+
+
+# -- aggregates ------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_may_lie_inside_an_aggregate(acking):
+    fleet = acking()
+    (blob,) = aggregate([("k", None, str(number).encode()) for number in range(5)])
+    fleet.kinesis.put_record(STREAM, blob.data, "k")
+    fleet.wait(lambda: len(given(fleet)) == 5, 30, "five records")
+    fleet.processors[0].ack(0, 1, 3)
+    fleet.simulation.sleep(2.1)
+    assert checkpoint(fleet).sub_sequence_number == 1
+    fleet.simulation.kill("w1")
+    fleet.begin("w2")
+    fleet.wait(lambda: len(fleet.processors) == 2 and len(given(fleet)) == 3, 60, "what is not acked")
+    assert [record.sub_sequence_number for _, record in given(fleet)] == [2, 3, 4]
