@@ -433,8 +433,8 @@ class Worker:
 
     @property
     def activities(self) -> dict[str, str]:
-        """Current activity of each lease, by key: a state such as "waiting for parents", or the
-        processor method that runs."""
+        """Current activity of each lease, by key: a state such as "waiting for parents", the
+        processor method that runs, or "acks" while it waits for those."""
         if self._manager is None:
             return {}
         # Asked once each: the call may return between two questions.

@@ -486,6 +486,23 @@ def test_a_stop_that_gets_no_acks_ends_in_time_at_the_mark(acking, grace, option
     assert len(fleet.happened(LeaseReleased)) == 1
 
 
+def test_a_second_signal_ends_the_wait_for_acks(acking):
+    fleet = acking()
+    fleet.wait_delivered(fleet.put(3))
+    worker = fleet.workers["w1"]
+
+    def twice():
+        fleet.simulation.sleep(3)
+        assert worker.activities == {SHARD: "acks"}
+        worker._signals.ask(2)
+
+    fleet.simulation.runtime("pool").spawn("twice", twice)
+    began = fleet.simulation.now
+    with pytest.raises(StopTimedOut, match="a second signal came"):
+        worker.stop()
+    assert fleet.simulation.now - began < 8
+
+
 def test_a_stop_while_max_unacked_are_open_does_not_deliver_the_rest(acking):
     fleet = acking(max_unacked=4)
     fleet.put(20)
