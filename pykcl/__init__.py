@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pykcl.model.lease import PendingCheckpoint
     from pykcl.model.record import Record
     from pykcl.processor import (
+        Acknowledgements,
         Batch,
         Checkpointer,
         FailedAt,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Acknowledgements",
     "Activity",
     "App",
     "Batch",
@@ -125,6 +127,7 @@ __all__ = [
 # Each name is fetched from its home when it is first used: `import pykcl` costs milliseconds, and a program
 # that needs only RecordProcessor does not load the worker.
 _HOMES = {
+    "Acknowledgements": "pykcl.processor",
     "Activity": "pykcl.status",
     "App": "pykcl.handlers.app",
     "Batch": "pykcl.processor",

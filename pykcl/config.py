@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pykcl.errors import ConfigError
+from pykcl.errors import NO_UTF8, ConfigError, is_utf8, shown
 from pykcl.metrics.catalog import MetricsLevel, metrics_problem, parts
 from pykcl.model.checkpoint import StartPosition
 from pykcl.model.dead_letter import Address
@@ -56,16 +56,7 @@ def _time_of(text: str) -> int:
     )
 
 
-def shown(value: object) -> str:
-    """Return a value of any type as an error message shows it: cut."""
-    try:
-        return repr(value)[:200]
-    except ValueError:
-        # A whole number of more digits than Python is willing to write down.
-        return f"<a {type(value).__name__} too long to show>"
-
-
-CheckpointMode = Literal["auto", "interval", "manual"]
+CheckpointMode = Literal["auto", "interval", "manual", "ack"]
 OnError = Literal["retry", "skip", "raise"]
 HttpTransport = Literal["auto", "direct", "boto3"]
 RecordEncoding = Literal["auto", "cbor", "json"]
@@ -103,9 +94,12 @@ class Config:
     """Where an application without leases starts: "LATEST", "TRIM_HORIZON", an aware datetime or ISO 8601 text."""
     checkpoint_mode: CheckpointMode = "auto"
     """"auto": after each batch that returned normally; "interval": the same, at most every checkpoint_interval;
-    "manual": only when the processor says so."""
+    "manual": only when the processor says so; "ack": behind the records that `batch.ack` has settled without a gap."""
     checkpoint_interval: float = 10.0
     """For checkpoint_mode="interval" only; refused with another mode unless it is the default."""
+    max_unacked: int = 10_000
+    """For checkpoint_mode="ack" only: most records of a shard that are delivered and not checkpointed
+    for lack of an ack, settled ones behind such a record, too. At so many the shard is read no further."""
     on_error: OnError = "retry"
     """What a raising process_records costs: "retry" the batch, "skip" it (as Java does), "raise" and stop."""
     retry_timeout: float = 300.0
@@ -356,18 +350,6 @@ def _check_types(config: Config) -> None:
             raise ConfigError(f"{name} is True or False, not {type(getattr(config, name)).__name__}")
 
 
-NO_UTF8 = "holds half of a character (\\ud800 to \\udfff alone), or a byte that is no UTF-8"
-
-
-def is_utf8(text: str) -> bool:
-    """Return True if the text can be encoded as UTF-8. Text of JSON, a file or the environment may not be."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _check_names(config: Config) -> None:
     if not _APPLICATION.match(config.application):
         raise ConfigError(
@@ -394,6 +376,7 @@ def _check_names(config: Config) -> None:
 
 _SMALLEST: dict[str, float] = {
     "checkpoint_interval": 0.1,
+    "max_unacked": 1,
     "retry_timeout": 0.0,
     "batch_size": 1,
     "batch_window": 0.0,
@@ -420,7 +403,7 @@ _SMALLEST: dict[str, float] = {
 }
 _WHOLE = (
     "max_leases", "max_leases_to_steal_at_one_time", "max_records", "max_buffered_bytes", "audit_confidence_threshold",
-    "metrics_queue_size", "batch_size", "max_attempts", "dead_letters_in_a_row",
+    "metrics_queue_size", "batch_size", "max_attempts", "max_unacked", "dead_letters_in_a_row",
 )  # fmt: skip
 _LARGEST = 1_000_000
 """Of every time and count above: no wait overflows the operating system's (11 days), no number a float."""
@@ -462,7 +445,7 @@ def _check_numbers(config: Config) -> None:
 
 def _check_choices(config: Config) -> None:
     for name, allowed in (
-        ("checkpoint_mode", ("auto", "interval", "manual")),
+        ("checkpoint_mode", ("auto", "interval", "manual", "ack")),
         ("on_error", ("retry", "skip", "raise")),
         ("http_transport", ("auto", "direct", "boto3")),
         ("record_encoding", ("auto", "cbor", "json")),
@@ -477,13 +460,16 @@ def _check_choices(config: Config) -> None:
             near = difflib.get_close_matches(value if isinstance(value, str) else "", allowed, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"{name}={shown(value)} is not one of {', '.join(map(repr, allowed))}.{hint}")
-    default = Config.__dataclass_fields__["checkpoint_interval"].default
-    if config.checkpoint_mode != "interval" and config.checkpoint_interval != default:
-        raise ConfigError(
-            f"checkpoint_interval={config.checkpoint_interval} has no meaning with "
-            f"checkpoint_mode={config.checkpoint_mode!r}: nothing is written at intervals. "
-            "Use checkpoint_mode='interval', or drop checkpoint_interval."
-        )
+    for mode, name, why in (
+        ("interval", "checkpoint_interval", "nothing is written at intervals"),
+        ("ack", "max_unacked", "nothing is acked"),
+    ):
+        value, default = getattr(config, name), Config.__dataclass_fields__[name].default
+        if config.checkpoint_mode != mode and value != default:
+            raise ConfigError(
+                f"{name}={value} has no meaning with checkpoint_mode={config.checkpoint_mode!r}: {why}. "
+                f"Use checkpoint_mode={mode!r}, or drop {name}."
+            )
     if config.record_encoding == "cbor" and config.http_transport == "boto3":
         raise ConfigError(
             "record_encoding='cbor' contradicts http_transport='boto3', which reads JSON only: drop one"
@@ -508,6 +494,15 @@ def _check_policies(config: Config) -> None:
             f"{name}={shown(value)} contradicts on_error={config.on_error!r}, which decides about a batch that fails. "
             "Use on_error='retry', or drop the former."
         )
+    if config.checkpoint_mode == "ack":
+        used.pop("dead_letters", None)
+        if config.on_error == "skip":
+            used["on_error"] = config.on_error
+        for name, value in used.items():
+            raise ConfigError(
+                f"{name}={shown(value)} contradicts checkpoint_mode='ack', in which each record is settled by itself. "
+                "Drop one of them; batch.reject(record) gives up a record."
+            )
     if config.dead_letters is None:
         for name in ("max_attempts", "max_record_age"):
             if name in used:

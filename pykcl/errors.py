@@ -79,6 +79,27 @@ def _shown(character: str) -> str:
     return character if character.isprintable() else repr(character)[1:-1]
 
 
+def shown(value: object) -> str:
+    """Return a value of any type as an error message shows it: cut."""
+    try:
+        return repr(value)[:200]
+    except ValueError:
+        # A whole number of more digits than Python is willing to write down.
+        return f"<a {type(value).__name__} too long to show>"
+
+
+NO_UTF8 = "holds half of a character (\\ud800 to \\udfff alone), or a byte that is no UTF-8"
+
+
+def is_utf8(text: str) -> bool:
+    """Return True if the text can be encoded as UTF-8. Text of JSON, a file or the environment may not be."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class ConfigError(PyKclError, ValueError):
     """The configuration contradicts itself or names something unknown. Change it; the message says what and how."""
 

@@ -276,6 +276,7 @@ class LossReason(str, Enum):
     TAKEN = "Taken", "another worker took it"
     EXPIRED = "Expired", "no heartbeat succeeded in time"
     STALLED = "Stalled", "{method} did not return within processor_timeout={timeout:g} s"
+    NOT_ACKED = "NotAcked", "the record at {position} was not acked within processor_timeout={timeout:g} s"
     ROW_DELETED = "RowDeleted", "its row is gone"
     IDENTIFIER_IN_USE = (
         "WorkerIdentifierInUse",
@@ -669,6 +670,18 @@ class ProcessorTimedOut(Event):
     method: str
     seconds: float
     cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordNotAcked(Event):
+    """Holds up the checkpoints of its shard. unacked: records that are not acked, with this one."""
+
+    LEVEL = logging.WARNING
+    TEXT = "record is not acked, no checkpoint passes it"
+    shard: str
+    position: str
+    seconds: float
+    unacked: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, overload
 
-from pykcl.errors import ProcessingError
+from pykcl.errors import ConfigError, ProcessingError
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.dead_letter import Condition
 from pykcl.model.lease import PendingCheckpoint
@@ -56,6 +56,16 @@ class Checkpointer(Protocol):
         """
 
 
+class Acknowledgements(Protocol):
+    """Receives what `Batch.ack` and `Batch.reject` are given, for one instance of a processor."""
+
+    def ack(self, record: Record) -> bool:
+        """Settle the record. Returns and raises as `Batch.ack`."""
+
+    def reject(self, record: Record, reason: str = "") -> bool:
+        """Keep the record as a dead letter, then settle it. Returns and raises as `Batch.reject`."""
+
+
 @dataclass(frozen=True, slots=True)
 class InitializationInput:
     """position: where reading resumes. pending: what an earlier owner prepared and did not commit, or None. Finish or
@@ -84,6 +94,7 @@ class Batch(Sequence[Record]):
     record, a slice or the batch, stays in memory and is not counted in `max_buffered_bytes`.
     A batch equals itself alone, and can be a key of a dict.
     millis_behind_latest: how far the end of this batch's page is behind the tip of the shard, as Kinesis says.
+    acks: None unless checkpoint_mode is "ack".
     """
 
     records: Sequence[Record]
@@ -91,6 +102,32 @@ class Batch(Sequence[Record]):
     millis_behind_latest: int | None
     shard_id: str
     stream: str
+    acks: Acknowledgements | None = field(default=None, repr=False)
+
+    def ack(self, record: Record) -> bool:
+        """Settle a record, with checkpoint_mode="ack": it is done. From any thread, in any order, at any time.
+
+        False, without any effect: it was acked before, the lease is gone or released, another instance of the processor
+        has taken over, or this is a forked process. Raises ValueError for a record of another shard, or one that was
+        never delivered; ConfigError in another mode.
+        """
+        return self._receiver("ack").ack(record)
+
+    def reject(self, record: Record, reason: str = "") -> bool:
+        """Send a record that can never be processed to the dead letters, in this thread, then settle it as `ack` does.
+
+        Raises what the destination raises; then the record is not settled, and may be rejected again. Raises
+        ConfigError without `dead_letters`, and otherwise as `ack`.
+        """
+        return self._receiver("reject").reject(record, reason)
+
+    def _receiver(self, method: str) -> Acknowledgements:
+        if self.acks is None:
+            raise ConfigError(
+                f"Batch.{method} needs checkpoint_mode='ack': in the other modes a batch is settled as a whole. Do: "
+                f"checkpoint_mode='ack', or leave {method} out."
+            )
+        return self.acks
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
@@ -194,21 +231,22 @@ class RecordProcessor(ABC):
     @abstractmethod
     def process_records(self, batch: Batch) -> None:
         """Called with each batch. With checkpoint_mode="auto", returning normally says that the whole batch is done;
-        raising says that it is not, and costs what `on_error` says."""
+        raising says that it is not, and costs what `on_error` says. With "ack" only `batch.ack(record)` says so."""
 
     def lease_lost(self, loss: LeaseLostInput) -> None:  # noqa: B027 - optional
         """Called once when this worker may no longer write for the shard: taken by another worker, heartbeats failed,
         `processor_timeout` passed, the table is gone. Drop what is in flight."""
 
     def shard_ended(self, end: ShardEndedInput) -> None:  # noqa: B027 - optional
-        """Called when every record was delivered. With checkpoint_mode="manual", an own shard_ended must call
-        `end.checkpointer.checkpoint()`, else it is called again: children start only after that. Without an own one
-        the shard ends as soon as its last record is checkpointed."""
+        """Called when every record was delivered, and with checkpoint_mode="ack" acked. With "manual", an own
+        shard_ended must call `end.checkpointer.checkpoint()`, else it is called again: children start only after that.
+        Without an own one the shard ends as soon as its last record is checkpointed."""
 
     def shutdown_requested(self, request: ShutdownRequestedInput) -> None:  # noqa: B027 - optional
         """Called when the worker stops, or hands this lease back because its batches keep failing.
 
-        With checkpoint_mode="auto" or "interval" what was done is checkpointed anyway.
+        With checkpoint_mode="auto" or "interval" what was done is checkpointed anyway. With "ack" the worker waits,
+        after this call, until the delivered records are acked, at most `shutdown_grace`.
         """
 
 

@@ -12,10 +12,10 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 267,
-    "lines of pykcl/": 64_500,
-    "lines of the core": 25_500,
-    "lines of tests/": 100_000,
+    "files of pykcl/": 269,
+    "lines of pykcl/": 65_700,
+    "lines of the core": 26_700,
+    "lines of tests/": 102_500,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

@@ -85,9 +85,10 @@ class LambdaFunction:
     def processor(self, settings: Settings, load: Callable[[str], Any]) -> ProcessorFactory:
         """Import the handler by `load`. Raises ConfigError, and what `load` raises."""
         config = settings.config
-        if config.checkpoint_mode == "manual":
+        if config.checkpoint_mode in ("manual", "ack"):
             raise ConfigError(
-                "checkpoint_mode='manual' waits for checkpoints, and a Lambda handler makes none. "
+                f"checkpoint_mode={config.checkpoint_mode!r} waits for checkpoints or acks, and a Lambda handler makes "
+                "none. "
                 "Use 'auto' or 'interval'."
             )
         from pykcl.aws.credentials import identity_arn

@@ -179,11 +179,24 @@ def settings_of(
     if profile or endpoint:
         specs = _for_every_service(specs or {}, profile, endpoint)
     return Settings(
-        _config({**base, **later}),
+        _able(_config({**base, **later}), entry_point),
         None if use_local else specs,
         found.executable if found else (),
         found.timeout if found else None,
     )
+
+
+_PROGRAMS = {"kclpy": "amazon_kclpy", "multilang": "the MultiLangDaemon"}
+
+
+def _able(config: Config, entry_point: EntryPoint) -> Config:
+    """Return the configuration. Raises ConfigError for one that a program for another library cannot serve."""
+    if entry_point != "native" and config.checkpoint_mode == "ack":
+        raise ConfigError(
+            f"checkpoint_mode='ack' waits for batch.ack(record), and a program for {_PROGRAMS[entry_point]} has no "
+            "such call: it checkpoints by itself. Leave checkpoint_mode out."
+        )
+    return config
 
 
 def from_arguments(pairs: Iterable[str]) -> dict[str, Any]:

@@ -228,6 +228,8 @@ def shadow_config(original: Config, application: str, *, calls: bool) -> Config:
         )
     # Whether the processor checkpoints is its own business; who only counts need not write after each batch.
     checkpoint: dict[str, Any] = {} if calls else {"checkpoint_mode": "interval", "checkpoint_interval": 10.0}
+    if not calls:
+        checkpoint["max_unacked"] = Config.__dataclass_fields__["max_unacked"].default
     own = original.worker_id or f"{socket.gethostname()}:{os.getpid()}:{SystemRuntime().token()}"
     return replace(
         original,

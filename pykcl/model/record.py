@@ -92,6 +92,10 @@ class Record:
         )
 
 
+Key = tuple[str, int]
+"""Sequence number and sub-sequence number of a record: its position, without the cost of a Checkpoint."""
+
+
 class LazyRecords(Sequence[Record]):
     """Records that are created one by one when they are asked for, from columns of their fields.
 
@@ -113,6 +117,11 @@ class LazyRecords(Sequence[Record]):
     @abstractmethod
     def data_bytes(self) -> int:
         """Total size of the data."""
+
+    @property
+    @abstractmethod
+    def keys(self) -> Iterable[Key]:
+        """The records' keys, in order."""
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
@@ -206,6 +215,10 @@ class PlainRecords(LazyRecords):
     def data_bytes(self) -> int:
         return sum(map(len, self.data))
 
+    @property
+    def keys(self) -> Iterable[Key]:
+        return zip(self.sequence_numbers, repeat(0))
+
 
 class SubRecords(LazyRecords):
     """User records of one aggregate.
@@ -275,6 +288,10 @@ class SubRecords(LazyRecords):
     def data_bytes(self) -> int:
         return sum(map(len, self._data))
 
+    @property
+    def keys(self) -> Iterable[Key]:
+        return zip(repeat(self._record.sequence_number, len(self)), count(self._first))
+
 
 class JoinedRecords(LazyRecords):
     """Several sequences of records, one after the other."""
@@ -308,6 +325,10 @@ class JoinedRecords(LazyRecords):
     def data_bytes(self) -> int:
         return sum(map(data_bytes, self._parts))
 
+    @property
+    def keys(self) -> Iterable[Key]:
+        return chain.from_iterable(map(keys_of, self._parts))
+
 
 def joined(parts: Sequence[Sequence[Record]]) -> Sequence[Record]:
     """Return the sequences as one."""
@@ -320,3 +341,10 @@ def data_bytes(records: Iterable[Record]) -> int:
         return records.data_bytes
     # A list of lengths is summed faster than a generator's.
     return sum([len(record.data) for record in records])
+
+
+def keys_of(records: Iterable[Record]) -> list[Key]:
+    """Return the records' keys, in order; without making the records, where they are lazy."""
+    if isinstance(records, LazyRecords):
+        return list(records.keys)
+    return [(record.sequence_number, record.sub_sequence_number) for record in records]

@@ -14,6 +14,7 @@ from pykcl.model.checkpoint import AT_SHARD_END, Checkpoint
 from pykcl.model.dead_letter import DeadLetter
 from pykcl.model.record import Record
 from pykcl.processor import (
+    Acknowledgements,
     Batch,
     Checkpointer,
     FailedAt,
@@ -287,11 +288,33 @@ class _RecordedCheckpointer:
             return None
 
 
+class _RecordedAcks:
+    """A `processor.Acknowledgements` that refuses threads of which a simulation does not decide when they run."""
+
+    def __init__(self, inner: Acknowledgements, shard: str, recorder: Recorder) -> None:
+        self._inner, self._shard, self._recorder = inner, shard, recorder
+
+    def ack(self, record: Record) -> bool:
+        self._refuse_other_threads()
+        return self._inner.ack(record)
+
+    def reject(self, record: Record, reason: str = "") -> bool:
+        self._refuse_other_threads()
+        return self._inner.reject(record, reason)
+
+    def _refuse_other_threads(self) -> None:
+        if self._recorder.watchdog is not None:
+            self._recorder.watchdog.refuse_other_threads(f"process_records for {self._shard}", "acks")
+
+
 def _recorded(argument: Any, call: Call, recorder: Recorder) -> Any:
     """Return the argument of a call with a checkpointer that is recorded, where it has one."""
     if not hasattr(argument, "checkpointer"):
         return argument
-    return replace(argument, checkpointer=_RecordedCheckpointer(argument.checkpointer, call, recorder))
+    argument = replace(argument, checkpointer=_RecordedCheckpointer(argument.checkpointer, call, recorder))
+    if isinstance(argument, Batch) and argument.acks is not None:
+        argument = replace(argument, acks=_RecordedAcks(argument.acks, argument.shard_id, recorder))
+    return argument
 
 
 def _run(processor: RecordProcessor, call: Call, argument: Any) -> None:

@@ -197,7 +197,7 @@ class BatchDelivery:
         self, work: WorkList, part: Part, condition: Condition, records: Sequence[Record]
     ) -> Signal | None:
         """Keep the records as a dead letter; then, and not before, they are settled."""
-        letter = self._letter(part, condition, records)
+        letter = self.letter(part, condition, records)
         destination = self._context.dead_letters
         if destination is not None and self._send(destination, letter):
             return Signal.STOP
@@ -222,7 +222,7 @@ class BatchDelivery:
             return Signal.GIVE_UP
         return None
 
-    def _letter(self, part: Part, condition: Condition, records: Sequence[Record]) -> DeadLetter:
+    def letter(self, part: Part, condition: Condition, records: Sequence[Record]) -> DeadLetter:
         context = self._context
         # An adapter is not what failed.
         kind = type(getattr(self._processor, "wrapped", self._processor))
@@ -260,7 +260,7 @@ class BatchDelivery:
                 return False
             attempt += 1
             pause = backoff(attempt, runtime.random())
-            unsent = self._unsent(error)
+            unsent = self.unsent(error)
             failures.failed(Activity.SENDING_DEAD_LETTERS, unsent, shard=shard)
             out_of_time = runtime.monotonic() - began + pause > self._context.config.retry_timeout
             if isinstance(error, SetupError) or out_of_time:
@@ -268,7 +268,7 @@ class BatchDelivery:
             if self._scope.pause(pause):
                 return True
 
-    def _unsent(self, error: BaseException) -> DeadLettersUnsent:
+    def unsent(self, error: BaseException) -> DeadLettersUnsent:
         # Never the text of a foreign exception: it may quote a payload.
         cause = error if isinstance(error, PyKclError) else f"{type(error).__name__} at {where_of(error)}"
         unsent = DeadLettersUnsent(f"Dead letters of {self._held.key} were not kept: {cause}")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 from pykcl.model.record import Record, data_bytes, joined
 from pykcl.runtime import Runtime
-from pykcl.worker.prefetch import MemoryBudget
 
 MOST_BYTES = 6 * 1024 * 1024
 """Bytes of data at which a batch is delivered, however few its records are. As in Lambda."""
@@ -18,11 +17,12 @@ class BatchWindow:
 
     They are neither delivered nor settled: when they are dropped, the next owner reads them again. Their bytes stay
     taken from the memory budget. size: most records of a batch. seconds: that the first of them waits; 0: none does.
+    release: called with bytes that the window does not need any more.
     """
 
-    def __init__(self, size: int, seconds: float, memory: MemoryBudget, runtime: Runtime) -> None:
+    def __init__(self, size: int, seconds: float, release: Callable[[int], None], runtime: Runtime) -> None:
         self._size, self._seconds = size, seconds
-        self._memory, self._runtime = memory, runtime
+        self._release, self._runtime = release, runtime
         self._parts: list[Sequence[Record]] = []
         self._count = self._bytes = self._reserved = 0
         self._due_at = inf
@@ -65,7 +65,7 @@ class BatchWindow:
     def give_back(self) -> None:
         """Give back the bytes of what was taken, which is delivered now."""
         kept = min(self._reserved, self._bytes)
-        self._memory.release(self._reserved - kept)
+        self._release(self._reserved - kept)
         self._reserved = kept
 
     def clear(self) -> None:

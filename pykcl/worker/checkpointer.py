@@ -14,6 +14,7 @@ from pykcl.model.lease_writes import MAX_PENDING_STATE, LeaseWrite
 from pykcl.model.record import Record
 from pykcl.runtime import Runtime
 from pykcl.worker.held_leases import HeldLease
+from pykcl.worker.watermark import Watermark
 
 
 class Progress:
@@ -22,10 +23,19 @@ class Progress:
     delivered: last position that the processor may checkpoint, of the records of its last call. returned: last position
     of a batch that returned normally. done: the same, or of later records that were given up.
     What is durable is in the lease itself. update: as what a write is measured.
+    watermark: with checkpoint_mode="ack" its `low` stands in place of all three; else None.
     """
 
-    def __init__(self, held: HeldLease, runtime: Runtime, meter: Meter, events: Events) -> None:
+    def __init__(
+        self,
+        held: HeldLease,
+        runtime: Runtime,
+        meter: Meter,
+        events: Events,
+        watermark: Watermark | None = None,
+    ) -> None:
         self._held = held
+        self.watermark = watermark
         self._events = events
         self._meter = meter
         self.update = catalog.UPDATE_LEASE
@@ -60,14 +70,18 @@ class Progress:
 
     @property
     def done(self) -> Checkpoint | None:
+        if self.watermark is not None:
+            return self.watermark.low
         with self._lock:
             return self._done
 
     def owed(self) -> Checkpoint | None:
         """Position that an automatic checkpoint would write now. None: nothing is new, a prepared one is waiting, or
         another instance has started at the row's checkpoint."""
+        low = None if self.watermark is None else self.watermark.low
         with self._lock:
-            done = None if self._retired else self._done
+            done = self._done if self.watermark is None else low
+            done = None if self._retired else done
         if done is None or self.is_prepared or done <= self._held.lease.checkpoint:
             return None
         return done
@@ -82,8 +96,11 @@ class Progress:
     @property
     def all_durable(self) -> bool:
         """True if every record that the processor returned for during this ownership has been checkpointed."""
+        if self.watermark is not None and self.watermark.count:
+            return False
         with self._lock:
             returned = self._returned
+        returned = returned if self.watermark is None else self.watermark.low
         return returned is None or returned <= self._held.lease.checkpoint
 
     def seconds_since_write(self) -> float:
@@ -169,7 +186,10 @@ class Progress:
 
     def _refuse_unless_allowed(self, at: Checkpoint, durable: Checkpoint) -> None:
         with self._lock:
-            known = [p for p in (self._delivered, self._inherited) if p is not None]
+            delivered = self._delivered
+        if self.watermark is not None:
+            delivered = self.watermark.low
+        known = [p for p in (delivered, self._inherited) if p is not None]
         highest = max(known, default=None)
         if at.is_sentinel:
             raise CheckpointRefused(f"Cannot checkpoint {at}: only positions of delivered records can be.")
@@ -179,9 +199,20 @@ class Progress:
                 "backwards. Checkpoint a later record, or none."
             )
         if highest is None or at > max(highest, durable):
+            if self.watermark is not None:
+                self._refuse_unacked(at, self.watermark)
             raise CheckpointRefused(
                 f"Cannot checkpoint {at}: the last record of {self._held.key} delivered to this processor is at "
                 f"{highest or 'none yet'}. Checkpoint a delivered record."
+            )
+
+    def _refuse_unacked(self, at: Checkpoint, watermark: Watermark) -> None:
+        """Raise CheckpointRefused if `at` was delivered, and is beyond records that are not acked."""
+        count, last = watermark.count_unsettled(at), watermark.last
+        if count and last is not None and at <= last:
+            records = "1 record up to it is" if count == 1 else f"{count} records up to it are"
+            raise CheckpointRefused(
+                f"Cannot checkpoint {at}: {records} not acked. Ack them first; the checkpoint then follows by itself."
             )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from pykcl.errors import SetupError, TemporaryError
 from pykcl.model.lease import Lease
 from pykcl.model.shard import ShardListing
@@ -65,14 +67,14 @@ class LeaseManager:
         self._stop = True
         self._wake.set()
 
-    def stop_workers(self) -> None:
-        """Ask every lease worker to finish its batch, checkpoint and release.
+    def stop_workers(self, acks_until: float = inf) -> None:
+        """Ask every lease worker to finish its batch, checkpoint and release. acks_until: as of `request_stop`.
 
         In a fleet with a leader its metrics are withdrawn before: nothing more is assigned to this worker.
         """
         self._membership.leave()
         for worker, _ in self.workers():
-            worker.request_stop()
+            worker.request_stop(acks_until)
 
     def release_assigned(self) -> None:
         """Release what a leader has assigned while the lease workers were stopping; called when they have ended."""

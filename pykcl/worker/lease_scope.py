@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from pykcl.errors import LeaseLostError
 from pykcl.model.shard import HashRange, Shard
@@ -28,7 +29,8 @@ class LeaseScope:
     why_handed_back: the cause to report if the lease is. processor, progress: None until the processor was initialized.
     children: of the shard, once it was read to its end. has_answered: Kinesis has answered a read. lag: milliseconds
     behind the tip by the last page, and when that came
-    (monotonic seconds).
+    (monotonic seconds). waits_for_acks: the thread does nothing else, except checkpoints. acks_until: the end of that
+    wait once a stop was requested, monotonic seconds.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class LeaseScope:
         self.lag: tuple[int, float] | None = None
         self._takeover = TakeoverTimer(context.meter, plan, still_for)
         self.stop_requested = False
+        self.waits_for_acks = False
+        self.acks_until = inf
 
     @property
     def mine(self) -> HeldLease:
@@ -84,9 +88,20 @@ class LeaseScope:
         """Something else holds up the first read: a parent shard that is still being read."""
         self._takeover.interrupted()
 
+    @property
+    def busy(self) -> tuple[str, float] | None:
+        """The method of the processor that is running, or "acks" while it is waited for them; and since when."""
+        if self.waits_for_acks and self.progress is not None and self.progress.watermark is not None:
+            since = self.progress.watermark.oldest_since
+            return None if since is None else ("acks", since)
+        return self.calls.busy
+
     # -- stopping and waiting ----------------------------------------------------------------------------------
 
-    def request_stop(self) -> None:
+    def request_stop(self, until: float = inf) -> None:
+        """until: the end of a wait for acks, monotonic seconds; by default as it was."""
+        if until < inf:
+            self.acks_until = until
         self.stop_requested = True
         self.wake.set()
 

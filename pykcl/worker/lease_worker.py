@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
 from pykcl.errors import (
     ConfigError,
@@ -35,9 +36,10 @@ from pykcl.status import Activity
 from pykcl.worker.checkpointer import Progress, ShardCheckpointer
 from pykcl.worker.held_leases import HeldLease, Loss
 from pykcl.worker.lease_scope import LeaseScope
-from pykcl.worker.processor_factory import must_have_run
+from pykcl.worker.processor_factory import must_have_run, refuse_what_acks_nothing
 from pykcl.worker.record_delivery import RecordDelivery
 from pykcl.worker.shard_end import NOT_RETURNED, end
+from pykcl.worker.watermark import Watermark
 
 
 def unfinished_parents(table: LeaseTable, lease: Lease) -> tuple[str, ...]:
@@ -64,8 +66,8 @@ class LeaseWorker:
 
     @property
     def busy(self) -> tuple[str, float] | None:
-        """The processor method that is running and since when (monotonic seconds)."""
-        return self.scope.calls.busy
+        """The processor method that is running and since when (monotonic seconds); as in LeaseScope."""
+        return self.scope.busy
 
     @property
     def is_final(self) -> bool:
@@ -77,8 +79,8 @@ class LeaseWorker:
         held = self.scope.held
         return held.lease if held is not None and held.row_is_gone else None
 
-    def request_stop(self) -> None:
-        self.scope.request_stop()
+    def request_stop(self, acks_until: float = inf) -> None:
+        self.scope.request_stop(acks_until)
 
     def nudge(self) -> None:
         """Something this worker may be waiting for (a parent's end) has happened."""
@@ -257,7 +259,10 @@ class LeaseWorker:
             # A second start under this lease. What was opened at LATEST has been read from: the row says since when.
             self._delivery.retire()
             scope.iterator = None
-        progress = Progress(held, context.runtime, context.meter, context.events)
+        watermark = None
+        if context.config.checkpoint_mode == "ack":
+            watermark = Watermark(context.runtime, context.memory.release, scope.wake.set)
+        progress = Progress(held, context.runtime, context.meter, context.events, watermark)
         init = InitializationInput(
             shard_id=self.key,
             stream=context.stream.name,
@@ -281,6 +286,8 @@ class LeaseWorker:
         # A new instance for each attempt: one whose initialize raised half-way is in no defined state.
         processor = self._context.processor()
         initialize: Callable[[InitializationInput], object] = processor.initialize
+        if self._context.config.checkpoint_mode == "ack":
+            refuse_what_acks_nothing(processor)
         must_have_run("initialize", initialize(init))
         self.scope.processor = processor
 
@@ -295,6 +302,7 @@ class LeaseWorker:
 
     def _shut_down(self) -> Signal:
         self._started.shut_down()
+        self._started.wait_for_acks()
         self._started.flush_before_leaving()
         return Signal.DONE
 

@@ -59,6 +59,7 @@ class AppOptions(_Around, total=False):
     initial_position: str | datetime
     checkpoint_mode: CheckpointMode
     checkpoint_interval: float
+    max_unacked: int
     on_error: OnError
     retry_timeout: float
     batch_size: int | None

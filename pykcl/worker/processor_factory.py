@@ -67,6 +67,19 @@ def must_have_run(method: str, returned: object) -> None:
     )
 
 
+def refuse_what_acks_nothing(processor: Any) -> None:
+    """Raise NotAProcessor for an adapter of a function or of a program, with checkpoint_mode="ack".
+
+    Its code is done with a batch when it returns, and acks no record: the checkpoint would never move.
+    """
+    if hasattr(processor, "handler_name") or getattr(processor, "settles_on_return", False):
+        name = getattr(processor, "handler_name", type(processor).__name__)
+        raise NotAProcessor(
+            f"checkpoint_mode='ack' waits for batch.ack(record), and {name} acks nothing: it is done with a batch when "
+            "it returns. Do: checkpoint_mode='auto', or write a RecordProcessor."
+        ).about("E15", "use checkpoint_mode='auto', or write a RecordProcessor")
+
+
 METHODS = ("initialize", "process_records", "lease_lost", "shard_ended", "shutdown_requested")
 """Of a record processor."""
 

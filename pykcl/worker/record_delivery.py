@@ -14,6 +14,7 @@ from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import SHARD_READ_INTERVAL, PollWindow, backoff
 from pykcl.processor import Batch, FailedAt, ShutdownRequestedInput
 from pykcl.status import Activity
+from pykcl.worker.ack_delivery import WRITE_EVERY, AckDelivery
 from pykcl.worker.batch_delivery import BatchDelivery
 from pykcl.worker.batch_window import BatchWindow
 from pykcl.worker.checkpointer import ShardCheckpointer
@@ -46,16 +47,27 @@ class RecordDelivery:
         first = first_read(lease, context.config.start_position)
         # Kinesis' range first, as in Java: anybody may have written the row, and aggregates outside it are dropped.
         hash_range = scope.listed or held.lease.hash_range
-        self._reader = ShardReader(context, held.key, hash_range, first, after, scope.iterator)
         self._gone_since: float | None = None
         self._began_at, self._batches, self._has_checked = lease.checkpoint, 0, False
         config = context.config
-        self._window = BatchWindow(
-            config.batch_size or config.max_records, config.batch_window, context.memory, context.runtime
-        )
         self._behind: int | None = None
         self._failed_checkpoints, self._checkpoint_again_at = 0, 0.0
-        self._policies = BatchDelivery(scope, self._settle) if context.config.has_policies else None
+        self._policies = BatchDelivery(scope, self._settle) if config.has_policies else None
+        self._acking: AckDelivery | None = None
+        reserve, release = None, context.memory.release
+        if self._progress.watermark is not None:
+            self._acking = AckDelivery(
+                scope,
+                self._progress.watermark,
+                delivered=self._delivered,
+                write=self._checkpoint_if_due,
+                policies=self._policies,
+            )
+            reserve, release = self._acking.reserve, self._acking.release
+        self._reader = ShardReader(context, held.key, hash_range, first, after, scope.iterator, reserve)
+        self._window = BatchWindow(
+            config.batch_size or config.max_records, config.batch_window, release, context.runtime
+        )
         scope.children, scope.lag = (), None
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -63,7 +75,10 @@ class RecordDelivery:
     def read(self) -> Signal:
         """Fetch and deliver until the shard is drained, the worker stops, the lease is lost, or the processor fails."""
         try:
-            return self._read()
+            signal = self._read()
+            if signal is Signal.DRAINED and self._acking is not None and not self._acking.wait_for_all():
+                return Signal.STOP
+            return signal
         except StopAsked:
             return Signal.STOP
         finally:
@@ -93,6 +108,9 @@ class RecordDelivery:
             if page is None:
                 # Perhaps there is no buffer space, and what is gathered takes some of it.
                 signal = self._deliver_gathered()
+                if self._acking is not None:
+                    # Records that are not acked may take all of it.
+                    self._checkpoint_if_due()
                 # A refused iterator was a read too, and a shard allows five a second.
                 if signal is None and self._scope.pause(max(SHARD_READ_INTERVAL, self._reader.too_soon)):
                     signal = Signal.STOP
@@ -109,7 +127,9 @@ class RecordDelivery:
         return self._scope.must_stop() or not self._held.is_valid_unlocked()
 
     def drop(self) -> None:
-        """Discard what was fetched and not delivered, and read no more."""
+        """Discard what was fetched and not delivered, and read no more. Acks are ignored from now on."""
+        if self._acking is not None:
+            self._acking.close()
         self._window.clear()
         self._reader.close()
 
@@ -118,6 +138,9 @@ class RecordDelivery:
 
         Write the automatic checkpoint of the batches that returned, and invalidate this instance's checkpointers.
         """
+        if self._acking is not None:
+            # First, or an ack would count that no checkpoint passes: the new instance gets its record, too.
+            self._acking.close()
         if self._context.config.checkpoint_mode != "manual":
             self._flush()
         self._progress.retire()
@@ -176,7 +199,7 @@ class RecordDelivery:
             signal = self._deliver_nothing(page.fetched.millis_behind_latest)
             if signal is not None:
                 return signal
-        pause = self._reader.finish(page, self._window.reserve)
+        pause = self._reader.finish(page, self._kept if page.fetched.records else self._window.reserve)
         # 1) A table refuses for a while; 2) pages come several times a second, and a window gathers them: none is
         # delivered. Without growing pauses each of them would try the checkpoint that is owed once more.
         if self._context.runtime.monotonic() >= self._checkpoint_again_at:
@@ -186,6 +209,11 @@ class RecordDelivery:
             self._scope.children = self._reader.children
             return Signal.DRAINED
         return self._rest(pause)
+
+    def _kept(self, reserved: int) -> int:
+        """Return how many of the bytes of a delivered page stay reserved: for what is gathered, or not acked."""
+        kept = self._window.reserve(reserved)
+        return kept if self._acking is None else kept + self._acking.hold(reserved - kept)
 
     def _before_read(self) -> Signal | None:
         if self._scope.must_stop():
@@ -233,7 +261,12 @@ class RecordDelivery:
         if self._window:
             return self._rest_while_gathering(pause)
         left = self._reader.delegate(lambda: not self._is_to_end(), self._on_empty_page, self._scope.wake)
-        stops = self._scope.pause(pause) if left is None else self._scope.sleep(left)
+        if self._acking is not None:
+            now = self._context.runtime.monotonic
+            until = now() + pause
+            stops = self._acking.sleep(left or (lambda: until - now()))
+        else:
+            stops = self._scope.pause(pause) if left is None else self._scope.sleep(left)
         return Signal.STOP if stops else None
 
     def _on_empty_page(self, answer: Answer) -> tuple[str, PollWindow] | None:
@@ -256,8 +289,9 @@ class RecordDelivery:
     def _deliver(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
         last = records[-1].position
         self._page.delivering()
-        if self._policies is not None:
-            signal = self._policies.deliver(records, millis_behind)
+        in_parts = self._acking or self._policies
+        if in_parts is not None:
+            signal = in_parts.deliver(records, millis_behind)
             if signal is not None and signal is not Signal.STOP:
                 self._page.ended(worked=False)
             return signal
@@ -343,7 +377,8 @@ class RecordDelivery:
     def _deliver_nothing(self, millis_behind: int | None) -> Signal | None:
         """Deliver an empty batch. By default its checkpointer writes the last record of the batches before it."""
         checkpointer = ShardCheckpointer(self._progress, self._progress.done)
-        batch = Batch((), checkpointer, millis_behind, self._held.key, self._context.stream.name)
+        acks = None if self._acking is None else self._acking.acks
+        batch = Batch((), checkpointer, millis_behind, self._held.key, self._context.stream.name, acks)
         if self._context.config.on_error == "skip" and not self._is_of_no_use:
             self._calls.once("process_records", self._processor.process_records, batch)
             return None
@@ -356,6 +391,11 @@ class RecordDelivery:
             return
         if config.checkpoint_mode == "interval" and (
             self._progress.seconds_since_write() < config.checkpoint_interval
+        ):
+            return
+        if config.checkpoint_mode == "ack" and (
+            self._progress.seconds_since_write() < WRITE_EVERY
+            or self._context.runtime.monotonic() < self._checkpoint_again_at
         ):
             return
         # A checkpoint that could not be written stays due: the next batch, idle read or hand-over writes it.
@@ -397,8 +437,15 @@ class RecordDelivery:
         request = ShutdownRequestedInput(self._held.key, self._context.stream.name, checkpointer)
         self._calls.once("shutdown_requested", self._processor.shutdown_requested, request)
 
+    def wait_for_acks(self) -> None:
+        """Wait until what was delivered is acked, as long as the stop leaves time for that. Raises LeaseLostError."""
+        if self._acking is not None:
+            self._acking.wait_before_release()
+
     def flush_before_leaving(self) -> None:
         """Write the automatic checkpoint that is due. Raises LeaseLostError."""
         self._held.check()
+        if self._acking is not None:
+            self._acking.close()
         if self._context.config.checkpoint_mode != "manual":
             self._flush()

@@ -73,7 +73,8 @@ class ShardReader:
     """Reader of one shard. Used by one thread, and by the shared one (`accept_empty_page`) while reads are delegated.
 
     first: position to open. after: records at or below it are dropped; set when resuming from a checkpoint.
-    iterator: an open iterator, at the position of `first` or more exact.
+    iterator: an open iterator, at the position of `first` or more exact. reserve: called with a number of bytes and
+    `give_up`, takes them before a page is fetched; returns False if there are none for now. By default it waits.
     """
 
     def __init__(
@@ -84,9 +85,11 @@ class ShardReader:
         first: ReadFrom,
         after: Checkpoint | None,
         iterator: str | None = None,
+        reserve: Callable[[int, Callable[[], bool]], bool] | None = None,
     ) -> None:
         self._context = context
         self._shard_id = shard_id
+        self._reserve = reserve or self._wait_for_space
         self._hash_range = hash_range
         self._open_at = first
         self._after = after
@@ -204,7 +207,7 @@ class ShardReader:
         instead: Callable[[], None] = lambda: None,
     ) -> Answer | None:
         """Return the page from `ask` when there is buffer space. None: there is none, and `instead` was called."""
-        if not self._context.memory.reserve(LARGEST_FETCH_BYTES, give_up=give_up, timeout=1.0):
+        if not self._reserve(LARGEST_FETCH_BYTES, give_up):
             instead()
             return None
         self._reserved = LARGEST_FETCH_BYTES
@@ -217,6 +220,9 @@ class ShardReader:
         self._context.memory.release(self._reserved - size)
         self._reserved = size
         return answer
+
+    def _wait_for_space(self, size: int, give_up: Callable[[], bool]) -> bool:
+        return self._context.memory.reserve(size, give_up=give_up, timeout=1.0)
 
     def _kept(self, answer: Answer) -> Answer:
         self._reserved = bytes_kept(answer)

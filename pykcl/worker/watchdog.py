@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from pykcl.errors import SetupError
-from pykcl.events import LossReason, ProcessorReturned, ProcessorSlow, ProcessorTimedOut
+from pykcl.events import LossReason, ProcessorReturned, ProcessorSlow, ProcessorTimedOut, RecordNotAcked
+from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.lease import Lease
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.lifecycle import State
@@ -25,6 +26,7 @@ class ProcessorWatchdog:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._reported: dict[tuple[str, float], str] = {}
+        self._unacked: dict[str, Checkpoint] = {}
 
     def check(self, workers: Iterable[tuple[LeaseWorker, Task]], now: float) -> None:
         """Each call is reported once, after `processor_warn_after`, and again when it returned; `processor_timeout`
@@ -33,7 +35,8 @@ class ProcessorWatchdog:
         config = self._context.config
         current: dict[tuple[str, float], str] = {}
         for worker, task in workers:
-            busy = worker.busy
+            self._check_acks(worker, now)
+            busy = worker.scope.calls.busy
             if busy is None or now - busy[1] < config.processor_warn_after:
                 continue
             method, since = busy
@@ -46,6 +49,31 @@ class ProcessorWatchdog:
             if (shard, since) not in current:
                 self._context.events.emit(ProcessorReturned(shard=shard, method=method, seconds=now - since))
         self._reported = current
+
+    def _check_acks(self, worker: LeaseWorker, now: float) -> None:
+        """Report the record that holds up the checkpoint of its shard, once; `processor_timeout` costs the lease."""
+        watermark = worker.scope.progress.watermark if worker.scope.progress is not None else None
+        config = self._context.config
+        since = None if watermark is None else watermark.oldest_since
+        if watermark is None or since is None or now - since < config.processor_warn_after:
+            self._unacked.pop(worker.key, None)
+            return
+        found = watermark.oldest
+        if found is None:
+            return
+        position, since, unacked = found
+        if self._unacked.get(worker.key) != position and now - since >= config.processor_warn_after:
+            self._unacked[worker.key] = position
+            event = RecordNotAcked(
+                shard=worker.key, position=str(position), seconds=now - since, unacked=unacked
+            )
+            self._context.events.emit(event)
+        timeout = config.processor_timeout
+        if timeout is not None and now - since >= timeout:
+            loss = Loss.of(LossReason.NOT_ACKED, position=position, timeout=timeout)
+            if worker.revoke(loss):
+                # Else this worker would take it again before another one can, which may do better.
+                worker.released_after_failure = True
 
     def _revoke(self, worker: LeaseWorker, method: str, seconds: float, timeout: float) -> None:
         loss = Loss.of(LossReason.STALLED, method=method, timeout=timeout)

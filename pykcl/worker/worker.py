@@ -325,23 +325,26 @@ class Worker:
             return
         if begins:
             self._events.emit(WorkerStopping(worker_id=self.worker_id, cause=self._cause))
+        grace = self.config.shutdown_grace if grace is None else grace
+        deadline = self._runtime.monotonic() + grace
+        # Acks are waited for while there is time left to write what they come to, and to release the leases.
+        acks_until = deadline - min(self.config.write_timeout, grace / 5)
         manager.stop()
-        manager.stop_workers()
+        manager.stop_workers(acks_until)
         if is_own:
             return
-        grace = self.config.shutdown_grace if grace is None else grace
         if first:
-            self._finish(parts, self._runtime.monotonic() + grace)
+            self._finish(parts, deadline, acks_until)
         else:
             # The first one asks the heartbeats to end when the grace is over. 1) Both wait for the same time; 2) this
             # one would return with threads still there that nobody names.
             stopped.wait(grace + self.config.request_timeout + 1.0)
 
-    def _finish(self, parts: WorkerThreads, deadline: float) -> None:
+    def _finish(self, parts: WorkerThreads, deadline: float, acks_until: float) -> None:
         manager = parts.manager
         self._join(manager.tasks, deadline, *(worker for worker, _ in manager.workers()))
         # The manager may just have started one more lease worker; asked again once it has ended, none is missed.
-        manager.stop_workers()
+        manager.stop_workers(acks_until)
         left = [name for worker, task in manager.workers() for name in self._join([task], deadline, worker)]
         was_forced = self._is_forced and any(worker.busy for worker, _ in manager.workers())
         if left:
@@ -431,8 +434,8 @@ class Worker:
 
     @property
     def activities(self) -> dict[str, str]:
-        """Current activity of each lease, by key: a state such as "waiting for parents", or the
-        processor method that runs."""
+        """Current activity of each lease, by key: a state such as "waiting for parents", the
+        processor method that runs, or "acks" while it waits for those."""
         if self._manager is None:
             return {}
         # Asked once each: the call may return between two questions.

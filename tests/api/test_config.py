@@ -83,6 +83,19 @@ def test_an_arn_names_stream_and_region():
         ({"metrics_namespace": "orders\ud83d"}, "metrics_namespace holds half of a character"),
         ({"checkpoint_mode": ["auto"]}, "is not one of"),
         ({"checkpoint_interval": 5.0}, "checkpoint_interval=5.0.*checkpoint_mode='auto'"),
+        ({"max_unacked": 5}, "max_unacked=5.*checkpoint_mode='auto'"),
+        ({"max_unacked": 0, "checkpoint_mode": "ack"}, "max_unacked is out of range"),
+        ({"max_unacked": 2.5, "checkpoint_mode": "ack"}, "max_unacked takes a whole number"),
+        ({"on_error": "skip", "checkpoint_mode": "ack"}, "on_error='skip'.*checkpoint_mode='ack'"),
+        ({"bisect": True, "checkpoint_mode": "ack"}, "bisect=True.*checkpoint_mode='ack'"),
+        (
+            {"max_attempts": 3, "dead_letters": "discard", "checkpoint_mode": "ack"},
+            "max_attempts=3.*checkpoint_mode='ack'",
+        ),
+        (
+            {"max_record_age": 60.0, "dead_letters": "discard", "checkpoint_mode": "ack"},
+            "max_record_age=60.0.*checkpoint_mode='ack'",
+        ),
         (
             {"checkpoint_interval": 5.0, "checkpoint_mode": "manual"},
             "checkpoint_interval=5.0.*checkpoint_mode='manual'",

@@ -135,9 +135,24 @@ def test_retries_without_a_destination_are_refused_with_the_word_that_discards(r
     assert re.search(r"^MaximumRetryAttempts +max_attempts=3$", result.output, re.MULTILINE)
 
 
-def test_checkpoint_mode_manual_is_refused():
-    settings = settings_for(LambdaFunction("shop:handler"), stream="orders", checkpoint_mode="manual")
-    with pytest.raises(ConfigError, match="checkpoint_mode='manual'"):
+@pytest.mark.parametrize(
+    ("entry_point", "library"), [("kclpy", "amazon_kclpy"), ("multilang", "the MultiLangDaemon")]
+)
+def test_programs_for_other_libraries_cannot_ack(entry_point, library):
+    with pytest.raises(ConfigError, match=f"checkpoint_mode='ack'.*{library}"):
+        settings_of(
+            entry_point=entry_point,
+            properties=None,
+            config_file=None,
+            overrides={"application": "orders-app", "stream": "orders", "checkpoint_mode": "ack"},
+            accept_polling=False,
+        )
+
+
+@pytest.mark.parametrize("mode", ["manual", "ack"])
+def test_checkpoint_modes_that_wait_for_the_program_are_refused(mode):
+    settings = settings_for(LambdaFunction("shop:handler"), stream="orders", checkpoint_mode=mode)
+    with pytest.raises(ConfigError, match=f"checkpoint_mode='{mode}'"):
         LambdaFunction("shop:handler").processor(settings, lambda target: print)
 
 

@@ -14,7 +14,7 @@ from pykcl import Config, ConfigError, RecordProcessor, Worker
 from pykcl.aws.credentials import specs_of
 from pykcl.compat.properties import interpret, read_properties
 from pykcl.config import read_toml
-from pykcl.events import ProcessorRaised
+from pykcl.events import LeaseReleased, ProcessorRaised
 
 BLOCKS = all_blocks()
 CONSOLE_PAGES = sorted({block.page for block in BLOCKS if block.language == "console"})
@@ -143,10 +143,11 @@ def test_a_piece_of_code_runs_and_its_processors_process(block, local_aws, tmp_p
         value for value in names.values()
         if isinstance(value, type) and issubclass(value, RecordProcessor) and value.__module__ == names["__name__"]
     ]  # fmt: skip
+    mode = "ack" if "batch.ack(" in block.text else "auto"
     for processor in processors:
-        assert sorted(processed_by(processor)) == sorted(RECORDS)
+        assert sorted(processed_by(processor, mode)) == sorted(RECORDS)
         # Again under another name: what it keeps outside must stand that.
-        assert sorted(processed_by(processor, application="again")) == sorted(RECORDS)
+        assert sorted(processed_by(processor, mode, application="again")) == sorted(RECORDS)
     if (tmp_path / "orders.db").exists():
         check_sink(names["sqlite3"].connect("orders.db"))
     names.clear()
@@ -163,7 +164,7 @@ def check_sink(sink):
     sink.close()
 
 
-def processed_by(processor, application="pieces"):
+def processed_by(processor, checkpoint_mode, application="pieces"):
     """What a processor of the page is handed and returns from, read by a real worker."""
     done, events = queue.Queue(), []
 
@@ -178,6 +179,7 @@ def processed_by(processor, application="pieces"):
         stream="orders",
         processor=Watched,
         initial_position="TRIM_HORIZON",
+        checkpoint_mode=checkpoint_mode,
         on_error="raise",
         on_event=events.append,
     )
@@ -185,6 +187,10 @@ def processed_by(processor, application="pieces"):
         seen = [done.get(timeout=DEADLINE) for _ in RECORDS]
     assert worker.failure is None
     assert not [event for event in events if isinstance(event, ProcessorRaised)]
+    if checkpoint_mode == "ack":
+        released = [event.checkpoint for event in events if isinstance(event, LeaseReleased)]
+        assert released
+        assert "TRIM_HORIZON" not in released, "not everything was acked"
     return seen
 
 

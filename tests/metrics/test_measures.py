@@ -344,6 +344,7 @@ LOSSES = {
 """What happens to a worker, and what it says of the leases that it loses by that; by the dimension Cause."""
 NEVER_TOLD = {
     "ReleaseUnanswered": "a lease that is let go has not been taken away; see the test below",
+    "NotAcked": "tests/worker/test_acks.py",
     "HandedOver": "tests/java_compat/scenarios/test_kcl_3x_followers.py",
     "Other": "of an event that somebody else has made",
 }

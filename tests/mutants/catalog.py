@@ -8,6 +8,7 @@ from functools import cache
 
 from pykcl.testing.simulation import GuaranteeBroken, Outcome
 from tests.mutants.mutant import Mutant, Patch
+from tests.mutants.of_acks import ACKS
 from tests.mutants.of_fleets import FLEETS
 from tests.mutants.of_leases import BELIEF
 from tests.mutants.of_native import NATIVE
@@ -24,7 +25,7 @@ def _number(mutant: Mutant) -> tuple[str, int, str]:
 
 MUTANTS = {
     mutant.name: mutant
-    for mutant in sorted((*ROWS, *BELIEF, *READING, *FLEETS, *POLICIES, *NATIVE), key=_number)
+    for mutant in sorted((*ROWS, *BELIEF, *READING, *FLEETS, *POLICIES, *NATIVE, *ACKS), key=_number)
 }
 
 
@@ -54,13 +55,13 @@ def run_mutant(mutant: Mutant, seed: int, *, blind: bool = False) -> MutantRun:
                 blind=blind,
                 policies=mutant.policies,
                 native=mutant.native,
+                acks=mutant.acks,
             )
         except Exception as error:  # noqa: BLE001 - whatever it died of, the mutants goes on
             return MutantRun("crashed", patch.called, details=f"{type(error).__name__}: {error}")
     result, details = _check(mutant, outcome)
-    if result == "caught" and not _is_survived(
-        seed, mutant.off, mutant.full, policies=mutant.policies, native=mutant.native
-    ):
+    kind = {"policies": mutant.policies, "native": mutant.native, "acks": mutant.acks}
+    if result == "caught" and not _is_survived(seed, mutant.off, mutant.full, **kind):
         result = "no evidence"
     guarantee = outcome.broken.guarantee.name if result == "caught" else None
     return MutantRun(result, patch.called, guarantee, details)
@@ -76,9 +77,12 @@ def _check(mutant: Mutant, outcome: Outcome) -> tuple[str, str]:
 
 
 @cache
-def _is_survived(seed: int, off: frozenset[str], full: bool, *, policies: bool, native: bool) -> bool:
+def _is_survived(
+    seed: int, off: frozenset[str], full: bool, *, policies: bool, native: bool, acks: bool
+) -> bool:
     """Whether the sound worker comes through this simulation: only then a broken guarantee is the mutant's doing."""
     try:
-        return run_simulation(seed, off=off, full=full, policies=policies, native=native).broken is None
+        outcome = run_simulation(seed, off=off, full=full, policies=policies, native=native, acks=acks)
+        return outcome.broken is None
     except Exception:  # noqa: BLE001 - a simulation that dies by itself shows nothing about an mutant
         return False

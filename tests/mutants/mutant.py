@@ -73,7 +73,7 @@ class Mutant:
     caught_by: the guarantees that it may break; the first is the one that it breaks by its nature. full: it runs in
     simulations with four workers, eight shards and every kind of fault; only: with no other kinds than these. Both are
     for what chance seldom brings. policies: its simulations have workers that give records up. native: their
-    fleets work by KCL 3.x's own protocol.
+    fleets work by KCL 3.x's own protocol. acks: their records are settled one by one.
     """
 
     name: str
@@ -85,6 +85,7 @@ class Mutant:
     only: frozenset[str] = frozenset()
     policies: bool = False
     native: bool = False
+    acks: bool = False
 
     @property
     def off(self) -> frozenset[str]:

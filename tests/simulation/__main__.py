@@ -12,10 +12,18 @@ import click
 
 from pykcl.testing.simulation.faults import known
 from tests.simulation.effects import MANY_SEEDS, Effects
-from tests.simulation.faults import IN_NATIVE_FLEETS, KINDS, NOT_IN_NATIVE_FLEETS, PolicyFaults
+from tests.simulation.faults import (
+    IN_NATIVE_FLEETS,
+    KINDS,
+    NOT_IN_NATIVE_FLEETS,
+    NOT_WITH_ACKS,
+    AckFaults,
+    PolicyFaults,
+)
 from tests.simulation.report import BEGIN, END, Run, Totals, as_json, as_markdown, as_text, put_into
 from tests.simulation.runner import (
     EVERY_SIXTH,
+    EVERY_TWELFTH,
     Campaign,
     Job,
     SeedResult,
@@ -70,11 +78,16 @@ class MeasuredCampaign(Campaign):
 def _absent(template: Job, seeds: int) -> frozenset[str]:
     """Return the kinds of faults that none of the simulations can have, or too few of them to show anything."""
     absent: set[str] = set()
-    if template.policies is False or template.native or template.processor is not None:
+    if template.policies is False or template.native or template.acks or template.processor is not None:
         absent |= PolicyFaults.always
     too_few = template.native is None and seeds < EVERY_SIXTH * MANY_SEEDS
-    if template.native is False or template.policies or template.processor is not None or too_few:
+    others = template.policies or template.acks or template.processor is not None
+    if template.native is False or others or too_few:
         absent |= IN_NATIVE_FLEETS
+    others = template.policies or template.native or template.processor is not None
+    if template.acks is False or others or (template.acks is None and seeds < EVERY_TWELFTH * MANY_SEEDS):
+        absent |= AckFaults.always
+    absent |= NOT_WITH_ACKS if template.acks else frozenset()
     return frozenset(absent | NOT_IN_NATIVE_FLEETS if template.native else absent)
 
 
@@ -124,6 +137,11 @@ def _parse_processor(_context: click.Context, _option: click.Parameter, name: st
     help="Fleets of KCL 3.x in its own mode: in every simulation, or in none.  [default: in every sixth]",
 )
 @click.option(
+    "--acks/--no-acks",
+    default=None,
+    help="Records are settled one by one: in every simulation, or in none.  [default: in every twelfth]",
+)
+@click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), help="Start no more simulations after that."
 )
 @click.option("--figures", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures as JSON.")
@@ -141,6 +159,7 @@ def main(
     full: bool,
     policies: bool | None,
     native: bool | None,
+    acks: bool | None,
     minutes: float | None,
     figures: Path | None,
     write_docs: bool,
@@ -153,7 +172,11 @@ def main(
         raise click.UsageError("--policies has a processor of its own. Do: leave out --processor.")
     if native and (policies or processor):
         raise click.UsageError("--native goes with neither --policies nor --processor. Do: leave them out.")
-    template = Job(seed or 0, off, full, processor, policies, native)
+    if acks and (policies or native or processor):
+        raise click.UsageError(
+            "--acks goes with none of --policies, --native and --processor. Do: leave them out."
+        )
+    template = Job(seed or 0, off, full, processor, policies, native, acks)
     if seed is not None:
         context.exit(_replay(template))
     version = current_commit()

@@ -9,8 +9,9 @@ from pykcl.processor import RecordProcessor
 from pykcl.testing.simulation import course
 from pykcl.testing.simulation.course import Course
 from pykcl.testing.simulation.guarantees import Outcome, Violations
+from tests.simulation.acks import AckWorld
 from tests.simulation.chaos import FleetChaos
-from tests.simulation.faults import FleetFaults, Leaders, NativeFaults, PolicyFaults
+from tests.simulation.faults import AckFaults, FleetFaults, Leaders, NativeFaults, PolicyFaults
 from tests.simulation.lease_table_actions import lose_and_restore_the_table
 from tests.simulation.native import NativeChaos, NativeFleet, NativeWorld
 from tests.simulation.native_rest import NativeQuiescence
@@ -28,20 +29,22 @@ def run_simulation(
     blind: bool = False,
     policies: bool = False,
     native: bool = False,
+    acks: bool = False,
 ) -> Outcome:
     """Run one simulation; the same arguments take the same course. Raises no broken guarantee: see the outcome.
 
     off, full, processor: as in pykcl.testing.simulation. blind: no guarantee counts as broken.
     policies: workers give records up (F21); not with a processor of a user. native: the fleet is one of KCL 3.x in its
-    own mode (F22). Without them a seed takes the same course as ever.
+    own mode (F22). acks: records are settled one by one (F23). Without them a seed takes the same course as ever.
     """
+    chosen = NativeCourse if native else PolicyCourse if policies else AckCourse if acks else FleetCourse
     return course.run_simulation(
         seed,
         off=off,
         full=full,
         processor=processor,
         violations=Violations(blind=blind),
-        course=NativeCourse if native else PolicyCourse if policies else FleetCourse,
+        course=chosen,
     )
 
 
@@ -84,6 +87,13 @@ class PolicyCourse(FleetCourse):
 
     faults = PolicyFaults
     world = PolicyWorld
+
+
+class AckCourse(FleetCourse):
+    """FleetCourse with records that are settled one by one."""
+
+    faults = AckFaults
+    world = AckWorld
 
 
 class NativeCourse(FleetCourse):

@@ -49,6 +49,9 @@ _OF_FLEETS = (
     Kind("F22.clock", "the clock of a worker's host is five minutes off", (0.5, 1.0), is_harmless=True),
     Kind("F22.flip", "the fleet is upgraded from KCL 2.x in mid-run", (0.02, 0.05)),
     Kind("F22.rollback", "the fleet is rolled back to KCL 2.x, and upgraded again", (0.01, 0.02)),
+    Kind("F23.late", "a record is acked up to 20 s after its delivery", (0.05, 0.2)),
+    Kind("F23.never", "a record is not acked while faults happen", (0.005, 0.02)),
+    Kind("F23.twice", "a record is acked twice", (0.1, 0.3)),
 )
 
 
@@ -125,6 +128,23 @@ class NativeFaults(FleetFaults):
 
     def exclusive(self, *, everything: bool) -> Sequence[tuple[set[str], set[str]]]:
         return [*super().exclusive(everything=everything), ({"F22.flip"}, {"F22.rollback"})]
+
+
+NOT_WITH_ACKS = frozenset({"F12", "F12.lowered"})
+
+
+class AckFaults(FleetFaults):
+    """The faults of a simulation of acks, without those of retention.
+
+    1) A shard expires, and its owner waits for the acks of its last records, with heartbeats; 2) another worker deletes
+    the row, as Java does, because Kinesis knows the shard no more; 3) the row of its parent is still there, and
+    somebody creates it again and takes it. A call that runs for long has the same effect, but seldom takes so long.
+    """
+
+    always = frozenset(name for name in KINDS if family(name) == 23)
+
+    def __init__(self, seed: int, *, off: frozenset[str] = frozenset(), **options: Any) -> None:
+        super().__init__(seed, off=off | NOT_WITH_ACKS, **options)
 
 
 class PolicyFaults(FleetFaults):

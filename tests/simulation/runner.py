@@ -29,6 +29,8 @@ from tests.simulation.course import run_simulation
 KEPT = "kept"
 EVERY_SIXTH = 6
 """How often a simulation has a fleet of KCL 3.x in its own mode, unless it is said."""
+EVERY_TWELFTH = 12
+"""How often the records of a simulation are settled one by one, unless it is said."""
 HANG_SECONDS = 120.0
 """Real seconds after which a simulation counts as hung."""
 
@@ -43,7 +45,7 @@ class Job:
     """One simulation to run: the arguments of `run_simulation`; processor as "module:Class".
 
     policies: None for what the seed says: every fourth simulation has them, unless it has a processor of a user.
-    native: likewise, every sixth one.
+    native: likewise, every sixth one. acks: likewise, every twelfth one.
     """
 
     seed: int
@@ -52,20 +54,30 @@ class Job:
     processor: str | None = None
     policies: bool | None = None
     native: bool | None = None
+    acks: bool | None = None
 
     @property
     def has_policies(self) -> bool:
         """Return whether workers give records up in it."""
         if self.policies is None:
-            return self.seed % 4 == 3 and self.processor is None and not self.native
+            return self.seed % 4 == 3 and self.processor is None and not self.native and not self.acks
         return self.policies
 
     @property
     def is_native(self) -> bool:
         """Return whether its fleet works by KCL 3.x's own protocol."""
         if self.native is None:
-            return self.seed % EVERY_SIXTH == 4 and self.processor is None and not self.policies
+            is_another = self.policies or self.acks
+            return self.seed % EVERY_SIXTH == 4 and self.processor is None and not is_another
         return self.native
+
+    @property
+    def has_acks(self) -> bool:
+        """Return whether records are settled one by one in it."""
+        if self.acks is None:
+            is_another = self.policies or self.native
+            return self.seed % EVERY_TWELFTH == 5 and self.processor is None and not is_another
+        return self.acks
 
     @property
     def replay(self) -> str:
@@ -76,6 +88,7 @@ class Job:
         words += [f"--processor {self.processor}"] if self.processor else []
         words += [] if self.policies is None else ["--policies" if self.policies else "--no-policies"]
         words += [] if self.native is None else ["--native" if self.native else "--no-native"]
+        words += [] if self.acks is None else ["--acks" if self.acks else "--no-acks"]
         return " ".join(words)
 
 
@@ -135,6 +148,7 @@ def run_job(job: Job) -> SeedResult:
                 processor=processor,
                 policies=job.has_policies,
                 native=job.is_native,
+                acks=job.has_acks,
             )
     except KeyboardInterrupt:
         raise

@@ -11,6 +11,7 @@ from tests.simulation.faults import (
     IN_NATIVE_FLEETS,
     KINDS,
     NOT_IN_NATIVE_FLEETS,
+    AckFaults,
     FleetFaults,
     NativeFaults,
     PolicyFaults,
@@ -95,6 +96,30 @@ def test_every_sixth_simulation_is_of_a_native_fleet_and_none_of_these_has_polic
     assert not Job(3, native=True).has_policies
     assert Job(SEED, native=True).replay == "python -m tests.simulation --seed 7 --native"
     assert Job(SEED, native=False).replay == "python -m tests.simulation --seed 7 --no-native"
+
+
+def test_every_twelfth_simulation_has_acks_and_none_of_these_is_of_another_kind():
+    assert [seed for seed in range(36) if Job(seed).has_acks] == [5, 17, 29]
+    assert not [
+        seed for seed in range(36) if Job(seed).has_acks and (Job(seed).has_policies or Job(seed).is_native)
+    ]
+    assert not Job(5, processor="shop:Orders").has_acks
+    assert not Job(5, acks=False).has_acks
+    assert not Job(5, policies=True).has_acks
+    assert not Job(5, native=True).has_acks
+    assert Job(4, acks=True).has_acks
+    assert not Job(4, acks=True).is_native
+    assert not Job(3, acks=True).has_policies
+    assert Job(SEED, acks=True).replay == "python -m tests.simulation --seed 7 --acks"
+    assert Job(SEED, acks=False).replay == "python -m tests.simulation --seed 7 --no-acks"
+
+
+def test_acks_have_faults_of_their_own_and_others_take_no_notice_of_them():
+    without, acks = run_simulation(SEED), run_simulation(SEED, acks=True)
+    assert not AckFaults.always & without.injected.keys()
+    assert {"F23.late", "F23.twice"} <= acks.injected.keys()
+    assert run_simulation(SEED, acks=True).digest == acks.digest
+    assert run_simulation(SEED, off=AckFaults.always).digest == without.digest
 
 
 def test_native_fleets_have_faults_of_their_own_and_others_take_no_notice_of_them():

@@ -38,10 +38,17 @@ def test_a_simulation_of_a_native_fleet_breaks_no_guarantee(seed):
     _must_be_kept(seed, native=True)
 
 
-def _must_be_kept(seed, *, policies=False, native=False):
-    outcome = run_simulation(seed, policies=policies, native=native)
+@pytest.mark.parametrize(
+    "seed", [*FIXED[:4], *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(900_000, 900_025))]
+)
+def test_a_simulation_of_acks_breaks_no_guarantee(seed):
+    _must_be_kept(seed, acks=True)
+
+
+def _must_be_kept(seed, **kinds):
+    outcome = run_simulation(seed, **kinds)
     if outcome.broken is not None:
-        failure = failure_line(Job(seed, policies=policies, native=native), outcome.summary)
+        failure = failure_line(Job(seed, **kinds), outcome.summary)
         pytest.fail("\n".join([failure, *outcome.last_lines]), pytrace=False)
 
 

@@ -208,6 +208,26 @@ def test_a_thread_that_hangs_is_a_call_that_hangs(impatient):
     assert_no_simulation_is_left()
 
 
+def test_acks_are_recorded_in_the_thread_that_pykcl_calls_and_refused_in_another(tmp_path):
+    class Acks(Orders):
+        def process_records(self, batch):
+            for record in batch:
+                assert batch.ack(record) if record.text() != "3" else batch.reject(record, "no order")
+
+    destination = f"file:{tmp_path}"
+    result = run_processor(Acks, records(*range(8)), checkpoint_mode="ack", dead_letters=destination)
+    assert (result.lost, len(result.delivered)) == (0, 8)
+
+    class AcksLater(Orders):
+        def process_records(self, batch):
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(batch.ack, batch[0]).exception()
+
+    with pytest.raises(UserCodeFailed, match=f"^{CALL} acks in the thread"):
+        run_processor(AcksLater, ONE, checkpoint_mode="ack")
+    assert_no_simulation_is_left()
+
+
 def checkpoints_in(method):
     """A class one method of which checkpoints in a thread of its own, and waits for that."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from pykcl import (
+    Acknowledgements,
     Activity,
     App,
     Batch,
@@ -173,6 +174,14 @@ def keep(letters: Sequence[DeadLetter]) -> None:
 class Kept:
     def send(self, letters: Sequence[DeadLetter]) -> None:
         keep(letters)
+
+
+class Acked(Orders):
+    def process_records(self, batch: Batch) -> None:
+        acks: Acknowledgements | None = batch.acks
+        for record in batch:
+            is_settled: bool = batch.ack(record) if record.data else batch.reject(record, "empty")
+            print(acks is not None, is_settled)
 
 
 class Strict(Orders):

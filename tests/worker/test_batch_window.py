@@ -115,7 +115,7 @@ def test_gathered_bytes_stay_taken_from_the_memory_until_they_are_delivered_or_d
     with Simulation(seed=0) as simulation:
         runtime = simulation.runtime("w")
         memory = MemoryBudget(1000, runtime)
-        window = BatchWindow(3, 60.0, memory, runtime)
+        window = BatchWindow(3, 60.0, memory.release, runtime)
         assert memory.reserve(500, give_up=lambda: True, timeout=0.0)
         window.add(page(2))
         assert window.reserve(500) == 200
@@ -133,7 +133,7 @@ def test_gathered_bytes_stay_taken_from_the_memory_until_they_are_delivered_or_d
 def test_so_many_bytes_are_enough():
     with Simulation(seed=0) as simulation:
         runtime = simulation.runtime("w")
-        window = BatchWindow(100, 60.0, MemoryBudget(1, runtime), runtime)
+        window = BatchWindow(100, 60.0, MemoryBudget(1, runtime).release, runtime)
         window.add(page(1, MOST_BYTES - 1))
         assert not window.is_due
         window.add(page(1, 1))

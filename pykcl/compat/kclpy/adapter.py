@@ -55,6 +55,9 @@ def processor_factory(
 class KclpyProcessor(RecordProcessor):
     """processor: of amazon_kclpy, version 3 or a bridge to it, for this shard only. around: context of each call."""
 
+    settles_on_return = True
+    """Refused with checkpoint_mode="ack"."""
+
     def __init__(self, processor: Any, on_exit: OnExit, around: Around = nullcontext) -> None:
         self._processor = processor
         self._around = around

@@ -14,8 +14,8 @@ from pykcl.aws.credentials import tables_of
 from pykcl.compat.migrate.findings import Finding, TableSnapshot
 from pykcl.compat.properties import Interpretation, KeyVerdict
 from pykcl.compat.properties.keys import KEYS_OF_FIELD
-from pykcl.config import NO_UTF8, Config, is_utf8
-from pykcl.errors import ConfigError, printable
+from pykcl.config import Config
+from pykcl.errors import NO_UTF8, ConfigError, is_utf8, printable
 
 _TITLES = {
     "changes": "behaves differently",

@@ -64,6 +64,9 @@ class ChildProcessor(RecordProcessor):
     checkpoint requested while no action is pending is written before the next action.
     """
 
+    settles_on_return = True
+    """Refused with checkpoint_mode="ack": a child that dies may have had records of several batches."""
+
     def __init__(
         self,
         children: Children,

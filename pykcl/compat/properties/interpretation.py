@@ -38,8 +38,8 @@ from pykcl.compat.properties.parsing import (
     read_properties,
     retrieval_of,
 )
-from pykcl.config import NO_UTF8, Config, is_utf8
-from pykcl.errors import ConfigError
+from pykcl.config import Config
+from pykcl.errors import NO_UTF8, ConfigError, is_utf8
 
 log = logging.getLogger("pykcl.properties")
 

@@ -60,13 +60,13 @@ class Watchdog:
         finally:
             del self._calls[ident]
 
-    def refuse_other_threads(self, call: str) -> None:
+    def refuse_other_threads(self, call: str, does: str = "uses its checkpointer") -> None:
         """Raise UserCodeFailed in a thread that pykcl has not called, and end the simulation."""
         if threading.get_ident() not in self._calls:
             _fail(
-                f"{call} uses its checkpointer in the thread {threading.current_thread().name!r}. A simulation does "
+                f"{call} {does} in the thread {threading.current_thread().name!r}. A simulation does "
                 f"not decide when that thread runs, and would take another course each time. "
-                f"Do: checkpoint in the thread that pykcl calls, or {_REAL_TIME}"
+                f"Do: checkpoint and ack in the thread that pykcl calls, or {_REAL_TIME}"
             )
 
     def run(self, body: Callable[[], Answer]) -> Answer:

@@ -277,6 +277,37 @@ def test_c7_a_processor_that_hangs_holds_up_a_hand_over_for_thirty_seconds(led):
     assert (lost.reason, lost.new_owner) == (LossReason.HANDED_OVER, "n1")
 
 
+@pytest.mark.parametrize("acked", [True, False])
+def test_a_hand_over_waits_for_acks_within_its_time(led, acked):
+    fleet, native = led(2, "n1")
+    given = []
+
+    class Acks(ScenarioProcessor):
+        def process_records(self, batch):
+            super().process_records(batch)
+            given.extend((batch, record) for record in batch)
+
+    fleet.start_pykcl("p1", checkpoint_mode="ack", processor=lambda: Acks("p1", fleet))
+    fleet.wait(works_on(fleet, "p1"), 180, "a lease")
+    (key,) = fleet.workers["p1"].leases
+    fleet.put_everywhere(3)
+    fleet.wait(lambda: len(given) == 3, what="three records")
+    given[0][0].ack(given[0][1])
+    row = native.workers["n1"].scan()[key]
+    fleet.client_of("leader").update_item(**java_3x.begin_hand_off(TABLE, row, "n1"))
+    began = fleet.simulation.now
+    fleet.wait(lambda: ("p1", "shutdown_requested", key) in fleet.ledger.calls, 10, "the request")
+    fleet.simulation.sleep(8)
+    assert "checkpointOwner" in fleet.items()[key]
+    for batch, record in given[1:] if acked else ():
+        assert batch.ack(record)
+    fleet.wait(lambda: "checkpointOwner" not in fleet.items()[key], 45, "the hand-over")
+    assert fleet.simulation.now - began <= (16 if acked else 30 + 5)
+    assert fleet.rows()[key].checkpoint == given[2 if acked else 0][1].position
+    assert not fleet.happened(LeaseLost), "the thread of the lease hands it over, not the manager"
+    assert given[1][0].ack(given[1][1]) is False
+
+
 def test_c8_children_are_assigned_once_and_the_ended_lease_stays_owned_and_renewed(led):
     fleet, _ = led(2, "n1")
     fleet.start_pykcl("p1", cleanup_interval=0.0)

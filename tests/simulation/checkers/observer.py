@@ -207,6 +207,6 @@ class Observer:
 
 def _interval(options: Mapping[str, Any]) -> float | None:
     """Return the seconds that records may stay done without a checkpoint; None: as long as the processor likes."""
-    if options["checkpoint_mode"] == "manual":
+    if options["checkpoint_mode"] in ("manual", "ack"):
         return None
     return float(options["checkpoint_interval"]) if options["checkpoint_mode"] == "interval" else 0.0

@@ -1,0 +1,196 @@
+"""Simulations of checkpoint_mode="ack": processors whose own threads ack in random order, late or not at all (F23)."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pykcl.model.record import Record
+from pykcl.processor import Batch, InitializationInput
+from pykcl.testing.simulation.delivery import Ownership, Position, position_of
+from pykcl.testing.simulation.guarantees import Guarantee
+from pykcl.testing.simulation.processors import FaultyProcessor
+from tests.simulation.world import CheckedWorld
+
+_LATE_AT_REST = 3.0
+_STEP = 0.5
+"""Seconds after which a thread that holds a record back checks whether it is still of use."""
+
+
+class AckBook:
+    """Records that one instance was given, and which of them it has acked. Used by all its threads.
+
+    acked: records whose ack was accepted.
+    """
+
+    def __init__(self) -> None:
+        self.acked: set[Position] = set()
+        self._said: set[Position] = set()
+        self._given: set[Position] = set()
+        self._above: deque[Position] = deque()
+        self._failed: list[Position] = []
+
+    def given(self, positions: list[Position]) -> list[Position]:
+        """Note a batch; return what it stands for: with the records of a batch that failed and were acked meanwhile."""
+        new = [position for position in positions if position not in self._given]
+        self._given.update(new)
+        self._above.extend(new)
+        acked = [position for position in self._failed if position in self._said]
+        self._failed = []
+        return sorted({*positions, *acked})
+
+    def failed(self, positions: list[Position]) -> None:
+        """Note a batch whose call raised: those of its records that are not acked come again."""
+        self._failed = positions
+
+    def says_done(self, position: Position) -> None:
+        """Note that the record is about to be acked: from now on a checkpoint may pass it."""
+        self._said.add(position)
+
+    def above(self) -> int:
+        """Return how many records were given and are above the last one without a gap, at most."""
+        while self._above and self._above[0] in self._said:
+            self._above.popleft()
+        return len(self._above)
+
+
+class AckProcessor(FaultyProcessor):
+    """FaultyProcessor whose records are done, and acked, by threads of its own."""
+
+    rng: random.Random
+    books: dict[tuple[str, str], AckBook]
+    max_unacked: int
+
+    def initialize(self, init: InitializationInput) -> None:
+        super().initialize(init)
+        self._book = self.books[self._host, init.shard_id] = AckBook()
+
+    def process_records(self, batch: Batch) -> Any:
+        owning = self._must_own("process_records")
+        positions = [_position(record) for record in batch]
+        about = f"{self._host} {batch.shard_id}"
+        with owning.call(self._checker, "process_records"):
+            stands_for = self._book.given(positions)
+            above = self._book.above()
+            self._checker.expect(
+                above <= self.max_unacked,
+                Guarantee.NO_DUPLICATES,
+                f"{about}: {above} records would come again, max_unacked={self.max_unacked}",
+            )
+            self._checker.batch_starts(owning, stands_for)
+            self._dawdle_perhaps(batch.shard_id)
+            if self._faults.happens("F17.raises", about):
+                self._submit(batch, owning, self.rng.randrange(len(batch)))
+                self._book.failed(stands_for)
+                raise ValueError("at random")
+            self._submit(batch, owning, len(batch))
+            owning.after = positions[-1]
+            self._checker.on_returned(owning)
+            self._last = (batch.checkpointer, batch.records[-1])
+            if self._faults.happens("F17.twice", about):
+                # Mostly refused.
+                self._checkpoint(batch.checkpointer, self.rng.choice(batch.records))
+            if self._faults.happens("F17.ahead", about):
+                self._acks_ahead(batch, about)
+
+    def _acks_ahead(self, batch: Batch, about: str) -> None:
+        """Ack a record that nobody was given: an error, or without effect where the lease is lost."""
+        number = int(batch.records[-1].sequence_number) + 10**30
+        try:
+            accepted = batch.ack(Record(b"", "", str(number), shard_id=batch.shard_id))
+        except ValueError:
+            return
+        what = f"{about}: an ack of {number} was accepted"
+        self._checker.expect(not accepted, Guarantee.CHECKPOINT_AFTER_DELIVERY, what)
+
+    def _submit(self, batch: Batch, owning: Ownership, count: int) -> None:
+        """Hand the first records of the batch to a thread or two, in random order."""
+        records = list(batch.records[:count])
+        self.rng.shuffle(records)
+        cut = self.rng.randint(0, len(records))
+        for part in (records[:cut], records[cut:]):
+            if part:
+                work = partial(self._work, batch, owning, part)
+                self._simulation.spawn(f"app-{batch.shard_id}", self._host, work)
+
+    def _work(self, batch: Batch, owning: Ownership, records: list[Record]) -> None:
+        faults, about = self._faults, f"{self._host} {batch.shard_id}"
+        if (
+            faults.healed
+            and not faults.strained
+            and self._checker.record_log.shards[batch.shard_id].owed() <= 5
+        ):
+            # For a stop to wait for. While there is much to do it would take too long.
+            self._simulation.sleep(self.rng.uniform(0, _LATE_AT_REST))
+        for record in records:
+            seconds = 0.0 if faults.healed else self.rng.choice([0.0, 0.0, 0.1, 1.0]) * self.rng.random()
+            if faults.happens("F23.late", about):
+                seconds = self.rng.uniform(1, 20)
+            if faults.happens("F23.never", about):
+                seconds = 10_000.0
+            if not self._holds_back(owning, seconds):
+                return
+            position = _position(record)
+            # Said first: once it is acked, a checkpoint may pass it before this thread goes on.
+            self._book.says_done(position)
+            self._checker.record_log.delivered(owning.shard_id, [position])
+            owning.delivered.add(position)
+            if batch.ack(record):
+                self._book.acked.add(position)
+            if faults.happens("F23.twice", about):
+                self._checker.expect(
+                    not batch.ack(record), Guarantee.LIFE_CYCLE, f"{about}: a second ack was accepted"
+                )
+
+    def _holds_back(self, owning: Ownership, seconds: float) -> bool:
+        """Wait for so long, but not into the time without faults; False once nobody wants the ack any more."""
+        until = self._simulation.now + seconds
+        while self._simulation.now < until:
+            left = until - self._simulation.now
+            self._simulation.sleep(min(left, _STEP))
+            if owning.state == "lost":
+                return False
+            if self._faults.healed:
+                break
+        return True
+
+
+class AckWorld(CheckedWorld):
+    """CheckedWorld whose workers settle records one by one."""
+
+    def _create_checkers(self) -> None:
+        self.rng = random.Random(f"{self.simulation.seed}/acks")
+        self.options.update(draw_acks(self.rng))
+        self.options.pop("checkpoint_interval", None)
+        super()._create_checkers()
+        self.observer.losses.reads_ahead = self.options["batch_window"] > 0
+        self.books: dict[tuple[str, str], AckBook] = {}
+
+    def _processor(self, name: str, stop: Callable[[], bool]) -> FaultyProcessor:
+        processor = AckProcessor(
+            name, self.simulation, self.faults, self.delivery, by_hand=False, inner=None, stop_worker=stop
+        )
+        processor.rng, processor.books = self.rng, self.books
+        processor.max_unacked = self.options["max_unacked"]
+        return processor
+
+
+def draw_acks(rng: random.Random) -> dict[str, Any]:
+    """Return the fields of Config that are about acks."""
+    return {
+        "checkpoint_mode": "ack",
+        "max_unacked": rng.choice([1, 3, 20, 10_000]),
+        "on_error": rng.choice(["retry", "retry", "retry", "raise"]),
+        "batch_size": rng.choice([None, 1, 4]),
+        "batch_window": rng.choice([0.0, 0.0, 1.0]),
+        # Else a record that is never acked would hold up its shard for good.
+        "processor_warn_after": 10.0,
+        "processor_timeout": 25.0,
+    }
+
+
+def _position(record: Record) -> Position:
+    return position_of(record.sequence_number, record.sub_sequence_number)
