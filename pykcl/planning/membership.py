@@ -7,7 +7,8 @@ the stop: whoever reports and does not query its leases holds up its shards for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from random import Random
 from typing import Final, Literal, TypeGuard
 
 from pykcl.model.fleet_rows import CPU, WorkerMetrics, metrics_of
@@ -19,9 +20,10 @@ from pykcl.model.lease_item import (
     TABLE_MIGRATION_KIND,
     is_lease_key,
 )
-from pykcl.planning.fleet_protocol import COMPATIBLE_VERSIONS, NATIVE_VERSIONS, Fleet
+from pykcl.planning.fleet_protocol import COMPATIBLE_VERSIONS, NATIVE_VERSIONS, Fleet, is_of_pykcl
 from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lease_assignment import Fleet as Assignment
+from pykcl.planning.lease_view import LeaseView
 
 FleetMode = Literal["auto", "2x", "3x"]
 WorkerMetricsKind = Literal["auto", "cpu", "throughput"]
@@ -113,6 +115,47 @@ def is_assigned(
         and written.process_token != process_token
     )
     return not is_anothers or still_for > failover_time
+
+
+def rescue(
+    worker: str,
+    view: LeaseView,
+    rng: Random,
+    *,
+    failover_time: float,
+    max_leases: int,
+    in_hand: Collection[str],
+) -> list[Acquisition]:
+    """Return the leases that a follower takes in a fleet without a leader. in_hand: leases it has or is taking.
+
+    Its share is that among workers of pykcl: 1) a leader dies, and Java workers have fewer leases than others; 2) by a
+    share among all, the rest would be theirs; 3) but Java takes nothing without a leader. What is still there after as
+    long again goes to whoever has room, as in KCL 2.x: another worker of pykcl may be limited, or rescue nothing.
+    """
+    after = RESCUE_AFTER * failover_time
+    assignment = Assignment.seen_by(
+        worker,
+        view,
+        failover_time=after,
+        in_hand=in_hand,
+        left_alone=_held_by_java(worker, view, after).difference(in_hand),
+    )
+    plans = assignment.choose(
+        assignment.room(max_leases), rng, max_leases=max_leases, max_steal=0, overdue_after=after
+    )
+    return rescued(assignment, plans)
+
+
+def _held_by_java(worker: str, view: LeaseView, after: float) -> set[str]:
+    """Return the keys of the leases of Java workers that have not stood still for so long. worker: one of pykcl."""
+    pykcl = {worker, *(lease.actual_owner for lease in view.leases.values() if is_of_pykcl(lease))}
+    return {
+        key
+        for key, lease in view.leases.items()
+        if lease.actual_owner is not None
+        and lease.actual_owner not in pykcl
+        and not view.is_expired(key, after)
+    }
 
 
 def rescued(assignment: Assignment, plans: Sequence[Acquisition]) -> list[Acquisition]:

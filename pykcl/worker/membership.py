@@ -12,14 +12,13 @@ from pykcl.model import lease_writes
 from pykcl.model.fleet_rows import CPU, SINGLE_TABLE_SUPPORT, WorkerMetrics, report, withdraw
 from pykcl.model.lease import Lease, Row
 from pykcl.planning.assignment_decider import ACTIVE_PERIODS
-from pykcl.planning.lease_assignment import Acquisition, Fleet
+from pykcl.planning.lease_assignment import Acquisition
 from pykcl.planning.lease_view import LeaseView
 from pykcl.planning.membership import (
-    RESCUE_AFTER,
     discovery_pause,
     is_assigned,
     reports_in,
-    rescued,
+    rescue,
     wants_cpu,
 )
 from pykcl.planning.read_schedule import jittered
@@ -133,13 +132,14 @@ class Membership:
         context, config = self._context, self._context.config
         if not config.rescue:
             return []
-        fleet = Fleet.seen_by(
-            context.worker_id, view, failover_time=RESCUE_AFTER * config.failover_time, in_hand=in_hand
+        return rescue(
+            context.worker_id,
+            view,
+            context.runtime.random(),
+            failover_time=config.failover_time,
+            max_leases=config.max_leases,
+            in_hand=in_hand,
         )
-        plans = fleet.choose(
-            fleet.room(config.max_leases), context.runtime.random(), max_leases=config.max_leases, max_steal=0
-        )
-        return rescued(fleet, plans)
 
     # -- reports -----------------------------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Who may follow a leader of KCL 3.x, what is adopted, and when nobody leads."""
 
+from random import Random
+
 import pytest
 
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
@@ -13,6 +15,7 @@ from pykcl.planning.membership import (
     discovery_pause,
     is_assigned,
     reports_in,
+    rescue,
     rescued,
     wants_cpu,
     why_not_to_follow,
@@ -101,6 +104,54 @@ def test_only_what_stood_still_for_long_is_rescued_and_nothing_is_stolen():
     fleet = Assignment.seen_by("me", view, failover_time=30.0)
     plans = [Acquisition(old, "expired"), Acquisition(young, "unowned"), Acquisition(old, "rebalance")]
     assert rescued(fleet, plans) == plans[:1]
+
+
+def after_a_death(owners, still_for=40.0):
+    """The view after a while in which all worked but "dead". owners: of each lease; p…, me: of pykcl, others of Java."""
+    leases = [
+        Lease(
+            key,
+            AT_TRIM_HORIZON,
+            counter=3,
+            owner=owner,
+            metadata=PykclMetadata(owner=owner) if owner[0] in "pm" else None,
+        )
+        for key, owner in owners.items()
+    ]
+    later = [lease if lease.owner == "dead" else lease.with_(counter=4) for lease in leases]
+    return LeaseView().observe(leases, 0.0).observe(later, still_for)
+
+
+def rescues(owners, *, max_leases=100, still_for=40.0, seed=1, worker="me"):
+    """The keys of what a worker takes. owners: see `after_a_death`."""
+    plans = rescue(
+        worker,
+        after_a_death(owners, still_for),
+        Random(seed),
+        failover_time=10.0,
+        max_leases=max_leases,
+        in_hand={key for key, owner in owners.items() if owner == worker},
+    )
+    return [plan.lease_key for plan in plans]
+
+
+def test_java_workers_have_no_share_of_a_rescue_as_they_take_nothing():
+    # By a fair share of all leases Java's would have room for one of the two, and it would be read by nobody.
+    assert rescues({"a": "dead", "b": "dead", "c": "me", "d": "me", "e": "java", "f": "java"}) == ["a", "b"]
+    # Two of pykcl rescue them between them.
+    owners = {"a": "dead", "b": "dead", "c": "me", "d": "p2", "e": "java"}
+    assert len(rescues(owners)) == 1
+    assert len(rescues(owners, worker="p2")) == 1
+    assert rescues(owners, max_leases=1) == []
+
+
+def test_what_others_do_not_rescue_within_their_share_is_taken_beyond_it_now_and_then():
+    # p2 could take "a", but rescues nothing, or has as many as it may.
+    owners = {"a": "dead", "c": "me", "d": "me", "e": "p2"}
+    assert [rescues(owners, seed=seed) for seed in range(20)] == [[]] * 20
+    later = [rescues(owners, still_for=61.0, seed=seed) for seed in range(20)]
+    assert ["a"] in later
+    assert [] in later
 
 
 # -- throughput ------------------------------------------------------------------------------------------------

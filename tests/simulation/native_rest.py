@@ -244,8 +244,9 @@ class NativeQuiescence(FleetQuiescence):
 
 
 def native_failover_bound() -> float:
-    """Seconds until the leases of a dead follower are read again: the leader finds them still, gives them to the dead
-    once more as long as it believes its metrics, and their next owner finds them in the index."""
+    """Seconds until the leases of a dead worker are read again. Of a follower: the leader finds them still, gives them to
+    the dead once more as long as it believes its metrics, and their next owner finds them in the index. Those of the
+    leader are rescued before that."""
     return _DEAD_BELIEVED + 3 * ROUND + FAILOVER + _FOUND
 
 

@@ -181,6 +181,18 @@ def test_c5_a_follower_rescues_the_leases_of_a_dead_leader(led):
     assert fleet.load()["p1"] == 4
 
 
+def test_c5_a_follower_rescues_what_java_followers_have_room_for_as_they_rescue_nothing(led):
+    fleet, native = led(6, "n1", "n2")
+    fleet.start_pykcl("p1")
+    fleet.wait(lambda: sorted(fleet.load().values()) == [2, 2, 2], 300, "an equal share")
+    fleet.wait(works_on(fleet, "p1", 2), 30, "its share")
+    native.leads = False
+    fleet.simulation.kill("n1")
+    began = fleet.simulation.now
+    fleet.wait(lambda: fleet.load() == {"n2": 2, "p1": 4}, 120, "the rescue")
+    assert fleet.simulation.now - began <= max(3 * 10, 60) + 30 + 5 + 5
+
+
 def test_c5_a_rescue_that_comes_too_late_is_tried_again_only_after_the_next_scan(led):
     fleet, native = led(2, "n1")
     fleet.start_pykcl("p1")
