@@ -143,9 +143,9 @@ def reopened_at_the_first_position(patch: Patch) -> None:
 
 def half_done_record_skipped(patch: Patch) -> None:
     def make(init: Function) -> Function:
-        def whole_records(self, context, shard_id, hash_range, first, after, iterator=None):
+        def whole_records(self, context, shard_id, hash_range, first, after, *more):
             behind = None if after is None else Checkpoint(after.sequence_number, 2**62)
-            init(self, context, shard_id, hash_range, first, behind, iterator)
+            init(self, context, shard_id, hash_range, first, behind, *more)
 
         return whole_records
 
