@@ -120,9 +120,13 @@ def report(metrics: WorkerMetrics) -> FleetWrite:
 
 
 def withdraw(metrics: WorkerMetrics) -> FleetWrite:
-    """Delete the row of this worker's metrics as it was last reported: the leader assigns nothing to it any more."""
+    """Delete the row of this worker's metrics: the leader assigns nothing to it any more. A later report is kept.
+
+    Java's leader asks for exactly this report. Here an earlier one goes, too: 1) a report is put; 2) the next one is
+    sent, and no answer comes; 3) the worker leaves, and does not know which of the two is there.
+    """
     values: dict[str, AttributeValue] = {":at": {"N": str(metrics.reported_at)}}
-    condition = "lut = :at"
+    condition = "lut <= :at"
     if metrics.supports is not None:
         values[":kind"] = {"S": METRICS_KIND}
         condition += " AND entityType = :kind"

@@ -171,22 +171,25 @@ class Membership:
         limits = dict.fromkeys(values, (_CPU_LIMIT,))
         metrics = WorkerMetrics(context.worker_id, seconds, values, limits, supports)
         self._was_member = True
+        # Before it is sent: 1) the report is put, and its answer lost; 2) the next attempt is forbidden, or the thread
+        # dies; 3) the worker stops. It would leave the report behind, and leases would be assigned to it.
+        before, self._reported = self._reported, metrics
         try:
             until = context.runtime.monotonic() + context.config.write_timeout
             is_kept = context.table.write_fleet_row(report(metrics), until=until)
         except TemporaryError as error:
             # Missed twice, the leader takes this worker for dead.
             self._next_report = now + context.config.worker_metrics_interval / 6
-            self._reported = self._reported or metrics
             context.failures.failed(Activity.REPORTING, error)
             return
         if not is_kept:
+            self._reported = None
             raise SetupError(
                 f"The worker identifier {context.worker_id!r} is the key of a row of lease table "
                 f"{context.config.table!r} that holds no metrics. Nothing was changed in it. Do: use another worker_id."
             )
         context.failures.worked(Activity.REPORTING)
-        if self._reported is None:
+        if before is None:
             self._changed_at = now
             self._next_query = min(self._next_query, now + discovery_pause(0.0))
         if averages is not None:
@@ -194,7 +197,6 @@ class Membership:
         else:
             context.cpu.end()
         self._note_load(context.cpu.name if averages is not None else _throughput(why_no_cpu))
-        self._reported = metrics
         self._next_report = now + jittered(context.config.worker_metrics_interval, context.runtime.random())
 
     def _compare_old_reports(self) -> None:

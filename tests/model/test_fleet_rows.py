@@ -126,7 +126,7 @@ def test_a_half_written_lock_is_no_lock(name):
     assert lock_of(parse_row({**item, name: {"B": b"1"}})) is None
 
 
-def test_a_report_may_replace_no_other_row_and_a_withdrawal_only_the_last_report():
+def test_a_report_may_replace_no_other_row_and_a_withdrawal_deletes_no_later_report():
     metrics = WorkerMetrics("shardId-000000000000", 7)
     assert report(metrics).request["ConditionExpression"] == (
         "attribute_not_exists(leaseKey) OR entityType = :kind"
@@ -134,7 +134,7 @@ def test_a_report_may_replace_no_other_row_and_a_withdrawal_only_the_last_report
     gone = withdraw(metrics)
     assert (gone.method, gone.request["ConditionExpression"]) == (
         "delete_item",
-        "lut = :at AND entityType = :kind",
+        "lut <= :at AND entityType = :kind",
     )
 
 

@@ -155,6 +155,9 @@ class NativeWorld(CheckedWorld):
             failover=FAILOVER,
             is_changed_by_hand=self.dynamo_faults.is_changed_by_hand,
         )
+        self.follower.on_outdated = lambda host, key: self.observer.budgets.spent(
+            host, "outdated report", key
+        )
         self.simulation.on_switch = self._switched
         self.rows_checker.follower = self.observer.follower = self.follower
         self.rows_checker.leader = self.leader_checker

@@ -123,16 +123,9 @@ class NativeQuiescence(FleetQuiescence):
                 self._fleet.start()
 
     def _java_cannot_end(self, key: str) -> bool:
-        """Return whether Java never ends a parent of a merge, as the row of the other parent has been deleted.
-
-        1) Both parents end, and the child is begun; 2) their rows are deleted; 3) an operator resets an ancestor, which
-        brings the row of one of them back; 4) Java tries for ever, until somebody replaces it.
-        """
-        rows, record_log = self._world.rows(), self._world.record_log
-        if key not in record_log.parents or not self._is_active(key):
-            return False
-        children = record_log.children(key)
-        return any(not rows.keys() >= {*record_log.parents[child]} for child in children if child in rows)
+        return self._is_active(key) and java_cannot_end(
+            key, self._world.rows().keys(), self._world.record_log.parents
+        )
 
     def _generations(self) -> int:
         record_log = self._world.record_log
@@ -250,6 +243,32 @@ def native_failover_bound() -> float:
     return _DEAD_BELIEVED + 3 * ROUND + FAILOVER + _FOUND
 
 
+def java_cannot_end(key: str, rows: Collection[str], parents: Mapping[str, Collection[str]]) -> bool:
+    """Return whether Java never ends a parent of a merge, as the row of the other parent has been deleted.
+
+    rows: keys of all leases. parents: of every shard. Java 3.5.1 asks for both rows or none, whether the child has its
+    row or not (`lifecycle/ShutdownTask.java`).
+
+    1) Both parents end, and the child is begun; 2) their rows are deleted, and the child's, too, once it has ended and
+    its own children are begun; 3) the row of one of them comes back: an operator resets an ancestor, or a request that
+    makes a lease was under way while its sender stood still; 4) Java tries for ever, until somebody replaces it. While
+    neither the child nor anything below it has a row, the other parent may still get its own.
+    """
+    begun = _with_ancestors(rows, parents)
+    return any(
+        child in begun and not set(both) <= set(rows) for child, both in parents.items() if key in both
+    )
+
+
+def _with_ancestors(keys: Collection[str], parents: Mapping[str, Collection[str]]) -> set[str]:
+    """parents: of every shard; a parent has the smaller key."""
+    found = set(keys)
+    for key in sorted(parents, reverse=True):
+        if key in found:
+            found.update(parents[key])
+    return found
+
+
 def generations_to_read(
     parents: Mapping[str, Collection[str]], active: Mapping[str, bool], owed: Collection[str]
 ) -> int:
@@ -259,10 +278,7 @@ def generations_to_read(
     with records that are to be delivered. Shards without a row count, too: a shard gets its row when its parent ends.
     Where a descendant has a row, the row of the shard was deleted after its end.
     """
-    begun: set[str] = set(active)
-    for key in sorted(parents, reverse=True):
-        if key in begun:
-            begun.update(parents[key])
+    begun = _with_ancestors(active, parents)
     line: dict[str, int] = {}
     for key in sorted(parents):
         is_to_be_read = key in owed or active.get(key, key not in begun)

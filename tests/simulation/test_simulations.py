@@ -7,7 +7,7 @@ import pytest
 from pykcl.testing.simulation import Guarantee, GuaranteeBroken
 from tests.simulation import processors
 from tests.simulation.course import run_simulation
-from tests.simulation.native_rest import generations_to_read
+from tests.simulation.native_rest import generations_to_read, java_cannot_end
 from tests.simulation.runner import Job, failure_line
 from tests.simulation.seeds import FIXED, NO_FAULTS, SEEDS
 
@@ -69,6 +69,22 @@ def _must_be_kept(seed, **kinds):
 def test_every_generation_that_is_still_to_be_read_is_waited_for(active, owed, generations):
     parents = {"a": (), "b": ("a",), "c": ("b",), "c2": (), "d": ("c", "c2"), "e": ("d",)}
     assert generations_to_read(parents, active, owed) == generations
+
+
+@pytest.mark.parametrize(("rows", "cannot_end"), [
+    ("b d", True),
+    # Native seed 121002: the child has ended, and its row was deleted, too.
+    ("b e", True),
+    ("b b2 d", False),
+    ("b b2 e", False),
+    # The other parent has no row yet: its own parent is still read.
+    ("a2 b", False),
+    # Below a split every child has this parent alone.
+    ("a b c", False),
+])  # fmt: skip
+def test_java_never_ends_a_parent_of_a_merge_that_was_begun_while_the_other_one_has_no_row(rows, cannot_end):
+    parents = {"a": (), "a2": (), "b": ("a",), "c": ("a",), "b2": ("a2",), "d": ("b", "b2"), "e": ("d",)}
+    assert java_cannot_end("b", rows.split(), parents) is cannot_end
 
 
 def test_a_sound_processor_comes_through_a_simulation():

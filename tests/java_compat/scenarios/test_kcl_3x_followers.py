@@ -20,7 +20,7 @@ from pykcl.events import (
     ReportsStarted,
 )
 from pykcl.testing.fleet import TABLE
-from pykcl.testing.memory.dynamodb import Fault, denied, failing
+from pykcl.testing.memory.dynamodb import Fault, denied, failing, timed_out
 from tests.host import FakeHost
 from tests.java_compat.scenarios import java_3x
 from tests.java_compat.scenarios.scenario_fleet import ScenarioProcessor, counter_in, create_indexed_table
@@ -146,6 +146,53 @@ def test_c4_a_stop_withdraws_the_metrics_first_and_then_releases(led):
     assert fleet.load()["p1"] == 0
     fleet.wait(lambda: fleet.load()["n1"] == 4, ROUND + 1, "Java to have them all")
     assert len(fleet.happened(ReportsEnded)) == 1
+
+
+@pytest.mark.parametrize("unanswered", ["first", "later"])
+def test_c4_a_report_whose_answer_was_lost_is_withdrawn_too(led, unanswered):
+    fleet, _ = led(2, "n1")
+    if unanswered == "later":
+        fleet.start_pykcl("p1")
+        fleet.wait(works_on(fleet, "p1"), 180, "its share")
+    answers = []
+
+    def lose(operation, params):
+        if operation == "UpdateItem" and params["Key"] == {"leaseKey": {"S": "p1"}}:
+            answers.append(fleet.simulation.now)
+            return Fault(after=timed_out())
+        return None
+
+    fleet.dynamodb.fault = lose
+    if unanswered == "first":
+        fleet.start_pykcl("p1")
+    fleet.wait(lambda: answers, 60, "a report")
+    assert metrics_rows(fleet) == {"n1", "p1"}
+    fleet.stop_pykcl("p1")
+    assert metrics_rows(fleet) == {"n1"}
+
+
+@pytest.mark.parametrize("how", ["the thread dies", "permission taken away"])
+def test_c4_a_report_that_was_applied_before_its_sender_failed_is_withdrawn_too(led, how):
+    """Native seed 121194."""
+    fleet, _ = led(2, "n1")
+    reports = []
+
+    def lose(operation, params):
+        if operation != "UpdateItem" or params["Key"] != {"leaseKey": {"S": "p1"}}:
+            return None
+        reports.append(fleet.simulation.now)
+        if how == "the thread dies":
+            (manager,) = (task for task in fleet.simulation.unfinished("p1") if "manager" in task.name)
+            fleet.simulation.strike(manager)
+        return Fault(after=timed_out()) if len(reports) == 1 else Fault(before=denied())
+
+    fleet.dynamodb.fault = lose
+    fleet.start_pykcl("p1")
+    fleet.wait(lambda: fleet.changes_of("p1"), 60, "a report")
+    fleet.simulation.sleep(5)
+    assert not fleet.happened(ReportsStarted)
+    fleet.stop_pykcl("p1")
+    assert metrics_rows(fleet) == {"n1"}
 
 
 def test_c4_what_is_assigned_while_it_stops_is_released_too(led):

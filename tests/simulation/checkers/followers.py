@@ -14,7 +14,7 @@ from pykcl.testing.simulation.delivery import END, checkpoint_position
 from pykcl.testing.simulation.faults import Freezes
 from pykcl.testing.simulation.guarantees import Guarantee, Violations
 from pykcl.testing.simulation.service_faults import kind_of_write
-from tests.simulation.checkers.leaders import LOCK, LeaderChecker
+from tests.simulation.checkers.leaders import DAY, LOCK, LeaderChecker
 from tests.simulation.checkers.request_budget import Rule, rules_for
 from tests.simulation.checkers.rows import RowChecker, worker_on
 
@@ -80,7 +80,9 @@ class FollowerRowChecker(RowChecker):
         if change.after is not None:
             self._expect(is_own, Guarantee.FOREIGN_KEPT, who)
             self.follower.metrics_written(change.author)
-        elif not is_own:
+            return
+        self.follower.metrics_deleted(change.author, change.before)
+        if not is_own:
             self.leader.metrics_deleted(change.author, change.before)
 
 
@@ -123,7 +125,8 @@ class FollowerChecker:
     aws_seconds: the clock of AWS. stood_still: seconds for which the row of a lease had not moved when a host took it
     last. is_stopping: whether a host was asked to stop. lock: the leader's lock. is_native: whether the fleet is in
     KCL 3.x's own mode by its row. believes: whether a host believes in a lease. is_changed_by_hand: whether the counter
-    of a lease may have come back to what a host has seen.
+    of a lease may have come back to what a host has seen. on_outdated(host, key): a host has deleted a report that was
+    a day old.
     """
 
     def __init__(
@@ -157,6 +160,7 @@ class FollowerChecker:
         self._moved_at: dict[str, float] = {}
         self.is_stopping: Callable[[str], bool] = lambda host: False
         self.cannot_hand_over: Callable[[str, float], bool] = lambda host, since: True
+        self.on_outdated: Callable[[str, str], None] = lambda host, key: None
         self.longest_hand_over = 0.0
         self.taken = 0
 
@@ -208,6 +212,12 @@ class FollowerChecker:
 
     def metrics_written(self, host: str) -> None:
         self._reported.add(host)
+
+    def metrics_deleted(self, host: str, before: Item | None) -> None:
+        """Note a report that is a day old: the next one of that worker is another reason to delete its row."""
+        row = before or {}
+        if self._aws_seconds() - int(row.get("lut", {}).get("N", "0")) >= DAY:
+            self.on_outdated(host, str(row.get("leaseKey", {}).get("S")))
 
     def _clock_offset(self) -> float:
         return self._aws_seconds() - self._now()
@@ -316,7 +326,8 @@ def follower_rules(options: Mapping[str, Any], failover: float) -> dict[str, Rul
         "shard_end": Rule(60, 6, ("take", "adopt"), tries=60),
         "report": Rule(60, 2 + 60 / (0.8 * every), tries=180),
         # A leader deletes those of workers that have gone, too, after each scan until one succeeds.
-        "withdraw": Rule(60, 3, tries=90),
+        # Where the clock of AWS jumps by a day, as it does here when retention overtakes a fleet, each jump is a reason.
+        "withdraw": Rule(60, 3, ("outdated report",), tries=90),
         # Kept each quarter of its duration; taken again where the answer is lost.
         "lock": Rule(60, 25, tries=250),
         # What nobody reads, after each scan.

@@ -20,7 +20,7 @@ _FORM = {
     "leaseKey": "S", "entityType": "S", "ownerName": "S", "leaseDuration": "S", "recordVersionNumber": "S",
 }  # fmt: skip
 _is_version = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z").match
-_DAY = 86400.0
+DAY = 86400.0
 _MOMENT = 0.1
 _JAVA_BELIEVES = 120.0
 _SOME_LOCK: Item = {
@@ -261,7 +261,7 @@ class LeaderChecker:
         """Check that a leader deletes only reports that are a day old."""
         at = int((before or {}).get("lut", {}).get("N", "0"))
         age = self._aws_seconds() - at
-        self._expect(age >= _DAY - 1, f"{host} deletes metrics of another worker that are {age:.0f} s old")
+        self._expect(age >= DAY - 1, f"{host} deletes metrics of another worker that are {age:.0f} s old")
 
 
 def _is_lock(row: Item) -> bool:

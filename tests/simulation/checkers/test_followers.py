@@ -16,8 +16,16 @@ from pykcl.testing.simulation.faults import Freezes
 from pykcl.testing.simulation.guarantees import Violations
 from pykcl.testing.simulation.service_faults import kind_of_write
 from tests.java_compat.scenarios.java_3x import leader_lock
-from tests.simulation.checkers.followers import FollowerChecker, FollowerRowChecker, LockHistory
+from tests.simulation.checkers.followers import (
+    METRICS,
+    FollowerChecker,
+    FollowerRowChecker,
+    LockHistory,
+    follower_rules,
+)
 from tests.simulation.checkers.leaders import LeaderChecker
+from tests.simulation.checkers.request_budget import RequestBudgetChecker
+from tests.simulation.checkers.test_request_budget import OPTIONS
 from tests.simulation.checking import broken_by, row
 
 KEY = "parent"
@@ -201,6 +209,24 @@ def test_a_worker_that_stops_may_hand_back_what_it_cannot_read(fleet, shard, bro
     fleet.checker.is_stopping = lambda host: True
     fleet.checker.heard("w1", LeaseStateChanged(shard=shard, before="reading", after="handing back"))
     fleet.rows.request_sent("UpdateItem", lease_writes.release(lease()).request()[1], "w1")
+    assert broken_by(fleet.violations) is broken
+
+
+@pytest.mark.parametrize("worker", ["w1", "w2"])
+@pytest.mark.parametrize(("days", "broken"), [(1.1, None), (0.0, Guarantee.BUDGETS)])
+def test_a_leader_may_delete_each_report_that_became_a_day_old(fleet, worker, days, broken):
+    """Native seed 121406: the clock of AWS jumps by more than a day, again and again, and each report is outdated."""
+    rules = follower_rules({**OPTIONS, "worker_metrics_interval": 30.0}, 10.0)
+    budgets = RequestBudgetChecker(fleet.violations, rules, lambda: fleet.now[0])
+    fleet.checker.on_outdated = lambda host, key: budgets.spent(host, "outdated report", key)
+    fleet.rows.leader = SimpleNamespace(metrics_deleted=lambda host, before: None)
+    seconds = int(fleet.now[0] - days * 86400)
+    for at in range(seconds, seconds + 4):
+        gone = withdraw(WorkerMetrics(worker, at))
+        seen = {"leaseKey": {"S": worker}, "entityType": METRICS, "lut": {"N": str(at)}}
+        fleet.rows.request_sent("DeleteItem", {"TableName": "t", **gone.request}, "w1")
+        fleet.rows.row_changed(Change("DeleteItem", "t", worker, seen, None, "w1", gone.request))
+        budgets.spent("w1", "withdraw", worker)
     assert broken_by(fleet.violations) is broken
 
 
