@@ -283,10 +283,7 @@ class NativeWorld(CheckedWorld):
         if change.table != TABLE or change.key in self.record_log.parents:
             self._lease_changed(change)
             super()._row_changed(change)
-            if (
-                change.author.startswith("w")
-                and kind_of_write(change.operation, change.params) == "hand_over"
-            ):
+            if change.author.startswith("w") and leaves_to_next_owner(change):
                 # It has ended its work, also when the answer to that was lost.
                 self.beliefs.wrote_owner(change.author, change.key, None)
             return
@@ -392,6 +389,12 @@ class NativeWorld(CheckedWorld):
         """Return the worker that leads, if it is one of these."""
         leading = [name for name in self.leader_checker.leading() if name in hosts]
         return hosts[leading[-1]] if leading else None
+
+
+def leaves_to_next_owner(change: Change) -> bool:
+    """Return whether this write ends the work of an owner that was asked for its lease; the row names the next one."""
+    asked_for = change.before is not None and "checkpointOwner" in change.before
+    return asked_for and kind_of_write(change.operation, change.params) in ("hand_over", "shard_end")
 
 
 def draw_native_options(rng: random.Random) -> dict[str, Any]:

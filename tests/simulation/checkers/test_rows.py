@@ -11,6 +11,7 @@ from pykcl.testing.simulation.guarantees import Violations
 from tests.simulation.checkers.rows import RowChecker
 from tests.simulation.checkers.validity import ValidityChecker
 from tests.simulation.checking import broken_by, delivery_checker, row
+from tests.simulation.native import leaves_to_next_owner
 
 
 @pytest.fixture
@@ -172,3 +173,15 @@ def test_two_who_believe_in_one_lease(stolen, frozen, gave_up, broken_after):
     expected = None if broken_after is None else Guarantee.ONE_OWNER
     assert broken_by(violations) is expected
     assert checker.worst["steal"] == (4.0 if stolen else 0.0) or broken_after != 5.0
+
+
+@pytest.mark.parametrize(("asked_for", "checkpoint", "leaves"), [
+    (True, "SHARD_END", True), (True, "5", False), (False, "SHARD_END", False),
+])  # fmt: skip
+def test_an_owner_that_was_asked_for_its_lease_and_ends_it_leaves_it_to_the_next_one(
+    asked_for, checkpoint, leaves
+):
+    before = {**row("4"), "checkpointOwner": {"S": "w1"}} if asked_for else row("4")
+    params = {"ExpressionAttributeValues": {":checkpoint": {"S": checkpoint}}}
+    change = Change("UpdateItem", "leases", "parent", before, row(checkpoint, 2), "w1", params)
+    assert leaves_to_next_owner(change) is leaves
