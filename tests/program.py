@@ -12,13 +12,13 @@ from threading import Event
 
 
 class Program:
-    """python with these arguments, in a folder; `out` and `err` there have what it says."""
+    """python with these arguments, in a folder; `out` and `err` there have what it and others in this folder say."""
 
     def __init__(
         self, folder: Path, *arguments: str | Path, environment: Mapping[str, str] | None = None
     ) -> None:
         self.folder, self.out, self.err = folder, folder / "out", folder / "err"
-        with self.out.open("wb") as out, self.err.open("wb") as err:
+        with self.out.open("ab") as out, self.err.open("ab") as err:
             self.process = subprocess.Popen(
                 [sys.executable, *map(str, arguments)],
                 cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
