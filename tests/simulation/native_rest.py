@@ -45,7 +45,6 @@ late, and scan once in thirty seconds whether it stands still."""
 class NativeQuiescence(FleetQuiescence):
     """FleetQuiescence of a fleet whose leader assigns the leases, at last without a leader."""
 
-    ended_stay_owned = True
     _world: NativeWorld
     _fleet: NativeFleet
 
@@ -229,6 +228,10 @@ class NativeQuiescence(FleetQuiescence):
             fleet.kill(name)
         self._is_read_again(orphans, "the leader died", _GONE, _LED_AGAIN if is_soon_led else _RESCUED)
         self._everything_is_delivered()
+
+    def _may_stay_owned(self, key: str, is_dead: bool) -> bool:
+        # A leader has asked for a lease, for itself say, and died: whoever works on it hands it over to the dead.
+        return is_dead or not self._is_active(key)
 
     def _everybody_stops(self) -> None:
         for name in [host.name for host in self._fleet.java_hosts()]:

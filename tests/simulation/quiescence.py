@@ -27,8 +27,6 @@ WHOLE_SHARD = ReadSpan(1e9, 1e9)
 class FleetQuiescence(Quiescence):
     """After the last fault the fleet has to come to rest and stay there: the liveness half of a simulation."""
 
-    ended_stay_owned = False
-    """A fleet with a leader: an ended lease without an owner would be assigned again and again."""
     _world: CheckedWorld
     _fleet: CheckedFleet
 
@@ -225,13 +223,13 @@ class FleetQuiescence(Quiescence):
             if o is not None and o.startswith("w") and o not in stuck
         }
         dead = {name for name, fate in self._world.delivery.fates.items() if fate == "crash"}
-        owned = {
-            key: owner
-            for key, owner in owned.items()
-            if self._is_active(key) or not (self.ended_stay_owned or owner in dead)
-        }
+        owned = {key: owner for key, owner in owned.items() if not self._may_stay_owned(key, owner in dead)}
         self._world.violations.expect(not owned, Guarantee.STOP, f"still owned: {owned}")
         self._world.violations.check()
+
+    def _may_stay_owned(self, key: str, is_dead: bool) -> bool:
+        """Return whether a lease may have an owner, dead or not, after every worker has stopped."""
+        return is_dead and not self._is_active(key)
 
     def _retention_passes_while_nobody_runs(self) -> None:
         """Check that workers that start then report the missing records, and read the rest."""
