@@ -81,7 +81,7 @@ class Membership:
                 row,
                 context.worker_id,
                 context.process_token,
-                self._still_for(row, now),
+                self._still_for(row),
                 context.config.failover_time,
             ):
                 continue
@@ -98,10 +98,13 @@ class Membership:
         self._changed_at = self._context.runtime.monotonic()
         self._next_query = 0.0
 
-    def _still_for(self, row: Row | None, now: float) -> float:
-        """Return the seconds for which reads have shown the row with the same counter."""
+    def _still_for(self, row: Row | None) -> float:
+        """Return the seconds for which reads, of which this is the last, have shown the row with the same counter."""
         if not isinstance(row, Lease):
             return 0.0
+        # The time after the answer, for the query and the read may have taken long: 1) they begin; 2) the other process
+        # renews; 3) forty seconds later the answer comes; 4) the next read shows the same row, of a moment ago.
+        now = self._context.runtime.monotonic()
         counter, since = self._still_since.get(row.key, (row.counter, now))
         since = since if counter == row.counter else now
         self._still_since[row.key] = (row.counter, since)
