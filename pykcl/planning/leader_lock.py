@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final, Literal
 
 from pykcl.model.fleet_rows import LeaderLock, lock_of
@@ -113,10 +114,14 @@ def _lock_in(rows: Iterable[Row]) -> LeaderLock | None:
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """The lock of this worker. sent_at: monotonic seconds, before the write that gave it this version was sent."""
+    """The lock of this worker. sent_at: monotonic seconds, before the write that gave it this version was sent.
+
+    until: monotonic seconds after which it is not believed, however long it lasts.
+    """
 
     lock: LeaderLock
     sent_at: float
+    until: float = inf
 
     def is_believed(self, now: float) -> bool:
         """Return whether nobody else can have taken it, with a quarter of its duration to spare."""
@@ -125,7 +130,14 @@ class HeldLock:
     @property
     def believed_until(self) -> float:
         """Monotonic seconds until which an assignment may be sent."""
-        return self.sent_at + 0.75 * self.lock.lease_seconds
+        return min(self.sent_at + 0.75 * self.lock.lease_seconds, self.until)
+
+    def may_become(self, other: HeldLock) -> HeldLock:
+        """Return the lock while a write is under way that puts the other one in its place.
+
+        1) A heartbeat shortens the lock, and its answer is lost; 2) others wait no longer than the row says.
+        """
+        return replace(self, until=min(self.until, other.believed_until))
 
     @property
     def next_heartbeat(self) -> float:

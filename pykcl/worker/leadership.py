@@ -214,7 +214,8 @@ class Leadership:
             if lock is None or lock not in (held.lock, self._sent.lock):
                 self._lose(lock)
                 return
-            held = self._held = held if lock == held.lock else self._sent
+            held = held if lock == held.lock else self._sent
+        self._held = held.may_become(wanted)
         if self._write(keep_lock(held.lock, wanted.lock), wanted):
             self._held = wanted
         else:

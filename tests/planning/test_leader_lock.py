@@ -96,6 +96,15 @@ def test_a_lock_is_believed_for_less_than_it_says_from_before_it_was_sent(second
     assert held.next_heartbeat == 100.0 + beat
 
 
+def test_a_lock_is_believed_no_longer_than_one_that_may_be_in_its_place():
+    held = HeldLock(LeaderLock("me", "v", BESIDE_JAVA), 100.0)
+    brief = held.may_become(HeldLock(LeaderLock("me", "w", AMONG_PYKCL), 130.0))
+    assert (brief.believed_until, brief.lock, brief.next_heartbeat) == (152.5, held.lock, 130.0)
+    # Nor longer than the first of several, each of which may be there.
+    assert brief.may_become(HeldLock(LeaderLock("me", "x", AMONG_PYKCL), 131.0)).believed_until == 152.5
+    assert held.may_become(HeldLock(LeaderLock("me", "w", BESIDE_JAVA), 130.0)).believed_until == 190.0
+
+
 def test_the_lock_lasts_as_long_as_java_s_beside_anybody_who_may_be_java():
     assert lease_seconds({"p1", "p2"}, {"p1", "p2"}) == AMONG_PYKCL
     assert lease_seconds({"p1", "j1"}, {"p1", "p2"}) == BESIDE_JAVA

@@ -280,6 +280,31 @@ def test_a_table_that_refuses_the_heartbeat_ends_the_belief_before_others_take_t
     fleet.wait(lambda: leadership.is_leader, 5, "the next heartbeat")
 
 
+def test_a_heartbeat_that_shortens_the_lock_ends_the_belief_in_time_also_where_its_answer_is_lost(founded):
+    """Native seed 132942: for 120 seconds a leader believed in a lock whose row said 30."""
+    fleet = founded(2)
+    fleet.client_of("j0").update_item(**java_3x.worker_metrics(TABLE, "j0", fleet.epoch() - 50))
+    worker = fleet.start_pykcl("p1", leader="equal")
+    fleet.wait(leads(fleet, "p1"), 10, "the lock")
+    assert seconds_of(fleet) == 120.0
+    leadership, shortened = worker._manager._leadership, []
+
+    def lose(operation, params):
+        key = params.get("Key", params.get("Item", {})).get("leaseKey")
+        if key != {"S": "Leader"}:
+            return None
+        if operation == "UpdateItem" and not shortened:
+            shortened.append(fleet.simulation.now)
+            return Fault(after=failing())
+        return Fault(before=failing()) if shortened else None
+
+    fleet.dynamodb.fault = lose
+    fleet.wait(lambda: shortened, 60, "the heartbeat")
+    assert seconds_of(fleet) == 30.0
+    fleet.wait(lambda: not leadership.is_leader, 25, "the end of the belief")
+    assert fleet.simulation.now - shortened[0] < 30
+
+
 def test_a_leader_that_was_frozen_finds_another_one(founded):
     fleet = founded(2)
     fleet.start_pykcl("p1", leader="equal")
