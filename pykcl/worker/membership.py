@@ -72,10 +72,13 @@ class Membership:
         context = self._context
         self._drop_lost(busy)
         found = context.table.owned_by(context.worker_id)
-        known = set(busy) | {held.key for held in context.held.all()}
-        plans = []
-        for key in sorted(found - known):
+        news = found - set(busy) - {held.key for held in context.held.all()}
+        if news:
             self._changed_at = now
+        # Also where a read fails: the query has been answered.
+        self._next_query = now + jittered(discovery_pause(now - self._changed_at), context.runtime.random())
+        plans = []
+        for key in sorted(news):
             row = context.table.read(key)
             if not is_assigned(
                 row,
@@ -90,7 +93,6 @@ class Membership:
             else:
                 plans.append(Acquisition(row, "assigned"))
         self._still_since = {key: seen for key, seen in self._still_since.items() if key in found}
-        self._next_query = now + jittered(discovery_pause(now - self._changed_at), context.runtime.random())
         return plans
 
     def query_at_once(self) -> None:

@@ -1,11 +1,13 @@
 """The leases that a leader of KCL 3.x has assigned, as the worker finds them."""
 
+from contextlib import suppress
 from random import Random
 from threading import Lock
 from types import SimpleNamespace
 
 import pytest
 
+from pykcl.errors import TemporaryError
 from pykcl.model.checkpoint import AT_TRIM_HORIZON
 from pykcl.model.lease import Lease, PykclMetadata
 from pykcl.worker.membership import Membership
@@ -32,11 +34,8 @@ class SlowTable:
         return Lease(key, AT_TRIM_HORIZON, counter=int(self.now // 3), owner="me", metadata=metadata)
 
 
-@pytest.mark.parametrize("slow", ["query", "read"])
-def test_a_lease_of_a_living_process_of_the_same_identifier_is_not_adopted_after_a_slow_answer(slow):
-    """Native seed 130734: it was seen standing still since before the answer came, and so for the failover time."""
-    table = SlowTable(slow)
-    membership = Membership(
+def membership_on(table):
+    return Membership(
         SimpleNamespace(
             runtime=SimpleNamespace(lock=Lock, monotonic=lambda: table.now, random=lambda: Random(1)),
             config=SimpleNamespace(worker_metrics="throughput", failover_time=FAILOVER),
@@ -46,8 +45,36 @@ def test_a_lease_of_a_living_process_of_the_same_identifier_is_not_adopted_after
             process_token="mine",
         )
     )
+
+
+@pytest.mark.parametrize("slow", ["query", "read"])
+def test_a_lease_of_a_living_process_of_the_same_identifier_is_not_adopted_after_a_slow_answer(slow):
+    """Native seed 130734: it was seen standing still since before the answer came, and so for the failover time."""
+    table = SlowTable(slow)
+    membership = membership_on(table)
     for delay in (0.0, 44.0, 0.0, 0.0, 44.0, 0.0):
         table.delay = delay
         membership.query_at_once()
         assert membership.assigned(table.now, ()) == []
         table.now += 1.0
+
+
+def test_a_read_that_fails_brings_no_query_before_its_time(monkeypatch):
+    """Native seed 133007: a worker that may query and not read queried once a second."""
+    table, queries = SlowTable(""), []
+    membership = membership_on(table)
+
+    def owned_by(worker):
+        queries.append(table.now)
+        return {"a"}
+
+    def read(key):
+        raise TemporaryError("refused")
+
+    monkeypatch.setattr(table, "owned_by", owned_by)
+    monkeypatch.setattr(table, "read", read)
+    for _ in range(40):
+        with suppress(TemporaryError):
+            membership.assigned(table.now, ())
+        table.now += 0.5
+    assert 8 <= len(queries) <= 12
