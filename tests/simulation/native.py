@@ -160,6 +160,7 @@ class NativeWorld(CheckedWorld):
         )
         self.simulation.on_switch = self._switched
         self.rows_checker.follower = self.observer.follower = self.follower
+        self.lock_history.was_held = self.leader_checker.was_held
         self.rows_checker.leader = self.leader_checker
         self.lock_history.note(None)
         self._create_table()

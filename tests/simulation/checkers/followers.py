@@ -87,10 +87,15 @@ class FollowerRowChecker(RowChecker):
 
 
 class LockHistory:
-    """The lock of the leader as its row was: who held it under which version, and since when."""
+    """The lock of the leader as its row was: who held it under which version, and since when.
+
+    was_held: whether anybody has ever believed in a version. Nobody leads by a take whose answer was lost: 1) it is
+    applied; 2) something else is put in the place of the lock before its author reads it again.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        self.was_held: Callable[[str], bool] = lambda version: True
         self._states: list[tuple[float, tuple[str, str, float] | None]] = []
 
     def note(self, row: Item | None) -> None:
@@ -101,10 +106,15 @@ class LockHistory:
 
     def nobody_led(self, since: float) -> bool:
         """Return whether at some moment since then the lock had stood still for as long as a rescue needs."""
-        ends = [at for at, _ in self._states[1:]] + [self._now()]
+        states: list[tuple[float, tuple[str, str, float] | None]] = []
+        for at, state in self._states:
+            held = state if state is not None and self.was_held(state[1]) else None
+            if not states or states[-1][1] != held:
+                states.append((at, held))
+        ends = [at for at, _ in states[1:]] + [self._now()]
         return any(
             end >= since and end - start >= _SLOWEST_CLOCK * (_NO_LOCK if state is None else state[2])
-            for (start, state), end in zip(self._states, ends, strict=True)
+            for (start, state), end in zip(states, ends, strict=True)
         )
 
 

@@ -109,6 +109,7 @@ class LeaderChecker:
         self._own: set[tuple[str, str]] = set()
         self._releases: set[tuple[str, str]] = set()
         self._destroyed: set[str] = set()
+        self._held: set[str] = set()
         self._lock_since = now()
         self._counted_at: dict[str, float] = {}
         self.terms = self.assigned = self.expired = 0
@@ -134,6 +135,10 @@ class LeaderChecker:
         holder = self._holders.get(host)
         return holder is not None and holder.believes(_JAVA_BELIEVES)
 
+    def was_held(self, version: str) -> bool:
+        """Return whether a host has ever held the lock under this version, as far as it knew."""
+        return version in self._held
+
     def leading(self) -> list[str]:
         """Return the hosts that believe that they lead, in the order in which they were started."""
         return [host for host in self._holders if self.believes(host)]
@@ -145,6 +150,7 @@ class LeaderChecker:
             if version != self._versions.get(host):
                 self._versions[host] = version
                 if version is not None:
+                    self._held.add(version)
                     self._own.add((host, version))
                     self._begins(host)
 

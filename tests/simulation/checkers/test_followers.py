@@ -309,3 +309,15 @@ def test_a_lock_that_is_free_or_no_lock_is_nobodys_after_half_a_minute(fleet, ju
     assert not fleet.lock.nobody_led(since)
     fleet.now[0] += 10.0
     assert fleet.lock.nobody_led(fleet.now[0])
+
+
+@pytest.mark.parametrize("was_held", [True, False])
+def test_nobody_leads_by_a_lock_that_its_author_never_knew_to_have_taken(fleet, was_held):
+    fleet.lock.was_held = lambda version: version != "v3" or was_held
+    fleet.lock.note(None)
+    fleet.now[0] += 20.0
+    fleet.lock.note(leader_lock("w1", "v3"))
+    fleet.now[0] += 1.0
+    fleet.lock.note({"entityType": {"S": "LEADER"}})
+    fleet.now[0] += 10.0
+    assert fleet.lock.nobody_led(fleet.now[0]) is not was_held
