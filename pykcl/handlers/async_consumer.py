@@ -70,7 +70,8 @@ class AsyncConsumer(ConsumerBase[Asker]):
             await self.__aexit__(None, None, None)
 
     def __aiter__(self) -> AsyncConsumer:
-        self._iterate()
+        self._refuse_another_loop()
+        self._iterate(asyncio.current_task())
         return self
 
     async def __anext__(self) -> Record:
@@ -180,13 +181,15 @@ class AsyncConsumer(ConsumerBase[Asker]):
                 errors.append(error)
             loop.call_soon_threadsafe(_resolve, done)
 
-        self._runtime.spawn(name, work)
+        task = self._runtime.spawn(name, work)
         cancelled: asyncio.CancelledError | None = None
         while not done.done():
             try:
                 await asyncio.shield(done)
             except asyncio.CancelledError as error:
                 cancelled = error
+        # It has nothing left to do, and is not to be found by who counts threads.
+        task.join(1.0)
         if cancelled is not None:
             raise cancelled
         if errors:

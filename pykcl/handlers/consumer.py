@@ -183,14 +183,19 @@ class ConsumerBase(ABC, Generic[Asker]):
             raise PyKclError(
                 f"This {type(self).__name__} has been left. Do: iterate inside of its with block."
             )
+        record = self._no_more_at_hand(asker)
+        if record is not None:
+            self._queue.ack(record)
+
+    def _no_more_at_hand(self, asker: Asker) -> Record | None:
         at_hand = self._at_hand
         if at_hand is None:
-            return
+            return None
         record, owner = at_hand
         if not self._is_same(owner, asker) and self._queue.is_out(record):
             self._refuse_many()
         self._at_hand = None
-        self._queue.ack(record)
+        return record
 
     def _refuse_many(self) -> None:
         name = type(self).__name__
@@ -217,12 +222,12 @@ class ConsumerBase(ABC, Generic[Asker]):
             self._at_hand = record, asker
         return record
 
-    def _iterate(self) -> None:
-        """Begin a loop: the record that the last one has left open comes again."""
+    def _iterate(self, asker: Asker) -> None:
+        """Begin a loop: the record that the last one has left open comes again. Raises as `_ask`."""
         self._refuse_unusable()
-        at_hand, self._at_hand = self._at_hand, None
-        if at_hand is not None:
-            self._queue.put_back(at_hand[0])
+        record = self._no_more_at_hand(asker)
+        if record is not None:
+            self._queue.put_back(record)
 
     def _idle_until(self, until: float | None) -> float | None:
         """Return the end of the wait for a record; None: there is none, or none yet. until: as it was before."""
@@ -303,7 +308,7 @@ class Consumer(ConsumerBase[int]):
             self.__exit__(None, None, None)
 
     def __iter__(self) -> Consumer:
-        self._iterate()
+        self._iterate(this_thread())
         return self
 
     def __next__(self) -> Record:
