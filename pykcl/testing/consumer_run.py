@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -21,7 +22,6 @@ from pykcl.testing.result import Result, RunFailed
 from pykcl.testing.runtime import Simulation
 from pykcl.testing.runtime.event_loop import run_coroutine
 
-_MAIN = "program"
 _SET_BY_THE_RUN = {"clients", "initial_position", "on_event", "region", "session", "stream", "table_name"}
 """Options of a consumer that a run gives by itself."""
 
@@ -91,10 +91,9 @@ def run_consumer(
     def result() -> Result:
         return Result(recorder, seconds=simulation.now - began, error=None, seed=seed)
 
-    def end_it() -> None:
-        simulation.sleep(timeout)
+    def unfinished() -> RunFailed:
         why = f"The program has not returned within {timeout:g} simulated seconds: {result()!r}"
-        simulation.fail(RunFailed(why, result()))
+        return RunFailed(why, result())
 
     def row_changed(change: Change) -> None:
         before, after = (checkpoint_in(row) for row in (change.before, change.after))
@@ -107,25 +106,40 @@ def run_consumer(
         )
         recorder.records = put_all(fleet.kinesis, STREAM, given)
         fleet.dynamodb.on_change = row_changed
-        simulation.spawn("timeout", "timeout", end_it)
-        _run(program, fleet, recorder, arguments)
+        is_async = inspect.iscoroutinefunction(program)
+        consumer: Any = fleet.consumer(AsyncConsumer if is_async else Consumer, "worker-1", **arguments)
+        consumer._queue = _RecordedQueue(consumer._queue, recorder)
+        run = _run_in_a_loop if is_async else _run
+        run(program, consumer, simulation, timeout, unfinished)
     return result()
 
 
-def _run(program: Callable[[Any], Any], fleet: Fleet, recorder: Recorder, arguments: dict[str, Any]) -> None:
-    simulation = fleet.simulation
-    if not inspect.iscoroutinefunction(program):
-        with _recorded(fleet.consumer(Consumer, "worker-1", **arguments), recorder) as consumer:
-            program(consumer)
-        return
+def _run(
+    program: Any, consumer: Any, simulation: Simulation, timeout: float, unfinished: Callable[[], RunFailed]
+) -> None:
+    def end_it() -> None:
+        simulation.sleep(timeout)
+        # Whatever it asks the consumer for is answered by that.
+        consumer._failure = unfinished()
+        consumer._wake()
+
+    simulation.spawn("timeout", "timeout", end_it)
+    with consumer:
+        program(consumer)
+
+
+def _run_in_a_loop(
+    program: Any, consumer: Any, simulation: Simulation, timeout: float, unfinished: Callable[[], RunFailed]
+) -> None:
+    until = simulation.now + timeout
 
     async def main() -> None:
-        async with _recorded(fleet.consumer(AsyncConsumer, "worker-1", **arguments), recorder) as consumer:
-            await program(consumer)
+        async with consumer:
+            try:
+                await asyncio.wait_for(program(consumer), timeout)
+            except asyncio.TimeoutError:
+                if simulation.now < until:
+                    raise
+                raise unfinished() from None
 
-    run_coroutine(simulation, simulation.runtime(_MAIN), main())
-
-
-def _recorded(consumer: Any, recorder: Recorder) -> Any:
-    consumer._queue = _RecordedQueue(consumer._queue, recorder)
-    return consumer
+    run_coroutine(simulation, simulation.runtime("program"), main())

@@ -70,7 +70,12 @@ def test_what_the_program_raises_is_raised():
         run_consumer(program, records("a"))
 
 
-@pytest.mark.parametrize("program", [read_all, read_all_in_a_loop])
+async def wait_for_something_else(consumer):
+    async for _ in consumer:
+        await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize("program", [read_all, read_all_in_a_loop, wait_for_something_else])
 def test_a_program_that_does_not_end_fails(program):
     with pytest.raises(RunFailed, match="within 60 simulated seconds") as found:
         run_consumer(program, records("a"), idle_timeout=None, timeout=60)
