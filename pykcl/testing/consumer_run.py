@@ -39,6 +39,7 @@ class _RecordedQueue:
         record = self._inner.take()
         if record is not None:
             self._recorder.delivered.append(record)
+            self._recorder.handed.add(id_of(record))
         return record
 
     def ack(self, record: Record) -> bool:
@@ -73,12 +74,7 @@ def run_consumer(
     Raises what the program raises, RunFailed after `timeout`, ConfigError for arguments that cannot be used.
     """
     __tracebackhide__ = True
-    if not callable(program):
-        raise ConfigError(f"run_consumer takes a function of a consumer; it got {type(program).__name__}.")
-    refuse_number("shards", shards, 1, 100)
-    refuse_number("seed", seed)
-    for name in sorted(_SET_BY_THE_RUN & options.keys()):
-        raise ConfigError(f"{name}= is decided by run_consumer, which provides the stream. Do: drop it.")
+    _refuse(program, shards, seed, options)
     given = checked_records(records)
     recorder = Recorder()
     recorder.hears_checkpoints = False
@@ -112,6 +108,15 @@ def run_consumer(
         run = _run_in_a_loop if is_async else _run
         run(program, consumer, simulation, timeout, unfinished)
     return result()
+
+
+def _refuse(program: object, shards: Any, seed: Any, options: dict[str, Any]) -> None:
+    if not callable(program):
+        raise ConfigError(f"run_consumer takes a function of a consumer; it got {type(program).__name__}.")
+    refuse_number("shards", shards, 1, 100)
+    refuse_number("seed", seed)
+    for name in sorted(_SET_BY_THE_RUN & options.keys()):
+        raise ConfigError(f"{name}= is decided by run_consumer, which provides the stream. Do: drop it.")
 
 
 def _run(
