@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pykcl.event_dispatch import Listener
     from pykcl.events import Event
     from pykcl.handlers.app import App
+    from pykcl.handlers.async_consumer import AsyncConsumer
+    from pykcl.handlers.consumer import Consumer
     from pykcl.handlers.functions import Context, handler
     from pykcl.handlers.lambda_processor import lambda_processor
     from pykcl.interfaces import DeadLetterDestination
@@ -69,6 +71,7 @@ __all__ = [
     "Acknowledgements",
     "Activity",
     "App",
+    "AsyncConsumer",
     "Batch",
     "CallStatus",
     "Checkpoint",
@@ -77,6 +80,7 @@ __all__ = [
     "Condition",
     "Config",
     "ConfigError",
+    "Consumer",
     "Context",
     "DeadLetter",
     "DeadLetterDestination",
@@ -130,6 +134,7 @@ _HOMES = {
     "Acknowledgements": "pykcl.processor",
     "Activity": "pykcl.status",
     "App": "pykcl.handlers.app",
+    "AsyncConsumer": "pykcl.handlers.async_consumer",
     "Batch": "pykcl.processor",
     "CallStatus": "pykcl.status",
     "Checkpoint": "pykcl.model.checkpoint",
@@ -138,6 +143,7 @@ _HOMES = {
     "Config": "pykcl.config",
     "Condition": "pykcl.model.dead_letter",
     "ConfigError": "pykcl.errors",
+    "Consumer": "pykcl.handlers.consumer",
     "Context": "pykcl.handlers.functions",
     "DeadLetter": "pykcl.model.dead_letter",
     "DeadLetterDestination": "pykcl.interfaces",

@@ -227,6 +227,11 @@ def in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
+def this_thread() -> int:
+    """Return the identity of the calling thread, to compare it with that of another one."""
+    return threading.get_ident()
+
+
 def stack_of(thread: threading.Thread | None, below: CodeType | None = None) -> tuple[str, ...]:
     """See `Runtime.stack`. Names of files without their folders, and no values: an argument may be a payload."""
     frame = _frames().get(thread.ident or 0) if thread is not None else None

@@ -103,6 +103,8 @@ OPERATORS_AWS = "pykcl/operate/aws/"
 CLOCKS_AND_THREADS = {
     "time", "threading", "random", "_thread", "asyncio", "concurrent", "multiprocessing", "queue", "sched",
 }  # fmt: skip
+EVENT_LOOPS = {"pykcl/handlers/async_consumer.py"}
+"""They run in the event loop of a program, or have one of their own: a simulation gives them another loop."""
 LOOKS_ON = ("health", "ui")
 """They look at a worker or at a fleet from outside, in real time, with sockets and threads of their own: they ask for what
 is so, and neither a record nor a simulation ever waits for them."""
@@ -177,6 +179,7 @@ def wrong_library(path: str, source: str) -> list[str]:
             continue  # a type: the source of chance is an argument
         if (
             top in CLOCKS_AND_THREADS
+            and not (top == "asyncio" and path in EVENT_LOOPS)
             and room not in ("runtime", "local", "cli", "demo", "testing", *LOOKS_ON)
             and not path.startswith(REAL_PROCESSES)
         ):
@@ -238,6 +241,8 @@ def goes_past_the_runtime(path: str, source: str) -> list[str]:
     }
     for node, name in names_in(source):
         is_unseeded = name == "random.Random" and (node.lineno, node.col_offset) in empty
+        if name.split(".")[0] == "asyncio" and path in EVENT_LOOPS:
+            continue
         if is_unseeded or (name not in ("random.Random", "random") and is_outside_of_a_seed(name)):
             found.append(f"{path}:{node.lineno}: {name} is decided by no seed")
     return found
@@ -331,6 +336,8 @@ RULES = {
             ("pykcl/compat/kclpy/x.py", "import threading"),
             ("pykcl/planning/x.py", "from random import choice"),
             ("pykcl/planning/x.py", "import os"),
+            ("pykcl/handlers/consumer.py", "import asyncio"),
+            ("pykcl/handlers/async_consumer.py", "import threading"),
         ],
         [
             ("pykcl/planning/x.py", "from random import Random"),

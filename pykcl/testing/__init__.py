@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pykcl.local.faults import FaultRule
     from pykcl.local.server import LocalAws
     from pykcl.testing.clock import SimulatedClock
+    from pykcl.testing.consumer_run import run_consumer
     from pykcl.testing.fleet_runs import SimulationFailed, SimulationResult, simulate
     from pykcl.testing.input_records import InputRecord, records
     from pykcl.testing.local_aws import LocalStreams, RunningWorker
@@ -41,6 +42,7 @@ __all__ = [
     "assert_in_order",
     "assert_no_loss",
     "records",
+    "run_consumer",
     "run_processor",
     "simulate",
 ]
@@ -63,6 +65,7 @@ _HOMES = {
     "assert_in_order": "pykcl.testing.result",
     "assert_no_loss": "pykcl.testing.result",
     "records": "pykcl.testing.input_records",
+    "run_consumer": "pykcl.testing.consumer_run",
     "run_processor": "pykcl.testing.processor_run",
     "simulate": "pykcl.testing.fleet_runs",
 }

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pykcl.aws.lease_table import DynamoDBLeaseTable
 from pykcl.events import Event
+from pykcl.handlers.consumer import ConsumerBase
 from pykcl.local.stream import LocalKinesis
 from pykcl.metrics.host_cpu import HostSource
 from pykcl.model.lease import Lease
@@ -27,6 +28,8 @@ from pykcl.testing.memory.stream import MemoryStream
 from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
 from pykcl.worker.options import WorkerSeams
 from pykcl.worker.worker import Worker
+
+Consuming = TypeVar("Consuming", bound=ConsumerBase[Any])
 
 STREAM = "orders"
 TABLE = "orders-app"
@@ -113,23 +116,9 @@ class Fleet:
         **options: Any,
     ) -> Worker:
         """A worker of this fleet, not started. options: fields of Config; host: where it measures its CPU."""
-        runtime = self.simulation.runtime(name)
-        table = DynamoDBLeaseTable(
-            SwitchingClient(self.dynamodb, self.simulation.switch),
-            options.get("table_name", TABLE),
-            runtime,
-            request_timeout=1.2,
-        )
-        stream = MemoryStream(self.kinesis, STREAM, runtime, self.simulation.switch)
         options = {"initial_position": "TRIM_HORIZON", "worker_id": name, **options}
-        seams = WorkerSeams(
-            adapters=(table, stream),
-            listeners=[lambda event: self.events.append((name, event)), self._on_event],
-            runtime=runtime,
-            host=host,
-        )
         worker = Worker._with(
-            seams,
+            self._seams(name, options.get("table_name", TABLE), host),
             TABLE,
             stream=STREAM,
             processor=processor or (lambda: RecordingProcessor(name, self.ledger)),
@@ -137,6 +126,28 @@ class Fleet:
         )
         self.workers[name] = worker
         return worker
+
+    def consumer(self, kind: type[Consuming], name: str, **options: Any) -> Consuming:
+        """A Consumer or an AsyncConsumer of this fleet. options: its arguments."""
+        options = {"initial_position": "TRIM_HORIZON", "worker_id": name, **options}
+        consumer = kind._with(self._seams(name, TABLE), TABLE, stream=STREAM, **options)
+        self.workers[name] = consumer.worker
+        return consumer
+
+    def _seams(self, name: str, table_name: str, host: HostSource | None = None) -> WorkerSeams:
+        runtime = self.simulation.runtime(name)
+        table = DynamoDBLeaseTable(
+            SwitchingClient(self.dynamodb, self.simulation.switch),
+            table_name,
+            runtime,
+            request_timeout=1.2,
+        )
+        return WorkerSeams(
+            adapters=(table, MemoryStream(self.kinesis, STREAM, runtime, self.simulation.switch)),
+            listeners=[lambda event: self.events.append((name, event)), self._on_event],
+            runtime=runtime,
+            host=host,
+        )
 
     def start(self, name: str, **options: Any) -> Worker:
         worker = self.worker(name, **options)

@@ -97,7 +97,7 @@ def run_processor(
         def body() -> Result:
             recorder = Recorder(watchdog)
             run = _Run(recorder, config, chosen, end=end, seed=seed, times=times, timeout=timeout)
-            with _log_off():
+            with log_off():
                 return run.run(create, given, shards, _with_recorded_letters(options, recorder))
 
         return watchdog.run(body)
@@ -107,7 +107,7 @@ def run_processor(
 
 
 @contextmanager
-def _log_off() -> Iterator[None]:
+def log_off() -> Iterator[None]:
     """Silence the log: a failure says what happened, and the result has every event."""
     log = logging.getLogger("pykcl")
     level = log.level
@@ -185,7 +185,7 @@ class _Run:
                 kinesis.split(STREAM, shard)
 
     def _row_changed(self, change: Change) -> None:
-        before, after = (_checkpoint_in(row) for row in (change.before, change.after))
+        before, after = (checkpoint_in(row) for row in (change.before, change.after))
         if before is not None and after is not None and before != after:
             self._recorder.checkpoint(change.key, after)
 
@@ -267,7 +267,7 @@ class _Run:
         return True
 
 
-def _checkpoint_in(row: Item | None) -> Checkpoint | None:
+def checkpoint_in(row: Item | None) -> Checkpoint | None:
     if row is None or "checkpoint" not in row:
         return None
     sub = row.get("checkpointSubSequenceNumber", {}).get("N", "0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,6 +26,36 @@ from pykcl.worker.watermark import Watermark
 
 WRITE_EVERY = 1.0
 """Seconds between two automatic checkpoints, and longest sleep while one may become due."""
+
+
+class Intake(ABC):
+    """The attribute `intake` of a processor whose records wait in a queue until a program takes them.
+
+    It calls `moved`, without any lock, after whatever may end a wait of the delivery.
+    """
+
+    awaited: tuple[Callable[[], bool], Callable[[], object]] | None = None
+    """The end of the wait that lasts, and what wakes up the thread that waits."""
+
+    @abstractmethod
+    def room(self) -> int:
+        """Return how many more records may be delivered now."""
+
+    @abstractmethod
+    def is_owed(self) -> bool:
+        """Return True while the program has a record that it may still ack."""
+
+    @abstractmethod
+    def since(self, delivered: float) -> float:
+        """Return since when the first record that is not acked is in the hands of the program, monotonic seconds.
+
+        delivered: when it was delivered, for one that no program could have taken before.
+        """
+
+    def moved(self) -> None:
+        awaited = self.awaited
+        if awaited is not None and awaited[0]():
+            awaited[1]()
 
 
 class ShardAcks:
@@ -126,27 +157,38 @@ class AckDelivery:
         self._watermark, self._policies = watermark, policies
         self._delivered, self._write = delivered, write
         self._refused_from: int | None = None
+        self._intake: Intake | None = getattr(self._processor, "intake", None)
+        if self._intake is not None:
+            watermark.since = self._intake.since
         self.acks = ShardAcks(scope, watermark, policies)
 
     # -- delivering ----------------------------------------------------------------------------------------------
 
     def deliver(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
         """Deliver the records, in several batches where there is not room for all of them. Raises LeaseLostError."""
-        most, start = self._context.config.max_unacked, 0
+        start = 0
         while start < len(records):
-            if not self._wait(lambda: self._watermark.count < most, or_stop=True):
+            if not self._wait(lambda: self._room() > 0, or_stop=True):
                 return Signal.STOP
             durable = self._held.lease.checkpoint
             if not durable < records[start].position:
                 # An earlier owner had prepared a later checkpoint, and it is committed since.
                 start = bisect_right(records, durable, start, key=lambda record: record.position)
                 continue
-            part = records[start : start + most - self._watermark.count]
+            room = self._room()
+            if room <= 0:
+                # 1) There was room; 2) this worker took one more shard, with which it is shared.
+                continue
+            part = records[start : start + room]
             signal = self._deliver(part, millis_behind)
             if signal is not None:
                 return signal
             start += len(part)
         return None
+
+    def _room(self) -> int:
+        room = self._context.config.max_unacked - self._watermark.count
+        return room if self._intake is None else min(room, self._intake.room())
 
     def _deliver(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
         # Set before the call, and reset when it has returned: whatever ends it in between, nobody can be expected to
@@ -230,7 +272,11 @@ class AckDelivery:
             grace = config.graceful_handoff_timeout
             until = now + grace - min(config.write_timeout, grace / 5) - self._held.asked_for(now)
         upto = self._watermark.registered if refused_from is None else refused_from
-        self._wait(lambda: self._watermark.passed >= upto, until)
+        intake = self._intake
+        # What the program has not taken from the queue, it will not ack any more.
+        self._wait(
+            lambda: self._watermark.passed >= upto or (intake is not None and not intake.is_owed()), until
+        )
 
     def sleep(self, left: Callable[[], float]) -> bool:
         """Sleep as LeaseScope does, and write the checkpoints that become due."""
@@ -255,7 +301,12 @@ class AckDelivery:
         if is_reached() and not (or_stop and self._scope.must_stop()):
             return True
         scope, monotonic = self._scope, self._context.runtime.monotonic
-        scope.waits_for_acks = self._watermark.is_awaited = True
+        scope.waits_for_acks = True
+        # Where it is known what ends the wait, not every ack wakes this thread up.
+        if self._intake is None:
+            self._watermark.is_awaited = True
+        else:
+            self._intake.awaited = is_reached, scope.wake.set
         try:
             while True:
                 # Cleared before the check of what it announces: an ack after that sets it again.
@@ -272,3 +323,5 @@ class AckDelivery:
                 scope.wake.wait(min(left, WRITE_EVERY))
         finally:
             scope.waits_for_acks = self._watermark.is_awaited = False
+            if self._intake is not None:
+                self._intake.awaited = None

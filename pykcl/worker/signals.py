@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
@@ -99,12 +99,13 @@ _formers: list[dict[int, Any]] = []
 
 
 @contextmanager
-def stop_signals_go_to(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+def stop_signals_go_to(
+    handler: Callable[[int, FrameType | None], object],
+    numbers: Iterable[int] = (signal.SIGTERM, signal.SIGINT),
+) -> Iterator[None]:
     """SIGTERM and SIGINT while the block lasts; afterwards, and in processes forked meanwhile, they do what they did
     before. For the main thread only."""
-    before: dict[int, Any] = {
-        number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    before: dict[int, Any] = {number: signal.signal(number, handler) for number in numbers}
     _formers.append(before)
     try:
         yield

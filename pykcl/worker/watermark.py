@@ -31,7 +31,8 @@ class Watermark:
     settles a record never waits for a request.
 
     release: called, outside of the lock, with the bytes that are not needed any more. on_settled: called, outside of
-    the lock, after each record that is settled while `is_awaited`.
+    the lock, after each record that is settled while `is_awaited`. since: turns the time of the delivery of the first
+    record that is not settled into the one since when its ack is waited for.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Watermark:
         self._last: Key | None = None
         self._is_closed = False
         self.is_awaited = False
+        self.since: Callable[[float], float] = float
 
     # -- for the shard's thread ----------------------------------------------------------------------------------
 
@@ -160,19 +162,20 @@ class Watermark:
 
     @property
     def oldest(self) -> tuple[Checkpoint, float, int] | None:
-        """The first record that is not settled, the time of its delivery, and how many records are not settled."""
+        """The first record that is not settled, since when its ack is waited for, and how many are not settled."""
         with self._lock:
             if self._is_closed or not self._keys:
                 return None
             key, since = self._keys[0], self._runs[0].since
             count = sum(not is_settled for is_settled in self._is_settled.values())
-        return Checkpoint(*key), since, count
+        return Checkpoint(*key), self.since(since), count
 
     @property
     def oldest_since(self) -> float | None:
-        """The time of the delivery of the first record that is not settled."""
+        """The time since when the ack of the first record that is not settled is waited for."""
         with self._lock:
-            return self._runs[0].since if self._runs else None
+            since = self._runs[0].since if self._runs else None
+        return None if since is None else self.since(since)
 
     def count_unsettled(self, upto: Checkpoint) -> int:
         """Return how many records at or before that position are not settled."""

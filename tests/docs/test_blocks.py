@@ -6,6 +6,7 @@ import queue
 import re
 import threading
 
+import boto3
 import pytest
 from doc_console import DEADLINE, Running, Session, check_build_command
 from doc_pages import LANGUAGES, PAGES, ROOT, all_blocks, blocks_of
@@ -148,6 +149,10 @@ def test_a_piece_of_code_runs_and_its_processors_process(block, local_aws, tmp_p
         assert sorted(processed_by(processor, mode)) == sorted(RECORDS)
         # Again under another name: what it keeps outside must stand that.
         assert sorted(processed_by(processor, mode, application="again")) == sorted(RECORDS)
+    if "Consumer(" in block.text and "orders-app" in block.text:
+        rows = boto3.client("dynamodb").scan(TableName="orders-app")["Items"]
+        assert len(rows) == 2
+        assert all(row["checkpoint"]["S"].isdecimal() for row in rows), "not everything was acked"
     if (tmp_path / "orders.db").exists():
         check_sink(names["sqlite3"].connect("orders.db"))
     names.clear()

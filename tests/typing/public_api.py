@@ -10,6 +10,7 @@ from pykcl import (
     Acknowledgements,
     Activity,
     App,
+    AsyncConsumer,
     Batch,
     CallStatus,
     Checkpoint,
@@ -18,6 +19,7 @@ from pykcl import (
     Condition,
     Config,
     ConfigError,
+    Consumer,
     Context,
     DeadLetter,
     DeadLetterDestination,
@@ -256,6 +258,24 @@ def functions() -> None:
     Worker("orders-app", stream="orders", processor=made)
     Worker("notes-app", stream="notes", processor=handler(on_notes, decoder=text_of))
     app.run()
+
+
+def iteration() -> None:
+    with Consumer("orders-app", stream="orders", idle_timeout=5, dead_letters=keep) as consumer:
+        ready: bool = consumer.wait_ready(30)
+        for record in consumer:
+            key: str = record.partition_key
+            print(ready, key, consumer.reject(record, "no such product"), consumer.worker.status())
+            consumer.stop()
+
+
+async def async_iteration() -> None:
+    async with AsyncConsumer("orders-app", stream="orders", auto_ack=False, max_unacked=100) as consumer:
+        ready: bool = await consumer.wait_ready()
+        async for record in consumer:
+            acked: bool = consumer.ack(record) or await consumer.reject(record)
+            print(ready, record.json(), acked)
+        await consumer.aclose()
 
 
 def main() -> int:

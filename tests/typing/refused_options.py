@@ -1,6 +1,6 @@
 """Calls of Worker that a type checker refuses. It is checked, never run: an ignore that is not needed is an error."""
 
-from pykcl import App, Batch, Config, Context, RecordProcessor, Worker, handler
+from pykcl import App, AsyncConsumer, Batch, Config, Consumer, Context, RecordProcessor, Worker, handler
 
 
 class Orders(RecordProcessor):
@@ -42,3 +42,8 @@ on_order(5, None)  # type: ignore[arg-type]
 refused: str = on_order("text", None)  # type: ignore[assignment, arg-type]
 Worker("orders-app", stream="orders", processor=on_order)  # type: ignore[arg-type]
 handler(on_order, filter=lambda batch: None)  # type: ignore[arg-type, return-value]
+
+Consumer("orders-app")  # type: ignore[call-arg]
+Consumer("orders-app", stream="orders", processor=Orders)  # type: ignore[call-arg]
+Consumer("orders-app", stream="orders", auto_ack="no")  # type: ignore[arg-type]
+AsyncConsumer("orders-app", stream="orders", max_unacked="5")  # type: ignore[arg-type]

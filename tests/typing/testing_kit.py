@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from pykcl import Batch, Record, RecordProcessor
+from pykcl import AsyncConsumer, Batch, Consumer, Record, RecordProcessor
 from pykcl.testing import (
     Call,
     FaultRule,
@@ -22,6 +22,7 @@ from pykcl.testing import (
     assert_in_order,
     assert_no_loss,
     records,
+    run_consumer,
     run_processor,
     simulate,
 )
@@ -46,6 +47,22 @@ def test_in_simulated_time() -> None:
     delivered: list[Record] = result.delivered
     numbers: tuple[int, int, float] = (result.lost, result.duplicates, result.seconds)
     del calls, delivered, numbers
+
+
+def consume(consumer: Consumer) -> None:
+    for record in consumer:
+        consumer.reject(record, "no reason")
+
+
+async def consume_in_a_loop(consumer: AsyncConsumer) -> None:
+    async for record in consumer:
+        await consumer.reject(record, "no reason")
+
+
+def test_consumers() -> None:
+    assert run_consumer(consume, records("a"), shards=2).dead_letters
+    result: Result = run_consumer(consume_in_a_loop, records("a"), auto_ack=False, max_unacked=10)
+    assert_at_least_once(result)
 
 
 def test_failures() -> None:

@@ -1,0 +1,424 @@
+"""`Consumer`: the records of a stream in a `for` loop. Asking for the next one acks the one before."""
+
+from __future__ import annotations
+
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from pykcl.config import Config
+from pykcl.errors import ConfigError, PyKclError, StopTimedOut
+from pykcl.handlers.record_queue import RecordQueue
+from pykcl.model.record import Record
+from pykcl.runtime import Event, Runtime, SystemRuntime, Task, in_main_thread, this_thread
+from pykcl.worker.options import AppOptions, WorkerSeams
+from pykcl.worker.signals import REPEAT_SECONDS, stop_signals_go_to
+from pykcl.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+Asker = TypeVar("Asker")
+
+POLL_SECONDS = 0.05
+"""Pause between two questions to the worker whether it is ready."""
+_OF_BATCHES = {
+    "batch_size": "a program that iterates has no batches",
+    "batch_window": "a program that iterates has no batches",
+    "bisect": "a program that iterates has no batches",
+    "call_with_empty_batches": "a program that iterates has no batches",
+    "checkpoint_interval": "checkpoints follow the acks",
+    "dead_letters_in_a_row": "nothing counts failures",
+    "max_attempts": "an exception leaves the loop",
+    "max_record_age": "consumer.reject(record) gives up a record",
+    "on_error": "an exception leaves the loop",
+}
+"""Options of a Worker that a consumer refuses, and why they have no meaning."""
+END = object()
+"""What is taken where there are no more records."""
+
+
+class ConsumerBase(ABC, Generic[Asker]):
+    """The common part of `Consumer` and `AsyncConsumer`: a worker in threads of its own, and a queue.
+
+    Asker: what identifies the thread or task that asks for records.
+    """
+
+    _seams: ClassVar[WorkerSeams] = WorkerSeams()
+    _MANY: ClassVar[str]
+    """Subject of the message for those who ask together."""
+
+    def __init__(
+        self,
+        application: str,
+        *,
+        stream: str,
+        auto_ack: bool = True,
+        idle_timeout: float | None = None,
+        **options: Unpack[AppOptions],
+    ) -> None:
+        """auto_ack: asking for the next record acks the one before. idle_timeout: seconds without a record after which
+        the iteration ends, counted once the worker is at work. options: arguments of Worker. Raises ConfigError."""
+        given = _checked(type(self).__name__, options)
+        _refuse_other_types(auto_ack, idle_timeout)
+        self._auto_ack, self._idle_timeout = auto_ack, idle_timeout
+        self._runtime: Runtime = self._seams.runtime or SystemRuntime()
+        most = given.get("max_unacked", Config.__dataclass_fields__["max_unacked"].default)
+        self._queue = RecordQueue(self._runtime, most if isinstance(most, int) else 1, self._wake)
+        self._worker = Worker._with(
+            self._seams,
+            application,
+            stream=stream,
+            processor=self._queue.feed,
+            **{**given, "checkpoint_mode": "ack"},
+        )
+        self._task: Task | None = None
+        self._failure: Exception | None = None
+        self._is_raised = False
+        # Written by one thread each, and read by any: started, asked to end, stopped, left.
+        self._has_started = self._is_ending = self._is_over = self._is_left = False
+        self._at_hand: tuple[Record, Asker] | None = None
+        self._be_new()
+
+    @abstractmethod
+    def _be_new(self) -> None:
+        """Set the attributes of the class."""
+
+    @classmethod
+    def _with(cls, seams: WorkerSeams, application: str, **arguments: Any) -> Self:
+        """Create a consumer with these seams, for simulations and tests."""
+        consumer = cls.__new__(cls)
+        consumer._seams = seams  # type: ignore[misc]
+        consumer.__init__(application, **arguments)  # type: ignore[misc]
+        return consumer
+
+    # -- for any thread ------------------------------------------------------------------------------------------
+
+    @property
+    def worker(self) -> Worker:
+        """The worker that reads, for its `status()` and its metrics."""
+        return self._worker
+
+    def stop(self) -> None:
+        """End the iteration as if there were no more records, from any thread or signal handler. Does not wait."""
+        self._is_ending = True
+        self._wake()
+
+    def ack(self, record: Record) -> bool:
+        """Settle a record: it is done.
+
+        False, without any effect: it was settled before, or its shard has gone to another worker. Raises PyKclError
+        for what is not a record of a consumer that was entered.
+        """
+        self._refuse_unusable(record)
+        return self._queue.ack(record)
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """Wake up those who wait for a record. Called by any thread and by signal handlers: no lock, no wait."""
+
+    # -- the worker ----------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Start the worker in a thread, which stays until it has ended."""
+        if self._task is not None:
+            raise PyKclError(
+                f"This {type(self).__name__} was entered before. Do: make a new one for each with block."
+            )
+        self._task = self._runtime.spawn("pykcl-consumer", self._work)
+
+    def _work(self) -> None:
+        try:
+            self._worker.start()
+            self._has_started = True
+            self._wake()
+            self._worker.join()
+        except Exception as error:  # noqa: BLE001 - raised in the program
+            self._failure = self._failure or error
+        self._is_over = True
+        self._wake()
+
+    def _stop_worker(self) -> None:
+        """Stop the worker, and wait for its threads, at most `shutdown_grace`."""
+        self._queue.close()
+        try:
+            self._worker.stop()
+        except StopTimedOut as error:
+            self._failure = self._failure or error
+        if self._task is not None:
+            self._task.join(self._worker.config.shutdown_grace)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            self._is_raised = True
+            raise self._failure
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def _refuse_unusable(self, record: object = None) -> None:
+        name = type(self).__name__
+        if self._task is None:
+            way = "async with" if name.startswith("Async") else "with"
+            raise PyKclError(f"This {name} does not read yet. Do: {way} {name}(...) as consumer.")
+        if record is not None and not isinstance(record, Record):
+            raise PyKclError(
+                f"{name} takes the records that it has given; it got {type(record).__name__}. Do: keep the Record "
+                "beside what is made of it."
+            )
+
+    def _refuse_no_letters(self) -> None:
+        if self._worker.config.dead_letters is None:
+            raise ConfigError(
+                "consumer.reject keeps a record as a dead letter, and dead_letters=None names no place for it. Do: "
+                'dead_letters="file:letters" or another destination; dead_letters="discard" drops it.'
+            ).about("E21")
+
+    def _ask(self, asker: Asker) -> None:
+        """Ack the record before. Raises PyKclError if it is in the hands of another thread or task."""
+        self._refuse_unusable()
+        if self._is_left:
+            raise PyKclError(
+                f"This {type(self).__name__} has been left. Do: iterate inside of its with block."
+            )
+        record = self._no_more_at_hand(asker)
+        if record is not None:
+            self._queue.ack(record)
+
+    def _no_more_at_hand(self, asker: Asker) -> Record | None:
+        at_hand = self._at_hand
+        if at_hand is None:
+            return None
+        record, owner = at_hand
+        if not self._is_same(owner, asker) and self._queue.is_out(record):
+            self._refuse_many()
+        self._at_hand = None
+        return record
+
+    def _refuse_many(self) -> None:
+        name = type(self).__name__
+        raise PyKclError(
+            f"{self._MANY} ask this {name} for records, and asking for the next one acks the one before: that of the "
+            f"other one, too. Do: {name}(..., auto_ack=False), and consumer.ack(record)."
+        )
+
+    def _is_same(self, owner: Asker, asker: Asker) -> bool:
+        return owner == asker
+
+    def _take(self, asker: Asker) -> Record | object | None:
+        """Return the next record, END, or None if there is none yet. Raises what has stopped the worker."""
+        if self._is_left or self._is_ending:
+            return END
+        self._raise_failure()
+        if self._at_hand is not None:
+            # Two have waited, and the other one has got a record.
+            self._refuse_many()
+        record = self._queue.take()
+        if record is None:
+            return END if self._is_over else None
+        if self._auto_ack:
+            self._at_hand = record, asker
+        return record
+
+    def _iterate(self, asker: Asker) -> None:
+        """Begin a loop: the record that the last one has left open comes again. Raises as `_ask`."""
+        self._refuse_unusable()
+        record = self._no_more_at_hand(asker)
+        if record is not None:
+            self._queue.put_back(record)
+
+    def _idle_until(self, until: float | None) -> float | None:
+        """Return the end of the wait for a record; None: there is none, or none yet. until: as it was before."""
+        if self._idle_timeout is None or until is not None:
+            return until
+        return self._runtime.monotonic() + self._idle_timeout if self._worker.initialized else None
+
+    def _step(self, until: float | None) -> float | None:
+        """Return seconds to wait; None: until there is news."""
+        if self._idle_timeout is None:
+            return None
+        return POLL_SECONDS if until is None else max(0.0, until - self._runtime.monotonic())
+
+    def _is_ready(self) -> bool | None:
+        """Return the result of wait_ready; None: not yet. Raises what has stopped the worker."""
+        self._refuse_unusable()
+        self._raise_failure()
+        if self._is_left or self._is_ending or self._is_over:
+            return False
+        return True if self._worker.wait_ready(0.0) else None
+
+    def _left(self, error: BaseException | None) -> None:
+        """Note the end of the block, which `error` ends. Raises what has stopped the worker unless it was raised."""
+        self._is_left = True
+        self._wake()
+        if error is None and not self._is_raised:
+            self._raise_failure()
+
+
+class Consumer(ConsumerBase[int]):
+    """The records of a stream, for a `for` loop inside of `with`.
+
+        with Consumer("orders-app", stream="orders") as consumer:
+            for record in consumer:
+                save(record)
+
+    Asking for the next record acks the one before. What leaves the loop otherwise, an exception, `break` or `return`,
+    leaves the record at hand open: it comes again, in the next loop or from the next owner of its shard; those before
+    it do not. In the main thread SIGTERM and SIGINT end the loop behind the record at hand, where the program has no
+    handlers of its own for them; a second one, a second later or more, raises SystemExit or KeyboardInterrupt.
+
+    auto_ack: False lets only `ack` settle a record, for several threads on one consumer. idle_timeout: seconds without
+    a record after which the loop ends; None: it does not. max_unacked: most records of all shards that are fetched and
+    not acked. Other options as of Worker, but those about batches. Raises ConfigError.
+    """
+
+    _MANY = "Two threads"
+
+    def _be_new(self) -> None:
+        self._waits: list[Event] = []
+        self._signal_at: float | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Consumer:
+        """Start to read. Raises what the start raises: SetupError, WrongStream, …"""
+        with ExitStack() as stack:
+            self._take_signals(stack)
+            self._begin()
+            stack.callback(self._stop_worker)
+            with self._news() as news:
+                while not (self._has_started or self._is_over or self._is_ending):
+                    news.wait()
+                    news.clear()
+            self._raise_failure()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop to read: checkpoint what is acked and release the shards, within `shutdown_grace`."""
+        self._stack.close()
+        self._left(error)
+
+    def close(self) -> None:
+        """Do what leaving the block does, and leave the record at hand open. Called again it does nothing."""
+        if not self._is_left:
+            self.__exit__(None, None, None)
+
+    def __iter__(self) -> Consumer:
+        self._iterate(this_thread())
+        return self
+
+    def __next__(self) -> Record:
+        me = this_thread()
+        self._ask(me)
+        found = self._take(me)
+        if found is None:
+            found = self._wait_for_record(me)
+        if isinstance(found, Record):
+            return found
+        raise StopIteration
+
+    def reject(self, record: Record, reason: str = "") -> bool:
+        """Send a record that can never be processed to the dead letters, then settle it.
+
+        Returns as `ack`. Raises what the destination raises; then the record is not settled. Raises ConfigError
+        without `dead_letters`.
+        """
+        self._refuse_unusable(record)
+        self._refuse_no_letters()
+        return self._queue.reject(record, reason)
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        """Wait until every open shard has an owner and those of this consumer are being read.
+
+        From then on nothing that is put is missed, even with initial_position="LATEST". False after `timeout` seconds,
+        and once the consumer is asked to end. Raises what has stopped the worker.
+        """
+        until = None if timeout is None else self._runtime.monotonic() + timeout
+        while (ready := self._is_ready()) is None:
+            left = POLL_SECONDS if until is None else until - self._runtime.monotonic()
+            if left <= 0:
+                return False
+            with self._news() as news:
+                news.wait(min(left, POLL_SECONDS))
+        return ready
+
+    def _wait_for_record(self, me: int) -> Record | object:
+        until = None
+        while True:
+            with self._news() as news:
+                # Once the news cannot be missed any more.
+                found = self._take(me)
+                if found is not None:
+                    return found
+                until = self._idle_until(until)
+                step = self._step(until)
+                if step is not None and step <= 0:
+                    return END
+                news.wait(step)
+
+    @contextmanager
+    def _news(self) -> Iterator[Event]:
+        """Give an event that each wake-up sets while the block lasts."""
+        news = self._runtime.signal_event()
+        self._waits.append(news)
+        try:
+            yield news
+        finally:
+            self._waits.remove(news)
+
+    def _wake(self) -> None:
+        for news in tuple(self._waits):
+            news.set()
+
+    # -- signals -------------------------------------------------------------------------------------------------
+
+    def _take_signals(self, stack: ExitStack) -> None:
+        """Take SIGTERM and SIGINT until the block is left, where nobody else wants them."""
+        if not in_main_thread():
+            return
+        defaults = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+        numbers = [number for number, default in defaults.items() if signal.getsignal(number) == default]
+        stack.enter_context(stop_signals_go_to(self._signal_came, numbers))
+
+    def _signal_came(self, number: int, frame: FrameType | None) -> None:
+        now = self._runtime.monotonic()
+        if self._signal_at is not None and now - self._signal_at >= REPEAT_SECONDS:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+        self._signal_at = now if self._signal_at is None else self._signal_at
+        self.stop()
+
+
+def _checked(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises ConfigError for options that a consumer decides, or that are about batches."""
+    given = dict(options)
+    if "processor" in given:
+        raise ConfigError(
+            f"{kind} takes no processor: the loop over it is one. Do: drop processor=, or use Worker."
+        )
+    mode = given.pop("checkpoint_mode", "ack")
+    if mode != "ack":
+        raise ConfigError(
+            f"checkpoint_mode={mode!r} contradicts {kind}, whose records are acked one by one. Do: drop it."
+        )
+    for name, why in _OF_BATCHES.items():
+        if name in given and given[name] != Config.__dataclass_fields__[name].default:
+            raise ConfigError(f"{name}={given[name]!r} has no meaning with {kind}: {why}. Do: drop it.")
+    if unknown := [name for name in given if name not in AppOptions.__optional_keys__]:
+        Config.from_options(dict.fromkeys(unknown))
+    return given
+
+
+def _refuse_other_types(auto_ack: object, idle_timeout: object) -> None:
+    if not isinstance(auto_ack, bool):
+        raise ConfigError(f"auto_ack={auto_ack!r:.80} is neither True nor False.")
+    if idle_timeout is None:
+        return
+    if isinstance(idle_timeout, bool) or not isinstance(idle_timeout, int | float) or not idle_timeout > 0:
+        raise ConfigError(
+            f"idle_timeout={idle_timeout!r:.80} is no number of seconds above 0. Do: idle_timeout=30, or None: the "
+            "iteration does not end."
+        )
