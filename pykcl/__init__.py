@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pykcl.handlers.app import App
     from pykcl.handlers.functions import Context, handler
     from pykcl.handlers.lambda_processor import lambda_processor
+    from pykcl.handlers.windows import Window
     from pykcl.interfaces import DeadLetterDestination
     from pykcl.metrics.catalog import Measure
     from pykcl.metrics.meter import MetricsSink
@@ -115,6 +116,7 @@ __all__ = [
     "StreamMissing",
     "TableGone",
     "TemporaryError",
+    "Window",
     "Worker",
     "WorkerStatus",
     "WrongStream",
@@ -176,6 +178,7 @@ _HOMES = {
     "StreamMissing": "pykcl.errors",
     "TableGone": "pykcl.errors",
     "TemporaryError": "pykcl.errors",
+    "Window": "pykcl.handlers.windows",
     "Worker": "pykcl.worker.worker",
     "WorkerStatus": "pykcl.status",
     "WrongStream": "pykcl.errors",
