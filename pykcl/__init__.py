@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pykcl.handlers.consumer import Consumer
     from pykcl.handlers.functions import Context, handler
     from pykcl.handlers.lambda_processor import lambda_processor
+    from pykcl.handlers.windows import Window
     from pykcl.interfaces import DeadLetterDestination
     from pykcl.metrics.catalog import Measure
     from pykcl.metrics.meter import MetricsSink
@@ -119,6 +120,7 @@ __all__ = [
     "StreamMissing",
     "TableGone",
     "TemporaryError",
+    "Window",
     "Worker",
     "WorkerStatus",
     "WrongStream",
@@ -182,6 +184,7 @@ _HOMES = {
     "StreamMissing": "pykcl.errors",
     "TableGone": "pykcl.errors",
     "TemporaryError": "pykcl.errors",
+    "Window": "pykcl.handlers.windows",
     "Worker": "pykcl.worker.worker",
     "WorkerStatus": "pykcl.status",
     "WrongStream": "pykcl.errors",

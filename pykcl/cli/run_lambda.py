@@ -16,6 +16,7 @@ from pykcl.cli.settings import Settings
 from pykcl.errors import ConfigError
 from pykcl.handlers.event_source_mapping import EventSourceMapping, mapping_of
 from pykcl.handlers.lambda_processor import FUNCTION_TIMEOUT, lambda_processor
+from pykcl.handlers.windows import checked_seconds
 from pykcl.processor import ProcessorFactory
 
 BATCH_SIZE = 100
@@ -82,8 +83,10 @@ class LambdaFunction:
         """Fields of Config that were given."""
         return {"deaggregate": False} if self.no_deaggregate else {}
 
-    def processor(self, settings: Settings, load: Callable[[str], Any]) -> ProcessorFactory:
-        """Import the handler by `load`. Raises ConfigError, and what `load` raises."""
+    def processor(
+        self, settings: Settings, load: Callable[[str], Any], window: float | None = None
+    ) -> ProcessorFactory:
+        """Import the handler by `load`. window: of --window. Raises ConfigError, and what `load` raises."""
         config = settings.config
         if config.checkpoint_mode in ("manual", "ack"):
             raise ConfigError(
@@ -101,6 +104,7 @@ class LambdaFunction:
             handler_is_thread_safe=self.handler_is_thread_safe,
             function_timeout=self.function_timeout or FUNCTION_TIMEOUT,
             filter_criteria=self.mapping.filter_criteria,
+            window=self.mapping.window if window is None else checked_seconds(window),
             invoke_identity_arn=identity_arn(config, (settings.specs or {}).get("kinesis")),
         )
 

@@ -83,14 +83,14 @@ class Counter(RecordProcessor):
 
     def __init__(self, tally: Tally, around: RecordProcessor | None = None, empty: bool = False) -> None:
         self._tally, self._around, self._empty = tally, around, empty
-        self.turn = getattr(around, "turn", None)
+        self.turn, self.windows = getattr(around, "turn", None), getattr(around, "windows", None)
 
     def initialize(self, init: InitializationInput) -> None:
         if self._around is not None:
             self._around.initialize(init)
 
     def process_records(self, batch: Batch) -> None:
-        if self._around is not None and (len(batch) or self._empty):
+        if self._around is not None and (len(batch) or self._empty or self.windows is not None):
             try:
                 process_records: Callable[[Batch], object] = self._around.process_records
                 must_have_run("process_records", process_records(batch))

@@ -14,6 +14,7 @@ from pykcl.model.record import Record
 from pykcl.processor import ProcessorFactory
 from pykcl.worker.options import CALLABLE, AppOptions
 from pykcl.worker.processor_factory import why_it_runs_nothing
+from pykcl.worker.window_delivery import refuse_beside_windows
 from pykcl.worker.worker import Worker, run_together
 
 if TYPE_CHECKING:
@@ -67,22 +68,26 @@ class App:
         application: str | None = None,
         decoder: Callable[[Record], object] | None = None,
         filter: Callable[[Record], bool] | None = None,
+        window: int | None = None,
         **options: Unpack[AppOptions],
     ) -> Callable[[Function], Function]:
         """Let the decorated function read a stream, of this name or ARN. It stays the function that it is.
 
-        application: by default that of the App, which one stream can have. decoder, filter: as `handler` takes them.
-        Raises ConfigError.
+        application: by default that of the App, which one stream can have. decoder, filter, window: as `handler` takes
+        them. Raises ConfigError.
         """
         if not isinstance(stream, str):
             raise ConfigError('app.stream takes the name of a stream. Do: @app.stream("orders").')
         name = application or self.application
 
         def decorate(function: Function) -> Function:
-            processor = handler(function, decoder=decoder, filter=filter)
+            processor = handler(function, decoder=decoder, filter=filter, window=window)
             title = getattr(function, "__name__", type(function).__name__)
             found = AppStream(name, stream, title, processor, {**self._options, **_known(options)})
-            table = Config.from_options(found.fields()).table
+            config = Config.from_options(found.fields())
+            if window is not None:
+                refuse_beside_windows(title, config)
+            table = config.table
             other = next((each for each in self._streams if Config(**each.fields()).table == table), None)
             if other is not None:
                 raise ConfigError(

@@ -15,6 +15,7 @@ from typing import Any
 
 from pykcl.errors import ConfigError
 from pykcl.handlers.filters import criteria_of
+from pykcl.handlers.windows import LONGEST
 
 _STREAM = re.compile(
     r"(arn:[a-z0-9-]+:kinesis:[a-z0-9-]+:[0-9]{12}:stream/[A-Za-z0-9_.-]{1,128})(/consumer/.+)?\Z"
@@ -55,12 +56,13 @@ _WITHOUT_COUNTERPART = {
 
 @dataclass(frozen=True, slots=True)
 class EventSourceMapping:
-    """options: fields of Config. reports_failures: whether FunctionResponseTypes has ReportBatchItemFailures.
-    outcomes: what becomes of each key, in the order of the file."""
+    """options: fields of Config. reports_failures: whether FunctionResponseTypes has ReportBatchItemFailures. window:
+    seconds of a tumbling window; None: there are none. outcomes: what becomes of each key, in the order of the file."""
 
     options: Mapping[str, Any]
     reports_failures: bool = False
     filter_criteria: Mapping[str, Any] | None = None
+    window: int | None = None
     outcomes: tuple[tuple[str, str], ...] = ()
 
 
@@ -83,7 +85,11 @@ def mapping_of(text: str) -> EventSourceMapping:
             outcome = _WITHOUT_COUNTERPART.get(key, "not used: pykcl does not know this key")
         reading.outcomes.append((key, outcome))
     return EventSourceMapping(
-        reading.options, reading.reports_failures, reading.filter_criteria, tuple(reading.outcomes)
+        reading.options,
+        reading.reports_failures,
+        reading.filter_criteria,
+        reading.window,
+        tuple(reading.outcomes),
     )
 
 
@@ -92,6 +98,7 @@ class _Reading:
     options: dict[str, Any] = field(default_factory=dict)
     reports_failures: bool = False
     filter_criteria: Mapping[str, Any] | None = None
+    window: int | None = None
     outcomes: list[tuple[str, str]] = field(default_factory=list)
 
     def set(self, name: str, value: Any) -> str:
@@ -208,12 +215,8 @@ def _destination(reading: _Reading, key: str, value: Any, _: Mapping[str, Any]) 
 
 
 def _tumbling(reading: _Reading, key: str, value: Any, _: Mapping[str, Any]) -> str:
-    if _whole(key, value, 0, 900):
-        raise ConfigError(
-            f"{key} is {value}: the handler expects the state of a window, and pykcl has no windows. "
-            "Do: leave this mapping in Lambda, or keep the state in the handler's own store and drop the key"
-        )
-    return "as here: no windows"
+    reading.window = _whole(key, value, 0, LONGEST) or None
+    return "no windows" if reading.window is None else f"--window {value}"
 
 
 def _filters(reading: _Reading, key: str, value: Any, _: Mapping[str, Any]) -> str:

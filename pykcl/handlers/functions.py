@@ -15,8 +15,9 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Annotated, Any, NoReturn
 
-from pykcl.errors import NotAProcessor, RestartShard, TableGone
+from pykcl.errors import NotAProcessor, ProcessingError, RestartShard, TableGone
 from pykcl.handlers.decode import FORMS, NoDecoder, decoder_of, refuse
+from pykcl.handlers.windows import PICKLED, ShardWindows, Window, checked_seconds
 from pykcl.model.record import Record
 from pykcl.processor import (
     Batch,
@@ -71,6 +72,7 @@ def handler(
     *,
     decoder: Callable[[Record], object] | None = None,
     filter: Callable[[Record], bool] | None = None,
+    window: int | None = None,
 ) -> ProcessorFactory:
     """Return what `Worker(processor=…)` takes, for a function of a record, a decoded record, or a batch.
 
@@ -80,15 +82,21 @@ def handler(
 
     decoder: makes the value of a record, in place of the annotation; what it raises means that the record does not
     decode, except for OSError, MemoryError and errors of pykcl. filter: returns False for a record that is done without
-    the function.
+    the function. window: seconds of a tumbling window, 1 to 900, for a function of batches with a second parameter that
+    is annotated Window, or named window; it returns the state that its next call gets.
 
     Raises NotAProcessor, a ConfigError, with the place of the function.
     """
-    return functools.partial(FunctionProcessor, Handler(function, decoder, filter))
+    return functools.partial(FunctionProcessor, Handler(function, decoder, filter, checked_seconds(window)))
 
 
-def processor_of(found: Any) -> Any:
-    """Return the factory of a function that takes records, or of one that an App has; anything else as it is."""
+def processor_of(found: Any, window: int | None = None) -> Any:
+    """Return the factory of a function that takes records, or of one that an App has; anything else as it is.
+
+    window: of `handler`, for a function only. Raises NotAProcessor.
+    """
+    if window is not None:
+        return handler(found, window=window)
     made = getattr(found, _MADE, None)
     if made is not None and made[0] is found:
         return made[1]
@@ -141,25 +149,28 @@ class Form(Enum):
 class Plan:
     """The calls of a function. decode: makes a value, of the data or of the whole record; None: the record itself.
 
-    context_as: name of the parameter for the Context; empty: the second one. None: it has none.
+    context_as: name of the parameter for the Context; empty: the second one. None: it has none. window_as: the same for
+    the Window.
     """
 
     form: Form
     decode: Callable[[Any], Any] | None = None
     takes_data: bool = True
     context_as: str | None = None
+    window_as: str | None = None
 
 
 class Handler:
-    """A function with its decoder and its filter. name: MODULE:NAME, for dead letters."""
+    """A function with its decoder, its filter and its window. name: MODULE:NAME, for dead letters."""
 
     def __init__(
         self,
         function: Callable[..., object],
         decoder: Callable[[Record], object] | None = None,
         filter: Callable[[Record], bool] | None = None,
+        window: int | None = None,
     ) -> None:
-        self.function, self.decoder, self.is_wanted = function, decoder, filter
+        self.function, self.decoder, self.is_wanted, self.window = function, decoder, filter, window
         self._refuse_what_is_no_function()
         named = _behind_partials(function)
         named = named if hasattr(named, "__qualname__") else type(named)
@@ -221,7 +232,17 @@ class Handler:
 
     def _planned(self) -> Plan:
         """Raises NotAProcessor, and NameError for an annotation that cannot be evaluated yet."""
-        first, context_as = self._parameters()
+        first, context_as, window_as = self._parameters()
+        plan = self._argument(first)
+        if self.window is not None and plan.form is Form.RECORD:
+            self._refuse(
+                f"window={self.window} is for a function of batches, and it is called with each record",
+                "annotate its first parameter as list[T], or as Batch",
+            )
+        return replace(plan, context_as=context_as, window_as=window_as)
+
+    def _argument(self, first: inspect.Parameter | None) -> Plan:
+        """Return the plan of the first argument. Raises as `_planned`."""
         kind: Any = Record if first is None or first.annotation is first.empty else self._kind(first)
         item = _item_of(kind)
         if self.decoder is not None:
@@ -230,39 +251,45 @@ class Handler:
                     "decoder= makes a value of one record, and the function takes a Batch",
                     "annotate list[T], or drop decoder=",
                 )
-            return Plan(Form.RECORD if item is None else Form.LIST, self.decoder, False, context_as)
+            return Plan(Form.RECORD if item is None else Form.LIST, self.decoder, False)
         if kind is Batch:
-            return Plan(Form.BATCH, context_as=context_as)
+            return Plan(Form.BATCH)
         form, kind = (Form.RECORD, kind) if item is None else (Form.LIST, item)
         if kind is Record:
-            return Plan(form, context_as=context_as)
-        if kind is Context:
+            return Plan(form)
+        if kind in (Context, Window):
             self._refuse(
-                "its first parameter is a Context", "take the record first, and the Context as the second one"
+                f"its first parameter is a {kind.__name__}",
+                f"take the record first, and the {kind.__name__} as the second one",
             )
         try:
-            return Plan(form, decoder_of(kind), context_as=context_as)
+            return Plan(form, decoder_of(kind))
         except NoDecoder as error:
             self._refuse(f"its first parameter: {error}", error.do)
 
-    def _parameters(self) -> tuple[inspect.Parameter | None, str | None]:
-        """Return the first parameter, if it is known, and Plan.context_as."""
+    def _parameters(self) -> tuple[inspect.Parameter | None, str | None, str | None]:
+        """Return the first parameter, if it is known, Plan.context_as and Plan.window_as."""
         try:
             parameters = list(inspect.signature(self.function).parameters.values())
         except (TypeError, ValueError):
-            return None, None  # of a callable in C, say: its first call shows it
+            return None, None, None  # of a callable in C, say: its first call shows it
         positional = [each for each in parameters if each.kind in _POSITIONAL]
         if not positional and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
             self._refuse("it takes no record", "add a parameter: def on_record(record)")
         first = positional[0] if positional else None
         others = [each for each in parameters if each is not first and each.kind not in _ANY_NUMBER]
-        context = next((each for each in others if self._is_context(each)), None)
+        context = next((each for each in others if self._is_for(each, Context, "context")), None)
+        name = "" if self.window is None else "window"
+        window = next((each for each in others if self._is_for(each, Window, name)), None)
         if [each.name for each in positional] == ["event", "context"] and _has_no_annotation(positional):
             self._refuse(
                 "it has the parameters of a Lambda handler",
                 "pass lambda_processor(...) of it, or pykcl run --lambda; for records annotate event: Record",
             )
-        missing = [each.name for each in others if each.default is each.empty and each is not context]
+        self._refuse_window(window)
+        missing = [
+            each.name for each in others if each.default is each.empty and each not in (context, window)
+        ]
         if missing:
             names = ", ".join(missing)
             self._refuse(
@@ -270,9 +297,24 @@ class Handler:
                 f"bind it, functools.partial({self._title}, {missing[0]}=...), or give it a default; only a Context is "
                 "passed besides the record",
             )
-        if context is None:
-            return first, None
-        return first, "" if context in positional[1:2] else context.name
+        second = positional[1:2]
+        context_as, window_as = (
+            None if each is None else "" if each in second else each.name for each in (context, window)
+        )
+        return first, context_as, window_as
+
+    def _refuse_window(self, parameter: inspect.Parameter | None) -> None:
+        """Raise NotAProcessor for windows without a Window, and the reverse."""
+        if self.window is None and parameter is not None:
+            self._refuse(
+                f"it takes a Window ({parameter.name}), and has no windows",
+                "give their length in seconds, handler(..., window=60), @app.stream(..., window=60) or --window 60",
+            )
+        if self.window is not None and parameter is None:
+            self._refuse(
+                f"window={self.window}, and it takes no Window",
+                f"add a parameter: def {self._title}(records: list[dict], window: Window)",
+            )
 
     def _kind(self, parameter: inspect.Parameter) -> Any:
         """Return the annotation, without Annotated."""
@@ -287,16 +329,17 @@ class Handler:
             )
         return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
 
-    def _is_context(self, parameter: inspect.Parameter) -> bool:
-        if parameter.name == "context":
+    def _is_for(self, parameter: inspect.Parameter, kind: type, name: str) -> bool:
+        """Return True for a parameter of this kind, or of this name."""
+        if parameter.name == name:
             return True
         if parameter.annotation is parameter.empty:
             return False
         try:
-            return self._kind(parameter) is Context
+            return self._kind(parameter) is kind
         except (NameError, NotAProcessor):
             # Imported for type checkers only, perhaps.
-            return str(parameter.annotation).rpartition(".")[2] == "Context"
+            return str(parameter.annotation).rpartition(".")[2] == kind.__name__
 
 
 def _item_of(kind: Any) -> Any:
@@ -361,6 +404,7 @@ class FunctionProcessor(RecordProcessor):
         self._function, self._is_wanted = made.function, made.is_wanted
         self._plan = made.plan()
         self.handler_name = made.name
+        self.windows = None if made.window is None else ShardWindows(made.window, PICKLED)
         self.records_filtered = 0
         self._fencing_token = 0
         self._failed: _Key | None = None
@@ -371,7 +415,9 @@ class FunctionProcessor(RecordProcessor):
 
     def process_records(self, batch: Batch) -> None:
         """Raises StoppedAt, or for a function of batches what it raises, and NotDecoded."""
-        if self._plan.form is Form.RECORD:
+        if self.windows is not None:
+            self._call_in_window(batch, self.windows)
+        elif self._plan.form is Form.RECORD:
             self._call_with_each(batch)
         else:
             self._call_with_all(batch)
@@ -421,6 +467,42 @@ class FunctionProcessor(RecordProcessor):
                 self._note(_key_of(batch.records))
                 raise
         self.records_filtered += len(batch) - len(records)
+
+    def _call_in_window(self, batch: Batch, windows: ShardWindows) -> None:
+        """Call the function with the records of a window, or, for an empty batch, with the end of it."""
+        records: Sequence[Record] = batch.records
+        if self._is_wanted is not None:
+            records = [record for record in records if self._is_wanted(record)]
+        is_final = not batch
+        if records or (is_final and windows.has_calls):
+            value = (
+                replace(batch, records=records) if self._plan.form is Form.BATCH else self._decoded(records)
+            )
+            window = windows.window(batch.shard_id, is_final=is_final)
+            try:
+                returned = self._with_surroundings(value, window, batch)
+                must_have_run(self.handler_name, returned)
+                if not is_final:
+                    windows.keep(returned)
+            except FailedAt as error:
+                self._note(_key_of(batch.records))
+                # The state before that record is not known, so the ones before it cannot be done.
+                raise ProcessingError("FailedAt in a window: the whole call counts as failed") from error
+            except BaseException:
+                self._note(_key_of(batch.records))
+                raise
+        if is_final:
+            windows.closed()
+        self.records_filtered += len(batch) - len(records)
+
+    def _with_surroundings(self, value: Any, window: Window, batch: Batch) -> object:
+        """Call the function with its Window, and with its Context if it takes one."""
+        surroundings: list[tuple[str | None, Any]] = [(self._plan.window_as, window)]
+        if self._plan.context_as is not None:
+            context = Context(None, batch, self._attempt(_key_of(batch.records)), self._fencing_token)
+            surroundings.append((self._plan.context_as, context))
+        named = {name: each for name, each in surroundings if name}
+        return self._function(value, *(each for name, each in surroundings if not name), **named)
 
     def _count_before(self, failed: Record, records: Sequence[Record], wanted: Sequence[Record]) -> None:
         """Count the filtered records before one that failed: those are settled, and do not come again."""

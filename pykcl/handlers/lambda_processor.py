@@ -18,6 +18,7 @@ from uuid import UUID
 
 from pykcl.errors import ConfigError, NotAProcessor
 from pykcl.handlers.filters import criteria_of
+from pykcl.handlers.windows import JSON, ShardWindows, checked_seconds, fields_of_event
 from pykcl.model.lambda_event import EventSource, event_of
 from pykcl.model.record import Record
 from pykcl.processor import Batch, FailedAt, InitializationInput, ProcessorFactory, RecordProcessor
@@ -27,7 +28,7 @@ from pykcl.worker.processor_factory import NeverRan, must_have_run, why_it_runs_
 
 FUNCTION_TIMEOUT = 900.0
 """Seconds; the longest of Lambda."""
-_FAILURES, _IDENTIFIER = "batchItemFailures", "itemIdentifier"
+_FAILURES, _IDENTIFIER, _STATE = "batchItemFailures", "itemIdentifier", "state"
 _SYSTEM = SystemRuntime()
 _TURNS = Turns()
 """Of the whole process: an environment of Lambda runs one call at a time, and handlers keep state in module globals."""
@@ -44,6 +45,7 @@ def lambda_processor(
     function_timeout: float = FUNCTION_TIMEOUT,
     filter: Callable[[Record], bool] | None = None,
     filter_criteria: Mapping[str, Any] | None = None,
+    window: int | None = None,
     invoke_identity_arn: str = "",
 ) -> ProcessorFactory:
     """Return what `Worker(processor=…)` takes, for a handler that is called as `handler(event, context)`.
@@ -52,7 +54,8 @@ def lambda_processor(
     handler_is_thread_safe: shards call the handler at the same time; else there is one call at a time in this process.
     function_timeout: seconds from which the context counts down. A call that takes longer is not ended.
     filter: returns False for a record that is done without the handler. filter_criteria: the same as `FilterCriteria`
-    of a mapping. invoke_identity_arn: of every record of an event.
+    of a mapping. window: `TumblingWindowInSeconds` of a mapping, 1 to 900: events have a window and a state, and a
+    response has a state. invoke_identity_arn: of every record of an event.
 
     Raises ConfigError.
     """
@@ -73,6 +76,7 @@ def lambda_processor(
         handler=handler,
         reports_failures=report_batch_item_failures,
         timeout=float(function_timeout),
+        window=checked_seconds(window),
         is_wanted=None if criteria is None and filter is None else is_wanted,
         invoke_identity_arn=invoke_identity_arn,
         turns=None if handler_is_thread_safe else _TURNS,
@@ -114,6 +118,7 @@ class _Function:
     handler: Handler
     reports_failures: bool
     timeout: float
+    window: int | None
     is_wanted: Callable[[Record, EventSource], bool] | None
     invoke_identity_arn: str
     turns: Turns | None
@@ -130,11 +135,12 @@ class LambdaProcessor(RecordProcessor):
     """Calls the handler with each batch, as a Lambda function is invoked.
 
     records_filtered: number of records that were settled by a filter. turn: what a call waits for; None: nothing.
-    handler_name: MODULE:NAME, for dead letters.
+    handler_name: MODULE:NAME, for dead letters. windows: None without windows.
     """
 
     def __init__(self, function: _Function) -> None:
         self._function = function
+        self.windows = None if function.window is None else ShardWindows(function.window, JSON)
         self._application = self._shard_id = ""
         self._source = EventSource("")
         self.records_filtered = 0
@@ -153,6 +159,9 @@ class LambdaProcessor(RecordProcessor):
             self._process(batch)
 
     def _process(self, batch: Batch) -> None:
+        if self.windows is not None and not batch:
+            self._close(self.windows)
+            return
         records = self._wanted(batch.records)
         if records:
             failed = self._failed(records)
@@ -166,12 +175,33 @@ class LambdaProcessor(RecordProcessor):
 
     def _failed(self, records: Sequence[Record]) -> Record | None:
         """Call the handler, and return the first record that failed."""
-        response = self._function.handler(event_of(records, self._source), self._context())
+        response = self._call(records)
+        failed = first_failed(response, records) if self._function.reports_failures else None
+        if self.windows is not None and (failed is None or failed.position != records[0].position):
+            # Of the records before the one that failed.
+            self.windows.keep(response.get(_STATE) if isinstance(response, Mapping) else None)
+        return failed
+
+    def _close(self, windows: ShardWindows) -> None:
+        """Make the final call of the open window, whose response needs no state: there is no call that would get it."""
+        if windows.has_calls:
+            response = self._call((), is_final=True)
+            if self._function.reports_failures:
+                first_failed(response, ())
+        windows.closed()
+
+    def _call(self, records: Sequence[Record], *, is_final: bool = False) -> object:
+        """Call the handler, and return its response."""
+        event = event_of(records, self._source)
+        if self.windows is not None:
+            window = self.windows.window(self._shard_id, is_final=is_final)
+            event.update(fields_of_event(window, self._source.stream_arn))
+        response = self._function.handler(event, self._context())
         try:
             must_have_run("The Lambda handler", response)
         except NeverRan as error:
             raise HandlerRanNothing(str(error), error.where) from None
-        return first_failed(response, records) if self._function.reports_failures else None
+        return response
 
     def _wanted(self, records: Sequence[Record]) -> Sequence[Record]:
         is_wanted = self._function.is_wanted

@@ -17,12 +17,13 @@ from pykcl.handlers.functions import processor_of
 from pykcl.local.errors import AwsError
 from pykcl.local.stream import ReadSpan
 from pykcl.model.checkpoint import Checkpoint
+from pykcl.model.record import Record
 from pykcl.processor import ProcessorFactory
 from pykcl.testing.fleet import STREAM, TABLE, Fleet
 from pykcl.testing.input_records import InputRecord, checked_records, put_all, refuse_number, refuse_text
 from pykcl.testing.memory.dynamodb import Change, Fault, Params, throttled, timed_out, unreachable
 from pykcl.testing.memory.expressions import Item
-from pykcl.testing.recorder import Call, RecordedLetters, Recorder
+from pykcl.testing.recorder import Call, RecordedLetters, Recorder, id_of
 from pykcl.testing.result import Result, RunFailed, refuse_unfinished
 from pykcl.testing.runtime import EPOCH_MILLIS, Simulation
 from pykcl.testing.runtime.watchdog import UserCodeFailed, Watchdog
@@ -77,7 +78,8 @@ def run_processor(
     processed. "idle": the worker has nothing more to do. "lease_lost": another worker takes the lease of each shard
     while the processor has its middle record, and lets it expire. "crash": the process dies while the processor has
     the middle record: right after a checkpoint by the processor, else when the batch has returned. After the last two
-    the run continues until all records are processed. times: how many crashes, or losses of each lease; of "stop",
+    the run continues until all records are processed. With windows, records are processed once their window is closed;
+    only "stop" does not wait for that. times: how many crashes, or losses of each lease; of "stop",
     how many workers follow one another, each stopped after its part of the records.
 
     Worker, lease table, stream and time are simulated; user code and threads of its own are not: only SimulatedClock
@@ -237,9 +239,14 @@ class _Run:
     def _has_settled(self, wanted: int) -> bool:
         """Return whether so many records are settled, counted from the first one on."""
         records = self._recorder.records
-        while self._settled < wanted and self._recorder.is_settled(records[self._settled]):
+        while self._settled < wanted and self._is_past(records[self._settled]):
             self._settled += 1
         return self._settled >= wanted
+
+    def _is_past(self, record: Record) -> bool:
+        """Return whether the run may go on after this record. A stop comes before the last window is closed."""
+        returned = self._end == "stop" and id_of(record) in self._recorder.returned
+        return returned or self._recorder.is_settled(record)
 
     # -- interruptions, in the thread of the lease ---------------------------------------------------------------
 

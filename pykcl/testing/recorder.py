@@ -82,6 +82,7 @@ class Recorder:
         self.hears_checkpoints = True
         self.watchdog = watchdog
         self.before = self.written = self.after = _go_on
+        self.returned: set[RecordId] = set()
         self.done: set[RecordId] = set()
         self.claimed: set[RecordId] = set()
         self._reached: dict[str, Checkpoint] = {}
@@ -167,6 +168,7 @@ class RecordedProcessor(RecordProcessor):
     def __init__(self, create: ProcessorFactory, worker: str, recorder: Recorder) -> None:
         self._create, self._worker, self._recorder = create, worker, recorder
         self._inner: RecordProcessor | None = None
+        self._in_window: set[RecordId] = set()
 
     @property
     def wrapped(self) -> RecordProcessor | None:
@@ -174,7 +176,7 @@ class RecordedProcessor(RecordProcessor):
         return self._inner
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the worker asks of some processors: is_of_no_use, turn, records_filtered, handler_name."""
+        """Return what the worker asks of some processors: is_of_no_use, turn, windows, handler_name and others."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._inner, name)
@@ -207,7 +209,7 @@ class RecordedProcessor(RecordProcessor):
             except FailedAt as error:
                 at = index_of(error.record, records) or 0
                 recorder.delivered += records[:at]
-                recorder.done |= set(map(id_of, records[:at]))
+                self._returned(set(map(id_of, records[:at])))
                 raise
             except Exception:
                 # Part of the work was done after a checkpoint of the whole batch, and nobody knows which.
@@ -215,9 +217,21 @@ class RecordedProcessor(RecordProcessor):
                     recorder.claimed -= ids
                 raise
             recorder.delivered += records
-            recorder.done |= ids
+            self._returned(ids)
             call.returned = True
             recorder.after(call)
+
+    def _returned(self, ids: set[RecordId]) -> None:
+        """Note records that the processor has returned from. In a window they are done when it is closed."""
+        recorder = self._recorder
+        recorder.returned |= ids
+        if getattr(self._inner, "windows", None) is None:
+            recorder.done |= ids
+        elif ids:
+            self._in_window |= ids
+        else:
+            recorder.done |= self._in_window
+            self._in_window = set()
 
     def lease_lost(self, loss: LeaseLostInput) -> None:
         self._pass_on("lease_lost", loss)

@@ -44,6 +44,8 @@ class Progress:
         self._delivered: Checkpoint | None = None
         self._done: Checkpoint | None = None
         self._returned: Checkpoint | None = None
+        self._holds_back = False
+        self._held_back: Checkpoint | None = None
         self._prepared_here = False
         self._retired = False
         self._written_at = runtime.monotonic()
@@ -57,16 +59,35 @@ class Progress:
 
     def handing_over(self, last: Checkpoint) -> None:
         with self._lock:
-            self._delivered = last
+            if not self._holds_back:
+                self._delivered = last
 
     def batch_done(self, last: Checkpoint) -> None:
         with self._lock:
-            self._done = self._returned = last
+            if self._holds_back:
+                self._held_back = last
+            else:
+                self._done = self._returned = last
 
     def given_up(self, last: Checkpoint) -> None:
         """Note the last of some records that are settled without the processor, right behind those before."""
         with self._lock:
-            self._done = self._delivered = last
+            if self._holds_back:
+                self._held_back = last
+            else:
+                self._done = self._delivered = last
+
+    def hold_back(self) -> None:
+        """Let no checkpoint pass the records of batches from now on, before `settle_held_back`."""
+        with self._lock:
+            self._holds_back = True
+
+    def settle_held_back(self) -> None:
+        """Note that the records of all batches until now are settled."""
+        with self._lock:
+            if self._held_back is not None:
+                self._delivered = self._done = self._returned = self._held_back
+                self._held_back = None
 
     @property
     def done(self) -> Checkpoint | None:
@@ -100,6 +121,8 @@ class Progress:
             return False
         with self._lock:
             returned = self._returned
+            if self._held_back is not None:
+                return False
         returned = returned if self.watermark is None else self.watermark.low
         return returned is None or returned <= self._held.lease.checkpoint
 
@@ -201,6 +224,10 @@ class Progress:
         if highest is None or at > max(highest, durable):
             if self.watermark is not None:
                 self._refuse_unacked(at, self.watermark)
+            if self._holds_back:
+                raise CheckpointRefused(
+                    f"Cannot checkpoint {at}: its window is not closed. Leave it out: the checkpoint moves by itself."
+                )
             raise CheckpointRefused(
                 f"Cannot checkpoint {at}: the last record of {self._held.key} delivered to this processor is at "
                 f"{highest or 'none yet'}. Checkpoint a delivered record."

@@ -40,6 +40,7 @@ from pykcl.worker.processor_factory import must_have_run, refuse_what_acks_nothi
 from pykcl.worker.record_delivery import RecordDelivery
 from pykcl.worker.shard_end import NOT_RETURNED, end
 from pykcl.worker.watermark import Watermark
+from pykcl.worker.window_delivery import refuse_beside_windows, windows_of
 
 
 def unfinished_parents(table: LeaseTable, lease: Lease) -> tuple[str, ...]:
@@ -289,6 +290,8 @@ class LeaseWorker:
         if self._context.config.checkpoint_mode == "ack":
             refuse_what_acks_nothing(processor)
         must_have_run("initialize", initialize(init))
+        if windows_of(processor) is not None:
+            refuse_beside_windows(getattr(processor, "handler_name", "-"), self._context.config)
         self.scope.processor = processor
 
     @property

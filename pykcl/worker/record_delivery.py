@@ -24,6 +24,7 @@ from pykcl.worker.prefetch import Answer
 from pykcl.worker.processor_calls import CallResult, StopAsked, index_of
 from pykcl.worker.shard_end import NOT_RETURNED, children_of_a_gone_shard
 from pykcl.worker.shard_reader import Page, ShardReader
+from pykcl.worker.window_delivery import WindowDelivery, windows_of
 
 _MANY_BATCHES, _LONG = 100, 600.0
 """Batches and seconds without a checkpoint after which the processor has probably forgotten it."""
@@ -64,6 +65,11 @@ class RecordDelivery:
                 policies=self._policies,
             )
             reserve, release = self._acking.reserve, self._acking.release
+        self._windows: WindowDelivery | None = None
+        if (windows := windows_of(self._processor)) is not None:
+            self._windows = WindowDelivery(
+                scope, windows, deliver=self._deliver_parts, write=self._checkpoint_if_due
+            )
         self._reader = ShardReader(context, held.key, hash_range, first, after, scope.iterator, reserve)
         self._window = BatchWindow(
             config.batch_size or config.max_records, config.batch_window, release, context.runtime
@@ -76,6 +82,9 @@ class RecordDelivery:
         """Fetch and deliver until the shard is drained, the worker stops, the lease is lost, or the processor fails."""
         try:
             signal = self._read()
+            if signal is Signal.DRAINED and self._windows is not None:
+                # No later record comes, and the children begin windows of their own.
+                signal = self._windows.close(self._behind) or signal
             if signal is Signal.DRAINED and self._acking is not None and not self._acking.wait_for_all():
                 return Signal.STOP
             return signal
@@ -191,14 +200,8 @@ class RecordDelivery:
                 return signal
         if page.is_last and (signal := self._deliver_gathered()) is not None:
             return signal
-        if (
-            is_empty
-            and (self._context.config.call_with_empty_batches or self._is_of_no_use)
-            and not page.is_last
-        ):
-            signal = self._deliver_nothing(page.fetched.millis_behind_latest)
-            if signal is not None:
-                return signal
+        if is_empty and not page.is_last and (signal := self._after_nothing(page)) is not None:
+            return signal
         pause = self._reader.finish(page, self._kept if page.fetched.records else self._window.reserve)
         # 1) A table refuses for a while; 2) pages come several times a second, and a window gathers them: none is
         # delivered. Without growing pauses each of them would try the checkpoint that is owed once more.
@@ -209,6 +212,22 @@ class RecordDelivery:
             self._scope.children = self._reader.children
             return Signal.DRAINED
         return self._rest(pause)
+
+    def _is_window_over(self, millis_behind: int | None, answered_at: float) -> bool:
+        return self._windows is not None and self._windows.is_due(millis_behind, answered_at)
+
+    def _after_nothing(self, page: Page) -> Signal | None:
+        """Act on a page without records: call a processor that wants such calls, or close a window."""
+        if self._context.config.call_with_empty_batches or self._is_of_no_use:
+            return self._deliver_nothing(self._behind)
+        if not self._is_window_over(self._behind, page.answered_at):
+            return None
+        if (signal := self._deliver_gathered()) is not None:
+            return signal
+        # What was gathered may be of a later window, which is open now.
+        if self._windows is None or not self._is_window_over(self._behind, page.answered_at):
+            return None
+        return self._windows.close(self._behind)
 
     def _kept(self, reserved: int) -> int:
         """Return how many of the bytes of a delivered page stay reserved: for what is gathered, or not acked."""
@@ -279,6 +298,8 @@ class RecordDelivery:
             return None
         if config.checkpoint_mode != "manual" and self._progress.owed() is not None:
             return None
+        if self._is_window_over(answer[0].millis_behind_latest, answer[1]):
+            return None
         self._page.began(answer[0].millis_behind_latest)
         following = self._reader.accept_empty_page(answer)
         if following is not None:
@@ -287,6 +308,10 @@ class RecordDelivery:
         return following
 
     def _deliver(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
+        deliver = self._deliver_parts if self._windows is None else self._windows.deliver
+        return deliver(records, millis_behind)
+
+    def _deliver_parts(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
         last = records[-1].position
         self._page.delivering()
         in_parts = self._acking or self._policies

@@ -58,7 +58,7 @@ OUTCOMES = {
     "MaximumRecordAgeInSeconds": "max_record_age=3600.0",
     "BisectBatchOnFunctionError": "bisect=True",
     "MaximumRetryAttempts": "max_attempts=3",
-    "TumblingWindowInSeconds": "as here: no windows",
+    "TumblingWindowInSeconds": "no windows",
     "FunctionResponseTypes": "--report-batch-item-failures",
     "EventSourceMappingArn": "not used: names the mapping in Lambda",
     "ProvisionedPollerConfig": "not used: start as many processes as are needed (--processes)",
@@ -209,7 +209,7 @@ def test_what_is_no_mapping_of_a_kinesis_stream_is_refused_by_name(found, proble
         ("DestinationConfig", QUEUE),
         ("DestinationConfig", {"OnFailure": QUEUE}),
         ("DestinationConfig", {"OnFailure": {"Destination": 1}}),
-        ("TumblingWindowInSeconds", 60),
+        ("TumblingWindowInSeconds", 901),
         ("FilterCriteriaError", {"ErrorCode": "KMSAccessDeniedException"}),
         ("FilterCriteria", {"Filters": [{"Pattern": "{"}]}),
         ("StartingPosition", 1),
@@ -232,3 +232,10 @@ def test_a_time_that_is_none_is_refused():
 def test_what_is_no_json_is_refused_with_the_command_that_gives_it(text):
     with pytest.raises(ConfigError, match="aws lambda get-event-source-mapping"):
         mapping_of(text)
+
+
+def test_a_tumbling_window_is_read_and_0_means_none():
+    found = read(TumblingWindowInSeconds=120)
+    assert found.window == 120
+    assert dict(found.outcomes)["TumblingWindowInSeconds"] == "--window 120"
+    assert read(TumblingWindowInSeconds=0).window is None

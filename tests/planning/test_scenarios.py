@@ -14,7 +14,13 @@ from tests.planning import scenarios
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FILES = ("create_new_leases.json", "calculate_acquire.json", "cleanup.json", "audit.json", "attempts.json")
-OTHERS = {"assignments.json", "election.json", "lambda_dead_letter.json", "lambda_kinesis_event.json"}
+OTHERS = {
+    "assignments.json",
+    "election.json",
+    "lambda_dead_letter.json",
+    "lambda_kinesis_event.json",
+    "lambda_kinesis_window_event.json",
+}
 """No scenarios: answers of Java (see assignment_vectors.py, election_vectors.py), and documents of Lambda."""
 ALL = [(name, raw) for name in FILES for raw in scenarios.load(FIXTURES / name)]
 
