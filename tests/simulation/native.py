@@ -127,6 +127,7 @@ class NativeWorld(CheckedWorld):
         self.expired = 0
         self.java_is_replaced = False
         self._owners_before: deque[tuple[float, str, str | None]] = deque(maxlen=2000)
+        self._deleted: set[str] = set()
         self._versions = self.visits = 0
         super()._create_checkers()
         now = lambda: self.simulation.now  # noqa: E731 - as everywhere else
@@ -304,6 +305,12 @@ class NativeWorld(CheckedWorld):
     def _lease_changed(self, change: Change) -> None:
         if change.table != TABLE:
             return
+        if change.after is None:
+            self._deleted.add(change.key)
+        elif change.before is None and change.key in self._deleted:
+            # 1) A request that creates the row reaches the table long after it was sent, when the lease has ended and its
+            # row is deleted; 2) other late ones find the counters that they were sent for.
+            self.dynamo_faults.changed_by_hand(change.key)
         before, after = ((row or {}).get("leaseOwner", {}).get("S") for row in (change.before, change.after))
         if before != after:
             self._owners_before.append((self.simulation.now, change.key, before))
