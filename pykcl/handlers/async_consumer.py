@@ -61,7 +61,8 @@ class AsyncConsumer(ConsumerBase[Asker]):
     ) -> None:
         """Stop to read: checkpoint what is acked and release the shards, within `shutdown_grace`."""
         self._refuse_another_loop()
-        await self._in_a_thread("pykcl-consumer-stop", self._stop_worker)
+        if not self._is_left:
+            await self._in_a_thread("pykcl-consumer-stop", self._stop_worker)
         self._left(error)
 
     async def aclose(self) -> None:

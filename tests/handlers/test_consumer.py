@@ -414,6 +414,36 @@ def test_after_a_freeze_no_record_of_the_former_leases_is_given(consuming):
     all_of.run(main())
 
 
+def test_a_leader_that_asks_for_a_shard_gets_it_once_the_record_at_hand_is_acked(consuming):
+    all_of = consuming()
+    fleet = all_of.fleet
+    put, got, asked = fleet.put(30), [], []
+
+    async def main():
+        async with all_of.open(idle_timeout=60, failover_time=5, graceful_handoff_timeout=100) as consumer:
+            async for record in consumer:
+                got.append(record)
+                if len(got) == 5:
+                    rows = fleet.dynamodb.tables[TABLE].rows
+                    me = rows[SHARD]["leaseOwner"]
+                    rows[SHARD] = {**rows[SHARD], "leaseOwner": {"S": "next"}, "checkpointOwner": me}
+                    asked.append(all_of.simulation.now)
+                    await all_of.sleep(20)
+                    assert fleet.rows()[SHARD].checkpoint_owner == me["S"], "it waits for the record at hand"
+                    fleet.simulation.spawn("look", "main", lambda: asked.append(handed_over_at()))
+
+    def handed_over_at():
+        fleet.wait(lambda: "checkpointOwner" not in fleet.items()[SHARD], 60, "the hand-over")
+        assert checkpoint(fleet) == got[4].position
+        return all_of.simulation.now
+
+    all_of.run(main())
+    assert [record.data for record in got[:5]] == put[:5]
+    assert asked[1] - asked[0] < 23, "and for none that is only queued"
+    again = [record.data for record in got[5:]]
+    assert again[:1] in ([], put[5:6]), "nobody holds it, so that it came back"
+
+
 def test_consumers_come_and_go_and_share_the_shards_in_order_per_shard(consuming):
     all_of = consuming(4)
     fleet = all_of.fleet
