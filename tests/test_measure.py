@@ -12,9 +12,9 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 269,
-    "lines of pykcl/": 65_700,
-    "lines of the core": 26_700,
+    "files of pykcl/": 274,
+    "lines of pykcl/": 66_800,
+    "lines of the core": 27_000,
     "lines of tests/": 102_500,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""

@@ -220,14 +220,15 @@ class _Program:
     kclpy: Path | None
     words: tuple[str, ...]
     function: LambdaFunction
+    concurrency: int | None = None
 
     def processor(self, settings: Settings) -> Any:
         """Import the record processor, the handler or the App. Raises click.UsageError, ConfigError, ProgramCrashed."""
         if self.function.handler is not None:
-            return self.function.processor(settings, load)
+            return self.function.processor(settings, load, self.concurrency or 1)
         from pykcl.handlers.functions import processor_of
 
-        return processor_of(load(self.target))
+        return processor_of(load(self.target), self.concurrency)
 
     def app_that_names(self, ask: Ask) -> AppRun | None:
         """Import an App if something is missing that it may name; else it is imported later. Raises as `processor`."""
@@ -290,6 +291,12 @@ def _grouped_flags(command: Callable[..., None]) -> Callable[..., None]:
 @ACCEPT_POLLING
 @lambda_options
 @click.option(
+    "--concurrency",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help="Call a function, or a thread-safe Lambda handler, for up to N partition keys of a shard at the same time.",
+)
+@click.option(
     "--worker-id",
     metavar="NAME",
     help="Unique name of this worker (default: host, process and a random part).",
@@ -319,6 +326,7 @@ def run(
     arguments: tuple[str, ...],
     kclpy: Path | None,
     function: LambdaFunction,
+    concurrency: int | None,
     properties: Path | None,
     config_file: Path | None,
     accept_polling: bool,
@@ -350,7 +358,7 @@ def run(
     Ctrl-C or SIGTERM waits for the running batch, checkpoints and releases the leases. A second one, after a second or
     more, does not wait for the batch.
     """
-    program = _Program(kclpy, arguments if target is None else (target, *arguments), function)
+    program = _Program(kclpy, arguments if target is None else (target, *arguments), function, concurrency)
     function.refuse_others({"--kclpy": kclpy, "--properties": properties, "MODULE:CLASS": target})
     _refuse_what_does_not_go_together(program, processes, shadow, calls=shadow_call_processor)
     log, shows = log_to_stderr if kclpy is None else log_beside_the_program, processes.member is None
@@ -399,6 +407,10 @@ def _refuse_what_does_not_go_together(
 ) -> None:
     if calls and shadow is None:
         raise click.UsageError("--shadow-call-processor goes with --shadow APP2 only.")
+    if program.concurrency is not None and program.kclpy is not None:
+        raise click.UsageError(
+            "--concurrency is for functions and Lambda handlers, not for --kclpy. Drop it."
+        )
     if processes.count is not None and shadow is not None:
         raise click.UsageError(
             "--processes and --shadow do not go together. Do: start the shadow several times."

@@ -82,7 +82,9 @@ class LambdaFunction:
         """Fields of Config that were given."""
         return {"deaggregate": False} if self.no_deaggregate else {}
 
-    def processor(self, settings: Settings, load: Callable[[str], Any]) -> ProcessorFactory:
+    def processor(
+        self, settings: Settings, load: Callable[[str], Any], concurrency: int = 1
+    ) -> ProcessorFactory:
         """Import the handler by `load`. Raises ConfigError, and what `load` raises."""
         config = settings.config
         if config.checkpoint_mode in ("manual", "ack"):
@@ -99,6 +101,7 @@ class LambdaFunction:
             load(self.handler or ""),
             report_batch_item_failures=self.report_batch_item_failures or self.mapping.reports_failures,
             handler_is_thread_safe=self.handler_is_thread_safe,
+            concurrency=concurrency,
             function_timeout=self.function_timeout or FUNCTION_TIMEOUT,
             filter_criteria=self.mapping.filter_criteria,
             invoke_identity_arn=identity_arn(config, (settings.specs or {}).get("kinesis")),

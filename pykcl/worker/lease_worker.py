@@ -36,7 +36,11 @@ from pykcl.status import Activity
 from pykcl.worker.checkpointer import Progress, ShardCheckpointer
 from pykcl.worker.held_leases import HeldLease, Loss
 from pykcl.worker.lease_scope import LeaseScope
-from pykcl.worker.processor_factory import must_have_run, refuse_what_acks_nothing
+from pykcl.worker.processor_factory import (
+    must_have_run,
+    refuse_what_acks_nothing,
+    refuse_what_settles_by_itself,
+)
 from pykcl.worker.record_delivery import RecordDelivery
 from pykcl.worker.shard_end import NOT_RETURNED, end
 from pykcl.worker.watermark import Watermark
@@ -288,6 +292,7 @@ class LeaseWorker:
         initialize: Callable[[InitializationInput], object] = processor.initialize
         if self._context.config.checkpoint_mode == "ack":
             refuse_what_acks_nothing(processor)
+        refuse_what_settles_by_itself(processor, self._context.config.checkpoint_mode)
         must_have_run("initialize", initialize(init))
         self.scope.processor = processor
 

@@ -7,6 +7,7 @@ takes the same course.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import heapq
 import random
@@ -14,9 +15,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import CodeType, TracebackType
-from typing import ClassVar, ParamSpec, TypeVar
+from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
-from pykcl.runtime import Task, stack_of
+from pykcl.runtime import Coroutines, Task, stack_of
 from pykcl.testing.runtime.determinism import DeterminismGuard, RuntimeBypassed
 
 
@@ -156,6 +157,7 @@ class SimulatedRuntime:
         self._clock = clock
         # Of its own, so that what one worker draws does not change what another is dealt.
         self._random = random.Random(seed)  # noqa: S311 - reproducible
+        self._coroutines = Coroutines(self.lock(), self._new_loop)
 
     def monotonic(self) -> float:
         return self._clock.monotonic(self._simulation.now)
@@ -175,6 +177,12 @@ class SimulatedRuntime:
     def spawn(self, name: str, body: Callable[[], None]) -> SimTask:
         return self._simulation.spawn(name, self._group, body)
 
+    def coroutines(self) -> Coroutines:
+        return self._coroutines
+
+    def _new_loop(self) -> SteppingLoop:
+        return SteppingLoop(self)
+
     def is_current(self, task: Task) -> bool:
         return self._simulation.is_current(task)
 
@@ -186,6 +194,42 @@ class SimulatedRuntime:
 
     def token(self) -> str:
         return f"{self._group}-{self._random.getrandbits(32):08x}"
+
+
+class SteppingLoop(asyncio.BaseEventLoop):
+    """An event loop whose clock is the simulated one, and which waits through the scheduler.
+
+    It has everything of asyncio that needs neither a socket, nor a thread, nor a process of the system."""
+
+    def __init__(self, runtime: SimulatedRuntime) -> None:
+        super().__init__()
+        self._runtime = runtime
+        self._wake = runtime.event()
+        # What BaseEventLoop waits in.
+        self._selector = self
+
+    def time(self) -> float:
+        return self._runtime.monotonic()
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """Wait until `call_soon_threadsafe` is called, or the time is over: a switch point also if it is over now."""
+        self._wake.wait(timeout)
+        # Only now: what is called from another thread is in the queue before it wakes this one.
+        self._wake.clear()
+        return []
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:  # type: ignore[override]
+        name = getattr(func, "__qualname__", type(func).__name__)
+        raise RuntimeError(
+            f"{name} is to run in a thread, and a simulation does not decide when that runs. Do: give the handler a "
+            "stand-in for it, or test in real time with the pytest fixture `worker`."
+        )
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        del event_list
+
+    def _write_to_self(self) -> None:
+        self._wake.set()
 
 
 LAST_LINES = 60
