@@ -82,6 +82,7 @@ class Settles(Protocol):
     @property
     def shard_id(self) -> str: ...
     def goes_on(self) -> bool: ...
+    def may_end(self) -> bool: ...
     def settle(self, key: Key, /) -> object: ...
     def halt(self) -> None: ...
     def failed(self) -> None: ...
@@ -105,11 +106,13 @@ _FATAL = (RestartShard, TableGone, NotAProcessor)
 class Lane:
     """The records of some partition keys. Used by one thread at a time.
 
-    done: how many of them are settled. stop: the call that failed. error: what ends the whole batch.
+    places: of the records in the batch. reached: the greatest place that it has begun, or is about to. done: how many
+    of them are settled. stop: the call that failed. error: what ends the whole batch.
     """
 
-    def __init__(self, caller: Caller, records: Sequence[Record]) -> None:
-        self.caller, self.records = caller, records
+    def __init__(self, caller: Caller, records: list[Record], places: list[int]) -> None:
+        self.caller, self.records, self.places = caller, records, places
+        self.reached = -1
         self.done = 0
         self.stop: LaneStop | None = None
         self.error: BaseException | None = None
@@ -121,6 +124,8 @@ class Round:
     def __init__(self, lanes: Sequence[Lane], batch: Batch, settling: Settles) -> None:
         self.lanes, self._batch, self._settling = lanes, batch, settling
         self._ended: deque[Lane] = deque()
+        self._lock = settling.runtime.lock()
+        self._last: int | None = None
         self.is_cancelled = False
 
     @property
@@ -167,13 +172,13 @@ class Round:
         Yields what a call returned unless that is None; an error of whoever runs that is thrown in here.
         """
         settling, caller, batch = self._settling, lane.caller, self._batch
-        goes_on, settle, takes_each = settling.goes_on, settling.settle, caller.takes_each
+        settle, takes_each = settling.settle, caller.takes_each
         ends: tuple[type[BaseException], ...] = (*settling.runtime.ends_threads_by, GeneratorExit)
         parts: Iterator[Sequence[Record]] = iter(
             ((r,) for r in lane.records) if takes_each else self._parts(lane)
         )
         for part in parts:
-            if not goes_on():
+            if not self._may_begin(lane, len(part)):
                 return
             try:
                 returned = (
@@ -196,6 +201,22 @@ class Round:
             for record in part:
                 settle((record.sequence_number, record.sub_sequence_number))
             lane.done += len(part)
+
+    def _may_begin(self, lane: Lane, count: int) -> bool:
+        """Return True if the lane may begin its next records, so many of them.
+
+        When the worker stops, lanes still do what lies before the last record that one of them has begun: else the
+        checkpoint would stand before a record that is not done, and those behind it would come again.
+        """
+        lane.reached = lane.places[lane.done + count - 1] if lane.records else -1
+        if self._settling.goes_on():
+            return True
+        with self._lock:
+            if self._last is None:
+                # Exact, though lanes go on meanwhile. 1) A lane reaches 500, and only then sees no stop; 2) another one
+                # sees the stop, and comes here: it finds the 500.
+                self._last = max(each.reached for each in self.lanes)
+        return lane.reached <= self._last and self._settling.may_end()
 
     def _parts(self, lane: Lane) -> Iterator[Sequence[Record]]:
         """Yield the records of each call."""
@@ -286,14 +307,14 @@ class LaneProcessor(RecordProcessor):
         """Return the lanes that have records; one for a batch without any."""
         count = len(self._callers)
         if count == 1 or self._alone is not None or not batch:
-            return [Lane(self._callers[0], tuple(batch.records))]
-        dealt: list[list[Record]] = [[] for _ in range(count)]
-        for record in batch.records:
+            return [Lane(self._callers[0], list(batch.records), list(range(len(batch))))]
+        lanes = [Lane(caller, [], []) for caller in self._callers]
+        for place, record in enumerate(batch.records):
             # Of a sub-record its own key, not that of the aggregate.
-            dealt[crc32(record.partition_key.encode("utf-8", "surrogatepass")) % count].append(record)
-        return [
-            Lane(caller, records) for caller, records in zip(self._callers, dealt, strict=True) if records
-        ]
+            lane = lanes[crc32(record.partition_key.encode("utf-8", "surrogatepass")) % count]
+            lane.records.append(record)
+            lane.places.append(place)
+        return [lane for lane in lanes if lane.records]
 
     def _run_in_the_loop(self, round_: Round, settling: Settles) -> None:
         from pykcl.handlers.loop import LoopUser
@@ -317,11 +338,11 @@ class LaneProcessor(RecordProcessor):
             if found is not None:
                 seconds, stack = found
                 settling.emit(EventLoopBlocked(shard=settling.shard_id, seconds=seconds, stack=stack))
-            if not loop.is_alive:
-                settling.died("The event loop")
 
         loop.call(start)
         settling.wait(lambda: round_.is_over or not loop.is_alive, step=check, cancel=cancel)
+        if not loop.is_alive:
+            settling.died("The event loop")
 
     def _report(self, lanes: Sequence[Lane]) -> None:
         """Raise unless all is settled."""
@@ -350,6 +371,8 @@ class Alone:
 
     def goes_on(self) -> bool:
         return True
+
+    may_end = goes_on
 
     def settle(self, key: Key, /) -> None:
         del key

@@ -227,8 +227,7 @@ class AckDelivery:
         config, now = self._context.config, self._context.runtime.monotonic()
         refused_from, until = self._refused_from, now + config.shutdown_grace
         if not self._scope.stop_requested:
-            grace = config.graceful_handoff_timeout
-            until = now + grace - min(config.write_timeout, grace / 5) - self._held.asked_for(now)
+            until = self._scope.calls_until()
         upto = self._watermark.registered if refused_from is None else refused_from
         self._wait(lambda: self._watermark.passed >= upto, until)
 

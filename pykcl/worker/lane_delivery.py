@@ -41,7 +41,7 @@ class Settling:
         self._write = write
         self.settle = watermark.settle
         self._own_process = OwnProcess()
-        self._is_halted = False
+        self._is_halted = self._is_lost = False
         self._stops_at_once = scope.context.config.on_error == "raise"
         self.runtime: Runtime = scope.context.runtime
         self.helpers: Helpers = scope.context.helpers
@@ -51,6 +51,12 @@ class Settling:
     def goes_on(self) -> bool:
         """Return True if a lane may begin another record."""
         return not self._is_halted and not self._scope.must_stop() and self._held.is_valid_unlocked()
+
+    def may_end(self) -> bool:
+        """Return True if a lane may begin what it would, were the shard not to be finished with: there is time left."""
+        if self._is_halted or not self._held.is_valid_unlocked():
+            return False
+        return self.runtime.monotonic() < self._scope.calls_until()
 
     def halt(self) -> None:
         """Let no lane of this batch begin another record."""
@@ -123,13 +129,14 @@ class Settling:
         )
 
     def _write_meanwhile(self) -> None:
-        if self.trouble is not None:
+        if self.trouble is not None or self._is_lost:
             return
         try:
             self._write()
         except LeaseLostError:
-            # Lanes see it by themselves, and the caller once they have ended.
-            return
+            # Lanes see it by themselves, and the caller once they have ended. Not tried again: each try would wake this
+            # thread from its next wait.
+            self._is_lost = True
         except FatalError as error:
             self.trouble = error
             self.halt()
@@ -234,8 +241,6 @@ class LaneDelivery(BatchDelivery):
         return self._act_on(error.stops, began) or left
 
     def _act_on(self, stops: Sequence[LaneStop], began: float) -> Signal | None:
-        if not stops:
-            return Signal.STOP
         for failing in self._failing:
             is_open = self._watermark.unsettled(keys_of(failing.records))
             failing.work.settled(is_open.index(True) if True in is_open else len(is_open))

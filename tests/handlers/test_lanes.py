@@ -1,29 +1,16 @@
 """Handlers with `concurrency`, and `async def`: over the unmodified worker in simulated time."""
 
 import asyncio
-import functools
-import re
 from collections import defaultdict
 
 import pytest
 
 from pykcl import (
-    Batch,
-    ConfigError,
     Context,
-    FailedAt,
     Record,
-    Reject,
-    RestartShard,
-    TemporaryError,
     handler,
-    lambda_processor,
 )
-from pykcl.events import BatchSkipped, BatchSplit, EventLoopBlocked, LeaseReleased, RetriesExhausted
-from pykcl.handlers.app import App
-from pykcl.model.kpl import aggregate
-from pykcl.testing import RunFailed, SimulatedClock, records, run_processor
-from pykcl.worker.worker import Worker
+from pykcl.testing import SimulatedClock, records, run_processor
 
 CLOCK = SimulatedClock()
 WAYS = [("plain", 1), ("plain", 8), ("async", 1), ("async", 8)]

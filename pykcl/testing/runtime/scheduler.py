@@ -225,6 +225,12 @@ class SteppingLoop(asyncio.BaseEventLoop):
             "stand-in for it, or test in real time with the pytest fixture `worker`."
         )
 
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        # A task of a process that was killed is left where it stands.
+        is_over = isinstance(context.get("exception"), self._runtime.ends_threads_by)
+        if not is_over and "was destroyed" not in context["message"]:
+            super().call_exception_handler(context)
+
     def _process_events(self, event_list: list[Any]) -> None:
         del event_list
 
