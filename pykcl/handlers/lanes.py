@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
-from pykcl.errors import ConfigError, InternalError, NotAProcessor, RestartShard, TableGone
+from pykcl.errors import ConfigError, NotAProcessor, RestartShard, TableGone
 from pykcl.events import Event, EventLoopBlocked
 from pykcl.model.record import Key, Record, keys_of
 from pykcl.processor import (
@@ -89,7 +89,6 @@ class Settles(Protocol):
     def run(self, body: Callable[[], None]) -> None: ...
     def wake(self) -> None: ...
     def emit(self, event: Event) -> None: ...
-    def died(self, what: str) -> None: ...
     def wait(
         self,
         is_over: Callable[[], bool],
@@ -341,8 +340,6 @@ class LaneProcessor(RecordProcessor):
 
         loop.call(start)
         settling.wait(lambda: round_.is_over or not loop.is_alive, step=check, cancel=cancel)
-        if not loop.is_alive:
-            settling.died("The event loop")
 
     def _report(self, lanes: Sequence[Lane]) -> None:
         """Raise unless all is settled."""
@@ -391,9 +388,6 @@ class Alone:
 
     def emit(self, event: Event) -> None:
         del event
-
-    def died(self, what: str) -> None:
-        raise InternalError(f"{what} died, which is a bug in pykcl.")
 
     def wait(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from pykcl.errors import InternalError
 from pykcl.runtime import Coroutines, Runtime
 from pykcl.worker.processor_factory import why_it_runs_nothing
 from pykcl.worker.threads import Helpers
@@ -23,13 +24,14 @@ _MAX_FRAMES = 30
 
 
 class HandlerLoop:
-    """Any thread calls it. Made by `LoopUser` alone."""
+    """Any thread calls it. Made by `LoopUser` alone. on_death: called if its thread dies; each stops a worker."""
 
     def __init__(self, runtime: Runtime, loop: Any) -> None:
         self._runtime, self._loop = runtime, loop
         self._is_closing = False
         self._asked_at: float | None = None
         self._is_reported = False
+        self.on_death: list[Callable[[Exception], None]] = []
         self.task = runtime.spawn("pykcl-loop", self._run)
 
     @property
@@ -107,6 +109,14 @@ class HandlerLoop:
         finally:
             asyncio.set_event_loop(None)
             loop.close()
+            if not self._is_closing:
+                self._died()
+
+    def _died(self) -> None:
+        for stop_worker in self.on_death:
+            stop_worker(
+                InternalError("The event loop died, which is a bug in pykcl. Do: start the worker again.")
+            )
 
     def _step(self, run: Callable[[], object]) -> None:
         try:
@@ -135,7 +145,9 @@ class LoopUser:
     @classmethod
     def of(cls, helpers: Helpers) -> LoopUser:
         """Return a user for a worker."""
-        return cls(helpers.runtime)
+        user = cls(helpers.runtime)
+        user.loop.on_death.append(helpers.on_fatal)
+        return user
 
     def close(self, until: float) -> list[str]:
         with self._place.lock:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from pykcl.errors import FatalError, InternalError, LeaseLostError, RestartShard, TemporaryError
+from pykcl.errors import FatalError, LeaseLostError, RestartShard, TemporaryError
 from pykcl.events import BatchSkipped, Event
 from pykcl.model.record import Key, Record, keys_of
 from pykcl.planning.attempts import Verdict, WorkList
@@ -122,12 +122,6 @@ class Settling:
             step()
             scope.wake.wait(pause)
 
-    def died(self, what: str) -> None:
-        """Stop the worker: what its lanes run in is gone."""
-        self._context.on_fatal(
-            InternalError(f"{what} died, which is a bug in pykcl. Do: start the worker again.")
-        )
-
     def _write_meanwhile(self) -> None:
         if self.trouble is not None or self._is_lost:
             return
@@ -219,7 +213,12 @@ class LaneDelivery(BatchDelivery):
         checkpointer = ShardCheckpointer(self._progress, records[-1].position)
         batch = Batch(records, checkpointer, millis_behind, self._held.key, self._context.stream.name)
         began = self._context.runtime.monotonic()
-        error = self._calls.attempt(self._processor.process_records, batch)
+        try:
+            error = self._calls.attempt(self._processor.process_records, batch)
+        except BaseException:
+            # If this thread ends, lanes may still run: they begin nothing more, because the lease goes with it.
+            self.settling.halt()
+            raise
         if self.settling.trouble is not None:
             raise self.settling.trouble
         left = self._unsettled(records)

@@ -292,8 +292,9 @@ class LeaseWorker:
         initialize: Callable[[InitializationInput], object] = processor.initialize
         if self._context.config.checkpoint_mode == "ack":
             refuse_what_acks_nothing(processor)
-        refuse_what_settles_by_itself(processor, self._context.config.checkpoint_mode)
         must_have_run("initialize", initialize(init))
+        # A wrapper may have made the handler only now.
+        refuse_what_settles_by_itself(processor, self._context.config.checkpoint_mode)
         self.scope.processor = processor
 
     @property

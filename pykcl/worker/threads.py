@@ -103,13 +103,13 @@ class Helpers:
 
     def __init__(self, runtime: Runtime, on_fatal: Callable[[Exception], None]) -> None:
         self.runtime = runtime
-        self._on_fatal = on_fatal
+        self.on_fatal = on_fatal
         self._lock = runtime.lock()
         self._made: dict[object, Any] = {}
 
     def spawn(self, name: str, body: Callable[[], None]) -> Task:
         """Start a thread that the worker cannot do without."""
-        return self.runtime.spawn(name, stop_worker_on_crash(body, name, self._on_fatal))
+        return self.runtime.spawn(name, stop_worker_on_crash(body, name, self.on_fatal))
 
     def get(self, make: Callable[[Helpers], Made]) -> Made:
         """Return what `make` has made for this worker; it is called once, and must not wait."""
