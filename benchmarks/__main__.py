@@ -28,11 +28,12 @@ QUICK = {
     "memory": "--seconds 24 --shards 4",
     "paced_calls": "--rounds 1 --window 1",
     "iteration": "--rounds 1 --window 1",
+    "lanes": "--records 500 --rounds 1",
     "kclpy_doors": "--records 4000 --rounds 1 --window 8 --idle 5",
 }
 USUAL = (
     "peers", "check", "cost", "failover", "pictures", "idle_leases", "read_path", "lease_scan", "deaggregation",
-    "metrics_cost", "two_processes", "memory", "paced_calls",
+    "metrics_cost", "two_processes", "memory", "paced_calls", "lanes",
 )  # fmt: skip
 LEAVE_RESULTS = ("peers", "cost", "failover", "memory", "paced_calls", "iteration")
 SAID = {0: "goals met", 1: "GOAL MISSED", NOT_RUN: "NOT RUN: what it needs is missing here"}

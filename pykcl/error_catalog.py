@@ -158,6 +158,12 @@ _MISTAKES = (
         "return {'batchItemFailures': [{'itemIdentifier': record['kinesis']['sequenceNumber']}]} for records of this "
         "event, and an empty list if none failed",
     ),
+    Mistake(
+        "E26",
+        "An async handler blocks the event loop",
+        "await what waits: an async client, or asyncio.to_thread(function) around a call that blocks; or write a plain "
+        "def with concurrency=",
+    ),
 )
 
 MISTAKES: Mapping[str, Mistake] = {mistake.code: mistake for mistake in _MISTAKES}

@@ -492,6 +492,18 @@ class ProcessorSlow(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventLoopBlocked(Event):
+    """An async handler holds up all of the process. shard: one that waits for it. stack: as in ProcessorSlow."""
+
+    LEVEL = logging.WARNING
+    TEXT = "event loop is blocked by a handler"
+    CODE = "E26"
+    shard: str
+    seconds: float
+    stack: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorReturned(Event):
     """The call that a ProcessorSlow reported has ended. seconds: its duration, to about one more."""
 

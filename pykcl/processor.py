@@ -218,6 +218,28 @@ class StoppedAt(FailedAt):
         self.error = error
 
 
+@dataclass(frozen=True, slots=True)
+class LaneStop:
+    """records: of a call that failed, in order, from the first one that is not done on. error: as process_records of a
+    batch of these records would raise it."""
+
+    records: tuple[Record, ...]
+    error: BaseException
+
+
+class LanesStopped(ProcessingError):
+    """Raised by a processor that settles each record, once nothing of the batch runs any more: some of it is left.
+
+    stops: the calls that failed, at most one for each lane; none if the lanes were only to begin nothing more.
+    left: the records that are not settled, in order.
+    """
+
+    def __init__(self, stops: Sequence[LaneStop], left: Sequence[Record]) -> None:
+        super().__init__(f"{len(stops)} lanes stopped, {len(left)} records left")
+        self.stops = tuple(stops)
+        self.left = tuple(left)
+
+
 def _place_of(record: object) -> str:
     return str(record.position) if isinstance(record, Record) else "a record"
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from queue import Empty, SimpleQueue
 from types import CodeType, FrameType, TracebackType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 log = logging.getLogger("pykcl.runtime")
 
@@ -59,6 +59,18 @@ class Task(Protocol):
     def join(self, timeout: float | None = None, /) -> None: ...
 
 
+class Coroutines:
+    """The place of the one event loop of a process, which `pykcl.handlers.loop` alone fills.
+
+    new_loop: makes a loop that waits through the runtime; None: one of asyncio's own does. users: how many need it.
+    """
+
+    def __init__(self, lock: Lock, new_loop: Callable[[], Any] | None = None) -> None:
+        self.lock, self.new_loop = lock, new_loop
+        self.loop: Any = None
+        self.users = 0
+
+
 class Runtime(Protocol):
     """Threads, waits, clocks and randomness. In production they are real; a simulation derives them from one seed."""
 
@@ -83,6 +95,9 @@ class Runtime(Protocol):
 
     def spawn(self, name: str, body: Callable[[], None]) -> Task:
         """Start `body` in a thread called `name`. A body that raises is logged with its name, never silent."""
+
+    def coroutines(self) -> Coroutines:
+        """The place of the event loop that all workers of this process share."""
 
     def is_current(self, task: Task) -> bool:
         """Return True if the caller runs in that thread."""
@@ -131,6 +146,9 @@ class SystemRuntime:
         thread.start()
         return thread
 
+    def coroutines(self) -> Coroutines:
+        return _COROUTINES
+
     def is_current(self, task: Task) -> bool:
         return task is threading.current_thread()
 
@@ -142,6 +160,9 @@ class SystemRuntime:
 
     def token(self) -> str:
         return f"{random.SystemRandom().getrandbits(48):012x}"
+
+
+_COROUTINES = Coroutines(threading.Lock())
 
 
 class SignalEvent:

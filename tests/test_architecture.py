@@ -21,7 +21,7 @@ GENERATED = "_pb2.py"
 
 MOST_LINES = 700
 MOST_FUNCTION_LINES = 60
-LONG_FILES: dict[str, int] = {}
+LONG_FILES: dict[str, int] = {"pykcl/events.py": 720}
 """Files that may be longer, and how long. An entry that is no longer needed fails a test."""
 LONG_FUNCTIONS: dict[str, int] = {}
 
@@ -103,7 +103,7 @@ OPERATORS_AWS = "pykcl/operate/aws/"
 CLOCKS_AND_THREADS = {
     "time", "threading", "random", "_thread", "asyncio", "concurrent", "multiprocessing", "queue", "sched",
 }  # fmt: skip
-EVENT_LOOPS = {"pykcl/handlers/async_consumer.py"}
+EVENT_LOOPS = {"pykcl/handlers/async_consumer.py", "pykcl/handlers/loop.py"}
 """They run in the event loop of a program, or have one of their own: a simulation gives them another loop."""
 LOOKS_ON = ("health", "ui")
 """They look at a worker or at a fleet from outside, in real time, with sockets and threads of their own: they ask for what
@@ -338,8 +338,10 @@ RULES = {
             ("pykcl/planning/x.py", "import os"),
             ("pykcl/handlers/consumer.py", "import asyncio"),
             ("pykcl/handlers/async_consumer.py", "import threading"),
+            ("pykcl/handlers/loop.py", "import threading"),
         ],
         [
+            ("pykcl/handlers/loop.py", "import asyncio"),
             ("pykcl/planning/x.py", "from random import Random"),
             ("pykcl/runtime.py", "import time, threading"),
             ("pykcl/operate/aws/x.py", "from botocore.config import Config"),

@@ -84,7 +84,11 @@ class LambdaFunction:
         return {"deaggregate": False} if self.no_deaggregate else {}
 
     def processor(
-        self, settings: Settings, load: Callable[[str], Any], window: float | None = None
+        self,
+        settings: Settings,
+        load: Callable[[str], Any],
+        window: float | None = None,
+        concurrency: int = 1,
     ) -> ProcessorFactory:
         """Import the handler by `load`. window: of --window. Raises ConfigError, and what `load` raises."""
         config = settings.config
@@ -102,6 +106,7 @@ class LambdaFunction:
             load(self.handler or ""),
             report_batch_item_failures=self.report_batch_item_failures or self.mapping.reports_failures,
             handler_is_thread_safe=self.handler_is_thread_safe,
+            concurrency=concurrency,
             function_timeout=self.function_timeout or FUNCTION_TIMEOUT,
             filter_criteria=self.mapping.filter_criteria,
             window=self.mapping.window if window is None else checked_seconds(window),

@@ -12,8 +12,9 @@ from pykcl.errors import ConfigError
 from pykcl.handlers.functions import belongs_to_an_app, handler, required
 from pykcl.model.record import Record
 from pykcl.processor import ProcessorFactory
+from pykcl.runtime import SystemRuntime
 from pykcl.worker.options import CALLABLE, AppOptions
-from pykcl.worker.processor_factory import why_it_runs_nothing
+from pykcl.worker.processor_factory import ASYNC, why_it_runs_nothing
 from pykcl.worker.window_delivery import refuse_beside_windows
 from pykcl.worker.worker import Worker, run_together
 
@@ -24,6 +25,9 @@ Function = TypeVar("Function", bound=Callable[..., object])
 Hook = TypeVar("Hook", bound=Callable[[], object])
 _AROUND = AppOptions.__optional_keys__ - {field.name for field in fields(Config)}
 """Arguments of a Worker that are no field of Config."""
+
+_LOOP_ENDS_WITHIN = 2.0
+"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +73,22 @@ class App:
         decoder: Callable[[Record], object] | None = None,
         filter: Callable[[Record], bool] | None = None,
         window: int | None = None,
+        concurrency: int = 1,
         **options: Unpack[AppOptions],
     ) -> Callable[[Function], Function]:
         """Let the decorated function read a stream, of this name or ARN. It stays the function that it is.
 
-        application: by default that of the App, which one stream can have. decoder, filter, window: as `handler` takes
-        them. Raises ConfigError.
+        application: by default that of the App, which one stream can have. decoder, filter, window, concurrency: as
+        `handler` takes them. Raises ConfigError.
         """
         if not isinstance(stream, str):
             raise ConfigError('app.stream takes the name of a stream. Do: @app.stream("orders").')
         name = application or self.application
 
         def decorate(function: Function) -> Function:
-            processor = handler(function, decoder=decoder, filter=filter, window=window)
+            processor = handler(
+                function, decoder=decoder, filter=filter, window=window, concurrency=concurrency
+            )
             title = getattr(function, "__name__", type(function).__name__)
             found = AppStream(name, stream, title, processor, {**self._options, **_known(options)})
             config = Config.from_options(found.fields())
@@ -121,12 +128,23 @@ class App:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Call the functions of on_start before the block, and those of on_stop after it."""
-        for function in self._on_start:
-            function()
-        with ExitStack() as after:
+        """Call the functions of on_start before the block, and those of on_stop after it.
+
+        Those that are `async def` run in the event loop of the handlers, which goes on until the last one has returned.
+        """
+        with ExitStack() as held, ExitStack() as after:
+            call: Callable[[Callable[[], Any]], object] = lambda function: function()  # noqa: E731
+            if any(why_it_runs_nothing(function) for function in (*self._on_start, *self._on_stop)):
+                from pykcl.handlers.loop import LoopUser
+
+                runtime = SystemRuntime()
+                user = LoopUser(runtime)
+                held.callback(lambda: user.close(runtime.monotonic() + _LOOP_ENDS_WITHIN))
+                call = user.loop.call_hook
+            for function in self._on_start:
+                call(function)
             for function in self._on_stop:
-                after.callback(function)
+                after.callback(call, function)
             yield
 
 
@@ -141,6 +159,10 @@ def _known(options: Mapping[str, Any]) -> dict[str, Any]:
     """Raises ConfigError for an unknown name; values are checked with their stream."""
     if "stream" in options:
         raise ConfigError('stream= is no option of an App. Do: @app.stream("orders").')
+    if "concurrency" in options:
+        raise ConfigError(
+            'concurrency= is of one function, and no option of an App. Do: @app.stream("orders", concurrency=8).'
+        )
     if unknown := [name for name in options if name not in AppOptions.__optional_keys__]:
         Config.from_options(dict.fromkeys(unknown))
     return dict(options)
@@ -150,6 +172,8 @@ def _checked_hook(function: Any, decorator: str) -> Callable[[], object]:
     name = getattr(function, "__name__", type(function).__name__)
     needy = "a function that needs arguments" if callable(function) and required(function) else None
     kind = (why_it_runs_nothing(function) or needy) if callable(function) else "no function"
+    if kind == ASYNC:
+        kind = needy
     if kind is not None:
-        raise ConfigError(f"@app.{decorator}: {name} is {kind}. Do: def {name}(), without async and yield.")
+        raise ConfigError(f"@app.{decorator}: {name} is {kind}. Do: def {name}(), without yield.")
     return function  # type: ignore[no-any-return]

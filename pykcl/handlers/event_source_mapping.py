@@ -179,9 +179,9 @@ def _window(reading: _Reading, key: str, value: Any, _: Mapping[str, Any]) -> st
 
 
 def _parallelization(reading: _Reading, key: str, value: Any, _: Mapping[str, Any]) -> str:
-    if _whole(key, value, 1, 10) == 1:
+    if (factor := _whole(key, value, 1, 10)) == 1:
         return "as here: one call at a time for each shard"
-    return "not used: one call at a time for each shard; split shards, and start more processes (--processes)"
+    return f"not used: one call at a time for each shard; see --handler-is-thread-safe --concurrency {factor}"
 
 
 def _retries(reading: _Reading, key: str, value: Any, _: Mapping[str, Any]) -> str:

@@ -8,15 +8,16 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import PurePath
 from typing import Annotated, Any, NoReturn
 
-from pykcl.errors import NotAProcessor, ProcessingError, RestartShard, TableGone
+from pykcl.errors import ConfigError, NotAProcessor, ProcessingError, RestartShard, TableGone
 from pykcl.handlers.decode import FORMS, NoDecoder, decoder_of, refuse
+from pykcl.handlers.lanes import LaneProcessor, checked_concurrency
 from pykcl.handlers.windows import PICKLED, ShardWindows, Window, checked_seconds
 from pykcl.model.record import Record
 from pykcl.processor import (
@@ -27,7 +28,7 @@ from pykcl.processor import (
     RecordProcessor,
     StoppedAt,
 )
-from pykcl.worker.processor_factory import NeverRan, must_have_run, why_it_runs_nothing
+from pykcl.worker.processor_factory import ASYNC, NeverRan, must_have_run, why_it_runs_nothing
 
 _MADE = "__pykcl_processor__"
 """Attribute of a function that an App has: itself, and the factory of its processors."""
@@ -73,6 +74,7 @@ def handler(
     decoder: Callable[[Record], object] | None = None,
     filter: Callable[[Record], bool] | None = None,
     window: int | None = None,
+    concurrency: int = 1,
 ) -> ProcessorFactory:
     """Return what `Worker(processor=…)` takes, for a function of a record, a decoded record, or a batch.
 
@@ -82,25 +84,40 @@ def handler(
 
     decoder: makes the value of a record, in place of the annotation; what it raises means that the record does not
     decode, except for OSError, MemoryError and errors of pykcl. filter: returns False for a record that is done without
-    the function. window: seconds of a tumbling window, 1 to 900, for a function of batches with a second parameter that
-    is annotated Window, or named window; it returns the state that its next call gets.
+    the function. concurrency: so many records of a shard, of different partition keys, at a time: in threads, or, with
+    `async def`, in the event loop of the process. window: seconds of a tumbling window, 1 to 900, for a function of
+    batches with a second parameter that is annotated Window, or named window; it returns the state that its next call
+    gets.
 
     Raises NotAProcessor, a ConfigError, with the place of the function.
     """
-    return functools.partial(FunctionProcessor, Handler(function, decoder, filter, checked_seconds(window)))
+    count = checked_concurrency(concurrency)
+    made = Handler(function, decoder, filter, checked_seconds(window))
+    made.refuse_lanes_of_a_window(count)
+    make = functools.partial(FunctionProcessor, made)
+    return functools.partial(LaneProcessor, make, count) if count > 1 or made.is_async else make
 
 
-def processor_of(found: Any, window: int | None = None) -> Any:
+def processor_of(found: Any, window: int | None = None, concurrency: int | None = None) -> Any:
     """Return the factory of a function that takes records, or of one that an App has; anything else as it is.
 
-    window: of `handler`, for a function only. Raises NotAProcessor.
+    window, concurrency: as `handler` takes them. Raises ConfigError where that is said somewhere else.
     """
     if window is not None:
-        return handler(found, window=window)
+        return handler(found, window=window, concurrency=concurrency or 1)
     made = getattr(found, _MADE, None)
-    if made is not None and made[0] is found:
-        return made[1]
-    return handler(found) if takes_records(found) else found
+    of_an_app = made[1] if made is not None and made[0] is found else None
+    if of_an_app is None and takes_records(found):
+        return handler(found, concurrency=concurrency or 1)
+    if concurrency is not None:
+        name = getattr(found, "__name__", type(found).__name__)
+        where = "@app.stream" if of_an_app is not None or type(found).__name__ == "App" else "handler"
+        raise ConfigError(
+            f"--concurrency {concurrency} goes with a function of records or a Lambda handler, and {name} cannot get "
+            f"one here. Do: {where}(..., concurrency={concurrency}) in the program; a class processes one record after "
+            "the other."
+        )
+    return found if of_an_app is None else of_an_app
 
 
 def belongs_to_an_app(function: Any, factory: ProcessorFactory) -> None:
@@ -161,7 +178,10 @@ class Plan:
 
 
 class Handler:
-    """A function with its decoder, its filter and its window. name: MODULE:NAME, for dead letters."""
+    """A function with its decoder, its filter and its window.
+
+    name: MODULE:NAME, for dead letters. is_async: it is `async def`.
+    """
 
     def __init__(
         self,
@@ -171,6 +191,7 @@ class Handler:
         window: int | None = None,
     ) -> None:
         self.function, self.decoder, self.is_wanted, self.window = function, decoder, filter, window
+        self.is_async = why_it_runs_nothing(function) == ASYNC
         self._refuse_what_is_no_function()
         named = _behind_partials(function)
         named = named if hasattr(named, "__qualname__") else type(named)
@@ -197,6 +218,15 @@ class Handler:
                 )
         return self._plan
 
+    def refuse_lanes_of_a_window(self, concurrency: int) -> None:
+        """Raises NotAProcessor."""
+        if self.window is not None and (concurrency > 1 or self.is_async):
+            what = f"concurrency={concurrency}" if concurrency > 1 else "async def"
+            self._refuse(
+                f"window={self.window} hands a state from each call to the next one, and does not go with {what}",
+                "write a plain def, with concurrency=1",
+            )
+
     def _refuse(self, problem: str, do: str) -> NoReturn:
         raise NotAProcessor(f"{self._title} ({_place_of(self.function)}): {problem}. Do: {do}.").about(
             "E15", do
@@ -217,7 +247,7 @@ class Handler:
             )
         self._title = name
         kind = why_it_runs_nothing(function)
-        if kind is not None:
+        if kind is not None and not self.is_async:
             self._refuse(
                 f"it is {kind}: a call of it runs nothing, and its records would count as processed",
                 NeverRan.DO,
@@ -403,6 +433,7 @@ class FunctionProcessor(RecordProcessor):
     def __init__(self, made: Handler) -> None:
         self._function, self._is_wanted = made.function, made.is_wanted
         self._plan = made.plan()
+        self.takes_each, self.is_async = self._plan.form is Form.RECORD, made.is_async
         self.handler_name = made.name
         self.windows = None if made.window is None else ShardWindows(made.window, PICKLED)
         self.records_filtered = 0
@@ -417,55 +448,81 @@ class FunctionProcessor(RecordProcessor):
         """Raises StoppedAt, or for a function of batches what it raises, and NotDecoded."""
         if self.windows is not None:
             self._call_in_window(batch, self.windows)
-        elif self._plan.form is Form.RECORD:
+        elif self.takes_each:
             self._call_with_each(batch)
         else:
-            self._call_with_all(batch)
+            self.call_all(batch)
 
     def _call_with_each(self, batch: Batch) -> None:
-        plan, function, is_wanted = self._plan, self._function, self._is_wanted
-        decode, takes_data, has_context = plan.decode, plan.takes_data, plan.context_as is not None
-        value: Any
+        call_one = self.call_one
         for record in batch.records:
             try:
-                if is_wanted is not None and not is_wanted(record):
-                    self.records_filtered += 1
-                    continue
-                value = record
-                if decode is not None:
-                    try:
-                        value = decode(record.data if takes_data else record)
-                    except Exception as error:  # noqa: BLE001 - a decoder may raise anything
-                        refuse(record, error)
-                returned = self._with_context(value, record, batch) if has_context else function(value)
+                returned = call_one(record, batch)
                 if returned is not None:
                     must_have_run(self.handler_name, returned)
             except (RestartShard, TableGone, NotAProcessor):
                 raise
             except (Exception, SystemExit, KeyboardInterrupt) as error:
-                self._note(_key_of((record,)))
+                self.failed((record,))
                 raise StoppedAt(record, error) from error
 
-    def _call_with_all(self, batch: Batch) -> None:
+    # -- a `pykcl.handlers.lanes.Caller` -----------------------------------------------------------------------
+
+    def call_one(self, record: Record, batch: Batch) -> object:
+        """Return what the function has returned for a record; None for one that the filter refuses."""
+        if self._is_wanted is not None and not self._is_wanted(record):
+            self.records_filtered += 1
+            return None
+        value: Any = record
+        plan = self._plan
+        if plan.decode is not None:
+            try:
+                value = plan.decode(record.data if plan.takes_data else record)
+            except Exception as error:  # noqa: BLE001 - a decoder may raise anything
+                refuse(record, error)
+        return self._function(value) if plan.context_as is None else self._with_context(value, record, batch)
+
+    def call_all(self, batch: Batch) -> object:
+        """Call a function of batches; return an awaitable if it is async."""
+        if self.is_async:
+            return self._await_all(batch)
+        with self._calling_with_all(batch) as call:
+            must_have_run(self.handler_name, call())
+        return None
+
+    def failed(self, records: Sequence[Record]) -> None:
+        self._note(_key_of(records))
+
+    async def _await_all(self, batch: Batch) -> None:
+        with self._calling_with_all(batch) as call:
+            returned = call()
+            if returned is not None:
+                must_have_run(self.handler_name, await returned)
+
+    @contextmanager
+    def _calling_with_all(self, batch: Batch) -> Iterator[Callable[[], Any]]:
+        """Give a call of the function with the batch, to be made in the block; it does nothing if all is filtered."""
         records, value = batch.records, batch
         if self._is_wanted is not None:
             records = [record for record in records if self._is_wanted(record)]
             value = replace(batch, records=records)
         argument: Any = value if self._plan.form is Form.BATCH else self._decoded(records)
-        if records or not batch:
-            try:
-                has_context = self._plan.context_as is not None
-                returned = (
-                    self._with_context(argument, None, batch) if has_context else self._function(argument)
-                )
-                must_have_run(self.handler_name, returned)
-            except FailedAt as error:
-                self._note(_key_of(batch.records))
-                self._count_before(error.record, batch.records, records)
-                raise
-            except BaseException:
-                self._note(_key_of(batch.records))
-                raise
+        has_context = self._plan.context_as is not None
+
+        def call() -> Any:
+            if batch and not records:
+                return None
+            return self._with_context(argument, None, batch) if has_context else self._function(argument)
+
+        try:
+            yield call
+        except FailedAt as error:
+            self.failed(batch.records)
+            self._count_before(error.record, batch.records, records)
+            raise
+        except BaseException:
+            self.failed(batch.records)
+            raise
         self.records_filtered += len(batch) - len(records)
 
     def _call_in_window(self, batch: Batch, windows: ShardWindows) -> None:

@@ -12,12 +12,13 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 from pykcl.errors import ConfigError, NotAProcessor
 from pykcl.handlers.filters import criteria_of
+from pykcl.handlers.lanes import LaneProcessor, checked_concurrency
 from pykcl.handlers.windows import JSON, ShardWindows, checked_seconds, fields_of_event
 from pykcl.model.lambda_event import EventSource, event_of
 from pykcl.model.record import Record
@@ -42,6 +43,7 @@ def lambda_processor(
     *,
     report_batch_item_failures: bool = False,
     handler_is_thread_safe: bool = False,
+    concurrency: int = 1,
     function_timeout: float = FUNCTION_TIMEOUT,
     filter: Callable[[Record], bool] | None = None,
     filter_criteria: Mapping[str, Any] | None = None,
@@ -52,6 +54,8 @@ def lambda_processor(
 
     report_batch_item_failures: read the response, as with `FunctionResponseTypes` of a mapping; else it is ignored.
     handler_is_thread_safe: shards call the handler at the same time; else there is one call at a time in this process.
+    concurrency: with a thread-safe handler, so many calls for each shard at the same time, as `ParallelizationFactor`:
+    each with the records of other partition keys.
     function_timeout: seconds from which the context counts down. A call that takes longer is not ended.
     filter: returns False for a record that is done without the handler. filter_criteria: the same as `FilterCriteria`
     of a mapping. window: `TumblingWindowInSeconds` of a mapping, 1 to 900: events have a window and a state, and a
@@ -65,6 +69,17 @@ def lambda_processor(
     if not 0 < function_timeout <= 86_400:
         raise ConfigError(
             f"function_timeout={function_timeout:g} is out of range. Write more than 0, up to 86400."
+        )
+    if checked_concurrency(concurrency) > 1 and not handler_is_thread_safe:
+        raise ConfigError(
+            f"concurrency={concurrency} makes several calls at once, and handler_is_thread_safe=False allows one "
+            "call at a time. Do: handler_is_thread_safe=True if it keeps nothing in module globals between calls; "
+            "or drop concurrency=, and use --processes."
+        )
+    if window is not None and concurrency > 1:
+        raise ConfigError(
+            f"window={window} hands a state from each call to the next one, and concurrency={concurrency} makes "
+            "several at once. Do: drop one of them."
         )
     _refuse_filter(filter)
     criteria = criteria_of(filter_criteria)
@@ -81,7 +96,8 @@ def lambda_processor(
         invoke_identity_arn=invoke_identity_arn,
         turns=None if handler_is_thread_safe else _TURNS,
     )
-    return functools.partial(LambdaProcessor, function)
+    make = functools.partial(LambdaProcessor, function)
+    return functools.partial(LaneProcessor, make, concurrency) if concurrency > 1 else make
 
 
 def _refuse_filter(filter: object) -> None:
@@ -135,8 +151,11 @@ class LambdaProcessor(RecordProcessor):
     """Calls the handler with each batch, as a Lambda function is invoked.
 
     records_filtered: number of records that were settled by a filter. turn: what a call waits for; None: nothing.
-    handler_name: MODULE:NAME, for dead letters. windows: None without windows.
+    handler_name: MODULE:NAME, for dead letters. windows: None without windows. takes_each, is_async: as of a
+    `pykcl.handlers.lanes.Caller`.
     """
+
+    takes_each = is_async = False
 
     def __init__(self, function: _Function) -> None:
         self._function = function
@@ -156,9 +175,10 @@ class LambdaProcessor(RecordProcessor):
     def process_records(self, batch: Batch) -> None:
         """Raises what the handler raises, FailedAt as its response says, and ResponseRefused."""
         with nullcontext() if self.turn is None else self.turn.taken(_SYSTEM):
-            self._process(batch)
+            self.call_all(batch)
 
-    def _process(self, batch: Batch) -> None:
+    def call_all(self, batch: Batch) -> None:
+        """Call the handler with a batch. Raises as process_records."""
         if self.windows is not None and not batch:
             self._close(self.windows)
             return
@@ -172,6 +192,12 @@ class LambdaProcessor(RecordProcessor):
                 )
                 raise FailedAt(failed)
         self.records_filtered += len(batch) - len(records)
+
+    def call_one(self, record: Record, batch: Batch) -> None:
+        self.call_all(replace(batch, records=(record,)))
+
+    def failed(self, records: Sequence[Record]) -> None:
+        """Do nothing: a handler is not given the number of its attempt."""
 
     def _failed(self, records: Sequence[Record]) -> Record | None:
         """Call the handler, and return the first record that failed."""

@@ -93,7 +93,7 @@ class WorkList:
     """The parts of one batch that are not settled yet, in order. Used by one thread.
 
     `next` is the first part. Call it and report the end by `returned` or `failed`; or, if it has a condition, keep its
-    records as a dead letter and report that by `returned`.
+    records as a dead letter and report that by `gave_up`.
     """
 
     def __init__(self, records: int, policy: Policy) -> None:
@@ -104,9 +104,18 @@ class WorkList:
     def next(self) -> Part | None:
         return self._parts[-1] if self._parts else None
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All parts, in order."""
+        return tuple(reversed(self._parts))
+
     def returned(self) -> None:
         """The first part is settled."""
         self._parts.pop()
+
+    def gave_up(self, part: Part) -> None:
+        """Note that a part is settled, wherever it stands."""
+        self._parts.remove(part)
 
     def settled(self, stop: int) -> None:
         """All records before index `stop` are settled. What is left of a part has not failed yet."""

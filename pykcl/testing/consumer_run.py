@@ -147,4 +147,4 @@ def _run_in_a_loop(
                     raise
                 raise unfinished() from None
 
-    run_coroutine(simulation, simulation.runtime("program"), main())
+    run_coroutine(simulation.runtime("program"), main())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -85,6 +85,8 @@ class Recorder:
         self.returned: set[RecordId] = set()
         self.done: set[RecordId] = set()
         self.claimed: set[RecordId] = set()
+        # Records of processors that settle each one, not settled yet.
+        self.in_lanes: dict[RecordId, Record] = {}
         self._reached: dict[str, Checkpoint] = {}
         self.dead_letters: list[DeadLetter] = []
         self._skips: list[tuple[str, Checkpoint, Checkpoint]] = []
@@ -169,6 +171,7 @@ class RecordedProcessor(RecordProcessor):
         self._create, self._worker, self._recorder = create, worker, recorder
         self._inner: RecordProcessor | None = None
         self._in_window: set[RecordId] = set()
+        self._settles_each = False
 
     @property
     def wrapped(self) -> RecordProcessor | None:
@@ -176,10 +179,14 @@ class RecordedProcessor(RecordProcessor):
         return self._inner
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the worker asks of some processors: is_of_no_use, turn, windows, handler_name and others."""
+        """Return what the worker asks of some processors: is_of_no_use, turn, windows, settle_by, handler_name, …"""
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._inner, name)
+        found = getattr(self._inner, name)
+        if name == "settle_by":
+            self._settles_each = True
+            return lambda settling: found(_RecordedSettling(settling, self._recorder))
+        return found
 
     def initialize(self, init: InitializationInput) -> None:
         recorder = self._recorder
@@ -203,6 +210,8 @@ class RecordedProcessor(RecordProcessor):
         ids = set(map(id_of, records))
         with recorder.call(self._worker, batch.shard_id, "process_records", records) as call:
             recorder.handed |= ids
+            if self._settles_each:
+                recorder.in_lanes.update(zip(map(id_of, records), records, strict=True))
             recorder.before(call)
             try:
                 _run(self._inner, call, _recorded(batch, call, recorder))
@@ -216,8 +225,9 @@ class RecordedProcessor(RecordProcessor):
                 if call.checkpoint is not None and records[-1].position <= call.checkpoint:
                     recorder.claimed -= ids
                 raise
-            recorder.delivered += records
-            self._returned(ids)
+            if not self._settles_each:
+                recorder.delivered += records
+                self._returned(ids)
             call.returned = True
             recorder.after(call)
 
@@ -245,6 +255,30 @@ class RecordedProcessor(RecordProcessor):
         if self._inner is not None:
             with self._recorder.call(self._worker, argument.shard_id, method) as call:
                 _run(self._inner, call, _recorded(argument, call, self._recorder))
+
+
+class _RecordedSettling:
+    """A `pykcl.worker.lane_delivery.Settling` that records what is settled, and watches over each lane."""
+
+    def __init__(self, inner: Any, recorder: Recorder) -> None:
+        self._inner, self._recorder = inner, recorder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def settle(self, key: tuple[str, int]) -> bool:
+        recorder, found = self._recorder, (self._inner.shard_id, *key)
+        # First: as soon as it is settled, a checkpoint may pass it.
+        if (record := recorder.in_lanes.pop(found, None)) is not None:
+            recorder.done.add(found)
+            recorder.delivered.append(record)
+        settled: bool = self._inner.settle(key)
+        return settled
+
+    def run(self, body: Callable[[], None]) -> None:
+        watchdog = self._recorder.watchdog
+        with watchdog.during(f"process_records for {self._inner.shard_id}") if watchdog else nullcontext():
+            self._inner.run(body)
 
 
 class _RecordedToTheEnd(RecordedProcessor):

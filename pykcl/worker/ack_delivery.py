@@ -269,8 +269,7 @@ class AckDelivery:
         config, now = self._context.config, self._context.runtime.monotonic()
         refused_from, until = self._refused_from, now + config.shutdown_grace
         if not self._scope.stop_requested:
-            grace = config.graceful_handoff_timeout
-            until = now + grace - min(config.write_timeout, grace / 5) - self._held.asked_for(now)
+            until = self._scope.calls_until()
         upto = self._watermark.registered if refused_from is None else refused_from
         intake = self._intake
         # What the program has not taken from the queue, it will not ack any more.

@@ -16,7 +16,7 @@ from pykcl.events import BatchSplit, RecordsDeadLettered, RecordsDiscarded
 from pykcl.interfaces import DeadLetterDestination
 from pykcl.model.dead_letter import Condition, DeadLetter
 from pykcl.model.record import Record
-from pykcl.planning.attempts import Cause, Failure, InARow, Part, Policy, Verdict, WorkList
+from pykcl.planning.attempts import Cause, Decision, Failure, InARow, Part, Policy, Verdict, WorkList
 from pykcl.planning.lifecycle import Signal
 from pykcl.planning.read_schedule import backoff
 from pykcl.processor import Batch, FailedAt, Reject, StoppedAt
@@ -126,7 +126,18 @@ class BatchDelivery:
     def _failed(
         self, work: WorkList, failing: Sequence[Record], start: int, error: BaseException, began: float
     ) -> Signal | None:
-        """failing: records of the call that are not checkpointed; `start` is the index of their first in the batch."""
+        decision = self._decide(work, failing, start, error, began)
+        if decision.verdict is Verdict.RETRY and self._scope.pause(decision.pause):
+            return Signal.STOP
+        return Signal.GIVE_UP if decision.verdict is Verdict.HAND_BACK else None
+
+    def _decide(
+        self, work: WorkList, failing: Sequence[Record], start: int, error: BaseException, began: float
+    ) -> Decision:
+        """Report a failed call of the first part, and settle what it has done.
+
+        failing: records of the call that are not checkpointed; `start` is the index of their first in the batch.
+        """
         runtime = self._context.runtime
         done, why = failing[:0], error
         if isinstance(error, StoppedAt):
@@ -166,9 +177,7 @@ class BatchDelivery:
                     **span_of(failing),
                 )
             )
-        elif verdict is Verdict.RETRY and self._scope.pause(decision.pause):
-            return Signal.STOP
-        return Signal.GIVE_UP if verdict is Verdict.HAND_BACK else None
+        return decision
 
     def _failure(self, error: BaseException, records: Sequence[Record]) -> tuple[Failure, int | None]:
         """Return the kind of the failure, and the index of the record that it names, if it is one of these.
@@ -212,7 +221,7 @@ class BatchDelivery:
                 **span_of(records),
             )
         )
-        work.returned()
+        work.gave_up(part)
         self._settle(records, False)
         if condition in _MAY_BE_THE_WORLD and self._in_a_row.exhausted():
             self._scope.why_handed_back = (

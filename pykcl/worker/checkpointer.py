@@ -23,7 +23,7 @@ class Progress:
     delivered: last position that the processor may checkpoint, of the records of its last call. returned: last position
     of a batch that returned normally. done: the same, or of later records that were given up.
     What is durable is in the lease itself. update: as what a write is measured.
-    watermark: with checkpoint_mode="ack" its `low` stands in place of all three; else None.
+    watermark: where records are settled one by one, its `low` stands in place of all three; else None.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class Progress:
     ) -> None:
         self._held = held
         self.watermark = watermark
+        self.waits_for_acks = watermark is not None
         self._events = events
         self._meter = meter
         self.update = catalog.UPDATE_LEASE
@@ -238,9 +239,12 @@ class Progress:
         count, last = watermark.count_unsettled(at), watermark.last
         if count and last is not None and at <= last:
             records = "1 record up to it is" if count == 1 else f"{count} records up to it are"
-            raise CheckpointRefused(
-                f"Cannot checkpoint {at}: {records} not acked. Ack them first; the checkpoint then follows by itself."
+            not_yet = (
+                "not acked. Ack them first; the checkpoint then follows by itself"
+                if self.waits_for_acks
+                else "not done. Leave it out: the checkpoint follows by itself as calls of the handler return"
             )
+            raise CheckpointRefused(f"Cannot checkpoint {at}: {records} {not_yet}.")
 
 
 class ShardCheckpointer:

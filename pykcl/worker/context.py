@@ -19,6 +19,7 @@ from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.idle_reads import IdleShardPoller
 from pykcl.worker.prefetch import MemoryBudget
 from pykcl.worker.stream_identity import ExpiredShardCheck, StreamIdentity
+from pykcl.worker.threads import Helpers
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Context:
     initialized: Event
     has_taken: Event
     has_read: Event
+    helpers: Helpers
     dead_letters: DeadLetterDestination | None = None
 
     def must_stop(self, error: PyKclError, proof: Event) -> bool:

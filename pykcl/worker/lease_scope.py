@@ -109,6 +109,17 @@ class LeaseScope:
         """True once this shard is to be finished with: the worker stops, or the next owner has asked for the lease."""
         return self.stop_requested or (self.held is not None and self.held.next_owner is not None)
 
+    def calls_until(self) -> float:
+        """Return when nothing more of a batch is to begin, or to be waited for, once the shard is to be finished with.
+
+        Monotonic seconds. It leaves time to write what is done, and to release the lease.
+        """
+        if self.stop_requested:
+            return self.acks_until
+        config, now = self.context.config, self.context.runtime.monotonic()
+        grace = config.graceful_handoff_timeout
+        return now + grace - min(config.write_timeout, grace / 5) - self.mine.asked_for(now)
+
     def check(self) -> None:
         """Raise LeaseLostError if the lease was taken and is no longer held."""
         if self.held is not None:

@@ -36,7 +36,11 @@ from pykcl.status import Activity
 from pykcl.worker.checkpointer import Progress, ShardCheckpointer
 from pykcl.worker.held_leases import HeldLease, Loss
 from pykcl.worker.lease_scope import LeaseScope
-from pykcl.worker.processor_factory import must_have_run, refuse_what_acks_nothing
+from pykcl.worker.processor_factory import (
+    must_have_run,
+    refuse_what_acks_nothing,
+    refuse_what_settles_by_itself,
+)
 from pykcl.worker.record_delivery import RecordDelivery
 from pykcl.worker.shard_end import NOT_RETURNED, end
 from pykcl.worker.watermark import Watermark
@@ -292,6 +296,8 @@ class LeaseWorker:
         must_have_run("initialize", initialize(init))
         if windows_of(processor) is not None:
             refuse_beside_windows(getattr(processor, "handler_name", "-"), self._context.config)
+        # A wrapper may have made the handler only now.
+        refuse_what_settles_by_itself(processor, self._context.config.checkpoint_mode)
         self.scope.processor = processor
 
     @property

@@ -163,6 +163,12 @@ def config_of(
     dead_letters: DeadLetters | None = None,
 ) -> Config:
     """Return the configuration that the arguments of Worker make. Raises ConfigError."""
+    if "concurrency" in options:
+        count = options["concurrency"]
+        raise ConfigError(
+            f"concurrency={count!r:.20} is no option of a Worker: it belongs to a function, and a RecordProcessor gets "
+            f"one batch after the other. Do: processor=handler(on_record, concurrency={count!r:.20})."
+        )
     is_text = isinstance(dead_letters, str)
     if dead_letters is not None and (config is None or is_text):
         options = {**options, "dead_letters": dead_letters if is_text else CALLABLE}

@@ -188,14 +188,19 @@ class ProcessorCalls:
                 argument = cast(Input, replace(cast(Batch, argument), records=untried))
                 records, attempt, began, end, pause = untried, 0, runtime.monotonic(), None, 0.0
             elif end is CallResult.STOPPED:
-                # The worker stops and releases this lease with all others: nothing is handed back.
-                self._context.on_fatal(_failure(method, self._shard, reported(error), left))
+                self.stop_worker(error, left, method)
             elif end is CallResult.RETURNED:
                 return self._returned(method, records)
             if end is None and self._pause(pause):
                 return CallResult.STOPPED
             if end is not None or restart:
                 return end or CallResult.RESTART
+
+    def stop_worker(
+        self, error: BaseException, records: Sequence[Record], method: str = "process_records"
+    ) -> None:
+        """Stop it, as on_error="raise" says; it releases this lease with all others, and nothing is handed back."""
+        self._context.on_fatal(_failure(method, self._shard, reported(error), records))
 
     def _skip(self, records: Sequence[Record], error: BaseException) -> Sequence[Record]:
         """Give up the records to blame for the error, as on_error="skip" says; return the others, not tried yet."""

@@ -24,6 +24,10 @@ class NeverRan(PyKclError):
         self.where = where
 
 
+ASYNC = "async def"
+"""Kind of a function that returns a coroutine."""
+
+
 def why_it_runs_nothing(function: Any) -> str | None:
     """Kind of a function whose call runs nothing, as far as that is known without a call; None for any other.
 
@@ -32,7 +36,7 @@ def why_it_runs_nothing(function: Any) -> str | None:
     call = getattr(type(function), "__call__", None)  # noqa: B004 - the method of an instance, not whether there is one
     for found in (function, *([call] if call is not None else [])):
         if inspect.iscoroutinefunction(found):
-            return "async def"
+            return ASYNC
         if inspect.isasyncgenfunction(found):
             return "async def with a yield"
         if inspect.isgeneratorfunction(found):
@@ -78,6 +82,20 @@ def refuse_what_acks_nothing(processor: Any) -> None:
             f"checkpoint_mode='ack' waits for batch.ack(record), and {name} acks nothing: it is done with a batch when "
             "it returns. Do: checkpoint_mode='auto', or write a RecordProcessor."
         ).about("E15", "use checkpoint_mode='auto', or write a RecordProcessor")
+
+
+def refuse_what_settles_by_itself(processor: Any, checkpoint_mode: str) -> None:
+    """Raise NotAProcessor for a handler with lanes, with checkpoint_mode="manual".
+
+    It has several records at a time, and a checkpoint of one of them would pass the others.
+    """
+    settles = getattr(processor, "settles_because", None)
+    if settles is not None and checkpoint_mode == "manual":
+        do = "checkpoint_mode='auto' or 'interval'"
+        raise NotAProcessor(
+            f"checkpoint_mode='manual' leaves checkpoints to {processor.handler_name}, which has {settles}: each "
+            f"of its records is done when its call has returned, and the checkpoint follows by itself. Do: {do}."
+        ).about("E15", do)
 
 
 METHODS = ("initialize", "process_records", "lease_lost", "shard_ended", "shutdown_requested")

@@ -18,12 +18,14 @@ from pykcl.worker.ack_delivery import WRITE_EVERY, AckDelivery
 from pykcl.worker.batch_delivery import BatchDelivery
 from pykcl.worker.batch_window import BatchWindow
 from pykcl.worker.checkpointer import ShardCheckpointer
+from pykcl.worker.lane_delivery import STEP, LaneDelivery
 from pykcl.worker.lease_scope import LeaseScope
 from pykcl.worker.measurements import PageMeasures
 from pykcl.worker.prefetch import Answer
 from pykcl.worker.processor_calls import CallResult, StopAsked, index_of
 from pykcl.worker.shard_end import NOT_RETURNED, children_of_a_gone_shard
 from pykcl.worker.shard_reader import Page, ShardReader
+from pykcl.worker.watermark import Watermark
 from pykcl.worker.window_delivery import WindowDelivery, windows_of
 
 _MANY_BATCHES, _LONG = 100, 600.0
@@ -55,8 +57,20 @@ class RecordDelivery:
         self._failed_checkpoints, self._checkpoint_again_at = 0, 0.0
         self._policies = BatchDelivery(scope, self._settle) if config.has_policies else None
         self._acking: AckDelivery | None = None
+        self._lanes: LaneDelivery | None = None
         reserve, release = None, context.memory.release
-        if self._progress.watermark is not None:
+        settles_by = getattr(self._processor, "settle_by", None)
+        if settles_by is not None:
+            watermark = self._progress.watermark = Watermark(context.runtime, context.memory.release)
+            self._lanes = LaneDelivery(
+                scope,
+                watermark,
+                delivered=self._delivered,
+                write=self._checkpoint_if_due,
+                write_meanwhile=self._checkpoint_meanwhile,
+            )
+            settles_by(self._lanes.settling)
+        elif self._progress.watermark is not None:
             self._acking = AckDelivery(
                 scope,
                 self._progress.watermark,
@@ -137,8 +151,9 @@ class RecordDelivery:
 
     def drop(self) -> None:
         """Discard what was fetched and not delivered, and read no more. Acks are ignored from now on."""
-        if self._acking is not None:
-            self._acking.close()
+        for settled_one_by_one in (self._acking, self._lanes):
+            if settled_one_by_one is not None:
+                settled_one_by_one.close()
         self._window.clear()
         self._reader.close()
 
@@ -314,7 +329,7 @@ class RecordDelivery:
     def _deliver_parts(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
         last = records[-1].position
         self._page.delivering()
-        in_parts = self._acking or self._policies
+        in_parts = self._acking or self._lanes or self._policies
         if in_parts is not None:
             signal = in_parts.deliver(records, millis_behind)
             if signal is not None and signal is not Signal.STOP:
@@ -425,6 +440,12 @@ class RecordDelivery:
             return
         # A checkpoint that could not be written stays due: the next batch, idle read or hand-over writes it.
         self._flush()
+
+    def _checkpoint_meanwhile(self) -> None:
+        """Write what is due while a batch is delivered: with checkpoint_mode="auto" about once a second."""
+        is_soon = self._progress.seconds_since_write() < STEP
+        if not is_soon and self._context.runtime.monotonic() >= self._checkpoint_again_at:
+            self._checkpoint_if_due()
 
     def _flush(self) -> None:
         try:

@@ -23,7 +23,7 @@ from pykcl.worker.held_leases import HeldLeases
 from pykcl.worker.idle_reads import IdleShardPoller
 from pykcl.worker.prefetch import MemoryBudget
 from pykcl.worker.stream_identity import ExpiredShardCheck, StreamIdentity, readable
-from pykcl.worker.threads import ThreadHeartbeat
+from pykcl.worker.threads import Helpers, ThreadHeartbeat
 
 Answer = TypeVar("Answer")
 
@@ -49,6 +49,7 @@ class Start:
     pulse: ThreadHeartbeat
     stop_asked: Event
     cpu: HostCpu
+    helpers: Helpers
     dead_letters: DeadLetterDestination | None = None
 
     def context(self) -> Context | None:
@@ -92,6 +93,7 @@ class Start:
             initialized=runtime.event(),
             has_taken=runtime.event(),
             has_read=runtime.event(),
+            helpers=self.helpers,
             dead_letters=self.dead_letters,
         )
         scan = self._until_it_works(Activity.READING_TABLE, context.fleet.scan)

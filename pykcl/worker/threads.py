@@ -1,8 +1,9 @@
-"""Liveness of the worker's own threads: heartbeats, and a stop of the worker when one dies."""
+"""Liveness of the worker's own threads: heartbeats, a stop of the worker when one dies, and threads for processors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast
 
 from pykcl.errors import InternalError
 from pykcl.runtime import Runtime, Task
@@ -83,3 +84,42 @@ def stop_worker_on_crash(
             raise
 
     return run
+
+
+class Helper(Protocol):
+    """Something with threads of its own."""
+
+    def close(self, until: float) -> list[str]:
+        """End its threads; return the names of those that have not ended `until` then, monotonic seconds."""
+
+
+Made = TypeVar("Made", bound=Helper)
+
+
+class Helpers:
+    """Objects that the processors of one worker share: each begins with its first use, and ends with the worker.
+
+    on_fatal: called when a thread of `spawn` dies."""
+
+    def __init__(self, runtime: Runtime, on_fatal: Callable[[Exception], None]) -> None:
+        self.runtime = runtime
+        self.on_fatal = on_fatal
+        self._lock = runtime.lock()
+        self._made: dict[object, Any] = {}
+
+    def spawn(self, name: str, body: Callable[[], None]) -> Task:
+        """Start a thread that the worker cannot do without."""
+        return self.runtime.spawn(name, stop_worker_on_crash(body, name, self.on_fatal))
+
+    def get(self, make: Callable[[Helpers], Made]) -> Made:
+        """Return what `make` has made for this worker; it is called once, and must not wait."""
+        with self._lock:
+            if make not in self._made:
+                self._made[make] = make(self)
+            return cast(Made, self._made[make])
+
+    def close(self, until: float) -> list[str]:
+        """End the threads of all; return the names of those that have not ended `until` then."""
+        with self._lock:
+            made, self._made = list(self._made.values()), {}
+        return [name for each in made for name in each.close(until)]

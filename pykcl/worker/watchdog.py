@@ -52,8 +52,10 @@ class ProcessorWatchdog:
 
     def _check_acks(self, worker: LeaseWorker, now: float) -> None:
         """Report the record that holds up the checkpoint of its shard, once; `processor_timeout` costs the lease."""
-        watermark = worker.scope.progress.watermark if worker.scope.progress is not None else None
-        config = self._context.config
+        config, progress = self._context.config, worker.scope.progress
+        if progress is None or not progress.waits_for_acks:
+            return
+        watermark = progress.watermark
         since = None if watermark is None else watermark.oldest_since
         if watermark is None or since is None or now - since < config.processor_warn_after:
             self._unacked.pop(worker.key, None)

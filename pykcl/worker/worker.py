@@ -48,6 +48,7 @@ from pykcl.worker.options import (
 from pykcl.worker.processor_factory import checked_processor
 from pykcl.worker.signals import StopSignals
 from pykcl.worker.starting import Start
+from pykcl.worker.threads import Helpers
 from pykcl.worker.worker_status import WorkerStatusReporter, WorkerThreads
 
 if TYPE_CHECKING:
@@ -271,6 +272,7 @@ class Worker:
         self._manager: LeaseManager | None = None
         self._parts: WorkerThreads | None = None
         self._signals = StopSignals(self._stop_asked.set, self._runtime.monotonic)
+        self._helpers = Helpers(self._runtime, self._fail)
         self._stopping = self._is_over = self._is_starting = False
 
     def _start_threads(self, context: Context) -> bool:
@@ -356,6 +358,7 @@ class Worker:
         # No user code runs in these: they get their moment also when a second signal ended the wait for user code.
         soon = self._runtime.monotonic() + self.config.request_timeout + 0.5
         left += self._join(parts.tasks, soon if was_forced else max(deadline, soon))
+        left += self._helpers.close(soon if left else max(deadline, soon))
         self._metering.stop(0.0 if self._is_forced else _LAST_METRICS_WITHIN)
         self._reporter.enter("stopped")
         # From here on another thread may start the next run.
@@ -476,6 +479,7 @@ class Worker:
             stop_asked=self._stop_asked,
             cpu=HostCpu(self._host(), self._runtime),
             dead_letters=self._destination(),
+            helpers=self._helpers,
         ).context()
 
     def _host(self) -> HostSource | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mistake_pages import TEXTS, blocks, is_on_page, sections
 
-from pykcl import Config, RecordProcessor, Worker, lambda_processor
+from pykcl import Config, RecordProcessor, Worker, handler, lambda_processor
 from pykcl.error_catalog import DOCS, MISTAKES
 from pykcl.errors import (
     CheckpointRefused,
@@ -27,6 +27,7 @@ from pykcl.event_dispatch import line_of
 from pykcl.events import (
     DataLost,
     Event,
+    EventLoopBlocked,
     FailureResolved,
     FailureStarted,
     InitialPositionIgnored,
@@ -614,13 +615,24 @@ def test_e24_a_response_that_names_no_record_of_the_batch(new_fleet):
     check(told(fleet, ProcessorRaised, "E24"), "E24", "itemIdentifier", "sequenceNumber")
 
 
+def test_e26_an_async_handler_that_blocks_the_event_loop(new_fleet):
+    fleet = new_fleet(shards=1)
+
+    async def on_record(record):
+        fleet.simulation.sleep(5)
+
+    fleet.start("w1", processor=handler(on_record))
+    fleet.put(1)
+    check(told(fleet, EventLoopBlocked, "E26"), "E26", "to_thread", "concurrency=")
+
+
 # -- all of them -----------------------------------------------------------------------------------------------
 
 
 def test_every_mistake_is_made_above():
     made = {name[5:8].upper() for name in globals() if name.startswith("test_e") and name[6:8].isdigit()}
     assert made == MISTAKES.keys()
-    assert len(made) == 23
+    assert len(made) == 24
 
 
 def test_a_check_of_this_file_fails_without_code_hint_or_page():

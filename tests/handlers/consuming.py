@@ -62,7 +62,7 @@ class Consuming:
 
     def run(self, coroutine, group="main"):
         if self.is_async:
-            return run_coroutine(self.simulation, self.simulation.runtime(group), coroutine)
+            return run_coroutine(self.simulation.runtime(group), coroutine)
         try:
             coroutine.send(None)
         except StopIteration as end:

@@ -43,8 +43,8 @@ OUTCOMES = {
     "StartingPositionTimestamp": "initial_position='2026-11-20T09:00:00+01:00'",
     "BatchSize": "batch_size=500",
     "MaximumBatchingWindowInSeconds": "batch_window=5.0",
-    "ParallelizationFactor": "not used: one call at a time for each shard; split shards, and start more processes "
-    "(--processes)",
+    "ParallelizationFactor": "not used: one call at a time for each shard; see --handler-is-thread-safe --concurrency "
+    "2",
     "EventSourceArn": f"stream={ARN!r}",
     "FilterCriteria": "1 pattern",
     "KMSKeyArn": "not used: the patterns of this file are read as they are",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import count
+
+from pykcl.handlers import lanes
+from pykcl.handlers.lanes import Round
 from pykcl.model.checkpoint import Checkpoint
 from pykcl.model.record import keys_of
 from pykcl.testing.simulation import Guarantee
 from pykcl.worker.ack_delivery import AckDelivery
+from pykcl.worker.lane_delivery import Settling
 from pykcl.worker.watermark import Watermark
 from tests.mutants.mutant import Function, Mutant, Patch
 
@@ -54,6 +59,46 @@ def acks_not_waited_for(patch: Patch) -> None:
     patch.replace(AckDelivery, "wait_before_release", lambda _: lambda self: None)
 
 
+def settled_before_the_call(patch: Patch) -> None:
+    def make(calls: Function) -> Function:
+        def early(self, lane):
+            for key in keys_of(lane.records):
+                self._settling.settle(key)
+            return calls(self, lane)
+
+        return early
+
+    patch.replace(Round, "_calls", make)
+
+
+def dealt_in_turn(patch: Patch) -> None:
+    def make(_: Function) -> Function:
+        turns = count()
+        return lambda data: next(turns)
+
+    patch.replace(lanes, "crc32", make)
+
+
+def cancelled_is_done(patch: Patch) -> None:
+    def make(calls: Function) -> Function:
+        def and_settle(self, lane):
+            yield from calls(self, lane)
+            if self.is_cancelled and lane.done < len(lane.records):
+                self._settling.settle(keys_of(lane.records)[lane.done])
+
+        return and_settle
+
+    patch.replace(Round, "_calls", make)
+
+
+def begins_without_the_lease(patch: Patch) -> None:
+    patch.replace(Settling, "goes_on", lambda _: lambda self: True)
+
+
+def stops_with_a_gap(patch: Patch) -> None:
+    patch.replace(Settling, "may_end", lambda _: lambda self: False)
+
+
 ACKS = (
     Mutant("M84", "the watermark passes a record that is not acked if the next one is", "-",
             (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_DUPLICATES), passes_an_open_record, acks=True),
@@ -63,4 +108,15 @@ ACKS = (
             (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_DUPLICATES), settled_by_returning, acks=True),
     Mutant("M87", "a stop does not wait for acks", "-",
             (Guarantee.NO_DUPLICATES,), acks_not_waited_for, acks=True),
+    Mutant("M88", "a lane settles its records before it calls the handler", "-",
+            (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_GAP, Guarantee.NO_DUPLICATES),
+            settled_before_the_call, acks=True),
+    Mutant("M89", "records are dealt to lanes in turn, and not by their key", "-",
+            (Guarantee.NO_GAP,), dealt_in_turn, acks=True),
+    Mutant("M90", "a call that is cancelled counts as done", "-",
+            (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_GAP), cancelled_is_done, acks=True),
+    Mutant("M91", "lanes go on after the lease is lost", "-",
+            (Guarantee.SILENT_AFTER_LOSS,), begins_without_the_lease, acks=True),
+    Mutant("M92", "lanes that lag do not catch up before a stop", "-",
+            (Guarantee.NO_DUPLICATES,), stops_with_a_gap, acks=True),
 )  # fmt: skip

@@ -1,9 +1,12 @@
-"""Simulations of checkpoint_mode="ack": processors whose own threads ack in random order, late or not at all (F23)."""
+"""Simulations of records that are settled one by one (F23).
+
+With checkpoint_mode="ack" threads of the processor ack in random order, late or not at all; in the others a handler
+processes several records at a time.
+"""
 
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,48 +16,13 @@ from pykcl.processor import Batch, InitializationInput
 from pykcl.testing.simulation.delivery import Ownership, Position, position_of
 from pykcl.testing.simulation.guarantees import Guarantee
 from pykcl.testing.simulation.processors import FaultyProcessor
+from tests.simulation.checkers.request_budget import Rule
+from tests.simulation.lanes import AckBook, LaneChecker, draw_lanes
 from tests.simulation.world import CheckedWorld
 
 _LATE_AT_REST = 3.0
 _STEP = 0.5
 """Seconds after which a thread that holds a record back checks whether it is still of use."""
-
-
-class AckBook:
-    """Records that one instance was given, and which of them it has acked. Used by all its threads.
-
-    acked: records whose ack was accepted.
-    """
-
-    def __init__(self) -> None:
-        self.acked: set[Position] = set()
-        self._said: set[Position] = set()
-        self._given: set[Position] = set()
-        self._above: deque[Position] = deque()
-        self._failed: list[Position] = []
-
-    def given(self, positions: list[Position]) -> list[Position]:
-        """Note a batch; return what it stands for: with the records of a batch that failed and were acked meanwhile."""
-        new = [position for position in positions if position not in self._given]
-        self._given.update(new)
-        self._above.extend(new)
-        acked = [position for position in self._failed if position in self._said]
-        self._failed = []
-        return sorted({*positions, *acked})
-
-    def failed(self, positions: list[Position]) -> None:
-        """Note a batch whose call raised: those of its records that are not acked come again."""
-        self._failed = positions
-
-    def says_done(self, position: Position) -> None:
-        """Note that the record is about to be acked: from now on a checkpoint may pass it."""
-        self._said.add(position)
-
-    def above(self) -> int:
-        """Return how many records were given and are above the last one without a gap, at most."""
-        while self._above and self._above[0] in self._said:
-            self._above.popleft()
-        return len(self._above)
 
 
 class AckProcessor(FaultyProcessor):
@@ -159,22 +127,41 @@ class AckProcessor(FaultyProcessor):
 
 
 class AckWorld(CheckedWorld):
-    """CheckedWorld whose workers settle records one by one."""
+    """CheckedWorld whose workers settle records one by one.
+
+    way: "acks" of a class, or the calls of a handler in "lanes" or "async lanes".
+    """
 
     def _create_checkers(self) -> None:
+        self.way = random.Random(f"{self.simulation.seed}/way").choice(["acks", "lanes", "async lanes"])
         self.rng = random.Random(f"{self.simulation.seed}/acks")
-        self.options.update(draw_acks(self.rng))
-        self.options.pop("checkpoint_interval", None)
+        if self.way == "acks":
+            self.options.update(draw_acks(self.rng))
+            self.options.pop("checkpoint_interval", None)
+        else:
+            self.options.update(draw_lanes(self.rng))
+            if self.options["checkpoint_mode"] == "interval":
+                self.options.setdefault("checkpoint_interval", 2.0)
+            else:
+                self.options.pop("checkpoint_interval", None)
+            self.concurrency = self.rng.choice([2, 4, 16] if self.way == "lanes" else [1, 2, 4, 16])
         super()._create_checkers()
+        if self.way != "acks":
+            # Besides those after a batch one a second while lanes run.
+            self.observer.budgets.rules["checkpoint"] = Rule(20, 28, ("batch", "GetItem"))
         self.observer.losses.reads_ahead = self.options["batch_window"] > 0
         self.books: dict[tuple[str, str], AckBook] = {}
 
     def _processor(self, name: str, stop: Callable[[], bool]) -> FaultyProcessor:
-        processor = AckProcessor(
+        kind = AckProcessor if self.way == "acks" else LaneChecker
+        processor = kind(
             name, self.simulation, self.faults, self.delivery, by_hand=False, inner=None, stop_worker=stop
         )
         processor.rng, processor.books = self.rng, self.books
-        processor.max_unacked = self.options["max_unacked"]
+        if isinstance(processor, AckProcessor):
+            processor.max_unacked = self.options["max_unacked"]
+        else:
+            processor.way, processor.concurrency = self.way, self.concurrency
         return processor
 
 

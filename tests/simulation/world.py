@@ -42,7 +42,7 @@ _LAST_ANSWERS = 20.0
 """Seconds after the simulation in which the last of its delayed answers come."""
 _SCAN_SECONDS = 2.0
 _HELPERS = 8
-_OWN_THREADS = 3
+_OWN_THREADS = 4
 _CAUSED_WITHIN = 5.0
 """Seconds between the cause of a failure and the failure."""
 
@@ -336,7 +336,11 @@ class CheckedFleet(SimulatedFleet):
         readers = [name for name in names if name.startswith("pykcl-shardId")]
         twice = sorted({name for name in readers if readers.count(name) > 1})
         self._world.violations.expect(not twice, Guarantee.THREADS, f"{host.name} reads twice: {twice}")
-        others = [name for name in names if name.startswith("pykcl-") and name not in readers]
+        others = [
+            name
+            for name in names
+            if name.startswith("pykcl-") and not name.startswith(("pykcl-shardId", "pykcl-lane"))
+        ]
         few = len(others) <= _OWN_THREADS + _HELPERS
         self._world.violations.expect(few, Guarantee.THREADS, f"{host.name} has {others}")
 
@@ -358,8 +362,8 @@ class CheckedFleet(SimulatedFleet):
         # Only user code may keep a stop from ending: what reads and delivers runs in threads named after shards.
         own = [name for name in left if not name.startswith("pykcl-shardId")]
         if len(own) < len(left):
-            # A heartbeat waits for the checkpoint that user code is writing.
-            own = [name for name in own if "-renewer-" not in name]
+            # A heartbeat waits for the checkpoint that user code is writing. Lanes of a shard run user code, too.
+            own = [name for name in own if "-renewer-" not in name and not name.startswith("pykcl-lane")]
         world.violations.expect(
             not own or stood_still > 0, Guarantee.STOP, f"{host.name} could not stop {own}"
         )

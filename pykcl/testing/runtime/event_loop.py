@@ -3,51 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-import selectors
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from pykcl.testing.runtime.scheduler import SimEvent, SimulatedRuntime, Simulation
+from pykcl.testing.runtime.scheduler import SimulatedRuntime
 
 Result = TypeVar("Result")
 
 
-class _Selector(selectors.SelectSelector):
-    """Waits for the wake-ups of the loop alone: nothing of the outside world ends a simulated wait."""
+class SteppingLoop(asyncio.BaseEventLoop):
+    """An event loop whose clock is the simulated one, and which waits through the scheduler.
 
-    def __init__(self, news: SimEvent, simulation: Simulation) -> None:
+    It has everything of asyncio that needs neither a socket, nor a thread, nor a process of the system."""
+
+    def __init__(self, runtime: SimulatedRuntime) -> None:
         super().__init__()
-        self._news, self._simulation = news, simulation
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is not None and timeout <= 0:
-            self._simulation.maybe_switch()
-        else:
-            self._news.wait(timeout)
-        # What it announces stands in the loop's list by now, which is read after this.
-        self._news.clear()
-        return []
-
-
-class SimulatedLoop(asyncio.SelectorEventLoop):
-    """Sleeps and timeouts take simulated time. Sockets, pipes and child processes never answer."""
-
-    def __init__(self, simulation: Simulation, runtime: SimulatedRuntime) -> None:
-        self._runtime, self._news = runtime, runtime.event()
-        super().__init__(_Selector(self._news, simulation))
+        self._runtime = runtime
+        self._wake = runtime.event()
+        # What BaseEventLoop waits in.
+        self._selector = self
 
     def time(self) -> float:
         return self._runtime.monotonic()
 
+    def select(self, timeout: float | None) -> list[Any]:
+        """Wait until `call_soon_threadsafe` is called, or the time is over: a switch point also if it is over now."""
+        self._wake.wait(timeout)
+        # Only now: what is called from another thread is in the queue before it wakes this one.
+        self._wake.clear()
+        return []
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:  # type: ignore[override]
+        name = getattr(func, "__qualname__", type(func).__name__)
+        raise RuntimeError(
+            f"{name} is to run in a thread, and a simulation does not decide when that runs. Do: give the handler a "
+            "stand-in for it, or test in real time with the pytest fixture `worker`."
+        )
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        # A task of a process that was killed is left where it stands.
+        is_over = isinstance(context.get("exception"), self._runtime.ends_threads_by)
+        if not is_over and "was destroyed" not in context["message"]:
+            super().call_exception_handler(context)
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        del event_list
+
     def _write_to_self(self) -> None:
-        self._news.set()
+        self._wake.set()
 
 
-def run_coroutine(
-    simulation: Simulation, runtime: SimulatedRuntime, main: Coroutine[Any, Any, Result]
-) -> Result:
+def run_coroutine(runtime: SimulatedRuntime, main: Coroutine[Any, Any, Result]) -> Result:
     """Do what `asyncio.run` does, in simulated time."""
-    loop = SimulatedLoop(simulation, runtime)
+    loop = SteppingLoop(runtime)
     try:
         return loop.run_until_complete(main)
     finally:

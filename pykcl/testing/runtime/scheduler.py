@@ -14,9 +14,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import CodeType, TracebackType
-from typing import ClassVar, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
-from pykcl.runtime import Task, stack_of
+from pykcl.runtime import Coroutines, Task, stack_of
 from pykcl.testing.runtime.determinism import DeterminismGuard, RuntimeBypassed
 
 
@@ -156,6 +156,7 @@ class SimulatedRuntime:
         self._clock = clock
         # Of its own, so that what one worker draws does not change what another is dealt.
         self._random = random.Random(seed)  # noqa: S311 - reproducible
+        self._coroutines = Coroutines(self.lock(), self._new_loop)
 
     def monotonic(self) -> float:
         return self._clock.monotonic(self._simulation.now)
@@ -174,6 +175,15 @@ class SimulatedRuntime:
 
     def spawn(self, name: str, body: Callable[[], None]) -> SimTask:
         return self._simulation.spawn(name, self._group, body)
+
+    def coroutines(self) -> Coroutines:
+        return self._coroutines
+
+    def _new_loop(self) -> Any:
+        # asyncio is slow to import, and few handlers are async.
+        from pykcl.testing.runtime.event_loop import SteppingLoop
+
+        return SteppingLoop(self)
 
     def is_current(self, task: Task) -> bool:
         return self._simulation.is_current(task)

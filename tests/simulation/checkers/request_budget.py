@@ -80,7 +80,7 @@ class RequestBudgetChecker:
     """now: virtual seconds. Requests that failed count only as tries: a worker may be patient, but not spin."""
 
     def __init__(self, violations: Violations, rules: Mapping[str, Rule], now: Callable[[], float]) -> None:
-        self._violations, self._rules, self._now = violations, rules, now
+        self._violations, self.rules, self._now = violations, dict(rules), now
         self._done: dict[tuple[str, str, str], list[float]] = {}
         self._tried: dict[tuple[str, str, str], list[float]] = {}
 
@@ -91,7 +91,7 @@ class RequestBudgetChecker:
         self._tried.setdefault((host, kind, _ANY), []).append(now)
         if not failed:
             self._done.setdefault((host, kind, key), []).append(now)
-        rule = self._rules.get(kind)
+        rule = self.rules.get(kind)
         if rule is not None:
             self._check(rule, host, kind, key, now - rule.window)
 

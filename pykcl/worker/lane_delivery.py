@@ -1,0 +1,320 @@
+"""Delivery to a processor that settles each record by itself, while its `process_records` runs: in lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from pykcl.errors import FatalError, LeaseLostError, RestartShard, TemporaryError
+from pykcl.events import BatchSkipped, Event
+from pykcl.model.record import Key, Record, keys_of
+from pykcl.planning.attempts import Verdict, WorkList
+from pykcl.planning.lifecycle import Signal
+from pykcl.processor import Batch, LanesStopped, LaneStop
+from pykcl.runtime import Runtime
+from pykcl.worker.batch_delivery import BatchDelivery
+from pykcl.worker.checkpointer import ShardCheckpointer
+from pykcl.worker.lease_scope import LeaseScope
+from pykcl.worker.processor_calls import NOBODY, blames_records, reported, span_of, to_blame
+from pykcl.worker.shard_end import NOT_RETURNED
+from pykcl.worker.signals import OwnProcess
+from pykcl.worker.threads import Helpers
+from pykcl.worker.watermark import Watermark
+
+STEP = 1.0
+"""Seconds between two checkpoints while lanes run."""
+_CANCELLED_WITHIN = 0.5
+"""Seconds in which a cancelled call has to end."""
+
+
+class Settling:
+    """The worker, as the lanes of one instance of a processor see it. Any thread calls it but where one is named.
+
+    helpers: threads and loops that all processors of the worker share. ends: keys of records with which a call of
+    several records ends, although records of the same lane follow. settle: to be called with the key of a record that
+    is done; without effect once the lease is lost, or another instance has taken over.
+    """
+
+    def __init__(self, scope: LeaseScope, watermark: Watermark, write: Callable[[], None]) -> None:
+        self._scope, self._context, self._held = scope, scope.context, scope.mine
+        self._write = write
+        self.settle = watermark.settle
+        self._own_process = OwnProcess()
+        self._is_halted = self._is_lost = False
+        self._stops_at_once = scope.context.config.on_error == "raise"
+        self.runtime: Runtime = scope.context.runtime
+        self.helpers: Helpers = scope.context.helpers
+        self.ends: frozenset[Key] = frozenset()
+        self.trouble: FatalError | None = None
+
+    def goes_on(self) -> bool:
+        """Return True if a lane may begin another record."""
+        return not self._is_halted and not self._scope.must_stop() and self._held.is_valid_unlocked()
+
+    def may_end(self) -> bool:
+        """Return True if a lane may begin what it would, were the shard not to be finished with: there is time left."""
+        if self._is_halted or not self._held.is_valid_unlocked():
+            return False
+        return self.runtime.monotonic() < self._scope.calls_until()
+
+    def halt(self) -> None:
+        """Let no lane of this batch begin another record."""
+        self._is_halted = True
+
+    def failed(self) -> None:
+        """A call has failed."""
+        if self._stops_at_once:
+            self.halt()
+
+    def run(self, body: Callable[[], None]) -> None:
+        """Run a lane in this thread. A process that is forked in it ends here."""
+        with self._own_process.alone_leaves("process_records", self._held.key):
+            body()
+
+    def wake(self) -> None:
+        """Let `wait` check whether all is over."""
+        self._scope.wake.set()
+
+    def emit(self, event: Event) -> None:
+        self._context.events.emit(event)
+
+    @property
+    def shard_id(self) -> str:
+        return self._held.key
+
+    # -- for the shard's thread --------------------------------------------------------------------------------
+
+    def begin(self, ends: frozenset[Key]) -> None:
+        self.ends, self._is_halted = ends, False
+
+    def wait(
+        self,
+        is_over: Callable[[], bool],
+        *,
+        step: Callable[[], None] = lambda: None,
+        cancel: Callable[[], None] | None = None,
+    ) -> None:
+        """Wait until the lanes are over, and write checkpoints meanwhile.
+
+        Not given up when the lease is lost: 1) a call runs on; 2) the lease comes back to this worker; 3) another
+        thread would have the next records of the same key.
+        step: called about once a second. cancel: ends the calls that run; called when a stop leaves no more time, and
+        what does not end then is left alone.
+        """
+        scope, now = self._scope, self.runtime.monotonic
+        left_alone_at = inf
+        while True:
+            # Cleared before the check of what it announces: a lane that ends after that sets it again.
+            scope.wake.clear()
+            if is_over():
+                return
+            pause = STEP
+            if cancel is not None and scope.stop_requested:
+                if left_alone_at == inf and now() >= scope.acks_until:
+                    cancel()
+                    left_alone_at = now() + _CANCELLED_WITHIN
+                left = (scope.acks_until if left_alone_at == inf else left_alone_at) - now()
+                if left <= 0:
+                    return
+                pause = min(pause, left)
+            self._write_meanwhile()
+            step()
+            scope.wake.wait(pause)
+
+    def _write_meanwhile(self) -> None:
+        if self.trouble is not None or self._is_lost:
+            return
+        try:
+            self._write()
+        except LeaseLostError:
+            # Lanes see it by themselves, and the caller once they have ended. Not tried again: each try would wake this
+            # thread from its next wait.
+            self._is_lost = True
+        except FatalError as error:
+            self.trouble = error
+            self.halt()
+
+
+@dataclass(frozen=True, slots=True)
+class _Failing:
+    """Records of one lane whose call failed, and their attempts."""
+
+    records: tuple[Record, ...]
+    work: WorkList
+
+
+class LaneDelivery(BatchDelivery):
+    """Used by the lease worker's thread, under one lease.
+
+    A batch is delivered in rounds, until all of it is settled. Each call that failed is retried, split or given up by
+    itself; calls of the other lanes go on to the end of the batch before.
+
+    delivered: called with records that the processor is done with. write: writes the automatic checkpoint that is due,
+    if one is; write_meanwhile: the same while lanes run.
+    """
+
+    def __init__(
+        self,
+        scope: LeaseScope,
+        watermark: Watermark,
+        *,
+        delivered: Callable[[Sequence[Record]], None],
+        write: Callable[[], None],
+        write_meanwhile: Callable[[], None],
+    ) -> None:
+        super().__init__(scope, self._settle_all)
+        self._watermark = watermark
+        self._delivered, self._write = delivered, write
+        self._failing: list[_Failing] = []
+        self.settling = Settling(scope, watermark, write_meanwhile)
+
+    def close(self) -> None:
+        """Settle nothing any more."""
+        self._watermark.close()
+
+    def deliver(self, records: Sequence[Record], millis_behind: int | None) -> Signal | None:
+        """Settle every record of the batch; None: done. Raises LeaseLostError, DeadLettersUnsent."""
+        # An earlier owner may have prepared a later checkpoint, which is committed since.
+        left = records[self._durable(records, 0) :]
+        self._watermark.register(keys_of(left), self._context.runtime.monotonic())
+        self._failing = []
+        while left:
+            if self._scope.must_stop():
+                return Signal.STOP
+            if (signal := self._give_up_what_is_due(left)) is not None:
+                return signal
+            left = self._unsettled(left)
+            if left:
+                found = self._round(left, millis_behind)
+                if isinstance(found, Signal):
+                    return found
+                left = found
+            self._write()
+        return None
+
+    def _settle_all(self, records: Sequence[Record], is_processed: bool) -> None:
+        del is_processed
+        for key in keys_of(records):
+            self._watermark.settle(key)
+
+    def _unsettled(self, records: Sequence[Record]) -> Sequence[Record]:
+        is_open = self._watermark.unsettled(keys_of(records))
+        if all(is_open):
+            return records
+        return tuple(record for record, open_ in zip(records, is_open, strict=True) if open_)
+
+    # -- rounds ------------------------------------------------------------------------------------------------
+
+    def _round(self, records: Sequence[Record], millis_behind: int | None) -> Signal | Sequence[Record]:
+        """Call process_records once, and act on what failed; return what is left."""
+        ends = [each.records[part.stop - 1] for each in self._failing for part in each.work.parts]
+        self.settling.begin(frozenset(keys_of(ends)))
+        checkpointer = ShardCheckpointer(self._progress, records[-1].position)
+        batch = Batch(records, checkpointer, millis_behind, self._held.key, self._context.stream.name)
+        began = self._context.runtime.monotonic()
+        try:
+            error = self._calls.attempt(self._processor.process_records, batch)
+        except BaseException:
+            # If this thread ends, lanes may still run: they begin nothing more, because the lease goes with it.
+            self.settling.halt()
+            raise
+        if self.settling.trouble is not None:
+            raise self.settling.trouble
+        left = self._unsettled(records)
+        if len(left) < len(records):
+            self._in_a_row.worked()
+            open_keys = set(keys_of(left))
+            done = records if not left else [r for r in records if keys_of((r,))[0] not in open_keys]
+            self._delivered(done)
+        if not left:
+            return ()
+        if isinstance(error, RestartShard):
+            return NOT_RETURNED[self._calls.restart(error, records, left)]
+        if not isinstance(error, LanesStopped):
+            # Of what is around the lanes: no record is to blame.
+            unknown = TemporaryError("process_records settled a part of its batch")
+            unknown.__cause__ = error
+            error = LanesStopped([LaneStop((left[0],), unknown)], left)
+        self._write()
+        return self._act_on(error.stops, began) or left
+
+    def _act_on(self, stops: Sequence[LaneStop], began: float) -> Signal | None:
+        for failing in self._failing:
+            is_open = self._watermark.unsettled(keys_of(failing.records))
+            failing.work.settled(is_open.index(True) if True in is_open else len(is_open))
+        pauses, signal = [0.0], None
+        for stop in stops:
+            if self._context.config.on_error == "raise":
+                self._calls.report("process_records", reported(stop.error), 1, stop.records, None)
+                self._calls.stop_worker(stop.error, stop.records)
+                signal = Signal.STOP
+            elif not self._skips(stop):
+                verdict, pause = self._retry(stop, began)
+                pauses.append(pause)
+                if verdict is Verdict.HAND_BACK and signal is None:
+                    signal = Signal.GIVE_UP
+        if signal is None and max(pauses) and self._scope.pause(max(pauses)):
+            return Signal.STOP
+        return signal
+
+    def _retry(self, stop: LaneStop, began: float) -> tuple[Verdict, float]:
+        """Decide what becomes of a call that failed; return that, and the pause before it is called again."""
+        key = keys_of(stop.records[:1])
+        start, found = 0, None
+        for failing in self._failing:
+            part = failing.work.next()
+            if part is not None and keys_of(failing.records[part.start : part.start + 1]) == key:
+                start, found = part.start, failing
+        if found is None:
+            found = _Failing(stop.records, WorkList(len(stop.records), self._policy))
+            self._failing.append(found)
+        decision = self._decide(found.work, stop.records, start, stop.error, began)
+        return decision.verdict, decision.pause if decision.verdict is Verdict.RETRY else 0.0
+
+    def _skips(self, stop: LaneStop) -> bool:
+        """Give up the records to blame for the error, as on_error="skip" says; False if none is."""
+        if self._context.config.on_error != "skip" or not blames_records(stop.error):
+            return False
+        blamed = to_blame(stop.error, stop.records)
+        if blamed == NOBODY:
+            return False
+        skipped = stop.records[slice(*blamed)]
+        self._calls.report("process_records", reported(stop.error), 1, stop.records, None)
+        self._context.events.emit(
+            BatchSkipped(shard=self._held.key, records=len(skipped), **span_of(skipped))
+        )
+        self._settle_all(skipped, False)
+        return True
+
+    # -- dead letters ------------------------------------------------------------------------------------------
+
+    def _give_up_what_is_due(self, left: Sequence[Record]) -> Signal | None:
+        """Keep what was rejected, has failed too often or is too old as dead letters."""
+        for failing in self._failing:
+            first = failing.work.next()
+            if first is not None and first.condition is None:
+                chosen = failing.records[first.start : first.stop]
+                self._expire(failing.work, chosen[0], chosen)
+            if (signal := self._give_up_parts(failing)) is not None:
+                return signal
+        self._failing = [failing for failing in self._failing if failing.work.parts]
+        if self._policy.max_age is None:
+            return None
+        failing_keys = {key for failing in self._failing for key in keys_of(failing.records)}
+        others = tuple(
+            record for record in self._unsettled(left) if keys_of((record,))[0] not in failing_keys
+        )
+        fresh = _Failing(others, WorkList(len(others), self._policy))
+        if others and self._expire(fresh.work, others[0], others):
+            return self._give_up_parts(fresh)
+        return None
+
+    def _give_up_parts(self, failing: _Failing) -> Signal | None:
+        for part in failing.work.parts:
+            if part.condition is not None:
+                records = failing.records[part.start : part.stop]
+                signal = self._give_up(failing.work, part, part.condition, records)
+                if signal is not None:
+                    return signal
+        return None

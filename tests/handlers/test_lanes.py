@@ -1,0 +1,783 @@
+"""Handlers with `concurrency`, and `async def`: over the unmodified worker, in simulated time where nothing is said."""
+
+import asyncio
+import threading
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+
+from pykcl import (
+    Batch,
+    CheckpointRefused,
+    ConfigError,
+    Context,
+    FailedAt,
+    Record,
+    RecordProcessor,
+    Reject,
+    RestartShard,
+    TemporaryError,
+    handler,
+    lambda_processor,
+)
+from pykcl.events import (
+    BatchSkipped,
+    BatchSplit,
+    Checkpointed,
+    EventLoopBlocked,
+    LeaseLost,
+    ProcessorRaised,
+)
+from pykcl.handlers.app import App
+from pykcl.model.kpl import aggregate
+from pykcl.processor import InitializationInput
+from pykcl.testing import RunFailed, SimulatedClock, records, run_processor
+from pykcl.testing.fleet import STREAM, TABLE
+from pykcl.worker.worker import Worker
+
+CLOCK = SimulatedClock()
+WAYS = [("plain", 1), ("plain", 8), ("async", 1), ("async", 8)]
+LANES = [("plain", 8), ("async", 1), ("async", 8)]
+
+
+class Shop:
+    """A handler of one record that takes 10 ms. fails: called with a record and its attempt before that."""
+
+    def __init__(self, fails=lambda record, attempt: None):
+        self.seen, self.calls = defaultdict(list), Counter()
+        self.running = self.most = 0
+        self.fails = fails
+
+    def _begin(self, record, context):
+        self.calls[record.json()] += 1
+        self.running += 1
+        self.most = max(self.most, self.running)
+        self.fails(record, context.attempt)
+
+    def _end(self, record):
+        self.seen[record.partition_key].append(record.json())
+
+    def plain(self, record: Record, context: Context):
+        try:
+            self._begin(record, context)
+            CLOCK.advance(0.01)
+            self._end(record)
+        finally:
+            self.running -= 1
+
+    async def asynchronous(self, record: Record, context: Context):
+        try:
+            self._begin(record, context)
+            await asyncio.sleep(0.01)
+            self._end(record)
+        finally:
+            self.running -= 1
+
+    def of(self, way, concurrency):
+        return handler(self.plain if way == "plain" else self.asynchronous, concurrency=concurrency)
+
+
+def orders(count, keys):
+    return records(*range(count), partition_key=lambda number: f"key-{number % keys}")
+
+
+def in_order(numbers, keys):
+    found = defaultdict(list)
+    for number in numbers:
+        found[f"key-{number % keys}"].append(number)
+    return found
+
+
+def letters(result):
+    return [
+        (letter.condition.value, [record.json() for record in letter.records])
+        for letter in result.dead_letters
+    ]
+
+
+def happened(result, kind):
+    return [event for event in result.events if isinstance(event, kind)]
+
+
+# -- A4: order, failures, crashes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("way", "concurrency"), WAYS)
+def test_a4_2_lanes_keep_the_order_of_each_key_and_deliver_each_record_once(way, concurrency):
+    shop = Shop()
+    result = run_processor(shop.of(way, concurrency), orders(2_000, 100), max_records=500)
+    assert shop.seen == in_order(range(2_000), 100)
+    assert set(shop.calls.values()) == {1}
+    assert shop.most == concurrency
+    assert result.dead_letters == []
+    assert result.checkpoints[-1] == "SHARD_END"
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+@pytest.mark.parametrize("bisect", [False, True])
+def test_a4_2_order_stays_with_failures_and_dead_letters_in_between(way, concurrency, bisect):
+    def fails(record, attempt):
+        number = record.json()
+        if number % 31 == 0:
+            raise ValueError("poison")
+        if number % 37 == 0:
+            raise Reject("unknown product")
+        if number % 41 == 0 and attempt == 1:
+            raise ValueError("flaky")
+        if number % 43 == 0 and attempt == 1:
+            raise TemporaryError("the database is away")
+
+    shop = Shop(fails)
+    result = run_processor(
+        shop.of(way, concurrency), orders(600, 50), max_attempts=2, bisect=bisect, dead_letters_in_a_row=0
+    )
+    poison = {number for number in range(600) if number % 31 == 0}
+    rejected = {number for number in range(600) if number % 37 == 0} - poison
+    assert sorted(letters(result)) == sorted(
+        [("RetryAttemptsExhausted", [number]) for number in poison]
+        + [("Rejected", [number]) for number in rejected]
+    )
+    assert shop.seen == in_order([number for number in range(600) if number not in poison | rejected], 50)
+    # A failure costs no other record a second call.
+    assert {number for number, calls in shop.calls.items() if calls > 1} == {
+        number
+        for number in range(600)
+        if number in poison or (number not in rejected and (number % 41 == 0 or number % 43 == 0))
+    }
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+@pytest.mark.parametrize("seed", range(3))
+def test_a4_3_after_a_crash_what_is_not_settled_comes_again_and_nothing_is_missing(way, concurrency, seed):
+    shop = Shop()
+    result = run_processor(
+        shop.of(way, concurrency),
+        orders(1_000, 40),
+        end="crash",
+        times=3,
+        seed=seed,
+        max_records=200,
+        timeout=2_000,
+    )
+    assert result.lost == 0
+    assert {number for numbers in shop.seen.values() for number in numbers} == set(range(1_000))
+    assert max(shop.calls.values()) <= 5
+    for numbers in shop.seen.values():
+        first = list(dict.fromkeys(numbers))
+        assert first == sorted(first)
+
+
+@pytest.mark.parametrize(("way", "concurrency"), [("plain", 4), ("async", 4)])
+def test_a4_4_sub_records_are_dealt_by_their_own_keys_and_an_open_one_comes_again(
+    new_fleet, way, concurrency
+):
+    fleet = new_fleet(shards=1)
+    hold, done = {1}, []
+
+    def plain(record: Record):
+        while record.json() in hold:
+            fleet.simulation.sleep(0.1)
+        done.append((record.sub_sequence_number, record.json()))
+
+    async def asynchronous(record: Record):
+        while record.json() in hold:
+            await asyncio.sleep(0.1)
+        done.append((record.sub_sequence_number, record.json()))
+
+    made = handler(plain if way == "plain" else asynchronous, concurrency=concurrency)
+    put_aggregate(fleet, range(6))
+    fleet.start("w1", processor=made)
+    fleet.simulation.sleep(5)
+    # The keys of these are of other lanes than that of the second one.
+    assert (1, 1) not in done
+    assert len(done) >= 3
+    row = checkpoint(fleet)
+    assert row.sub_sequence_number == 0, "it may lie inside an aggregate, and stands before the open one"
+    assert not row.is_sentinel
+    before = set(done)
+    fleet.simulation.kill("w1")
+    hold.clear()
+    done.clear()
+    fleet.start("w2", processor=made)
+    fleet.simulation.sleep(30)
+    assert {number for _, number in done} == {1, 2, 3, 4, 5}
+    assert before - {(0, 0)} <= set(done), "at most those above the checkpoint come twice"
+
+
+def put_aggregate(fleet, numbers):
+    (blob,) = aggregate((f"key-{number}", None, b"%d" % number) for number in numbers)
+    fleet.kinesis.put_record(STREAM, blob.data, blob.partition_key)
+
+
+def put(fleet, count):
+    for number in range(count):
+        fleet.kinesis.put_record(STREAM, b"%d" % number, f"key-{number}")
+
+
+def checkpoint(fleet):
+    (row,) = fleet.rows().values()
+    return row.checkpoint
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+def test_the_checkpoint_follows_about_once_a_second_while_a_batch_runs(way, concurrency):
+    def plain(record: Record):
+        CLOCK.advance(0.5)
+
+    async def asynchronous(record: Record):
+        await asyncio.sleep(0.5)
+
+    made = handler(plain if way == "plain" else asynchronous, concurrency=concurrency)
+    result = run_processor(made, orders(60, 20))
+    assert len(result.batches) == 1
+    assert result.seconds - 2 <= len(happened(result, Checkpointed)) + 2
+    assert result.seconds < 31 if concurrency == 1 else 12
+
+
+# -- failures --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+def test_a_failure_stops_its_lane_alone_and_other_keys_go_on_to_the_end_of_the_page(way, concurrency):
+    first_tries = []
+
+    def fails(record, attempt):
+        if record.json() == 0 and attempt == 1:
+            first_tries.append(dict(shop.calls))
+            raise ValueError("not yet")
+
+    shop = Shop(fails)
+    result = run_processor(shop.of(way, concurrency), orders(80, 8))
+    raised = happened(result, ProcessorRaised)
+    assert [(event.records, event.attempt) for event in raised] == [(1, 1)]
+    assert shop.seen == in_order(range(80), 8)
+    # The second call of process_records has only what its lane has left.
+    assert [len(batch) for batch in result.batches] == [
+        80,
+        80 if concurrency == 1 else len(result.batches[1]),
+    ]
+    assert shop.calls[0] == 2
+    assert sum(shop.calls.values()) == 81
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+def test_a_record_that_always_fails_hands_the_lease_back_at_the_first_that_is_open(way, concurrency):
+    def fails(record, attempt):
+        if record.json() == 5:
+            raise ValueError("for ever")
+
+    shop = Shop(fails)
+    with pytest.raises(RunFailed):
+        run_processor(shop.of(way, concurrency), orders(40, 8), retry_timeout=5.0, timeout=20.0)
+    numbers = {number for numbers in shop.seen.values() for number in numbers}
+    assert 5 not in numbers
+    if concurrency == 8:
+        assert {0, 1, 2, 3, 4, 6, 7} <= numbers
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+def test_dead_letters_in_a_row_and_max_record_age_are_as_for_one_lane(way, concurrency):
+    def fails(record, attempt):
+        raise ValueError("all is broken")
+
+    with pytest.raises(RunFailed):
+        run_processor(
+            Shop(fails).of(way, concurrency),
+            orders(40, 40),
+            max_attempts=1,
+            dead_letters_in_a_row=5,
+            retry_timeout=50.0,
+            timeout=20.0,
+        )
+
+    def too_slow(record, attempt):
+        CLOCK.advance(2.0)
+        raise TemporaryError("down")
+
+    result = run_processor(
+        handler(lambda record: too_slow(record, 1), concurrency=4), orders(8, 8), max_record_age=30.0
+    )
+    assert {condition for condition, _ in letters(result)} == {"RecordAgeExpired"}
+    assert sorted(number for _, numbers in letters(result) for number in numbers) == list(range(8))
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+def test_on_error_skip_gives_up_the_record_that_failed_and_raise_stops_the_worker(way, concurrency):
+    def fails(record, attempt):
+        if record.json() in (3, 7):
+            raise ValueError("poison")
+
+    shop = Shop(fails)
+    result = run_processor(shop.of(way, concurrency), orders(40, 8), on_error="skip")
+    assert shop.seen == in_order(set(range(40)) - {3, 7}, 8)
+    assert [event.records for event in happened(result, BatchSkipped)] == [1, 1]
+    shop = Shop(fails)
+    result = run_processor(shop.of(way, concurrency), orders(40, 8), on_error="raise")
+    assert "ValueError" in str(result.error)
+    assert result.lost == 0
+
+
+def test_restart_shard_in_a_lane_begins_anew_with_another_instance():
+    def fails(record: Record):
+        if record.json() == 9 and not restarted:
+            restarted.append(record)
+            raise RestartShard("its process is gone")
+        done.append(record.json())
+
+    restarted, done = [], []
+    result = run_processor(handler(fails, concurrency=4), orders(30, 10))
+    assert [call.method for call in result.calls].count("initialize") == 2
+    assert set(done) == set(range(30))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_function_of_batches_gets_the_records_of_its_lane_and_bisect_finds_the_poison(
+    is_async, concurrency
+):
+    calls, done = [], defaultdict(list)
+
+    def plain(orders: list[Any]):
+        calls.append(orders)
+        if 17 in orders:
+            raise ValueError("poison")
+        for number in orders:
+            done[number % 8].append(number)
+
+    async def asynchronous(orders: list[Any]):
+        await asyncio.sleep(0.01)
+        plain(orders)
+
+    made = handler(asynchronous if is_async else plain, concurrency=concurrency)
+    result = run_processor(made, orders(64, 8), max_attempts=2, bisect=True)
+    assert letters(result) == [("RetryAttemptsExhausted", [17])]
+    assert done == {key: [n for n in range(64) if n % 8 == key and n != 17] for key in range(8)}
+    assert happened(result, BatchSplit)
+    if concurrency == 4:
+        assert len(calls[0]) < 64
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_failed_at_and_reject_of_a_batch_name_a_record_of_the_lane(is_async):
+    calls, failed = [], []
+
+    def plain(batch: Batch):
+        numbers = [record.json() for record in batch]
+        calls.append(numbers)
+        for record in batch:
+            if record.json() == 12 and not failed:
+                failed.append(record)
+                raise FailedAt(record)
+            if record.json() == 30:
+                raise Reject(record, "unknown")
+
+    async def asynchronous(batch: Batch):
+        plain(batch)
+
+    result = run_processor(
+        handler(asynchronous if is_async else plain, concurrency=4),
+        orders(40, 4),
+        max_attempts=3,
+        dead_letters=print,
+    )
+    assert letters(result) == [("Rejected", [30])]
+    assert result.lost == 0
+    assert any(numbers[0] == 12 for numbers in calls), "what comes before it is done"
+
+
+def test_a_record_that_does_not_decode_costs_its_lane_nothing_else():
+    done = []
+
+    async def on_order(order: dict):
+        await asyncio.sleep(0)
+        done.append(order["id"])
+
+    given = [*records({"id": 1}, b"no JSON", {"id": 2}, partition_key="one"), *records({"id": 3})]
+    result = run_processor(handler(on_order, concurrency=4), given, dead_letters=print)
+    assert [condition for condition, _ in [(x.condition.value, x) for x in result.dead_letters]] == [
+        "DecodeFailed"
+    ]
+    assert sorted(done) == [1, 2, 3]
+    assert done.index(1) < done.index(2)
+
+
+# -- stop and loss ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+def test_a_stop_lets_running_calls_end_begins_no_others_and_nothing_comes_twice(way, concurrency):
+    shop = Shop()
+    result = run_processor(shop.of(way, concurrency), orders(300, 300), end="stop", times=3, max_records=100)
+    assert result.lost == 0
+    assert set(shop.calls.values()) == {1}, "lanes that lag catch up, so that the checkpoint has no gap"
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+def test_a_lost_lease_lets_lanes_begin_nothing_more_and_the_context_says_so(new_fleet, way, concurrency):
+    fleet = new_fleet(shards=1)
+    begun, lost = [], []
+
+    def plain(record: Record, context: Context):
+        begun.append(record.json())
+        while not context.lost:
+            fleet.simulation.sleep(0.1)
+        lost.append(record.json())
+
+    async def asynchronous(record: Record, context: Context):
+        begun.append(record.json())
+        while not context.lost:
+            await asyncio.sleep(0.1)
+        lost.append(record.json())
+
+    made = handler(plain if way == "plain" else asynchronous, concurrency=concurrency)
+    put(fleet, 40)
+    fleet.start("w1", processor=made)
+    fleet.simulation.sleep(3)
+    assert 0 < len(begun) <= concurrency
+    before = list(begun)
+    steal(fleet)
+    fleet.simulation.sleep(20)
+    assert fleet.happened(LeaseLost)
+    assert sorted(lost) == sorted(before)
+    assert checkpoint(fleet).is_sentinel, "what ends after the loss settles nothing"
+
+
+def steal(fleet):
+    rows = fleet.dynamodb.tables[TABLE].rows
+    ((key, row),) = rows.items()
+    counter = str(int(row["leaseCounter"]["N"]) + 1)
+    rows[key] = {**row, "leaseOwner": {"S": "another"}, "leaseCounter": {"N": counter}}
+
+
+def test_b3_a_stop_cancels_what_runs_at_the_end_of_the_grace_and_settles_it_not(new_fleet):
+    fleet = new_fleet(shards=1)
+    cancelled, swallowed = [], []
+
+    async def on_record(record: Record):
+        try:
+            await asyncio.sleep(1_000)
+        except asyncio.CancelledError:
+            cancelled.append(record.json())
+            if record.json() % 2:
+                swallowed.append(record.json())
+                await asyncio.sleep(1_000)
+            raise
+
+    put(fleet, 8)
+    worker = fleet.start("w1", processor=handler(on_record, concurrency=8), shutdown_grace=5.0)
+    fleet.simulation.sleep(3)
+    began = fleet.simulation.now
+    worker.stop()
+    assert fleet.simulation.now - began <= 7
+    assert cancelled
+    assert swallowed
+    assert checkpoint(fleet).is_sentinel
+    (row,) = fleet.rows().values()
+    assert row.owner is None, "the lease is released all the same"
+    fleet.simulation.sleep(5)
+    assert [task.name for task in fleet.simulation.unfinished("w1") if task.name.startswith("pykcl-")] == []
+
+
+# -- B3: the event loop ----------------------------------------------------------------------------------------
+
+
+def test_b3_a_handler_that_blocks_the_loop_costs_no_lease_and_is_reported_once():
+    async def on_record(record: Record):
+        if record.json() == 3:
+            CLOCK.advance(60)
+
+    result = run_processor(handler(on_record, concurrency=4), orders(8, 8))
+    (event,) = happened(result, EventLoopBlocked)
+    assert event.code == "E26"
+    assert 1 <= event.seconds < 3
+    assert any("on_record" in line for line in event.stack)
+    assert not happened(result, LeaseLost)
+    assert result.lost == 0
+
+
+def test_b3_leaked_tasks_base_exceptions_and_foreign_cancellation_leave_no_thread(new_fleet):
+    fleet = new_fleet(shards=1)
+    tries, done = Counter(), []
+
+    async def leaks():
+        while True:
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                leaked.append("cancelled")
+                raise
+
+    async def exits():
+        raise SystemExit(3)
+
+    async def on_record(record: Record):
+        number = record.json()
+        tries[number] += 1
+        if number == 1:
+            kept.append(asyncio.ensure_future(leaks()))
+        if number == 2 and tries[2] == 1:
+            raise SystemExit(2)
+        if number == 3 and tries[3] == 1:
+            raise asyncio.CancelledError
+        if number == 4 and tries[4] == 1:
+            raise KeyboardInterrupt
+        if number == 5 and tries[5] == 1:
+            kept.append(asyncio.ensure_future(exits()))
+        await asyncio.sleep(0.01)
+        done.append(number)
+
+    kept, leaked = [], []
+    put(fleet, 8)
+    worker = fleet.start("w1", processor=handler(on_record, concurrency=4))
+    fleet.simulation.sleep(30)
+    assert sorted(done) == list(range(8))
+    assert not fleet.happened(LeaseLost)
+    worker.stop()
+    assert leaked == ["cancelled"]
+    assert fleet.simulation.unfinished("w1") == []
+
+
+def test_b4_many_shards_share_one_loop():
+    loops, running, most = set(), Counter(), Counter()
+
+    async def on_record(record: Record):
+        loops.add(id(asyncio.get_running_loop()))
+        running[record.shard_id] += 1
+        most[record.shard_id] = max(most[record.shard_id], running[record.shard_id])
+        await asyncio.sleep(0.01)
+        running[record.shard_id] -= 1
+        seen[record.shard_id, record.partition_key].append(record.json())
+
+    seen = defaultdict(list)
+    result = run_processor(handler(on_record, concurrency=32), orders(2_000, 500), shards=16, end="crash")
+    assert result.lost == 0
+    assert len(loops) == 2, "one for each of the two processes"
+    assert max(most.values()) > 8
+    for numbers in seen.values():
+        first = list(dict.fromkeys(numbers))
+        assert first == sorted(first)
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_b1_every_form_may_be_async(concurrency):
+    async def of_record(record): ...
+    async def of_bytes(data: bytes): ...
+    async def of_dict(order: dict, context: Context): ...
+    async def of_list(orders: list[dict]): ...
+    async def of_batch(batch: Batch, context: Context): ...
+
+    for function in (of_record, of_bytes, of_dict, of_list, of_batch):
+        result = run_processor(
+            handler(function, concurrency=concurrency), records(*({"id": n} for n in range(20)))
+        )
+        assert result.checkpoints[-1] == "SHARD_END", function
+
+
+def test_a_coroutine_of_a_coroutine_settles_nothing():
+    async def store(record): ...
+
+    async def forgets_to_await(record: Record):
+        return store(record)
+
+    with pytest.raises(RunFailed):
+        run_processor(handler(forgets_to_await), orders(3, 3), timeout=10.0)
+
+
+def test_a_filter_is_asked_in_each_lane_and_counts():
+    result = run_processor(
+        handler(lambda record: None, concurrency=4, filter=lambda record: record.json() % 2 == 0),
+        orders(100, 10),
+        call_with_empty_batches=True,
+    )
+    assert result.lost == 0
+
+
+def test_without_a_worker_there_is_one_lane_and_it_raises_as_a_plain_handler():
+    done = []
+
+    async def on_record(record: Record):
+        await asyncio.sleep(0)
+        if record.sequence_number == "3":
+            raise ValueError("poison")
+        done.append(record.sequence_number)
+
+    def plain(record: Record):
+        asyncio.run(on_record(record))
+
+    for made in (handler(on_record, concurrency=4), handler(plain, concurrency=4)):
+        done.clear()
+        processor = made()
+        processor.initialize(InitializationInput("s", "orders", None, None, 1, None))
+        batch = Batch(
+            [Record(b"", f"key-{n}", str(n), shard_id="s") for n in range(5)], None, 0, "s", "orders"
+        )
+        with pytest.raises(FailedAt) as raised:
+            processor.process_records(batch)
+        assert raised.value.record.sequence_number == "3"
+        assert done == ["0", "1", "2"]
+        processor.lease_lost(None)
+    assert not [thread for thread in threading.enumerate() if thread.name == "pykcl-loop"]
+
+
+# -- a thread-safe Lambda handler ------------------------------------------------------------------------------
+
+
+def test_a_thread_safe_lambda_handler_has_lanes():
+    running, most, seen = Counter(), Counter(), defaultdict(list)
+
+    def on_event(event, context):
+        running["now"] += 1
+        most["ever"] = max(most["ever"], running["now"])
+        CLOCK.advance(0.1)
+        failed = []
+        for record in event["Records"]:
+            key, number = record["kinesis"]["partitionKey"], record["kinesis"]["sequenceNumber"]
+            if key == "key-3" and not failed and number not in tried:
+                tried.add(number)
+                failed.append({"itemIdentifier": number})
+            elif not failed:
+                seen[key].append(number)
+        running["now"] -= 1
+        return {"batchItemFailures": failed}
+
+    tried = set()
+    made = lambda_processor(
+        on_event, handler_is_thread_safe=True, concurrency=4, report_batch_item_failures=True
+    )
+    result = run_processor(made, orders(60, 6))
+    assert most["ever"] == 4
+    assert result.lost == 0
+    for numbers in seen.values():
+        assert numbers == sorted(numbers, key=int)
+    assert sum(map(len, seen.values())) == 60
+
+
+# -- A4.7: contradictions ---------------------------------------------------------------------------------------
+
+
+class Orders(RecordProcessor):
+    def process_records(self, batch):
+        pass
+
+
+async def asynchronous(record): ...
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        *(
+            (lambda count=count: handler(print, concurrency=count), "is not a whole number from 1 to 256")
+            for count in (0, -1, 257, True, "8", 2.0, None)
+        ),
+        (
+            lambda: Worker("orders-app", stream="orders", processor=Orders, concurrency=4),
+            r"concurrency=4 is no option of a Worker: .* Do: processor=handler\(on_record, concurrency=4\)",
+        ),
+        (lambda: App("orders-app", concurrency=4), r"Do: @app.stream\(\"orders\", concurrency=8\)"),
+        (
+            lambda: lambda_processor(lambda event, context: None, concurrency=4),
+            "concurrency=4 makes several calls at once, and handler_is_thread_safe=False allows one",
+        ),
+        (lambda: lambda_processor(lambda event, context: None, concurrency=0), "is not a whole number"),
+    ],
+)
+def test_a4_7_what_concurrency_does_not_go_with_is_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [(handler(lambda record: None, concurrency=4), "concurrency=4"), (handler(asynchronous), "async def")],
+)
+def test_a4_7_checkpoints_by_hand_do_not_go_with_lanes(made, why):
+    with pytest.raises((ConfigError, RunFailed), match=f"checkpoint_mode='manual' leaves .* has {why}"):
+        run_processor(made, orders(3, 3), checkpoint_mode="manual", timeout=10.0)
+
+
+def test_a_handler_in_lanes_cannot_checkpoint_past_what_is_not_done():
+    refused = []
+
+    def on_record(record: Record, context: Context):
+        try:
+            context.batch.checkpointer.checkpoint()
+        except CheckpointRefused as error:
+            refused.append(str(error))
+
+    result = run_processor(handler(on_record, concurrency=2), orders(10, 10))
+    assert "not done. Leave it out: the checkpoint follows by itself" in refused[0]
+    assert result.lost == 0
+
+
+# -- in real time ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["plain", "async"])
+def test_b3_real_threads_and_a_real_loop_end_with_the_worker(worker, kinesis, way):
+    seen, gate = [], threading.Barrier(4, timeout=30)
+
+    def plain(record: Record):
+        # Passes only if four calls run at the same time.
+        gate.wait()
+        seen.append(record.json())
+
+    async def asynchronous(record: Record):
+        await asyncio.to_thread(gate.wait)
+        seen.append(record.json())
+
+    kinesis.create_stream("orders", shards=1)
+    keys = one_key_for_each_lane(4)
+    for number, key in enumerate(keys):
+        kinesis.put("orders", b"%d" % number, partition_key=key)
+    running = worker(handler(plain if way == "plain" else asynchronous, concurrency=4), "orders")
+    running.wait_delivered()
+    running.stop()
+    assert sorted(seen) == [0, 1, 2, 3]
+    left = [
+        thread
+        for thread in threading.enumerate()
+        if thread.name.startswith(("pykcl-lane", "pykcl-loop", "asyncio_"))
+    ]
+    assert not [thread.name for thread in left if thread.name.startswith("pykcl-")]
+    for thread in left:
+        # Those of asyncio.to_thread are asked to end, and not waited for.
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def one_key_for_each_lane(count):
+    from zlib import crc32
+
+    found = {}
+    number = 0
+    while len(found) < count:
+        key = f"key-{number}"
+        found.setdefault(crc32(key.encode()) % count, key)
+        number += 1
+    return list(found.values())
+
+
+def test_b3_hooks_of_an_app_may_be_async_and_run_in_the_loop_of_its_handlers():
+    seen = []
+    app = App("orders-app")
+
+    @app.on_start
+    async def connect():
+        await asyncio.sleep(0)
+        seen.append(("start", asyncio.get_running_loop()))
+
+    @app.on_stop
+    async def disconnect():
+        seen.append(("stop", asyncio.get_running_loop()))
+
+    @app.on_stop
+    def plain():
+        seen.append(("plain", None))
+
+    with app.running():
+        pass
+    assert [name for name, _ in seen] == ["start", "plain", "stop"]
+    assert seen[0][1] is seen[2][1]
+    assert not [thread for thread in threading.enumerate() if thread.name == "pykcl-loop"]
