@@ -230,8 +230,10 @@ class NativeQuiescence(FleetQuiescence):
         self._everything_is_delivered()
 
     def _may_stay_owned(self, key: str, is_dead: bool) -> bool:
-        # A leader has asked for a lease, for itself say, and died: whoever works on it hands it over to the dead.
-        return is_dead or not self._is_active(key)
+        # A leader has asked for a lease, for itself say, and died: whoever works on it hands it over to the dead. Or both
+        # stop: 1) the next owner releases what it finds to be its own; 2) the lease is handed over to it. Nobody can know.
+        is_found = self._world.observer.ownership.last_author(key) == self._world.owners().get(key)
+        return is_dead or not is_found or not self._is_active(key)
 
     def _everybody_stops(self) -> None:
         for name in [host.name for host in self._fleet.java_hosts()]:

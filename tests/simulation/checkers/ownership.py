@@ -84,6 +84,11 @@ class OwnershipChecker:
         row = self._row(key) if self._taker.get(key) == host else None
         return row is not None and row.get("leaseOwner", {}).get("S") == self._worker_ids.get(host)
 
+    def last_author(self, key: str) -> str | None:
+        """Return the worker identifier of the host that was the last to write to the row; None: a peer, or nobody."""
+        host, _ = self._last_write.get(key, ("", 0))
+        return self._worker_ids.get(host)
+
     def durable(self, host: str, key: str) -> Position | None:
         """Return the checkpoint in the row of a lease that this host owns."""
         row = self._row(key) if self.owns(host, key) else None
