@@ -12,8 +12,8 @@ REACHED = {
 }
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
-    "files of pykcl/": 269,
-    "lines of pykcl/": 65_700,
+    "files of pykcl/": 271,
+    "lines of pykcl/": 65_850,
     "lines of the core": 26_700,
     "lines of tests/": 102_500,
 }

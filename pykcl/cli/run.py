@@ -220,27 +220,27 @@ class _Program:
     kclpy: Path | None
     words: tuple[str, ...]
     function: LambdaFunction
-    window: float | None = None
 
     def processor(self, settings: Settings) -> Any:
         """Import the record processor, the handler or the App. Raises click.UsageError, ConfigError, ProgramCrashed."""
         if self.function.handler is not None:
-            return self.function.processor(settings, load, self.window)
+            return self.function.processor(settings, load)
         from pykcl.handlers.functions import processor_of
         from pykcl.handlers.windows import checked_seconds
 
         found = load(self.target)
         self._refuse_window_of(found)
-        return processor_of(found, checked_seconds(self.window))
+        return processor_of(found, checked_seconds(self.function.window))
 
     def _refuse_window_of(self, found: Any) -> None:
         """Raise click.UsageError for --window with an App."""
         from pykcl.handlers.app import App
 
-        if self.window is not None and isinstance(found, App):
+        window = self.function.window
+        if window is not None and isinstance(found, App):
             raise click.UsageError(
                 "--window is for a function or a Lambda handler, and an App has it in its program. Do: "
-                f'@app.stream("orders", window={self.window:g}).'
+                f'@app.stream("orders", window={window:g}).'
             )
 
     def app_that_names(self, ask: Ask) -> AppRun | None:
@@ -305,12 +305,6 @@ def _grouped_flags(command: Callable[..., None]) -> Callable[..., None]:
 @ACCEPT_POLLING
 @lambda_options
 @click.option(
-    "--window",
-    type=Duration(minimum=1.0, maximum=900.0),
-    metavar="DURATION",
-    help="Call a function with tumbling windows, whose state its calls hand on (whole seconds, up to 900s).",
-)
-@click.option(
     "--worker-id",
     metavar="NAME",
     help="Unique name of this worker (default: host, process and a random part).",
@@ -340,7 +334,6 @@ def run(
     arguments: tuple[str, ...],
     kclpy: Path | None,
     function: LambdaFunction,
-    window: float | None,
     properties: Path | None,
     config_file: Path | None,
     accept_polling: bool,
@@ -372,7 +365,7 @@ def run(
     Ctrl-C or SIGTERM waits for the running batch, checkpoints and releases the leases. A second one, after a second or
     more, does not wait for the batch.
     """
-    program = _Program(kclpy, arguments if target is None else (target, *arguments), function, window)
+    program = _Program(kclpy, arguments if target is None else (target, *arguments), function)
     function.refuse_others({"--kclpy": kclpy, "--properties": properties, "MODULE:CLASS": target})
     _refuse_what_does_not_go_together(program, processes, shadow, calls=shadow_call_processor)
     log, shows = log_to_stderr if kclpy is None else log_beside_the_program, processes.member is None
@@ -421,7 +414,7 @@ def _refuse_what_does_not_go_together(
 ) -> None:
     if calls and shadow is None:
         raise click.UsageError("--shadow-call-processor goes with --shadow APP2 only.")
-    if program.window is not None and program.kclpy is not None:
+    if program.function.window is not None and program.kclpy is not None:
         raise click.UsageError("--window and --kclpy do not go together: a KCL processor has no windows.")
     if processes.count is not None and shadow is not None:
         raise click.UsageError(
