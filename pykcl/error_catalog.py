@@ -154,9 +154,9 @@ _MISTAKES = (
     ),
     Mistake(
         "E24",
-        "The response of the Lambda handler names no record of the batch",
+        "The response of the handler cannot be used",
         "return {'batchItemFailures': [{'itemIdentifier': record['kinesis']['sequenceNumber']}]} for records of this "
-        "event, and an empty list if none failed",
+        "event, and an empty list if none failed; with windows also {'state': state}, and from a function the state",
     ),
     Mistake(
         "E26",

@@ -366,8 +366,10 @@ class DataLost(Event):
     resumed_at: str | None
 
 
-_CODES_OF_HANDLERS = {"HandlerRanNothing": "E23", "ResponseRefused": "E24"}
-"""By the name of the exception, of mistakes that a Lambda handler makes when it is called."""
+_CODES_OF_HANDLERS = {
+    "HandlerRanNothing": "E23", "NoState": "E24", "ResponseRefused": "E24", "StateNotKept": "E24",
+}  # fmt: skip
+"""By the name of the exception, of mistakes that a handler makes when it is called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,9 @@ REACHED = {
 """What each measure may come to; a change that lowers one lowers it here."""
 SIZES = {
     "files of pykcl/": 280,
-    "lines of pykcl/": 68_400,
+    "lines of pykcl/": 68_600,
     "lines of the core": 27_300,
-    "lines of tests/": 104_500,
+    "lines of tests/": 105_500,
 }
 """Sizes that may not be exceeded. A change that needs more raises the number here and gives the reason in its message."""
 

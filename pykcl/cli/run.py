@@ -220,28 +220,28 @@ class _Program:
     kclpy: Path | None
     words: tuple[str, ...]
     function: LambdaFunction
-    window: float | None = None
     concurrency: int | None = None
 
     def processor(self, settings: Settings) -> Any:
         """Import the record processor, the handler or the App. Raises click.UsageError, ConfigError, ProgramCrashed."""
         if self.function.handler is not None:
-            return self.function.processor(settings, load, self.window, self.concurrency or 1)
+            return self.function.processor(settings, load, self.concurrency or 1)
         from pykcl.handlers.functions import processor_of
         from pykcl.handlers.windows import checked_seconds
 
         found = load(self.target)
         self._refuse_window_of(found)
-        return processor_of(found, checked_seconds(self.window), self.concurrency)
+        return processor_of(found, checked_seconds(self.function.window), self.concurrency)
 
     def _refuse_window_of(self, found: Any) -> None:
         """Raise click.UsageError for --window with an App."""
         from pykcl.handlers.app import App
 
-        if self.window is not None and isinstance(found, App):
+        window = self.function.window
+        if window is not None and isinstance(found, App):
             raise click.UsageError(
                 "--window is for a function or a Lambda handler, and an App has it in its program. Do: "
-                f'@app.stream("orders", window={self.window:g}).'
+                f'@app.stream("orders", window={window:g}).'
             )
 
     def app_that_names(self, ask: Ask) -> AppRun | None:
@@ -306,12 +306,6 @@ def _grouped_flags(command: Callable[..., None]) -> Callable[..., None]:
 @ACCEPT_POLLING
 @lambda_options
 @click.option(
-    "--window",
-    type=Duration(minimum=1.0, maximum=900.0),
-    metavar="DURATION",
-    help="Call a function with tumbling windows, whose state its calls hand on (whole seconds, up to 900s).",
-)
-@click.option(
     "--concurrency",
     type=click.IntRange(1, 256),
     metavar="N",
@@ -347,7 +341,6 @@ def run(
     arguments: tuple[str, ...],
     kclpy: Path | None,
     function: LambdaFunction,
-    window: float | None,
     concurrency: int | None,
     properties: Path | None,
     config_file: Path | None,
@@ -381,7 +374,7 @@ def run(
     more, does not wait for the batch.
     """
     words = arguments if target is None else (target, *arguments)
-    program = _Program(kclpy, words, function, window, concurrency)
+    program = _Program(kclpy, words, function, concurrency)
     function.refuse_others({"--kclpy": kclpy, "--properties": properties, "MODULE:CLASS": target})
     _refuse_what_does_not_go_together(program, processes, shadow, calls=shadow_call_processor)
     log, shows = log_to_stderr if kclpy is None else log_beside_the_program, processes.member is None
@@ -430,7 +423,7 @@ def _refuse_what_does_not_go_together(
 ) -> None:
     if calls and shadow is None:
         raise click.UsageError("--shadow-call-processor goes with --shadow APP2 only.")
-    if program.window is not None and program.kclpy is not None:
+    if program.function.window is not None and program.kclpy is not None:
         raise click.UsageError("--window and --kclpy do not go together: a KCL processor has no windows.")
     if program.concurrency is not None and program.kclpy is not None:
         raise click.UsageError(

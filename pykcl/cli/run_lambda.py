@@ -26,7 +26,10 @@ _MOST_BYTES = 1024 * 1024
 
 @dataclass(frozen=True)
 class LambdaFunction:
-    """The Lambda options as they were given. handler: MODULE:HANDLER; None: no Lambda function is run."""
+    """The Lambda options as they were given. handler: MODULE:HANDLER; None: no Lambda function is run.
+
+    window: seconds, also of another function.
+    """
 
     handler: str | None = None
     esm: Path | None = None
@@ -34,12 +37,13 @@ class LambdaFunction:
     handler_is_thread_safe: bool = False
     no_deaggregate: bool = False
     report_batch_item_failures: bool = False
+    window: float | None = None
 
     def refuse_others(self, others: Mapping[str, object]) -> None:
         """Raise click.UsageError for Lambda options without --lambda, and for any of `others`, by name, with it."""
         if self.handler is None:
             for option in fields(self):
-                if getattr(self, option.name) != option.default:
+                if option.name != "window" and getattr(self, option.name) != option.default:
                     raise click.UsageError(f"--{option.name.replace('_', '-')} goes with --lambda only.")
             return
         for name, value in others.items():
@@ -84,13 +88,9 @@ class LambdaFunction:
         return {"deaggregate": False} if self.no_deaggregate else {}
 
     def processor(
-        self,
-        settings: Settings,
-        load: Callable[[str], Any],
-        window: float | None = None,
-        concurrency: int = 1,
+        self, settings: Settings, load: Callable[[str], Any], concurrency: int = 1
     ) -> ProcessorFactory:
-        """Import the handler by `load`. window: of --window. Raises ConfigError, and what `load` raises."""
+        """Import the handler by `load`. Raises ConfigError, and what `load` raises."""
         config = settings.config
         if config.checkpoint_mode in ("manual", "ack"):
             raise ConfigError(
@@ -109,7 +109,7 @@ class LambdaFunction:
             concurrency=concurrency,
             function_timeout=self.function_timeout or FUNCTION_TIMEOUT,
             filter_criteria=self.mapping.filter_criteria,
-            window=self.mapping.window if window is None else checked_seconds(window),
+            window=self.mapping.window if self.window is None else checked_seconds(self.window),
             invoke_identity_arn=identity_arn(config, (settings.specs or {}).get("kinesis")),
         )
 
@@ -153,6 +153,13 @@ _OPTIONS = (
         "report_batch_item_failures",
         is_flag=True,
         help="Read batchItemFailures in the response; without it the response is ignored.",
+    ),
+    _option(
+        "--window",
+        "window",
+        type=Duration(minimum=1.0, maximum=900.0),
+        metavar="DURATION",
+        help="Call the handler, or a function of MODULE:NAME, in tumbling windows of so many whole seconds (to 900s).",
     ),
 )
 

@@ -113,12 +113,13 @@ class WindowDelivery:
     def is_due(self, millis_behind: int | None, answered_at: float) -> bool:
         """Return True if an empty page shows that nothing comes any more for the open window.
 
-        answered_at: time of the page, monotonic seconds. It may have waited here while a call took minutes, and says
-        nothing about the time since.
+        Only one at the tip of the shard does: another one may lie before records, and how far it is behind them is
+        Kinesis' estimate. answered_at: time of the page, monotonic seconds. It may have waited here while a call took
+        minutes, and says nothing about the time since.
         """
-        if millis_behind is None or not self._windows.is_open:
+        if millis_behind != 0 or not self._windows.is_open:
             return False
         context = self._scope.context
         ago = (context.runtime.monotonic() - answered_at) * 1000
         # The clock of Kinesis: that of the host may be wrong by hours.
-        return self._windows.is_due(context.stream.server_time_millis() - ago - millis_behind)
+        return self._windows.is_due(context.stream.server_time_millis() - ago)

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from pykcl.cli.settings import settings_of
 from pykcl.cli.shadow import Counter, Tally
 from pykcl.errors import ConfigError
 from pykcl.local.server import LocalAws
+from pykcl.model.record import Record
+from pykcl.processor import Batch
 
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/orders"
 MAPPING = {"EventSourceArn": ARN, "StartingPosition": "TRIM_HORIZON", "BatchSize": 7, "Whatever": 1}
@@ -81,6 +84,8 @@ def settings_for(function, **options):
             "--lambda and --properties do not go together",
         ),
         (["--lambda", "shop.handler", "--app", "orders-app", "--stream", "orders"], "is not MODULE:CLASS"),
+        (["--kclpy", "app.py", "--window", "60"], "--window and --kclpy do not go together"),
+        (["--lambda", "shop:handler", "--window", "901"], "out of range"),
         ([], "Missing argument 'MODULE:CLASS'"),
     ],
 )
@@ -156,6 +161,40 @@ def test_checkpoint_modes_that_wait_for_the_program_are_refused(mode):
         LambdaFunction("shop:handler").processor(settings, lambda target: print)
 
 
+def test_a_window_is_that_of_the_mapping_or_the_one_that_is_given(tmp_path):
+    file = tmp_path / "esm.json"
+    file.write_text(json.dumps({**MAPPING, "TumblingWindowInSeconds": 120}), "utf-8")
+    function = LambdaFunction("shop:handler", esm=file)
+    settings = settings_for(function)
+    assert function.processor(settings, lambda target: print)().windows.seconds == 120
+    given = replace(function, window=60.0)
+    assert given.processor(settings, lambda target: print)().windows.seconds == 60
+    assert LambdaFunction("shop:handler").processor(settings, lambda target: print)().windows is None
+    with pytest.raises(ConfigError, match="whole seconds"):
+        replace(function, window=1.5).processor(settings, lambda target: print)
+
+
+@pytest.mark.parametrize("words", [[], ["--app", "orders-app", "--stream", "orders", "--local"]])
+def test_an_app_has_its_windows_in_the_program(run, tmp_path, words):
+    (tmp_path / "shop_of_windows.py").write_text("from pykcl import App\napp = App('orders-app')\n", "utf-8")
+    sys.path.insert(0, str(tmp_path))
+    result = run("shop_of_windows:app", "--window", "60", *words)
+    assert result.exit_code == 2, result.output
+    assert '@app.stream("orders", window=60)' in result.output
+
+
+def test_a_shadow_that_calls_a_handler_with_windows_closes_them():
+    processor = lambda_processor(lambda event, context: calls.append(event) or {"state": 1}, window=60)()
+    calls, shadow = [], Counter(Tally(), processor)
+    assert shadow.windows is processor.windows
+    one = Record(b"1", "k", "1", 60_000.0, "shardId-000000000000")
+    shadow.windows.open_for(one)
+    for batch in ((one,), ()):
+        shadow.process_records(Batch(batch, None, 0, one.shard_id, "orders"))
+    assert [event["isFinalInvokeForWindow"] for event in calls] == [False, True]
+    assert not shadow.windows.is_open
+
+
 def test_a_shadow_that_calls_the_handler_waits_for_its_turn():
     processor = lambda_processor(print)()
     assert processor.turn is not None
@@ -211,6 +250,26 @@ def test_an_unmodified_batch_processor_function_ships_every_order_once(start, aw
     ]
     assert "identity arn:aws:iam::000000000000:user/local" in lines
     assert re.search(r"^Whatever +not used: pykcl does not know this key$", service.text, re.MULTILINE)
+
+
+COUNTS = """
+def lambda_handler(event, context):
+    print("final" if event["isFinalInvokeForWindow"] else "counts", event["state"], flush=True)
+    return {"state": {"n": event["state"].get("n", 0) + len(event["Records"])}}
+"""
+
+
+def test_a_function_with_windows_counts_and_closes_them(start, aws):
+    service = start("--start", "TRIM_HORIZON", "--window", "1s", program=COUNTS)
+
+    def is_closed():
+        # Until one comes in a later window.
+        aws.kinesis.put_record("orders", b"one", "alice")
+        return "final {'n': " in service.output.read_text()
+
+    service.until(is_closed, "the end of a window")
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(30) == 0
 
 
 MISBEHAVES = """

@@ -615,6 +615,13 @@ def test_e24_a_response_that_names_no_record_of_the_batch(new_fleet):
     check(told(fleet, ProcessorRaised, "E24"), "E24", "itemIdentifier", "sequenceNumber")
 
 
+def test_e24_a_call_in_a_window_without_a_state(new_fleet):
+    fleet = new_fleet(shards=1)
+    fleet.start("w1", processor=lambda_processor(lambda event, context: None, window=60))
+    fleet.put(1)
+    check(told(fleet, ProcessorRaised, "E24"), "E24", "'state'")
+
+
 def test_e26_an_async_handler_that_blocks_the_event_loop(new_fleet):
     fleet = new_fleet(shards=1)
 

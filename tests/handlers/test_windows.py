@@ -6,6 +6,7 @@ from copy import deepcopy
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from pykcl.model.record import Record
 from pykcl.processor import InitializationInput
 from pykcl.testing import RunFailed, records, run_processor
 from pykcl.testing.runtime import EPOCH_MILLIS
+from pykcl.worker.window_delivery import WindowDelivery
 
 DOCUMENTED = json.loads(
     (Path(__file__).parents[1] / "fixtures" / "lambda_kinesis_window_event.json").read_text("utf-8")
@@ -484,28 +486,26 @@ def test_a_shard_at_rest_is_read_by_the_shared_thread_and_its_window_closes_all_
     fleet.wait(lambda: all(lease.checkpoint.sequence_number.isdigit() for lease in fleet.rows().values()))
 
 
-def test_a_page_that_waited_while_a_call_took_minutes_closes_no_window(new_fleet):
-    """1) A page is fetched ahead, and is empty; 2) the call takes four minutes; 3) a record came meanwhile, in the same
-    window, behind that page; 4) by the clock of now nothing came for two minutes after the end."""
-    fleet, finals = new_fleet(shards=1), []
-
-    def count(batch: Batch, window: Window) -> Any:
-        if window.is_final:
-            finals.append(window.state)
-        elif window.state is None:
-            fleet.simulation.sleep(30)
-            fleet.put(1, "late")
-            fleet.simulation.sleep(240)
-        return (window.state or []) + [each.data for each in batch]
-
-    fleet.start("w1", processor=handler(count, window=900))
-    # The window has a hundred seconds left.
-    fleet.simulation.sleep(800 - (EPOCH_MILLIS / 1000 + fleet.simulation.now) % 900)
-    first = fleet.put(1)
-    fleet.wait(lambda: bool(finals), 2000.0)
-    assert len(finals) == 1
-    assert len(finals[0]) == 2
-    assert finals[0][:1] == first
+@pytest.mark.parametrize(("answered_at", "millis_behind", "is_due"), [
+    (1000.0, 0, True),
+    # 1) The page came in second 990, and was empty; 2) it waited here; 3) a record came in second 995.
+    (990.0, 0, False),
+    # It is not at the tip of the shard: records of the window may follow, whatever the estimate.
+    (1000.0, 1, False),
+    (1000.0, None, False),
+])  # fmt: skip
+def test_a_page_says_nothing_about_the_time_after_it(answered_at, millis_behind, is_due):
+    """The window ends in second 120 of Kinesis' clock; two minutes later it is second 1000 of ours."""
+    windows = handler(Sums(), window=60)().windows
+    windows.open_for(Record(b"", "k", "1", 60_000.0))
+    context = SimpleNamespace(
+        runtime=SimpleNamespace(monotonic=lambda: 1000.0),
+        stream=SimpleNamespace(server_time_millis=lambda: 240_000),
+    )
+    progress = SimpleNamespace(hold_back=lambda: None)
+    scope = SimpleNamespace(context=context, initialized=(None, progress))
+    delivery = WindowDelivery(scope, windows, deliver=None, write=None)
+    assert delivery.is_due(millis_behind, answered_at) is is_due
 
 
 def test_a_lease_that_is_handed_over_in_mid_window_gives_the_same_final_state(new_fleet):

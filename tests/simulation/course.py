@@ -8,15 +8,16 @@ from typing import Any
 from pykcl.processor import RecordProcessor
 from pykcl.testing.simulation import course
 from pykcl.testing.simulation.course import Course
-from pykcl.testing.simulation.guarantees import Outcome, Violations
+from pykcl.testing.simulation.guarantees import Guarantee, Outcome, Violations
 from tests.simulation.acks import AckWorld
 from tests.simulation.chaos import FleetChaos
-from tests.simulation.faults import AckFaults, FleetFaults, Leaders, NativeFaults, PolicyFaults
+from tests.simulation.faults import AckFaults, FleetFaults, Leaders, NativeFaults, PolicyFaults, WindowFaults
 from tests.simulation.lease_table_actions import lose_and_restore_the_table
 from tests.simulation.native import NativeChaos, NativeFleet, NativeWorld
 from tests.simulation.native_rest import NativeQuiescence
 from tests.simulation.policies import PolicyWorld
 from tests.simulation.quiescence import FleetQuiescence
+from tests.simulation.windows import WindowWorld
 from tests.simulation.world import CheckedFleet, CheckedWorld
 
 
@@ -30,14 +31,17 @@ def run_simulation(
     policies: bool = False,
     native: bool = False,
     acks: bool = False,
+    windows: bool = False,
 ) -> Outcome:
     """Run one simulation; the same arguments take the same course. Raises no broken guarantee: see the outcome.
 
     off, full, processor: as in pykcl.testing.simulation. blind: no guarantee counts as broken.
     policies: workers give records up (F21); not with a processor of a user. native: the fleet is one of KCL 3.x in its
-    own mode (F22). acks: records are settled one by one (F23). Without them a seed takes the same course as ever.
+    own mode (F22). acks: records are settled one by one (F23). windows: records are processed
+    in tumbling windows. Without them a seed takes the same course as ever.
     """
     chosen = NativeCourse if native else PolicyCourse if policies else AckCourse if acks else FleetCourse
+    chosen = WindowCourse if windows else chosen
     return course.run_simulation(
         seed,
         off=off,
@@ -94,6 +98,21 @@ class AckCourse(FleetCourse):
 
     faults = AckFaults
     world = AckWorld
+
+
+class WindowCourse(FleetCourse):
+    """FleetCourse with a handler that has tumbling windows."""
+
+    faults = WindowFaults
+    world = WindowWorld
+    _world: WindowWorld
+
+    def at_the_end(self) -> None:
+        missing = self._world.windows.missing()
+        self._world.violations.expect(
+            not missing, Guarantee.NO_GAP, f"in no final state, or in several: {missing[:5]}"
+        )
+        super().at_the_end()
 
 
 class NativeCourse(FleetCourse):

@@ -147,6 +147,17 @@ class AckFaults(FleetFaults):
         super().__init__(seed, off=off | NOT_WITH_ACKS, **options)
 
 
+NOT_WITH_WINDOWS = NOT_WITH_ACKS | {"F13.deleted", "F13.recreated", "F15.deleted", "F15.counter", "F20"}
+
+
+class WindowFaults(FleetFaults):
+    """The faults of a simulation of windows, without those that let a reader begin in the middle of a window: retention,
+    a table or a row that is restored or made anew, and Java workers, which have no windows."""
+
+    def __init__(self, seed: int, *, off: frozenset[str] = frozenset(), **options: Any) -> None:
+        super().__init__(seed, off=off | NOT_WITH_WINDOWS, **options)
+
+
 class PolicyFaults(FleetFaults):
     """The faults of a simulation of processing policies. Without bad records it would show nothing."""
 

@@ -1,10 +1,14 @@
 """Simulations, and the simulations over processors of users."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
+from pykcl.handlers import functions, windows
+from pykcl.handlers.windows import PICKLED
 from pykcl.testing.simulation import Guarantee, GuaranteeBroken
+from pykcl.worker.checkpointer import Progress
 from tests.simulation import processors
 from tests.simulation.course import run_simulation
 from tests.simulation.native_rest import generations_to_read, java_cannot_end
@@ -43,6 +47,38 @@ def test_a_simulation_of_a_native_fleet_breaks_no_guarantee(seed):
 )
 def test_a_simulation_of_acks_breaks_no_guarantee(seed):
     _must_be_kept(seed, acks=True)
+
+
+@pytest.mark.parametrize(
+    "seed", [*FIXED[:3], *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(100, 120))]
+)
+def test_a_simulation_of_windows_breaks_no_guarantee(seed):
+    outcome = run_simulation(seed, windows=True)
+    if outcome.broken is not None:
+        failure = f"run_simulation({seed}, windows=True): {outcome.summary}"
+        pytest.fail("\n".join([failure, *outcome.last_lines]), pytrace=False)
+
+
+def test_a_checkpoint_in_the_middle_of_a_window_is_caught(monkeypatch):
+    monkeypatch.setattr(Progress, "hold_back", lambda self: None)
+    assert run_simulation(3, windows=True).broken.guarantee is Guarantee.CHECKPOINT_AFTER_DELIVERY
+
+
+def test_a_state_that_a_failing_call_has_changed_is_caught(monkeypatch):
+    states = [None]
+
+    def dump(state):
+        states.append(state)
+        return str(len(states) - 1).encode()
+
+    shared = replace(PICKLED, dump=dump, load=lambda kept: states[int(kept)], empty=b"0")
+    monkeypatch.setattr(functions, "PICKLED", shared)
+    assert run_simulation(104, windows=True).broken.guarantee is Guarantee.NO_GAP
+
+
+def test_a_window_that_is_closed_too_early_is_caught(monkeypatch):
+    monkeypatch.setattr(windows, "GRACE_MILLIS", -20_000)
+    assert run_simulation(1, windows=True).broken.guarantee is Guarantee.NO_GAP
 
 
 def _must_be_kept(seed, **kinds):

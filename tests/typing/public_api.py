@@ -58,6 +58,7 @@ from pykcl import (
     StreamMissing,
     TableGone,
     TemporaryError,
+    Window,
     Worker,
     WorkerStatus,
     WrongStream,
@@ -249,6 +250,14 @@ def on_notes(notes: list[str], context: Context) -> int:
     return len(notes) + len(context.batch)
 
 
+@app.stream("sums", application="sums-app", window=60)
+def sums(notes: list[str], window: Window) -> int:
+    total: int = window.state or 0
+    if window.is_final or window.is_terminated_early:
+        print(window.shard_id, window.start.isoformat(), window.end - window.start, total)
+    return total + len(notes)
+
+
 def functions() -> None:
     decorated: Callable[[Order, Context], None] = on_order
     counted: Callable[[list[str], Context], int] = on_notes
@@ -257,6 +266,7 @@ def functions() -> None:
     made: ProcessorFactory = handler(on_order, filter=has_key)
     Worker("orders-app", stream="orders", processor=made)
     Worker("notes-app", stream="notes", processor=handler(on_notes, decoder=text_of))
+    Worker("sums-app", stream="sums", processor=handler(sums, window=60))
     app.run()
 
 

@@ -254,12 +254,13 @@ class ToHandler:
             shard_id, stream, letter.first, None, 0, checkpointer, letter.application, letter.stream_arn
         )
         failed = _failure("initialize", partial(processor.initialize, begin))
+        if not failed and getattr(processor, "windows", None) is not None:
+            failed = "the handler has windows, and a letter is in none of them: use --to-stream"
         for number, (_, records) in zip(numbers, letters, strict=True):
             checkpointer.delivered = records[-1].position
             batch = Batch(records, checkpointer, None, shard_id, stream)
-            problems[number] = failed or _failure(
-                "process_records", partial(processor.process_records, batch)
-            )
+            process_records = partial(processor.process_records, batch)
+            problems[number] = failed or _failure("process_records", process_records)
         if not failed:
             end = ShutdownRequestedInput(shard_id, stream, checkpointer)
             failed = _failure("shutdown_requested", partial(processor.shutdown_requested, end))

@@ -96,6 +96,13 @@ def test_a_lambda_handler_gets_the_event_and_the_context_of_the_failed_call(fold
     assert left(folder) == []
 
 
+def test_a_handler_with_windows_gets_no_letter_as_it_is_in_none(folder):
+    keep(folder, letter(record(1)))
+    (problem,) = (one.problem for one in run(folder, ToHandler(lambda_processor(print, window=60))))
+    assert "--to-stream" in problem
+    assert left(folder) == [letter(record(1)).id]
+
+
 def test_a_dry_run_calls_nothing_and_settles_nothing(folder):
     keep(folder, letter())
     assert [one.problem for one in run(folder, None)] == [""]
