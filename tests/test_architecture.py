@@ -103,8 +103,8 @@ OPERATORS_AWS = "pykcl/operate/aws/"
 CLOCKS_AND_THREADS = {
     "time", "threading", "random", "_thread", "asyncio", "concurrent", "multiprocessing", "queue", "sched",
 }  # fmt: skip
-EVENT_LOOPS = {"pykcl/handlers/async_consumer.py", "pykcl/handlers/loop.py"}
-"""They run in the event loop of a program, or have one of their own: a simulation gives them another loop."""
+EVENT_LOOPS = {"pykcl/handlers/async_consumer.py", "pykcl/handlers/loop.py", "tests/simulation/lanes.py"}
+"""They run in an event loop, that of a program or of pykcl: a simulation gives them another one."""
 LOOKS_ON = ("health", "ui")
 """They look at a worker or at a fleet from outside, in real time, with sockets and threads of their own: they ask for what
 is so, and neither a record nor a simulation ever waits for them."""

@@ -220,18 +220,17 @@ class _Program:
     kclpy: Path | None
     words: tuple[str, ...]
     function: LambdaFunction
-    concurrency: int | None = None
 
     def processor(self, settings: Settings) -> Any:
         """Import the record processor, the handler or the App. Raises click.UsageError, ConfigError, ProgramCrashed."""
         if self.function.handler is not None:
-            return self.function.processor(settings, load, self.concurrency or 1)
+            return self.function.processor(settings, load)
         from pykcl.handlers.functions import processor_of
         from pykcl.handlers.windows import checked_seconds
 
         found = load(self.target)
         self._refuse_window_of(found)
-        return processor_of(found, checked_seconds(self.function.window), self.concurrency)
+        return processor_of(found, checked_seconds(self.function.window), self.function.concurrency)
 
     def _refuse_window_of(self, found: Any) -> None:
         """Raise click.UsageError for --window with an App."""
@@ -306,12 +305,6 @@ def _grouped_flags(command: Callable[..., None]) -> Callable[..., None]:
 @ACCEPT_POLLING
 @lambda_options
 @click.option(
-    "--concurrency",
-    type=click.IntRange(1, 256),
-    metavar="N",
-    help="Call a function, or a thread-safe Lambda handler, for up to N partition keys of a shard at the same time.",
-)
-@click.option(
     "--worker-id",
     metavar="NAME",
     help="Unique name of this worker (default: host, process and a random part).",
@@ -341,7 +334,6 @@ def run(
     arguments: tuple[str, ...],
     kclpy: Path | None,
     function: LambdaFunction,
-    concurrency: int | None,
     properties: Path | None,
     config_file: Path | None,
     accept_polling: bool,
@@ -373,8 +365,7 @@ def run(
     Ctrl-C or SIGTERM waits for the running batch, checkpoints and releases the leases. A second one, after a second or
     more, does not wait for the batch.
     """
-    words = arguments if target is None else (target, *arguments)
-    program = _Program(kclpy, words, function, concurrency)
+    program = _Program(kclpy, arguments if target is None else (target, *arguments), function)
     function.refuse_others({"--kclpy": kclpy, "--properties": properties, "MODULE:CLASS": target})
     _refuse_what_does_not_go_together(program, processes, shadow, calls=shadow_call_processor)
     log, shows = log_to_stderr if kclpy is None else log_beside_the_program, processes.member is None
@@ -425,7 +416,7 @@ def _refuse_what_does_not_go_together(
         raise click.UsageError("--shadow-call-processor goes with --shadow APP2 only.")
     if program.function.window is not None and program.kclpy is not None:
         raise click.UsageError("--window and --kclpy do not go together: a KCL processor has no windows.")
-    if program.concurrency is not None and program.kclpy is not None:
+    if program.function.concurrency is not None and program.kclpy is not None:
         raise click.UsageError(
             "--concurrency is for functions and Lambda handlers, not for --kclpy. Drop it."
         )

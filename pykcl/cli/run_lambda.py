@@ -28,7 +28,7 @@ _MOST_BYTES = 1024 * 1024
 class LambdaFunction:
     """The Lambda options as they were given. handler: MODULE:HANDLER; None: no Lambda function is run.
 
-    window: seconds, also of another function.
+    window: seconds, also of another function. concurrency: also of another function.
     """
 
     handler: str | None = None
@@ -38,12 +38,16 @@ class LambdaFunction:
     no_deaggregate: bool = False
     report_batch_item_failures: bool = False
     window: float | None = None
+    concurrency: int | None = None
 
     def refuse_others(self, others: Mapping[str, object]) -> None:
         """Raise click.UsageError for Lambda options without --lambda, and for any of `others`, by name, with it."""
         if self.handler is None:
             for option in fields(self):
-                if option.name != "window" and getattr(self, option.name) != option.default:
+                if (
+                    option.name not in ("window", "concurrency")
+                    and getattr(self, option.name) != option.default
+                ):
                     raise click.UsageError(f"--{option.name.replace('_', '-')} goes with --lambda only.")
             return
         for name, value in others.items():
@@ -87,9 +91,7 @@ class LambdaFunction:
         """Fields of Config that were given."""
         return {"deaggregate": False} if self.no_deaggregate else {}
 
-    def processor(
-        self, settings: Settings, load: Callable[[str], Any], concurrency: int = 1
-    ) -> ProcessorFactory:
+    def processor(self, settings: Settings, load: Callable[[str], Any]) -> ProcessorFactory:
         """Import the handler by `load`. Raises ConfigError, and what `load` raises."""
         config = settings.config
         if config.checkpoint_mode in ("manual", "ack"):
@@ -106,7 +108,7 @@ class LambdaFunction:
             load(self.handler or ""),
             report_batch_item_failures=self.report_batch_item_failures or self.mapping.reports_failures,
             handler_is_thread_safe=self.handler_is_thread_safe,
-            concurrency=concurrency,
+            concurrency=self.concurrency or 1,
             function_timeout=self.function_timeout or FUNCTION_TIMEOUT,
             filter_criteria=self.mapping.filter_criteria,
             window=self.mapping.window if self.window is None else checked_seconds(self.window),
@@ -160,6 +162,13 @@ _OPTIONS = (
         type=Duration(minimum=1.0, maximum=900.0),
         metavar="DURATION",
         help="Call the handler, or a function of MODULE:NAME, in tumbling windows of so many whole seconds (to 900s).",
+    ),
+    _option(
+        "--concurrency",
+        "concurrency",
+        type=click.IntRange(1, 256),
+        metavar="N",
+        help="Call a function, or a thread-safe Lambda handler, for up to N partition keys of a shard at the same time.",
     ),
 )
 

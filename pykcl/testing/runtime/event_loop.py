@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, NoReturn, TypeVar
 
-from pykcl.testing.runtime.scheduler import SimulatedRuntime
+from pykcl.runtime import Runtime
 
 Result = TypeVar("Result")
 
@@ -16,7 +16,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
 
     It has everything of asyncio that needs neither a socket, nor a thread, nor a process of the system."""
 
-    def __init__(self, runtime: SimulatedRuntime) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         super().__init__()
         self._runtime = runtime
         self._wake = runtime.event()
@@ -53,7 +53,7 @@ class SteppingLoop(asyncio.BaseEventLoop):
         self._wake.set()
 
 
-def run_coroutine(runtime: SimulatedRuntime, main: Coroutine[Any, Any, Result]) -> Result:
+def run_coroutine(runtime: Runtime, main: Coroutine[Any, Any, Result]) -> Result:
     """Do what `asyncio.run` does, in simulated time."""
     loop = SteppingLoop(runtime)
     try:
