@@ -168,7 +168,7 @@ _OPTIONS = (
         "concurrency",
         type=click.IntRange(1, 256),
         metavar="N",
-        help="Call a function, or a thread-safe Lambda handler, for up to N partition keys of a shard at the same time.",
+        help="Call a function, or a thread-safe Lambda handler, for up to N partition keys of a shard at a time.",
     ),
 )
 
