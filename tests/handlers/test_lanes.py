@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from pykcl import (
     Batch,
@@ -21,6 +22,7 @@ from pykcl import (
     handler,
     lambda_processor,
 )
+from pykcl.cli.run import run
 from pykcl.events import (
     BatchSkipped,
     BatchSplit,
@@ -30,6 +32,7 @@ from pykcl.events import (
     ProcessorRaised,
 )
 from pykcl.handlers.app import App
+from pykcl.handlers.functions import processor_of
 from pykcl.model.kpl import aggregate
 from pykcl.processor import InitializationInput
 from pykcl.testing import RunFailed, SimulatedClock, records, run_processor
@@ -709,6 +712,45 @@ def test_a_handler_in_lanes_cannot_checkpoint_past_what_is_not_done():
     result = run_processor(handler(on_record, concurrency=2), orders(10, 10))
     assert "not done. Leave it out: the checkpoint follows by itself" in refused[0]
     assert result.lost == 0
+
+
+APP = App("orders-app")
+
+
+@APP.stream("orders", concurrency=2)
+def of_an_app(record: Record): ...
+
+
+@pytest.mark.parametrize(
+    ("found", "do"),
+    [
+        (
+            Orders,
+            r"handler\(..., concurrency=4\) in the program; a class processes one record after the other",
+        ),
+        (handler(asynchronous), r"Do: handler\(..., concurrency=4\)"),
+        (of_an_app, r"Do: @app.stream\(..., concurrency=4\)"),
+        (APP, r"Do: @app.stream\(..., concurrency=4\)"),
+    ],
+)
+def test_a4_7_the_option_of_the_command_is_for_functions(found, do):
+    with pytest.raises(ConfigError, match=f"^--concurrency 4 goes with a function .* {do}"):
+        processor_of(found, 4)
+    assert processor_of(asynchronous, 4)().settles_because == "concurrency=4"
+    assert processor_of(found, None) is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--kclpy", "x.py"], "--concurrency is for functions and Lambda handlers, not for --kclpy"),
+        (["mod:name", "--concurrency", "0"], "0 is not in the range 1<=x<=256"),
+    ],
+)
+def test_a4_7_the_command_refuses_what_it_cannot_do(words, said):
+    done = CliRunner().invoke(run, ["--concurrency", "4", *words, "-a", "a", "--stream", "s"])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())
 
 
 # -- in real time ----------------------------------------------------------------------------------------------

@@ -95,10 +95,6 @@ def begins_without_the_lease(patch: Patch) -> None:
     patch.replace(Settling, "goes_on", lambda _: lambda self: True)
 
 
-def stops_with_a_gap(patch: Patch) -> None:
-    patch.replace(Settling, "may_end", lambda _: lambda self: False)
-
-
 ACKS = (
     Mutant("M84", "the watermark passes a record that is not acked if the next one is", "-",
             (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_DUPLICATES), passes_an_open_record, acks=True),
@@ -117,6 +113,4 @@ ACKS = (
             (Guarantee.CHECKPOINT_AFTER_DELIVERY, Guarantee.NO_GAP), cancelled_is_done, acks=True),
     Mutant("M91", "lanes go on after the lease is lost", "-",
             (Guarantee.SILENT_AFTER_LOSS,), begins_without_the_lease, acks=True),
-    Mutant("M92", "lanes that lag do not catch up before a stop", "-",
-            (Guarantee.NO_DUPLICATES,), stops_with_a_gap, acks=True),
 )  # fmt: skip

@@ -16,7 +16,8 @@ from pykcl.testing.simulation.processors import FaultyProcessor
 
 _STEP = 0.5
 """Seconds after which a call that takes long checks whether it is still of use."""
-_LONGEST = 30.0
+_LONGEST = 60.0
+_LONGEST_AT_REST = 1.0
 
 
 class AckBook:
@@ -123,7 +124,7 @@ class LaneChecker(FaultyProcessor):
         seconds = self._begins(record)
         try:
             until = self._simulation.now + seconds
-            while self._simulation.now < until and not self._is_of_no_use(context):
+            while self._simulation.now < until and not self._is_of_no_use(context, seconds):
                 self._simulation.sleep(min(until - self._simulation.now, _STEP))
             self._ends(record, context)
         finally:
@@ -136,7 +137,7 @@ class LaneChecker(FaultyProcessor):
             if self._faults.happens("F17.raises", f"{self._host} {record.shard_id} blocks"):
                 # And with it every other task of its process.
                 self._simulation.sleep(min(seconds, 3.0))
-            while self._simulation.now < until and not self._is_of_no_use(context):
+            while self._simulation.now < until and not self._is_of_no_use(context, seconds):
                 await asyncio.sleep(min(until - self._simulation.now, _STEP))
             self._ends(record, context)
         finally:
@@ -155,15 +156,19 @@ class LaneChecker(FaultyProcessor):
         expect(last is None or last <= position, Guarantee.NO_GAP, f"{where} after {last} of the same key")
         self._running.add(key)
         faults, about = self._faults, f"{self._host} {record.shard_id}"
-        seconds = 0.0 if faults.healed else self.rng.choice([0.0, 0.0, 0.1, 0.3]) * self.rng.random()
+        seconds = self.rng.choice([0.0, 0.0, 0.1, 0.3]) * self.rng.random()
+        if faults.healed:
+            # For a stop to wait for. While there is much to do it would take too long.
+            owed = self._checker.record_log.shards[owning.shard_id].owed()
+            seconds = self.rng.uniform(0, _LONGEST_AT_REST) if owed <= 20 and not faults.strained else 0.0
         if faults.happens("F23.late", about):
             seconds = self.rng.uniform(0.5, 5)
         if faults.happens("F23.never", about):
             seconds = _LONGEST
         return seconds
 
-    def _is_of_no_use(self, context: Context) -> bool:
-        return context.lost or self._faults.healed
+    def _is_of_no_use(self, context: Context, seconds: float) -> bool:
+        return context.lost or (self._faults.healed and seconds > _LONGEST_AT_REST)
 
     def _ends(self, record: Record, context: Context) -> None:
         owning, position = self._must_own("process_records"), _position(record)
