@@ -124,6 +124,8 @@ AROUND_SIMULATIONS = {
 """Modules that run simulations, and are in none."""
 EVENT_LOOP = "pykcl/handlers/loop.py"
 """The event loop of async handlers, which a simulation replaces by one of its own: `Runtime.coroutines`."""
+ASYNC = (EVENT_LOOP, "tests/simulation/lanes.py")
+"""Modules whose coroutines run in that loop."""
 REAL_PROCESSES = "pykcl/compat/multilang/"
 """It starts, hears and ends processes of the operating system: no seed commands those, and no simulated clock moves
 them on, so its patience is in real time and its pipes are served by a real thread."""
@@ -241,7 +243,7 @@ def goes_past_the_runtime(path: str, source: str) -> list[str]:
     }
     for node, name in names_in(source):
         is_unseeded = name == "random.Random" and (node.lineno, node.col_offset) in empty
-        if path == EVENT_LOOP and name.split(".")[0] == "asyncio":
+        if path in ASYNC and name.split(".")[0] == "asyncio":
             continue
         if is_unseeded or (name not in ("random.Random", "random") and is_outside_of_a_seed(name)):
             found.append(f"{path}:{node.lineno}: {name} is decided by no seed")

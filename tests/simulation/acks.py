@@ -133,7 +133,8 @@ class AckWorld(CheckedWorld):
     """
 
     def _create_checkers(self) -> None:
-        self.way = random.Random(f"{self.simulation.seed}/way").choice(["acks", "lanes", "async lanes"])
+        rng = random.Random(f"{self.simulation.seed}/way")
+        self.way = rng.choice(["acks", "lanes", "async lanes"])
         self.rng = random.Random(f"{self.simulation.seed}/acks")
         if self.way == "acks":
             self.options.update(draw_acks(self.rng))
