@@ -359,7 +359,6 @@ def run(
 
     --kclpy runs a program written for amazon_kclpy in this process, unchanged and without Java, with the options of its
     --properties or --config file; it gets the arguments after --. --lambda runs the handler of a Lambda function.
-
     --shadow processes nothing, and does not touch the lease table of the application.
 
     Ctrl-C or SIGTERM waits for the running batch, checkpoints and releases the leases. A second one, after a second or

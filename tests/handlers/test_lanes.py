@@ -735,8 +735,8 @@ def of_an_app(record: Record): ...
 )
 def test_a4_7_the_option_of_the_command_is_for_functions(found, do):
     with pytest.raises(ConfigError, match=f"^--concurrency 4 goes with a function .* {do}"):
-        processor_of(found, 4)
-    assert processor_of(asynchronous, 4)().settles_because == "concurrency=4"
+        processor_of(found, concurrency=4)
+    assert processor_of(asynchronous, concurrency=4)().settles_because == "concurrency=4"
     assert processor_of(found, None) is not None
 
 

@@ -83,6 +83,7 @@ class LaneChecker(FaultyProcessor):
         self._lanes.initialize(init)
 
     def settle_by(self, settling: Any) -> None:
+        self._settling = settling
         self._lanes.settle_by(settling)
 
     @property
@@ -180,6 +181,9 @@ class LaneChecker(FaultyProcessor):
         self._book.says_done(position)
         self._checker.record_log.delivered(owning.shard_id, [position])
         owning.delivered.add(position)
+        if self._faults.happens("F23.twice", f"{self._host} {record.shard_id}"):
+            # The lane does so once more.
+            self._settling.settle((record.sequence_number, record.sub_sequence_number))
         if not self._has_checkpointed and self._faults.happens(
             "F17.twice", f"{self._host} {record.shard_id}"
         ):
