@@ -338,6 +338,18 @@ def test_a_call_with_records_that_always_fails_becomes_a_letter_and_the_window_g
     assert result.lost == 0
 
 
+def test_a_call_that_is_skipped_leaves_the_others_of_its_window():
+    def fail(values, window):
+        if 2 in values or 4 in values:
+            raise ValueError
+
+    function = Sums(fail)
+    result = run(function, max_records=1, on_error="skip")
+    assert function.finals == {0: [[1, 3]], 60: [[5]], 300: [[6]]}
+    assert [each.json() for each in result.skipped] == [2, 4]
+    assert result.lost == 0
+
+
 def test_a_window_all_of_whose_records_are_given_up_is_closed_without_a_call():
     def fail(values, window):
         if 6 in values or 4 in values or 5 in values:
