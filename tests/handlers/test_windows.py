@@ -707,7 +707,7 @@ class Orders(RecordProcessor):
     (each_record, 60, ["each record", "list[T]", "Batch"]),
     (without_a_window, 60, ["no Window", "window: Window"]),
     (sums, None, ["has no windows", "window=60", "--window"]),
-    (asynchronous, 60, ["async def"]),
+    (asynchronous, 60, ["window=60", "async def", "plain def"]),
     (Orders, 60, ["class Orders"]),
     (sums, 0, ["out of range", "900"]),
     (sums, 901, ["out of range", "900"]),
@@ -719,6 +719,13 @@ def test_what_contradicts_windows_is_refused_by_name(function, window, words):
     with pytest.raises(ConfigError) as refused:
         handler(function, window=window)
     assert all(word in str(refused.value) for word in words), refused.value
+
+
+def test_windows_do_not_go_with_several_records_at_a_time():
+    with pytest.raises(ConfigError, match="window=60 hands a state .* does not go with concurrency=4"):
+        handler(sums, window=60, concurrency=4)
+    with pytest.raises(ConfigError, match="window=60 hands a state .* concurrency=4 makes several at once"):
+        lambda_processor(lambda event, context: None, window=60, concurrency=4, handler_is_thread_safe=True)
 
 
 @pytest.mark.parametrize(("options", "words"), [
