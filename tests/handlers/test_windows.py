@@ -722,9 +722,9 @@ def test_what_contradicts_windows_is_refused_by_name(function, window, words):
 
 
 def test_windows_do_not_go_with_several_records_at_a_time():
-    with pytest.raises(ConfigError, match="window=60 hands a state .* does not go with concurrency=4"):
+    with pytest.raises(ConfigError, match=r"window=60 hands a state .* does not go with concurrency=4"):
         handler(sums, window=60, concurrency=4)
-    with pytest.raises(ConfigError, match="window=60 hands a state .* concurrency=4 makes several at once"):
+    with pytest.raises(ConfigError, match=r"window=60 hands a state .* concurrency=4 makes several at once"):
         lambda_processor(lambda event, context: None, window=60, concurrency=4, handler_is_thread_safe=True)
 
 
