@@ -79,7 +79,7 @@ class LaneChecker(FaultyProcessor):
         self._last_of: dict[str, Position] = {}
         self._open: set[Position] = set()
         work = self._await_work if self.way == "async lanes" else self._work
-        self._lanes = handler(work, concurrency=self.concurrency)()
+        self._lanes: Any = handler(work, concurrency=self.concurrency)()
         self._lanes.initialize(init)
 
     def settle_by(self, settling: Any) -> None:
@@ -88,7 +88,7 @@ class LaneChecker(FaultyProcessor):
 
     @property
     def settles_because(self) -> str:
-        return self._lanes.settles_because
+        return str(self._lanes.settles_because)
 
     def process_records(self, batch: Batch) -> Any:
         owning = self._must_own("process_records")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from pykcl.errors import CheckpointRefused
 from pykcl.handlers.functions import handler
@@ -76,7 +76,7 @@ class WindowProcessor(FaultyProcessor):
 
     def initialize(self, init: InitializationInput) -> None:
         super().initialize(init)
-        self._function = handler(self._collect, window=self.checker.length // 1000)()
+        self._function = cast(Any, handler(self._collect, window=self.checker.length // 1000)())
         self._function.initialize(init)
         self.windows = self._function.windows
         self._final: State | None = None
