@@ -198,9 +198,11 @@ class FleetMonitor:
             )
         if fleet.why_native and not self._went_native and not self.follows:
             # 1) A table is restored, row by row; 2) a scan shows the lock of a leader, and not yet the row with the
-            # client version, which says that the lock is left over.
+            # client version, which says that the lock is left over. Or 1) a scan; 2) the fleet is rolled back, which
+            # removes the index of owners; 3) the index is not found.
             self._native_since = now if self._native_since is None else self._native_since
-            if fleet.client_version is None and now - self._native_since < STALE_FOR:
+            is_doubtful = fleet.client_version is None or not self._state.has_owner_index
+            if is_doubtful and now - self._native_since < STALE_FOR:
                 return
             self._went_native = True
             self._fleet = fleet

@@ -242,6 +242,27 @@ def test_a_lock_alone_is_believed_once_later_scans_show_no_client_version_either
     assert len(fleet.happened(FleetUpgradedToV3)) == (0 if left_over else 1)
 
 
+def test_a_fleet_that_is_rolled_back_right_after_the_scan_is_not_reported(new_fleet, monkeypatch):
+    """Native seed 870: between its scan and its read of the index the worker stood still."""
+    fleet = new_fleet(shards=1)
+    fleet.start("p1")
+    fleet.wait(lambda: joined(fleet, "p1"))
+    scan, scans, start = DynamoDBLeaseTable.scan, [], fleet.simulation.now
+
+    def before_the_rollback(table, **how):
+        # For long enough that one of the scans is compared with what was known before.
+        if fleet.simulation.now - start < 6:
+            put_state(fleet, "CLIENT_VERSION_3X_WITH_ROLLBACK")
+        scans.append(scan(table, **how))
+        put_state(fleet, "CLIENT_VERSION_2X")
+        return scans[-1]
+
+    monkeypatch.setattr(DynamoDBLeaseTable, "scan", before_the_rollback)
+    fleet.simulation.sleep(60)
+    assert len(scans) > 2
+    assert not fleet.happened(FleetUpgradedToV3)
+
+
 def test_a_hand_off_that_begins_where_no_state_can_be_read_is_reported(new_fleet):
     fleet = new_fleet(shards=3)
     start_java(fleet, "j1", "j2")
