@@ -283,7 +283,7 @@ _DEFINED = re.compile(r"^\[([^]]+)\]: (\S+)$", re.MULTILINE)
 
 def test_the_readme_is_short_and_its_program_has_fourteen_lines():
     text = (ROOT / "README.md").read_text("utf-8")
-    assert len(_DEFINED.sub("", text).rstrip().splitlines()) <= 172
+    assert len(_DEFINED.sub("", text).rstrip().splitlines()) <= 184
     (program,) = [block.text for block in BLOCKS if block.page == "README.md" and block.language == "python"]
     assert len(program.splitlines()) == 14
 
