@@ -28,7 +28,7 @@ from pykcl.processor import (
     RecordProcessor,
     StoppedAt,
 )
-from pykcl.worker.processor_factory import ASYNC, NeverRan, must_have_run, why_it_runs_nothing
+from pykcl.worker.processor_factory import ASYNC, must_have_run, why_it_runs_nothing
 
 _MADE = "__pykcl_processor__"
 """Attribute of a function that an App has: itself, and the factory of its processors."""
@@ -250,7 +250,7 @@ class Handler:
         if kind is not None and not self.is_async:
             self._refuse(
                 f"it is {kind}: a call of it runs nothing, and its records would count as processed",
-                NeverRan.DO,
+                "write a plain def or async def, without yield",
             )
         given: dict[str, Any] = {"decoder": self.decoder, "filter": self.is_wanted}
         for option, value in given.items():
