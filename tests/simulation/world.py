@@ -94,6 +94,7 @@ class CheckedWorld(World):
             is_frozen=self.simulation.is_frozen,
             steal_overlap=self._steal_overlap,
             drift_overlap=self._drift_overlap,
+            is_gone=self.is_gone,
         )
         self.simulation.on_switch = self.beliefs.poll
         self.delivery.believes = self._may_believe

@@ -152,14 +152,15 @@ class _Held(dict):
         return dict(self)
 
 
-@pytest.mark.parametrize(("stolen", "frozen", "gave_up", "broken_after"), [
-    (False, False, False, 0.0), (True, False, False, 5.0), (False, True, False, None), (False, False, True, None),
+@pytest.mark.parametrize(("stolen", "gone", "frozen", "gave_up", "broken_after"), [
+    (False, False, False, False, 0.0), (True, False, False, False, 5.0), (False, True, False, False, 5.0),
+    (False, False, True, False, None), (False, False, False, True, None),
 ])  # fmt: skip
-def test_two_who_believe_in_one_lease(stolen, frozen, gave_up, broken_after):
+def test_two_who_believe_in_one_lease(stolen, gone, frozen, gave_up, broken_after):
     now, violations = [0.0], Violations()
     checker = ValidityChecker(
         violations, now=lambda: now[0], is_frozen=lambda host: frozen and host == "w1",
-        steal_overlap=lambda: 5.0, drift_overlap=lambda one, other: 0.0,
+        steal_overlap=lambda: 5.0, drift_overlap=lambda one, other: 0.0, is_gone=lambda key: gone,
     )  # fmt: skip
     for host in ("w1", "w2"):
         checker.watch(host, _Held(parent=SimpleNamespace(is_valid_unlocked=lambda: True)))
@@ -172,7 +173,7 @@ def test_two_who_believe_in_one_lease(stolen, frozen, gave_up, broken_after):
         checker.poll()
     expected = None if broken_after is None else Guarantee.ONE_OWNER
     assert broken_by(violations) is expected
-    assert checker.worst["steal"] == (4.0 if stolen else 0.0) or broken_after != 5.0
+    assert checker.worst["steal"] == (4.0 if stolen else 6.0 if gone else 0.0) or broken_after != 5.0
 
 
 @pytest.mark.parametrize(("asked_for", "checkpoint", "leaves"), [

@@ -15,7 +15,11 @@ _VERSION = attrgetter("version")
 class ValidityChecker:
     """ONE_OWNER. Two may believe for a moment after a steal, until the robbed one's next heartbeat is refused.
 
-    is_frozen: whether a host stands still: it does nothing with what it believes. steal_overlap: seconds after a steal,
+    So they may in a shard that Kinesis has dropped, which neither can read any more: 1) a worker deletes its row, though
+    the owner lives, as Java does; 2) another one lists the shards as they were before, and creates the row again; 3) a
+    third takes it before the owner's next heartbeat.
+
+    is_gone: whether Kinesis has dropped a shard. is_frozen: whether a host stands still: it does nothing with what it believes. steal_overlap: seconds after a steal,
     whatever becomes of the lease meanwhile: a thief that stops may have passed it on.
     drift_overlap: seconds two may overlap because their clocks run further apart than pykcl allows for; usually 0.
     """
@@ -28,11 +32,13 @@ class ValidityChecker:
         is_frozen: Callable[[str], bool],
         steal_overlap: Callable[[], float],
         drift_overlap: Callable[[str, str], float],
+        is_gone: Callable[[str], bool],
     ) -> None:
         self._violations = violations
         self._now, self._is_frozen = now, is_frozen
         self._stolen_at: dict[str, float] = {}
         self._steal_overlap, self._drift_overlap = steal_overlap, drift_overlap
+        self._is_gone = is_gone
         self._held: dict[str, HeldLeases] = {}
         self._version = -1
         self._pairs: list[tuple[str, str, str, HeldLease, HeldLease]] = []
@@ -86,7 +92,7 @@ class ValidityChecker:
             return
         lasted = self._now() - self._started.setdefault(mark, self._now())
         since_steal = self._now() - self._stolen_at.get(key, float("-inf"))
-        kind = "steal" if since_steal <= self._steal_overlap() else "expiry"
+        kind = "steal" if since_steal <= self._steal_overlap() or self._is_gone(key) else "expiry"
         self.worst[kind] = max(self.worst[kind], lasted)
         allowed = self._steal_overlap() if kind == "steal" else self._drift_overlap(first, second)
         what = f"{first} and {second} both believe in {key}, for {lasted:.2f} s after {kind}"
