@@ -7,6 +7,7 @@ once all lanes have ended.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
-from pykcl.errors import ConfigError, NotAProcessor, RestartShard, TableGone
+from pykcl.errors import ConfigError, NotAProcessor, RestartShard, TableGone, TemporaryError
 from pykcl.events import Event, EventLoopBlocked
 from pykcl.model.record import Key, Record, keys_of
 from pykcl.processor import (
@@ -137,6 +138,20 @@ class Round:
         if self.is_over:
             self._settling.wake()
 
+    def begin(self, lane: Lane, how: Callable[[], object]) -> None:
+        """Start a lane by `how`; note an error of that."""
+        try:
+            how()
+        except self._settling.runtime.ends_threads_by:
+            raise
+        except Exception as error:  # noqa: BLE001 - no thread is left, say
+            # Not raised: 1) the lanes before it run; 2) the batch would count as failed; 3) it is delivered again, and
+            # other lanes would have the same keys beside those.
+            unknown = TemporaryError(f"a lane could not be started: {error}")
+            unknown.__cause__ = error
+            lane.stop = LaneStop(tuple(lane.records[:1] if lane.caller.takes_each else lane.records), unknown)
+            self.ended(lane)
+
     def run(self, lane: Lane) -> None:
         """Run a lane in this thread."""
         try:
@@ -172,7 +187,7 @@ class Round:
         """
         settling, caller, batch = self._settling, lane.caller, self._batch
         settle, takes_each = settling.settle, caller.takes_each
-        ends: tuple[type[BaseException], ...] = (*settling.runtime.ends_threads_by, GeneratorExit)
+        ends = settling.runtime.ends_threads_by
         parts: Iterator[Sequence[Record]] = iter(
             ((r,) for r in lane.records) if takes_each else self._parts(lane)
         )
@@ -207,15 +222,17 @@ class Round:
         When the worker stops, lanes still do what lies before the last record that one of them has begun: else the
         checkpoint would stand before a record that is not done, and those behind it would come again.
         """
-        lane.reached = lane.places[lane.done + count - 1] if lane.records else -1
+        begun, place = lane.reached, lane.places[lane.done + count - 1] if lane.records else -1
+        lane.reached = place
         if self._settling.goes_on():
             return True
         with self._lock:
             if self._last is None:
-                # Exact, though lanes go on meanwhile. 1) A lane reaches 500, and only then sees no stop; 2) another one
-                # sees the stop, and comes here: it finds the 500.
+                # None is missed, though lanes go on meanwhile. 1) A lane reaches 500, and only then sees no stop; 2)
+                # another one sees the stop, and comes here: it finds the 500. What it has not begun itself, it leaves.
+                lane.reached = begun
                 self._last = max(each.reached for each in self.lanes)
-        return lane.reached <= self._last and self._settling.may_end()
+        return place <= self._last and self._settling.may_end()
 
     def _parts(self, lane: Lane) -> Iterator[Sequence[Record]]:
         """Yield the records of each call."""
@@ -287,7 +304,8 @@ class LaneProcessor(RecordProcessor):
         else:
             pool = settling.helpers.get(LanePool)
             for lane in lanes:
-                pool.run(lambda lane=lane: round_.run(lane))  # type: ignore[misc]
+                body = functools.partial(round_.run, lane)
+                round_.begin(lane, functools.partial(pool.run, body))
             settling.wait(lambda: round_.is_over)
         self._report(lanes)
 
@@ -321,12 +339,15 @@ class LaneProcessor(RecordProcessor):
         loop: HandlerLoop = settling.helpers.get(LoopUser.of).loop
         tasks: list[Any] = []
 
+        def begin(lane: Lane) -> None:
+            task = loop.start(round_.work(lane))
+            # Also of one that is cancelled before it has begun.
+            task.add_done_callback(lambda _: round_.ended(lane))
+            tasks.append(task)
+
         def start() -> None:
             for lane in round_.lanes:
-                task = loop.start(round_.work(lane))
-                # Also of one that is cancelled before it has begun.
-                task.add_done_callback(lambda _, lane=lane: round_.ended(lane))
-                tasks.append(task)
+                round_.begin(lane, functools.partial(begin, lane))
 
         def cancel() -> None:
             round_.is_cancelled = True

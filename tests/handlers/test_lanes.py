@@ -30,6 +30,7 @@ from pykcl.events import (
     EventLoopBlocked,
     LeaseLost,
     ProcessorRaised,
+    RetriesExhausted,
 )
 from pykcl.handlers.app import App
 from pykcl.handlers.functions import processor_of
@@ -37,6 +38,8 @@ from pykcl.model.kpl import aggregate
 from pykcl.processor import InitializationInput
 from pykcl.testing import RunFailed, SimulatedClock, records, run_processor
 from pykcl.testing.fleet import STREAM, TABLE
+from pykcl.testing.runtime.scheduler import SimulatedRuntime
+from pykcl.worker.checkpointer import Progress
 from pykcl.worker.worker import Worker
 
 CLOCK = SimulatedClock()
@@ -279,6 +282,94 @@ def test_a_record_that_always_fails_hands_the_lease_back_at_the_first_that_is_op
         assert {0, 1, 2, 3, 4, 6, 7} <= numbers
 
 
+@pytest.mark.parametrize(("way", "concurrency"), [("plain", 2), ("async", 2)])
+def test_a_long_batch_does_not_use_up_the_time_for_retries_of_its_first_record(way, concurrency):
+    tries = Counter()
+
+    def begin(record):
+        tries[record.json()] += 1
+        if record.json() == 0 and tries[0] == 1:
+            raise ValueError("once")
+
+    def plain(record: Record):
+        begin(record)
+        CLOCK.advance(40)
+
+    async def asynchronous(record: Record):
+        begin(record)
+        await asyncio.sleep(40)
+
+    made = handler(plain if way == "plain" else asynchronous, concurrency=concurrency)
+    result = run_processor(made, orders(40, 40), timeout=3_000, processor_warn_after=3_000.0)
+    (raised,) = happened(result, ProcessorRaised)
+    assert raised.next_attempt_in is not None, "retry_timeout begins when the first failure can be acted on"
+    assert not happened(result, RetriesExhausted)
+    assert set(tries.values()) == {1, 2}
+
+
+def test_a_lane_that_gets_no_thread_is_tried_again_once_the_others_have_ended(new_fleet, monkeypatch):
+    spawned, spawn = [], SimulatedRuntime.spawn
+
+    def few(runtime, name, body):
+        if name.startswith("pykcl-lane-"):
+            if len(spawned) == 3:
+                raise RuntimeError("can't start new thread")
+            spawned.append(name)
+        return spawn(runtime, name, body)
+
+    monkeypatch.setattr(SimulatedRuntime, "spawn", few)
+    fleet = new_fleet(shards=1)
+    running, beside, calls = [], [], Counter()
+
+    def on_record(record: Record):
+        if record.partition_key in running:
+            beside.append(record.json())
+        running.append(record.partition_key)
+        calls[record.json()] += 1
+        fleet.simulation.sleep(20)
+        running.remove(record.partition_key)
+
+    put(fleet, 40)
+    fleet.start("w1", processor=handler(on_record, concurrency=8))
+    fleet.simulation.sleep(500)
+    assert beside == [], "one lane has a key"
+    assert calls == Counter(range(40))
+    assert {event.error for event in fleet.happened(ProcessorRaised)} == {"TemporaryError"}
+    assert not fleet.happened(RetriesExhausted)
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+def test_lanes_have_ended_before_an_error_of_the_worker_ends_their_batch(
+    new_fleet, monkeypatch, way, concurrency
+):
+    fleet = new_fleet(shards=1)
+    calls, flush, broken = Counter(), Progress.flush, []
+
+    def breaks_once(progress):
+        if calls and not broken:
+            broken.append(fleet.simulation.now)
+            raise ValueError("a bug")
+        flush(progress)
+
+    monkeypatch.setattr(Progress, "flush", breaks_once)
+
+    def plain(record: Record):
+        calls[record.json()] += 1
+        fleet.simulation.sleep(5)
+
+    async def asynchronous(record: Record):
+        calls[record.json()] += 1
+        await asyncio.sleep(5)
+
+    put(fleet, 8)
+    made = handler(plain if way == "plain" else asynchronous, concurrency=concurrency)
+    fleet.start("w1", processor=made)
+    fleet.simulation.sleep(4)
+    fleet.simulation.kill("w1")
+    assert broken
+    assert set(calls.values()) == {1}, "no second call of the batch beside the first one"
+
+
 @pytest.mark.parametrize(("way", "concurrency"), LANES)
 def test_dead_letters_in_a_row_and_max_record_age_are_as_for_one_lane(way, concurrency):
     def fails(record, attempt):
@@ -416,6 +507,26 @@ def test_a_stop_lets_running_calls_end_begins_no_others_and_nothing_comes_twice(
     assert set(shop.calls.values()) == {1}, "lanes that lag catch up, so that the checkpoint has no gap"
 
 
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_stop_lets_the_lane_that_is_furthest_begin_nothing(new_fleet, concurrency):
+    fleet = new_fleet(shards=1)
+    begun = []
+
+    async def on_record(record: Record):
+        begun.append(record.json())
+        await asyncio.sleep(6)
+
+    for _ in range(3):
+        for number, key in enumerate(one_key_for_each_lane(concurrency)):
+            fleet.kinesis.put_record(STREAM, b"%d" % number, key)
+    worker = fleet.start("w1", processor=handler(on_record, concurrency=concurrency), shutdown_grace=30.0)
+    fleet.simulation.sleep(3)
+    began = fleet.simulation.now
+    worker.stop()
+    assert fleet.simulation.now - began < 5
+    assert sorted(begun) == list(range(concurrency))
+
+
 @pytest.mark.parametrize(("way", "concurrency"), LANES)
 def test_a_lost_lease_lets_lanes_begin_nothing_more_and_the_context_says_so(new_fleet, way, concurrency):
     fleet = new_fleet(shards=1)
@@ -527,6 +638,8 @@ def test_b3_leaked_tasks_base_exceptions_and_foreign_cancellation_leave_no_threa
             raise KeyboardInterrupt
         if number == 5 and tries[5] == 1:
             kept.append(asyncio.ensure_future(exits()))
+        if number == 6 and tries[6] == 1:
+            raise GeneratorExit
         await asyncio.sleep(0.01)
         done.append(number)
 
@@ -535,6 +648,8 @@ def test_b3_leaked_tasks_base_exceptions_and_foreign_cancellation_leave_no_threa
     worker = fleet.start("w1", processor=handler(on_record, concurrency=4))
     fleet.simulation.sleep(30)
     assert sorted(done) == list(range(8))
+    errors = sorted(event.error for event in fleet.happened(ProcessorRaised))
+    assert errors == ["CancelledError", "GeneratorExit", "KeyboardInterrupt", "SystemExit"]
     assert not fleet.happened(LeaseLost)
     worker.stop()
     assert leaked == ["cancelled"]
