@@ -31,6 +31,10 @@ _LONGEST_SLEEP = 0.2 if sys.platform == "win32" else 1.0
 """Seconds for which who waits for a SignalEvent may oversleep a signal; see there."""
 
 
+class EndsThread(BaseException):
+    """Base of what a runtime raises in a thread to end it: no code but the runtime's own may catch it."""
+
+
 class Lock(Protocol):
     """A mutex, not reentrant."""
 

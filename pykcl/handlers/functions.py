@@ -28,6 +28,7 @@ from pykcl.processor import (
     RecordProcessor,
     StoppedAt,
 )
+from pykcl.runtime import EndsThread
 from pykcl.worker.processor_factory import ASYNC, NeverRan, must_have_run, why_it_runs_nothing
 
 _MADE = "__pykcl_processor__"
@@ -460,9 +461,11 @@ class FunctionProcessor(RecordProcessor):
                 returned = call_one(record, batch)
                 if returned is not None:
                     must_have_run(self.handler_name, returned)
-            except (RestartShard, TableGone, NotAProcessor):
+            except (RestartShard, TableGone, NotAProcessor, EndsThread):
                 raise
-            except (Exception, SystemExit, KeyboardInterrupt) as error:
+            except BaseException as error:
+                # Of any kind, asyncio.CancelledError say: else the whole batch would have failed, and it might be given
+                # up with records that the function was never called with.
                 self.failed((record,))
                 raise StoppedAt(record, error) from error
 

@@ -656,6 +656,28 @@ def test_b3_leaked_tasks_base_exceptions_and_foreign_cancellation_leave_no_threa
     assert fleet.simulation.unfinished("w1") == []
 
 
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit])
+def test_what_a_plain_handler_raises_is_about_its_record_alone(error, concurrency):
+    calls = Counter()
+
+    def on_record(record: Record):
+        calls[record.json()] += 1
+        if record.json() == 3:
+            raise error
+
+    is_counted = not issubclass(error, KeyboardInterrupt | SystemExit)
+    made = handler(on_record, concurrency=concurrency)
+    if is_counted:
+        result = run_processor(made, orders(8, 8), max_attempts=2)
+        assert letters(result) == [("RetryAttemptsExhausted", [3])]
+        assert calls == {number: 2 if number == 3 else 1 for number in range(8)}
+        return
+    with pytest.raises(RunFailed):
+        run_processor(made, orders(8, 8), max_attempts=2, timeout=30)
+    assert {number for number, count in calls.items() if count > 1} == {3}
+
+
 def test_b4_many_shards_share_one_loop():
     loops, running, most = set(), Counter(), Counter()
 
