@@ -66,13 +66,12 @@ class Task(Protocol):
 class Coroutines:
     """The place of the one event loop of a process, which `pykcl.handlers.loop` alone fills.
 
-    new_loop: makes a loop that waits through the runtime; None: one of asyncio's own does. users: how many need it.
+    new_loop: makes a loop that waits through the runtime; None: one of asyncio's own does.
     """
 
     def __init__(self, lock: Lock, new_loop: Callable[[], Any] | None = None) -> None:
         self.lock, self.new_loop = lock, new_loop
         self.loop: Any = None
-        self.users = 0
 
 
 class Runtime(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
@@ -87,7 +87,9 @@ class Settles(Protocol):
     def settle(self, key: Key, /) -> object: ...
     def halt(self) -> None: ...
     def failed(self) -> None: ...
+    def is_here(self) -> bool: ...
     def run(self, body: Callable[[], None]) -> None: ...
+    def alone_leaves(self) -> AbstractContextManager[None]: ...
     def wake(self) -> None: ...
     def emit(self, event: Event) -> None: ...
     def wait(
@@ -171,14 +173,15 @@ class Round:
     async def work(self, lane: Lane) -> None:
         """Run a lane in this task."""
         calls, name = self._calls(lane), lane.caller.handler_name
-        for returned in calls:
-            try:
-                result = await returned
-                if result is not None:
-                    must_have_run(name, result)
-            except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                with suppress(StopIteration):
-                    calls.throw(error)
+        with self._settling.alone_leaves():
+            for returned in calls:
+                try:
+                    result = await returned
+                    if result is not None:
+                        must_have_run(name, result)
+                except BaseException as error:  # noqa: BLE001 - user code may raise anything
+                    with suppress(StopIteration):
+                        calls.throw(error)
 
     def _calls(self, lane: Lane) -> Generator[Any, None, None]:
         """Call the handler for one record, or some records, after the other, and settle them.
@@ -208,9 +211,15 @@ class Round:
                 lane.error = error
                 settling.halt()
                 return
-            except BaseException as error:  # noqa: BLE001 - user code may raise anything; it is reported
+            except BaseException as error:  # user code may raise anything; it is reported
+                if not settling.is_here():
+                    raise
                 if not self.is_cancelled:
                     self._stop(lane, part, error)
+                return
+            if not settling.is_here():
+                # A process that the handler has forked: to settle it may wait for a lock for ever that another thread
+                # had at the fork, and the lane would go on here, too. It ends where it leaves the lane.
                 return
             for record in part:
                 settle((record.sequence_number, record.sub_sequence_number))
@@ -401,8 +410,14 @@ class Alone:
     def failed(self) -> None:
         return
 
+    def is_here(self) -> bool:
+        return True
+
     def run(self, body: Callable[[], None]) -> None:
         body()
+
+    def alone_leaves(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def wake(self) -> None:
         self._wake.set()

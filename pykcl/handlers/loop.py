@@ -24,13 +24,17 @@ _MAX_FRAMES = 30
 
 
 class HandlerLoop:
-    """Any thread calls it. Made by `LoopUser` alone. on_death: called if its thread dies; each stops a worker."""
+    """Any thread calls it. Made by `LoopUser` alone.
+
+    users: how many need it. on_death: called if its thread dies; each stops a worker.
+    """
 
     def __init__(self, runtime: Runtime, loop: Any) -> None:
         self._runtime, self._loop = runtime, loop
         self._is_closing = False
         self._asked_at: float | None = None
         self._is_reported = False
+        self.users = 0
         self.on_death: list[Callable[[Exception], None]] = []
         self.task = runtime.spawn("pykcl-loop", self._run)
 
@@ -113,7 +117,7 @@ class HandlerLoop:
                 self._died()
 
     def _died(self) -> None:
-        for stop_worker in self.on_death:
+        for stop_worker in list(self.on_death):
             stop_worker(
                 InternalError("The event loop died, which is a bug in pykcl. Do: start the worker again.")
             )
@@ -133,26 +137,30 @@ class LoopUser:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._place: Coroutines = runtime.coroutines()
+        self._stop_worker: Callable[[Exception], None] | None = None
         with self._place.lock:
-            self._place.users += 1
             found = self._place.loop
-            # Of a process that was forked the thread is not there.
+            # In a process that was forked the thread is not there, and nobody who uses it.
             if found is None or not found.is_alive:
                 new = self._place.new_loop or asyncio.new_event_loop
                 found = self._place.loop = HandlerLoop(runtime, new())
+            found.users += 1
         self.loop: HandlerLoop = found
 
     @classmethod
     def of(cls, helpers: Helpers) -> LoopUser:
         """Return a user for a worker."""
         user = cls(helpers.runtime)
+        user._stop_worker = helpers.on_fatal
         user.loop.on_death.append(helpers.on_fatal)
         return user
 
     def close(self, until: float) -> list[str]:
+        if self._stop_worker is not None:
+            self.loop.on_death.remove(self._stop_worker)
         with self._place.lock:
-            self._place.users -= 1
-            if self._place.users:
+            self.loop.users -= 1
+            if self.loop.users:
                 return []
             if self._place.loop is self.loop:
                 self._place.loop = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import inf
 
@@ -67,10 +68,18 @@ class Settling:
         if self._stops_at_once:
             self.halt()
 
+    def is_here(self) -> bool:
+        """Return False in a process that was forked from the one of the worker."""
+        return self._own_process.is_this
+
     def run(self, body: Callable[[], None]) -> None:
-        """Run a lane in this thread. A process that is forked in it ends here."""
-        with self._own_process.alone_leaves("process_records", self._held.key):
+        """Run a lane in this thread."""
+        with self.alone_leaves():
             body()
+
+    def alone_leaves(self) -> AbstractContextManager[None]:
+        """Run a lane in the block. A process that is forked in it ends with it."""
+        return self._own_process.alone_leaves("process_records", self._held.key)
 
     def wake(self) -> None:
         """Let `wait` check whether all is over."""

@@ -1,6 +1,9 @@
 """Handlers with `concurrency`, and `async def`: over the unmodified worker, in simulated time where nothing is said."""
 
 import asyncio
+import os
+import signal
+import sys
 import threading
 from collections import Counter, defaultdict
 from typing import Any
@@ -34,8 +37,10 @@ from pykcl.events import (
 )
 from pykcl.handlers.app import App
 from pykcl.handlers.functions import processor_of
+from pykcl.handlers.loop import LoopUser
 from pykcl.model.kpl import aggregate
 from pykcl.processor import InitializationInput
+from pykcl.runtime import SystemRuntime
 from pykcl.testing import RunFailed, SimulatedClock, records, run_processor
 from pykcl.testing.fleet import STREAM, TABLE
 from pykcl.testing.runtime.scheduler import SimulatedRuntime
@@ -924,6 +929,66 @@ def test_b3_real_threads_and_a_real_loop_end_with_the_worker(worker, kinesis, wa
         # Those of asyncio.to_thread are asked to end, and not waited for.
         thread.join(10)
         assert not thread.is_alive()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize(("way", "concurrency"), [("plain", 1), ("plain", 4), ("async", 4)])
+@pytest.mark.parametrize(
+    ("leave", "code"), [(lambda: None, 1), (lambda: sys.exit(7), 7)], ids=["returns", "exits"]
+)
+def test_a_process_that_a_handler_forks_ends_with_its_call(
+    worker, kinesis, tmp_path, way, concurrency, leave, code
+):
+    parent, ends, calls = os.getpid(), [], tmp_path / "calls"
+
+    def work(record):
+        with calls.open("a") as out:
+            out.write(f"{'parent' if os.getpid() == parent else 'child'} {record.json()}\n")
+        if record.json() or os.getpid() != parent:
+            return
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            leave()
+            return
+        ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    async def asynchronous(record: Record):
+        work(record)
+
+    def plain(record: Record):
+        work(record)
+
+    kinesis.create_stream("orders", shards=1)
+    for number in range(4):
+        kinesis.put("orders", b"%d" % number, partition_key="one")
+    made = handler(plain if way == "plain" else asynchronous, concurrency=concurrency)
+    running = worker(made, "orders")
+    running.wait_delivered()
+    running.stop()
+    assert ends == [code]
+    assert calls.read_text().splitlines() == [f"parent {number}" for number in range(4)]
+
+
+def test_b3_the_loop_of_a_forked_process_ends_with_its_own_users():
+    user = LoopUser(SystemRuntime())
+
+    def act():
+        mine = LoopUser(SystemRuntime())
+        left = mine.close(SystemRuntime().monotonic() + 10)
+        os._exit(0 if not left and not mine.loop.is_alive else 1)
+
+    child = os.fork()
+    if not child:
+        try:
+            act()
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert user.loop.is_alive
+    assert user.close(SystemRuntime().monotonic() + 10) == []
 
 
 def one_key_for_each_lane(count):
