@@ -1,6 +1,7 @@
 """Handlers with `concurrency`, and `async def`: over the unmodified worker, in simulated time where nothing is said."""
 
 import asyncio
+import functools
 import os
 import signal
 import sys
@@ -717,6 +718,18 @@ def test_b1_every_form_may_be_async(concurrency):
             handler(function, concurrency=concurrency), records(*({"id": n} for n in range(20)))
         )
         assert result.checkpoints[-1] == "SHARD_END", function
+
+
+def test_b6_a_partial_of_an_object_with_an_async_call_is_async():
+    seen = []
+
+    class Store:
+        async def __call__(self, table: str, record: Record):
+            await asyncio.sleep(0)
+            seen.append((table, record.json()))
+
+    run_processor(handler(functools.partial(Store(), "orders")), orders(2, 1))
+    assert seen == [("orders", 0), ("orders", 1)]
 
 
 def test_a_coroutine_of_a_coroutine_settles_nothing():
