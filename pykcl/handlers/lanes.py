@@ -92,6 +92,7 @@ class Settles(Protocol):
     def alone_leaves(self) -> AbstractContextManager[None]: ...
     def wake(self) -> None: ...
     def emit(self, event: Event) -> None: ...
+    def show(self, standing: Callable[[], Standing | None] | None) -> None: ...
     def wait(
         self,
         is_over: Callable[[], bool],
@@ -105,11 +106,15 @@ _FATAL = (RestartShard, TableGone, NotAProcessor)
 """Errors that are about no record: the whole batch ends with them."""
 
 
+Standing = tuple[str, tuple[str, ...]]
+"""Where a call stands: the name of its thread, and its stack as in `Runtime.stack`."""
+
+
 class Lane:
     """The records of some partition keys. Used by one thread at a time.
 
     places: of the records in the batch. reached: the greatest place that it has begun, or is about to. done: how many
-    of them are settled. stop: the call that failed. error: what ends the whole batch.
+    of them are settled. stop: the call that failed. error: what ends the whole batch. standing: see Standing.
     """
 
     def __init__(self, caller: Caller, records: list[Record], places: list[int]) -> None:
@@ -118,6 +123,7 @@ class Lane:
         self.done = 0
         self.stop: LaneStop | None = None
         self.error: BaseException | None = None
+        self.standing: Callable[[], Standing] | None = None
 
 
 class Round:
@@ -140,10 +146,10 @@ class Round:
         if self.is_over:
             self._settling.wake()
 
-    def begin(self, lane: Lane, how: Callable[[], object]) -> None:
-        """Start a lane by `how`; note an error of that."""
+    def begin(self, lane: Lane, how: Callable[[], Callable[[], Standing]]) -> None:
+        """Start a lane by `how`, which returns what tells where it stands; note an error of that."""
         try:
-            how()
+            lane.standing = how()
         except self._settling.runtime.ends_threads_by:
             raise
         except Exception as error:  # noqa: BLE001 - no thread is left, say
@@ -153,6 +159,17 @@ class Round:
             unknown.__cause__ = error
             lane.stop = LaneStop(tuple(lane.records[:1] if lane.caller.takes_each else lane.records), unknown)
             self.ended(lane)
+
+    def standing(self) -> Standing | None:
+        """Return where the lane stands that holds up the checkpoint; None if none does. Called by another thread."""
+        ended = set(map(id, self._ended))
+        open_lanes = [
+            lane
+            for lane in self.lanes
+            if id(lane) not in ended and lane.standing and lane.done < len(lane.places)
+        ]
+        first = min(open_lanes, key=lambda lane: lane.places[lane.done], default=None)
+        return None if first is None or first.standing is None else first.standing()
 
     def run(self, lane: Lane) -> None:
         """Run a lane in this thread."""
@@ -308,14 +325,16 @@ class LaneProcessor(RecordProcessor):
         round_ = Round(lanes, batch, settling)
         if self._is_async:
             self._run_in_the_loop(round_, settling)
-        elif settling is self._alone:
+        elif self._settling is None:
             round_.run(lanes[0])
         else:
             pool = settling.helpers.get(LanePool)
+            settling.show(round_.standing)
             for lane in lanes:
                 body = functools.partial(round_.run, lane)
                 round_.begin(lane, functools.partial(pool.run, body))
             settling.wait(lambda: round_.is_over)
+        settling.show(None)
         self._report(lanes)
 
     def lease_lost(self, loss: LeaseLostInput) -> None:
@@ -348,11 +367,12 @@ class LaneProcessor(RecordProcessor):
         loop: HandlerLoop = settling.helpers.get(LoopUser.of).loop
         tasks: list[Any] = []
 
-        def begin(lane: Lane) -> None:
+        def begin(lane: Lane) -> Callable[[], Standing]:
             task = loop.start(round_.work(lane))
             # Also of one that is cancelled before it has begun.
             task.add_done_callback(lambda _: round_.ended(lane))
             tasks.append(task)
+            return functools.partial(loop.standing, task, Round._calls.__code__)
 
         def start() -> None:
             for lane in round_.lanes:
@@ -368,6 +388,7 @@ class LaneProcessor(RecordProcessor):
                 seconds, stack = found
                 settling.emit(EventLoopBlocked(shard=settling.shard_id, seconds=seconds, stack=stack))
 
+        settling.show(round_.standing)
         loop.call(start)
         settling.wait(lambda: round_.is_over or not loop.is_alive, step=check, cancel=cancel)
 
@@ -425,6 +446,9 @@ class Alone:
     def emit(self, event: Event) -> None:
         del event
 
+    def show(self, standing: Callable[[], Standing | None] | None) -> None:
+        del standing
+
     def wait(
         self,
         is_over: Callable[[], bool],
@@ -453,8 +477,8 @@ class LanePool:
         self._count = 0
         self._is_closed = False
 
-    def run(self, body: Callable[[], None]) -> None:
-        """Run it in a thread that has nothing to do, or in a new one."""
+    def run(self, body: Callable[[], None]) -> Callable[[], Standing]:
+        """Run it in a thread that has nothing to do, or in a new one; return what tells where that stands."""
         with self._lock:
             found = self._idle.pop() if self._idle else None
             self._count += found is None
@@ -464,6 +488,10 @@ class LanePool:
             with self._lock:
                 self._all.append(found)
         found.begin(body)
+        return functools.partial(self._standing, found.task)
+
+    def _standing(self, task: Task) -> Standing:
+        return task.name, self._helpers.runtime.stack(task, below=Round._calls.__code__)
 
     def _rests(self, thread: _LaneThread) -> bool:
         with self._lock:

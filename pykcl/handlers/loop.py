@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from pathlib import PurePath
+from types import CodeType, CoroutineType, GeneratorType
 from typing import Any
 
 from pykcl.errors import InternalError
@@ -87,6 +89,25 @@ class HandlerLoop:
             self._is_reported = True
             return now - asked_at, self._runtime.stack(self.task, below=_STEP)[-_MAX_FRAMES:]
         return None
+
+    def standing(self, task: Any, below: CodeType) -> tuple[str, tuple[str, ...]]:
+        """Return the name of the loop's thread, and where a task stands; below: as in `Runtime.stack`.
+
+        Called by another thread. A task that runs right now has the stack of that thread.
+        """
+        lines: list[str] = []
+        waits: Any = task.get_coro()
+        while isinstance(waits, CoroutineType | GeneratorType):
+            if isinstance(waits, CoroutineType):
+                frame, following = waits.cr_frame, waits.cr_await
+            else:
+                frame, following = waits.gi_frame, waits.gi_yieldfrom
+            if frame is not None:
+                code = frame.f_code
+                lines.append(f"{PurePath(code.co_filename).name}:{frame.f_lineno} in {code.co_name}")
+            waits = following
+        # The first is of the lane. A call that has not waited yet has no other.
+        return self.task.name, tuple(lines[1:]) or self._runtime.stack(self.task, below=below)
 
     def _answer(self) -> None:
         self._asked_at, self._is_reported = None, False

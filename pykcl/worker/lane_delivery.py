@@ -88,6 +88,10 @@ class Settling:
     def emit(self, event: Event) -> None:
         self._context.events.emit(event)
 
+    def show(self, standing: Callable[[], tuple[str, tuple[str, ...]] | None] | None) -> None:
+        """Let the report of a call that takes long say where its lanes stand: name of the thread, and stack."""
+        self._scope.calls.standing = standing
+
     @property
     def shard_id(self) -> str:
         return self._held.key

@@ -34,6 +34,7 @@ from pykcl.events import (
     EventLoopBlocked,
     LeaseLost,
     ProcessorRaised,
+    ProcessorSlow,
     RetriesExhausted,
 )
 from pykcl.handlers.app import App
@@ -597,6 +598,36 @@ def test_b3_a_stop_cancels_what_runs_at_the_end_of_the_grace_and_settles_it_not(
     assert row.owner is None, "the lease is released all the same"
     fleet.simulation.sleep(5)
     assert [task.name for task in fleet.simulation.unfinished("w1") if task.name.startswith("pykcl-")] == []
+
+
+@pytest.mark.parametrize(("way", "concurrency"), LANES)
+def test_a_call_that_does_not_return_is_reported_with_its_own_stack(new_fleet, way, concurrency):
+    fleet = new_fleet(shards=1)
+
+    def plain_wait():
+        fleet.simulation.sleep(1_000)
+
+    async def asynchronous_wait():
+        await asyncio.sleep(1_000)
+
+    def plain(record: Record):
+        if record.json() == 0:
+            plain_wait()
+
+    async def asynchronous(record: Record):
+        if record.json() == 0:
+            await asynchronous_wait()
+
+    put(fleet, 20)
+    made = handler(plain if way == "plain" else asynchronous, concurrency=concurrency)
+    fleet.start("w1", processor=made, processor_warn_after=5.0)
+    fleet.simulation.sleep(20)
+    (slow,) = fleet.happened(ProcessorSlow)
+    assert slow.thread.startswith("pykcl-lane-" if way == "plain" else "pykcl-loop")
+    functions = [line.rpartition(" ")[2] for line in slow.stack]
+    name = "plain" if way == "plain" else "asynchronous"
+    assert functions.index(name) + 1 == functions.index(f"{name}_wait")
+    assert "_calls" not in functions, "what leads to the handler is of no use"
 
 
 # -- B3: the event loop ----------------------------------------------------------------------------------------
